@@ -1,0 +1,1 @@
+"""One protocol, several drivers: memory and local today, Kubernetes next."""
