@@ -1,0 +1,24 @@
+"""Job ids: 12 lower-case Crockford base-32 characters, the first six from the clock, so ids sort by time."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+LENGTH = 12
+EPOCH_S = 1_577_836_800  # 2020-01-01 UTC; 30 bits of seconds last until 2054
+
+
+def _encode(value: int, digits: int) -> str:
+    return "".join(ALPHABET[(value >> (5 * place)) & 31] for place in reversed(range(digits)))
+
+
+def new_job_id() -> str:
+    """Make a fresh id: six characters of seconds, six of randomness."""
+    return _encode(int(time.time()) - EPOCH_S, 6) + _encode(secrets.randbits(30), 6)
+
+
+def is_job_id(text: str) -> bool:
+    """Say whether text has the shape of a job id; case must already be lower."""
+    return len(text) == LENGTH and all(letter in ALPHABET for letter in text)

@@ -1,0 +1,124 @@
+"""The job's states, wishes and reasons, and which move is legal. Pure: no Django, no clock.
+
+Source: docs/architecture.md, "States". docs/job_states.md draws TRANSITIONS and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a job stands. Written by jobs.lifecycle.transitions alone; FfDL's words where it has one."""
+
+    QUEUED = "QUEUED"
+    DEPLOYING = "DEPLOYING"
+    DOWNLOADING = "DOWNLOADING"
+    PROCESSING = "PROCESSING"
+    STORING = "STORING"
+    STOPPING = "STOPPING"
+    HALTED = "HALTED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+class Intent(StrEnum):
+    """What its people wish for a job. Written by jobs.services alone."""
+
+    RUN = "RUN"
+    HALT = "HALT"
+    CANCEL = "CANCEL"
+
+
+class StopReason(StrEnum):
+    """Why a job is STOPPING; it decides where STOPPING leads."""
+
+    HALT_REQUESTED = "halt_requested"
+    PREEMPTED = "preempted"
+    RESCALED = "rescaled"
+    CANCEL_REQUESTED = "cancel_requested"
+    TIME_LIMIT = "time_limit"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    LEARNER_FAILED = "learner_failed"
+    LEARNER_LOST = "learner_lost"
+    NODE_LOST = "node_lost"
+    DEPLOY_FAILED = "deploy_failed"
+    IMAGE_ERROR = "image_error"
+    DATA_ERROR = "data_error"
+
+
+class Phase(StrEnum):
+    """What one learner says of itself: an observation, never the job's state."""
+
+    WAITING = "WAITING"
+    DOWNLOADING = "DOWNLOADING"
+    READY = "READY"
+    PROCESSING = "PROCESSING"
+    EXITED = "EXITED"
+    STORING = "STORING"
+    DONE = "DONE"
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.QUEUED: frozenset({State.DEPLOYING, State.HALTED, State.CANCELED}),
+    State.DEPLOYING: frozenset({State.DOWNLOADING, State.STOPPING}),
+    State.DOWNLOADING: frozenset({State.PROCESSING, State.STOPPING}),
+    State.PROCESSING: frozenset({State.STORING, State.STOPPING}),
+    State.STORING: frozenset({State.COMPLETED, State.FAILED, State.STOPPING}),
+    State.STOPPING: frozenset({State.STORING, State.HALTED, State.QUEUED, State.CANCELED, State.FAILED}),
+    State.HALTED: frozenset({State.QUEUED, State.CANCELED}),
+    State.COMPLETED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELED: frozenset(),
+}
+
+FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
+HOLDS_GPUS = frozenset(
+    {State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.STOPPING}
+)
+STOPPING_FROM_STORING = frozenset({StopReason.CANCEL_REQUESTED, StopReason.NODE_LOST})
+"""The only reasons that may take a storing job to STOPPING."""
+
+AFTER_STOPPING: dict[StopReason, State] = {
+    StopReason.HALT_REQUESTED: State.HALTED,
+    StopReason.PREEMPTED: State.QUEUED,
+    StopReason.RESCALED: State.QUEUED,
+    StopReason.CANCEL_REQUESTED: State.CANCELED,
+    StopReason.TIME_LIMIT: State.FAILED,
+    StopReason.BUDGET_EXHAUSTED: State.HALTED,
+    StopReason.LEARNER_FAILED: State.QUEUED,
+    StopReason.LEARNER_LOST: State.QUEUED,
+    StopReason.NODE_LOST: State.QUEUED,
+    StopReason.DEPLOY_FAILED: State.FAILED,
+    StopReason.IMAGE_ERROR: State.FAILED,
+    StopReason.DATA_ERROR: State.FAILED,
+}
+"""Where STOPPING leads. QUEUED becomes FAILED when OWN_FAILURES have used up max_restarts, and a standing wish
+(HALT, CANCEL) outranks a restart."""
+
+OWN_FAILURES = frozenset({StopReason.LEARNER_FAILED})
+"""The program's own doing: counted against max_restarts. All else is infrastructure and free of charge."""
+
+
+class EventCode(StrEnum):
+    """Every kind of JobEvent. MOVED and its kin carry from_state and to_state."""
+
+    SUBMITTED = "SUBMITTED"
+    MOVED = "MOVED"
+    WISHED = "WISHED"
+    WAITING = "WAITING"
+    PLACED = "PLACED"
+    CHECKPOINT_STORED = "CHECKPOINT_STORED"
+    CHECKPOINT_CORRUPT = "CHECKPOINT_CORRUPT"
+    GPUS_RETURNED = "GPUS_RETURNED"
+    LEARNER_RESTARTED = "LEARNER_RESTARTED"
+    QUOTA_CHANGED = "QUOTA_CHANGED"
+    EDITED = "EDITED"
+    CLONED = "CLONED"
+    CONDITION = "CONDITION"
+
+
+def is_legal(source: State, target: State) -> bool:
+    """Say whether a job may move from source to target."""
+    return target in TRANSITIONS[source]

@@ -1,0 +1,107 @@
+"""People, tenants and what a tenant may use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import AbstractUser
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+from knox.models import AbstractAuthToken
+
+from tenants.roles import Role
+
+
+def default_priorities() -> list[str]:
+    return ["low", "normal", "high"]
+
+
+def role_choices() -> list[tuple[str, str]]:
+    return [(role.value, role.value) for role in Role]
+
+
+class User(AbstractUser):
+    """Somebody who logs in, or a service account, which cannot. is_superuser marks a platform admin."""
+
+    is_service_account = models.BooleanField(default=False)
+    last_tenant = models.ForeignKey("Tenant", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    preferences: models.JSONField[Any, Any] = models.JSONField(default=dict, blank=True)
+
+    @property
+    def is_platform_admin(self) -> bool:
+        return self.is_active and self.is_superuser
+
+
+class Tenant(models.Model):
+    """A team. Suspended: nothing new is submitted or started, what runs goes on and may be halted."""
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        SUSPENDED = "suspended"
+
+    slug = models.SlugField(max_length=40, unique=True)
+    name = models.CharField(max_length=120)
+    state = models.CharField(max_length=12, choices=State.choices, default=State.ACTIVE)
+    priorities = ArrayField(models.CharField(max_length=12), default=default_priorities)
+    jobs_limit = models.PositiveIntegerField(null=True, blank=True)  # live jobs at once; null: no limit
+    jobs_used = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Membership(models.Model):
+    """The only truth about who is what in which tenant."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=12, choices=role_choices)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "tenant"], name="membership_once")]
+
+
+class Quota(models.Model):
+    """Slots of one type promised to a tenant, and those it holds now. No row means none.
+
+    used changes by conditional UPDATE only; a trigger refuses growth above limit (contracts 6).
+    """
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")
+    gpu_type = models.SlugField(max_length=40)
+    limit = models.PositiveIntegerField(default=0)
+    used = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "gpu_type"], name="quota_once"),
+            models.CheckConstraint(condition=Q(used__gte=0) & Q(limit__gte=0), name="quota_not_negative"),
+        ]
+        ordering = [F("gpu_type").asc()]
+
+
+class QuotaChange(models.Model):
+    """One limit set by one admin, with the reason given. Append-only; change_set groups what was applied together."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quota_changes")
+    gpu_type = models.SlugField(max_length=40)
+    old_limit = models.PositiveIntegerField()
+    new_limit = models.PositiveIntegerField()
+    reason = models.CharField(max_length=500)
+    actor = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    change_set = models.UUIDField(db_index=True)
+    at = models.DateTimeField(db_default=Now())
+
+
+class Token(AbstractAuthToken):
+    """An API token: knox keeps its hash; ours are the name, the tenant it is bound to and the role it may not exceed."""
+
+    name = models.CharField(max_length=80)
+    tenant = models.ForeignKey(Tenant, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
+    role_ceiling = models.CharField(max_length=12, choices=role_choices, default=Role.MANAGER)
+    last_used_at = models.DateTimeField(null=True, blank=True)
