@@ -169,6 +169,7 @@ class Progress(models.Model):
     total = models.BigIntegerField(null=True)
     metrics = models.JSONField[Any, Any](default=dict)  # name -> {"last": number | "NaN" | "Infinity", "step": n}
     log_seq = models.BigIntegerField(default=0)  # newest LogChunk.seq
+    log_bytes = models.BigIntegerField(default=0)  # output kept of all learners and attempts, against the job's cap
     metric_seq = models.BigIntegerField(default=0)  # newest MetricPoint.seq
     reported_at = models.DateTimeField(null=True)
 
@@ -227,7 +228,7 @@ class Learner(models.Model):
     # The log stream's cursor.
     log_bytes = models.BigIntegerField(default=0)
     log_lines = models.BigIntegerField(default=0)  # complete lines: newlines before log_bytes
-    log_crc = models.BigIntegerField(default=0)
+    log_crc = models.BigIntegerField(default=0)  # zlib.crc32 of the whole stream; -1 once a tombstone stands in it
     log_sealed = models.BooleanField(default=False)
     metric_cursor = models.BigIntegerField(default=0)  # bytes of metrics.jsonl taken in
     # Shown by the cluster (lifecycle).
@@ -268,10 +269,12 @@ class LogChunk(models.Model):
     times: [[byte offset within the chunk, milliseconds since the epoch], …], one per read of the launcher.
     lines counts the newlines inside; first_line is the number of the line in which the chunk begins (from 1).
     tombstone: the bytes were not kept; data is empty and len and lines say how much is missing.
+    No foreign-key constraint: the writer holds the learner's row, and a bulk insert must not queue behind a lock
+    that the lifecycle holds on the job's row.
     """
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+")
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_constraint=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False)
     attempt = models.PositiveIntegerField()
     rank = models.PositiveIntegerField()
     offset = models.BigIntegerField()
@@ -293,10 +296,10 @@ class LogChunk(models.Model):
 
 
 class MetricPoint(models.Model):
-    """One value of one series. NaN and infinities are values. seq is gapless per job."""
+    """One value of one series. NaN and infinities are values. seq is gapless per job. Constraints: as LogChunk."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+")
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_constraint=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False)
     attempt = models.PositiveIntegerField()
     rank = models.PositiveIntegerField()
     name = models.CharField(max_length=120)
