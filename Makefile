@@ -1,0 +1,47 @@
+# Everything starts here. Python 3.11 and make are all a machine needs; the rest comes from the locks.
+PYTHON ?= python3
+BIN := .venv/bin
+PY := $(BIN)/python
+
+.PHONY: help env front-end up test test-fast test-long test-cluster check fmt bench docs lock clean
+
+help:             ## Say what there is
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
+
+env:              ## Create or refresh .venv from the lock files
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: install python3, or name one with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) tools/environment.py
+
+front-end: env    ## Bundle the TypeScript sources into static/dist
+	@$(PY) tools/front_end.py
+
+up: front-end     ## Start the whole platform on this machine
+	@$(PY) manage.py up $(ARGS)
+
+test: front-end   ## Run the tests that a change must pass
+	@$(PY) tools/run_tests.py $(ARGS)
+
+test-fast: front-end ## Run the everyday suite only
+	@$(PY) tools/run_tests.py everyday $(ARGS)
+
+test-long: front-end ## Run every suite, the slow forms too
+	@$(PY) tools/run_tests.py long $(ARGS)
+
+check: env        ## Format, lint, types, floors, migrations
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PY) manage.py makemigrations --check --dry-run
+
+fmt: env          ## Mend what can be mended by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: env         ## Re-lock after a change of requirements/*.in
+	@for group in bootstrap runtime dev build; do \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --custom-compile-command "make lock" requirements/$$group.in -o requirements/$$group.txt || exit 1; done
+
+clean:            ## Remove what the set-up made, but no data
+	rm -rf .venv node_modules static/dist

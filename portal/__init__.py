@@ -1,0 +1,1 @@
+"""Pages, REST, websockets, settings and entry points: the composition root."""

@@ -1,0 +1,33 @@
+"""Log lines: a fixed phrase, then its fields, so that a person reads them and a program searches them."""
+
+import logging
+import time
+
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+
+
+class FieldFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00.123Z INFO jobs.lifecycle: job moved job=3f9k… from=QUEUED to=DEPLOYING`."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self.converter = time.gmtime
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        fields = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+        return " ".join([line, *(f"{key}={_shown(value)}" for key, value in fields.items())])
+
+
+def _shown(value: object) -> str:
+    """Quoted when it holds blanks or control characters, so that one record stays one line."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(text)

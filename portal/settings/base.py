@@ -1,0 +1,212 @@
+"""Django's settings, every one that may differ between installations from the environment (see `env`)."""
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import django_stubs_ext
+
+from portal.settings.email import email_settings
+from portal.settings.embedded import layout
+from portal.settings.env import BASE_DIR, database_from_url, read_environment
+from portal.settings.secret import secret_key
+
+django_stubs_ext.monkeypatch()  # models write JSONField[Any, Any]; Django's own classes do not subscript yet
+
+ENV = read_environment()
+EMBEDDED = layout(ENV.luthier_data)
+
+# --- the installation ---------------------------------------------------------------------------
+LUTHIER_DATA = EMBEDDED.data
+LUTHIER_PUBLIC_URL = ENV.luthier_public_url
+PUBLIC = urlsplit(LUTHIER_PUBLIC_URL)
+HTTPS = PUBLIC.scheme == "https"
+LUTHIER_INGEST_URL = ENV.luthier_ingest_url or f"{'wss' if HTTPS else 'ws'}://{PUBLIC.netloc}"
+LUTHIER_CLUSTER = ENV.luthier_cluster
+LUTHIER_NODE_SOCKET = EMBEDDED.node_socket
+LOCAL_NODES = ENV.local_nodes
+KUBECONFIG = ENV.kubeconfig
+KUBE_NAMESPACE_PREFIX = ENV.kube_namespace_prefix
+LUTHIER_LEASE_S = ENV.luthier_lease_s
+LUTHIER_TICK_S = ENV.luthier_tick_s
+LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days
+LUTHIER_LOG_JOB_MAX_BYTES = ENV.luthier_log_job_max_bytes
+LUTHIER_OVERCOMMIT_MAX = ENV.luthier_overcommit_max
+DATABASE_URL = ENV.database_url or EMBEDDED.database_url
+REDIS_URL = ENV.redis_url or EMBEDDED.redis_url
+
+# --- Django -------------------------------------------------------------------------------------
+DEBUG = ENV.debug
+SECRET_KEY = secret_key(ENV, EMBEDDED.secret_key)
+ALLOWED_HOSTS = ENV.allowed_hosts or sorted(
+    {"127.0.0.1", "localhost", "[::1]", PUBLIC.hostname or "localhost"}
+)
+ROOT_URLCONF = "portal.urls"
+ASGI_APPLICATION = "portal.asgi.application"
+AUTH_USER_MODEL = "tenants.User"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "unfold",  # before django.contrib.admin: it replaces the admin's templates
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "axes",
+    "channels",
+    "django_htmx",
+    "drf_spectacular",
+    "guardian",
+    "knox",
+    "rest_framework",
+    "tenants",
+    "jobs",
+    "portal",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "portal.security.ContentSecurityPolicyMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+# --- the database: the only place where a fact lives --------------------------------------------
+DATABASES = {"default": database_from_url(DATABASE_URL)}
+DATABASES["default"] |= {
+    # Under ASGI a request's thread is not kept, so a connection that outlived it would only leak.
+    "CONN_MAX_AGE": 0,
+    "CONN_HEALTH_CHECKS": True,
+    "OPTIONS": {
+        "connect_timeout": 5,
+        "options": "-c lock_timeout=3s -c statement_timeout=10s -c idle_in_transaction_session_timeout=60s",
+        "application_name": "luthier",
+    }
+    | dict(DATABASES["default"]["OPTIONS"]),  # type: ignore[call-overload]
+}
+
+# --- the doorbell: may be flushed, restarted or gone at any instant -----------------------------
+BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
+CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": "luthier"},
+    }
+}
+
+# --- people -------------------------------------------------------------------------------------
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",  # first: it refuses a locked-out name before a password is tried
+    "django.contrib.auth.backends.ModelBackend",
+    "guardian.backends.ObjectPermissionBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+LOGIN_URL = "/login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login"
+ANONYMOUS_USER_NAME = None  # django-guardian: strangers own nothing, so they need no row
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = timedelta(minutes=5)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_VERBOSE = False
+AXES_ENABLE_ADMIN = False
+
+# --- REST ---------------------------------------------------------------------------------------
+KNOX_TOKEN_MODEL = "tenants.Token"  # noqa: S105
+REST_KNOX = {
+    "AUTH_HEADER_PREFIX": "Bearer",
+    "TOKEN_PREFIX": "lut_",
+    "TOKEN_TTL": timedelta(days=90),
+    "AUTO_REFRESH": False,
+}
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+}
+SPECTACULAR_SETTINGS: dict[str, Any] = {
+    "TITLE": "Luthier",
+    "DESCRIPTION": "Queue, place, run, watch, halt and resume training jobs on a shared GPU cluster.",
+    "VERSION": "1.0.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "COMPONENT_SPLIT_REQUEST": True,
+}
+
+# --- pages and static files ---------------------------------------------------------------------
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+# Straight from the sources, so that neither a start, a test nor an image needs collectstatic.
+WHITENOISE_USE_FINDERS = True
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024  # bytes; uploads of code stream to disk and have their own bound
+
+# --- transport ----------------------------------------------------------------------------------
+SECURE_SSL_REDIRECT = HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
+SECURE_HSTS_PRELOAD = HTTPS
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SESSION_COOKIE_NAME = "__Host-luthier" if HTTPS else "luthier"
+SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
+X_FRAME_OPTIONS = "DENY"
+SILENCED_SYSTEM_CHECKS: list[str] = []
+
+# --- e-mail and logging -------------------------------------------------------------------------
+globals().update(email_settings(ENV.email_url))
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"()": "portal.logs.FieldFormatter"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+    "loggers": {
+        "django.server": {"level": "WARNING"},
+        "uvicorn.access": {"level": "WARNING"},
+        "axes": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,29 @@
+"""Celery's settings; the reasons are in docs/adr/0003-messages-are-hints.md."""
+
+from django.conf import settings
+
+broker_url = settings.BROKER_URL
+
+task_acks_late = False  # a lost hint costs one tick; a redelivered one costs more
+task_ignore_result = True
+result_backend = None
+task_default_queue = "luthier"
+task_default_delivery_mode = "transient"
+task_publish_retry = False
+task_serializer = "json"
+accept_content = ["json"]
+worker_prefetch_multiplier = 1
+worker_send_task_events = False
+worker_hijack_root_logger = False
+worker_enable_remote_control = False
+broker_connection_retry_on_startup = True
+broker_connection_max_retries = None  # for ever: the ticker works meanwhile
+broker_connection_timeout = 2
+broker_transport_options = {
+    "visibility_timeout": 60,  # seconds
+    "socket_timeout": 5,
+    "socket_connect_timeout": 0.2,
+    "health_check_interval": 10,
+    "max_retries": 0,
+}
+timezone = "UTC"

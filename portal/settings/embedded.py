@@ -1,0 +1,81 @@
+"""Where an embedded installation keeps its files and sockets. Pure paths; creates nothing.
+
+The data folder holds what must survive. Sockets live apart, in a short private folder, because a Unix
+socket's path may have at most 107 bytes and a data folder may lie anywhere.
+"""
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+SOCKET_PATH_MAX_BYTES = 107
+DATABASE_USER = "luthier"
+DATABASE_NAME = "luthier"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Every path of one embedded installation."""
+
+    data: Path
+    runtime: Path
+
+    @property
+    def postgres_data(self) -> Path:
+        return self.data / "postgres"
+
+    @property
+    def postgres_socket_dir(self) -> Path:
+        return self.runtime / "pg"
+
+    @property
+    def valkey_data(self) -> Path:
+        return self.data / "valkey"
+
+    @property
+    def valkey_socket(self) -> Path:
+        return self.runtime / "valkey.sock"
+
+    @property
+    def node_socket(self) -> Path:
+        """The local cluster's node daemon listens here."""
+        return self.runtime / "node.sock"
+
+    @property
+    def logs(self) -> Path:
+        return self.data / "logs"
+
+    @property
+    def secret_key(self) -> Path:
+        return self.data / "secret_key"
+
+    @property
+    def lock(self) -> Path:
+        return self.data / "up.lock"
+
+    @property
+    def database_url(self) -> str:
+        return f"postgresql://{DATABASE_USER}@/{DATABASE_NAME}?host={quote(str(self.postgres_socket_dir))}"
+
+    @property
+    def redis_url(self) -> str:
+        return f"unix://{self.valkey_socket}"
+
+
+def layout(data: Path) -> Layout:
+    """The same data folder always gives the same sockets, so that any command finds the servers of `up`."""
+    resolved = data.expanduser().resolve()
+    name = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:10]
+    return Layout(data=resolved, runtime=_runtime_root() / name)
+
+
+def _runtime_root() -> Path:
+    """A folder of this user's own: XDG's where it exists and is short, else one under /tmp named by the uid."""
+    xdg = os.environ.get("XDG_RUNTIME_DIR", "")
+    if xdg and len(xdg) < 50 and Path(xdg).is_dir() and Path(xdg).stat().st_uid == os.getuid():
+        return Path(xdg) / "luthier"
+    temporary = tempfile.gettempdir()
+    return Path(temporary if len(temporary) < 50 else "/tmp") / f"luthier-{os.getuid()}"  # noqa: S108 (0700, owner checked)

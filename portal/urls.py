@@ -1,0 +1,18 @@
+"""The URL map. Each window of the portal brings its own; this page only says where they hang."""
+
+from importlib.util import find_spec
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path
+
+from portal import health
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("healthz", health.alive, name="healthz"),
+    path("readyz", health.ready, name="readyz"),
+    path("staff/", admin.site.urls),
+]
+if find_spec("portal.api") and find_spec("portal.api.urls"):
+    urlpatterns.append(path("api/v1/", include("portal.api.urls")))
+if find_spec("portal.pages") and find_spec("portal.pages.urls"):
+    urlpatterns.append(path("", include("portal.pages.urls")))

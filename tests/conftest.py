@@ -1,0 +1,33 @@
+"""The suite's own PostgreSQL and Valkey: started once, on private sockets, shared by all processes of one run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Servers
+
+STARTED = pytest.StashKey[Servers]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the servers in the process that was called; pytest-xdist's workers inherit their addresses."""
+    if (
+        hasattr(config, "workerinput")
+        or os.environ.get("LUTHIER_TEST_SERVERS") == "running"
+        or config.option.collectonly
+    ):
+        return
+    servers = Servers(Path(os.environ["LUTHIER_TEST_DATA"]))
+    servers.start()
+    os.environ["LUTHIER_TEST_SERVERS"] = "running"
+    config.stash[STARTED] = servers
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    servers = config.stash.get(STARTED, None)
+    if servers is not None:
+        os.environ.pop("LUTHIER_TEST_SERVERS", None)
+        servers.stop()

@@ -1,0 +1,1 @@
+"""Bundle the front end. Replaced by the real build once package.json stands."""
