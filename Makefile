@@ -33,6 +33,7 @@ check: env        ## Format, lint, types, floors, migrations
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PY) manage.py makemigrations --check --dry-run
+	$(PY) tools/front_end.py types
 
 fmt: env          ## Mend what can be mended by itself
 	$(BIN)/ruff check --fix .

