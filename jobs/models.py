@@ -102,9 +102,13 @@ class Job(models.Model):
     # The wish (services).
     intent = models.CharField(max_length=8, choices=intent_choices, default=Intent.RUN)
     intent_gen = models.BigIntegerField(default=1)
-    intent_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    intent_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
     intent_at = models.DateTimeField(db_default=Now())
-    resume_from = models.ForeignKey("Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+")  # as wished
+    resume_from = models.ForeignKey(
+        "Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+"
+    )  # as wished
     # The state (lifecycle).
     state = models.CharField(max_length=12, choices=state_choices, default=State.QUEUED)
     reason_code = models.CharField(max_length=40, blank=True)
@@ -118,6 +122,8 @@ class Job(models.Model):
     slot_seconds = models.FloatField(default=0)  # of closed attempts
     running_s = models.FloatField(default=0)  # of closed attempts
     head_since = models.DateTimeField(null=True)  # scheduler's starvation guard
+    infra_streak = models.PositiveIntegerField(default=0)  # attempts in a row that infrastructure ended early
+    start_after = models.DateTimeField(null=True)  # back-off before the next attempt; null: now
     event_seq = models.BigIntegerField(default=0)  # number of the newest JobEvent; also the row's version
     created_at = models.DateTimeField(db_default=Now())
     queued_at = models.DateTimeField(db_default=Now())
@@ -139,7 +145,9 @@ class Job(models.Model):
                 condition=Q(settled=True) | Q(next_reconcile_at__isnull=False), name="job_not_forgotten"
             ),
             models.CheckConstraint(condition=Q(state__in=[s.value for s in State]), name="job_state_known"),
-            models.CheckConstraint(condition=Q(intent__in=[i.value for i in Intent]), name="job_intent_known"),
+            models.CheckConstraint(
+                condition=Q(intent__in=[i.value for i in Intent]), name="job_intent_known"
+            ),
             models.CheckConstraint(condition=Q(learners__gte=1) & Q(slots__gte=1), name="job_has_size"),
         ]
         indexes = [
@@ -167,9 +175,13 @@ class Progress(models.Model):
     job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="progress")
     step = models.BigIntegerField(null=True)
     total = models.BigIntegerField(null=True)
-    metrics = models.JSONField[Any, Any](default=dict)  # name -> {"last": number | "NaN" | "Infinity", "step": n}
+    metrics = models.JSONField[Any, Any](
+        default=dict
+    )  # name -> {"last": number | "NaN" | "Infinity", "step": n}
     log_seq = models.BigIntegerField(default=0)  # newest LogChunk.seq
-    log_bytes = models.BigIntegerField(default=0)  # output kept of all learners and attempts, against the job's cap
+    log_bytes = models.BigIntegerField(
+        default=0
+    )  # output kept of all learners and attempts, against the job's cap
     metric_seq = models.BigIntegerField(default=0)  # newest MetricPoint.seq
     reported_at = models.DateTimeField(null=True)
 
@@ -197,8 +209,12 @@ class Attempt(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["job", "n"], name="attempt_once"),
-            models.UniqueConstraint(fields=["job"], condition=Q(closed_at__isnull=True), name="attempt_one_live"),
-            models.CheckConstraint(condition=Q(held=True) ^ Q(closed_at__isnull=False), name="attempt_held_iff_live"),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(closed_at__isnull=True), name="attempt_one_live"
+            ),
+            models.CheckConstraint(
+                condition=Q(held=True) ^ Q(closed_at__isnull=False), name="attempt_held_iff_live"
+            ),
         ]
         indexes = [models.Index(fields=["tenant", "opened_at"], name="attempt_usage")]
 
@@ -228,7 +244,9 @@ class Learner(models.Model):
     # The log stream's cursor.
     log_bytes = models.BigIntegerField(default=0)
     log_lines = models.BigIntegerField(default=0)  # complete lines: newlines before log_bytes
-    log_crc = models.BigIntegerField(default=0)  # zlib.crc32 of the whole stream; -1 once a tombstone stands in it
+    log_crc = models.BigIntegerField(
+        default=0
+    )  # zlib.crc32 of the whole stream; -1 once a tombstone stands in it
     log_sealed = models.BooleanField(default=False)
     metric_cursor = models.BigIntegerField(default=0)  # bytes of metrics.jsonl taken in
     # Shown by the cluster (lifecycle).
@@ -256,7 +274,9 @@ class JobEvent(models.Model):
     reason = models.CharField(max_length=40, blank=True)
     message = models.TextField(blank=True)
     numbers = models.JSONField[Any, Any](default=dict)
-    actor = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
     source = models.CharField(max_length=16, default="system")  # user, scheduler, lifecycle, learner, admin
 
     class Meta:
@@ -288,7 +308,9 @@ class LogChunk(models.Model):
     at = models.DateTimeField(db_default=Now())
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank", "offset"], name="chunk_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "attempt", "rank", "offset"], name="chunk_once")
+        ]
         indexes = [
             models.Index(fields=["job", "attempt", "rank", "first_line"], name="chunk_by_line"),
             models.Index(fields=["job", "seq"], name="chunk_by_seq"),
@@ -344,7 +366,9 @@ class Checkpoint(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job", "n"], name="checkpoint_once"),
             models.UniqueConstraint(
-                fields=["job", "attempt", "step", "implicit"], nulls_distinct=False, name="checkpoint_step_once"
+                fields=["job", "attempt", "step", "implicit"],
+                nulls_distinct=False,
+                name="checkpoint_step_once",
             ),
         ]
 
@@ -376,6 +400,24 @@ class ResultFile(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank", "path"], name="result_once")]
+
+
+class Worker(models.Model):
+    """One Celery worker process. It holds the advisory lock of its id while it lives, so the others see at once
+    that it died; a host that merely froze is noticed when its leases end."""
+
+    name = models.CharField(max_length=120)
+    started_at = models.DateTimeField(db_default=Now())
+    seen_at = models.DateTimeField(db_default=Now())  # last completed look at due jobs
+
+
+class Duty(models.Model):
+    """A recurring duty of the whole installation, done by whichever worker claims it when it is due."""
+
+    name = models.CharField(primary_key=True, max_length=40)
+    next_at = models.DateTimeField(db_default=Now())
+    done_at = models.DateTimeField(null=True)
+    result = models.JSONField[Any, Any](default=dict)
 
 
 class IdempotentAnswer(models.Model):

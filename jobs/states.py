@@ -74,9 +74,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
-HOLDS_GPUS = frozenset(
-    {State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.STOPPING}
-)
+HOLDS_GPUS = frozenset({State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.STOPPING})
 STOPPING_FROM_STORING = frozenset({StopReason.CANCEL_REQUESTED, StopReason.NODE_LOST})
 """The only reasons that may take a storing job to STOPPING."""
 
