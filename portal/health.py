@@ -1,13 +1,28 @@
 """Is it alive, and can it work? For supervisors, load balancers and people."""
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+
+from portal import parts
 
 
+@require_safe
 def alive(request: HttpRequest) -> HttpResponse:
     """200 as long as this process answers; looks at nothing else."""
     return JsonResponse({"status": "alive"})
 
 
+@require_safe
 def ready(request: HttpRequest) -> HttpResponse:
     """200 when the database, the workers and the cluster answer, else 503 with the reason of each part."""
-    return JsonResponse({"status": "alive"})
+    found = parts.all_parts()
+    good = all(part.ready for part in found)
+    answer = {
+        "status": "ready" if good else "not ready",
+        "parts": {
+            part.name: {"ready": part.ready} | ({"reason": part.reason} if part.reason else {})
+            for part in found
+        },
+    }
+    headers = {"Cache-Control": "no-store"} | ({} if good else {"Retry-After": "2"})
+    return JsonResponse(answer, status=200 if good else 503, headers=headers)

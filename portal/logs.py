@@ -31,3 +31,10 @@ def _shown(value: object) -> str:
     """Quoted when it holds blanks or control characters, so that one record stays one line."""
     text = str(value)
     return text if text.isprintable() and " " not in text else repr(text)
+
+
+class NoProbes(logging.Filter):
+    """Drops Django's report of a 503 from /readyz: it is asked many times a second while a start goes on."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return getattr(getattr(record, "request", None), "path", "") != "/readyz"

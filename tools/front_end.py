@@ -28,7 +28,8 @@ def main() -> None:
         )
         (PACKAGES / ".installed").write_text(packages)
     if sys.argv[1:] == ["types"]:
-        return npm("run", "--silent", "types")
+        npm("run", "--silent", "types")
+        return
     sources = sorted(path for path in (ROOT / "static" / "src").rglob("*") if path.is_file())
     bundles = fingerprint((*LOCKS, *RECIPE, *sources))
     if read(BUNDLES / ".bundled") != bundles or "--force" in sys.argv:

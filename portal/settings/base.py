@@ -202,9 +202,11 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"()": "portal.logs.FieldFormatter"}},
+    "filters": {"no_probes": {"()": "portal.logs.NoProbes"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {
+        "django.request": {"filters": ["no_probes"]},
         "django.server": {"level": "WARNING"},
         "uvicorn.access": {"level": "WARNING"},
         "axes": {"level": "WARNING"},

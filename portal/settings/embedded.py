@@ -53,6 +53,11 @@ class Layout:
         return self.data / "secret_key"
 
     @property
+    def run(self) -> Path:
+        """What runs now: children.json (name to pid) and url, for people, `doctor` and tests."""
+        return self.data / "run"
+
+    @property
     def lock(self) -> Path:
         return self.data / "up.lock"
 

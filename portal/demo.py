@@ -1,0 +1,121 @@
+"""The demo: two tenants and the five people of the documentation, with one-time passwords and tokens.
+
+Creates what is missing and sets new secrets for these five; never touches anybody or anything else.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import connection, transaction
+
+from portal.capacity import capacity_by_type
+from tenants.models import Membership, Quota, Tenant, Token, User
+from tenants.roles import Role
+
+TENANTS = {"vision-lab": "Vision Lab", "nlp-research": "NLP Research"}
+SECOND_SHARE = 4  # the second tenant may use a quarter: together the 1.25 that limits may sum to
+DEMO_LOCK = 0x6C757468  # "luth"
+TOKEN_NAME = "demo"  # noqa: S105
+TOKEN_TTL = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Person:
+    """One user of the demo; tenant and role empty = platform admin."""
+
+    name: str
+    tenant: str = ""
+    role: Role | None = None
+
+
+PEOPLE = (
+    Person("alice", "vision-lab", Role.RESEARCHER),
+    Person("bob", "nlp-research", Role.RESEARCHER),
+    Person("carol", "vision-lab", Role.VIEWER),
+    Person("dave", "vision-lab", Role.MANAGER),
+    Person("admin"),
+)
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to be one of these people; shown once, kept nowhere."""
+
+    tenant: str
+    role: str
+    password: str
+    token: str
+
+
+def first_start() -> dict[str, Any]:
+    """On a database without people: the demo and its first job; {} otherwise.
+
+    {"users": as make_demo, "job": id} or {"users": …, "job_problem": sentence}.
+    """
+    with _alone():
+        if User.objects.exists():
+            return {}
+        users = _make()
+    return {"users": users} | _first_job()
+
+
+def make_demo() -> dict[str, dict[str, str]]:
+    """The five people with new secrets, by name."""
+    with _alone():
+        return _make()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One maker at a time: the first start and `manage.py demo` must not set each other's passwords anew."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '90s'; SET LOCAL statement_timeout = '90s'")
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [DEMO_LOCK])
+        yield
+
+
+def _make() -> dict[str, dict[str, str]]:
+    tenants = {slug: _tenant(slug, name) for slug, name in TENANTS.items()}
+    _quotas(tenants)
+    return {person.name: asdict(_access(person, tenants)) for person in PEOPLE}
+
+
+def _first_job() -> dict[str, str]:
+    return {"job_problem": "there is no example yet"}
+
+
+def _tenant(slug: str, name: str) -> Tenant:
+    return Tenant.objects.get_or_create(slug=slug, defaults={"name": name})[0]
+
+
+def _quotas(tenants: dict[str, Tenant]) -> None:
+    """The first tenant may use all of each type, the second a quarter. Limits that exist stay as they are."""
+    for gpu_type, slots in capacity_by_type().items():
+        for slug, limit in zip(TENANTS, (slots, max(1, slots // SECOND_SHARE)), strict=True):
+            Quota.objects.get_or_create(tenant=tenants[slug], gpu_type=gpu_type, defaults={"limit": limit})
+
+
+def _access(person: Person, tenants: dict[str, Tenant]) -> Access:
+    password = secrets.token_urlsafe(12)
+    user, _ = User.objects.get_or_create(
+        username=person.name, defaults={"email": f"{person.name}@example.org"}
+    )
+    user.is_active = True
+    user.is_superuser = user.is_staff = person.role is None
+    user.set_password(password)
+    user.save()
+    tenant = tenants.get(person.tenant)
+    if tenant is not None and person.role is not None:
+        Membership.objects.update_or_create(user=user, tenant=tenant, defaults={"role": person.role})
+    Token.objects.filter(user=user, name=TOKEN_NAME).delete()
+    _, token = Token.objects.create(user=user, expiry=TOKEN_TTL, name=TOKEN_NAME, tenant=tenant)
+    return Access(
+        tenant=person.tenant,
+        role=person.role.value if person.role else "admin",
+        password=password,
+        token=token,
+    )

@@ -1,0 +1,87 @@
+"""Everything `manage.py doctor` looks at: the parts of /readyz, and what only a person on the machine can mend."""
+
+import shutil
+import stat
+import sys
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import redis
+from django.conf import settings
+
+from portal.parts import Part, all_parts, first_line
+from portal.settings.env import BASE_DIR
+
+FREE_MIN_BYTES = 2 * 1024**3
+ASK_S = 3
+
+
+def examine() -> list[Part]:
+    """Every part, in the order in which one would mend them."""
+    return [python(), data_folder(), disk(), bundles(), *all_parts(), broker(), web()]
+
+
+def python() -> Part:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if not (BASE_DIR / ".venv" / ".locked").exists() and Path(sys.prefix) == BASE_DIR / ".venv":
+        return Part("python", version, "the environment was not installed from the locks", "Run `make env`.")
+    return Part("python", version)
+
+
+def data_folder() -> Part:
+    folder = settings.LUTHIER_DATA
+    if not folder.is_dir():
+        return Part("data", "", f"{folder} does not exist", "Start `manage.py up` once, or set LUTHIER_DATA.")
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & 0o077:
+        return Part("data", "", f"{folder} is open to others (mode {mode:o})", f"chmod 700 {folder}")
+    return Part("data", str(folder))
+
+
+def disk() -> Part:
+    existing = next(
+        folder for folder in (settings.LUTHIER_DATA, *settings.LUTHIER_DATA.parents) if folder.exists()
+    )
+    free = shutil.disk_usage(existing).free
+    found = f"{free / 1024**3:.1f} GiB free"
+    if free < FREE_MIN_BYTES:
+        return Part("disk", found, f"only {found}", "Make room: logs, checkpoints and runtimes need it.")
+    return Part("disk", found)
+
+
+def bundles() -> Part:
+    if not any((BASE_DIR / "static" / "dist").glob("*.js")):
+        return Part("pages", "", "the front end has not been built", "Run `make front-end`.")
+    return Part("pages", "front end built")
+
+
+def broker() -> Part:
+    """Not needed to work, only to be quick."""
+    try:
+        client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=ASK_S, socket_connect_timeout=ASK_S)
+        version = client.info("server").get("redis_version", "?")
+        client.close()
+    except redis.RedisError as error:
+        remedy = "The platform works without it, only slower. `manage.py up` starts it, or correct REDIS_URL."
+        return Part("broker", "no answer", f"Valkey does not answer: {first_line(error)}", remedy)
+    return Part("broker", f"answers (protocol {version})")
+
+
+def web() -> Part:
+    url = running_url()
+    try:
+        with urlopen(f"{url}/healthz", timeout=ASK_S) as answer:  # noqa: S310 (http or https by settings)
+            return Part("web", f"{url} answers {answer.status}")
+    except (URLError, OSError) as error:
+        return Part(
+            "web", "no answer", f"{url} does not answer: {first_line(error)}", "Start `manage.py up`."
+        )
+
+
+def running_url() -> str:
+    """Where `up` says it serves, else where the settings say."""
+    try:
+        return (settings.LUTHIER_DATA / "run" / "url").read_text().strip()
+    except OSError:
+        return settings.LUTHIER_PUBLIC_URL

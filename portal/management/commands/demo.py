@@ -1,0 +1,38 @@
+"""`manage.py demo`: the people of the documentation, with new one-time passwords and tokens."""
+
+import json
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError
+
+from gpu_scheduler.clusters.base import ClusterError
+from portal import demo
+
+
+class Command(BaseCommand):
+    help = (
+        "Create what is missing of the demo tenants and users, set new passwords and tokens, and print them."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            users = demo.make_demo()
+        except OperationalError as error:
+            raise CommandError(f"The database does not answer; is `manage.py up` running? {error}") from error
+        except ClusterError as error:
+            raise CommandError(f"The cluster does not say what it offers: {error}") from error
+        if options["json"]:
+            self.stdout.write(json.dumps({"url": settings.LUTHIER_PUBLIC_URL, "users": users}))
+            return
+        self.stdout.write(f"{settings.LUTHIER_PUBLIC_URL}\n")
+        self.stdout.write(f"{'user':<8}{'tenant':<14}{'role':<12}{'password':<18}token")
+        for name, user in users.items():
+            row = (
+                f"{name:<8}{user['tenant'] or '-':<14}{user['role']:<12}{user['password']:<18}{user['token']}"
+            )
+            self.stdout.write(row)

@@ -1,0 +1,27 @@
+"""`manage.py doctor`: one table of what is wrong with this installation, and the remedy of each."""
+
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from portal import diagnosis
+
+
+class Command(BaseCommand):
+    help = "Say what is wrong with this installation and how to mend it. Exit code 1 when anything is."
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        found = diagnosis.examine()
+        width = max(len(part.name) for part in found)
+        for part in found:
+            mark = "ok" if part.ready else "WRONG"
+            self.stdout.write(f"{mark:<6} {part.name:<{width}}  {part.reason or part.found}")
+            if part.remedy and not part.ready:
+                self.stdout.write(f"{'':<6} {'':<{width}}  -> {part.remedy}")
+        sick = [part for part in found if not part.ready]
+        if sick:
+            self.stdout.write(f"\n{len(sick)} of {len(found)} need attention.")
+            sys.exit(1)
+        self.stdout.write("\nNothing is wrong.")

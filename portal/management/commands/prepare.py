@@ -1,0 +1,55 @@
+"""`manage.py prepare`: bring the database up to date and, when it is empty, make the demo.
+
+`manage.py up` and docker-compose.yml run it before anything else. It prints one JSON object per line: first
+{"applied": n}, then what was made, {} for nothing. It waits for a database that is still starting.
+"""
+
+import json
+import time
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import OperationalError, connection
+
+from portal import demo
+from portal.parts import pending_migrations
+
+WAIT_S = 60
+POLL_S = 0.05
+
+
+class Command(BaseCommand):
+    help = "Bring the database up to date; make the demo when it is empty."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--no-demo", action="store_true", help="leave an empty database empty")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        wait_for_database()
+        # A migration may rightly take longer than any statement of a running installation.
+        with connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = 0")
+        pending = pending_migrations()
+        if pending:
+            call_command("migrate", interactive=False, verbosity=0)
+        self._tell({"applied": pending})
+        self._tell({} if options["no_demo"] else demo.first_start())
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        self.stdout.write(json.dumps(line))
+        self.stdout.flush()
+
+
+def wait_for_database() -> None:
+    """Raises OperationalError after WAIT_S."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            connection.ensure_connection()
+            return
+        except OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)

@@ -1,0 +1,89 @@
+"""Can the database, the workers and the cluster do their work? Asked by /readyz and by `manage.py doctor`."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models.functions import Now
+
+from gpu_scheduler.clusters.base import ClusterError
+from jobs.models import Worker
+from portal.capacity import connect
+
+WORKER_SILENCE_S = 15  # a worker looks at due jobs every LUTHIER_TICK_S
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the installation. reason: what keeps it from working, empty when nothing does."""
+
+    name: str
+    found: str
+    reason: str = ""
+    remedy: str = ""
+
+    @property
+    def ready(self) -> bool:
+        return not self.reason
+
+
+def all_parts() -> list[Part]:
+    """The three that a job needs. Without the database nothing can be said about the workers."""
+    return [database(), workers(), cluster()]
+
+
+def database() -> Part:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW server_version")
+            version = cursor.fetchone()[0].split()[0]
+        waiting = pending_migrations()
+    except DatabaseError as error:
+        remedy = "Start it with `manage.py up`, or correct DATABASE_URL."
+        return Part("database", "no answer", f"the database does not answer: {first_line(error)}", remedy)
+    if waiting:
+        remedy = "Run `manage.py migrate`; `manage.py up` does so itself."
+        return Part(
+            "database", f"PostgreSQL {version}", f"{waiting} migrations have not been applied", remedy
+        )
+    return Part("database", f"PostgreSQL {version}")
+
+
+def workers() -> Part:
+    """Workers prove themselves in the database, so that this holds with the broker gone, too."""
+    silence_s = max(WORKER_SILENCE_S, 5 * settings.LUTHIER_TICK_S)
+    try:
+        alive = Worker.objects.filter(seen_at__gt=Now() - timedelta(seconds=silence_s)).count()
+    except DatabaseError as error:
+        return Part(
+            "workers", "unknown", f"the database does not answer: {first_line(error)}", "See database."
+        )
+    if not alive:
+        remedy = "Look into logs/worker-1.log of the data folder, or start `celery -A portal.celery worker`."
+        return Part("workers", "0 alive", f"no worker was seen in the last {silence_s:.0f} s", remedy)
+    return Part("workers", f"{alive} alive")
+
+
+def cluster() -> Part:
+    try:
+        nodes = connect().nodes()
+    except ClusterError as error:
+        remedy = "Look into logs/nodes.log of the data folder." if settings.LUTHIER_CLUSTER == "local" else ""
+        return Part("cluster", "no answer", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy)
+    usable = [node for node in nodes if node.ready]
+    found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"
+    if not usable:
+        return Part("cluster", found, "no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
+    return Part("cluster", found)
+
+
+def pending_migrations() -> int:
+    executor = MigrationExecutor(connection)
+    return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,33 @@
+"""The folders of an embedded installation, made private before anything is put into them."""
+
+import os
+import stat
+from pathlib import Path
+
+from portal.settings.embedded import SOCKET_PATH_MAX_BYTES, Layout
+from portal.supervisor import postgres
+from portal.supervisor.errors import CannotStart
+
+
+def make_folders(layout: Layout) -> None:
+    """Create the data and runtime folders. Raises CannotStart when one is not ours or its path is too long."""
+    for folder in (layout.data, layout.logs, layout.run):
+        _make(folder, "Choose another folder with --data.")
+    # The real nobody must be able to walk to PostgreSQL's socket where no user namespace is allowed.
+    walkable = os.geteuid() == 0 and not postgres.namespaces_allowed()
+    for folder in (layout.runtime.parent, layout.runtime):
+        _make(folder, "Set TMPDIR to a folder of your own.", mode=0o711 if walkable else 0o700)
+    longest = layout.postgres_socket_dir / ".s.PGSQL.5432"
+    if len(os.fsencode(longest)) > SOCKET_PATH_MAX_BYTES:
+        raise CannotStart(f"{longest} is too long for a Unix socket. Set TMPDIR to a shorter folder.")
+
+
+def _make(folder: Path, remedy: str, mode: int = 0o700) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise CannotStart(f"{folder} belongs to somebody else. {remedy}")
+        folder.chmod(mode)
+    except OSError as error:
+        raise CannotStart(f"{folder} cannot be used: {error.strerror}. {remedy}") from error

@@ -1,0 +1,152 @@
+"""Which processes an installation consists of, read from its options and environment. Pure: starts nothing."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+
+from portal.settings.embedded import Layout, layout
+from portal.settings.env import BASE_DIR, Environment
+from portal.supervisor import postgres, readiness, valkey
+from portal.supervisor.service import Service
+
+WORKER_THREADS = 4
+NODE_STOP_S = 150  # learners get their grace twice (ask, then insist) before the daemon itself is killed
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `manage.py up` was asked for; None = as the environment says."""
+
+    data: Path | None = None
+    port: int = 8000
+    workers: int = 2
+    nodes: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The processes in the order of their start; each stage starts when the one before is ready.
+
+    They end in the reverse order: the web server outlives the learners, so that their last checkpoint arrives.
+    """
+
+    layout: Layout
+    port: int
+    url: str
+    env: dict[str, str]
+    servers: list[Service] = field(default_factory=list)
+    web: list[Service] = field(default_factory=list)
+    nodes: list[Service] = field(default_factory=list)
+    workers: list[Service] = field(default_factory=list)
+
+
+def make_plan(options: Options, environment: Environment, *, port: int) -> Plan:
+    """port: the one to listen on; differs from the asked one when 0 was asked."""
+    where = layout(options.data or environment.luthier_data)
+    given = "luthier_public_url" in environment.model_fields_set
+    url = environment.luthier_public_url if given else f"http://127.0.0.1:{port}"
+    nodes = options.nodes or environment.local_nodes
+    env = {
+        "DJANGO_SETTINGS_MODULE": "portal.settings.base",
+        "LUTHIER_DATA": str(where.data),
+        "LUTHIER_PUBLIC_URL": url,
+        "LUTHIER_INGEST_URL": environment.luthier_ingest_url or f"ws://127.0.0.1:{port}",
+        "LOCAL_NODES": nodes,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(BASE_DIR),
+        "MALLOC_ARENA_MAX": "2",  # glibc otherwise keeps a heap per thread: tens of MB for nothing
+    }
+    return Plan(
+        layout=where,
+        port=port,
+        url=url,
+        env=env,
+        servers=_servers(where, environment),
+        web=[_web(port, env)],
+        nodes=[_nodes(where, nodes, env)] if environment.luthier_cluster == "local" else [],
+        workers=[_worker(number, env) for number in range(1, options.workers + 1)],
+    )
+
+
+def _servers(where: Layout, environment: Environment) -> list[Service]:
+    """The embedded servers, each unless a URL names another."""
+    services = []
+    if environment.database_url is None:
+        services.append(
+            Service(
+                name="postgres",
+                title="PostgreSQL",
+                command=postgres.command(where),
+                ready=readiness.postgres_answers(where),
+                env={"TZ": "UTC"},
+                stop_signal=SIGINT,  # PostgreSQL's "fast" stop: SIGTERM would wait for every client
+                on_parent_death=SIGINT,
+                stop_s=30,
+            )
+        )
+    if environment.redis_url is None:
+        services.append(
+            Service(
+                name="valkey",
+                title="Valkey",
+                command=valkey.command(where),
+                ready=readiness.valkey_answers(where),
+            )
+        )
+    return services
+
+
+def _web(port: int, env: dict[str, str]) -> Service:
+    options = {
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--timeout-graceful-shutdown": "3",
+        "--ws-max-size": str(1024 * 1024),
+        "--ws-per-message-deflate": "false",  # a compressed frame could unfold to any size
+        "--log-level": "warning",
+        "--lifespan": "off",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "portal.asgi:application",
+        "--no-access-log",
+        "--no-server-header",
+    ]
+    command += [part for option in options.items() for part in option]
+    return Service(
+        name="web",
+        title="Web server",
+        command=command,
+        ready=readiness.page_answers(port, "/healthz"),
+        env=env,
+    )
+
+
+def _nodes(where: Layout, nodes: str, env: dict[str, str]) -> Service:
+    module = "gpu_scheduler.clusters.local"
+    options = ["--data", str(where.data), "--socket", str(where.node_socket), "--nodes", nodes]
+    return Service(
+        name="nodes",
+        title="Node daemon",
+        command=[sys.executable, "-m", module, *options],
+        ready=readiness.node_daemon_answers(where.node_socket),
+        env=env,
+        stop_signal=SIGTERM,
+        stop_s=NODE_STOP_S,
+        stopping_note="running learners get time for a checkpoint; Ctrl-C again kills them",
+    )
+
+
+def _worker(number: int, env: dict[str, str]) -> Service:
+    options = ["--pool", "threads", "--concurrency", str(WORKER_THREADS), "--hostname", f"worker-{number}@%h"]
+    options += ["--without-mingle", "--without-gossip", "--without-heartbeat", "--loglevel", "INFO"]
+    return Service(
+        name=f"worker-{number}",
+        title=f"Worker {number}",
+        command=[sys.executable, "-m", "celery", "-A", "portal.celery", "worker", *options],
+        ready=readiness.always,
+        env=env,
+    )

@@ -1,0 +1,67 @@
+"""`manage.py prepare` as a child: it needs Django, we do not. It reports by JSON lines on its output."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+from portal.settings.env import BASE_DIR
+from portal.supervisor.children import dies_with_parent
+from portal.supervisor.errors import CannotStart
+from portal.supervisor.plan import Plan
+from portal.supervisor.report import Report
+
+
+class Preparation:
+    """Migrations, then the demo on an empty database. Started early: loading its code takes as long as the servers."""
+
+    def __init__(self, plan: Plan, report: Report) -> None:
+        self._plan = plan
+        self._report = report
+        self._process: asyncio.subprocess.Process | None = None
+        self._log = plan.layout.logs / "prepare.log"
+
+    async def start(self) -> None:
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *dies_with_parent([sys.executable, str(BASE_DIR / "manage.py"), "prepare"]),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=BASE_DIR,
+                env={**os.environ, **self._plan.env},
+                start_new_session=True,
+            )
+
+    async def until_migrated(self) -> None:
+        """Returns when the database has today's tables. Raises CannotStart when that failed."""
+        line = await self._next()
+        applied = line.get("applied", 0)
+        if applied:
+            self._report.say(f"Database brought up to date ({applied} migrations)")
+
+    async def until_done(self) -> dict[str, Any]:
+        """What was made for the first start: {"users": …, "job": …}, empty when nothing was."""
+        return await self._next()
+
+    async def end(self) -> None:
+        process = self._process
+        if process and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+
+    async def _next(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        try:
+            return dict(json.loads(line))
+        except ValueError:
+            await self._process.wait()
+            tail = "\n".join(self._log.read_text(errors="replace").strip().splitlines()[-12:])
+            raise CannotStart(
+                f"The database could not be prepared. The end of {self._log}:\n{tail}"
+            ) from None

@@ -1,0 +1,146 @@
+"""Runs one service for as long as it is wanted: starts, watches, restarts with back-off, stops."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from portal.settings.env import BASE_DIR
+from portal.supervisor.children import dies_with_parent, kill_tree
+from portal.supervisor.errors import CannotStart
+from portal.supervisor.leftovers import Register
+from portal.supervisor.report import Report
+from portal.supervisor.service import Service, backoff_s
+
+STEADY_S = 30  # a life of this length clears the memory of earlier failures
+FIRST_START_TRIES = 3
+READY_POLL_S = 0.05
+LOG_MAX_BYTES = 20 * 1024 * 1024
+
+
+class Supervised:
+    """The life of one service. `start` returns when it is ready for the first time; `stop` when it is gone."""
+
+    def __init__(self, service: Service, *, logs: Path, register: Register, report: Report) -> None:
+        self.service = service
+        self._log_path = logs / f"{service.name}.log"
+        self._register = register
+        self._report = report
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._wanted = True
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    @property
+    def stopping(self) -> bool:
+        return not self._wanted
+
+    async def start(self) -> None:
+        """Start and wait until ready. Raises CannotStart with the end of its log when it dies or hangs."""
+        deadline = time.monotonic() + self.service.start_s
+        for attempt in range(1, FIRST_START_TRIES + 1):
+            process = await self._spawn()
+            if await self._becomes_ready(process, deadline):
+                self._keeper = asyncio.create_task(self._keep(process), name=self.service.name)
+                return
+            if process.returncode is None or attempt == FIRST_START_TRIES:
+                break
+            await asyncio.sleep(backoff_s(attempt))
+        raise CannotStart(await self._why())
+
+    async def stop(self) -> None:
+        """End it: its own signal first, SIGKILL after stop_s. A second call kills at once."""
+        impatient = not self._wanted
+        self._wanted = False
+        if self._keeper and not impatient:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        if impatient:
+            kill_tree(process.pid)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(self.service.stop_signal)
+        try:
+            await asyncio.wait_for(asyncio.shield(process.wait()), self.service.stop_s)
+        except TimeoutError:
+            self._report.say(f"{self.service.title} did not end in {self.service.stop_s:.0f} s and is killed")
+            kill_tree(process.pid)
+            await process.wait()
+
+    async def _keep(self, process: asyncio.subprocess.Process) -> None:
+        """Restart whenever it dies. Ends only by cancellation."""
+        failures = 0
+        while True:
+            born = time.monotonic()
+            code = await process.wait()
+            failures = 0 if time.monotonic() - born > STEADY_S else failures + 1
+            pause_s = backoff_s(failures - 1) if failures else 0.0
+            self._report.say(f"{self.service.title} {ended(code)}; starting it again in {pause_s:.1f} s")
+            await asyncio.sleep(pause_s)
+            process = await self._spawn()
+            if await self._becomes_ready(process, time.monotonic() + self.service.start_s):
+                self._report.say(f"{self.service.title} is back")
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        command = dies_with_parent(self.service.command, self.service.on_parent_death)
+        with self._open_log() as log:
+            # A session of its own: Ctrl-C at the terminal reaches us alone, and we end the services in order.
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=BASE_DIR,
+                env={**os.environ, **self.service.env},
+                start_new_session=True,
+            )
+        self._register.note(self.service.name, self._process.pid, self.service.stop_signal)
+        return self._process
+
+    async def _becomes_ready(self, process: asyncio.subprocess.Process, deadline: float) -> bool:
+        while process.returncode is None and time.monotonic() < deadline:
+            if await self.service.ready():
+                return True
+            await asyncio.sleep(READY_POLL_S)
+        return False
+
+    async def _why(self) -> str:
+        process = self._process
+        assert process is not None
+        if process.returncode is None:
+            what = f"was not ready after {self.service.start_s:.0f} s"
+            await self.stop()
+        else:
+            what = ended(process.returncode)
+        tail = self._log_path.read_text(errors="replace").splitlines()[-15:]
+        return "\n".join(
+            [f"{self.service.title} {what}. The end of {self._log_path}:", *(f"  {line}" for line in tail)]
+        )
+
+    def _open_log(self):  # type: ignore[no-untyped-def]
+        """The service's log, appended to; a large one is put aside once so that two generations are kept."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._log_path.stat().st_size > LOG_MAX_BYTES:
+                self._log_path.rename(self._log_path.with_suffix(".log.1"))
+        return self._log_path.open("ab")
+
+
+def ended(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "is running"
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

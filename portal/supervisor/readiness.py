@@ -1,0 +1,81 @@
+"""When a service counts as ready: it has answered a question, not merely opened a door."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from portal.settings.embedded import Layout
+from portal.supervisor import postgres
+
+ASK_S = 3
+
+
+def postgres_answers(layout: Layout) -> Callable[[], Awaitable[bool]]:
+    """Connects, and makes sure that our database exists."""
+
+    async def ready() -> bool:
+        import psycopg2
+
+        try:
+            await asyncio.to_thread(postgres.ensure_database, layout)
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    return ready
+
+
+def valkey_answers(layout: Layout) -> Callable[[], Awaitable[bool]]:
+    async def ready() -> bool:
+        return await _ask(asyncio.open_unix_connection(str(layout.valkey_socket)), b"PING\r\n") == b"+PONG"
+
+    return ready
+
+
+def node_daemon_answers(path: Path) -> Callable[[], Awaitable[bool]]:
+    async def ready() -> bool:
+        answer = await _ask(asyncio.open_unix_connection(str(path)), b'{"op": "ping"}\n')
+        return answer is not None and b'"ok"' in answer
+
+    return ready
+
+
+def page_answers(port: int, path: str) -> Callable[[], Awaitable[bool]]:
+    async def ready() -> bool:
+        return (await fetch(port, path))[0] == 200
+
+    return ready
+
+
+async def always() -> bool:
+    return True
+
+
+async def fetch(port: int, path: str) -> tuple[int, dict[str, object]]:
+    """Status and JSON body of a page of ours; (0, {}) when nobody answers."""
+    request = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nX-Forwarded-Proto: https\r\n\r\n".encode()
+    try:
+        async with asyncio.timeout(ASK_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request)
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+        return int(head.split()[1]), json.loads(body or b"{}")
+    except (OSError, TimeoutError, ValueError, IndexError):
+        return 0, {}
+
+
+async def _ask(
+    opening: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]], question: bytes
+) -> bytes | None:
+    """The first line answered, None when nobody is there."""
+    try:
+        async with asyncio.timeout(ASK_S):
+            reader, writer = await opening
+            with contextlib.closing(writer):
+                writer.write(question)
+                return (await reader.readline()).strip()
+    except (OSError, TimeoutError):
+        return None

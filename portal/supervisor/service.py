@@ -1,0 +1,32 @@
+"""One process under supervision, as a value: what to run, when it counts as ready, how to end it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from signal import Signals
+
+
+@dataclass(frozen=True)
+class Service:
+    """A long-running process.
+
+    ready: awaited again and again after each start; true once the service does its work.
+    start_s: seconds it may take to get ready before the first start counts as failed.
+    stop_signal, stop_s: how it is asked to end, and the seconds after which it is killed.
+    on_parent_death: the signal it receives when the supervisor dies by kill -9.
+    """
+
+    name: str
+    title: str
+    command: list[str]
+    ready: Callable[[], Awaitable[bool]]
+    env: Mapping[str, str] = field(default_factory=dict)
+    start_s: float = 60
+    stop_signal: Signals = Signals.SIGTERM
+    stop_s: float = 10
+    on_parent_death: Signals = Signals.SIGTERM
+    stopping_note: str = ""
+
+
+def backoff_s(failures: int) -> float:
+    """Seconds to wait before the next start after so many short lives in a row: 0.2, 0.4, 0.8 … 30."""
+    return min(30.0, 0.2 * 2 ** min(failures, 10))

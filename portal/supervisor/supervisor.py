@@ -1,0 +1,127 @@
+"""Start everything in order, keep it running, end it in reverse order."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Sequence
+
+from portal.supervisor import postgres
+from portal.supervisor.folders import make_folders
+from portal.supervisor.leftovers import URL, Register, end_leftovers, remove_stale_postmaster_pid
+from portal.supervisor.plan import Plan
+from portal.supervisor.preparation import Preparation
+from portal.supervisor.process import Supervised
+from portal.supervisor.readiness import fetch
+from portal.supervisor.report import Report
+from portal.supervisor.service import Service
+from portal.supervisor.welcome import welcome
+
+READY_WITHIN_S = 60
+READY_POLL_S = 0.1
+
+
+class Supervisor:
+    """One installation, from its first process to its last. `run` returns when all are gone."""
+
+    def __init__(self, plan: Plan, report: Report) -> None:
+        self._plan = plan
+        self._report = report
+        self._register = Register(plan.layout.run)
+        self._running: list[list[Supervised]] = []
+        self._stop = asyncio.Event()
+        self._signals = 0
+        self._impatience: list[asyncio.Task[None]] = []
+
+    async def run(self) -> None:
+        """Raises CannotStart, after everything that had started is gone again."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        try:
+            start = asyncio.create_task(self._start())
+            waiting = asyncio.create_task(self._stop.wait())
+            await asyncio.wait({start, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if start.done():
+                start.result()
+                await waiting
+            start.cancel()
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await start
+        finally:
+            await self._end()
+
+    async def _start(self) -> None:
+        plan = self._plan
+        make_folders(plan.layout)
+        end_leftovers(plan.layout.run, self._report)
+        (plan.layout.run / URL).write_text(plan.url)
+        preparation = Preparation(plan, self._report)
+        try:
+            await self._start_servers(preparation)
+            await preparation.until_migrated()
+            await self._stage(plan.web)
+            await asyncio.gather(self._stage(plan.nodes), self._stage(plan.workers))
+            await self._until_ready()
+            self._report.plain(welcome(plan.url, await preparation.until_done()))
+        finally:
+            await preparation.end()
+
+    async def _start_servers(self, preparation: Preparation) -> None:
+        """The embedded servers; meanwhile the preparation loads its code and waits for the database."""
+        servers = self._plan.servers
+        await preparation.start()
+        if any(service.name == "postgres" for service in servers):
+            if not (self._plan.layout.postgres_data / "PG_VERSION").exists():
+                self._report.say("Creating the database's files")
+            await asyncio.to_thread(postgres.prepare, self._plan.layout)
+            remove_stale_postmaster_pid(self._plan.layout.postgres_data)
+        await self._stage(servers)
+
+    async def _stage(self, services: Sequence[Service]) -> None:
+        """Start these together and wait for all."""
+        stage = [
+            Supervised(service, logs=self._plan.layout.logs, register=self._register, report=self._report)
+            for service in services
+        ]
+        self._running.append(stage)
+        await asyncio.gather(*(self._start_one(supervised) for supervised in stage))
+
+    async def _start_one(self, supervised: Supervised) -> None:
+        await supervised.start()
+        if not supervised.service.name.startswith("worker"):
+            self._report.say(f"{supervised.service.title} is ready")
+
+    async def _until_ready(self) -> None:
+        """Wait until the platform itself says that it can work; say what is missing when that takes long."""
+        deadline = asyncio.get_running_loop().time() + READY_WITHIN_S
+        while asyncio.get_running_loop().time() < deadline:
+            status, answer = await fetch(self._plan.port, "/readyz")
+            if status == 200:
+                workers = len(self._plan.workers)
+                self._report.say(f"Luthier is ready ({workers} worker{'s' if workers != 1 else ''})")
+                return
+            await asyncio.sleep(READY_POLL_S)
+        parts = answer.get("parts", {})
+        missing = [f"{name}: {part['reason']}" for name, part in parts.items() if part.get("reason")]  # type: ignore[attr-defined]
+        self._report.say(f"Luthier runs, but not all of it is ready: {'; '.join(missing) or 'no answer'}")
+
+    async def _end(self) -> None:
+        stages = [stage for stage in reversed(self._running) if stage]
+        if stages:
+            self._report.say("Stopping")
+        for stage in stages:
+            for note in {member.service.stopping_note for member in stage if member.pid} - {""}:
+                self._report.say(note)
+            await asyncio.gather(*(supervised.stop() for supervised in stage))
+        self._register.clear()
+        if stages:
+            self._report.say("Everything has stopped")
+
+    def _asked_to_stop(self) -> None:
+        """The first signal stops in order; the second kills whatever we are waiting for."""
+        self._signals += 1
+        self._stop.set()
+        if self._signals > 1:
+            members = [member for stage in self._running for member in stage if member.pid]
+            self._impatience = [asyncio.create_task(member.stop()) for member in members if member.stopping]

@@ -1,0 +1,94 @@
+"""`manage.py up`: the whole platform on this machine, in one command."""
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from portal.settings.embedded import layout
+from portal.settings.env import Environment, read_environment, refuse
+from portal.supervisor.errors import CannotStart
+from portal.supervisor.lock import DataLock
+from portal.supervisor.plan import Options, Plan, make_plan
+from portal.supervisor.report import Report
+from portal.supervisor.supervisor import Supervisor
+
+DEFAULT_PORT = 8000
+DESCRIPTION = (
+    "Start and watch the whole platform on this machine: database, broker, nodes, web server, workers."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Shared by the quick way through manage.py and Django's list of commands."""
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="everything that is kept (default: .luthier)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help="TCP port on loopback; 0 picks a free one"
+    )
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="Celery workers (default: 2)")
+    parser.add_argument("--nodes", metavar="SPEC", help="name:type:slots,… of the local cluster, or auto")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="manage.py up", description=DESCRIPTION)
+    add_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns the exit code: 0 after an orderly stop, 1 when something could not be started, 78 for bad settings."""
+    if arguments.nodes:
+        os.environ["LOCAL_NODES"] = arguments.nodes
+    if arguments.data:
+        os.environ["LUTHIER_DATA"] = str(arguments.data.expanduser().resolve())
+    environment = read_environment()
+    check(arguments)
+    report = Report()
+    try:
+        lock = DataLock(layout(environment.luthier_data).lock)
+        lock.take()
+        port = free_port(arguments.port)
+        plan = _plan(arguments, environment, port)
+        lock.describe(f"process {os.getpid()}, {plan.url}")
+        report.say(f"Starting Luthier in {plan.layout.data}")
+        asyncio.run(Supervisor(plan, report).run())
+    except CannotStart as error:
+        sys.stderr.write(f"\n{error}\n")
+        return 1
+    return 0
+
+
+def check(arguments: argparse.Namespace) -> None:
+    problems = []
+    if not 0 <= arguments.port <= 65535:
+        problems.append(f"--port: must be 0 to 65535, is {arguments.port}")
+    if not 1 <= arguments.workers <= 64:
+        problems.append(f"--workers: must be 1 to 64, is {arguments.workers}")
+    if problems:
+        refuse(problems)
+
+
+def free_port(asked: int) -> int:
+    """The port to listen on. Raises CannotStart when somebody else listens there already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", asked))
+        except OSError as error:
+            raise CannotStart(
+                f"Port {asked} on 127.0.0.1 cannot be used: {error.strerror}. Choose another with --port, "
+                "or --port 0 for any free one."
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def _plan(arguments: argparse.Namespace, environment: Environment, port: int) -> Plan:
+    options = Options(
+        data=environment.luthier_data, port=port, workers=arguments.workers, nodes=environment.local_nodes
+    )
+    return make_plan(options, environment, port=port)

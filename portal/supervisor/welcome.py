@@ -1,0 +1,23 @@
+"""The last lines of a start: where to go, and who one may be there."""
+
+from typing import Any
+
+
+def welcome(url: str, made: dict[str, Any]) -> str:
+    """made: the answer of `manage.py prepare`; its passwords are shown this once and kept nowhere."""
+    lines = ["", f"  Luthier is at  {url}"]
+    users: dict[str, dict[str, str]] = made.get("users", {})
+    if users:
+        lines += ["", "  One-time passwords of the demo (shown once; `manage.py demo` sets new ones):"]
+        lines += [
+            f"    {name:<8}{user['password']:<22}{user['role']}{' of ' + user['tenant'] if user['tenant'] else ''}"
+            for name, user in users.items()
+        ]
+    if made.get("job"):
+        lines += [
+            "",
+            f"  A first job is on its way; log in as alice and watch it at  {url}/jobs/{made['job']}",
+        ]
+    elif made.get("job_problem"):
+        lines += ["", f"  The example job was not submitted: {made['job_problem']}"]
+    return "\n".join([*lines, "", "  Ctrl-C stops everything.", ""])
