@@ -1,0 +1,191 @@
+"""The doorbell: tell whoever watches that there is more to read. The only caller of the channel layer.
+
+A hint carries no fact. It may be lost, doubled or late: whoever hears one reads the database, and reads it from time
+to time anyway. So ringing never waits and never fails: a hint goes at once to the listeners in this process, and a
+thread of its own passes what has gathered to the other processes through the Channels group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from enum import StrEnum
+
+from channels.layers import InMemoryChannelLayer, get_channel_layer
+
+logger = logging.getLogger(__name__)
+
+GROUP = "hints"
+SEND_S = 0.2  # longest that one send may take before its hints are dropped
+PAUSE_S = 1.0  # after a failure, hints are dropped for this long
+BATCH = 500  # hints per message
+PENDING_MAX = 10_000  # distinct hints kept while a send is under way
+
+
+class Kind(StrEnum):
+    """What there is more of."""
+
+    JOB = "job"  # events of one job: its state, wish, reason
+    LOGS = "logs"  # lines of one learner
+    METRICS = "metrics"  # points of one job
+    QUOTAS = "quotas"  # a tenant's limits or use
+    CLUSTER = "cluster"  # nodes came, went or changed
+    ACCESS = "access"  # somebody's role, token or share changed
+
+
+@dataclass(frozen=True)
+class Hint:
+    """There is more of `kind`, up to `upto` where that is known. Fields that do not apply are empty or 0."""
+
+    kind: Kind
+    job_id: str = ""
+    tenant_id: int = 0
+    attempt: int = 0
+    rank: int = 0
+    upto: int = 0
+
+
+Listener = Callable[[Hint], None]
+_listeners: list[Listener] = []
+
+
+def job_changed(job_id: str, tenant_id: int, event_n: int) -> None:
+    """Say that a job has events up to number event_n. Call after commit."""
+    _ring(Hint(Kind.JOB, job_id=job_id, tenant_id=tenant_id, upto=event_n))
+
+
+def logs_grew(job_id: str, *, attempt: int, rank: int, upto: int = 0) -> None:
+    """Say that a learner's log has complete lines up to number upto (0: ask the store). Call after commit."""
+    _ring(Hint(Kind.LOGS, job_id=job_id, attempt=attempt, rank=rank, upto=upto))
+
+
+def metrics_grew(job_id: str, *, upto: int = 0) -> None:
+    """Say that a job's metric points reach ingest number upto (0: ask the store). Call after commit."""
+    _ring(Hint(Kind.METRICS, job_id=job_id, upto=upto))
+
+
+def quotas_changed(tenant_id: int) -> None:
+    """Say that a tenant's limits or use changed. Call after commit."""
+    _ring(Hint(Kind.QUOTAS, tenant_id=tenant_id))
+
+
+def cluster_changed() -> None:
+    """Say that nodes came, went or changed."""
+    _ring(Hint(Kind.CLUSTER))
+
+
+def access_changed() -> None:
+    """Say that memberships, tokens or shares changed, so that open sockets are asked again who they are."""
+    _ring(Hint(Kind.ACCESS))
+
+
+def listen(listener: Listener) -> None:
+    """Hear every hint, from the thread that rings: return at once, raise nothing."""
+    _listeners.append(listener)
+
+
+def unlisten(listener: Listener) -> None:
+    if listener in _listeners:
+        _listeners.remove(listener)
+
+
+def _ring(hint: Hint) -> None:
+    _deliver(hint)
+    _bell.pass_on(hint)
+
+
+def _deliver(hint: Hint) -> None:
+    for listener in tuple(_listeners):
+        try:
+            listener(hint)
+        except Exception:
+            logger.exception("a listener failed on a hint", extra={"kind": hint.kind})
+
+
+async def hear() -> None:
+    """Deliver other processes' hints to this process's listeners, until cancelled; outlives an absent Valkey."""
+    while True:
+        try:
+            await _hear_once()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            logger.debug("no hints for now", extra={"error": repr(error)})
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _hear_once() -> None:
+    layer = get_channel_layer()
+    if layer is None or isinstance(layer, InMemoryChannelLayer):
+        await asyncio.Event().wait()  # nobody else to hear
+        return
+    channel = await layer.new_channel()
+    await layer.group_add(GROUP, channel)
+    try:
+        while True:
+            message = await layer.receive(channel)
+            if message.get("from") == _bell.name:
+                continue
+            for kind, *rest in message["hints"]:
+                _deliver(Hint(Kind(kind), *rest))
+    finally:
+        await layer.group_discard(GROUP, channel)
+
+
+class _Bell:
+    """Gathers this process's hints and sends them from a thread of its own; doubles melt into one."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: also after a fork, where the parent's thread does not exist."""
+        self.name = f"{os.getpid()}-{time.time_ns():x}"
+        self._pending: dict[Hint, Hint] = {}  # by the hint without its number: the newest number wins
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._quiet_until = 0.0
+
+    def pass_on(self, hint: Hint) -> None:
+        if time.monotonic() < self._quiet_until or isinstance(get_channel_layer(), InMemoryChannelLayer):
+            return
+        with self._changed:
+            if len(self._pending) < PENDING_MAX:
+                self._pending[replace(hint, upto=0)] = hint
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _take(self) -> list[Hint]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending)
+            keys = list(self._pending)[:BATCH]
+            return [self._pending.pop(key) for key in keys]
+
+    def _run(self) -> None:
+        loop = asyncio.new_event_loop()
+        while True:
+            hints = self._take()
+            try:
+                loop.run_until_complete(asyncio.wait_for(self._send(hints), SEND_S))
+            except Exception as error:
+                logger.debug("hints dropped", extra={"count": len(hints), "error": repr(error)})
+                with self._changed:
+                    self._quiet_until = time.monotonic() + PAUSE_S
+                    self._pending.clear()
+
+    async def _send(self, hints: list[Hint]) -> None:
+        layer = get_channel_layer()
+        if layer is not None:
+            message = {"type": "hints", "from": self.name, "hints": [list(astuple(hint)) for hint in hints]}
+            await layer.group_send(GROUP, message)
+
+
+_bell = _Bell()
+os.register_at_fork(after_in_child=_bell.reset)
