@@ -23,6 +23,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+from portal.settings.embedded import layout
+
 ROOT = Path(__file__).resolve().parent.parent
 T = TypeVar("T")
 
@@ -191,6 +193,10 @@ class Platform:
     def pids(self) -> dict[str, int]:
         """Process ids by role (web, postgres, valkey, nodes, worker-1 …), as the supervisor wrote them."""
         return dict(json.loads((self.data / "run" / "children.json").read_text()))
+
+    def redis_url(self) -> str:
+        """Where this platform's Valkey listens."""
+        return layout(self.data).redis_url
 
     def kill(self, role: str, sig: signal.Signals = signal.SIGKILL) -> int:
         pid = self.pids()[role]

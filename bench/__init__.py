@@ -1,0 +1,1 @@
+"""Measurements, each one command: `python -m bench.NAME` (or `make bench`). Never run by the tests."""

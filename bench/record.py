@@ -1,0 +1,58 @@
+"""Write one benchmark's figures to bench/results/NAME.json and print them as the table of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which the given share (0…1) of the values lies, interpolated. Needs at least one value."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def record(
+    name: str,
+    figures: Mapping[str, float],
+    *,
+    command: str,
+    baseline: str = "",
+    aims: Mapping[str, float] | None = None,
+) -> None:
+    """Keep figures by name with what is needed to judge and repeat them; units live in the names.
+
+    baseline says in words what a ratio is taken against, measured in the same run.
+    """
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=RESULTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    document = {
+        "name": name,
+        "figures": {key: round(value, 6) for key, value in figures.items()},
+        "aims": dict(aims or {}),
+        "baseline": baseline,
+        "command": command,
+        "commit": commit,
+        "cores": os.cpu_count(),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    print(f"\n{name} ({command}), {document['cores']} cores, commit {commit}")
+    for key, value in figures.items():
+        aim = f"   aim {aims[key]:g}" if aims and key in aims else ""
+        print(f"  {key:36} {value:12.4g}{aim}")

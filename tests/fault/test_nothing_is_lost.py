@@ -1,0 +1,179 @@
+"""Kill every part of the platform in turn while a job prints.
+
+Each byte is stored once, the job completes, the slots come back, and no process is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import psutil
+import pytest
+import redis
+
+from tests.platform import Client, Platform, running, wait_for
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+LINES = 200_000
+SECONDS = 60
+
+PROGRAM = f"""\
+import sys, time
+started = time.monotonic()
+for n in range(1, {LINES} + 1):
+    sys.stdout.write(f"line {{n:07d}} of {LINES}\\n")
+    if n % 400 == 0:
+        sys.stdout.flush()
+        ahead = started + n * {SECONDS} / {LINES} - time.monotonic()
+        time.sleep(max(0.0, ahead))
+"""
+EXPECTED = b"".join(b"line %07d of %d\n" % (n, LINES) for n in range(1, LINES + 1))
+
+
+def spec() -> dict[str, Any]:
+    return {
+        "apiVersion": "luthier/v1",
+        "name": "counter",
+        "framework": "plain",
+        "code": {"files": {"main.py": PROGRAM}},
+        "command": "python main.py",
+        "resources": {"learners": 1, "gpus": 0, "cpus": 1},
+    }
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with running(tmp_path_factory.mktemp("fault") / "data", workers=2) as started:
+        yield started
+
+
+def learner_processes(job: str, word: str) -> list[psutil.Process]:
+    """The job's own processes on this machine whose command line has the word; found by their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if word in " ".join(process.cmdline()) and process.environ().get("TRAINING_ID") == job:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def lines_so_far(client: Client, job: str) -> int:
+    answer = client.call("GET", f"/jobs/{job}/logs", learner=0, tail=1)
+    return int(answer.body["last"] or 0) if answer.status == 200 else 0
+
+
+def kill_shipper(platform: Platform, job: str) -> None:
+    for process in learner_processes(job, "shipper"):
+        process.kill()
+
+
+def kill_workers(platform: Platform, job: str) -> None:
+    for role in [role for role in platform.pids() if role.startswith("worker")]:
+        platform.kill(role)
+
+
+def restart_postgres(platform: Platform, job: str) -> None:
+    platform.kill("postgres", signal.SIGQUIT)  # immediate shutdown: a crash as far as the data is concerned
+
+
+def flush_valkey(platform: Platform, job: str) -> None:
+    redis_of(platform).flushall()
+
+
+def stop_valkey_30_s(platform: Platform, job: str) -> None:
+    with frozen(platform.pids()["valkey"]):
+        time.sleep(30)
+
+
+def web_away_45_s(platform: Platform, job: str) -> None:
+    with frozen(platform.pids()["web"]):
+        time.sleep(45)
+
+
+FAULTS: dict[str, Callable[[Platform, str], object]] = {
+    "shipper": kill_shipper,
+    "web": lambda platform, job: platform.kill("web"),
+    "workers": kill_workers,
+    "nodes": lambda platform, job: platform.kill("nodes"),
+    "postgres": restart_postgres,
+    "flush": flush_valkey,
+    "valkey-killed": lambda platform, job: platform.kill("valkey"),
+    "valkey-30-s": stop_valkey_30_s,
+    "web-45-s": web_away_45_s,
+}
+
+
+class frozen:
+    """SIGSTOP for the time of the block: the process is there and answers nothing."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def __enter__(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def redis_of(platform: Platform) -> redis.Redis:
+    return redis.Redis.from_url(platform.redis_url())
+
+
+def check_end(platform: Platform, client: Client, job: str) -> None:
+    """What must hold after any fault: completed, byte-equal, slots back, no process left, invariants intact."""
+    ended = client.wait_state(job, "COMPLETED", within_s=SECONDS * 3 + 120)
+    stored = client.raw_log(job, attempt=ended_attempt(client, job))
+    assert len(stored) == len(EXPECTED)
+    assert stored == EXPECTED
+    assert ended["restarts_used"] == 0
+    wait_for(
+        lambda: all(row["used"] == 0 for row in client.get(f"/tenants/{client.tenant}/quotas")["items"]),
+        within_s=30,
+    )
+    wait_for(lambda: not learner_processes(job, ""), within_s=30, what="no process of the job is left")
+    platform.manage("invariants")
+
+
+def ended_attempt(client: Client, job: str) -> int:
+    return int(client.get(f"/jobs/{job}/attempts")["items"][-1]["n"])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_line_is_lost_or_doubled(platform: Platform, fault: str) -> None:
+    client = platform.client()
+    job = client.submit(spec())["id"]
+    client.wait_state(job, "PROCESSING", within_s=90)
+    wait_for(lambda: lines_so_far(client, job) > 2000, within_s=30, what="lines before the fault")
+    FAULTS[fault](platform, job)
+    check_end(platform, client, job)
+    wait_for(platform.is_ready, within_s=60, what="ready again")
+
+
+def test_everything_at_once(platform: Platform) -> None:
+    client = platform.client()
+    job = client.submit(spec())["id"]
+    client.wait_state(job, "PROCESSING", within_s=90)
+    for name in ("flush", "workers", "shipper", "web", "nodes", "postgres"):
+        seen = lines_so_far_or_zero(client, job)
+        FAULTS[name](platform, job)
+        wait_for(partial(has_more_lines, client, job, seen), within_s=60, what=f"lines after {name}")
+    check_end(platform, client, job)
+
+
+def has_more_lines(client: Client, job: str, seen: int) -> bool:
+    return lines_so_far_or_zero(client, job) > seen
+
+
+def lines_so_far_or_zero(client: Client, job: str) -> int:
+    try:
+        return lines_so_far(client, job)
+    except OSError:
+        return 0
