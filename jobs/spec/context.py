@@ -1,0 +1,144 @@
+"""Does this installation have what a valid spec asks for?"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from jobs.spec import units
+from jobs.spec.model import Spec
+from jobs.spec.problems import Problem, printable
+from jobs.spec.walk import nearest
+
+IMAGE_NEEDS_KUBERNETES = (
+    "images need the kubernetes cluster; on the local cluster name a runtime in framework instead"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the cluster has of one slot type, busy or not: slots in all, and on its largest node."""
+
+    slots: int
+    slots_per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the check may know of the installation and the tenant; None or empty means not to be checked.
+
+    pools: slot type -> Pool (``cpu`` among them). limits: slot type -> the tenant's quota in slots; a type
+    without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
+    exist below the data root (None: unknown here). node_memory_mib: memory of the largest node.
+    """
+
+    cluster: str = "local"
+    runtimes: frozenset[str] = frozenset()
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    priorities: frozenset[str] = frozenset({"low", "normal", "high", "urgent"})
+    image_patterns: tuple[str, ...] = ()
+    data_paths: frozenset[str] | None = None
+    node_memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """errors refuse the job; warnings are shown and the job may still be submitted."""
+
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+def check(spec: Spec, context: Context) -> Findings:
+    """Compare a valid spec with an installation. Never raises; quota never refuses, it warns of waiting."""
+    errors = (
+        *_runtime_errors(spec, context),
+        *_capacity_errors(spec, context),
+        *_tenant_errors(spec, context),
+    )
+    return Findings(errors, tuple(_quota_warnings(spec, context)))
+
+
+def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
+    if spec.image and context.cluster == "local":
+        runtimes = _listed(context.runtimes)
+        yield Problem("image", "image_not_allowed", IMAGE_NEEDS_KUBERNETES, printable(spec.image), runtimes)
+    elif spec.image and context.image_patterns and not _matches(spec.image, context.image_patterns):
+        allowed = ", ".join(context.image_patterns)
+        message = "this installation allows other images only"
+        yield Problem("image", "image_not_allowed", message, printable(spec.image), allowed)
+    if spec.framework and spec.framework not in context.runtimes:
+        near = nearest(spec.framework, sorted(context.runtimes))
+        hint = f" – did you mean {near}?" if near else ""
+        message = f"this installation has no runtime {spec.framework}{hint}"
+        allowed = _listed(context.runtimes)
+        yield Problem("framework", "runtime_not_found", message, spec.framework, allowed)
+
+
+def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
+    if not context.pools:
+        return
+    field_name = "resources.gpus" if spec.resources.gpus else "resources.cpus"
+    kind, each = spec.slot_type, spec.slots_per_learner
+    pools = _matching_pools(spec, context)
+    if not pools:
+        if kind is None:
+            message = "this cluster has no GPUs: set gpus to 0, or remove it"
+            yield Problem(field_name, "exceeds_cluster", message, str(each), "0")
+        else:
+            place = "resources.gpu_type" if spec.resources.gpus else field_name
+            message = f"this cluster has no {kind}"
+            yield Problem(place, "gpu_type_not_found", message, kind, _listed(frozenset(context.pools)))
+        return
+    largest = max(pool.slots_per_node for pool in pools)
+    if each > largest:
+        message = f"no node has that many: the largest has {largest}"
+        yield Problem(field_name, "exceeds_cluster", message, str(each), f"at most {largest}")
+    elif each * spec.resources.learners > max(pool.slots for pool in pools):
+        fit = max(pool.slots // each for pool in pools)
+        message = f"{spec.resources.learners} learners of {each} never fit at once: at most {fit} do"
+        got = str(spec.resources.learners)
+        yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")
+    most = context.node_memory_mib
+    if most is not None and spec.resources.memory_mib > most:
+        asked, have = units.print_memory(spec.resources.memory_mib), units.print_memory(most)
+        message = f"no node has that much: the largest has {have}"
+        yield Problem("resources.memory", "exceeds_cluster", message, asked, f"at most {have}")
+
+
+def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
+    if spec.priority not in context.priorities:
+        message = f"this tenant may not use priority {spec.priority}"
+        yield Problem("priority", "priority_not_allowed", message, spec.priority, _listed(context.priorities))
+    for index, mount in enumerate(spec.data):
+        if context.data_paths is not None and mount.path not in context.data_paths:
+            message = "is not a folder below this installation's data root"
+            yield Problem(f"data[{index}].path", "data_not_found", message, printable(mount.path))
+
+
+def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:
+    asked = spec.slots_per_learner * spec.resources.learners
+    kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != "cpu"]
+    limit = max((context.limits.get(kind, 0) for kind in kinds if kind), default=0)
+    if asked > limit:
+        what = spec.slot_type or "GPUs of one type"
+        message = f"asks for {asked} {what}; the tenant's quota is {limit}, so it waits until that is raised"
+        place = "resources.gpus" if spec.resources.gpus else "resources.cpus"
+        yield Problem(place, "above_quota", message, str(asked), f"at most {limit}")
+
+
+def _matching_pools(spec: Spec, context: Context) -> list[Pool]:
+    kind = spec.slot_type
+    if kind is not None:
+        return [context.pools[kind]] if kind in context.pools else []
+    return [pool for name, pool in context.pools.items() if name != "cpu"]
+
+
+def _matches(image: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(image, pattern) for pattern in patterns)
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,310 @@
+"""The one definition of a job spec: a JSON Schema (draft 2020-12) that the validator itself interprets.
+
+What JSON Schema cannot say carries an ``x-`` keyword: ``x-help`` (what to write instead), ``x-unit``
+(duration or memory, whose ``x-minimum`` and ``x-maximum`` are quantities), ``x-code`` (error code for a
+value that does not match). Rules over several fields are in ``rules.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.spec import units
+from jobs.spec.paths import MAX_PATH_CHARS
+
+API_VERSION = "luthier/v1"
+SCHEMA_ID = "https://luthier.invalid/schema/job/v1"
+"""A name, not an address: the schema is served by each installation at /api/v1/schema/job."""
+
+PLACEMENTS = ("pack", "spread")
+PRIORITIES = ("low", "normal", "high", "urgent")
+
+MAX_LEARNERS = 1024
+MAX_GPUS = 64
+MAX_CPUS = 512
+MAX_RESTARTS = 100
+MAX_COMMAND_CHARS = 8192
+MAX_ENV_BYTES = 32 * 1024
+MAX_CODE_BYTES = 512 * 1024
+MAX_PATTERN_CHARS = 500
+
+SLUG = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+SLUG_HELP = "lower-case letters, digits and . _ - inside, at most 63"
+# One line, no control, zero-width or direction-changing character, no space at either end.
+ONE_LINE = (
+    r"^(?!\s)[^\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\ufeff\ufff9-\ufffb]+(?<!\s)$"
+)
+ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+UPLOAD_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+IMAGE = (
+    r"^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?/)?"
+    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?$"
+)
+
+DEFAULTS: dict[str, Any] = {
+    "tags": [],
+    "resources": {"learners": 1, "gpus": 0, "cpus": 1, "memory": "4Gi"},
+    "placement": "pack",
+    "priority": "normal",
+    "data": [],
+    "checkpoint": {"every": "10m", "keep": 3, "grace": "60s"},
+    "metrics": [],
+    "env": {},
+    "max_restarts": 0,
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the published schema: a fresh copy, safe to change."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "Luthier job",
+        "description": "One training job: its code, its learners and what they need.",
+        "type": "object",
+        "required": ["apiVersion", "name", "command"],
+        "additionalProperties": False,
+        "properties": {
+            "apiVersion": {"const": API_VERSION, "description": "Version of this format."},
+            **_identity(),
+            **_program(),
+            **_needs(),
+            **_course(),
+        },
+        "oneOf": [{"required": ["framework"]}, {"required": ["image"]}],
+    }
+
+
+def _identity() -> dict[str, Any]:
+    return {
+        "name": {
+            "type": "string",
+            "description": "What people call the job; it need not be unique.",
+            "minLength": 1,
+            "maxLength": 100,
+            "pattern": ONE_LINE,
+            "x-help": "one line of visible characters, no space at either end",
+        },
+        "tags": {
+            "type": "array",
+            "description": "Words to find and group jobs by.",
+            "maxItems": 20,
+            "uniqueItems": True,
+            "default": DEFAULTS["tags"],
+            "items": {
+                "type": "string",
+                "maxLength": 50,
+                "pattern": r"^[A-Za-z0-9][A-Za-z0-9._:/=+-]*$",
+                "x-help": "letters, digits and . _ : / = + -, beginning with a letter or digit",
+            },
+        },
+    }
+
+
+def _program() -> dict[str, Any]:
+    return {
+        "framework": {
+            "type": "string",
+            "description": "A runtime of this installation; exactly one of framework and image.",
+            "maxLength": 63,
+            "pattern": SLUG,
+            "x-help": SLUG_HELP,
+        },
+        "image": {
+            "type": "string",
+            "description": "A container image with tag or digest; Kubernetes clusters only.",
+            "maxLength": 255,
+            "pattern": IMAGE,
+            "x-code": "image_not_allowed",
+            "x-help": "a lower-case image reference with a tag, such as registry.example/team/image:1.2",
+        },
+        "code": _code(),
+        "command": {
+            "description": "What each learner runs in the code folder: one line for sh -c, or a list to exec.",
+            "oneOf": [
+                {"type": "string", "minLength": 1, "maxLength": MAX_COMMAND_CHARS, "pattern": r"\S"},
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": 256,
+                    "items": {"type": "string", "maxLength": MAX_COMMAND_CHARS},
+                },
+            ],
+        },
+        "env": {
+            "type": "object",
+            "description": "Environment variables of the program.",
+            "maxProperties": 200,
+            "default": DEFAULTS["env"],
+            "propertyNames": {"pattern": ENV_NAME},
+            "additionalProperties": {"type": ["string", "number", "boolean"], "maxLength": MAX_ENV_BYTES},
+        },
+    }
+
+
+def _code() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": "The program: small files inline, or an uploaded archive; optional with image.",
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {
+            "files": {
+                "type": "object",
+                "description": "Text files by their path in the code folder.",
+                "minProperties": 1,
+                "maxProperties": 100,
+                "propertyNames": {"minLength": 1, "maxLength": MAX_PATH_CHARS},
+                "additionalProperties": {"type": "string"},
+            },
+            "upload": {
+                "type": "string",
+                "description": "Id of an uploaded archive.",
+                "pattern": UPLOAD_ID,
+                "x-help": "the id that the upload was answered with",
+            },
+        },
+    }
+
+
+def _needs() -> dict[str, Any]:
+    defaults = DEFAULTS["resources"]
+    return {
+        "resources": {
+            "type": "object",
+            "description": "What every learner gets; a job is learners times this, all at once.",
+            "additionalProperties": False,
+            "default": defaults,
+            "properties": {
+                "learners": _whole(
+                    "Training processes, started together.", 1, MAX_LEARNERS, defaults["learners"]
+                ),
+                "gpus": _whole("GPUs per learner; 0 is a CPU job.", 0, MAX_GPUS, defaults["gpus"]),
+                "gpu_type": {
+                    "type": "string",
+                    "description": "Which GPUs; any type when left out.",
+                    "maxLength": 63,
+                    "pattern": SLUG,
+                    "x-help": SLUG_HELP,
+                },
+                "cpus": _whole("CPU cores per learner.", 1, MAX_CPUS, defaults["cpus"]),
+                "memory": _quantity("memory", "Memory per learner.", "64Mi", "8Ti", defaults["memory"]),
+            },
+        },
+        "placement": {
+            "description": "pack: as few nodes as possible; spread: as many.",
+            "enum": list(PLACEMENTS),
+            "default": DEFAULTS["placement"],
+        },
+        "priority": {
+            "description": "Who is considered first; each tenant may use what its administrator allows.",
+            "enum": list(PRIORITIES),
+            "default": DEFAULTS["priority"],
+        },
+        "data": {
+            "type": "array",
+            "description": "Folders of the installation's data root; each appears as $DATA_DIR/<name>.",
+            "maxItems": 20,
+            "default": DEFAULTS["data"],
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["name", "path"],
+                "properties": {
+                    "name": {
+                        "type": "string",
+                        "description": "Name of the folder below $DATA_DIR.",
+                        "maxLength": 63,
+                        "pattern": r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9_-])?$",
+                        "x-help": "letters, digits and . _ - inside",
+                    },
+                    "path": {
+                        "type": "string",
+                        "description": "Path below the data root, without leading slash.",
+                        "minLength": 1,
+                        "maxLength": MAX_PATH_CHARS,
+                    },
+                },
+            },
+        },
+    }
+
+
+def _course() -> dict[str, Any]:
+    defaults = DEFAULTS["checkpoint"]
+    return {
+        "checkpoint": {
+            "type": "object",
+            "description": "How often to save, how many to keep, how long a halt may take.",
+            "additionalProperties": False,
+            "default": defaults,
+            "properties": {
+                "every": _quantity(
+                    "duration", "Wanted time between checkpoints.", "1s", "7d", defaults["every"]
+                ),
+                "keep": _whole("Newest checkpoints kept.", 1, 100, defaults["keep"]),
+                "grace": _quantity(
+                    "duration",
+                    "Time to save on a halt before the program is told off, and again before it is killed.",
+                    "1s",
+                    "1h",
+                    defaults["grace"],
+                ),
+            },
+        },
+        "metrics": {
+            "type": "array",
+            "description": "Rules that read metrics from printed lines; report() and TensorBoard need none.",
+            "maxItems": 20,
+            "default": DEFAULTS["metrics"],
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["pattern"],
+                "properties": {
+                    "pattern": {
+                        "type": "string",
+                        "description": "Regular expression with a named group per metric, and (?P<step>…).",
+                        "minLength": 1,
+                        "maxLength": MAX_PATTERN_CHARS,
+                    }
+                },
+            },
+        },
+        "max_restarts": _whole(
+            "Restarts after the program's own failures; infrastructure failures never count.",
+            0,
+            MAX_RESTARTS,
+            DEFAULTS["max_restarts"],
+        ),
+        "time_limit": _quantity(
+            "duration",
+            "Running time over all attempts, waiting not counted; no limit when left out.",
+            "1s",
+            "90d",
+        ),
+    }
+
+
+def _whole(description: str, minimum: int, maximum: int, default: int) -> dict[str, Any]:
+    bounds = {"minimum": minimum, "maximum": maximum, "default": default}
+    return {"type": "integer", "description": description, **bounds}
+
+
+def _quantity(
+    unit: str, description: str, least: str, most: str, default: str | None = None
+) -> dict[str, Any]:
+    is_duration = unit == "duration"
+    return {
+        "type": "string",
+        "description": description,
+        "pattern": units.DURATION_PATTERN if is_duration else units.MEMORY_PATTERN,
+        "x-unit": unit,
+        "x-minimum": least,
+        "x-maximum": most,
+        "x-help": units.DURATION_HELP if is_duration else units.MEMORY_HELP,
+        **({} if default is None else {"default": default}),
+    }

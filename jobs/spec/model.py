@@ -1,0 +1,182 @@
+"""A valid job spec as frozen values. Units: seconds, MiB, whole slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.spec import units
+from jobs.spec.definition import API_VERSION, DEFAULTS
+from jobs.spec.problems import Problem
+
+CPU_TYPE = "cpu"
+"""Slot type of a job without GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Exactly one of the two: files as (path, text) in order, or the id of an upload."""
+
+    files: tuple[tuple[str, str], ...] = ()
+    upload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Per learner, but for learners itself."""
+
+    learners: int
+    gpus: int
+    gpu_type: str | None
+    cpus: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder of the data root, seen as $DATA_DIR/<name>."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How often to save, how many to keep, how long a halt waits."""
+
+    every_s: int
+    keep: int
+    grace_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One training job. Only ``parse`` makes these, so a Spec is valid by construction."""
+
+    name: str
+    tags: tuple[str, ...]
+    framework: str | None
+    image: str | None
+    code: Code | None
+    command: str | tuple[str, ...]
+    resources: Resources
+    placement: str
+    priority: str
+    data: tuple[Mount, ...]
+    checkpoint: Checkpoint
+    metrics: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    max_restarts: int
+    time_limit_s: int | None
+    warnings: tuple[Problem, ...] = field(default=(), compare=False)
+
+    @property
+    def slots_per_learner(self) -> int:
+        """GPUs per learner; CPU slots for a job without GPUs."""
+        return self.resources.gpus or self.resources.cpus
+
+    @property
+    def slot_type(self) -> str | None:
+        """GPU type, None for any, ``cpu`` for a job without GPUs."""
+        return self.resources.gpu_type if self.resources.gpus else CPU_TYPE
+
+    @property
+    def normalised(self) -> dict[str, Any]:
+        """Return the spec as plain JSON values: every default filled, units canonical, absent keys left out.
+
+        Parsing it again gives an equal Spec.
+        """
+        whole = {
+            "apiVersion": API_VERSION,
+            "name": self.name,
+            "tags": list(self.tags),
+            "framework": self.framework,
+            "image": self.image,
+            "code": _code_dict(self.code),
+            "command": self.command if isinstance(self.command, str) else list(self.command),
+            "resources": _resources_dict(self.resources),
+            "placement": self.placement,
+            "priority": self.priority,
+            "data": [{"name": mount.name, "path": mount.path} for mount in self.data],
+            "checkpoint": {
+                "every": units.print_duration(self.checkpoint.every_s),
+                "keep": self.checkpoint.keep,
+                "grace": units.print_duration(self.checkpoint.grace_s),
+            },
+            "metrics": [{"pattern": pattern} for pattern in self.metrics],
+            "env": dict(self.env),
+            "max_restarts": self.max_restarts,
+            "time_limit": None if self.time_limit_s is None else units.print_duration(self.time_limit_s),
+        }
+        return {key: value for key, value in whole.items() if value is not None}
+
+
+def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
+    """Make a Spec of a value that passed every check, filling defaults."""
+    checkpoint = DEFAULTS["checkpoint"] | dict(value.get("checkpoint", {}))
+    command = value["command"]
+    time_limit = value.get("time_limit")
+    return Spec(
+        name=value["name"],
+        tags=tuple(value.get("tags", ())),
+        framework=value.get("framework"),
+        image=value.get("image"),
+        code=_build_code(value.get("code")),
+        command=command.rstrip("\r\n") if isinstance(command, str) else tuple(command),
+        resources=_build_resources(DEFAULTS["resources"] | dict(value.get("resources", {}))),
+        placement=value.get("placement", DEFAULTS["placement"]),
+        priority=value.get("priority", DEFAULTS["priority"]),
+        data=tuple(Mount(mount["name"], mount["path"]) for mount in value.get("data", ())),
+        checkpoint=Checkpoint(
+            every_s=units.parse_duration(checkpoint["every"]),
+            keep=int(checkpoint["keep"]),
+            grace_s=units.parse_duration(checkpoint["grace"]),
+        ),
+        metrics=tuple(rule["pattern"] for rule in value.get("metrics", ())),
+        env=tuple((name, written(text)) for name, text in value.get("env", {}).items()),
+        max_restarts=int(value.get("max_restarts", DEFAULTS["max_restarts"])),
+        time_limit_s=None if time_limit is None else units.parse_duration(time_limit),
+        warnings=warnings,
+    )
+
+
+def written(value: Any) -> str:
+    """Return an environment value as text: a number as it was written, true and false in lower case."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(getattr(value, "text", value))
+
+
+def _build_code(code: Mapping[str, Any] | None) -> Code | None:
+    if code is None:
+        return None
+    return Code(files=tuple(code.get("files", {}).items()), upload=code.get("upload"))
+
+
+def _build_resources(resources: Mapping[str, Any]) -> Resources:
+    gpus = int(resources["gpus"])
+    return Resources(
+        learners=int(resources["learners"]),
+        gpus=gpus,
+        gpu_type=resources.get("gpu_type") if gpus else None,
+        cpus=int(resources["cpus"]),
+        memory_mib=units.parse_memory(resources["memory"]),
+    )
+
+
+def _code_dict(code: Code | None) -> dict[str, Any] | None:
+    if code is None:
+        return None
+    return {"upload": code.upload} if code.upload else {"files": dict(code.files)}
+
+
+def _resources_dict(resources: Resources) -> dict[str, Any]:
+    whole = {
+        "learners": resources.learners,
+        "gpus": resources.gpus,
+        "gpu_type": resources.gpu_type,
+        "cpus": resources.cpus,
+        "memory": units.print_memory(resources.memory_mib),
+    }
+    return {key: value for key, value in whole.items() if value is not None}

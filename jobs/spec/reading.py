@@ -1,0 +1,136 @@
+"""From bytes, text or an object to plain values: the door through which every job spec comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.spec import json_reader, yaml_reader
+from jobs.spec.numbers import BadNumber
+from jobs.spec.problems import Path, Problem, SpecError, path_text, printable
+
+JSON = "application/json"
+YAML = "application/yaml"
+YAML_TYPES = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+MAX_DEPTH = json_reader.MAX_DEPTH
+MAX_VALUES = 20_000
+VALUE_CODES = frozenset({"number_not_finite", "nul_forbidden", "lone_surrogate", "key_not_text"})
+"""Codes of values that no field may hold; nothing else is said about such a field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What was read: the value, where its parts stand (YAML), and what is wrong with its form."""
+
+    value: Any
+    places: Mapping[Path, tuple[int, int]]
+    problems: tuple[Problem, ...]
+
+
+def read(source: str | bytes | Mapping[str, Any], content_type: str | None = None) -> Document:
+    """Read a spec. content_type None: an object as it is; text by its first character ({ means JSON).
+
+    Raises SpecError at once where nothing sensible can be read; else the document carries the problems.
+    """
+    if not isinstance(source, str | bytes):
+        return Document(source, {}, tuple(value_problems(source, {})))
+    kind = media_type(content_type)
+    limit = yaml_reader.MAX_BYTES if kind == YAML else json_reader.MAX_BYTES
+    text = decode(source, limit)
+    if kind is None:
+        kind = JSON if text.lstrip()[:1] == "{" else YAML
+        decode(source, yaml_reader.MAX_BYTES if kind == YAML else json_reader.MAX_BYTES)
+    reader: Any = yaml_reader.YamlReader(text) if kind == YAML else json_reader.JsonReader(text)
+    value = reader.read()
+    places = getattr(reader, "places", {})
+    return Document(value, places, (*reader.problems, *value_problems(value, places)))
+
+
+def media_type(content_type: str | None) -> str | None:
+    """Return JSON or YAML for a Content-Type header. Raises SpecError for any other."""
+    if content_type is None:
+        return None
+    bare = content_type.split(";")[0].strip().lower()
+    if bare in YAML_TYPES:
+        return YAML
+    if bare == JSON or bare.endswith("+json"):
+        return JSON
+    message = "a job spec is sent as JSON or YAML"
+    problem = Problem("", "media_type", message, got=printable(bare), allowed=f"{JSON} or {YAML}")
+    raise SpecError([problem])
+
+
+def decode(source: str | bytes, limit_bytes: int) -> str:
+    """Return the text. Raises SpecError for too many bytes, byte order marks, UTF-16 and bad UTF-8."""
+    size = len(source) if isinstance(source, bytes) else len(source.encode("utf-8", "surrogatepass"))
+    if size > limit_bytes:
+        message = f"the spec has {size} bytes; upload large code as an archive and name it in code.upload"
+        raise _refused("spec_too_large", message, allowed=f"at most {limit_bytes} bytes")
+    if isinstance(source, str):
+        text = source
+    elif source[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in source[:2]:
+        raise _refused("encoding_not_utf8", "the document is UTF-16 or UTF-32: save it as UTF-8")
+    else:
+        try:
+            text = source.decode("utf-8")
+        except UnicodeDecodeError as error:
+            message = f"the document is not UTF-8: byte {error.start} is {source[error.start]:#04x}"
+            raise _refused("encoding_not_utf8", message) from error
+    if text[:1] == "\ufeff":
+        raise _refused("byte_order_mark", "the document begins with a byte order mark: save it without")
+    if not text.strip():
+        raise _refused("body_empty", "the document is empty")
+    return text
+
+
+def value_problems(value: Any, places: Mapping[Path, tuple[int, int]]) -> Iterator[Problem]:
+    """Find what no field may hold: numbers that are none, lone surrogates, NUL, endless nesting.
+
+    Walks with an explicit stack and stops at MAX_VALUES, so an object may be handed over unread.
+    """
+    stack: list[tuple[Path, Any]] = [((), value)]
+    seen = 0
+    while stack:
+        path, item = stack.pop()
+        seen += 1
+        waiting = seen + len(stack) + (len(item) if isinstance(item, Mapping | list | tuple) else 0)
+        if waiting > MAX_VALUES or len(path) > MAX_DEPTH:
+            code = "body_too_large" if waiting > MAX_VALUES else "body_too_deep"
+            raise _refused(code, "the document has too many values or is nested too deep")
+        fault = _value_fault(item)
+        if fault:
+            line, column = places.get(path, (None, None))
+            yield Problem(path_text(path), *fault, got=printable(_shown(item)), line=line, column=column)
+        if isinstance(item, Mapping):
+            stack.extend(((*path, str(key)), part) for key, part in reversed(list(item.items())))
+            yield from _key_problems(path, item)
+        elif isinstance(item, list | tuple):
+            stack.extend(((*path, index), part) for index, part in reversed(list(enumerate(item))))
+
+
+def _key_problems(path: Path, item: Mapping[Any, Any]) -> Iterator[Problem]:
+    for key in item:
+        fault = _value_fault(key) if isinstance(key, str) else ("key_not_text", "a key must be text")
+        if fault:
+            yield Problem(path_text(path), *fault, got=printable(key))
+
+
+def _value_fault(value: Any) -> tuple[str, str] | None:
+    if isinstance(value, BadNumber) or (isinstance(value, float) and value - value != 0):
+        return "number_not_finite", "is not a finite number that can be held exactly"
+    if isinstance(value, str):
+        if "\x00" in value:
+            return "nul_forbidden", "contains a NUL character"
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            return "lone_surrogate", "contains half of a surrogate pair, which is no character"
+    return None
+
+
+def _shown(value: Any) -> Any:
+    return value.text if isinstance(value, BadNumber) else value
+
+
+def _refused(code: str, message: str, allowed: str | None = None) -> SpecError:
+    return SpecError([Problem("", code, message, allowed=allowed)])

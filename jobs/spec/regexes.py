@@ -1,0 +1,99 @@
+"""Which regular expressions may read metrics from a log: named groups, and no catastrophic ones.
+
+A rule runs on every printed line (its first MATCHED_CHARS characters), so a pattern that backtracks
+without end would stop a learner's log. Python's matcher cannot be interrupted; hence the structure is
+checked instead: no repeat inside a repeat, few open-ended ones, none at the beginning.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
+
+MATCHED_CHARS = 4096
+MAX_OPEN_REPEATS = 12
+MAX_WILD_REPEATS = 2
+MAX_COUNT = 200
+MAX_METRICS = 20
+
+STEP_GROUPS = frozenset({"step", "time"})
+_REPEATS = frozenset({op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT})
+_REFUSED = {
+    op.GROUPREF: "a reference to an earlier group",
+    op.GROUPREF_EXISTS: "a condition on an earlier group",
+    op.ASSERT: "a look-around",
+    op.ASSERT_NOT: "a look-around",
+}
+
+
+def pattern_fault(pattern: str) -> tuple[str, str] | None:
+    """Return (code, message) for a pattern that may not be used, None for a good one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compiled = re.compile(pattern)
+            tree = parser.parse(pattern)
+    except (re.error, Warning) as error:
+        return "regex_syntax", f"is not a regular expression: {error}"
+    except (RecursionError, OverflowError):
+        return "regex_syntax", "is nested too deeply"
+    named = set(compiled.groupindex)
+    if not named - STEP_GROUPS:
+        return "regex_no_metric", "names no metric: put one in a group, such as loss=(?P<loss>\\S+)"
+    if len(named) > MAX_METRICS:
+        return "regex_too_many", f"names {len(named)} groups; at most {MAX_METRICS}"
+    message = _catastrophe(tree)
+    return ("regex_unsafe", message) if message else None
+
+
+def _catastrophe(tree: Any) -> str | None:
+    nodes = list(_nodes(tree, inside_repeat=False))
+    for code, argument, inside_repeat in nodes:
+        if code in _REFUSED:
+            return f"uses {_REFUSED[code]}, which is not allowed here"
+        if code in _REPEATS:
+            least, most, _ = argument
+            if inside_repeat and most != least:
+                return "repeats a part that itself repeats, which can take for ever: (a+)+"
+            if most != op.MAXREPEAT and most > MAX_COUNT:
+                return f"repeats more than {MAX_COUNT} times"
+        if code is op.BRANCH and inside_repeat:
+            return "repeats an alternative, which can take for ever: (a|b)+; write [ab]+"
+    open_repeats = [argument for code, argument, _ in nodes if _is_open(code, argument)]
+    if len(open_repeats) > MAX_OPEN_REPEATS:
+        return f"has more than {MAX_OPEN_REPEATS} repeats without upper bound"
+    if sum(_is_wild(argument) for argument in open_repeats) > MAX_WILD_REPEATS:
+        return f"has more than {MAX_WILD_REPEATS} of .* and .+; name what stands between instead"
+    first = next((node for node in nodes if node[0] is not op.SUBPATTERN), None)
+    if first and _is_open(first[0], first[1]) and _is_wild(first[1]):
+        return "begins with .*, which is not needed: a pattern may match anywhere in a line"
+    return None
+
+
+def _nodes(tree: Any, *, inside_repeat: bool) -> Iterator[tuple[Any, Any, bool]]:
+    """Yield (operation, argument, stands inside a variable repeat), outer before inner."""
+    for code, argument in tree:
+        yield code, argument, inside_repeat
+        if code in _REPEATS:
+            least, most, body = argument
+            yield from _nodes(body, inside_repeat=inside_repeat or most != least)
+        elif code is op.SUBPATTERN:
+            yield from _nodes(argument[3], inside_repeat=inside_repeat)
+        elif code is op.ATOMIC_GROUP:
+            yield from _nodes(argument, inside_repeat=inside_repeat)
+        elif code is op.BRANCH:
+            for choice in argument[1]:
+                yield from _nodes(choice, inside_repeat=inside_repeat)
+
+
+def _is_open(code: Any, argument: Any) -> bool:
+    return code in _REPEATS and argument[1] == op.MAXREPEAT
+
+
+def _is_wild(argument: Any) -> bool:
+    body = list(argument[2])
+    return len(body) == 1 and body[0][0] in (op.ANY, op.NOT_LITERAL)

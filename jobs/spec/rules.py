@@ -1,0 +1,169 @@
+"""Rules that a schema cannot say: over several fields, over names, over sizes."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES
+from jobs.spec.paths import folded, path_fault
+from jobs.spec.problems import Path, Problem
+from jobs.spec.regexes import pattern_fault
+from jobs.spec.walk import Walk
+
+RESERVED_ENV = (
+    "DATA_DIR", "MODEL_DIR", "RESULT_DIR", "CHECKPOINT_DIR", "LOG_DIR", "JOB_STATE_DIR",
+    "TRAINING_ID", "TRAINING_COMMAND", "LEARNER_ID", "NUM_LEARNERS", "GPU_COUNT", "LEARNER_NAME_PREFIX",
+    "RESUME_FROM", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    "GROUP_RANK", "TF_CONFIG", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID",
+    "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "PATH", "HOME", "LD_*", "DYLD_*", "KUBERNETES_*",
+    "FFDL_*", "LUTHIER_*",
+)  # fmt: skip
+"""Names and prefixes that the platform sets itself, or that would change what runs as the program."""
+
+FFDL_KEYS = frozenset({"data_stores", "learners", "gpus", "memory", "cpus", "evaluation_metrics"})
+
+
+def rule_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
+    """Yield every broken rule. Parts of the wrong type are skipped: the schema has reported them."""
+    yield from _runtime_faults(value, walk)
+    yield from _command_faults(value.get("command"), walk)
+    yield from _code_faults(value.get("code"), walk)
+    yield from _resource_faults(value.get("resources"), walk)
+    yield from _env_faults(value.get("env"), walk)
+    yield from _data_faults(value.get("data"), walk)
+    yield from _metric_faults(value.get("metrics"), walk)
+
+
+def foreign_manifest(value: Mapping[str, Any], walk: Walk) -> Problem | None:
+    """Recognise an FfDL manifest, which would otherwise give a page of unknown fields."""
+    if "apiVersion" in value or not isinstance(value.get("framework"), Mapping):
+        return None
+    if not FFDL_KEYS & value.keys():
+        return None
+    message = (
+        "this is an FfDL manifest, not a luthier/v1 job: framework.command becomes command, framework.name "
+        "becomes framework, learners, gpus, cpus and memory move into resources"
+    )
+    return walk.problem((), "ffdl_manifest", message, allowed="apiVersion: luthier/v1")
+
+
+def is_reserved(name: str) -> bool:
+    """Say whether the platform keeps this variable for itself."""
+    return any(fnmatch.fnmatchcase(name.upper(), pattern) for pattern in RESERVED_ENV)
+
+
+def _runtime_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
+    named = [key for key in ("framework", "image") if key in value]
+    both = "exactly one of framework and image"
+    if not named:
+        yield walk.problem(("framework",), "required", f"is missing: give {both}", allowed=both)
+    elif len(named) == 2:
+        yield walk.problem(("image",), "exactly_one", f"give {both}, not both", allowed=both)
+    if "image" not in value and "code" not in value:
+        message = "is missing: a framework needs code to run, as code.files or code.upload"
+        yield walk.problem(("code",), "required", message, allowed="code.files or code.upload")
+    image = value.get("image")
+    if isinstance(image, str) and image and ":" not in image.rsplit("/", 1)[-1]:
+        message = "has neither tag nor digest, so nobody knows what will run: add one, such as :1.2"
+        yield walk.problem(("image",), "image_not_allowed", message, image, "an image with tag or digest")
+
+
+def _command_faults(command: Any, walk: Walk) -> Iterator[Problem]:
+    if isinstance(command, str) and "\n" in command.rstrip("\r\n"):
+        message = "has several lines: put them into a script among the code files, or join them with &&"
+        yield walk.problem(("command",), "command_newline", message, command, "one line, or a list")
+    if isinstance(command, list | tuple) and command and command[0] == "":
+        yield walk.problem(("command", 0), "too_short", "is empty: name the program to run")
+
+
+def _code_faults(code: Any, walk: Walk) -> Iterator[Problem]:
+    files = code.get("files") if isinstance(code, Mapping) else None
+    if not isinstance(files, Mapping):
+        return
+    taken: dict[str, str] = {}
+    for name in files:
+        path: Path = ("code", "files", name)
+        fault = path_fault(name) if isinstance(name, str) else None
+        if fault:
+            yield walk.problem(path, "unsafe_path", fault, name, "a relative path such as src/train.py")
+        elif isinstance(name, str):
+            clash = taken.setdefault(folded(name), name)
+            if clash != name:
+                yield walk.problem(path, "duplicate", f"differs from {clash} only in case or form", name)
+    for name in files:
+        parent = _file_above(name, taken) if isinstance(name, str) else None
+        if parent:
+            message = f"lies inside {parent}, which is a file"
+            yield walk.problem(("code", "files", name), "duplicate", message, name)
+    total = sum(_bytes(text) for text in files.values() if isinstance(text, str))
+    if total > MAX_CODE_BYTES:
+        message = f"has {total} bytes: upload an archive and name it in code.upload"
+        yield walk.problem(
+            ("code", "files"), "code_too_large", message, total, f"at most {MAX_CODE_BYTES} bytes"
+        )
+
+
+def _file_above(name: str, taken: Mapping[str, str]) -> str | None:
+    parts = folded(name).split("/")
+    above = ("/".join(parts[:count]) for count in range(1, len(parts)))
+    return next((taken[path] for path in above if path in taken), None)
+
+
+def _resource_faults(resources: Any, walk: Walk) -> Iterator[Problem]:
+    if not isinstance(resources, Mapping):
+        return
+    kind, gpus = resources.get("gpu_type"), resources.get("gpus", 0)
+    if isinstance(kind, str) and kind != "cpu" and gpus == 0 and not isinstance(gpus, bool):
+        message = f"asks for GPUs of type {kind}, but gpus is 0: set gpus to 1 or more, or remove gpu_type"
+        yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
+    if kind == "cpu" and isinstance(gpus, int) and gpus > 0:
+        message = "cpu is no type of GPU: set gpus to 0 and say cpus instead"
+        yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
+
+
+def _env_faults(env: Any, walk: Walk) -> Iterator[Problem]:
+    if not isinstance(env, Mapping):
+        return
+    for name in env:
+        if isinstance(name, str) and is_reserved(name):
+            message = "is set by the platform and cannot be given: use another name, or set it in the command"
+            yield walk.problem(("env", name), "env_reserved", message, name)
+    total = sum(_bytes(str(name)) + _bytes(str(text)) + 2 for name, text in env.items())
+    if total > MAX_ENV_BYTES:
+        allowed = f"at most {MAX_ENV_BYTES} bytes of names and values"
+        yield walk.problem(
+            ("env",), "env_too_large", f"has {total} bytes: put them in a file", total, allowed
+        )
+
+
+def _data_faults(data: Any, walk: Walk) -> Iterator[Problem]:
+    names: set[str] = set()
+    for index, mount in enumerate(data if isinstance(data, list | tuple) else ()):
+        if not isinstance(mount, Mapping):
+            continue
+        name, path = mount.get("name"), mount.get("path")
+        fault = path_fault(path) if isinstance(path, str) and path else None
+        if fault:
+            place: Path = ("data", index, "path")
+            yield walk.problem(place, "unsafe_path", fault, path, "a path below the data root")
+        if isinstance(name, str):
+            if folded(name) in names:
+                yield walk.problem(("data", index, "name"), "duplicate", "is given twice", name)
+            names.add(folded(name))
+
+
+def _metric_faults(metrics: Any, walk: Walk) -> Iterator[Problem]:
+    for index, rule in enumerate(metrics if isinstance(metrics, list | tuple) else ()):
+        pattern = rule.get("pattern") if isinstance(rule, Mapping) else None
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= 500:
+            continue
+        fault = pattern_fault(pattern)
+        if fault:
+            allowed = "named groups, no repeat inside a repeat"
+            yield walk.problem(("metrics", index, "pattern"), *fault, pattern, allowed)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,76 @@
+"""Durations in seconds and memory in MiB: read from a spec, print back in one canonical form."""
+
+from __future__ import annotations
+
+import re
+
+DURATION_PATTERN = r"^[0-9]{1,12}[smhd]$"
+MEMORY_PATTERN = r"^[0-9]{1,12}(Mi|Gi|Ti)$"
+DURATION_HELP = "a whole number with s, m, h or d: 90s, 10m, 12h, 2d"
+MEMORY_HELP = "a whole number with Mi, Gi or Ti (powers of 1024): 512Mi, 4Gi"
+
+SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+MEBIBYTES = {"Ti": 1_048_576, "Gi": 1_024, "Mi": 1}
+
+_DURATION = re.compile(DURATION_PATTERN)
+_MEMORY = re.compile(MEMORY_PATTERN)
+
+
+class UnitError(ValueError):
+    """The text is no quantity; the message says what would be one."""
+
+
+def parse_duration(text: str) -> int:
+    """Return seconds of ``90s 10m 12h 2d``. Raises UnitError with the remedy."""
+    if _DURATION.fullmatch(text):
+        return int(text[:-1]) * SECONDS[text[-1]]
+    raise UnitError(_duration_remedy(text.strip()))
+
+
+def print_duration(seconds: int) -> str:
+    """Return the largest unit that divides: 600 -> 10m, 86400 -> 1d; below two minutes seconds (60s)."""
+    if seconds >= 120:
+        for unit, size in SECONDS.items():
+            if seconds % size == 0:
+                return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def parse_memory(text: str) -> int:
+    """Return MiB of ``512Mi 4Gi 1Ti``. Raises UnitError with the remedy."""
+    if _MEMORY.fullmatch(text):
+        return int(text[:-2]) * MEBIBYTES[text[-2:]]
+    raise UnitError(_memory_remedy(text.strip()))
+
+
+def print_memory(mebibytes: int) -> str:
+    """Return the shortest exact form: 4096 -> 4Gi, 1536 -> 1536Mi."""
+    for unit, size in MEBIBYTES.items():
+        if mebibytes and mebibytes % size == 0:
+            return f"{mebibytes // size}{unit}"
+    return f"{mebibytes}Mi"
+
+
+def _duration_remedy(text: str) -> str:
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return f"has no unit: write {text}s for seconds, or {text}m for minutes"
+    compound = re.fullmatch(r"(?:([0-9]{1,4})h)?(?:([0-9]{1,5})m)?(?:([0-9]{1,6})s)?", text)
+    if text and compound:
+        hours, minutes, seconds = (int(part or 0) for part in compound.groups())
+        return f"has several units: write {print_duration(hours * 3600 + minutes * 60 + seconds)}"
+    spelled = re.fullmatch(r"([0-9]{1,9}) ?(s|m|h|d)[a-z]*", text, re.IGNORECASE)
+    if spelled:
+        return f"is not a duration: did you mean {spelled[1]}{spelled[2].lower()}?"
+    return f"is not a duration: write {DURATION_HELP}"
+
+
+def _memory_remedy(text: str) -> str:
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return f"has no unit: write {text}Mi or {text}Gi"
+    other = re.fullmatch(r"([0-9]{1,9}) ?([mgt])(i?b?)", text, re.IGNORECASE)
+    if other:
+        return f"is not a known unit: did you mean {other[1]}{other[2].upper()}i?"
+    decimal = re.fullmatch(r"([0-9]{1,6}\.[0-9]{1,3}) ?(Gi|Ti)", text)
+    if decimal:
+        return f"is not whole: write {round(float(decimal[1]) * MEBIBYTES[decimal[2]])}Mi"
+    return f"is not an amount of memory: write {MEMORY_HELP}"

@@ -1,0 +1,140 @@
+"""What a valid job spec means, and that it survives being printed and read again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jobs.spec import SpecError, parse, to_yaml
+
+FULL = r"""
+apiVersion: luthier/v1
+name: mnist-cnn
+tags: [vision, baseline]
+framework: pytorch              # a runtime of this installation
+code: {files: {train.py: "import os\nprint(os.getcwd())\n", lib/model.py: ""}}
+command: python train.py --epochs 5
+resources: {learners: 2, gpus: 1, gpu_type: a100, cpus: 2, memory: 4Gi}
+placement: spread
+priority: high
+data: [{name: mnist, path: sets/mnist}]
+checkpoint: {every: 10m, keep: 3, grace: 60s}
+metrics:
+  - {pattern: 'step=(?P<step>\d+) loss=(?P<loss>\S+)'}
+env: {LR: "0.1"}
+max_restarts: 3
+time_limit: 12h
+"""
+LEAST = {
+    "apiVersion": "luthier/v1",
+    "name": "least",
+    "framework": "plain",
+    "code": {"files": {"train.py": "print(1)\n"}},
+    "command": "python train.py",
+}
+
+
+def spec_with(**changes: object) -> dict[str, object]:
+    """The least spec with keys added or replaced; a value of None removes the key."""
+    return {key: value for key, value in (LEAST | changes).items() if value is not None}
+
+
+def codes(source: object, content_type: str | None = None) -> dict[str, str]:
+    """path -> code of everything wrong with a spec; empty when it is valid."""
+    try:
+        parse(source, content_type)  # type: ignore[arg-type]
+    except SpecError as error:
+        return {problem.path: problem.code for problem in error.problems}
+    return {}
+
+
+def test_full_spec_is_read_field_by_field() -> None:
+    spec = parse(FULL, "application/yaml")
+    assert (spec.name, spec.tags, spec.framework) == ("mnist-cnn", ("vision", "baseline"), "pytorch")
+    assert spec.code
+    assert dict(spec.code.files)["lib/model.py"] == ""
+    assert (spec.resources.learners, spec.resources.gpus, spec.resources.gpu_type) == (2, 1, "a100")
+    assert (spec.resources.memory_mib, spec.placement, spec.priority) == (4096, "spread", "high")
+    assert (spec.data[0].name, spec.data[0].path) == ("mnist", "sets/mnist")
+    assert (spec.checkpoint.every_s, spec.checkpoint.keep, spec.checkpoint.grace_s) == (600, 3, 60)
+    assert spec.metrics == (r"step=(?P<step>\d+) loss=(?P<loss>\S+)",)
+    assert (spec.env, spec.max_restarts, spec.time_limit_s) == ((("LR", "0.1"),), 3, 43_200)
+
+
+def test_least_spec_gets_every_default() -> None:
+    normalised = parse(LEAST).normalised
+    assert normalised["resources"] == {"learners": 1, "gpus": 0, "cpus": 1, "memory": "4Gi"}
+    assert normalised["checkpoint"] == {"every": "10m", "keep": 3, "grace": "60s"}
+    assert (normalised["placement"], normalised["priority"]) == ("pack", "normal")
+    assert (normalised["max_restarts"], normalised["env"], normalised["tags"]) == (0, {}, [])
+    assert "time_limit" not in normalised
+
+
+def test_partly_given_mappings_keep_the_other_defaults() -> None:
+    spec = parse(spec_with(resources={"gpus": 2}, checkpoint={"keep": 9}))
+    assert (spec.resources.learners, spec.resources.memory_mib) == (1, 4096)
+    assert (spec.checkpoint.keep, spec.checkpoint.every_s) == (9, 600)
+
+
+@pytest.mark.parametrize("source", [FULL, LEAST, spec_with(command=["python", "train.py", "a b\nc"])])
+def test_printed_and_normalised_specs_read_back_equal(source: object) -> None:
+    spec = parse(source)  # type: ignore[arg-type]
+    assert parse(to_yaml(spec), "application/yaml") == spec
+    assert parse(json.dumps(spec.normalised), "application/json") == spec
+    assert parse(spec.normalised).normalised == spec.normalised
+
+
+def test_yaml_and_json_of_one_spec_are_equal() -> None:
+    assert parse(json.dumps(LEAST)) == parse(to_yaml(LEAST)) == parse(json.dumps(LEAST).encode())
+
+
+def test_code_is_printed_as_a_block() -> None:
+    assert "  files:\n    train.py: |\n      import os\n" in to_yaml(parse(FULL))
+
+
+def test_words_of_old_yaml_stay_text() -> None:
+    text = to_yaml(LEAST) + "tags: [no, on, off, yes, y]\n"
+    assert parse(text).tags == ("no", "on", "off", "yes", "y")
+
+
+def test_environment_numbers_keep_their_digits_and_are_warned_about() -> None:
+    spec = parse(to_yaml(LEAST) + "env: {LR: 1e-3, BIG: 0100, FLAG: true, WHEN: 2024-01-01, TEXT: '1'}\n")
+    assert dict(spec.env) == {"LR": "1e-3", "BIG": "0100", "FLAG": "true", "WHEN": "2024-01-01", "TEXT": "1"}
+    assert [problem.path for problem in spec.warnings] == ["env.LR", "env.BIG", "env.FLAG"]
+
+
+def test_environment_numbers_of_json_keep_their_digits() -> None:
+    text = json.dumps(LEAST)[:-1] + ', "env": {"LR": 1.50, "N": 3}}'
+    assert dict(parse(text).env) == {"LR": "1.50", "N": "3"}
+
+
+def test_job_without_gpus_takes_cpu_slots() -> None:
+    spec = parse(spec_with(resources={"cpus": 3, "gpu_type": "cpu"}))
+    assert (spec.slots_per_learner, spec.slot_type, spec.resources.gpu_type) == (3, "cpu", None)
+
+
+def test_job_with_gpus_takes_any_type_unless_one_is_named() -> None:
+    spec = parse(spec_with(resources={"gpus": 2}))
+    assert (spec.slots_per_learner, spec.slot_type) == (2, None)
+
+
+def test_trailing_line_break_of_a_block_command_is_dropped() -> None:
+    text = to_yaml(spec_with(command=None)) + "command: |\n  python train.py\n"
+    assert parse(text).command == "python train.py"
+
+
+def test_code_is_optional_with_an_image_only() -> None:
+    image = {"framework": None, "code": None, "image": "registry.example/team/img:1.2"}
+    assert codes(spec_with(**image)) == {}
+    assert codes(spec_with(code=None)) == {"code": "required"}
+
+
+def test_latest_tag_is_warned_about() -> None:
+    spec = parse(spec_with(framework=None, image="registry.example:5000/team/img:latest"))
+    assert [problem.code for problem in spec.warnings] == ["image_latest"]
+
+
+def test_checkpoints_rarer_than_the_time_limit_are_warned_about() -> None:
+    spec = parse(spec_with(time_limit="5m", checkpoint={"every": "10m"}))
+    assert [problem.code for problem in spec.warnings] == ["checkpoint_after_limit"]
