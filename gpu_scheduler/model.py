@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 CPU_TYPE = "cpu"
@@ -21,6 +21,15 @@ class Placing(StrEnum):
 
     PACK = "pack"
     SPREAD = "spread"
+
+
+class Priority(IntEnum):
+    """A job's class. Ranks are one apart: ageing lifts a waiting head by one class at a time."""
+
+    LOW = 0
+    NORMAL = 1
+    HIGH = 2
+    URGENT = 3
 
 
 class WaitReason(StrEnum):
@@ -60,8 +69,9 @@ class Node:
 class Gang:
     """All learners of one waiting job: they start together or not at all.
 
-    slots is per learner. slot_type None means any type. queued_at orders equals; ids break ties.
-    min_lease and the like come with preemption.
+    slots is per learner. slot_type None means any GPU type. priority is a Priority rank; queued_at orders
+    equals, ids break ties. runs_at_most_s: seconds after which it ends for certain (a time limit), if known;
+    only such a job may run on slots that are kept for a larger one.
     """
 
     job: str
@@ -72,6 +82,7 @@ class Gang:
     placing: Placing
     priority: int
     queued_at: datetime
+    runs_at_most_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +118,23 @@ class TenantState:
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """The scheduler's two time constants, in seconds; docs/scheduling.md says why.
+
+    patience_s: how long later jobs may overtake a head that cannot start, before slots are kept for it.
+    aging_s: a head climbs one priority class each time it has waited this long.
+    """
+
+    patience_s: float = 300
+    aging_s: float = 3600
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything plan() may know. now and the policy's own state are values in here, so plan() is pure.
 
-    head_since: job id -> when it first stood at the head of its queue unable to start (starvation guard).
+    head_since: job id -> when it first stood at the head of its queue unable to start (starvation guard);
+    what the last Plan.head_since said, carried over by the caller.
     """
 
     now: datetime
@@ -120,6 +144,7 @@ class Snapshot:
     shares: tuple[Share, ...]
     tenants: tuple[TenantState, ...] = ()
     head_since: Mapping[str, datetime] = field(default_factory=dict)
+    policy: Policy = Policy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,208 @@
+"""All learners of a gang onto the nodes of one slot type, or none.
+
+A pool is every node of one type. Slots kept for the gang that is first in line are taken out of what later
+gangs may use, node by node; everything else about a pool is counting.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from gpu_scheduler.model import Gang, Node, Placing, Running
+
+
+class Slots:
+    """How many slots each node has to offer, and which nodes offer how many. They only ever get fewer."""
+
+    def __init__(self, of: Mapping[str, int]) -> None:
+        self.of = dict(of)
+        self.total = sum(of.values())
+        self._names: defaultdict[int, list[str]] = defaultdict(list)
+        self._count: defaultdict[int, int] = defaultdict(int)
+        for name in sorted(of):
+            # Names arrive in order, so each list is a heap from the start.
+            self._names[of[name]].append(name)
+            self._count[of[name]] += 1
+        self._capacity: dict[int, int] = {}
+
+    def lower(self, name: str, to: int) -> None:
+        """Set a node's slots to fewer than before."""
+        before = self.of[name]
+        if to == before:
+            return
+        self.of[name] = to
+        self.total += to - before
+        self._count[before] -= 1
+        self._count[to] += 1
+        heapq.heappush(self._names[to], name)
+        self._capacity.clear()
+
+    def capacity(self, slots: int) -> int:
+        """How many learners of this size fit. O(distinct sizes), remembered until something changes."""
+        known = self._capacity.get(slots)
+        if known is None:
+            known = sum(count * (size // slots) for size, count in self._count.items())
+            self._capacity[slots] = known
+        return known
+
+    def sizes(self, least: int) -> list[int]:
+        """The numbers of slots, from least on, that some node offers; ascending."""
+        return sorted(size for size, count in self._count.items() if count and size >= least)
+
+    def pop(self, size: int) -> str | None:
+        """Hand out the first node by name that offers exactly this many; the caller must lower it."""
+        names = self._names[size]
+        while names:
+            name = heapq.heappop(names)
+            # An entry outlives its node's change; it is dropped when it comes up.
+            if self.of[name] == size:
+                return name
+        return None
+
+    @property
+    def largest(self) -> int:
+        return max((size for size, count in self._count.items() if count), default=0)
+
+
+class Pool:
+    """The nodes of one slot type while a plan is being made. Nodes that are not ready take nothing new.
+
+    free: what nothing runs on. open: free without what is kept for the gang first in line.
+    """
+
+    def __init__(self, slot_type: str, nodes: Iterable[Node], running: Iterable[Running]) -> None:
+        self.slot_type = slot_type
+        nodes = list(nodes)
+        self._ready = {node.name: node.slots for node in nodes if node.ready}
+        self._sizes = [node.slots for node in nodes]
+        self.total = sum(self._ready.values())
+        self.nodes_down = len(nodes) - len(self._ready)
+        self.largest_node = max(self._sizes, default=0)
+        self._running = list(running)
+        free = dict(self._ready)
+        for gang in self._running:
+            for name in gang.nodes:
+                if name in free:
+                    # Below zero when a node has lost devices under its learners.
+                    free[name] = max(0, free[name] - gang.slots)
+        self.free = Slots(free)
+        self.open = Slots(free)
+        self._kept: dict[str, int] = {}
+        self._shadow: datetime | None = None
+
+    def could_hold(self, gang: Gang) -> bool:
+        """Say whether the gang would fit if every node of the type were up and empty."""
+        return sum(size // gang.slots for size in self._sizes) >= gang.learners
+
+    def up_could_hold(self, gang: Gang) -> bool:
+        """Say whether the gang would fit if the nodes that are up were empty."""
+        return sum(size // gang.slots for size in self._ready.values()) >= gang.learners
+
+    def kept_free(self) -> int:
+        """Slots that are free and kept for the gang first in line."""
+        return self.free.total - self.open.total
+
+    def fits(self, gang: Gang, now: datetime) -> bool:
+        """Say whether the gang can start now on open slots, or on kept ones because it ends soon enough."""
+        if self.open.capacity(gang.slots) >= gang.learners:
+            return True
+        return self._ends_in_time(gang, now) and self.free.capacity(gang.slots) >= gang.learners
+
+    def place(self, gang: Gang) -> tuple[str, ...]:
+        """Choose a node per rank and take the slots of a gang that ``fits``.
+
+        PACK: fewest nodes, the last one the tightest that fits. SPREAD: as many nodes as possible, the freest
+        first. Ties go by name.
+        """
+        offer = self.open
+        if offer.capacity(gang.slots) < gang.learners:
+            offer = Slots(self.free.of)
+        choose = _pack if gang.placing is Placing.PACK else _spread
+        chosen = choose(offer, gang.learners, gang.slots)
+        for name, learners in chosen:
+            left = self.free.of[name] - learners * gang.slots
+            self.free.lower(name, left)
+            self.open.lower(name, max(0, left - self._kept.get(name, 0)))
+        return tuple(name for name, learners in chosen for _ in range(learners))
+
+    def keep_for(self, gang: Gang) -> bool:
+        """Hold back the nodes on which the gang can start soonest; False if another gang holds some already.
+
+        Soonest, without knowing run times, are the nodes that lack the fewest slots. What is free there stays
+        free, so what is lacking only shrinks from plan to plan: the gang starts at the latest when the
+        learners that run there now have ended, whatever else arrives.
+        """
+        if self._kept or not self.up_could_hold(gang):
+            return False
+        lacking = []
+        for name, size in self._ready.items():
+            for nth in range(1, min(gang.learners, size // gang.slots) + 1):
+                missing = nth * gang.slots - self.free.of[name]
+                lacking.append((min(max(missing, 0), gang.slots), name, nth))
+        for _, name, _ in heapq.nsmallest(gang.learners, lacking):
+            self._kept[name] = self._kept.get(name, 0) + gang.slots
+        for name, kept in self._kept.items():
+            self.open.lower(name, max(0, self.free.of[name] - kept))
+        self._shadow = self._all_kept_free_at()
+        return True
+
+    def _ends_in_time(self, gang: Gang, now: datetime) -> bool:
+        """Say whether the gang has certainly ended before the one first in line can start."""
+        if self._shadow is None or gang.runs_at_most_s is None:
+            return False
+        return gang.runs_at_most_s <= (self._shadow - now).total_seconds()
+
+    def _all_kept_free_at(self) -> datetime | None:
+        """When the kept slots will all be free; None unless every run in the way has a known end."""
+        ends: defaultdict[str, list[tuple[datetime, int]]] = defaultdict(list)
+        for gang in self._running:
+            for name in gang.nodes:
+                if name in self._kept and gang.ends_by is not None:
+                    ends[name].append((gang.ends_by, gang.slots))
+        latest: datetime | None = None
+        for name, kept in self._kept.items():
+            missing = kept - self.free.of[name]
+            for end, slots in sorted(ends[name]):
+                if missing <= 0:
+                    break
+                missing -= slots
+                latest = end if latest is None else max(latest, end)
+            if missing > 0:
+                return None
+        return latest
+
+
+def _pack(offer: Slots, learners: int, slots: int) -> list[tuple[str, int]]:
+    """Fewest nodes: whole large ones first, then the tightest that takes the rest. offer holds enough."""
+    chosen = []
+    left = learners
+    sizes = offer.sizes(slots)
+    while left:
+        size = next((size for size in sizes if size // slots >= left), sizes[-1])
+        name = offer.pop(size)
+        if name is None:
+            sizes.remove(size)
+            continue
+        taken = min(left, size // slots)
+        chosen.append((name, taken))
+        left -= taken
+    return chosen
+
+
+def _spread(offer: Slots, learners: int, slots: int) -> list[tuple[str, int]]:
+    """Most nodes: one learner on each of the freest; if there are too few nodes, round after round."""
+    rooms: list[tuple[str, int]] = []
+    for size in reversed(offer.sizes(slots)):
+        while len(rooms) < learners and (name := offer.pop(size)) is not None:
+            rooms.append((name, size // slots))
+    given = [0] * len(rooms)
+    left = learners
+    while left:
+        for index, (_, room) in enumerate(rooms):
+            if left and given[index] < room:
+                given[index] += 1
+                left -= 1
+    return [(name, count) for (name, _), count in zip(rooms, given, strict=True)]

@@ -1,0 +1,278 @@
+"""What plan() promises for every snapshot, however odd."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.explain import FIX_NEEDED
+from gpu_scheduler.model import CPU_TYPE, Gang, Placing, Policy, Snapshot, WaitReason
+from tests.gpu_scheduler.worlds import (
+    NOON,
+    TYPES,
+    free_after,
+    gang,
+    next_snapshot,
+    nodes,
+    running,
+    snapshot,
+    usage_after,
+    worlds,
+)
+
+EVERYDAY = settings(max_examples=300, deadline=None)
+
+
+@EVERYDAY
+@given(worlds())
+def test_every_waiting_job_is_started_or_explained_once(world: Snapshot) -> None:
+    made = plan(world)
+    told = [start.job for start in made.starts] + [wait.job for wait in made.waits]
+    assert sorted(told) == sorted(job.job for job in world.waiting)
+    for wait in made.waits:
+        assert wait.message.endswith(".")
+        json.dumps(wait.numbers)
+        states = [check["ok"] for check in wait.numbers["checks"]]
+        assert states.count(False) == 1
+        assert states == [True] * states.index(False) + [False] + [None] * (
+            len(states) - states.index(False) - 1
+        )
+
+
+@EVERYDAY
+@given(worlds())
+def test_no_node_gets_more_than_its_slots_and_only_ready_nodes_of_the_type_get_any(world: Snapshot) -> None:
+    made = plan(world)
+    by_name = {node.name: node for node in world.nodes}
+    assert all(free >= 0 for free in free_after(world, made).values())
+    for start in made.starts:
+        for name in start.placement.nodes:
+            assert by_name[name].ready
+            assert by_name[name].slot_type == start.placement.slot_type
+
+
+@EVERYDAY
+@given(worlds())
+def test_a_gang_starts_whole_on_the_type_it_asked_for(world: Snapshot) -> None:
+    jobs = {job.job: job for job in world.waiting}
+    for start in plan(world).starts:
+        job = jobs[start.job]
+        assert len(start.placement.nodes) == job.learners
+        if job.slot_type is None:
+            assert start.placement.slot_type != CPU_TYPE
+        else:
+            assert start.placement.slot_type == job.slot_type
+
+
+@EVERYDAY
+@given(worlds())
+def test_no_start_takes_a_tenant_above_its_quota_or_its_jobs_limit(world: Snapshot) -> None:
+    made = plan(world)
+    used, live = usage_after(world, made)
+    limits = {(share.tenant, share.slot_type): share.limit for share in world.shares}
+    states = {state.tenant: state for state in world.tenants}
+    jobs = {job.job: job for job in world.waiting}
+    for start in made.starts:
+        tenant = jobs[start.job].tenant
+        key = (tenant, start.placement.slot_type)
+        assert used[key] <= limits.get(key, 0)
+        assert not states[tenant].suspended
+        jobs_limit = states[tenant].jobs_limit
+        assert jobs_limit is None or live[tenant] <= jobs_limit
+
+
+@EVERYDAY
+@given(worlds(), st.randoms(use_true_random=False))
+def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_listed(
+    world: Snapshot, chance: random.Random
+) -> None:
+    def shuffled(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(chance.sample(items, len(items)))
+
+    again = replace(
+        world, nodes=shuffled(world.nodes), waiting=shuffled(world.waiting), running=shuffled(world.running)
+    )
+    assert plan(world) == plan(world) == plan(again)
+
+
+@EVERYDAY
+@given(worlds())
+def test_nothing_that_could_start_waits_unless_slots_are_kept_for_a_head(world: Snapshot) -> None:
+    """Work conservation: only FAIR_SHARE may hold back a job that fits, and only where a head lost patience."""
+    made = plan(world)
+    free, (used, live) = free_after(world, made), usage_after(world, made)
+    jobs = {job.job: job for job in world.waiting}
+    impatient = any(
+        wait.job in world.head_since
+        and (NOON - world.head_since[wait.job]).total_seconds() >= world.policy.patience_s
+        for wait in made.waits
+    )
+    for wait in made.waits:
+        if wait.code is WaitReason.FAIR_SHARE:
+            assert impatient
+        else:
+            assert not _could_start(jobs[wait.job], world, free, used, live)
+
+
+def _could_start(job: Gang, world: Snapshot, free, used, live) -> bool:
+    state = next(state for state in world.tenants if state.tenant == job.tenant)
+    if state.suspended or (state.jobs_limit is not None and live[job.tenant] >= state.jobs_limit):
+        return False
+    limits = {(share.tenant, share.slot_type): share.limit for share in world.shares}
+    types = [job.slot_type] if job.slot_type else [one for one in TYPES if one != CPU_TYPE]
+    for slot_type in types:
+        key = (job.tenant, slot_type)
+        fitting = sum(
+            free[node.name] // job.slots for node in world.nodes if node.ready and node.slot_type == slot_type
+        )
+        if fitting >= job.learners and used[key] + job.learners * job.slots <= limits.get(key, 0):
+            return True
+    return False
+
+
+@EVERYDAY
+@given(worlds())
+def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) -> None:
+    made = plan(world)
+    free, (used, live) = free_after(world, made), usage_after(world, made)
+    jobs = {job.job: job for job in world.waiting}
+    states = {state.tenant: state for state in world.tenants}
+    for wait in made.waits:
+        job, numbers = jobs[wait.job], wait.numbers
+        asked = job.learners * job.slots
+        pool = [node for node in world.nodes if node.slot_type == numbers["slot_type"]]
+        free_now = sum(free[node.name] for node in pool if node.ready)
+        match wait.code:
+            case WaitReason.NO_MATCHING_POOL:
+                assert sum(node.slots // job.slots for node in pool) < job.learners
+            case WaitReason.EXCEEDS_MAX_QUOTA:
+                assert asked > numbers["limit"]
+            case WaitReason.TENANT_SUSPENDED:
+                assert states[job.tenant].suspended
+            case WaitReason.QUOTA_GPUS:
+                assert numbers["used"] == used[job.tenant, numbers["slot_type"]]
+                assert numbers["used"] + asked > numbers["limit"] >= asked
+            case WaitReason.QUOTA_JOBS:
+                assert live[job.tenant] == numbers["jobs_used"] >= numbers["jobs_limit"]
+            case WaitReason.INSUFFICIENT_CAPACITY:
+                assert free_now == numbers["free"] < asked
+            case WaitReason.GANG_FRAGMENTED:
+                assert free_now == numbers["free"] >= asked
+                assert numbers["learners_fitting"] < job.learners
+            case WaitReason.FAIR_SHARE:
+                pass
+            case other:
+                raise AssertionError(f"{other} is none of plan()'s reasons")
+
+
+@EVERYDAY
+@given(worlds())
+def test_positions_count_from_one_without_holes(world: Snapshot) -> None:
+    made = plan(world)
+    jobs = {job.job: job for job in world.waiting}
+    for tenant in {job.tenant for job in world.waiting}:
+        positions = [
+            wait.numbers["position"]
+            for wait in made.waits
+            if jobs[wait.job].tenant == tenant and wait.code not in FIX_NEEDED
+        ]
+        assert sorted(positions) == list(range(1, len(positions) + 1))
+    assert all("position" not in wait.numbers for wait in made.waits if wait.code in FIX_NEEDED)
+
+
+@EVERYDAY
+@given(worlds())
+def test_only_jobs_that_wait_in_line_are_remembered_as_heads_and_marks_never_move(world: Snapshot) -> None:
+    made = plan(world)
+    waits = {wait.job: wait for wait in made.waits}
+    for job, since in made.head_since.items():
+        assert waits[job].code not in FIX_NEEDED
+        assert since == world.head_since.get(job, NOON)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.sampled_from(Placing),
+    st.integers(0, 3),
+    st.integers(5, 60),
+    st.randoms(use_true_random=False),
+)
+def test_a_large_gang_starts_although_small_jobs_never_stop_coming(
+    learners: int, slots: int, placing: Placing, small_priority: int, lasts: int, chance: random.Random
+) -> None:
+    """Two flooding tenants keep every slot wanted; jobs last up to `lasts` rounds of a minute.
+
+    The bound follows from the policy: patience, or the ageing that lifts the gang over the flood's class, then
+    at most one job's length until the kept nodes are empty.
+    """
+    policy = Policy(patience_s=300, aging_s=1800)
+    world = snapshot(
+        nodes(a1=8, a2=8, a3=8, a4=8),
+        [gang("big", learners, slots, placing=placing, queued_at=NOON)],
+        limits={"red": 32, "green": 32, "blue": 32},
+        policy=policy,
+    )
+    world = replace(world, shares=tuple(replace(share, limit=32) for share in _shares_for(world)))
+    ends: dict[str, int] = {}
+    bound = (max(0, small_priority - 1) + 1) * 30 + 5 + lasts + 2
+    for minute in range(bound):
+        flood = [
+            gang(
+                f"s{minute}-{i}",
+                1,
+                chance.randint(1, 3),
+                tenant=chance.choice(["green", "blue"]),
+                priority=small_priority,
+                queued_at=world.now,
+            )
+            for i in range(12)
+        ]
+        world = replace(world, waiting=(*world.waiting[:60], *flood))
+        made = plan(world)
+        if any(start.job == "big" for start in made.starts):
+            return
+        for start in made.starts:
+            ends[start.job] = minute + chance.randint(1, lasts)
+        world = next_snapshot(
+            world, made, after_s=60, ended=[job for job, end in ends.items() if end <= minute]
+        )
+    raise AssertionError(f"the gang still waits after {bound} minutes")
+
+
+def _shares_for(world: Snapshot):
+    both = snapshot(world.nodes, [gang("x", tenant="green"), gang("y", tenant="blue"), *world.waiting])
+    return both.shares
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(4, 8), st.integers(2, 20), st.randoms(use_true_random=False))
+def test_a_large_job_is_not_starved_by_its_own_tenants_small_ones(
+    slots: int, lasts: int, chance: random.Random
+) -> None:
+    world = snapshot(
+        nodes(a1=16),
+        [gang("big", 1, slots, queued_at=NOON)],
+        [running("first", "a1", slots=1)],
+        limits={"red": 8},
+    )
+    ends = {"first": lasts}
+    for minute in range(5 + 2 * lasts + 2):
+        flood = [gang(f"s{minute}-{i}", 1, 1, queued_at=world.now) for i in range(9)]
+        world = replace(world, waiting=(*world.waiting[:40], *flood))
+        made = plan(world)
+        if any(start.job == "big" for start in made.starts):
+            return
+        for start in made.starts:
+            ends[start.job] = minute + chance.randint(1, lasts)
+        world = next_snapshot(
+            world, made, after_s=60, ended=[job for job, end in ends.items() if end <= minute]
+        )
+    raise AssertionError("the large job still waits")

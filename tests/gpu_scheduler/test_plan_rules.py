@@ -1,0 +1,327 @@
+"""The scheduler's rules one by one, each on the smallest cluster that shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import Explanation, Node, Placing, Plan, Priority, TenantState, WaitReason
+from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
+
+
+def started(made: Plan) -> list[str]:
+    return [start.job for start in made.starts]
+
+
+def where(made: Plan, job: str) -> tuple[str, ...]:
+    return next(start.placement.nodes for start in made.starts if start.job == job)
+
+
+def why(made: Plan, job: str) -> Explanation:
+    return next(wait for wait in made.waits if wait.job == job)
+
+
+# Placing
+
+
+def test_pack_takes_the_tightest_node_that_holds_the_gang() -> None:
+    made = plan(snapshot(nodes(a1=8, a2=4, a3=2), [gang("j1", 2, 2)]))
+    assert where(made, "j1") == ("a2", "a2")
+
+
+def test_pack_takes_the_fewest_nodes_and_the_tightest_for_the_rest() -> None:
+    made = plan(snapshot(nodes(a1=4, a2=2, a3=8), [gang("j1", 5, 2)]))
+    assert where(made, "j1") == ("a3",) * 4 + ("a2",)
+
+
+def test_spread_takes_as_many_nodes_as_it_has_learners_the_freest_first() -> None:
+    made = plan(snapshot(nodes(a1=2, a2=8, a3=4), [gang("j1", 2, 2, placing=Placing.SPREAD)]))
+    assert where(made, "j1") == ("a2", "a3")
+
+
+def test_spread_goes_round_when_there_are_fewer_nodes_than_learners() -> None:
+    made = plan(snapshot(nodes(a1=8, a2=8), [gang("j1", 5, 1, placing=Placing.SPREAD)]))
+    assert Counter(where(made, "j1")) == {"a1": 3, "a2": 2}
+
+
+def test_a_gang_that_does_not_fit_whole_takes_nothing() -> None:
+    made = plan(snapshot(nodes(a1=8), [gang("j1", 2, 5), gang("j2", 1, 8)]))
+    assert started(made) == ["j2"]
+
+
+def test_a_node_that_is_not_ready_gets_nothing_and_is_told_about() -> None:
+    down = Node("a2", "a100", 8, ready=False)
+    made = plan(snapshot([*nodes(a1=2), down], [gang("j1", 1, 4)]))
+    told = why(made, "j1")
+    assert told.code is WaitReason.INSUFFICIENT_CAPACITY
+    assert told.message == "Waiting for capacity: 2 of 2 a100 free, this job needs 4; 1 node is down."
+
+
+def test_any_type_goes_where_the_largest_part_is_free() -> None:
+    made = plan(
+        snapshot(nodes(a1=8, h1=8), [gang("j1", slot_type=None)], [running("r", "a1", tenant="green")])
+    )
+    assert made.starts[0].placement.slot_type == "h200"
+
+
+def test_any_type_never_means_cpu() -> None:
+    told = why(plan(snapshot(nodes(c1=8), [gang("j1", slot_type=None)])), "j1")
+    assert told.code is WaitReason.NO_MATCHING_POOL
+    assert told.message == "This cluster has no GPU nodes; choose another type."
+
+
+def test_any_type_avoids_a_type_without_quota() -> None:
+    world = snapshot(nodes(a1=8, h1=8), [gang("j1", slot_type=None)])
+    shares = tuple(replace(share, limit=0) if share.slot_type == "a100" else share for share in world.shares)
+    assert plan(replace(world, shares=shares)).starts[0].placement.slot_type == "h200"
+
+
+# Order
+
+
+def test_a_higher_class_goes_first_whoever_came_first() -> None:
+    made = plan(
+        snapshot(nodes(a1=1), [gang("j1", tenant="green"), gang("j2", priority=Priority.HIGH)]),
+    )
+    assert started(made) == ["j2"]
+
+
+def test_inside_a_tenant_first_come_is_first_served() -> None:
+    made = plan(snapshot(nodes(a1=1), [gang("j2"), gang("j1")]))
+    assert started(made) == ["j1"]
+
+
+def test_the_tenant_that_uses_the_smaller_part_of_its_quota_goes_first() -> None:
+    made = plan(
+        snapshot(
+            nodes(a1=4),
+            [gang("j1"), gang("j2", tenant="green")],
+            [running("r1", "a1", slots=2), running("r2", "a1", tenant="green")],
+            limits={"red": 8, "green": 2},
+        )
+    )
+    assert started(made) == ["j1"]
+
+
+def test_a_flood_of_one_tenant_takes_turns_with_the_others() -> None:
+    flood = [gang(f"j{i}") for i in range(20)]
+    late = [gang(f"k{i}", tenant="green", queued_at=NOON) for i in range(4)]
+    made = plan(snapshot(nodes(a1=8), flood + late))
+    assert sum(job.startswith("k") for job in started(made)) == 4
+
+
+# Backfill and starvation
+
+HEAD = gang("j1", 2, 8)
+
+
+def _pool_with_a_waiting_head(*later, since_s: float, busy_until=None):
+    """Two nodes of 8; one slot of a1 is busy, so the 2 × 8 head cannot start."""
+    return snapshot(
+        nodes(a1=8, a2=8),
+        [HEAD, *later],
+        [running("r", "a1", tenant="green", ends_by=busy_until)],
+        head_since={"j1": NOON - timedelta(seconds=since_s)},
+    )
+
+
+def test_a_head_that_cannot_start_is_remembered_from_now_and_overtaken() -> None:
+    world = replace(_pool_with_a_waiting_head(gang("j2"), since_s=0), head_since={})
+    made = plan(world)
+    assert started(made) == ["j2"]
+    assert made.head_since == {"j1": NOON}
+
+
+def test_before_its_patience_is_over_a_head_is_overtaken() -> None:
+    assert started(plan(_pool_with_a_waiting_head(gang("j2"), since_s=299))) == ["j2"]
+
+
+def test_after_its_patience_is_over_nothing_takes_what_the_head_needs() -> None:
+    made = plan(_pool_with_a_waiting_head(gang("j2"), gang("j3", tenant="blue"), since_s=300))
+    assert started(made) == []
+    assert why(made, "j2").code is WaitReason.FAIR_SHARE
+    assert why(made, "j3").message == (
+        "Waiting its turn: 15 of 15 free a100 are kept for a larger job that has waited longest;"
+        " this job needs 1 a100."
+    )
+    assert why(made, "j1").code is WaitReason.INSUFFICIENT_CAPACITY
+
+
+def test_slots_that_the_head_does_not_need_are_used_meanwhile() -> None:
+    world = _pool_with_a_waiting_head(gang("j2", tenant="blue"), since_s=9000)
+    made = plan(replace(world, nodes=(*world.nodes, Node("a3", "a100", 4))))
+    assert where(made, "j2") == ("a3",)
+
+
+def test_a_job_that_ends_before_the_head_can_start_runs_on_its_slots() -> None:
+    ends = NOON + timedelta(seconds=600)
+    for limit, expected in ((600, ["j2"]), (601, [])):
+        short = gang("j2", tenant="blue", runs_at_most_s=limit)
+        assert started(plan(_pool_with_a_waiting_head(short, since_s=400, busy_until=ends))) == expected
+
+
+def test_kept_slots_are_of_the_nodes_that_lack_least() -> None:
+    world = snapshot(
+        nodes(a1=8, a2=8, a3=8),
+        [gang("j1", 1, 8), gang("j2", 1, 2, tenant="blue")],
+        [running("r1", "a1", slots=6), running("r2", "a2", slots=1), running("r3", "a3", slots=6)],
+        head_since={"j1": NOON - timedelta(hours=0.5)},
+    )
+    assert where(plan(world), "j2") == ("a1",)
+
+
+def test_a_head_waiting_for_quota_is_not_overtaken_for_ever_by_its_own_tenant() -> None:
+    world = snapshot(
+        nodes(a1=16),
+        [gang("j1", 1, 8), gang("j2"), gang("k1", tenant="green")],
+        [running("r", "a1", slots=4)],
+        limits={"red": 8},
+        head_since={"j1": NOON - timedelta(seconds=301)},
+    )
+    made = plan(world)
+    assert started(made) == ["k1"]
+    assert why(made, "j1").code is WaitReason.QUOTA_GPUS
+    assert why(made, "j2").code is WaitReason.FAIR_SHARE
+    assert why(made, "j2").numbers["checks"][5]["ok"] is False
+
+
+def test_a_head_that_waited_an_ageing_time_climbs_over_the_next_class() -> None:
+    urgent = gang("j2", 1, 8, tenant="green", priority=Priority.HIGH)
+    world = snapshot(nodes(a1=8), [gang("j1", 1, 8), urgent])
+    assert started(plan(world)) == ["j2"]
+    waited = {"j1": NOON - timedelta(seconds=3600)}
+    assert started(plan(replace(world, head_since=waited))) == ["j1"]
+
+
+def test_a_gang_that_needs_a_node_which_is_down_keeps_nothing() -> None:
+    down = Node("a2", "a100", 8, ready=False)
+    world = snapshot(
+        [*nodes(a1=8), down],
+        [HEAD, gang("j2")],
+        head_since={"j1": NOON - timedelta(hours=2)},
+        limits={"red": 100},
+    )
+    assert started(plan(world)) == ["j2"]
+
+
+# Reasons and their arithmetic
+
+
+def test_quota_in_use_is_told_with_the_arithmetic() -> None:
+    told = why(
+        plan(snapshot(nodes(a1=16), [gang("j1", 1, 4)], [running("r", "a1", slots=6)], limits={"red": 8})),
+        "j1",
+    )
+    assert told.code is WaitReason.QUOTA_GPUS
+    assert told.message == "Waiting for quota: 6 of 8 a100 in use, this job needs 4."
+    assert told.numbers | {"checks": None} == {
+        "slot_type": "a100",
+        "learners": 1,
+        "slots": 4,
+        "asked": 4,
+        "limit": 8,
+        "used": 6,
+        "free": 10,
+        "total": 16,
+        "kept": 0,
+        "largest_block": 10,
+        "largest_node": 16,
+        "learners_fitting": 2,
+        "nodes_down": 0,
+        "jobs_limit": None,
+        "jobs_used": 0,
+        "position": 1,
+        "cluster_position": 1,
+        "head_since": NOON.isoformat(),
+        "checks": None,
+    }
+    assert [(check["check"], check["ok"]) for check in told.numbers["checks"]] == [
+        ("pool", True),
+        ("max_quota", True),
+        ("tenant", True),
+        ("quota", False),
+        ("jobs", None),
+        ("fair_share", None),
+        ("capacity", None),
+        ("gang", None),
+    ]
+
+
+def test_a_fragmented_cluster_is_told_apart_from_a_full_one() -> None:
+    busy = [running("r1", "a1", slots=5), running("r2", "a2", slots=5), running("r3", "a3", slots=0)]
+    made = plan(snapshot(nodes(a1=8, a2=8, a3=8), [gang("j1", 2, 6)], busy))
+    told = why(made, "j1")
+    assert told.code is WaitReason.GANG_FRAGMENTED
+    assert told.message == (
+        "Waiting for 2 × 6 at the same time: 14 a100 are free, but only 1 of 2 learners fit on nodes."
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "message"),
+    [
+        (
+            gang("j1", slot_type="v100"),
+            WaitReason.NO_MATCHING_POOL,
+            "This cluster has no v100 nodes; choose another type.",
+        ),
+        (
+            gang("j1", 1, 9),
+            WaitReason.NO_MATCHING_POOL,
+            "No node is large enough: a learner needs 9 a100 on one node, the largest node has 8."
+            " Ask for at most 8 per learner.",
+        ),
+        (
+            gang("j1", 3, 8),
+            WaitReason.NO_MATCHING_POOL,
+            "The cluster is too small: 3 × 8 a100 do not fit even if nothing else runs. Ask for fewer learners.",
+        ),
+        (
+            gang("j1", 2, 8),
+            WaitReason.EXCEEDS_MAX_QUOTA,
+            "Larger than the tenant's quota: this job needs 16 a100, the quota is 12."
+            " Ask for fewer, or ask an administrator for more quota.",
+        ),
+    ],
+)
+def test_what_can_never_start_says_what_to_change(job, code, message) -> None:
+    told = why(plan(snapshot(nodes(a1=8, a2=8), [job], limits={"red": 12})), "j1")
+    assert (told.code, told.message) == (code, message)
+    assert "position" not in told.numbers
+
+
+def test_no_quota_row_means_no_quota() -> None:
+    told = why(plan(replace(snapshot(nodes(a1=8), [gang("j1")]), shares=())), "j1")
+    assert told.code is WaitReason.EXCEEDS_MAX_QUOTA
+    assert told.numbers["limit"] == 0
+
+
+def test_a_suspended_tenant_starts_nothing() -> None:
+    made = plan(snapshot(nodes(a1=8), [gang("j1")], tenants=(TenantState("red", suspended=True),)))
+    assert why(made, "j1").code is WaitReason.TENANT_SUSPENDED
+    assert made.head_since == {}
+
+
+def test_the_jobs_limit_counts_the_starts_of_this_very_plan() -> None:
+    made = plan(
+        snapshot(
+            nodes(a1=8),
+            [gang("j1"), gang("j2")],
+            tenants=(TenantState("red", jobs_limit=3, jobs_used=2),),
+        )
+    )
+    assert started(made) == ["j1"]
+    assert why(made, "j2").message == (
+        "Waiting for another job to end: the tenant runs 3 of 3 jobs it may run at once."
+    )
+
+
+def test_other_tenants_jobs_are_never_named() -> None:
+    made = plan(_pool_with_a_waiting_head(gang("j2", tenant="blue"), since_s=300))
+    told = why(made, "j2")
+    assert "j1" not in f"{told.message}{told.numbers}"
+    assert "green" not in f"{told.message}{told.numbers}"
