@@ -27,7 +27,9 @@ class User(AbstractUser):
     """Somebody who logs in, or a service account, which cannot. is_superuser marks a platform admin."""
 
     is_service_account = models.BooleanField(default=False)
-    last_tenant = models.ForeignKey("Tenant", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    last_tenant = models.ForeignKey(
+        "Tenant", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
     preferences: models.JSONField[Any, Any] = models.JSONField(default=dict, blank=True)
 
     @property
@@ -93,7 +95,9 @@ class QuotaChange(models.Model):
     old_limit = models.PositiveIntegerField()
     new_limit = models.PositiveIntegerField()
     reason = models.CharField(max_length=500)
-    actor = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
     change_set = models.UUIDField(db_index=True)
     at = models.DateTimeField(db_default=Now())
 

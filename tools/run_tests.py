@@ -1,7 +1,117 @@
-"""Run the suites in order; `make test` calls this."""
+"""Run the checks and the suites in order and close with one line of the sum. `make test` and .ci/run call this.
 
+everyday  every test without a long marker, on all cores
+long      adds the slow forms of the long suites (LUTHIER_LONG=1)
+Without an argument: checks, everyday, fault and browser. Anything else is handed to pytest.
+"""
+
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHECKS = (
+    ("format", [str(BIN / "ruff"), "format", "--check", "--quiet", "."]),
+    ("lint", [str(BIN / "ruff"), "check", "--quiet", "."]),
+    ("types", [str(BIN / "mypy")]),
+    ("floors", [str(BIN / "lint-imports"), "--no-logo"]),
+    ("scripts", [sys.executable, "tools/front_end.py", "types"]),
+)
+SERIAL = ("-n", "0", "-p", "no:randomly")
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    only_everyday = arguments[:1] == ["everyday"]
+    long = arguments[:1] == ["long"]
+    extra = arguments[1:] if only_everyday or long else arguments
+    started = time.monotonic()
+    failed = [] if only_everyday else run_checks()
+    with tempfile.TemporaryDirectory() as folder:
+        reports = Path(folder)
+        cores = str(min(os.cpu_count() or 1, 4))
+        failed += suite("everyday", ["-n", cores, *extra], reports)
+        if not only_everyday:
+            env = {"LUTHIER_LONG": "1"} if long else {}
+            failed += suite("fault", [*SERIAL, "-m", "fault", *extra], reports, env)
+            failed += browser_suite(extra, reports, env)
+        print(closing_line(reports, time.monotonic() - started), flush=True)
+    if failed:
+        print(f"Failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def run_checks() -> list[str]:
+    """Everything that needs no running server; all of them, so that one run tells all."""
+    failed = []
+    for name, command in CHECKS:
+        print(f"Checking {name} ...", flush=True)
+        if subprocess.call(command, cwd=ROOT) != 0:
+            failed.append(name)
+    return failed
+
+
+def suite(name: str, arguments: list[str], reports: Path, env: dict[str, str] | None = None) -> list[str]:
+    """One pytest run. Code 5 (nothing collected) is no failure: a selection may leave a suite empty."""
+    print(f"\nSuite: {name}", flush=True)
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={reports / name}.xml", *arguments]
+    code = subprocess.call(command, cwd=ROOT, env={**os.environ, **(env or {})})
+    return [] if code in (0, 5) else [name]
+
+
+def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[str]:
+    browser = find_browser() or install_browser()
+    if not browser:
+        print(
+            "\nSuite: browser, not run: no Chromium here. Install it, or name one with CHROMIUM=...",
+            flush=True,
+        )
+        return []
+    return suite("browser", [*SERIAL, "-m", "browser", *extra], reports, {**env, "CHROMIUM": browser})
+
+
+def find_browser() -> str | None:
+    named = os.environ.get("CHROMIUM")
+    if named and not Path(named).exists():
+        sys.exit(f"CHROMIUM names no file: {named}")
+    return named or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def install_browser() -> str | None:
+    """Debian's Chromium, where we may install it."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    print("\nInstalling Chromium ...", flush=True)
+    quiet = {"env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, "stdout": subprocess.DEVNULL}
+    subprocess.call(["apt-get", "update", "-qq"], **quiet)
+    subprocess.call(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"], **quiet)
+    return find_browser()
+
+
+def closing_line(reports: Path, seconds: float) -> str:
+    """pytest's own closing line, for the sum of all suites."""
+    total = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for report in reports.glob("*.xml"):
+        for run in ElementTree.parse(report).getroot().iter("testsuite"):
+            for key in total:
+                total[key] += int(run.get(key, 0))
+    passed = total["tests"] - total["failures"] - total["errors"] - total["skipped"]
+    counts = {
+        "failed": total["failures"],
+        "passed": passed,
+        "skipped": total["skipped"],
+        "errors": total["errors"],
+    }
+    words = ", ".join(f"{number} {word}" for word, number in counts.items() if number) or "no tests ran"
+    return f"\n{f' {words} in {seconds:.2f}s ':=^100}"
+
 
 if __name__ == "__main__":
-    sys.exit(subprocess.call([sys.executable, "-m", "pytest", "-n", "2", *sys.argv[1:]]))
+    sys.exit(main())

@@ -125,13 +125,17 @@ def _web(port: int, env: dict[str, str]) -> Service:
     )
 
 
-def _nodes(where: Layout, nodes: str, env: dict[str, str]) -> Service:
-    module = "gpu_scheduler.clusters.local"
+def node_command(where: Layout, nodes: str) -> list[str]:
+    """The local cluster's node daemon; it finds the agent and the runtimes from the project's folder."""
     options = ["--data", str(where.data), "--socket", str(where.node_socket), "--nodes", nodes]
+    return [sys.executable, "-m", "gpu_scheduler.clusters.local", *options]
+
+
+def _nodes(where: Layout, nodes: str, env: dict[str, str]) -> Service:
     return Service(
         name="nodes",
         title="Node daemon",
-        command=[sys.executable, "-m", module, *options],
+        command=node_command(where, nodes),
         ready=readiness.node_daemon_answers(where.node_socket),
         env=env,
         stop_signal=SIGTERM,

@@ -1,0 +1,31 @@
+# One image for every service of docker-compose.yml. Built from the same locks as `make env`.
+FROM python:3.12-slim-bookworm AS build
+WORKDIR /luthier
+COPY requirements requirements
+COPY tools tools
+RUN python tools/environment.py runtime build
+COPY package.json package-lock.json tsconfig.json ./
+COPY static static
+RUN .venv/bin/python tools/front_end.py
+RUN rm -rf node_modules && python tools/environment.py runtime
+
+FROM python:3.12-slim-bookworm
+RUN useradd --create-home --uid 10001 luthier \
+    && install -d -o luthier -g luthier -m 0700 /data /run/luthier
+WORKDIR /luthier
+COPY manage.py pyproject.toml LICENSE ./
+COPY --from=build /luthier/.venv .venv
+COPY --from=build /luthier/static static
+COPY templates templates
+COPY tenants tenants
+COPY jobs jobs
+COPY gpu_scheduler gpu_scheduler
+COPY learner_agent learner_agent
+COPY portal portal
+COPY examples examples
+ENV PATH=/luthier/.venv/bin:$PATH PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=2 \
+    LUTHIER_DATA=/data XDG_RUNTIME_DIR=/run/luthier
+RUN python -m compileall -q manage.py tenants jobs gpu_scheduler learner_agent portal
+USER luthier
+EXPOSE 8000
+CMD ["uvicorn", "portal.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--no-access-log", "--no-server-header", "--ws-max-size", "1048576", "--ws-per-message-deflate", "false", "--lifespan", "off"]

@@ -1,0 +1,31 @@
+"""`manage.py nodes`: the local cluster's node daemon with this installation's settings, in the foreground.
+
+`manage.py up` starts the daemon itself; this is for those who run each service on its own.
+"""
+
+import os
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from portal.settings.embedded import layout
+from portal.supervisor.errors import CannotStart
+from portal.supervisor.folders import make_folders
+from portal.supervisor.plan import node_command
+
+
+class Command(BaseCommand):
+    help = "Run the local cluster's node daemon in the foreground."
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        where = layout(settings.LUTHIER_DATA)
+        try:
+            make_folders(where)
+        except CannotStart as error:
+            raise CommandError(str(error)) from error
+        sys.stdout.flush()
+        command = node_command(where, settings.LOCAL_NODES)
+        os.execv(command[0], command)  # noqa: S606 (takes this process's place, so that signals reach the daemon)

@@ -1,0 +1,102 @@
+"""docker-compose.yml and the Dockerfile, read as data: no engine is needed to see that what they name exists."""
+
+import re
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.core.management import get_commands
+
+from portal.settings.env import Environment
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = [name for name, service in SERVICES.items() if service.get("image") == "luthier"]
+DOCKERFILE = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+OTHER_VARIABLES = {"PATH", "PYTHONUNBUFFERED", "MALLOC_ARENA_MAX", "XDG_RUNTIME_DIR"}
+
+
+def known_command(command: list[str]) -> bool:
+    """Whether the first words of a command name something that the environment or manage.py really has."""
+    program, *arguments = command
+    if program == "python" and arguments[0] == "manage.py":
+        return arguments[1] in get_commands()
+    if program == "python" and arguments[0] == "-m":
+        return find_spec(arguments[1]) is not None
+    if program == "python" and arguments[0].endswith(".py"):
+        return (ROOT / arguments[0]).exists()
+    return program == "python" or (Path(sys.prefix) / "bin" / program).exists()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_of_compose_exists(name: str) -> None:
+    command = SERVICES[name].get("command")
+    assert command is None or known_command(command), command
+
+
+def test_the_same_services_are_there_as_manage_up_starts() -> None:
+    assert {"db", "broker", "prepare", "web", "nodes", "worker"} == set(SERVICES)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_variable_is_one_we_read(name: str) -> None:
+    known = {field.upper() for field in Environment.model_fields}
+    assert set(SERVICES[name]["environment"]) <= known
+
+
+def test_every_volume_and_dependency_is_declared() -> None:
+    for service in SERVICES.values():
+        named = {volume.split(":")[0] for volume in service.get("volumes", [])}
+        assert named <= set(COMPOSE["volumes"])
+        assert set(service.get("depends_on", {})) <= set(SERVICES)
+
+
+def test_web_is_published_on_loopback_only() -> None:
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES["web"]["ports"])
+
+
+def test_the_image_copies_only_what_exists() -> None:
+    made_by_the_build = {".venv"}
+    for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE):
+        *sources, _ = [word for word in shlex.split(line) if not word.startswith("--")]
+        for source in sources:
+            relative = source.removeprefix("/luthier/")
+            assert relative in made_by_the_build or (ROOT / relative).exists(), line
+
+
+def test_every_command_of_the_image_exists() -> None:
+    command = yaml.safe_load(re.findall(r"^CMD (.+)$", DOCKERFILE, re.MULTILINE)[-1])
+    assert known_command(command)
+    for run in re.findall(r"^RUN (.+)$", DOCKERFILE, re.MULTILINE):
+        for part in run.split("&&"):
+            words = shlex.split(part.strip())
+            if Path(words[0]).name == "python":
+                assert known_command(["python", *words[1:]]), part
+
+
+def test_the_image_sets_only_variables_we_read() -> None:
+    known = {field.upper() for field in Environment.model_fields} | OTHER_VARIABLES
+    for line in re.findall(r"^ENV (.+)$", DOCKERFILE, re.MULTILINE):
+        assert {word.split("=")[0] for word in shlex.split(line)} <= known
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    assert re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE) == ["luthier"]
+
+
+def test_the_web_server_is_started_as_up_starts_it() -> None:
+    """Limits that protect the server must not be forgotten in one of the two places."""
+    from portal.settings.embedded import layout
+    from portal.supervisor.plan import Options, make_plan
+
+    plan = make_plan(Options(), Environment(), port=8000)
+    ours = plan.web[0].command[3:]
+    image = yaml.safe_load(re.findall(r"^CMD (.+)$", DOCKERFILE, re.MULTILINE)[-1])
+    assert plan.layout == layout(Environment().luthier_data)
+    for option in ("--ws-max-size", "--ws-per-message-deflate", "--lifespan"):
+        assert ours[ours.index(option) + 1] == image[image.index(option) + 1]

@@ -1,0 +1,217 @@
+"""One supervised process, with toy programs in the place of servers: ready, restart, stop, leftovers."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from portal.supervisor.children import dies_with_parent, kill_tree
+from portal.supervisor.errors import CannotStart
+from portal.supervisor.leftovers import Register, end_leftovers, remove_stale_postmaster_pid
+from portal.supervisor.lock import DataLock
+from portal.supervisor.process import Supervised
+from portal.supervisor.report import Report
+from portal.supervisor.service import Service, backoff_s
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(600)",
+]
+Start = Callable[[Service], Supervised]
+
+
+async def always() -> bool:
+    return True
+
+
+async def never() -> bool:
+    return False
+
+
+@pytest.fixture
+async def supervise(tmp_path: Path) -> AsyncIterator[Start]:
+    """Builds supervised services and ends in any case what they started."""
+    made: list[Supervised] = []
+
+    def build(service: Service) -> Supervised:
+        made.append(Supervised(service, logs=tmp_path, register=Register(tmp_path), report=Report()))
+        return made[-1]
+
+    yield build
+    for supervised in made:
+        if supervised.pid:
+            kill_tree(supervised.pid)
+        await supervised.stop()
+
+
+def toy(command: list[str] = SLEEPER, **changes: object) -> Service:
+    return replace(Service(name="toy", title="Toy", command=command, ready=always), **changes)  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], object], within_s: float = 10) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.02)
+
+
+async def test_a_killed_service_is_started_again(supervise: Start) -> None:
+    toy_service = supervise(toy())
+    await toy_service.start()
+    first = toy_service.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: toy_service.pid not in (None, first))
+
+
+async def test_a_service_that_dies_at_once_cannot_start_and_its_log_is_shown(supervise: Start) -> None:
+    broken = toy([sys.executable, "-c", "raise SystemExit('no such folder: /x')"], ready=never)
+    with pytest.raises(CannotStart, match=r"(?s)Toy ended with code 1.*no such folder: /x"):
+        await supervise(broken).start()
+
+
+async def test_a_service_that_never_answers_cannot_start_and_is_gone(supervise: Start) -> None:
+    silent = supervise(toy(ready=never, start_s=0.3))
+    with pytest.raises(CannotStart, match="was not ready after"):
+        await silent.start()
+    assert silent.pid is None
+
+
+async def test_a_stopped_service_is_not_started_again(supervise: Start) -> None:
+    toy_service = supervise(toy())
+    await toy_service.start()
+    pid = toy_service.pid
+    assert pid is not None
+    await toy_service.stop()
+    assert not psutil.pid_exists(pid)
+    await asyncio.sleep(0.3)
+    assert toy_service.pid is None
+
+
+async def test_a_service_that_ignores_its_signal_is_killed(supervise: Start) -> None:
+    stubborn = supervise(toy(STUBBORN, stop_s=0.5))
+    await stubborn.start()
+    await stubborn.stop()
+    assert stubborn.pid is None
+
+
+async def test_a_second_wish_to_stop_kills_the_whole_tree(supervise: Start) -> None:
+    parent = "import subprocess, sys, time, signal; signal.signal(15, signal.SIG_IGN); "
+    parent += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
+    family = supervise(toy([sys.executable, "-c", parent], stop_s=60))
+    await family.start()
+    assert family.pid is not None
+    process = psutil.Process(family.pid)
+    await until(process.children)
+    members = [process, *process.children(recursive=True)]
+    patient = asyncio.create_task(family.stop())
+    await until(lambda: family.stopping)
+    await family.stop()
+    await patient
+    assert not psutil.wait_procs(members, timeout=5)[1]
+
+
+async def test_pids_are_written_for_people_and_tests(supervise: Start, tmp_path: Path) -> None:
+    toy_service = supervise(toy())
+    await toy_service.start()
+    assert json.loads((tmp_path / "children.json").read_text()) == {"toy": toy_service.pid, "up": os.getpid()}
+
+
+def test_what_an_earlier_start_left_is_ended(tmp_path: Path) -> None:
+    process = subprocess.Popen(SLEEPER)
+    Register(tmp_path).note("toy", process.pid, signal.SIGTERM)
+    end_leftovers(tmp_path, Report())
+    assert process.wait(5) is not None  # the code itself was taken by the one who waited first
+    assert not (tmp_path / "processes.json").exists()
+
+
+def test_a_stranger_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
+    process = subprocess.Popen(SLEEPER)
+    Register(tmp_path).note("toy", process.pid, signal.SIGTERM)
+    noted = json.loads((tmp_path / "processes.json").read_text())
+    noted[0]["born"] -= 1000
+    (tmp_path / "processes.json").write_text(json.dumps(noted))
+    end_leftovers(tmp_path, Report())
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+
+
+def test_a_register_that_a_crash_cut_off_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "processes.json").write_text('[{"name": "toy", "pi')
+    end_leftovers(tmp_path, Report())
+
+
+def test_postgresqls_lock_of_a_dead_server_is_removed(tmp_path: Path) -> None:
+    lock = tmp_path / "postmaster.pid"
+    lock.write_text(f"{os.getpid()}\n{tmp_path}\n")  # a pid that lives, but is no PostgreSQL on this folder
+    remove_stale_postmaster_pid(tmp_path)
+    assert not lock.exists()
+
+
+def test_the_kernel_ends_a_child_when_its_parent_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    parent = (
+        "import subprocess, sys, time, pathlib; from portal.supervisor.children import dies_with_parent; "
+        f"child = subprocess.Popen(dies_with_parent({SLEEPER!r})); "
+        f"pathlib.Path({str(note)!r}).write_text(str(child.pid)); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    deadline = time.monotonic() + 10
+    while not (note.exists() and note.read_text() and is_sleeping(int(note.read_text()))):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child = psutil.Process(int(note.read_text()))
+    process.kill()
+    process.wait()
+    child.wait(5)
+
+
+def is_sleeping(pid: int) -> bool:
+    """Whether setpriv has already made way for the program."""
+    try:
+        return psutil.Process(pid).name().startswith("python")
+    except psutil.Error:
+        return False
+
+
+def test_the_wish_to_die_with_the_parent_comes_after_a_change_of_user() -> None:
+    command = dies_with_parent(["unshare", "--user", "--", "postgres", "-D", "x"])
+    assert command == [
+        "unshare",
+        "--user",
+        "--",
+        "setpriv",
+        "--pdeathsig",
+        "INT",
+        "--",
+        "postgres",
+        "-D",
+        "x",
+    ]
+
+
+def test_only_one_supervisor_may_have_a_data_folder(tmp_path: Path) -> None:
+    first = DataLock(tmp_path / "up.lock")
+    first.take()
+    first.describe("process 7, http://127.0.0.1:8000")
+    with pytest.raises(CannotStart, match=r"already runs.*process 7, http://127.0.0.1:8000"):
+        DataLock(tmp_path / "up.lock").take()
+
+
+def test_back_off_grows_and_is_bounded() -> None:
+    waits = [backoff_s(failures) for failures in range(20)]
+    assert waits == sorted(waits)
+    assert waits[0] == 0.2
+    assert waits[-1] == 30
