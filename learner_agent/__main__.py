@@ -1,0 +1,39 @@
+"""``python -m learner_agent launcher|shipper``, or ``python <path>/learner_agent launcher [-- argv …]``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __package__ in (None, ""):
+    # Run as a directory: Python put the package itself on the path, where settings.py would shadow others' modules.
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    sys.path.insert(0, os.path.dirname(here))
+
+USAGE = "usage: learner_agent launcher [-- argv …] | learner_agent shipper"
+EX_CONFIG = 78
+
+
+def main(arguments: list[str]) -> int:
+    from learner_agent.settings import BadSettings
+
+    try:
+        if arguments[:1] == ["launcher"]:
+            # Only the half that is asked for: the other one's libraries may be absent here.
+            from learner_agent.launcher import main as launcher_main
+
+            return launcher_main(arguments[2:] if arguments[1:2] == ["--"] else arguments[1:])
+        if arguments == ["shipper"]:
+            from learner_agent.shipper import main as shipper_main
+
+            return shipper_main()
+    except BadSettings as error:
+        sys.stderr.write("learner_agent: cannot start\n%s\n" % error)
+        return EX_CONFIG
+    sys.stderr.write(USAGE + "\n")
+    return 64
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,391 @@
+"""Runs the user's program: one pipe for stdout and stderr, its exit code, and the way out when it must stop.
+
+It waits for the shipper's ``ready``, starts the program in a session of its own, writes what it prints to the
+spool byte for byte, and passes a halt on: a program that imported ``learner_agent.training`` sees the flag first,
+gets SIGTERM after the grace and SIGKILL after as much again; any other gets SIGTERM at once and SIGKILL after the
+grace. SIGTERM to the launcher is the same wish by another road; a second one changes nothing. If the launcher
+dies, the kernel kills the program. One thread, standard library only, Python 3.8 or newer; holds no secret.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+from learner_agent.settings import LauncherSettings, launcher_settings
+from learner_agent.spool import LogWriter, Spool, now_ms
+
+READ_BYTES = 64 * 1024
+PIPE_BYTES = 1024 * 1024
+LOOK_S = 0.2
+"""How often the launcher looks for a wish to halt."""
+NAP_S = 0.005
+"""While small reads follow each other faster than this, they are gathered: a chatty program costs no CPU."""
+ORPHANS_S = 0.5
+"""How long a finished program's leftover children may keep the pipe open and silent."""
+EXIT_NOT_STARTED = 128 + signal.SIGTERM
+EXIT_NOT_FOUND = 127
+EXIT_LOST = 128 + signal.SIGKILL
+
+_F_SETPIPE_SZ = 1031
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass
+class Halting:
+    """A wish that is being carried out. Times are monotonic; aware: the program looks for the flag itself."""
+
+    gen: int
+    intent: str
+    aware: bool
+    term_at: float
+    kill_at: float
+    termed: bool = False
+    killed: bool = False
+
+
+class Launcher:
+    """One run of one program."""
+
+    def __init__(self, settings: LauncherSettings, argv: List[str], env: Mapping[str, str]) -> None:
+        self.settings = settings
+        self.argv = argv
+        self.env = dict(env)
+        self.spool = Spool(settings.state_dir)
+        self.asked_by_signal = False
+        self.halting: Optional[Halting] = None
+        self.status: Optional[int] = None
+        self.pid = 0
+
+    def run(self) -> int:
+        """Run to the program's end and return its exit code (128 + signal if a signal ended it)."""
+        self.spool.create()
+        ended = self.spool.read("exit")
+        if ended is not None:  # started again after the end: the answer stands
+            return int(ended.get("code", EXIT_LOST))
+        lock = self.spool.hold_lock()
+        if lock is None:
+            sys.stderr.write("learner_agent: another launcher runs in %s\n" % self.settings.state_dir)
+            return 75
+        self.log = LogWriter(self.spool, cap=self.settings.spool_bytes)
+        try:
+            if self.spool.segments() or self.spool.has("phase"):
+                return self._end(EXIT_LOST, lost=True)  # a launcher before us died, and its program with it
+            return self._run_new()
+        finally:
+            os.close(lock)
+
+    def _run_new(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note_signal)
+        for folder in (
+            self.settings.model_dir,
+            self.settings.checkpoint_dir,
+            self.settings.result_dir,
+            self.settings.log_dir,
+        ):
+            folder.mkdir(parents=True, exist_ok=True)
+        ready = self._wait_until_ready()
+        if ready is None:
+            return self._end(EXIT_NOT_STARTED)
+        read_end, write_end = os.pipe()
+        _widen(read_end)
+        try:
+            self._start(ready, write_end)
+        except OSError as error:
+            os.close(write_end)
+            self.log.write(("learner_agent: cannot start the program: %s\n" % error).encode(), now_ms())
+            return self._end(EXIT_NOT_FOUND)
+        os.close(write_end)
+        self.spool.set_phase("PROCESSING")
+        self.spool.ring()
+        try:
+            self._watch(read_end)
+        finally:
+            os.close(read_end)
+        return self._end(_code(self.status))
+
+    def _note_signal(self, number: int, frame: Any) -> None:
+        self.asked_by_signal = True
+
+    def _wait_until_ready(self) -> Optional[Dict[str, Any]]:
+        """Wait for the shipper: what to run with; None if it must not start at all."""
+        began = time.monotonic()
+        while True:
+            ready = self.spool.read("ready")
+            if self.asked_by_signal or self.spool.has("halt"):
+                self._look_for_wish()
+                return None
+            if ready is not None:
+                return ready
+            refused = self.spool.read("refused")
+            if refused is not None:
+                self.log.write(("luthier: %s\n" % refused.get("message", "")).encode(), now_ms())
+                return None
+            time.sleep(0.01 if time.monotonic() - began < 10 else 0.1)
+
+    def _start(self, ready: Mapping[str, Any], output: int) -> None:
+        env = self._program_env(ready)
+        command = self.argv or ["/bin/sh", "-c", self.settings.command]
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        program = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=str(self.settings.model_dir),
+            env=env,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        self.pid = program.pid
+        program.returncode = 0  # we reap by ourselves, together with orphans
+
+    def _program_env(self, ready: Mapping[str, Any]) -> Dict[str, str]:
+        env = {name: value for name, value in self.env.items() if name != "LUTHIER_SECRET"}
+        env.update({str(name): str(value) for name, value in (ready.get("env") or {}).items()})
+        if ready.get("resume_from"):
+            env["RESUME_FROM"] = str(ready["resume_from"])
+        env["TRAINING_COMMAND"] = self.settings.command or " ".join(shlex.quote(word) for word in self.argv)
+        paths = [str(self._importable()), env.get("PYTHONPATH", "")]
+        env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        # Python buffers a pipe by the block: nothing would be seen for minutes.
+        env.setdefault("PYTHONUNBUFFERED", "1")
+        for name, folder in (
+            ("CHECKPOINT_DIR", self.settings.checkpoint_dir),
+            ("RESULT_DIR", self.settings.result_dir),
+            ("LOG_DIR", self.settings.log_dir),
+        ):
+            env[name] = str(folder)
+        return env
+
+    def _importable(self) -> Path:
+        """A directory that holds this package and nothing else, so that no other module of ours shadows theirs."""
+        place = self.settings.state_dir / "python"
+        place.mkdir(exist_ok=True)
+        link = place / "learner_agent"
+        if not link.exists():
+            link.symlink_to(Path(__file__).resolve().parent)
+        return place
+
+    # --- while it runs
+
+    def _watch(self, pipe: int) -> None:
+        """Copy the pipe to the spool, pass wishes on and reap, until the program has ended and the pipe is dry."""
+        os.set_blocking(pipe, False)
+        woken, wake = os.pipe()
+        for end in (woken, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            selector.register(woken, selectors.EVENT_READ)
+            try:
+                self._loop(selector, pipe, woken)
+            finally:
+                signal.set_wakeup_fd(-1)
+                os.close(woken)
+                os.close(wake)
+
+    def _loop(self, selector: selectors.BaseSelector, pipe: int, woken: int) -> None:
+        look_at, last_read, quiet_since = 0.0, 0.0, 0.0
+        while True:
+            ready = {key.fd for key, _ in selector.select(LOOK_S)}
+            now = time.monotonic()
+            if woken in ready:
+                _drain(woken)
+            if pipe in ready:
+                if now - last_read < NAP_S and self.status is None:
+                    time.sleep(NAP_S)
+                big, at_end = self._copy(pipe)
+                last_read = 0.0 if big else time.monotonic()
+                quiet_since = now
+                if at_end:
+                    selector.unregister(pipe)
+                    pipe = -1
+            self._reap()
+            if self.status is not None:
+                if pipe < 0:
+                    self._kill_group(signal.SIGKILL)
+                    return
+                if now - quiet_since > ORPHANS_S / 2:
+                    self._kill_group(signal.SIGKILL)
+                    _kill_children()
+                if now - quiet_since > ORPHANS_S:
+                    return
+            if now >= look_at or woken in ready:
+                look_at = now + LOOK_S
+                self._look_for_wish()
+                self._press(now)
+
+    def _copy(self, pipe: int) -> "tuple[bool, bool]":
+        """Move what is in the pipe to the spool: was it much, and is this the end?"""
+        big = False
+        for _ in range(16):  # then look around: a program that never stops printing must still hear a halt
+            try:
+                data = os.read(pipe, READ_BYTES)
+            except BlockingIOError:
+                break
+            if not data:
+                return big, True
+            self.log.write(data, now_ms())
+            if len(data) < READ_BYTES // 2:
+                break
+            big = True
+        self.spool.ring()
+        return big, False
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid:
+                self.status = status
+                self.spool.set_phase("EXITED")
+
+    def _look_for_wish(self) -> None:
+        """Take up a new or a harder wish; a softer or repeated one changes nothing."""
+        if self.status is not None:
+            return
+        wish = self.spool.read("halt")
+        if wish is None and self.asked_by_signal:
+            wish = {"intent": "HALT", "gen": 0, "grace_s": self.settings.grace_s}
+            self.spool.write("halt", wish)
+        if wish is None:
+            return
+        gen, intent = int(wish.get("gen", 0)), str(wish.get("intent", "HALT"))
+        grace_s = float(wish.get("grace_s", self.settings.grace_s))
+        if self.halting is not None and (intent == self.halting.intent or intent != "CANCEL"):
+            if gen > self.halting.gen:
+                self.halting.gen = gen
+                self._tell_seen()
+            return
+        now = time.monotonic()
+        aware = intent != "CANCEL" and self.spool.has("imported")
+        first_s = grace_s if aware else 0.0
+        fresh = Halting(gen, intent, aware, now + first_s, now + first_s + grace_s)
+        if self.halting is not None:
+            fresh.termed = self.halting.termed
+            fresh.kill_at = min(fresh.kill_at, self.halting.kill_at)
+        self.halting = fresh
+        self._tell_seen()
+
+    def _tell_seen(self) -> None:
+        assert self.halting is not None
+        self.spool.write(
+            "halt_seen", {"gen": self.halting.gen, "aware": self.halting.aware, "at_ms": now_ms()}
+        )
+        self.spool.ring()
+
+    def _press(self, now: float) -> None:
+        halting = self.halting
+        if halting is None or self.status is not None:
+            return
+        if now >= halting.term_at and not halting.termed:
+            halting.termed = True
+            self._kill_group(signal.SIGTERM)
+        if now >= halting.kill_at and not halting.killed:
+            halting.killed = True
+            self._kill_group(signal.SIGKILL)
+            _kill_children()
+
+    def _kill_group(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # nobody of the group is left, or what is left became another user
+
+    def _end(self, code: int, *, lost: bool = False) -> int:
+        """Write down how it ended, as the last thing, and return the exit code."""
+        self.log.close()
+        ending = {
+            "code": code,
+            "signal": os.WTERMSIG(self.status) if self.status and os.WIFSIGNALED(self.status) else None,
+            "started": self.status is not None or lost,
+            "halted": self._was_halted(),
+            "finished": self.spool.has("finished"),
+            "size": None if lost else self.log.size,
+            "lines": self.log.lines,
+            "crc": None if lost else self.log.crc,
+            "at_ms": now_ms(),
+        }
+        self.spool.write("exit", ending)
+        self.spool.set_phase("EXITED")
+        self.spool.ring()
+        return code
+
+    def _was_halted(self) -> bool:
+        """Say whether a halt had reached the program: it asked and was told, or was signalled, or never began."""
+        told = self.spool.has("halt_noticed")
+        return told or (self.halting is not None and (self.halting.termed or self.status is None))
+
+
+def _code(status: Optional[int]) -> int:
+    if status is None:
+        return EXIT_LOST
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _prctl(option: int, value: int) -> None:
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass  # not Linux: leftovers are then found by whoever started us
+
+
+def _widen(pipe: int) -> None:
+    """Ask for a large pipe, so that a burst never waits for us."""
+    try:
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:
+        pass  # above the machine's limit for one user: the usual 64 KiB then
+
+
+def _drain(pipe: int) -> None:
+    try:
+        while os.read(pipe, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def _kill_children() -> None:
+    """Kill what left the program's session and fell to us, its subreaper."""
+    try:
+        with open("/proc/self/task/%d/children" % os.getpid()) as listing:
+            pids = [int(word) for word in listing.read().split()]
+    except (OSError, ValueError):
+        return
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def main(argv: List[str]) -> int:
+    """Entry point: settings from the environment, the program from argv or TRAINING_COMMAND."""
+    return Launcher(launcher_settings(os.environ, needs_command=not argv), argv, os.environ).run()

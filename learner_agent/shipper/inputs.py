@@ -1,0 +1,199 @@
+"""What a program needs before it can start: its code, its data, and the checkpoint to go on from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from learner_agent.settings import ShipperSettings
+from learner_agent.shipper.http import PIECE_BYTES, Client
+
+MAX_CODE_BYTES = 1024**3
+MAX_CODE_FILES = 20_000
+
+
+class InputError(Exception):
+    """The program cannot start with what it was given; code is one of the job's reasons for failing."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CorruptCheckpoint(Exception):
+    """The restored bytes are not those that were saved."""
+
+
+async def fetch_code(client: Client, settings: ShipperSettings, code: Mapping[str, Any] | None) -> None:
+    """Put the job's code into MODEL_DIR. A job without code (an image has its own) gets an empty directory."""
+    settings.model_dir.mkdir(parents=True, exist_ok=True)
+    if code is None:
+        return
+    archive = settings.state_dir / "shipper" / "code.archive"
+    await download(client, str(code["url"]), archive, size=int(code["size"]), sha256=str(code["sha256"]))
+    try:
+        unpack(archive, settings.model_dir)
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+async def download(client: Client, path: str, target: Path, *, size: int, sha256: str) -> None:
+    """Fetch a file in pieces, going on where an earlier try stopped. Raises CorruptCheckpoint if its hash differs."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    have = part.stat().st_size if part.exists() else 0
+    with part.open("ab") as sink:
+        while have < size:
+            piece = await client.piece(path, have, min(PIECE_BYTES, size - have))
+            sink.write(piece)
+            have += len(piece)
+    if sha256_of(part) != sha256:
+        part.unlink()
+        raise CorruptCheckpoint(f"{target.name}: {size} bytes came, but not those that were saved")
+    os.replace(part, target)
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        while block := source.read(1024 * 1024):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack a zip or tar archive: plain files and directories only, all of them below target.
+
+    Raises InputError naming the member that is anything else.
+    """
+    try:
+        with archive.open("rb") as source:
+            magic = source.read(4)
+        if magic.startswith(b"PK"):
+            with zipfile.ZipFile(archive) as packed:
+                _write_members(_zip_members(packed), target)
+        else:
+            with tarfile.open(archive) as rolled:
+                _write_members(_tar_members(rolled), target)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError) as error:
+        raise InputError("data_error", f"The code archive cannot be read: {error}") from error
+
+
+def _zip_members(packed: zipfile.ZipFile) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
+    for member in packed.infolist():
+        mode = member.external_attr >> 16
+        if mode and (mode & 0o170000) not in (0, 0o100000, 0o040000):
+            raise InputError(
+                "data_error", f"The code archive holds {member.filename[:200]!r}, which is no file"
+            )
+        stream = None if member.is_dir() else packed.open(member)
+        yield member.filename, member.file_size, mode & 0o777, stream
+
+
+def _tar_members(rolled: tarfile.TarFile) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
+    for member in rolled:
+        if not (member.isreg() or member.isdir()):
+            raise InputError("data_error", f"The code archive holds {member.name[:200]!r}, which is no file")
+        yield (
+            member.name,
+            member.size,
+            member.mode & 0o777,
+            None if member.isdir() else rolled.extractfile(member),
+        )
+
+
+def _write_members(members: Iterator[tuple[str, int, int, IO[bytes] | None]], target: Path) -> None:
+    total = 0
+    for count, (name, size, mode, stream) in enumerate(members):
+        total += size
+        if count >= MAX_CODE_FILES or total > MAX_CODE_BYTES:
+            raise InputError("data_error", f"The code archive is larger than {MAX_CODE_FILES} files or 1 GiB")
+        place = _below(target, name)
+        if stream is None:
+            place.mkdir(parents=True, exist_ok=True)
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with stream, place.open("wb") as sink:
+            _copy(stream, sink, size)
+        place.chmod(0o644 | (mode & 0o111))
+
+
+def _copy(stream: IO[bytes], sink: IO[bytes], size: int) -> None:
+    """Copy at most as much as the archive's index announced, so that a bomb stays as small as it claims."""
+    while size > 0:
+        block = stream.read(min(1024 * 1024, size))
+        if not block:
+            return
+        sink.write(block)
+        size -= len(block)
+
+
+def _below(root: Path, name: str) -> Path:
+    steps = [step for step in name.replace("\\", "/").split("/") if step not in ("", ".")]
+    if name.startswith(("/", "\\")) or ".." in steps or (not steps and name.strip("./")):
+        raise InputError("data_error", f"The code archive holds {name[:200]!r}, which lies outside of it")
+    place = root.joinpath(*steps)
+    for parent in [*place.parents][: len(steps)]:
+        if parent != root and parent.is_symlink():
+            raise InputError("data_error", f"The code archive writes through the link {parent.name!r}")
+    return place
+
+
+def link_data(settings: ShipperSettings, mounts: list[Mapping[str, str]]) -> None:
+    """Show each data set as $DATA_DIR/<name>: a link to <path> below the installation's data root.
+
+    Raises InputError (data_error) naming the data set and what is wrong with it.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    for mount in mounts:
+        name, path = str(mount.get("name", "")), str(mount.get("path", ""))
+        if settings.data_root is None:
+            raise InputError("data_error", f"data {name!r}: this installation has no data root")
+        root = settings.data_root.resolve()
+        source = (root / path.lstrip("/")).resolve()
+        if source != root and root not in source.parents:
+            raise InputError(
+                "data_error", f"data {name!r}: {path!r} leads out of the installation's data root"
+            )
+        if not source.exists():
+            raise InputError("data_error", f"data {name!r}: {path!r} does not exist below the data root")
+        link = _below(settings.data_dir, name)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.is_symlink():
+            link.unlink()
+        if not link.exists():
+            link.symlink_to(source)
+
+
+async def restore(client: Client, settings: ShipperSettings, saved: Mapping[str, Any] | None) -> str | None:
+    """Put a checkpoint back and return the path for RESUME_FROM; None when there is nothing to go on from.
+
+    An implicit one goes back to where it lay in CHECKPOINT_DIR; one with a manifest to step-<n> (for parts:
+    step-<n>/part-<k>, and RESUME_FROM is this learner's own part). Raises CorruptCheckpoint.
+    """
+    if saved is None:
+        return None
+    base = settings.checkpoint_dir
+    base.mkdir(parents=True, exist_ok=True)
+    implicit, parts = bool(saved["implicit"]), int(saved["parts"])
+    top = base if implicit else base / f"step-{saved['step']}"
+    places = set()
+    for entry in saved["files"]:
+        place = top / f"part-{entry['part']}" if parts > 1 else top
+        places.add(place)
+        target = _below(place, str(entry["path"]))
+        size, sha256 = int(entry["size"]), str(entry["sha256"])
+        if not (target.exists() and target.stat().st_size == size and sha256_of(target) == sha256):
+            await download(client, str(entry["url"]), target, size=size, sha256=sha256)
+    if not implicit:
+        for place in places:  # marked, so that it is not taken for a fresh one and sent back
+            note = {"step": saved["step"], "restored": True, "of": parts}
+            (place / "manifest.json").write_text(json.dumps(note))
+    own = top / f"part-{settings.rank}"
+    return str(own if parts > 1 and own in places else top)

@@ -1,0 +1,138 @@
+"""Brings sets of files to the server: offers the manifest, uploads what is missing, asks until it is verified."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from pathlib import Path
+
+from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
+from learner_agent.shipper.inputs import sha256_of
+from learner_agent.shipper.link import Link
+from learner_agent.shipper.outputs import FileSet, NotWhole, find_checkpoints, prune, read_checkpoint
+from learner_agent.spool import Spool
+
+logger = logging.getLogger(__name__)
+
+TRIES = 3
+KEEP_LOCAL = 2
+DONE = "shipper/kept.json"
+
+
+class Keeper:
+    """Knows which sets the server has. What it knows is in the spool; forgetting it costs a question, no bytes."""
+
+    def __init__(self, client: Client, link: Link, spool: Spool, base: Path) -> None:
+        self.client = client
+        self.link = link
+        self.spool = spool
+        self.base = base
+        self._done: dict[str, str] = dict(spool.read(DONE) or {})
+        self._seen: set[tuple[str, int]] = set()
+        self._busy = asyncio.Lock()
+
+    @property
+    def saw_manifest(self) -> bool:
+        """Whether this program has saved with a manifest: then it needs no implicit checkpoint."""
+        return any(":" in key for key in self._done) or bool(self._seen)
+
+    async def keep_new_checkpoints(self) -> None:
+        """Store every checkpoint that is not stored yet, the newest first."""
+        async with self._busy:
+            for manifest in reversed(find_checkpoints(self.base)):
+                await self._keep_checkpoint(manifest)
+
+    async def _keep_checkpoint(self, manifest: Path) -> None:
+        mark = _mark(manifest)
+        if mark in self._seen:
+            return
+        try:
+            found = read_checkpoint(manifest, self.base)
+        except (NotWhole, OSError) as error:
+            self._seen.add(mark)
+            self.link.tell("error", code="checkpoint_not_whole", message=str(error))
+            return
+        if found is None:
+            return  # put back by ourselves
+        self._seen.add(mark)
+        if found.key not in self._done:
+            await self.keep(found)
+            prune(
+                self.base, [key for key, state in self._done.items() if state == "COMMITTED"], keep=KEEP_LOCAL
+            )
+
+    async def keep(self, files: FileSet) -> bool:
+        """Bring one set to the server; False if it can never be kept, which has then been reported."""
+        for _ in range(TRIES):
+            try:
+                state = await self._bring(files)
+            except (Refused, NotWhole, OSError) as error:
+                if isinstance(error, Refused) and error.code == "hash_mismatch":
+                    continue  # damaged on the way, or on this disk: once more, and _upload looks at the disk
+                self._settle(files.key, "REFUSED")
+                self.link.tell("error", code=f"{files.offer.what}_not_kept", message=str(error)[:1000])
+                return False
+            self._settle(files.key, state)
+            return True
+        self._settle(files.key, "REFUSED")
+        self.link.tell(
+            "error",
+            code=f"{files.offer.what}_not_kept",
+            message=f"{files.key}: damaged {TRIES} times on the way",
+        )
+        return False
+
+    def _settle(self, key: str, state: str) -> None:
+        self._done[key] = state
+        self.spool.write(DONE, self._done)
+
+    async def _bring(self, files: FileSet) -> str:
+        while True:
+            answer = await self.link.ask(files.offer)
+            if answer.state == "REFUSED":
+                raise NotWhole(answer.message)
+            if answer.state == "COMMITTED" or not answer.need:
+                return "COMMITTED"  # or our part is there and the gang's other parts are on their way
+            for index, upload, offset in answer.need:
+                path, size, sha256 = files.offer.files[index]
+                await self._upload(files.folder / path, upload, offset, size, sha256)
+
+    async def _upload(self, place: Path, upload: int, offset: int, size: int, sha256: str) -> None:
+        """Send one file from offset on. Raises NotWhole if the file is not what its manifest says."""
+        tries = 0
+        while offset < size or size == 0:
+            with place.open("rb") as source:
+                source.seek(offset)
+                piece = source.read(min(PIECE_BYTES, size - offset))
+            if not piece and size:
+                raise NotWhole(f"{place.name} became shorter than its manifest says")
+            last = max(offset, offset + len(piece) - 1)
+            span = f"bytes {offset}-{last}/{size}" if size else "bytes */0"
+            try:
+                answer = await self.client.json(
+                    f"/agent/v1/uploads/{upload}", method="PUT", body=piece, headers={"Content-Range": span}
+                )
+                tries = 0
+            except Unreachable:
+                tries += 1
+                await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**tries)))
+                continue
+            except Refused as refusal:
+                if refusal.code == "wrong_offset":
+                    offset = int(refusal.body.get("received", 0))
+                    continue
+                if refusal.code == "hash_mismatch" and sha256_of(place) != sha256:
+                    raise NotWhole(f"{place.name} is not the file that its manifest promises") from refusal
+                raise
+            offset = int(answer.get("received", offset + len(piece)))
+            if answer.get("verified"):
+                return
+
+
+def _mark(manifest: Path) -> tuple[str, int]:
+    """What tells one writing of a manifest from another."""
+    try:
+        return str(manifest), manifest.stat().st_mtime_ns
+    except OSError:
+        return str(manifest), 0

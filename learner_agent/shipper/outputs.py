@@ -1,0 +1,110 @@
+"""Files that a program leaves: checkpoints with a manifest, the directory without one, results."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner_agent.shipper.inputs import sha256_of
+from learner_agent.wire import MAX_FILES, Ckpt, File, WireError, decode, encode
+
+
+class NotWhole(Exception):
+    """These files cannot be kept as they are; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSet:
+    """Files that are kept together: what the server is told of them, and where they lie."""
+
+    folder: Path
+    offer: Ckpt
+
+    @property
+    def key(self) -> str:
+        return self.offer.key
+
+
+def find_checkpoints(base: Path) -> list[Path]:
+    """Manifests that programs have written, oldest first."""
+    try:
+        steps = [entry for entry in base.iterdir() if entry.name.startswith("step-") and entry.is_dir()]
+    except OSError:
+        return []
+    found = []
+    for step in steps:
+        for manifest in (step / "manifest.json", *step.glob("part-*/manifest.json")):
+            try:
+                found.append((manifest.stat().st_mtime_ns, manifest))
+            except OSError:
+                continue
+    return [manifest for _, manifest in sorted(found)]
+
+
+def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
+    """Read one manifest; None for one that we put back ourselves. Raises NotWhole if it or its files are unsound."""
+    name = manifest.parent.relative_to(base).as_posix()
+    try:
+        content = manifest.read_bytes()
+        said = json.loads(content)
+        if said.get("restored"):
+            return None
+        files: list[File] = [(entry["path"], entry["size"], entry["sha256"]) for entry in said["files"]]
+        offer = Ckpt(
+            key=f"{name}:{sha256_of(manifest)}"[-200:],
+            step=said["step"],
+            part=said.get("part", 0),
+            of=said.get("of", 1),
+            world=said.get("world_size", 1),
+            files=files,
+        )
+        offer = decode(encode(offer))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
+        raise NotWhole(f"{name}/manifest.json is not a manifest: {error}") from error
+    for path, size, _ in files:
+        place = manifest.parent / path
+        if place.is_symlink() or not place.is_file() or place.stat().st_size != size:
+            raise NotWhole(f"{name}/{path} is not the file of {size} bytes that the manifest promises")
+    return FileSet(manifest.parent, offer)
+
+
+def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
+    """Take a directory as it stands; None if it holds no file. Raises NotWhole if it holds too many."""
+    files: list[File] = []
+    for place in _plain_files(folder):
+        files.append((place.relative_to(folder).as_posix(), place.stat().st_size, sha256_of(place)))
+        if len(files) > MAX_FILES:
+            raise NotWhole(f"{folder.name} holds more than {MAX_FILES} files; pack them into an archive")
+    if not files:
+        return None
+    try:
+        return FileSet(folder, decode(encode(Ckpt(key=what, what=what, world=world, files=files))))
+    except (WireError, UnicodeError) as error:
+        raise NotWhole(f"{folder.name}: {error}") from error
+
+
+def _plain_files(folder: Path) -> Iterable[Path]:
+    for base, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".saving-") and not name.startswith(".old-")
+        )
+        for name in sorted(names):
+            place = Path(base, name)
+            if place.is_file() and not place.is_symlink():
+                yield place
+
+
+def prune(base: Path, committed: Iterable[str], *, keep: int) -> None:
+    """Remove this machine's copies of checkpoints that the server has, except the newest."""
+    names = {key.rsplit(":", 1)[0] for key in committed}
+    safe = [
+        manifest.parent
+        for manifest in find_checkpoints(base)
+        if manifest.parent.relative_to(base).as_posix() in names
+    ]
+    for folder in safe[: max(0, len(safe) - keep)]:
+        shutil.rmtree(folder, ignore_errors=True)

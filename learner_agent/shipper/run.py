@@ -1,0 +1,267 @@
+"""One shipper from start to end: inputs in, then everything out, then goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+from learner_agent.settings import ShipperSettings, shipper_settings
+from learner_agent.shipper import inputs
+from learner_agent.shipper.http import Client, Refused, Unreachable
+from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
+from learner_agent.shipper.keeper import Keeper
+from learner_agent.shipper.link import Fenced, Link
+from learner_agent.shipper.outputs import NotWhole, gather
+from learner_agent.shipper.sources import Reported, Rules, TensorBoard
+from learner_agent.spool import LogReader, Spool, now_ms
+from learner_agent.wire import Final, Wish
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+"""How often the spool is looked at without a bell."""
+DEATH_S = 1.0
+JOB = "shipper/job.json"
+EXIT_FENCED = 76
+
+
+class Shipper:
+    """One learner's shipper."""
+
+    def __init__(self, settings: ShipperSettings) -> None:
+        self.settings = settings
+        self.spool = Spool(settings.state_dir)
+        self.spool.create()
+        self.client = Client(settings.base, settings.secret)
+        self.link = Link(settings, self.spool, self._take_wish)
+        self.keeper = Keeper(self.client, self.link, self.spool, settings.checkpoint_dir)
+        self.exited = asyncio.Event()
+        self.ending: dict[str, Any] = {}
+        self._phase = ""
+        self._told_gen = -1
+
+    async def run(self) -> int:
+        """Ship until the server has confirmed everything. Returns the process's exit code."""
+        tasks = [asyncio.create_task(part()) for part in (self.link.run, self._look, self._live)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            return 0
+        except Fenced as fence:
+            logger.warning("attempt is over for the server", extra={"reason": str(fence)[:200]})
+            self.spool.write("halt", {"intent": "CANCEL", "gen": 2**53, "grace_s": 10})
+            return EXIT_FENCED
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- looking at the spool
+
+    async def _look(self) -> None:
+        """Notice what launcher and program leave in the spool; a bell makes it prompt, the clock certain."""
+        loop = asyncio.get_running_loop()
+        bell = self.spool.open_bell()
+        rung = asyncio.Event()
+        loop.add_reader(bell, _answer, bell, rung)
+        died_at = None
+        try:
+            while True:
+                self._notice()
+                self.link.changed.set()
+                died_at = self._notice_death(died_at)
+                try:
+                    await asyncio.wait_for(rung.wait(), LOOK_S)
+                except TimeoutError:
+                    pass
+                rung.clear()
+        finally:
+            loop.remove_reader(bell)
+            os.close(bell)
+
+    def _notice(self) -> None:
+        phase = self.spool.phase()
+        if phase == "PROCESSING" and self._phase != phase:
+            self._tell_phase(phase)
+        if self.spool.has("halt_seen"):
+            self._notice_halt()
+        if not self.exited.is_set():
+            ending = self.spool.read("exit")
+            if ending is not None:
+                self.ending = ending
+                self.exited.set()
+
+    def _notice_halt(self) -> None:
+        seen = self.spool.read("halt_seen") or {}
+        gen = int(seen.get("gen", 0))
+        if gen > self._told_gen:
+            self._told_gen = self.link.gen_seen = gen
+            self.link.tell("halt_seen", gen=gen, aware=bool(seen.get("aware")))
+
+    def _notice_death(self, died_at: float | None) -> float | None:
+        """A launcher that is gone without a word: after a moment its end is written down in its place."""
+        if self.exited.is_set() or not self.spool.launcher_died():
+            return None
+        if died_at is None or time.monotonic() - died_at < DEATH_S:
+            return died_at or time.monotonic()
+        if self.spool.read("exit") is None:
+            size = max(LogReader(self.spool).end(), self.link.acked)
+            self.spool.write(
+                "exit",
+                {"code": 137, "signal": None, "started": True, "halted": False, "lost": True,
+                 "finished": self.spool.has("finished"), "size": size, "crc": None, "at_ms": now_ms()},
+            )  # fmt: skip
+        return None
+
+    def _tell_phase(self, phase: str) -> None:
+        if self._phase != phase:
+            self._phase = phase
+            self.link.tell("phase", phase=phase)
+
+    def _take_wish(self, wish: Wish) -> None:
+        """Hand a halt or cancel to the launcher. A wish to run again is for the next attempt."""
+        if wish.intent == "RUN" or self.exited.is_set():
+            return
+        known = self.spool.read("halt") or {}
+        if not known or wish.gen > int(known.get("gen", 0)):
+            self.spool.write("halt", {"intent": wish.intent, "gen": wish.gen, "grace_s": wish.grace_s})
+
+    # --- the walk of one attempt
+
+    async def _live(self) -> None:
+        if not self.spool.has("ready") and not self.spool.has("refused") and not self.spool.has("exit"):
+            await self._bring_inputs()
+        self._open_sources()
+        while not self.exited.is_set():
+            await self.keeper.keep_new_checkpoints()
+            await asyncio.wait([asyncio.create_task(self.exited.wait())], timeout=0.5)
+        await self._wind_up()
+
+    async def _bring_inputs(self) -> None:
+        self._tell_phase("DOWNLOADING")
+        fetch = asyncio.create_task(self._fetch())
+        exited = asyncio.create_task(self.exited.wait())
+        try:
+            await asyncio.wait([fetch, exited], return_when=asyncio.FIRST_COMPLETED)
+            if fetch.done():
+                self.spool.write("ready", {"resume_from": fetch.result()})
+                self._tell_phase("READY")
+        except InputError as error:
+            self.link.tell("error", code=error.code, message=str(error)[:1000])
+            self.spool.write("refused", {"code": error.code, "message": str(error)})
+        finally:
+            fetch.cancel()
+            exited.cancel()
+
+    async def _fetch(self) -> str | None:
+        """Fetch the inputs, however long the server is away. Returns the value for RESUME_FROM."""
+        tries = 0
+        while True:
+            try:
+                job = await self.client.json("/agent/v1/job")
+                await inputs.fetch_code(self.client, self.settings, job.get("code"))
+                inputs.link_data(self.settings, list(job.get("data") or []))
+                resume_from = await self._restore(job)
+                self.spool.write(JOB, job)
+                return resume_from
+            except Unreachable as error:
+                tries += 1
+                logger.info("server away", extra={"error": str(error)[:200], "tries": tries})
+                await asyncio.sleep(random.uniform(0, min(30.0, 0.2 * 2 ** min(tries, 10))))
+            except Refused as error:
+                if error.status in (401, 403, 409):
+                    raise Fenced(str(error)) from error
+                raise InputError("data_error", str(error)) from error
+            except OSError as error:
+                raise InputError("data_error", f"The inputs cannot be written: {error}") from error
+            except CorruptCheckpoint as error:
+                tries += 1
+                if tries > 5:
+                    raise InputError("data_error", str(error)) from error
+
+    async def _restore(self, job: dict[str, Any]) -> str | None:
+        saved = job.get("restore")
+        try:
+            return await inputs.restore(self.client, self.settings, saved)
+        except CorruptCheckpoint:
+            # The server looks at its own copy: if that is damaged too, the next answer names an older checkpoint.
+            await self.client.json(f"/agent/v1/checkpoints/{saved['n']}/verify", method="POST", body=b"")  # type: ignore[index]
+            raise
+
+    def _open_sources(self) -> None:
+        job = self.spool.read(JOB) or {}
+        roots = [self.settings.log_dir, self.settings.result_dir]
+        self.tensorboard = TensorBoard(self.spool, roots)
+        rules = Rules(self.spool, [str(rule["pattern"]) for rule in job.get("metrics") or []])
+        self.link.use([Reported(self.spool.metrics), rules, self.tensorboard])
+
+    async def _wind_up(self) -> None:
+        """After the program: tell how it ended, store what it left, seal the log."""
+        end = self.ending
+        self.link.tell(
+            "exit", code=int(end.get("code", 137)), signal=end.get("signal"), halted=bool(end.get("halted")),
+            finished=bool(end.get("finished")), lost=bool(end.get("lost")),
+        )  # fmt: skip
+        size = int(end.get("size") or 0)
+        self.link.finish(Final(size, end.get("crc"), log_from=self.spool.log_span()[0]))
+        self.tensorboard.look_every_s = 0.0
+        if end.get("started"):
+            self._tell_phase("STORING")
+            self.link.changed.set()
+            await self.link.metrics_drained()
+            await self._store()
+        await self.link.all_confirmed()
+        self._tell_phase("DONE")
+        await self.link.all_confirmed()
+        self.link.tidy()
+        self.spool.write("shipper/done.json", {"at_ms": now_ms()})
+
+    async def _store(self) -> None:
+        await self.keeper.keep_new_checkpoints()
+        world = int((self.spool.read(JOB) or {}).get("learners", 1))
+        end = self.ending
+        wanted = [] if self.keeper.saw_manifest else [("implicit", self.settings.checkpoint_dir)]
+        if end.get("code") == 0 and (end.get("finished") or not end.get("halted")):
+            wanted.append(("results", self.settings.result_dir))
+        for what, folder in wanted:
+            try:
+                files = await asyncio.to_thread(gather, folder, what=what, world=world)
+            except (NotWhole, OSError) as error:
+                self.link.tell("error", code=f"{what}_not_kept", message=str(error)[:1000])
+                continue
+            if files is not None:
+                await self.keeper.keep(files)
+
+
+def _answer(bell: int, rung: asyncio.Event) -> None:
+    """Empty the bell and pass it on."""
+    rung.set()
+    try:
+        while os.read(bell, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def main() -> int:
+    """Entry point. SIGTERM is not obeyed: what is unconfirmed goes first, and SIGKILL loses nothing."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    settings = shipper_settings(os.environ)
+    os.environ.pop("LUTHIER_SECRET", None)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(Shipper(settings).run())
+    return uvloop.run(Shipper(settings).run())

@@ -1,0 +1,298 @@
+"""Where metric points come from: metrics.jsonl, rules over the log, TensorBoard files.
+
+Each source is read forward from a cursor and gives one batch at a time; the cursor moves on when the server has
+committed the batch. A batch that is sent twice changes nothing there: one value per learner, series and step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from learner_agent.shipper.tensorboard import NotAnEventFile, records, scalars
+from learner_agent.spool import Gap, LogReader, Spool
+from learner_agent.wire import MAX_OFFSET, NAME_CHARS, Point, WireError, number_in
+
+BATCH_POINTS = 1_000
+READ_BYTES = 256 * 1024
+MAX_LINE = 64 * 1024
+"""Longer lines of metrics.jsonl are skipped."""
+RULE_LINE = 1_000
+"""Rules look at this many characters of a line."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Points read between two cursors; state is what the source keeps to go on from next."""
+
+    off: int
+    next: int
+    points: list[Point]
+    total: int | None = None
+    state: Any = None
+
+
+class Source(Protocol):
+    """name is the cursor's name on the wire. read gives the next batch or None; confirm moves past it."""
+
+    name: str
+
+    @property
+    def cursor(self) -> int: ...
+
+    def read(self) -> Batch | None: ...
+
+    def confirm(self, batch: Batch) -> None: ...
+
+    def rewind(self, cursor: int) -> None: ...
+
+
+def _point(name: Any, step: Any, at_ms: Any, value: Any) -> Point | None:
+    """Make a point of what a program wrote, or None if it is none."""
+    if isinstance(step, float) and step.is_integer():
+        step = int(step)
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_OFFSET:
+        return None
+    try:
+        number = number_in("value", value)
+    except WireError:
+        return None
+    # PostgreSQL text holds neither NUL nor lone surrogates.
+    clean = (
+        str(name).replace("\0", "").encode("utf-8", "replace").decode("utf-8", "replace")[:NAME_CHARS].strip()
+    )
+    return (clean, step, int(at_ms), number) if clean else None
+
+
+class Reported:
+    """metrics.jsonl, written by training.report or by any program: {"step", "time", "total"?, name: value …}."""
+
+    name = "jsonl"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cursor = 0
+
+    def rewind(self, cursor: int) -> None:
+        self.cursor = cursor
+
+    def confirm(self, batch: Batch) -> None:
+        self.cursor = batch.next
+
+    def read(self) -> Batch | None:
+        try:
+            with self.path.open("rb") as source:
+                source.seek(self.cursor)
+                data = source.read(READ_BYTES)
+        except OSError:
+            return None
+        points: list[Point] = []
+        total, at = None, 0
+        while len(points) < BATCH_POINTS:
+            end = data.find(b"\n", at)
+            if end < 0:
+                if at == 0 and len(data) == READ_BYTES:
+                    at = len(data)  # a line of that length is no report: skip it piece by piece
+                break
+            line = self._line(data[at:end])
+            if line is not None:
+                points.extend(line[0][: BATCH_POINTS + 500 - len(points)])
+                total = line[1] if line[1] is not None else total
+            at = end + 1
+        return Batch(self.cursor, self.cursor + at, points, total) if at else None
+
+    def _line(self, text: bytes) -> tuple[list[Point], int | None] | None:
+        try:
+            line = json.loads(text) if len(text) <= MAX_LINE else None
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(line, dict):
+            return None
+        step, total, time_s = line.pop("step", None), line.pop("total", None), line.pop("time", None)
+        at_ms = int(time_s * 1000) if isinstance(time_s, (int, float)) and 0 < time_s < 2**41 else 0
+        points = [_point(name, step, at_ms, value) for name, value in line.items()]
+        whole = isinstance(total, int) and not isinstance(total, bool) and 0 <= total <= MAX_OFFSET
+        return [point for point in points if point is not None], total if whole else None
+
+
+@dataclass
+class _RuleState:
+    off: int = 0
+    step: int = 0
+    count: int = 0
+    tail: str = ""
+    """The unfinished line before off, hexadecimal."""
+
+
+class Rules:
+    """Regular expressions of the spec over the log.
+
+    ``step`` is the step, every other named group a metric. A pattern without ``step`` belongs to the last step that
+    any pattern saw; if none of them has one, lines that match are counted.
+    """
+
+    name = "rules"
+
+    def __init__(self, spool: Spool, patterns: Iterable[str]) -> None:
+        self.spool = spool
+        self.patterns = [re.compile(pattern) for pattern in patterns]
+        self.has_step = any("step" in pattern.groupindex for pattern in self.patterns)
+        self.reader = LogReader(spool)
+        self.state = _RuleState()
+        saved = spool.read("shipper/rules.json")
+        if saved is not None:
+            self.state = _RuleState(**{key: saved[key] for key in vars(self.state) if key in saved})
+
+    @property
+    def cursor(self) -> int:
+        return self.state.off if self.patterns else MAX_OFFSET
+
+    def rewind(self, cursor: int) -> None:
+        """The spool's own state is the cursor here: going on from an older place changes nothing."""
+
+    def confirm(self, batch: Batch) -> None:
+        self.state = batch.state
+        self.spool.write("shipper/rules.json", vars(self.state))
+
+    def read(self) -> Batch | None:
+        if not self.patterns:
+            return None
+        found = self.reader.read(self.state.off)
+        if found is None:
+            return None
+        state = _RuleState(self.state.off, self.state.step, self.state.count)
+        if isinstance(found, Gap):
+            state.off = found.to
+            return Batch(self.state.off, found.to, [], state=state)
+        at_ms = found.t0 + (found.reads[-1][1] if found.reads else 0)
+        points: list[Point] = []
+        begun = bytes.fromhex(self.state.tail)
+        at = 0
+        while len(points) < BATCH_POINTS:
+            end = found.data.find(b"\n", at)
+            if end < 0:
+                state.tail = (begun + found.data[at:])[: 4 * RULE_LINE].hex()
+                at = len(found.data)
+                break
+            points += self._match(begun + found.data[at:end], state, at_ms)
+            begun, at = b"", end + 1
+        state.off = found.off + at
+        return Batch(self.state.off, state.off, points, state=state)
+
+    def _match(self, line: bytes, state: _RuleState, at_ms: int) -> list[Point]:
+        """Points of one line; of a line that was drawn over with carriage returns, the last drawing."""
+        text = line[: 4 * RULE_LINE].rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")[:RULE_LINE]
+        matches = [match for pattern in self.patterns if (match := pattern.search(text)) is not None]
+        if not matches:
+            return []
+        state.count += 1
+        if not self.has_step:
+            state.step = state.count
+        points = []
+        for groups in (match.groupdict() for match in matches):
+            step = groups.pop("step", None)
+            if step is not None and step.strip().isdigit():
+                state.step = int(step)
+            for name, value in groups.items():
+                number = _number(value) if value is not None else None
+                point = _point(name, state.step, at_ms, number) if number is not None else None
+                points += [point] if point is not None else []
+        return points
+
+
+def _number(text: str) -> float | str | None:
+    try:
+        value = float(text.strip().rstrip(",;%"))
+    except ValueError:
+        return None
+    return (
+        value
+        if math.isfinite(value)
+        else ("NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity")
+    )
+
+
+@dataclass
+class TensorBoard:
+    """Every ``*tfevents*`` file below the given directories, by how far each has been read."""
+
+    spool: Spool
+    roots: list[Path]
+    name: str = "tb"
+    cursor: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)
+    look_every_s: float = 2.0
+    _look_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        saved = self.spool.read("shipper/tensorboard.json") or {}
+        self.offsets = {str(path): int(at) for path, at in saved.items()}
+        self.cursor = sum(self.offsets.values())
+
+    def rewind(self, cursor: int) -> None:
+        """The spool's own state is the cursor here, as in Rules."""
+
+    def confirm(self, batch: Batch) -> None:
+        self.offsets, self.cursor = batch.state, batch.next
+        self.spool.write("shipper/tensorboard.json", self.offsets)
+
+    def read(self) -> Batch | None:
+        if time.monotonic() < self._look_at:
+            return None
+        for root in self.roots:
+            for path in self._files(root):
+                batch = self._read_file(root, path)
+                if batch is not None:
+                    return batch
+        self._look_at = time.monotonic() + self.look_every_s
+        return None
+
+    def _files(self, root: Path) -> list[Path]:
+        found = []
+        for folder, _, names in os.walk(root):
+            found += [Path(folder, name) for name in names if "tfevents" in name]
+        return sorted(found)
+
+    def _read_file(self, root: Path, path: Path) -> Batch | None:
+        key = str(path)
+        start = self.offsets.get(key, 0)
+        try:
+            if path.is_symlink() or path.stat().st_size <= start:
+                return None
+            with path.open("rb") as source:
+                source.seek(start)
+                data = source.read(4 * READ_BYTES)
+        except OSError:
+            return None
+        run = path.parent.relative_to(root).as_posix()
+        points: list[Point] = []
+        used = 0
+        try:
+            for end, event in records(data):
+                used = end
+                for scalar in scalars(event):
+                    name = scalar.tag if run == "." else f"{run}/{scalar.tag}"
+                    at_ms = int(scalar.time_s * 1000) if 0 < scalar.time_s < 2**41 else 0
+                    point = _point(name, scalar.step, at_ms, _number(repr(scalar.value)))
+                    points += [point] if point is not None else []
+                if len(points) >= BATCH_POINTS:
+                    break
+        except NotAnEventFile:
+            used = path.stat().st_size - start  # never looked at again
+        if not used and len(data) == 4 * READ_BYTES:
+            used = self._skip_large(data)
+        if not used:
+            return None
+        offsets = {**self.offsets, key: start + used}
+        return Batch(self.cursor, self.cursor + used, points[:2000], state=offsets)
+
+    def _skip_large(self, data: bytes) -> int:
+        """A record larger than one read holds an image or a graph: step over it."""
+        return 12 + int.from_bytes(data[:8], "little") + 4

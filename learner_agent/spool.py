@@ -1,0 +1,451 @@
+"""The directory between launcher and shipper (JOB_STATE_DIR): the interface that outlives either process.
+
+    log/<offset>.seg   what the program printed, in records; the name is the stream offset of its first byte
+    log/gaps           "from to lines" per dropped segment: the tombstones, so that offsets stay dense
+    log/acked          how many bytes the server has committed (shipper)
+    metrics.jsonl      one object a line: {"step", "time", "total"?, name: value …} (program)
+    ready | refused    code and data are there, or why they cannot be (shipper)
+    phase              what the learner does now, one word (launcher)
+    imported           the program imported learner_agent.training, so it looks for "halt" itself
+    halt, halt_seen    the wish to halt (shipper), and that the launcher acted on it
+    halt_noticed       the program asked halt_requested() and was told yes
+    finished           the program's own mark: done
+    exit               how the program ended (launcher); written whole or not at all
+    lock               held by the living launcher
+    bell               a FIFO: a byte means "look again"
+    checkpoints/       CHECKPOINT_DIR
+
+Bounded: above ``cap`` bytes of log the head and the newest stay, the middle goes. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import struct
+import time
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+MIB = 1024 * 1024
+CAP_BYTES = 1024 * MIB
+HEAD_BYTES = 64 * MIB
+SEGMENT_BYTES = 8 * MIB
+MAX_RECORD = 256 * 1024
+
+_RECORD = struct.Struct(">IQ")
+"""Bytes that follow; milliseconds since the epoch at which the launcher read them."""
+_SCAN_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of the log from offset off; reads: (bytes, milliseconds after t0) in order, sizes adding up."""
+
+    off: int
+    data: bytes
+    t0: int
+    reads: List[Tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Bytes off … to of the log are not kept; lines newlines went with them."""
+
+    off: int
+    to: int
+    lines: int
+
+
+class Spool:
+    """Names of the files and the small ones' contents. Readers answer None for what is absent or garbled."""
+
+    def __init__(self, root: Union[str, Path]) -> None:
+        self.root = Path(root)
+        self.log_dir = self.root / "log"
+        self.metrics = self.root / "metrics.jsonl"
+        self.checkpoints = self.root / "checkpoints"
+        self._bell: Optional[int] = None
+
+    def create(self) -> None:
+        """Make the directories and the bell; doing it twice, or from both processes at once, is fine."""
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        self.checkpoints.mkdir(exist_ok=True)
+        (self.root / "shipper").mkdir(exist_ok=True)
+        try:
+            os.mkfifo(str(self.root / "bell"))
+        except FileExistsError:
+            pass
+
+    def write(self, name: str, value: Any) -> None:
+        """Replace a small JSON file as a whole, durably."""
+        replace_file(self.root / name, json.dumps(value).encode())
+
+    def read(self, name: str) -> Optional[Dict[str, Any]]:
+        try:
+            value = json.loads((self.root / name).read_bytes().decode())
+        except (OSError, ValueError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    def has(self, name: str) -> bool:
+        return (self.root / name).exists()
+
+    def phase(self) -> str:
+        try:
+            return (self.root / "phase").read_text(errors="replace").strip()[:40]
+        except OSError:
+            return ""
+
+    def set_phase(self, phase: str) -> None:
+        replace_file(self.root / "phase", phase.encode())
+
+    def ring(self) -> None:
+        """Tell the shipper to look again; never blocks, and losing it costs a quarter of a second."""
+        try:
+            if self._bell is None:
+                self._bell = self.open_bell()
+            os.write(self._bell, b".")
+        except OSError:
+            pass  # full: it is ringing already; absent: the shipper looks by itself
+
+    def open_bell(self) -> int:
+        # Read and write at once: so it opens without a partner and never reports the end of the file.
+        return os.open(str(self.root / "bell"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def hold_lock(self) -> Optional[int]:
+        """Take the launcher's lock for as long as this process lives; None if another one has it."""
+        handle = os.open(str(self.root / "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return None
+        return handle
+
+    def launcher_died(self) -> bool:
+        """Say whether a launcher was here and is gone. The kernel frees its lock, however it ends."""
+        if not self.has("lock"):
+            return False
+        handle = self.hold_lock()
+        if handle is None:
+            return False
+        os.close(handle)
+        return True
+
+    def acked(self) -> int:
+        try:
+            return int((self.log_dir / "acked").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def set_acked(self, offset: int) -> None:
+        replace_file(self.log_dir / "acked", str(offset).encode(), durable=False)
+
+    def log_span(self) -> Tuple[int, int]:
+        """First and one past the last byte of the log that the spool still holds (records may be under way)."""
+        starts = self.segments()
+        return (starts[0], LogReader(self).end()) if starts else (self._gap_end(), self._gap_end())
+
+    def _gap_end(self) -> int:
+        return max([gap.to for gap in self.gaps()], default=0)
+
+    def segments(self) -> List[int]:
+        """Stream offsets at which the kept segments begin, in order."""
+        try:
+            names = os.listdir(str(self.log_dir))
+        except OSError:
+            return []
+        return sorted(int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit())
+
+    def segment_path(self, start: int) -> str:
+        return str(self.log_dir / ("%020d.seg" % start))
+
+    def gaps(self) -> List[Gap]:
+        try:
+            lines = (self.log_dir / "gaps").read_text().split("\n")
+        except OSError:
+            return []
+        gaps = []
+        for line in lines[:-1]:  # what follows the last newline is being written
+            words = line.split()
+            if len(words) == 3 and all(word.isdigit() for word in words):
+                gaps.append(Gap(int(words[0]), int(words[1]), int(words[2])))
+        return gaps
+
+    def drop_below(self, offset: int, *, keep: int = 0) -> None:
+        """Remove segments that lie wholly below offset, newest of them last, keeping that many bytes of them."""
+        starts = self.segments()
+        done = [(start, end) for start, end in zip(starts, starts[1:]) if end <= offset]
+        kept = sum(end - start for start, end in done)
+        for start, end in done:
+            if kept <= keep:
+                return
+            os.unlink(self.segment_path(start))
+            kept -= end - start
+
+
+def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write content under path so that a reader finds the old bytes or the new ones, never a part."""
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    with open(temporary, "wb") as target:
+        target.write(content)
+        if durable:
+            target.flush()
+            os.fsync(target.fileno())
+    os.replace(temporary, str(path))
+
+
+@dataclass
+class _Segment:
+    start: int
+    size: int = 0
+    lines: int = 0
+
+
+@dataclass
+class LogWriter:
+    """Appends what the program prints. Never blocks on the shipper and never raises: a full disk makes a gap.
+
+    size, lines and crc describe everything printed, kept or not.
+    """
+
+    spool: Spool
+    cap: int = CAP_BYTES
+    head: int = HEAD_BYTES
+    segment_bytes: int = SEGMENT_BYTES
+    size: int = 0
+    lines: int = 0
+    crc: int = 0
+    _closed: List[_Segment] = field(default_factory=list)
+    _open: Optional[_Segment] = None
+    _handle: int = -1
+    _missing: Optional[Gap] = None
+
+    def __post_init__(self) -> None:
+        self.segment_bytes = max(1, min(self.segment_bytes, self.cap // 8))
+        self.head = min(self.head, self.cap // 2)
+
+    def write(self, data: bytes, at_ms: int) -> None:
+        """Append one read of the pipe (at most MAX_RECORD bytes)."""
+        lines = data.count(b"\n")
+        if self._append(data, at_ms) and self._open is not None:
+            self._open.size += len(data)
+            self._open.lines += lines
+        else:
+            missing = self._missing or Gap(self.size, self.size, 0)
+            self._missing = Gap(missing.off, self.size + len(data), missing.lines + lines)
+        self.size += len(data)
+        self.lines += lines
+        self.crc = zlib.crc32(data, self.crc)
+
+    def close(self) -> None:
+        self._settle_missing()
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _append(self, data: bytes, at_ms: int) -> bool:
+        if not self._settle_missing() or not self._ensure_segment():
+            return False
+        record = _RECORD.pack(len(data), at_ms) + data
+        before = os.lseek(self._handle, 0, os.SEEK_CUR)
+        try:
+            written = os.write(self._handle, record)
+            if written == len(record):
+                return True
+        except OSError:
+            pass
+        try:  # no room: take the torn record back, the reader waits for whole ones
+            os.ftruncate(self._handle, before)
+            os.lseek(self._handle, before, os.SEEK_SET)
+        except OSError:
+            pass
+        return False
+
+    def _settle_missing(self) -> bool:
+        """Write the pending tombstone down; False while there is still no room even for that."""
+        if self._missing is None:
+            return True
+        if not self._note(self._missing):
+            return False
+        self._missing = None
+        self._rotate()
+        return True
+
+    def _note(self, gap: Gap) -> bool:
+        line = ("%d %d %d\n" % (gap.off, gap.to, gap.lines)).encode()
+        try:
+            handle = os.open(
+                str(self.spool.log_dir / "gaps"), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
+        except OSError:
+            return False
+        try:
+            before = os.fstat(handle).st_size
+            try:
+                if os.write(handle, line) == len(line):
+                    return True
+            except OSError:
+                pass
+            os.ftruncate(handle, before)
+            return False
+        finally:
+            os.close(handle)
+
+    def _ensure_segment(self) -> bool:
+        if self._open is not None and self._open.size >= self.segment_bytes:
+            self._rotate()
+        if self._open is None:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                self._handle = os.open(self.spool.segment_path(self.size), flags, 0o644)
+            except OSError:
+                return False
+            self._open = _Segment(self.size)
+        return True
+
+    def _rotate(self) -> None:
+        if self._open is None:
+            return
+        os.close(self._handle)
+        self._handle = -1
+        self._closed.append(self._open)
+        self._open = None
+        self._keep_within_cap()
+
+    def _keep_within_cap(self) -> None:
+        """Drop closed segments between the head and the newest. The one being shipped stays, so that every gap
+        begins where a frame may begin and its count of lines is exact."""
+        present = set(self.spool.segments())
+        self._closed = [segment for segment in self._closed if segment.start in present]
+        kept = sum(segment.size for segment in self._closed)
+        acked = self.spool.acked()
+        for segment in list(self._closed):
+            if kept + self.segment_bytes <= self.cap:
+                return
+            if segment.start < self.head or segment.start <= acked:
+                continue
+            if self._note(Gap(segment.start, segment.start + segment.size, segment.lines)):
+                os.unlink(self.spool.segment_path(segment.start))
+                self._closed.remove(segment)
+                kept -= segment.size
+
+
+class LogReader:
+    """Reads the log by stream offset while it grows. Sequential reads are cheap, jumps scan one segment."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+        self._start = -1  # segment that is open
+        self._handle = -1
+        self._file_at = 0  # position in the file of a record …
+        self._off = 0  # … whose first byte has this stream offset
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = self._start = -1
+
+    def end(self) -> int:
+        """One past the last byte in whole records."""
+        starts = self.spool.segments()
+        offset = starts[-1] if starts else 0
+        while True:
+            piece = self.read(offset)
+            if piece is None:
+                self.close()
+                return offset
+            offset = piece.to if isinstance(piece, Gap) else piece.off + len(piece.data)
+
+    def read(self, offset: int, *, limit: int = MAX_RECORD, max_reads: int = 1000) -> Union[Piece, Gap, None]:
+        """Give what follows offset: bytes, a gap that begins there, or None if nothing more is there yet."""
+        for _ in range(3):  # a segment may be dropped between looking and opening
+            if not self._seek(offset):
+                return self._gap_at(offset)
+            piece = self._take(offset, limit, max_reads)
+            if piece is not None:
+                return piece
+            if not self._has_later_segment():
+                return self._gap_at(offset)
+            self.close()
+        return None
+
+    def _gap_at(self, offset: int) -> Optional[Gap]:
+        """Join the tombstones that follow each other from offset on, as far as nothing was kept between them."""
+        end, lines = offset, 0
+        kept = set(self.spool.segments())
+        for gap in sorted(self.spool.gaps(), key=lambda gap: gap.off):
+            if gap.off == end and gap.off not in kept:
+                end, lines = gap.to, lines + gap.lines
+        return Gap(offset, end, lines) if end > offset else None
+
+    def _seek(self, offset: int) -> bool:
+        if self._handle >= 0 and self._off <= offset and not self._passed(offset):
+            return True
+        self.close()
+        starts = [start for start in self.spool.segments() if start <= offset]
+        if not starts:
+            return False
+        try:
+            self._handle = os.open(self.spool.segment_path(starts[-1]), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+        self._start, self._off, self._file_at = starts[-1], starts[-1], 0
+        return True
+
+    def _passed(self, offset: int) -> bool:
+        """Say whether offset is the start of a later segment."""
+        return offset != self._start and os.path.exists(self.spool.segment_path(offset))
+
+    def _has_later_segment(self) -> bool:
+        return any(start > self._start for start in self.spool.segments())
+
+    def _take(self, offset: int, limit: int, max_reads: int) -> Optional[Piece]:
+        parts: List[bytes] = []
+        reads: List[Tuple[int, int]] = []
+        t0, size, room = 0, 0, True
+        while room:
+            block = os.pread(self._handle, _SCAN_BYTES + MAX_RECORD + _RECORD.size, self._file_at)
+            at = 0
+            while room:
+                if len(block) - at < _RECORD.size:
+                    break
+                length, time_ms = _RECORD.unpack_from(block, at)
+                if len(block) - at - _RECORD.size < length:
+                    break
+                record_end = self._off + length
+                if record_end > offset + size:
+                    skip = offset + size - self._off
+                    take = min(length - skip, limit - size)
+                    body = at + _RECORD.size + skip
+                    parts.append(block[body : body + take])
+                    t0 = t0 or time_ms
+                    _add_read(reads, take, max(0, time_ms - t0))
+                    size += take
+                    room = size < limit and len(reads) < max_reads
+                    if take < length - skip:
+                        break  # the rest of this record comes with the next read
+                self._off = record_end
+                at += _RECORD.size + length
+            self._file_at += at
+            if at == 0 or size >= limit:
+                break
+        return Piece(offset, b"".join(parts), t0, reads) if parts else None
+
+
+def _add_read(reads: List[Tuple[int, int]], size: int, after_ms: int) -> None:
+    if reads and reads[-1][1] == after_ms:
+        size += reads.pop()[0]
+    reads.append((size, after_ms))
+
+
+def now_ms() -> int:
+    """This machine's clock in milliseconds since the epoch; for people to read, never for decisions."""
+    return int(time.time() * 1000)

@@ -1,0 +1,230 @@
+"""What a training program imports: report, halt_requested, checkpoint, resume_from, finish.
+
+    from learner_agent import training
+
+    for step in range(start, steps):
+        loss = train(step)
+        training.report(step, total=steps, loss=loss)
+        if training.halt_requested():
+            with training.checkpoint(step) as folder:
+                save(model, folder / "model.bin")
+            break
+    else:
+        training.finish()
+
+Everything here is a thin writer of the files that ``learner_agent.spool`` lists, so any language can do the same.
+Outside the platform the calls work and do nothing harmful: report prints, a halt is never requested, checkpoints
+go to ./checkpoints. Standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional
+
+from learner_agent import spool
+
+METRICS_MAX_BYTES = 256 * 1024 * 1024
+RESERVED = ("step", "time", "total")
+
+_spool: Optional[spool.Spool] = None
+_metrics_handle: Optional[int] = None
+_told_full = False
+_noted_halt = False
+
+
+def _inside() -> Optional[spool.Spool]:
+    """The spool of the learner this program runs in; None outside the platform."""
+    return _spool
+
+
+def _announce() -> None:
+    """At import: tell the launcher that this program looks for a halt by itself."""
+    global _spool
+    state_dir = os.environ.get("JOB_STATE_DIR", "")
+    if not state_dir or not os.environ.get("TRAINING_ID") or not os.path.isdir(state_dir):
+        return
+    _spool = spool.Spool(state_dir)
+    try:
+        (_spool.root / "imported").touch()
+    except OSError:
+        _spool = None
+
+
+def report(step: int, total: Optional[int] = None, **metrics: float) -> None:
+    """Report numbers at a step. total, the last step to come, draws the progress bar.
+
+    NaN and infinities are values and are drawn. Raises TypeError or ValueError naming what is not a number.
+    """
+    line: Dict[str, Any] = {"step": _whole("step", step), "time": round(time.time(), 3)}
+    if total is not None:
+        line["total"] = _whole("total", total)
+    for name, value in metrics.items():
+        if name in RESERVED:
+            raise ValueError("report: %s is not a metric's name" % name)
+        line[name] = _number(name, value)
+    home = _inside()
+    if home is None:
+        sys.stdout.write(" ".join("%s=%s" % item for item in line.items() if item[0] != "time") + "\n")
+        return
+    _append(home, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+
+
+def halt_requested() -> bool:
+    """Say whether the job is to be halted. Cheap enough for every step: one look for a file."""
+    home = _inside()
+    if home is None or not os.path.exists(os.path.join(str(home.root), "halt")):
+        return False
+    _note_halt(home)
+    return True
+
+
+@contextlib.contextmanager
+def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
+    """Give a fresh directory to save into; it counts only if the block succeeds.
+
+    A gang that saves in parts calls this in each learner with its part and the number of parts. The directory
+    becomes CHECKPOINT_DIR/step-<n> (for parts: step-<n>/part-<k>), its manifest.json written last.
+    """
+    step, part, of = _whole("step", step), _whole("part", part), _whole("of", of)
+    if part >= of:
+        raise ValueError("checkpoint: part %d of %d does not exist; parts count from 0" % (part, of))
+    base = checkpoint_dir()
+    base.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".saving-step-%d-" % step, dir=str(base)))
+    try:
+        yield fresh
+        final = base / ("step-%d" % step)
+        if of > 1:
+            final.mkdir(exist_ok=True)
+            final = final / ("part-%d" % part)
+        _put_in_place(fresh, final)
+        _write_manifest(final, step, part, of)
+    except BaseException:
+        shutil.rmtree(str(fresh), ignore_errors=True)
+        raise
+    home = _inside()
+    if home is not None:
+        home.ring()
+
+
+def resume_from() -> Optional[Path]:
+    """The checkpoint to go on from, or None to begin at the beginning."""
+    place = os.environ.get("RESUME_FROM", "")
+    return Path(place) if place else None
+
+
+def finish() -> None:
+    """Say that training is complete: this wins over a halt that came meanwhile."""
+    home = _inside()
+    if home is not None:
+        home.write("finished", {"at_ms": spool.now_ms()})
+        home.ring()
+
+
+def rank() -> int:
+    """This learner's number in its gang, from 0."""
+    return int(os.environ.get("LUTHIER_RANK") or 0)
+
+
+def world_size() -> int:
+    """How many learners the gang has."""
+    return int(os.environ.get("NUM_LEARNERS") or 1)
+
+
+def checkpoint_dir() -> Path:
+    """Where checkpoints go: CHECKPOINT_DIR, or ./checkpoints outside the platform."""
+    return Path(os.environ.get("CHECKPOINT_DIR") or "checkpoints")
+
+
+def _note_halt(home: spool.Spool) -> None:
+    """Leave the mark that the halt has reached this program: from now on its end counts as halted."""
+    global _noted_halt
+    if not _noted_halt:
+        try:
+            (home.root / "halt_noticed").touch()
+            _noted_halt = True
+        except OSError:
+            pass  # no room for an empty file; tried again at the next step
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        number = int(value)  # NumPy's and tensors' integers are welcome
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError("%s: %r is not a whole number" % (name, value)) from None
+    if number != value or number < 0:
+        raise ValueError("%s: %r is not a whole number of at least 0" % (name, value))
+    return number
+
+
+def _number(name: str, value: Any) -> Any:
+    try:
+        number = float(value)  # a tensor with one element, NumPy's numbers, bool
+    except (TypeError, ValueError):
+        raise TypeError("report: %s: %r is not a number" % (name, value)) from None
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else ("Infinity" if number > 0 else "-Infinity")
+
+
+def _append(home: spool.Spool, line: bytes) -> None:
+    """Add one line in one write, so that several processes may report at once. A full disk never stops training."""
+    global _metrics_handle, _told_full
+    try:
+        if _metrics_handle is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            _metrics_handle = os.open(str(home.metrics), flags, 0o644)
+        if os.fstat(_metrics_handle).st_size >= METRICS_MAX_BYTES:
+            raise OSError("metrics.jsonl has reached %d bytes" % METRICS_MAX_BYTES)
+        os.write(_metrics_handle, line)
+    except OSError as error:
+        if not _told_full:
+            _told_full = True
+            sys.stderr.write("luthier: metrics are not being kept: %s\n" % error)
+        return
+    home.ring()
+
+
+def _put_in_place(fresh: Path, final: Path) -> None:
+    """Rename the directory into place; one of the same name from an earlier save gives way."""
+    if final.exists():
+        old = Path(tempfile.mkdtemp(prefix=".old-", dir=str(final.parent)))
+        os.replace(str(final), str(old / "was"))
+        os.replace(str(fresh), str(final))
+        shutil.rmtree(str(old), ignore_errors=True)
+    else:
+        os.replace(str(fresh), str(final))
+
+
+def _write_manifest(final: Path, step: int, part: int, of: int) -> None:
+    files: List[Dict[str, Any]] = []
+    for folder, _, names in sorted(os.walk(str(final))):
+        for name in sorted(names):
+            path = Path(folder, name)
+            relative = path.relative_to(final).as_posix()
+            if relative != "manifest.json" and path.is_file() and not path.is_symlink():
+                files.append({"path": relative, "size": path.stat().st_size, "sha256": _sha256(path)})
+    manifest = {"step": step, "part": part, "of": of, "world_size": world_size(), "files": files}
+    spool.replace_file(final / "manifest.json", json.dumps(manifest, indent=1).encode())
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        for block in iter(lambda: source.read(1024 * 1024), b""):
+            digest.update(block)
+        os.fsync(source.fileno())
+    return digest.hexdigest()
+
+
+_announce()
