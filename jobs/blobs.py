@@ -1,0 +1,253 @@
+"""The blob store: bytes kept once per tenant and content, addressed by row, never by a path out of a request.
+
+Code, checkpoints and results lie here, in LUTHIER_DATA/blobs. A blob may arrive whole (``put``) or in pieces that
+go on where the last one ended (``begin``, ``append``); it counts once the server has hashed every byte itself
+(``verified``). Nothing here ever looks inside the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import hashlib
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+from threading import Lock
+from typing import IO, Any, BinaryIO
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+
+from jobs.models import Blob, CheckpointFile, Job, ResultFile, Upload
+
+BLOCK = 1024 * 1024
+MAX_PIECE = 8 * 1024 * 1024
+HASHERS = 256
+
+
+class BlobError(Exception):
+    """These bytes were not taken."""
+
+
+class WrongOffset(BlobError):
+    """The piece does not begin where the last one ended; received says where that is."""
+
+    def __init__(self, received: int) -> None:
+        super().__init__(f"Go on from byte {received}.")
+        self.received = received
+
+
+class HashMismatch(BlobError):
+    """All bytes came, but they are not those that were announced. Everything received was thrown away."""
+
+
+class TooLarge(BlobError):
+    """More bytes than announced."""
+
+
+class BlobGone(BlobError):
+    """The bytes of this row are not on this machine's disk."""
+
+
+def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
+    """Keep content and return its verified row; the same bytes of the same tenant are kept once."""
+    source: IO[bytes] = BytesIO(content) if isinstance(content, bytes | bytearray) else content
+    folder = _root()
+    digest, size = hashlib.sha256(), 0
+    handle, temporary = tempfile.mkstemp(prefix="put-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as sink:
+            while block := source.read(BLOCK):
+                digest.update(block)
+                size += len(block)
+                sink.write(block)
+            sink.flush()
+            os.fsync(sink.fileno())
+        with transaction.atomic():
+            blob = _locked(begin(tenant_id, digest.hexdigest(), size).pk)
+            if not blob.verified or not _path(blob).exists():
+                _path(blob).parent.mkdir(parents=True, exist_ok=True)
+                Path(temporary).replace(_path(blob))
+                blob.received, blob.verified = size, True
+                blob.save(update_fields=["received", "verified"])
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return blob
+
+
+def begin(tenant_id: int, sha256: str, size: int) -> Blob:
+    """Find or make the row for these bytes; its received says what is there already."""
+    blob, _ = Blob.objects.get_or_create(tenant_id=tenant_id, sha256=sha256, defaults={"size": size})
+    if blob.size != size and not blob.verified:  # the first one to announce it was wrong about its size
+        Blob.objects.filter(pk=blob.pk, verified=False).update(size=size, received=0)
+        blob.refresh_from_db()
+    return blob
+
+
+def append(blob_id: int, offset: int, piece: bytes) -> Blob:
+    """Add a piece. Hashes while it receives, and verifies with the last byte.
+
+    Raises WrongOffset, TooLarge, HashMismatch, or Blob.DoesNotExist. A piece that is there already is no error.
+    """
+    with transaction.atomic():
+        blob = _locked(blob_id)
+        if blob.verified:
+            return blob
+        if offset + len(piece) > blob.size:
+            raise TooLarge(f"{blob.size} bytes were announced.")
+        partial = _partial(blob)
+        have = min(blob.received, partial.stat().st_size if partial.exists() else 0)
+        if offset != have:
+            raise WrongOffset(have)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with builtins.open(partial, "r+b" if partial.exists() else "wb") as sink:
+            sink.seek(offset)
+            sink.write(piece)
+            sink.truncate()
+            sink.flush()
+            os.fsync(sink.fileno())
+        blob.received = offset + len(piece)
+        digest = _hashers.feed(blob.pk, offset, piece)
+        sound = blob.received < blob.size or _is_sound(blob, partial, digest)
+        if not sound:
+            partial.unlink()
+            blob.received = 0
+        elif blob.received == blob.size:
+            _path(blob).parent.mkdir(parents=True, exist_ok=True)
+            partial.replace(_path(blob))
+            blob.verified = True
+        blob.save(update_fields=["received", "verified"])
+    if not sound:
+        raise HashMismatch("The bytes received do not hash to what was announced.")
+    return blob
+
+
+def open(blob: Blob) -> BinaryIO:
+    """Open a verified blob for reading. Raises BlobGone."""
+    try:
+        return builtins.open(_path(blob), "rb")
+    except FileNotFoundError as error:
+        raise BlobGone(f"Blob {blob.pk} is not on this disk.") from error
+
+
+def read(blob: Blob, start: int, size: int) -> bytes:
+    """Bytes start … start+size-1, fewer at the end."""
+    with open(blob) as source:
+        source.seek(start)
+        return source.read(size)
+
+
+async def stream(blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+    """Yield bytes start … end-1 in blocks without holding up the event loop; for StreamingHttpResponse."""
+    source = await asyncio.to_thread(open, blob)
+    try:
+        await asyncio.to_thread(source.seek, start)
+        left = (blob.size if end is None else end) - start
+        while left > 0 and (block := await asyncio.to_thread(source.read, min(BLOCK, left))):
+            left -= len(block)
+            yield block
+    finally:
+        source.close()
+
+
+def recheck(blob: Blob) -> bool:
+    """Hash what lies on the disk again; a damaged blob loses its verified mark and its bytes. Returns soundness."""
+    with transaction.atomic():
+        locked = _locked(blob.pk)
+        path = _path(locked)
+        sound = locked.verified and path.exists() and _hash_file(path) == locked.sha256
+        if locked.verified and not sound:
+            path.unlink(missing_ok=True)
+            locked.verified, locked.received = False, 0
+            locked.save(update_fields=["verified", "received"])
+    return sound
+
+
+def release(blob_ids: list[int]) -> int:
+    """Remove those of these blobs that nothing refers to any more; returns how many went."""
+    gone = 0
+    for blob_id in sorted(set(blob_ids)):
+        with transaction.atomic():
+            blob = Blob.objects.select_for_update().filter(pk=blob_id).first()
+            if blob is None or _is_used(blob):
+                continue
+            paths = [_path(blob), _partial(blob)]
+            blob.delete()
+        for path in paths:
+            path.unlink(missing_ok=True)
+        gone += 1
+    return gone
+
+
+def _is_used(blob: Blob) -> bool:
+    used = Q(blob=blob)
+    return (
+        CheckpointFile.objects.filter(used).exists()
+        or ResultFile.objects.filter(used).exists()
+        or Upload.objects.filter(used).exists()
+        or Job.objects.filter(code=blob).exists()
+    )
+
+
+def _locked(blob_id: int) -> Blob:
+    return Blob.objects.select_for_update(no_key=True).get(pk=blob_id)
+
+
+def _root() -> Path:
+    folder = Path(settings.LUTHIER_DATA) / "blobs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _path(blob: Blob) -> Path:
+    """By row number, so that a late removal of an old row can never hit the bytes of a newer one."""
+    return _root() / str(blob.tenant_id) / f"{blob.pk // 1000:06d}" / str(blob.pk)
+
+
+def _partial(blob: Blob) -> Path:
+    return _path(blob).with_suffix(".part")
+
+
+def _is_sound(blob: Blob, partial: Path, digest: str | None) -> bool:
+    return (digest or _hash_file(partial)) == blob.sha256
+
+
+def _hash_file(path: Path) -> str:
+    with builtins.open(path, "rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+class _Hashers:
+    """Hash states of uploads that this process receives in order; others are hashed from the disk at their end."""
+
+    def __init__(self) -> None:
+        self._states: OrderedDict[int, tuple[int, Any]] = OrderedDict()
+        self._lock = Lock()
+
+    def feed(self, blob_id: int, offset: int, piece: bytes) -> str | None:
+        """Add a piece and return the digest so far; None if an earlier piece was not seen here."""
+        with self._lock:
+            at, state = self._states.pop(blob_id, (0, None))
+            if offset == 0:
+                at, state = 0, hashlib.sha256()
+            if state is None or at != offset:
+                return None
+            state.update(piece)
+            self._states[blob_id] = (offset + len(piece), state)
+            while len(self._states) > HASHERS:
+                self._states.popitem(last=False)
+            digest: str = state.hexdigest()
+            return digest
+
+
+_hashers = _Hashers()
+
+__all__ = [
+    "BlobError", "BlobGone", "HashMismatch", "TooLarge", "WrongOffset", "append", "begin", "open", "put", "read",
+    "recheck", "release", "stream",
+]  # fmt: skip

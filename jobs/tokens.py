@@ -1,0 +1,61 @@
+"""Learner secrets: 256 bits per learner and attempt, of which the database holds only the SHA-256.
+
+A secret may write while its attempt is live; log bytes until the stream is sealed, at most 24 hours longer. There
+is no renewal and no clock but the database's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from django.db import connection
+
+PREFIX = "lsec_"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a secret allows: to write as this very learner. live: its attempt is the job's current one."""
+
+    learner_id: int
+    job_id: str
+    tenant_id: int
+    attempt: int
+    rank: int
+    live: bool
+
+
+def mint() -> tuple[str, str]:
+    """Make a fresh secret: (the secret, its SHA-256 for the database)."""
+    secret = PREFIX + secrets.token_urlsafe(32)
+    return secret, digest(secret)
+
+
+def digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+GRANT_SQL = """
+SELECT l.id, l.job_id, l.tenant_id, l.attempt, l.rank, a.closed_at IS NULL AND j.attempt = l.attempt
+FROM jobs_learner l
+JOIN jobs_job j ON j.id = l.job_id
+JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
+WHERE l.secret_sha256 = %s
+  AND (a.closed_at IS NULL OR (NOT l.log_sealed AND a.closed_at > now() - interval '24 hours'))
+"""
+
+
+def grant_of(secret: str) -> Grant | None:
+    """Look up what a secret allows; None for an unknown one and for one whose time is up."""
+    with connection.cursor() as cursor:
+        cursor.execute(GRANT_SQL, [digest(secret)])
+        row = cursor.fetchone()
+    return Grant(*row) if row is not None else None
+
+
+def bearer(header: str | None) -> str:
+    """The secret in an Authorization header; empty if there is none."""
+    kind, _, secret = (header or "").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else ""
