@@ -411,6 +411,17 @@ class Worker(models.Model):
     seen_at = models.DateTimeField(db_default=Now())  # last completed look at due jobs
 
 
+class ClusterNode(models.Model):
+    """A node as the cluster last showed it to the scheduling cycle; requests read this row, never the cluster."""
+
+    name = models.CharField(primary_key=True, max_length=120)
+    cluster = models.CharField(max_length=40)
+    slot_type = models.CharField(max_length=40)
+    slots = models.PositiveIntegerField()
+    ready = models.BooleanField(default=True)
+    changed_at = models.DateTimeField(db_default=Now())
+
+
 class Duty(models.Model):
     """A recurring duty of the whole installation, done by whichever worker claims it when it is due."""
 

@@ -99,6 +99,17 @@ OWN_FAILURES = frozenset({StopReason.LEARNER_FAILED})
 """The program's own doing: counted against max_restarts. All else is infrastructure and free of charge."""
 
 
+class Action(StrEnum):
+    """What a person may do to a job."""
+
+    HALT = "halt"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    CLONE = "clone"
+    EDIT = "edit"
+    DELETE = "delete"
+
+
 class EventCode(StrEnum):
     """Every kind of JobEvent. MOVED and its kin carry from_state and to_state."""
 
@@ -113,6 +124,7 @@ class EventCode(StrEnum):
     LEARNER_RESTARTED = "LEARNER_RESTARTED"
     QUOTA_CHANGED = "QUOTA_CHANGED"
     EDITED = "EDITED"
+    DELETED = "DELETED"
     CLONED = "CLONED"
     CONDITION = "CONDITION"
 
@@ -120,3 +132,50 @@ class EventCode(StrEnum):
 def is_legal(source: State, target: State) -> bool:
     """Say whether a job may move from source to target."""
     return target in TRANSITIONS[source]
+
+
+def allowed_actions(state: State, intent: Intent) -> tuple[Action, ...]:
+    """What would change something now. A wish that stands already is answered again but not offered."""
+    if state in FINAL:
+        return (Action.CLONE, Action.EDIT, Action.DELETE)
+    actions = []
+    if intent == Intent.RUN and state != State.STORING:
+        actions.append(Action.HALT)
+    if intent == Intent.HALT and state != State.STORING:
+        actions.append(Action.RESUME)
+    if intent != Intent.CANCEL:
+        actions.append(Action.CANCEL)
+    return (*actions, Action.CLONE, Action.EDIT)
+
+
+STOPPING_WORDS: dict[StopReason, str] = {
+    StopReason.HALT_REQUESTED: "Halting",
+    StopReason.PREEMPTED: "Preempting",
+    StopReason.RESCALED: "Rescaling",
+    StopReason.CANCEL_REQUESTED: "Canceling",
+    StopReason.TIME_LIMIT: "Stopping",
+    StopReason.BUDGET_EXHAUSTED: "Halting",
+    StopReason.LEARNER_FAILED: "Stopping",
+    StopReason.LEARNER_LOST: "Restarting",
+    StopReason.NODE_LOST: "Restarting",
+    StopReason.DEPLOY_FAILED: "Stopping",
+    StopReason.IMAGE_ERROR: "Stopping",
+    StopReason.DATA_ERROR: "Stopping",
+}
+
+
+def display_phase(state: State, intent: Intent, stop_reason: str, attempt: int) -> str:
+    """The word a person reads: what the job is on its way to, derived and never stored."""
+    if state in FINAL or state == State.STORING:
+        return state.capitalize()
+    if intent == Intent.CANCEL:
+        return "Canceling"
+    if state == State.STOPPING:
+        return STOPPING_WORDS[StopReason(stop_reason)]
+    if state == State.HALTED:
+        return "Resuming" if intent == Intent.RUN else "Halted"
+    if intent == Intent.HALT:
+        return "Halting"
+    if attempt > 1 and state in (State.DEPLOYING, State.DOWNLOADING):
+        return "Resuming"
+    return state.capitalize()

@@ -1,0 +1,95 @@
+"""What can go wrong with a job, for whoever asked. The docstring is the default message.
+
+portal.api.errors is the only place where one of these becomes a status code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class JobError(Exception):
+    """The job could not do what was asked."""
+
+    code: ClassVar[str] = "job_error"
+
+    def __init__(self, message: str = "", **details: Any) -> None:
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+        self.details = details
+        """Plain JSON for the answer's body, beside code and message."""
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class JobNotFound(JobError):
+    """There is no such job, or it is none of yours."""
+
+    code = "not_found"
+
+
+class NotAllowed(JobError):
+    """Your role in this tenant does not allow this."""
+
+    code = "not_allowed"
+
+
+class IllegalTransition(JobError):
+    """The job cannot do this where it stands. details: state, phase, allowed_actions."""
+
+    code = "illegal_transition"
+
+
+class TenantSuspended(JobError):
+    """This tenant is suspended: nothing new is submitted or started. Ask a platform admin."""
+
+    code = "tenant_suspended"
+
+
+class SpecInvalid(JobError):
+    """The job spec has errors. details["errors"]: path, code, message, got, allowed, line, column each."""
+
+    code = "spec_invalid"
+
+
+class CheckpointNotFound(JobError):
+    """The job has no valid checkpoint of this number. details: checkpoints, the numbers that exist."""
+
+    code = "checkpoint_not_found"
+
+
+class UploadNotFound(JobError):
+    """There is no such upload in this tenant, or its 24 hours are over: send the archive again."""
+
+    code = "upload_not_found"
+
+
+class CodeInvalid(JobError):
+    """The code cannot be stored as it is."""
+
+    code = "code_invalid"
+
+
+class VersionChanged(JobError):
+    """The job has changed since you read it. Read it again, then repeat the change. details: etag."""
+
+    code = "version_changed"
+
+
+class IdempotencyKeyInvalid(JobError):
+    """An Idempotency-Key has 1 to 128 printable ASCII characters."""
+
+    code = "idempotency_key_invalid"
+
+
+class IdempotencyKeyReused(JobError):
+    """This Idempotency-Key was used for another request. Make a new key for each request."""
+
+    code = "idempotency_key_reused"
+
+
+class IdempotencyInProgress(JobError):
+    """The first request with this Idempotency-Key is still being answered. Try again in a second."""
+
+    code = "idempotency_in_progress"

@@ -1,0 +1,63 @@
+"""The one way to add a line to a job's history: numbered without holes, announced after the commit."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from django.db import connection, transaction
+
+from jobs import announce
+from jobs.models import JobEvent
+from jobs.states import EventCode
+
+
+def append(
+    *,
+    job_id: str,
+    tenant_id: int,
+    code: EventCode,
+    attempt: int = 0,
+    reason: str = "",
+    message: str = "",
+    numbers: dict[str, Any] | None = None,
+    actor_id: int | None = None,
+    source: str = "system",
+    from_state: str = "",
+    to_state: str = "",
+) -> int:
+    """Write the job's next event and return its number. Call it inside the transaction of what it tells of."""
+    n = next_number(job_id)
+    JobEvent.objects.create(
+        job_id=job_id,
+        tenant_id=tenant_id,
+        n=n,
+        code=code,
+        from_state=from_state,
+        to_state=to_state,
+        attempt=attempt,
+        reason=reason,
+        message=message,
+        numbers=numbers or {},
+        actor_id=actor_id,
+        source=source,
+    )
+    announce_later(job_id, tenant_id, n)
+    return n
+
+
+def next_number(job_id: str) -> int:
+    """Take the job's next event number; the row stays locked until the transaction ends, so there is no hole."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_job SET event_seq = event_seq + 1 WHERE id = %s RETURNING event_seq", [job_id]
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise LookupError(f"no job {job_id}")
+    return int(row[0])
+
+
+def announce_later(job_id: str, tenant_id: int, n: int) -> None:
+    """Tell viewers after the commit that the job's history goes up to n."""
+    transaction.on_commit(partial(announce.job_changed, job_id, tenant_id, n), robust=True)

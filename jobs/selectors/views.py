@@ -1,0 +1,87 @@
+"""A job as REST, pages and sockets show it: one shape, plain JSON, without a further query."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.utils import timezone
+
+from jobs.models import Job
+from jobs.states import Intent, State, allowed_actions, display_phase
+
+
+def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
+    """The Job of contracts 3. job comes from job_get or job_list, which bring what is needed along."""
+    state, intent = State(job.state), Intent(job.intent)
+    live = getattr(job, "live_attempt", None)
+    seconds = job.slot_seconds + _live_slot_seconds(job, live, now or timezone.now())
+    return {
+        "id": job.pk,
+        "name": job.name,
+        "tenant": job.tenant.slug,
+        "owner": job.owner.get_username(),
+        "state": state.value,
+        "phase": display_phase(state, intent, job.stop_reason, job.attempt),
+        "intent": intent.value,
+        "reason": {"code": job.reason_code, "message": job.reason_message, "numbers": job.reason_numbers},
+        "attempt": job.attempt,
+        "restarts_used": job.restarts_used,
+        "max_restarts": job.max_restarts,
+        "spec": job.spec,
+        "framework": job.framework,
+        "learners": job.learners,
+        "gpus": job.gpus,
+        "gpu_type": job.gpu_type or None,
+        "slot_type": live["slot_type"] if live else None,
+        "slots": job.slots,
+        "priority": job.priority,
+        "tags": job.tags,
+        "progress": progress_view(job),
+        "metrics": job.progress.metrics,
+        "checkpoint": _checkpoint(getattr(job, "newest_checkpoint", None)),
+        "last_halt": job.last_halt,
+        "gpu_seconds": round(seconds, 1) if job.gpus else 0.0,
+        "slot_seconds": round(seconds, 1),
+        "cloned_from": job.cloned_from_id,
+        "created_at": moment(job.created_at),
+        "queued_at": moment(job.queued_at),
+        "started_at": moment(job.started_at),
+        "finished_at": moment(job.finished_at),
+        "allowed_actions": [action.value for action in allowed_actions(state, intent)],
+        "etag": etag(job),
+    }
+
+
+def progress_view(job: Job) -> dict[str, Any]:
+    """step, total and percent (0 to 100, None while the total is unknown)."""
+    step, total = job.progress.step, job.progress.total
+    known = step is not None and total
+    return {
+        "step": step,
+        "total": total,
+        "percent": min(100.0, round(100 * step / total, 1)) if known else None,
+    }
+
+
+def etag(job: Job) -> str:
+    """The row's version for If-Match: the number of its newest event."""
+    return f'"{job.event_seq}"'
+
+
+def moment(at: datetime | None) -> str | None:
+    """RFC 3339, UTC, milliseconds."""
+    return at and at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _checkpoint(newest: dict[str, Any] | None) -> dict[str, Any] | None:
+    if newest is None:
+        return None
+    return newest | {"at": moment(datetime.fromisoformat(newest["at"]))}
+
+
+def _live_slot_seconds(job: Job, live: dict[str, Any] | None, now: datetime) -> float:
+    if live is None:
+        return 0.0
+    held_s = (now - datetime.fromisoformat(live["opened_at"])).total_seconds()
+    return max(0.0, held_s) * job.slots * job.learners

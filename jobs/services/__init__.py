@@ -1,0 +1,10 @@
+"""What people ask for. Services check, write the wish and ring the lifecycle; they never move a job.
+
+Every function takes the caller as ``user``, checks for itself what he may do, and raises jobs.errors.JobError.
+"""
+
+from jobs.services.delete import job_delete
+from jobs.services.idempotency import answer_once
+from jobs.services.wishes import job_cancel, job_halt, job_resume
+
+__all__ = ["answer_once", "job_cancel", "job_delete", "job_halt", "job_resume"]

@@ -1,0 +1,30 @@
+"""Delete an ended job: hidden at once, its bytes purged after the retention time."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from jobs import events
+from jobs.models import Job
+from jobs.services.locking import lock_job, refuse
+from jobs.states import EventCode
+from tenants.models import User
+
+
+def job_delete(*, user: User, job_id: str) -> None:
+    """Hide the job for good. Raises IllegalTransition while it is not over."""
+    with transaction.atomic():
+        job = lock_job(user=user, job_id=job_id)
+        if not job.is_final:
+            raise refuse(job, "deleted")
+        events.append(
+            job_id=job.pk,
+            tenant_id=job.tenant_id,
+            code=EventCode.DELETED,
+            attempt=job.attempt,
+            message=f"Deleted by {user.get_username()}",
+            actor_id=user.pk,
+            source="user",
+        )
+        Job.objects.filter(pk=job.pk).update(deleted_at=Now())

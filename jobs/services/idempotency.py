@@ -1,0 +1,61 @@
+"""One answer per Idempotency-Key: the key, the work and the answer are one transaction.
+
+So a crash leaves neither work nor key, and a repeat after a lost answer gets the same answer and no second job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from django.db import OperationalError, connection, transaction
+
+from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, IdempotencyKeyReused
+from jobs.models import IdempotentAnswer
+from tenants.models import User
+
+KEY = re.compile(r"[\x21-\x7e]{1,128}")
+LOCK_NOT_AVAILABLE = "55P03"
+
+Answer = tuple[int, dict[str, Any]]
+
+
+def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[], Answer]) -> Answer:
+    """Do the work and keep its (status, body), or give the answer that this key's first request got.
+
+    request_sha256 covers method, path and body. An error of the work is raised and not kept.
+    """
+    if not KEY.fullmatch(key):
+        raise IdempotencyKeyInvalid
+    with transaction.atomic():
+        if not _take(user, key, request_sha256):
+            return _first_answer(user, key, request_sha256)
+        status, body = work()
+        IdempotentAnswer.objects.filter(user=user, key=key).update(status=status, body=body)
+    return status, body
+
+
+def _take(user: User, key: str, request_sha256: str) -> bool:
+    """Claim the key; waits for a first request that is still being answered, as long as lock_timeout allows."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO jobs_idempotentanswer (user_id, key, request_sha256) VALUES (%s, %s, %s) "
+                "ON CONFLICT (user_id, key) DO NOTHING",
+                [user.pk, key, request_sha256],
+            )
+            return cursor.rowcount == 1
+    except OperationalError as error:
+        if getattr(error.__cause__, "pgcode", None) == LOCK_NOT_AVAILABLE:
+            raise IdempotencyInProgress from error
+        raise
+
+
+def _first_answer(user: User, key: str, request_sha256: str) -> Answer:
+    first = IdempotentAnswer.objects.get(user=user, key=key)
+    if first.request_sha256 != request_sha256:
+        raise IdempotencyKeyReused
+    if first.status is None:
+        raise IdempotencyInProgress
+    return first.status, first.body

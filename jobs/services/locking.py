@@ -1,0 +1,37 @@
+"""Take one job for a change: seen by the caller, his to operate, and its row held until the transaction ends."""
+
+from __future__ import annotations
+
+from jobs.errors import IllegalTransition, JobNotFound
+from jobs.models import Job
+from jobs.selectors.jobs import job_get, require_operate, with_details
+from jobs.states import Intent, State, allowed_actions, display_phase
+from tenants import access
+
+
+def lock_job(*, user: access.Person, job_id: str) -> Job:
+    """The job's row, locked (foreign keys may still point at it). Raises JobNotFound or NotAllowed."""
+    require_operate(user, job_get(user=user, job_id=job_id))
+    row = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("tenant", "owner")
+    job = row.filter(pk=job_id, deleted_at=None).first()
+    if job is None:
+        raise JobNotFound
+    return job
+
+
+def reload(job_id: str) -> Job:
+    """The job with its details as the answer shows it, after a change its caller was allowed to make."""
+    return with_details(Job.objects.all()).get(pk=job_id)
+
+
+def refuse(job: Job, verb: str) -> IllegalTransition:
+    """The error for a verb that is not possible now, with what is."""
+    state, intent = State(job.state), Intent(job.intent)
+    phase = display_phase(state, intent, job.stop_reason, job.attempt)
+    actions = [action.value for action in allowed_actions(state, intent)]
+    return IllegalTransition(
+        f"A job that is {phase.lower()} cannot be {verb}. Possible now: {', '.join(actions)}.",
+        state=state.value,
+        phase=phase,
+        allowed_actions=actions,
+    )

@@ -1,0 +1,106 @@
+"""Halt, resume and cancel: write the wish with its generation, one event, and ring the lifecycle.
+
+A wish that stands already is answered again and changes nothing. Who wins when wishes and endings meet is
+written in docs/job_states.md, "Races".
+"""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from jobs import events, wake
+from jobs.errors import CheckpointNotFound, TenantSuspended
+from jobs.models import Checkpoint, Job
+from jobs.services.locking import lock_job, refuse, reload
+from jobs.states import FINAL, EventCode, Intent, State
+from tenants.models import Tenant, User
+
+
+def job_halt(*, user: User, job_id: str) -> Job:
+    """Wish that the job saves and gives its slots back. Refused once it stores, is canceled or over."""
+    with transaction.atomic():
+        job = lock_job(user=user, job_id=job_id)
+        if job.is_final or job.intent == Intent.CANCEL or job.state == State.STORING:
+            raise refuse(job, "halted")
+        if job.intent != Intent.HALT:
+            _wish(job, Intent.HALT, user, "Halt")
+    return reload(job_id)
+
+
+def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job:
+    """Wish that a halted job goes on from checkpoint n, by default the newest valid one.
+
+    While the job is still halting, the halt completes first and the resume follows. A job that runs or waits anyway
+    is left alone. Raises IllegalTransition, CheckpointNotFound or TenantSuspended.
+    """
+    with transaction.atomic():
+        job = lock_job(user=user, job_id=job_id)
+        if (
+            job.is_final
+            or job.intent == Intent.CANCEL
+            or (job.intent == Intent.HALT and job.state == State.STORING)
+        ):
+            raise refuse(job, "resumed")
+        if job.intent == Intent.HALT:
+            if job.tenant.state == Tenant.State.SUSPENDED:
+                raise TenantSuspended
+            chosen = checkpoint_of(job, checkpoint)
+            Job.objects.filter(pk=job_id).update(resume_from=chosen)
+            after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
+            _wish(job, Intent.RUN, user, f"Resume{_from(chosen)}{after}")
+    return reload(job_id)
+
+
+def job_cancel(*, user: User, job_id: str) -> Job:
+    """Wish that the job ends for good; its committed checkpoints stay. Raises IllegalTransition for an ended job."""
+    with transaction.atomic():
+        job = lock_job(user=user, job_id=job_id)
+        if job.state in FINAL - {State.CANCELED}:
+            raise refuse(job, "canceled")
+        if job.intent != Intent.CANCEL:
+            _wish(job, Intent.CANCEL, user, "Cancel")
+    return reload(job_id)
+
+
+def checkpoint_of(job: Job, n: int | None) -> Checkpoint | None:
+    """Checkpoint n of the job, None for "the newest". Raises CheckpointNotFound naming the ones that exist."""
+    if n is None:
+        return None
+    valid = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
+    found = valid.filter(n=n).first()
+    if found is None:
+        numbers = sorted(valid.values_list("n", flat=True))
+        raise CheckpointNotFound(
+            f"The job has no valid checkpoint {n}. Valid: {', '.join(map(str, numbers)) or 'none'}.",
+            checkpoints=numbers,
+        )
+    return found
+
+
+def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
+    Job.objects.filter(pk=job.pk).update(
+        intent=intent,
+        intent_gen=F("intent_gen") + 1,
+        intent_by=user,
+        intent_at=Now(),
+        settled=False,
+        next_reconcile_at=Now(),
+    )
+    events.append(
+        job_id=job.pk,
+        tenant_id=job.tenant_id,
+        code=EventCode.WISHED,
+        attempt=job.attempt,
+        reason=f"{intent.lower()}_requested",
+        message=f"{word} asked for by {user.get_username()}",
+        numbers={"intent": intent.value, "generation": job.intent_gen + 1},
+        actor_id=user.pk,
+        source="user",
+    )
+    wake.hint("jobs.tasks.reconcile_job", job.pk)
+
+
+def _from(checkpoint: Checkpoint | None) -> str:
+    return f" from checkpoint {checkpoint.n}" if checkpoint else ""

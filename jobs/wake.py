@@ -1,0 +1,51 @@
+"""Ring the lifecycle. A hint may be lost, doubled or late: the ticker looks at what is due anyway.
+
+Tasks are named, not imported: nobody but a Celery worker enters jobs.lifecycle.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+
+from celery import current_app
+from django.db import transaction
+from django.db.models.functions import Now
+
+from jobs.models import Job
+
+logger = logging.getLogger(__name__)
+
+EXPIRES_S = 30
+SILENCE_S = 2.0
+"""After a broker that did not answer, no hint for so long: a request never waits for it twice in a row."""
+
+_silent_until = 0.0
+
+
+def reconcile(job_id: str) -> None:
+    """Let somebody look at this job now. Durable at once (its time is due), and prompt by a hint after the commit."""
+    Job.objects.filter(pk=job_id, settled=False).update(next_reconcile_at=Now())
+    hint("jobs.tasks.reconcile_job", job_id)
+
+
+def cycle() -> None:
+    """Let the scheduler look at everything that waits, soon."""
+    hint("jobs.tasks.run_cycle")
+
+
+def hint(task: str, *args: str) -> None:
+    """Send a Celery message after the commit; a broker that is gone costs nothing but latency."""
+    transaction.on_commit(partial(_send, task, args), robust=True)
+
+
+def _send(task: str, args: tuple[str, ...]) -> None:
+    global _silent_until
+    if time.monotonic() < _silent_until:
+        return
+    try:
+        current_app.send_task(task, args=args, expires=EXPIRES_S, ignore_result=True, retry=False)
+    except Exception as error:
+        _silent_until = time.monotonic() + SILENCE_S
+        logger.warning("broker did not take a hint", extra={"task": task, "error": str(error)})

@@ -1,0 +1,149 @@
+"""Who sees which job, and how a job is shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from guardian.shortcuts import assign_perm
+from pytest_django import DjangoAssertNumQueries
+
+from jobs.errors import JobNotFound
+from jobs.models import Job
+from jobs.selectors.jobs import ORDERS, job_get, job_list, may_operate
+from jobs.selectors.views import job_view
+from jobs.states import Intent, State, display_phase
+from tests import factories
+from tests.jobs.conftest import People
+
+pytestmark = pytest.mark.django_db
+CONTRACT = {
+    *(
+        "id",
+        "name",
+        "tenant",
+        "owner",
+        "state",
+        "phase",
+        "intent",
+        "reason",
+        "attempt",
+        "restarts_used",
+        "spec",
+    ),
+    *("framework", "learners", "gpus", "gpu_type", "priority", "tags", "progress", "metrics", "checkpoint"),
+    *("gpu_seconds", "created_at", "queued_at", "started_at", "finished_at", "allowed_actions", "etag"),
+}
+
+
+def test_members_and_platform_admins_see_a_job_and_nobody_else(people: People) -> None:
+    job = factories.job(owner=people.alice)
+    for person in (people.alice, people.carol, people.dave, people.admin):
+        assert job_get(user=person, job_id=job.pk) == job
+    for stranger in (people.bob, AnonymousUser()):
+        with pytest.raises(JobNotFound):
+            job_get(user=stranger, job_id=job.pk)
+        assert not job_list(user=stranger).exists()
+
+
+def test_somebody_who_left_the_tenant_sees_nothing_of_it_any_more(people: People) -> None:
+    job = factories.job(owner=people.alice)
+    people.alice.memberships.all().delete()
+    with pytest.raises(JobNotFound):
+        job_get(user=people.alice, job_id=job.pk)
+    assert not may_operate(people.alice, job)
+
+
+def test_a_shared_job_is_seen_and_with_operate_also_halted(people: People) -> None:
+    job, other = factories.job(owner=people.alice), factories.job(owner=people.alice)
+    assign_perm("jobs.view_job", people.bob, job)
+    assert list(job_list(user=people.bob)) == [job]
+    assert not may_operate(people.bob, job)
+    assign_perm("jobs.operate_job", people.bob, job)
+    bob = type(people.bob).objects.get(pk=people.bob.pk)
+    assert may_operate(bob, job)
+    assert not may_operate(bob, other)
+
+
+def test_a_deleted_job_is_gone_for_everybody(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.COMPLETED)
+    Job.objects.filter(pk=job.pk).update(deleted_at=job.created_at)
+    with pytest.raises(JobNotFound):
+        job_get(user=people.admin, job_id=job.pk)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "0" * 13, "../../etc/pa", "%2e%2e%2fabcd", "UPPERCASE123", "o0il1o0il1o0"]
+)
+def test_an_id_of_the_wrong_shape_is_a_missing_job(people: People, text: str) -> None:
+    with pytest.raises(JobNotFound):
+        job_get(user=people.admin, job_id=text)
+
+
+def test_filters_narrow_the_list(people: People) -> None:
+    mnist = factories.job(owner=people.alice, name="mnist", tags=["vision"], state=State.PROCESSING)
+    bert = factories.job(owner=people.bob, name="bert", gpu_type="a100", gpus=1, state=State.COMPLETED)
+    everything = {"user": people.admin}
+    assert list(job_list(**everything)) == sorted([mnist, bert], key=lambda job: job.pk, reverse=True)
+    assert list(job_list(**everything, tenant="nlp-research")) == [bert]
+    assert list(job_list(**everything, states=[State.PROCESSING])) == [mnist]
+    assert list(job_list(**everything, owner="alice")) == [mnist]
+    assert list(job_list(**everything, tag="vision")) == [mnist]
+    assert list(job_list(**everything, gpu_type="a100")) == [bert]
+    assert list(job_list(**everything, gpu_type="cpu")) == [mnist]
+    assert list(job_list(**everything, q="MNI")) == [mnist]
+    assert list(job_list(**everything, q=bert.pk)) == [bert]
+    assert list(job_list(**everything, q="%")) == []
+    for order in ORDERS:
+        assert set(job_list(**everything, order=order)) == {mnist, bert}
+
+
+def test_a_job_is_shown_with_every_field_of_the_contract_as_plain_json(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.PROCESSING, gpus=1, gpu_type="a100", learners=2)
+    factories.checkpoint(job, step=10)
+    factories.checkpoint(job, step=30)
+    factories.checkpoint(job, step=20)
+    job.progress.__class__.objects.filter(job=job).update(
+        step=30, total=120, metrics={"loss": {"last": 0.5, "step": 30}}
+    )
+    view = job_view(job_get(user=people.carol, job_id=job.pk))
+    assert set(view) >= CONTRACT
+    assert json.loads(json.dumps(view)) == view
+    assert view["checkpoint"]["n"] == 2
+    assert view["checkpoint"]["at"].endswith("Z")
+    assert view["progress"] == {"step": 30, "total": 120, "percent": 25.0}
+    assert view["gpu_seconds"] >= 0
+    assert view["allowed_actions"] == ["halt", "cancel", "clone", "edit"]
+
+
+def test_a_page_of_jobs_costs_one_query(
+    people: People, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for _ in range(5):
+        factories.checkpoint(factories.job(owner=people.alice, state=State.PROCESSING))
+    with django_assert_max_num_queries(4):  # who the caller is, what is shared with him, the page
+        assert len([job_view(job) for job in job_list(user=people.alice)[:50]]) == 5
+
+
+@pytest.mark.parametrize(
+    ("state", "intent", "stop_reason", "attempt", "word"),
+    [
+        (State.QUEUED, Intent.RUN, "", 0, "Queued"),
+        (State.PROCESSING, Intent.RUN, "", 1, "Processing"),
+        (State.PROCESSING, Intent.HALT, "", 1, "Halting"),
+        (State.STOPPING, Intent.HALT, "halt_requested", 1, "Halting"),
+        (State.STOPPING, Intent.RUN, "preempted", 1, "Preempting"),
+        (State.STOPPING, Intent.CANCEL, "halt_requested", 1, "Canceling"),
+        (State.STORING, Intent.HALT, "", 1, "Storing"),
+        (State.HALTED, Intent.HALT, "halt_requested", 1, "Halted"),
+        (State.HALTED, Intent.RUN, "halt_requested", 1, "Resuming"),
+        (State.DEPLOYING, Intent.RUN, "halt_requested", 2, "Resuming"),
+        (State.PROCESSING, Intent.RUN, "halt_requested", 2, "Processing"),
+        (State.COMPLETED, Intent.HALT, "", 1, "Completed"),
+    ],
+)
+def test_the_phase_says_what_a_job_is_on_its_way_to(
+    state: State, intent: Intent, stop_reason: str, attempt: int, word: str
+) -> None:
+    assert display_phase(state, intent, stop_reason, attempt) == word

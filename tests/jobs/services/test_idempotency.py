@@ -1,0 +1,91 @@
+"""A repeated POST gets the first one's answer and does nothing."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connection, connections
+
+from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, IdempotencyKeyReused, JobError
+from jobs.models import IdempotentAnswer
+from jobs.services.idempotency import answer_once
+from tenants.models import User
+from tests import factories
+
+A, B = "a" * 64, "b" * 64
+
+
+class Work:
+    def __init__(self) -> None:
+        self.done = 0
+
+    def __call__(self) -> tuple[int, dict[str, int]]:
+        self.done += 1
+        return 201, {"n": self.done}
+
+
+@pytest.mark.django_db
+def test_the_same_request_is_done_once_and_answered_twice() -> None:
+    user, work = factories.user(), Work()
+    answers = [answer_once(user=user, key="k1", request_sha256=A, work=work) for _ in range(2)]
+    assert answers == [(201, {"n": 1})] * 2
+    assert work.done == 1
+
+
+@pytest.mark.django_db
+def test_a_key_belongs_to_one_request_and_one_user() -> None:
+    alice, bob, work = factories.user("alice"), factories.user("bob"), Work()
+    answer_once(user=alice, key="k1", request_sha256=A, work=work)
+    with pytest.raises(IdempotencyKeyReused):
+        answer_once(user=alice, key="k1", request_sha256=B, work=work)
+    assert answer_once(user=bob, key="k1", request_sha256=B, work=work) == (201, {"n": 2})
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("key", ["", "x" * 129, "two words", "naïve", "line\n"])
+def test_a_key_without_shape_is_refused(key: str) -> None:
+    with pytest.raises(IdempotencyKeyInvalid):
+        answer_once(user=factories.user(), key=key, request_sha256=A, work=Work())
+
+
+@pytest.mark.django_db
+def test_an_error_is_not_kept_so_the_repeat_tries_again() -> None:
+    user = factories.user()
+
+    def fail() -> tuple[int, dict[str, int]]:
+        raise JobError("not now")
+
+    with pytest.raises(JobError):
+        answer_once(user=user, key="k1", request_sha256=A, work=fail)
+    assert not IdempotentAnswer.objects.exists()
+    assert answer_once(user=user, key="k1", request_sha256=A, work=Work()) == (201, {"n": 1})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_repeat_that_overtakes_the_first_waits_for_its_answer_or_is_told_so() -> None:
+    user, work = factories.user(), Work()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow() -> tuple[int, dict[str, int]]:
+        entered.set()
+        assert go_on.wait(10)
+        return work()
+
+    def first(person: User) -> None:
+        answer_once(user=person, key="k1", request_sha256=A, work=slow)
+        connections.close_all()
+
+    thread = threading.Thread(target=first, args=(user,))
+    thread.start()
+    assert entered.wait(10)
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '50ms'")
+    with pytest.raises(IdempotencyInProgress):
+        answer_once(user=user, key="k1", request_sha256=A, work=work)
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '3s'")
+    go_on.set()
+    assert answer_once(user=user, key="k1", request_sha256=A, work=work) == (201, {"n": 1})
+    thread.join()
+    assert work.done == 1

@@ -1,0 +1,140 @@
+"""Halt, resume and cancel: what is written, what is answered again, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.errors import CheckpointNotFound, IllegalTransition, JobNotFound, NotAllowed, TenantSuspended
+from jobs.models import Job, JobEvent
+from jobs.services.wishes import job_cancel, job_halt, job_resume
+from jobs.states import FINAL, EventCode, Intent, State
+from tenants.models import Tenant
+from tests import factories
+from tests.jobs.conftest import People
+
+pytestmark = pytest.mark.django_db
+LIVE = [state for state in State if state not in FINAL]
+
+
+def wishes(job: Job) -> list[JobEvent]:
+    return list(job.events.filter(code=EventCode.WISHED).order_by("n"))
+
+
+@pytest.mark.parametrize("state", [s for s in LIVE if s not in (State.STORING, State.HALTED)])
+def test_halt_writes_the_wish_and_leaves_the_state_alone(people: People, state: State) -> None:
+    fields = {"stop_reason": "preempted"} if state == State.STOPPING else {}
+    job = factories.job(owner=people.alice, state=state, settled=state == State.HALTED, **fields)
+    answer = job_halt(user=people.alice, job_id=job.pk)
+    assert (answer.state, answer.intent, answer.intent_gen) == (state, Intent.HALT, 2)
+    assert answer.settled is False
+    assert answer.next_reconcile_at is not None
+    (event,) = wishes(job)
+    assert event.numbers == {"intent": "HALT", "generation": 2}
+    assert event.actor == people.alice
+
+
+def test_a_second_halt_is_answered_again_and_changes_nothing(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.PROCESSING)
+    first = job_halt(user=people.alice, job_id=job.pk)
+    second = job_halt(user=people.dave, job_id=job.pk)
+    assert (second.intent_gen, second.event_seq) == (first.intent_gen, first.event_seq)
+    assert len(wishes(job)) == 1
+
+
+def test_halting_a_halted_job_is_answered_again(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT)
+    assert job_halt(user=people.alice, job_id=job.pk).event_seq == 1
+
+
+@pytest.mark.parametrize("state", [*FINAL, State.STORING])
+def test_halt_of_an_ending_or_ended_job_names_what_is_possible(people: People, state: State) -> None:
+    job = factories.job(owner=people.alice, state=state)
+    with pytest.raises(IllegalTransition) as caught:
+        job_halt(user=people.alice, job_id=job.pk)
+    assert caught.value.details["state"] == state
+    assert "clone" in caught.value.details["allowed_actions"]
+    assert "halt" not in caught.value.details["allowed_actions"]
+    assert not wishes(job)
+
+
+def test_cancel_outranks_a_halt_and_cannot_be_taken_back(people: People) -> None:
+    job = factories.job(
+        owner=people.alice, state=State.STOPPING, intent=Intent.HALT, stop_reason="halt_requested"
+    )
+    assert job_cancel(user=people.alice, job_id=job.pk).intent == Intent.CANCEL
+    for verb in (job_halt, job_resume):
+        with pytest.raises(IllegalTransition):
+            verb(user=people.alice, job_id=job.pk)
+
+
+def test_canceling_twice_is_answered_again_even_when_it_is_done(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.CANCELED, intent=Intent.CANCEL)
+    assert job_cancel(user=people.alice, job_id=job.pk).state == State.CANCELED
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
+def test_an_ended_job_cannot_be_canceled_or_resumed(people: People, state: State) -> None:
+    job = factories.job(owner=people.alice, state=state)
+    for verb in (job_cancel, job_resume):
+        with pytest.raises(IllegalTransition):
+            verb(user=people.alice, job_id=job.pk)
+
+
+def test_resume_of_a_halted_job_wishes_to_run_from_the_chosen_checkpoint(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT, settled=True)
+    first, _ = factories.checkpoint(job, step=10), factories.checkpoint(job, step=20)
+    answer = job_resume(user=people.alice, job_id=job.pk, checkpoint=1)
+    assert (answer.intent, answer.resume_from, answer.settled) == (Intent.RUN, first, False)
+
+
+def test_resume_while_halting_lets_the_halt_complete_first(people: People) -> None:
+    job = factories.job(
+        owner=people.alice, state=State.STOPPING, intent=Intent.HALT, stop_reason="halt_requested"
+    )
+    answer = job_resume(user=people.alice, job_id=job.pk)
+    assert (answer.state, answer.intent) == (State.STOPPING, Intent.RUN)
+    assert "as soon as the halt is complete" in wishes(job)[0].message
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.PROCESSING])
+def test_resume_of_a_job_that_runs_anyway_changes_nothing(people: People, state: State) -> None:
+    job = factories.job(owner=people.alice, state=state)
+    assert job_resume(user=people.alice, job_id=job.pk).event_seq == 1
+
+
+def test_resume_from_a_missing_or_corrupt_checkpoint_names_the_valid_ones(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT)
+    factories.checkpoint(job, step=10)
+    factories.checkpoint(job, step=20, state="CORRUPT")
+    for n in (2, 7):
+        with pytest.raises(CheckpointNotFound) as caught:
+            job_resume(user=people.alice, job_id=job.pk, checkpoint=n)
+        assert caught.value.details["checkpoints"] == [1]
+    assert not wishes(job)
+
+
+def test_a_suspended_tenant_may_halt_but_not_resume(people: People) -> None:
+    Tenant.objects.filter(pk=people.vision.pk).update(state="suspended")
+    running = factories.job(owner=people.alice, state=State.PROCESSING)
+    halted = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT)
+    assert job_halt(user=people.alice, job_id=running.pk).intent == Intent.HALT
+    with pytest.raises(TenantSuspended):
+        job_resume(user=people.alice, job_id=halted.pk)
+
+
+@pytest.mark.parametrize("verb", [job_halt, job_resume, job_cancel])
+def test_a_stranger_hears_what_a_missing_job_says_and_a_viewer_may_not(people: People, verb: object) -> None:
+    job = factories.job(owner=people.alice, state=State.PROCESSING)
+    with pytest.raises(JobNotFound) as foreign:
+        verb(user=people.bob, job_id=job.pk)  # type: ignore[operator]
+    with pytest.raises(JobNotFound) as missing:
+        verb(user=people.bob, job_id="0" * 12)  # type: ignore[operator]
+    assert foreign.value.message == missing.value.message
+    with pytest.raises(NotAllowed, match="alice"):
+        verb(user=people.carol, job_id=job.pk)  # type: ignore[operator]
+
+
+def test_a_manager_and_a_platform_admin_may_halt_what_is_not_theirs(people: People) -> None:
+    for person in (people.dave, people.admin):
+        job = factories.job(owner=people.alice, state=State.PROCESSING)
+        assert job_halt(user=person, job_id=job.pk).intent_by == person
