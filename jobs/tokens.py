@@ -6,10 +6,13 @@ is no renewal and no clock but the database's.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
 import secrets
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.db import connection
 
 PREFIX = "lsec_"
@@ -30,6 +33,15 @@ class Grant:
 def mint() -> tuple[str, str]:
     """Make a fresh secret: (the secret, its SHA-256 for the database)."""
     secret = PREFIX + secrets.token_urlsafe(32)
+    return secret, digest(secret)
+
+
+def derive(job_id: str, attempt: int, rank: int) -> tuple[str, str]:
+    """The secret of one learner, always the same: a launch that is repeated by another worker hands out no second
+    one, and none is ever stored."""
+    message = f"learner:{job_id}:{attempt}:{rank}".encode()
+    code = hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).digest()
+    secret = PREFIX + base64.urlsafe_b64encode(code).rstrip(b"=").decode()
     return secret, digest(secret)
 
 
