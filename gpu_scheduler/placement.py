@@ -77,10 +77,11 @@ class Pool:
         self.slot_type = slot_type
         nodes = list(nodes)
         self._ready = {node.name: node.slots for node in nodes if node.ready}
-        self._sizes = [node.slots for node in nodes]
-        self.total = sum(self._ready.values())
+        self._empty = Slots({node.name: node.slots for node in nodes})
+        self._empty_ready = Slots(self._ready)
+        self.total = self._empty_ready.total
         self.nodes_down = len(nodes) - len(self._ready)
-        self.largest_node = max(self._sizes, default=0)
+        self.largest_node = self._empty.largest
         self._running = list(running)
         free = dict(self._ready)
         for gang in self._running:
@@ -95,11 +96,11 @@ class Pool:
 
     def could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if every node of the type were up and empty."""
-        return sum(size // gang.slots for size in self._sizes) >= gang.learners
+        return self._empty.capacity(gang.slots) >= gang.learners
 
     def up_could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if the nodes that are up were empty."""
-        return sum(size // gang.slots for size in self._ready.values()) >= gang.learners
+        return self._empty_ready.capacity(gang.slots) >= gang.learners
 
     def kept_free(self) -> int:
         """Slots that are free and kept for the gang first in line."""
