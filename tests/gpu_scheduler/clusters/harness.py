@@ -1,0 +1,107 @@
+"""What the contract suite needs from a cluster besides its five verbs: programs that behave, and patience.
+
+A behaviour is a word: "runs" (until told to stop), "exits:3", "stubborn" (ignores SIGTERM).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from gpu_scheduler.clusters.base import Cluster, GangReport, Launch, LearnerPhase, LearnerSpec
+from gpu_scheduler.clusters.memory import MemoryCluster
+from gpu_scheduler.model import Node
+
+
+def launch(name: str, *behaviours: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> Launch:
+    """A gang with one learner per behaviour, laid round the given nodes."""
+    job, _, attempt = name.removeprefix("job-").rpartition("-")
+    learners = [
+        LearnerSpec(
+            rank=rank,
+            node=nodes[rank % len(nodes)],
+            env={"TRAINING_ID": job, "LUTHIER_RANK": str(rank), "BEHAVIOUR": behaviour},
+            secret=f"secret-{rank}",
+        )
+        for rank, behaviour in enumerate(behaviours)
+    ]
+    return Launch(
+        name=name,
+        job=job,
+        attempt=int(attempt),
+        tenant="red",
+        learners=learners,
+        slots=slots,
+        slot_type="cpu",
+        cpus=1,
+        memory_mib=512,
+        command="exec behave",
+        ingest_url="ws://127.0.0.1:9",
+        runtime="fake",
+        grace_s=5,
+    )
+
+
+class Harness(Protocol):
+    """One kind of cluster under test: two nodes, node-a and node-b, with four cpu slots each."""
+
+    cluster: Cluster
+
+    def settle(self) -> None:
+        """Let what is under way happen: a moment of real time, or of the virtual clock."""
+
+    def time_passes(self, seconds: float) -> None: ...
+
+    def unanswered(self) -> contextmanager[None]:
+        """While in here the cluster does not answer."""
+
+
+def eventually(
+    harness: Harness, name: str, holds: Callable[[GangReport], bool], *, within_s: float = 15
+) -> GangReport:
+    """Observe until the gang's report satisfies holds; the report, or an assertion with the last one."""
+    give_up = time.monotonic() + within_s
+    while True:
+        report = harness.cluster.observe([name])[name]
+        if holds(report):
+            return report
+        assert time.monotonic() < give_up, f"still {report}"
+        harness.settle()
+
+
+def all_in(*phases: LearnerPhase) -> Callable[[GangReport], bool]:
+    return lambda report: all(learner.phase in phases for learner in report.learners)
+
+
+class MemoryHarness:
+    """The in-process twin: behaviours are played out whenever the clock moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.cluster = MemoryCluster(
+            [Node("node-b", "cpu", 4), Node("node-a", "cpu", 4)], clock=lambda: self.now
+        )
+        self.cluster.starts_in_s = 0.5
+
+    def settle(self) -> None:
+        self.time_passes(0.25)
+
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        for name, report in self.cluster.listing().items():
+            behaviours = {spec.rank: spec.env["BEHAVIOUR"] for spec in self.cluster.launched(name).learners}
+            self.cluster.stops_in_s = 1e9 if "stubborn" in behaviours.values() else 0
+            for learner in report.learners:
+                word, _, code = behaviours[learner.rank].partition(":")
+                if word == "exits" and learner.phase is LearnerPhase.RUNNING:
+                    self.cluster.exit(name, learner.rank, int(code))
+
+    @contextmanager
+    def unanswered(self) -> Iterator[None]:
+        from gpu_scheduler.clusters.base import ClusterBusy
+
+        for verb in ("nodes", "launch", "observe", "stop", "remove"):
+            self.cluster.fail_next(verb, ClusterBusy("The cluster does not answer."))
+        yield

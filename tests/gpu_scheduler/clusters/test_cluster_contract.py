@@ -1,0 +1,175 @@
+"""The contract of gpu_scheduler.clusters.base, sentence by sentence, on every driver."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpu_scheduler.clusters.base import ENDED, ClusterBusy, ClusterError, LaunchRefused, LearnerPhase
+from gpu_scheduler.model import Node
+from tests.gpu_scheduler.clusters.harness import Harness, all_in, eventually, launch
+
+RUNNING = all_in(LearnerPhase.RUNNING)
+OVER = all_in(*ENDED)
+
+
+def test_nodes_are_listed_by_name(harness: Harness) -> None:
+    assert harness.cluster.nodes() == [Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)]
+
+
+def test_nothing_exists_before_the_first_launch(harness: Harness) -> None:
+    assert harness.cluster.observe() == {}
+    assert harness.cluster.observe(["job-x-1"]) == {}
+
+
+def test_a_launched_gang_is_shown_at_once_and_then_runs(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "runs", "runs", nodes=("node-a", "node-b")))
+    shown = harness.cluster.observe()["job-x-1"]
+    assert [(learner.rank, learner.node) for learner in shown.learners] == [(0, "node-a"), (1, "node-b")]
+    assert not shown.stopping
+    eventually(harness, "job-x-1", RUNNING)
+
+
+def test_a_second_launch_changes_nothing(harness: Harness) -> None:
+    asked = launch("job-x-1", "runs")
+    harness.cluster.launch(asked)
+    first = eventually(harness, "job-x-1", RUNNING)
+    harness.cluster.launch(asked)
+    assert harness.cluster.observe()["job-x-1"] == first
+
+
+def test_launching_from_many_threads_at_once_makes_one_gang(harness: Harness) -> None:
+    asked = launch("job-x-1", "runs", "runs")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: harness.cluster.launch(asked), range(8)))
+    seen = eventually(harness, "job-x-1", RUNNING)
+    assert len({learner.uid for learner in seen.learners}) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "phase"), [(0, LearnerPhase.SUCCEEDED), (3, LearnerPhase.FAILED), (255, LearnerPhase.FAILED)]
+)
+def test_the_programs_exit_code_is_shown(harness: Harness, code: int, phase: LearnerPhase) -> None:
+    harness.cluster.launch(launch("job-x-1", f"exits:{code}"))
+    (learner,) = eventually(harness, "job-x-1", OVER).learners
+    assert (learner.phase, learner.exit_code) == (phase, code)
+
+
+def test_learners_end_one_by_one(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "exits:1", "runs"))
+    seen = eventually(harness, "job-x-1", lambda report: report.learners[0].phase in ENDED)
+    assert not seen.gone_or_ended
+    assert seen.learners[1].phase not in ENDED
+
+
+def test_stop_never_blocks_and_ends_every_learner(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "runs", "runs"))
+    eventually(harness, "job-x-1", RUNNING)
+    harness.cluster.stop("job-x-1", grace_s=10)
+    assert harness.cluster.observe()["job-x-1"].stopping
+    assert eventually(harness, "job-x-1", OVER).stopping
+
+
+def test_a_learner_that_ignores_the_stop_is_killed_after_the_grace(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "stubborn"))
+    eventually(harness, "job-x-1", RUNNING)
+    harness.settle()
+    harness.cluster.stop("job-x-1", grace_s=0.5)
+    harness.settle()
+    (learner,) = eventually(harness, "job-x-1", OVER).learners
+    assert learner.phase is LearnerPhase.FAILED
+    assert learner.exit_code in (137, None)
+
+
+def test_a_second_stop_never_lengthens_the_grace(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "stubborn"))
+    eventually(harness, "job-x-1", RUNNING)
+    harness.settle()
+    harness.cluster.stop("job-x-1", grace_s=0.5)
+    harness.cluster.stop("job-x-1", grace_s=600)
+    eventually(harness, "job-x-1", OVER)
+
+
+def test_a_shorter_second_grace_shortens_the_first(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "stubborn"))
+    eventually(harness, "job-x-1", RUNNING)
+    harness.settle()
+    harness.cluster.stop("job-x-1", grace_s=600)
+    harness.settle()
+    assert not harness.cluster.observe()["job-x-1"].gone_or_ended
+    harness.cluster.stop("job-x-1", grace_s=0.1)
+    eventually(harness, "job-x-1", OVER)
+
+
+def test_stop_and_remove_of_an_unknown_name_are_success(harness: Harness) -> None:
+    harness.cluster.stop("job-nobody-1", grace_s=1)
+    harness.cluster.remove("job-nobody-1")
+
+
+def test_remove_ends_what_runs_and_frees_its_slots(harness: Harness) -> None:
+    asked = launch("job-x-1", "runs", "stubborn", slots=2)
+    harness.cluster.launch(asked)
+    eventually(harness, "job-x-1", RUNNING)
+    harness.cluster.remove("job-x-1")
+    assert harness.cluster.observe() == {}
+    harness.cluster.launch(launch("job-y-1", "runs", slots=4))
+    eventually(harness, "job-y-1", RUNNING)
+    harness.cluster.remove("job-y-1")
+
+
+def test_remove_with_uids_leaves_others_of_the_same_name(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "runs", "runs"))
+    first, second = eventually(harness, "job-x-1", RUNNING).learners
+    harness.cluster.remove("job-x-1", uids=["some-older-learner"])
+    assert harness.cluster.observe()["job-x-1"].learners == (first, second)
+    harness.cluster.remove("job-x-1", uids=[first.uid])
+    assert harness.cluster.observe()["job-x-1"].learners == (second,)
+    harness.cluster.remove("job-x-1", uids=[second.uid])
+    assert harness.cluster.observe() == {}
+
+
+def test_a_relaunched_name_gets_new_uids(harness: Harness) -> None:
+    asked = launch("job-x-1", "exits:0")
+    harness.cluster.launch(asked)
+    (before,) = eventually(harness, "job-x-1", OVER).learners
+    harness.cluster.remove("job-x-1")
+    harness.cluster.launch(asked)
+    (after,) = eventually(harness, "job-x-1", OVER).learners
+    assert before.uid != after.uid
+
+
+def test_observe_of_some_names_leaves_out_the_others(harness: Harness) -> None:
+    for name in ("job-x-1", "job-y-1"):
+        harness.cluster.launch(launch(name, "runs"))
+    assert list(harness.cluster.observe()) == ["job-x-1", "job-y-1"]
+    assert list(harness.cluster.observe(["job-y-1", "job-z-1"])) == ["job-y-1"]
+
+
+def test_a_gang_that_does_not_fit_leaves_nothing_behind(harness: Harness) -> None:
+    with pytest.raises(ClusterBusy, match="node-a"):
+        harness.cluster.launch(launch("job-x-1", "runs", "runs", slots=3))
+    assert harness.cluster.observe() == {}
+
+
+def test_a_gang_for_a_node_that_is_not_there_is_refused_as_lost(harness: Harness) -> None:
+    with pytest.raises(LaunchRefused, match="node-q") as refused:
+        harness.cluster.launch(launch("job-x-1", "runs", nodes=("node-q",)))
+    assert refused.value.code == "node_lost"
+    assert harness.cluster.observe() == {}
+
+
+def test_a_cluster_that_does_not_answer_is_busy_and_never_empty(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "runs"))
+    with harness.unanswered():
+        for call in (
+            harness.cluster.nodes,
+            harness.cluster.observe,
+            lambda: harness.cluster.launch(launch("job-y-1", "runs")),
+            lambda: harness.cluster.stop("job-x-1", grace_s=1),
+            lambda: harness.cluster.remove("job-x-1"),
+        ):
+            with pytest.raises(ClusterBusy):
+                call()
+    assert issubclass(ClusterBusy, ClusterError)
+    assert list(harness.cluster.observe()) == ["job-x-1"]
