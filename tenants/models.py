@@ -103,7 +103,7 @@ class QuotaChange(models.Model):
 
 
 class Token(AbstractAuthToken):
-    """An API token: knox keeps its hash; ours are the name, the tenant it is bound to and the role it may not exceed."""
+    """An API token: knox keeps its hash; ours are the name, the tenant it is bound to and the role it may not pass."""
 
     name = models.CharField(max_length=80)
     tenant = models.ForeignKey(Tenant, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")

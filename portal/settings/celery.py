@@ -1,4 +1,4 @@
-"""Celery's settings; the reasons are in docs/adr/0003-messages-are-hints.md."""
+"""Celery's settings; the reasons are in docs/adr/0006-messages-are-hints.md."""
 
 from django.conf import settings
 
