@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 
-.PHONY: help env front-end up test test-fast test-long test-cluster check fmt bench docs lock clean
+.PHONY: help env front-end up test test-fast test-long test-cluster check fmt bench docs lock runtimes clean
 
 help:             ## Say what there is
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -43,6 +43,11 @@ lock: env         ## Re-lock after a change of requirements/*.in
 	@for group in bootstrap runtime dev build; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --custom-compile-command "make lock" requirements/$$group.in -o requirements/$$group.txt || exit 1; done
+
+runtimes: env     ## Re-lock the runtimes of jobs after a change of examples/runtimes/*.in
+	@for source in examples/runtimes/*.in; do \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --custom-compile-command "make runtimes" $$source -o $${source%.in}.txt || exit 1; done
 
 clean:            ## Remove what the set-up made, but no data
 	rm -rf .venv node_modules static/dist

@@ -1,0 +1,60 @@
+"""Print numbered lines: `python count.py LINES [PER_SECOND]`. Whoever reads them sees whether one is missing.
+
+Halted and resumed it goes on at the next number; killed without a halt it goes on after the last number saved,
+so numbers may come twice (in two attempts) but never go missing.
+"""
+
+import sys
+import time
+import zlib
+
+from learner_agent import training
+
+SAVE_EVERY_S = 1.0
+
+
+def main() -> None:
+    lines = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    per_second = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+    number = first = start()
+    began = saved_at = time.monotonic()
+    while number < lines:
+        number += 1
+        sys.stdout.write(line(number))
+        if per_second:
+            sys.stdout.flush()
+            time.sleep(max(0.0, began + (number - first) / per_second - time.monotonic()))
+        if not per_second and number % 1000:
+            continue
+        if training.halt_requested():
+            save(number, lines)
+            return
+        if time.monotonic() - saved_at >= SAVE_EVERY_S:
+            save(number, lines)
+            saved_at = time.monotonic()
+    save(number, lines)
+    training.finish()
+
+
+def line(number: int) -> str:
+    """Return the numbered line with its own checksum: `line 17 5f1c2d3e`."""
+    text = f"line {number}"
+    return f"{text} {zlib.crc32(text.encode()):08x}\n"
+
+
+def start() -> int:
+    """Return how many lines earlier attempts have printed for certain."""
+    folder = training.resume_from()
+    return int((folder / "number").read_text()) if folder else 0
+
+
+def save(number: int, lines: int) -> None:
+    """Flush first: what a checkpoint counts as printed has left this process."""
+    sys.stdout.flush()
+    training.report(number, total=lines, lines=number)
+    with training.checkpoint(number) as folder:
+        (folder / "number").write_text(str(number))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Every example is a valid job that carries its whole program."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples import catalog
+from jobs.spec import parse
+from tests.examples.programs import EXAMPLES
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_example_is_a_valid_job_with_its_code(name: str) -> None:
+    spec = parse(catalog.load(name))
+    assert spec.code
+    assert {path for path, _ in spec.code.files} == {
+        path.name for path in (EXAMPLES / name).glob("*.py") if path.is_file()
+    }
+    assert not spec.warnings
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_example_names_a_runtime_that_is_locked_with_hashes(name: str) -> None:
+    framework = catalog.load(name)["framework"]
+    lock = (EXAMPLES / "runtimes" / f"{framework}.txt").read_text()
+    pinned = [line for line in lock.splitlines() if line and not line.startswith((" ", "#"))]
+    assert all("==" in line and line.endswith("\\") for line in pinned)
+    assert "--hash=sha256:" in lock or not pinned
+    assert "://" not in lock
+
+
+def test_gallery_describes_every_example_and_begins_with_the_first_job() -> None:
+    templates = catalog.templates()
+    assert templates[0].name == catalog.FIRST_JOB
+    assert all(template.title and len(template.summary) > 40 for template in templates)
+
+
+def test_unknown_example_is_told_with_the_known_ones() -> None:
+    with pytest.raises(KeyError, match="digits-sklearn"):
+        catalog.load("nothing")
+
+
+def test_loaded_specs_are_fresh() -> None:
+    catalog.load("plain")["name"] = "changed"
+    assert catalog.load("plain")["name"] == "sunspots"

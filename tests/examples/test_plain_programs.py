@@ -1,0 +1,73 @@
+"""The examples that need nothing but Python: sunspots, the counter, the waiting learner."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+from examples import catalog
+from jobs.spec import parse
+from tests.examples.programs import Program
+
+
+def sunspots(folder: Path, steps: int = 60) -> Program:
+    settings = {"STEPS": str(steps), "STEP_S": "0.01"}
+    return Program(folder, "plain", "plain", ["train.py"], settings)
+
+
+def weights(printed: str) -> str:
+    found = re.search(r"done: weights (.*)", printed)
+    assert found, printed
+    return found[1]
+
+
+def test_program_that_ignores_the_platform_goes_on_from_its_own_file(tmp_path: Path) -> None:
+    straight, stopped = sunspots(tmp_path / "straight"), sunspots(tmp_path / "stopped")
+    expected = weights(straight.run())
+    process = stopped.start()
+    assert process.stdout
+    while not process.stdout.readline().startswith("step=13 "):
+        pass
+    printed = stopped.stop_by_signal(process)
+    assert process.returncode == 143
+    step = int(re.search(r"stopped after step (\d+)", printed)[1])  # type: ignore[index]
+    printed = stopped.run()
+    assert f"going on at step {step}" in printed
+    assert weights(printed) == expected
+
+
+def test_metrics_of_the_plain_program_are_found_by_its_rule(tmp_path: Path) -> None:
+    (pattern,) = parse(catalog.load("plain")).metrics
+    lines = sunspots(tmp_path).run().splitlines()
+    points = [found.groupdict() for found in (re.search(pattern, line) for line in lines) if found]
+    assert [int(point["step"]) for point in points] == list(range(1, 61))
+    losses = [float(point["loss"]) for point in points]
+    assert losses[0] > 2 * losses[-1] > 0
+
+
+def test_counter_loses_no_number_over_a_halt(tmp_path: Path) -> None:
+    counter = Program(tmp_path, "counter", "plain", ["count.py", "3000", "2000"])
+    printed = counter.run_until(lambda: counter.newest_checkpoint() is not None)
+    printed += counter.run()
+    numbers = [int(line.split()[1]) for line in printed.splitlines()]
+    assert numbers == list(range(1, 3001))
+    assert counter.finished
+
+
+def test_counter_lines_carry_their_checksum(tmp_path: Path) -> None:
+    printed = Program(tmp_path, "counter", "plain", ["count.py", "20000"]).run()
+    for line in printed.splitlines():
+        text, _, checksum = line.rpartition(" ")
+        assert f"{zlib.crc32(text.encode()):08x}" == checksum
+    assert len(printed.splitlines()) == 20_000
+
+
+def test_waiting_learner_waits_on_after_a_halt(tmp_path: Path) -> None:
+    waiting = Program(tmp_path, "sleep", "plain", ["wait.py", "2"])
+    waiting.run_until(lambda: bool(waiting.reports()))
+    assert not waiting.finished
+    waiting.run()
+    assert waiting.finished
+    point = waiting.reports()[-1]
+    assert (point["step"], point["total"], point["waited_s"]) == (2, 2, 2)
