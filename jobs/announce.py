@@ -8,13 +8,15 @@ thread of its own passes what has gathered to the other processes through the Ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
+from weakref import WeakKeyDictionary
 
 from channels.layers import InMemoryChannelLayer, get_channel_layer
 
@@ -94,6 +96,15 @@ def unlisten(listener: Listener) -> None:
         _listeners.remove(listener)
 
 
+@dataclass
+class _Ear:
+    users: int = 0
+    task: asyncio.Task[None] | None = None
+
+
+_ears: WeakKeyDictionary[asyncio.AbstractEventLoop, _Ear] = WeakKeyDictionary()
+
+
 def _ring(hint: Hint) -> None:
     _deliver(hint)
     _bell.pass_on(hint)
@@ -105,6 +116,26 @@ def _deliver(hint: Hint) -> None:
             listener(hint)
         except Exception:
             logger.exception("a listener failed on a hint", extra={"kind": hint.kind})
+
+
+@contextlib.asynccontextmanager
+async def listening(listener: Listener) -> AsyncIterator[None]:
+    """Hear every hint of every process meanwhile. One ear on the Channels group serves a whole event loop."""
+    loop = asyncio.get_running_loop()
+    ear = _ears.setdefault(loop, _Ear())
+    listen(listener)
+    ear.users += 1
+    if ear.task is None:
+        ear.task = loop.create_task(hear())
+    try:
+        yield
+    finally:
+        unlisten(listener)
+        ear.users -= 1
+        if ear.users == 0 and ear.task is not None:
+            task, ear.task = ear.task, None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def hear() -> None:

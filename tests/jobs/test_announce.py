@@ -75,17 +75,16 @@ def test_a_valkey_that_accepts_and_never_answers_costs_the_caller_nothing() -> N
         assert time.monotonic() - started < 0.2
 
 
-async def test_another_process_hears_through_valkey(heard: list[Hint]) -> None:
+async def test_another_process_hears_through_valkey() -> None:
+    heard: list[Hint] = []
     with layer_at(os.environ["REDIS_URL"]):
-        ear = asyncio.create_task(announce.hear())
-        elsewhere = announce._Bell()
-        elsewhere.name = "elsewhere"
-        deadline = time.monotonic() + 10
-        while not heard and time.monotonic() < deadline:
-            elsewhere.pass_on(Hint(Kind.METRICS, job_id="3f9k2m7qx4ta", upto=3))
-            await asyncio.sleep(0.05)
-        ear.cancel()
-        await asyncio.gather(ear, return_exceptions=True)
+        async with announce.listening(heard.append):
+            elsewhere = announce._Bell()
+            elsewhere.name = "elsewhere"
+            deadline = time.monotonic() + 10
+            while not heard and time.monotonic() < deadline:
+                elsewhere.pass_on(Hint(Kind.METRICS, job_id="3f9k2m7qx4ta", upto=3))
+                await asyncio.sleep(0.05)
     assert heard[0] == Hint(Kind.METRICS, job_id="3f9k2m7qx4ta", upto=3)
 
 

@@ -1,0 +1,141 @@
+"""Cut a learner's stored bytes into numbered lines. Pure: chunks in, lines out, memory bounded.
+
+A line ends with a newline. Where the program rewrote it with carriage returns, as progress bars do, its text is the
+last version; the stored bytes keep them all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+KEPT_BYTES = 256 * 1024  # of one line; what a program prints beyond is counted, not shown
+TEXT_MAX = 10_000  # characters of a line's text unless the whole line is asked for
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Stored bytes of one stream. times: (offset within the chunk, milliseconds since the epoch), ascending.
+
+    lost: the bytes were not kept; data is empty, and length and lines say how much is missing.
+    """
+
+    offset: int
+    length: int
+    first_line: int
+    lines: int
+    data: bytes
+    times: list[tuple[int, int]]
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line. t: RFC 3339 of the read that brought its first byte, "" if unknown. cut: characters left out."""
+
+    n: int
+    t: str
+    text: str
+    cut: int = 0
+
+    @property
+    def size(self) -> int:
+        """Roughly its bytes in a frame."""
+        return len(self.text) + len(self.text) // 16 + 60
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Lines that were not kept."""
+
+    first: int
+    last: int
+    size: int  # bytes
+
+
+class LineCutter:
+    """Feed chunks in order; take lines with a number above `after` as they become complete."""
+
+    def __init__(self, *, after: int = 0, text_max: int = TEXT_MAX) -> None:
+        self._after = after
+        self._text_max = text_max
+        self._number = 0  # of the line being gathered
+        self._kept = b""
+        self._dropped = 0  # bytes of it that were not kept
+        self._time = ""
+        self.holes: list[Hole] = []
+
+    def feed(self, chunk: Chunk) -> Iterator[Line]:
+        if not self._number:
+            self._number = chunk.first_line
+        if chunk.lost:
+            self._skip(chunk)
+            return
+        pieces = chunk.data.split(b"\n")
+        starts = [at for at, _ in chunk.times]
+        offset = 0
+        for piece in pieces[:-1]:
+            if self._number > self._after:
+                self._gather(piece, chunk, starts, offset)
+                yield self._finish()
+            else:
+                self._forget()
+            self._number += 1
+            offset += len(piece) + 1
+        if pieces[-1] and self._number > self._after:
+            self._gather(pieces[-1], chunk, starts, offset)
+
+    def rest(self) -> Line | None:
+        """The unfinished last line, if it has begun."""
+        if not self._kept and not self._dropped:
+            return None
+        kept, dropped, time = self._kept, self._dropped, self._time
+        line = self._finish()
+        self._kept, self._dropped, self._time = kept, dropped, time
+        return line
+
+    def _gather(self, piece: bytes, chunk: Chunk, starts: list[int], offset: int) -> None:
+        if not self._kept and not self._dropped:
+            self._time = _time_at(chunk, starts, offset)
+        whole = self._kept + piece
+        rewritten = whole.rfind(b"\r", 0, len(whole.rstrip(b"\r")))
+        if rewritten >= 0:
+            whole, self._dropped = whole[rewritten + 1 :], 0
+        self._kept = whole[:KEPT_BYTES]
+        self._dropped += len(whole) - len(self._kept)
+
+    def _finish(self) -> Line:
+        text = self._kept.rstrip(b"\r").decode("utf-8", "replace")
+        shown = text[: self._text_max]
+        line = Line(self._number, self._time, shown, len(text) - len(shown) + self._dropped)
+        self._forget()
+        return line
+
+    def _forget(self) -> None:
+        self._kept, self._dropped, self._time = b"", 0, ""
+
+    def _skip(self, chunk: Chunk) -> None:
+        if not chunk.lines:
+            self._dropped += chunk.length
+            return
+        last = self._number + chunk.lines - 1
+        if last > self._after:
+            self.holes.append(Hole(max(self._number, self._after + 1), last, chunk.length))
+        self._forget()
+        self._number = last + 1
+
+
+def cut(chunks: Iterable[Chunk], *, after: int = 0, text_max: int = TEXT_MAX) -> list[Line]:
+    """All complete lines above `after`."""
+    cutter = LineCutter(after=after, text_max=text_max)
+    return [line for chunk in chunks for line in cutter.feed(chunk)]
+
+
+def _time_at(chunk: Chunk, starts: list[int], offset: int) -> str:
+    at = bisect_right(starts, offset) - 1
+    if at < 0:
+        return ""
+    moment = datetime.fromtimestamp(chunk.times[at][1] / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,0 +1,288 @@
+"""A learner's log: numbered lines, raw bytes, and a search through what is stored.
+
+Nothing here checks permission: the caller has fetched the job (job_get) before he asks.
+Lines count from 1 per (job, attempt, rank). A line is there once it is complete, or once its stream is sealed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import zstandard
+from django.db import connection
+
+from jobs.selectors.lines import TEXT_MAX, Chunk, Hole, Line, LineCutter
+
+Stream = tuple[str, int, int]
+"""Job id, attempt, rank."""
+
+PAGE_LINES = 1_000
+PAGE_BYTES = 1024 * 1024
+CHUNKS_PER_QUERY = 16
+SEARCH_S = 2.0  # a search answers within this time and says how far it came
+
+
+@dataclass(frozen=True)
+class Head:
+    """How far a stream reaches: complete lines, bytes, and whether more may come."""
+
+    lines: int
+    size: int
+    sealed: bool
+
+
+@dataclass(frozen=True)
+class Page:
+    """Lines after a cursor. head is None for a learner that does not exist. next: cursor for the next page.
+
+    more: there are further lines now. tail: the unfinished last line of a stream that is not sealed.
+    """
+
+    lines: list[Line]
+    next: int
+    head: Head | None
+    more: bool = False
+    tail: Line | None = None
+    holes: list[Hole] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Want:
+    """Lines of a stream above `after`."""
+
+    stream: Stream
+    after: int
+
+
+def read_lines(
+    stream: Stream,
+    *,
+    after: int | None = None,
+    before: int | None = None,
+    tail: int | None = None,
+    limit: int = PAGE_LINES,
+    text_max: int = TEXT_MAX,
+) -> Page:
+    """One page: the lines above `after`, the last ones below `before`, or the last `tail` ones."""
+    if after is None:
+        head = heads([stream]).get(stream)
+        end = before if before is not None else (head.lines if head else 0) + 1
+        limit = min(limit, tail) if tail is not None else limit
+        after = max(0, end - 1 - limit)
+        limit = max(0, end - 1 - after) + (
+            1 if before is None else 0
+        )  # one more: a sealed stream's last bytes
+    page = read_many([Want(stream, after)], limit=limit, text_max=text_max)[stream]
+    return page if tail is None else replace(page, lines=page.lines[-tail:] if tail else [])
+
+
+def read_many(
+    wants: Sequence[Want], *, limit: int = PAGE_LINES, size_max: int = PAGE_BYTES, text_max: int = TEXT_MAX
+) -> dict[Stream, Page]:
+    """A page of each stream, in a handful of queries whatever their number."""
+    known = heads([want.stream for want in wants])
+    pages = {
+        want.stream: Page([], want.after, known.get(want.stream))
+        for want in wants
+        if want.stream not in known or not _has_more(known[want.stream], want.after)
+    }
+    rest = [want for want in wants if want.stream not in pages]
+    first = _chunks_for(rest)
+    for want in rest:
+        pages[want.stream] = _read(
+            want,
+            known[want.stream],
+            first.get(want.stream, []),
+            limit=limit,
+            size_max=size_max,
+            text_max=text_max,
+        )
+    return pages
+
+
+def heads(streams: Sequence[Stream]) -> dict[Stream, Head]:
+    """How far each stream reaches; those of learners that do not exist are left out."""
+    if not streams:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """SELECT l.job_id, l.attempt, l.rank, l.log_lines, l.log_bytes, l.log_sealed
+               FROM jobs_learner l JOIN unnest(%s::text[], %s::int[], %s::int[]) AS w(job_id, attempt, rank)
+               ON l.job_id = w.job_id AND l.attempt = w.attempt AND l.rank = w.rank""",
+            [list(column) for column in zip(*streams, strict=True)],
+        )
+        return {(job, attempt, rank): Head(*rest) for job, attempt, rank, *rest in cursor.fetchall()}
+
+
+def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
+    """Lines above `after` that contain q, upper and lower case alike.
+
+    Stops after `limit` matches or SEARCH_S; next is the last line looked at, more says that there are others.
+    """
+    needle = q.casefold()
+    head = heads([stream]).get(stream)
+    if head is None:
+        return Page([], after, None)
+    found: list[Line] = []
+    deadline = time.monotonic() + SEARCH_S
+    cutter = LineCutter(after=after)
+    last = after
+    for chunk in _all_chunks(stream, after + 1):
+        for line in cutter.feed(chunk):
+            last = line.n
+            if needle in line.text.casefold():
+                found.append(line)
+                if len(found) == limit:
+                    return Page(found, last, head, more=last < head.lines)
+        if time.monotonic() > deadline:
+            return Page(found, last, head, more=True)
+    end = cutter.rest() if head.sealed else None
+    if end and needle in end.text.casefold():
+        found.append(end)
+    return Page(found, max(last, head.lines), head)
+
+
+def raw_bytes(stream: Stream, start: int, stop: int) -> Iterator[bytes]:
+    """The bytes start…stop-1 as printed; where they were not kept, as many bytes that say so."""
+    at = start
+    while at < stop:
+        chunks = _chunks_from(stream, at)
+        if not chunks:
+            return
+        for chunk in chunks:
+            data = _stand_in(chunk) if chunk.lost else chunk.data
+            piece = data[at - chunk.offset : stop - chunk.offset]
+            if piece:
+                yield piece
+            at = chunk.offset + chunk.length
+            if at >= stop:
+                return
+
+
+def _has_more(head: Head, after: int) -> bool:
+    return after < head.lines or (after == head.lines and head.size > 0)
+
+
+def _read(want: Want, head: Head, first: list[Chunk], *, limit: int, size_max: int, text_max: int) -> Page:
+    if want.after >= head.lines and not head.sealed:
+        return Page([], want.after, head, tail=_tail(want.stream, text_max))
+    cutter = LineCutter(after=want.after, text_max=text_max)
+    lines: list[Line] = []
+    size = 0
+    for chunk in _following(want.stream, first):
+        for line in cutter.feed(chunk):
+            if len(lines) == limit or (lines and size + line.size > size_max):
+                return Page(lines, _reached(want, lines, cutter), head, True, holes=cutter.holes)
+            lines.append(line)
+            size += line.size
+        if chunk.first_line + chunk.lines > head.lines and not head.sealed:
+            break  # what follows is an unfinished line, which may be long
+    rest = cutter.rest() if head.sealed else None
+    more = rest is not None and len(lines) == limit
+    if rest and not more:
+        lines.append(rest)
+    tail = None if head.sealed else _tail(want.stream, text_max)
+    return Page(lines, _reached(want, lines, cutter), head, more, tail, cutter.holes)
+
+
+def _reached(want: Want, lines: list[Line], cutter: LineCutter) -> int:
+    return max([want.after, *(line.n for line in lines[-1:]), *(hole.last for hole in cutter.holes[-1:])])
+
+
+def _tail(stream: Stream, text_max: int) -> Line | None:
+    """The unfinished last line, from the newest chunks alone: a progress bar may have left thousands."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""SELECT {COLUMNS} FROM jobs_logchunk c WHERE c.job_id = %s AND c.attempt = %s AND c.rank = %s
+                ORDER BY c."offset" DESC LIMIT 2""",
+            stream,
+        )
+        chunks = [_chunk(row) for row in reversed(cursor.fetchall())]
+    if not chunks:
+        return None
+    cutter = LineCutter(after=chunks[-1].first_line + chunks[-1].lines - 1, text_max=text_max)
+    for chunk in chunks:
+        list(cutter.feed(chunk))
+    return cutter.rest()
+
+
+def _following(stream: Stream, chunks: list[Chunk]) -> Iterator[Chunk]:
+    """These chunks and all after them, page by page."""
+    while chunks:
+        yield from chunks
+        if len(chunks) < CHUNKS_PER_QUERY:
+            return
+        chunks = _chunks_from(stream, chunks[-1].offset + chunks[-1].length)
+
+
+COLUMNS = 'c."offset", c.len, c.first_line, c.lines, c.data, c.times, c.tombstone'
+
+
+def _chunks_for(wants: Sequence[Want]) -> dict[Stream, list[Chunk]]:
+    """The first chunks of each stream from the one in which line after + 1 begins."""
+    if not wants:
+        return {}
+    columns = [list(column) for column in zip(*(want.stream for want in wants), strict=True)]
+    # The newest chunk that begins in an earlier line is the one in which the wanted line begins.
+    query = f"""
+        SELECT w.job_id, w.attempt, w.rank, {COLUMNS}
+        FROM unnest(%s::text[], %s::int[], %s::int[], %s::bigint[]) AS w(job_id, attempt, rank, line)
+        CROSS JOIN LATERAL (SELECT coalesce((
+            SELECT p."offset" FROM jobs_logchunk p
+            WHERE p.job_id = w.job_id AND p.attempt = w.attempt AND p.rank = w.rank AND p.first_line < w.line
+            ORDER BY p.first_line DESC, p."offset" DESC LIMIT 1), 0) AS start) s
+        CROSS JOIN LATERAL (
+            SELECT * FROM jobs_logchunk x
+            WHERE x.job_id = w.job_id AND x.attempt = w.attempt AND x.rank = w.rank AND x."offset" >= s.start
+            ORDER BY x."offset" LIMIT {CHUNKS_PER_QUERY}) c
+        ORDER BY w.job_id, w.attempt, w.rank, c."offset" """
+    found: dict[Stream, list[Chunk]] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(query, [*columns, [want.after + 1 for want in wants]])
+        for job, attempt, rank, *row in cursor.fetchall():
+            found.setdefault((job, attempt, rank), []).append(_chunk(row))
+    return found
+
+
+def _chunks_from(stream: Stream, offset: int) -> list[Chunk]:
+    """The next chunks of a stream, from the one that holds this byte."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""SELECT {COLUMNS} FROM jobs_logchunk c
+                WHERE c.job_id = %s AND c.attempt = %s AND c.rank = %s AND c."offset" >= coalesce((
+                    SELECT p."offset" FROM jobs_logchunk p WHERE p.job_id = %s AND p.attempt = %s AND p.rank = %s
+                    AND p."offset" <= %s ORDER BY p."offset" DESC LIMIT 1), 0)
+                AND c."offset" + c.len > %s
+                ORDER BY c."offset" LIMIT {CHUNKS_PER_QUERY}""",
+            [*stream, *stream, offset, offset],
+        )
+        return [_chunk(row) for row in cursor.fetchall()]
+
+
+def _all_chunks(stream: Stream, line: int) -> Iterator[Chunk]:
+    chunks = _chunks_for([Want(stream, line - 1)]).get(stream, [])
+    yield from _following(stream, chunks)
+
+
+def _chunk(row: Sequence[object]) -> Chunk:
+    offset, length, first_line, lines, data, times, lost = row
+    if isinstance(times, str):  # a raw cursor leaves JSON as text
+        times = json.loads(times)
+    return Chunk(
+        offset=int(offset),  # type: ignore[call-overload]
+        length=int(length),  # type: ignore[call-overload]
+        first_line=int(first_line),  # type: ignore[call-overload]
+        lines=int(lines),  # type: ignore[call-overload]
+        data=b"" if lost else zstandard.decompress(bytes(data)),  # type: ignore[call-overload]
+        times=[(at, ms) for at, ms in times],  # type: ignore[attr-defined]
+        lost=bool(lost),
+    )
+
+
+def _stand_in(chunk: Chunk) -> bytes:
+    """As many bytes as are missing, so that every offset stays true."""
+    note = f"\n[{chunk.length} bytes in {chunk.lines} lines were not kept]\n".encode()
+    return note[: chunk.length].ljust(chunk.length)

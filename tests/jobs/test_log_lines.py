@@ -1,0 +1,163 @@
+"""Reading a learner's log by line, whatever chunks its bytes came in."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+import zstandard
+
+from jobs.models import Job, Learner, LogChunk
+from jobs.selectors import logs
+from jobs.selectors.lines import Chunk, Line, cut
+from jobs.selectors.logs import Want
+from jobs.states import State
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job() -> Job:
+    return factories.job(state=State.PROCESSING, learners=2)
+
+
+def store(
+    job: Job, pieces: list[bytes], *, rank: int = 0, sealed: bool = False, lost: frozenset[int] = frozenset()
+) -> None:
+    """Write these bytes as chunks after what is there, as ingest would."""
+    learner = Learner.objects.get(job=job, attempt=job.attempt, rank=rank)
+    for number, piece in enumerate(pieces):
+        LogChunk.objects.create(
+            job=job,
+            tenant_id=job.tenant_id,
+            attempt=job.attempt,
+            rank=rank,
+            offset=learner.log_bytes,
+            len=len(piece),
+            first_line=learner.log_lines + 1,
+            lines=piece.count(b"\n"),
+            seq=LogChunk.objects.count() + 1,
+            data=b"" if number in lost else zstandard.compress(piece),
+            times=[[0, 1_700_000_000_000 + learner.log_bytes]],
+            tombstone=number in lost,
+        )
+        learner.log_bytes += len(piece)
+        learner.log_lines += piece.count(b"\n")
+    learner.log_sealed = sealed
+    learner.save()
+
+
+def texts(lines: list[Line]) -> list[tuple[int, str]]:
+    return [(line.n, line.text) for line in lines]
+
+
+def test_lines_are_the_same_however_the_bytes_were_cut(job: Job) -> None:
+    body = b"".join(b"line %d %s\n" % (n, b"x" * (n % 37)) for n in range(1, 400))
+    random.seed(5)
+    cuts = sorted({0, len(body), *random.sample(range(1, len(body)), 60)})
+    store(job, [body[a:b] for a, b in pairwise(cuts)])
+    expected = [(n, f"line {n} " + "x" * (n % 37)) for n in range(1, 400)]
+    stream = (job.pk, 1, 0)
+    assert texts(logs.read_lines(stream, after=0).lines) == expected
+    for after in range(0, 399, 13):
+        page = logs.read_lines(stream, after=after, limit=29)
+        assert texts(page.lines) == expected[after : after + 29]
+        assert page.next == min(after + 29, 399)
+    walked, after = [], 0
+    while (page := logs.read_lines(stream, after=after, limit=50)).lines:
+        walked += texts(page.lines)
+        after = page.next
+    assert walked == expected
+
+
+def test_the_last_lines_and_the_lines_before_one_can_be_asked_for(job: Job) -> None:
+    store(job, [b"".join(b"%d\n" % n for n in range(1, 101))])
+    stream = (job.pk, 1, 0)
+    assert [line.n for line in logs.read_lines(stream, tail=3).lines] == [98, 99, 100]
+    assert [line.n for line in logs.read_lines(stream, before=4).lines] == [1, 2, 3]
+    assert [line.n for line in logs.read_lines(stream, before=50, limit=2).lines] == [48, 49]
+
+
+def test_an_unfinished_line_is_a_tail_until_its_stream_is_sealed(job: Job) -> None:
+    store(job, [b"one\ntw", b"o"])
+    page = logs.read_lines((job.pk, 1, 0), after=0)
+    assert texts(page.lines) == [(1, "one")]
+    assert page.tail is not None
+    assert (page.tail.n, page.tail.text) == (2, "two")
+    store(job, [], sealed=True)
+    assert texts(logs.read_lines((job.pk, 1, 0), after=0).lines) == [(1, "one"), (2, "two")]
+    assert texts(logs.read_lines((job.pk, 1, 0), tail=1).lines) == [(2, "two")]
+
+
+def test_a_progress_bar_of_thousands_of_chunks_is_read_by_its_last_version(job: Job) -> None:
+    store(job, [b"start\n", *(b"\r%d %%" % n for n in range(200))])
+    page = logs.read_lines((job.pk, 1, 0), after=1)
+    assert page.lines == []
+    assert page.tail is not None
+    assert page.tail.text == "199 %"
+    store(job, [b"\ndone\n"])
+    assert texts(logs.read_lines((job.pk, 1, 0), after=1).lines) == [(2, "199 %"), (3, "done")]
+
+
+def test_carriage_return_before_the_newline_is_no_rewriting() -> None:
+    chunk = Chunk(0, 11, 1, 2, b"a\rbc\r\r\ndos\r\n", [])
+    assert [line.text for line in cut([chunk])] == ["bc", "dos"]
+
+
+def test_bytes_that_are_no_utf8_and_a_long_line_are_shown_as_far_as_they_go() -> None:
+    chunk = Chunk(0, 0, 1, 2, b"\xff\xfe\n" + b"y" * 30_000 + b"\n", [])
+    first, second = cut([chunk])
+    assert first.text == "��"
+    assert (len(second.text), second.cut) == (10_000, 20_000)
+
+
+def test_a_line_has_the_time_of_the_read_that_brought_its_first_byte() -> None:
+    chunk = Chunk(0, 8, 1, 3, b"a\nb\nc\n", [(0, 1_000), (4, 2_500)])
+    assert [line.t for line in cut([chunk])] == [
+        "1970-01-01T00:00:01.000Z",
+        "1970-01-01T00:00:01.000Z",
+        "1970-01-01T00:00:02.500Z",
+    ]
+
+
+def test_lines_that_were_not_kept_are_a_hole_and_the_numbers_go_on(job: Job) -> None:
+    store(job, [b"1\n2\n", b"3\n4\n5\n", b"6\n7\n"], lost=frozenset({1}))
+    page = logs.read_lines((job.pk, 1, 0), after=0)
+    assert texts(page.lines) == [(1, "1"), (2, "2"), (6, "6"), (7, "7")]
+    assert [(hole.first, hole.last) for hole in page.holes] == [(3, 5)]
+    assert logs.read_lines((job.pk, 1, 0), after=2, limit=1).next == 6
+    raw = b"".join(logs.raw_bytes((job.pk, 1, 0), 0, 14))
+    assert len(raw) == 14
+    assert raw.startswith(b"1\n2\n")
+    assert raw.endswith(b"6\n7\n")
+
+
+def test_raw_bytes_are_what_was_printed_from_any_byte_to_any_byte(job: Job) -> None:
+    body = bytes(range(256)) * 40
+    store(job, [body[at : at + 100] for at in range(0, len(body), 100)])
+    for start, stop in [(0, len(body)), (99, 101), (5_000, 5_001), (0, 1), (10_000, 99_999)]:
+        assert b"".join(logs.raw_bytes((job.pk, 1, 0), start, min(stop, len(body)))) == body[start:stop]
+
+
+def test_many_streams_are_read_in_one_go_and_a_missing_learner_has_no_head(job: Job) -> None:
+    store(job, [b"a\nb\n"], rank=0)
+    store(job, [b"c\n"], rank=1)
+    pages = logs.read_many([Want((job.pk, 1, 0), 1), Want((job.pk, 1, 1), 0), Want((job.pk, 9, 0), 0)])
+    assert [texts(pages[(job.pk, *place)].lines) for place in ((1, 0), (1, 1), (9, 0))] == [
+        [(2, "b")],
+        [(1, "c")],
+        [],
+    ]
+    assert pages[(job.pk, 9, 0)].head is None
+
+
+def test_search_finds_lines_whatever_their_case_and_says_where_to_go_on(job: Job) -> None:
+    store(job, [b"".join(b"step %d %s\n" % (n, b"ERROR" if n % 10 == 0 else b"fine") for n in range(1, 61))])
+    page = logs.search((job.pk, 1, 0), "error", limit=4)
+    assert [line.n for line in page.lines] == [10, 20, 30, 40]
+    assert page.more
+    page = logs.search((job.pk, 1, 0), "error", after=page.next)
+    assert [line.n for line in page.lines] == [50, 60]
+    assert not page.more
