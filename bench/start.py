@@ -1,8 +1,8 @@
 """Cold and warm start of the whole platform, and the memory it takes when idle.
 
-cold: empty data folder, so initdb, all migrations, the demo. warm: the same folder again. Both end when /readyz says that
-database, workers and cluster answer. Memory is the proportional share (PSS) summed over every process, so that pages
-which processes share count once; the plain sum of resident sets is recorded beside it.
+cold: empty data folder, so initdb, all migrations, the demo. warm: the same folder again. Both end when /readyz says
+that database, workers and cluster answer. Memory is the proportional share (PSS) summed over all processes: pages
+which they share count once. The plain sum of resident sets is recorded beside it.
 
 Run: .venv/bin/python -m bench.start
 """

@@ -4,3 +4,7 @@ from django.apps import AppConfig
 class PortalConfig(AppConfig):
     name = "portal"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Load the Celery application, so that a hint sent from any process goes to our broker."""
+        from portal import celery  # noqa: F401

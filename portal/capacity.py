@@ -4,6 +4,7 @@ import time
 
 from django.conf import settings
 
+from gpu_scheduler.clusters import registry
 from gpu_scheduler.clusters.base import Cluster, ClusterBusy
 
 WAIT_S = 30
@@ -12,8 +13,6 @@ POLL_S = 0.2
 
 def connect() -> Cluster:
     """The configured cluster. Raises ClusterError when its settings are wrong."""
-    from gpu_scheduler.clusters import registry  # type: ignore[attr-defined]  # lands with the drivers
-
     return registry.connect(
         settings.LUTHIER_CLUSTER, {"LUTHIER_NODE_SOCKET": str(settings.LUTHIER_NODE_SOCKET)}
     )

@@ -21,7 +21,7 @@ broker_connection_max_retries = None  # for ever: the ticker works meanwhile
 broker_connection_timeout = 2
 broker_transport_options = {
     "visibility_timeout": 60,  # seconds
-    "socket_timeout": 5,
+    "socket_timeout": 0.2,  # of publishers; portal.celery gives workers more
     "socket_connect_timeout": 0.2,
     "health_check_interval": 10,
     "max_retries": 0,

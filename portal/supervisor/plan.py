@@ -19,9 +19,9 @@ class Options:
     """What `manage.py up` was asked for; None = as the environment says."""
 
     data: Path | None = None
-    port: int = 8000
     workers: int = 2
     nodes: str | None = None
+    demo: bool = True
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Plan:
     port: int
     url: str
     env: dict[str, str]
+    prepare: list[str] = field(default_factory=list)
     servers: list[Service] = field(default_factory=list)
     web: list[Service] = field(default_factory=list)
     nodes: list[Service] = field(default_factory=list)
@@ -42,7 +43,6 @@ class Plan:
 
 
 def make_plan(options: Options, environment: Environment, *, port: int) -> Plan:
-    """port: the one to listen on; differs from the asked one when 0 was asked."""
     where = layout(options.data or environment.luthier_data)
     given = "luthier_public_url" in environment.model_fields_set
     url = environment.luthier_public_url if given else f"http://127.0.0.1:{port}"
@@ -62,6 +62,7 @@ def make_plan(options: Options, environment: Environment, *, port: int) -> Plan:
         port=port,
         url=url,
         env=env,
+        prepare=["prepare"] if options.demo else ["prepare", "--no-demo"],
         servers=_servers(where, environment),
         web=[_web(port, env)],
         nodes=[_nodes(where, nodes, env)] if environment.luthier_cluster == "local" else [],

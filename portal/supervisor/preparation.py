@@ -26,7 +26,7 @@ class Preparation:
     async def start(self) -> None:
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *dies_with_parent([sys.executable, str(BASE_DIR / "manage.py"), "prepare"]),
+                *dies_with_parent([sys.executable, str(BASE_DIR / "manage.py"), *self._plan.prepare]),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -31,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, default=DEFAULT_PORT, help="TCP port on loopback; 0 picks a free one"
     )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="Celery workers (default: 2)")
+    parser.add_argument(
+        "--no-demo", action="store_true", help="leave an empty database without demo and first job"
+    )
     parser.add_argument("--nodes", metavar="SPEC", help="name:type:slots,… of the local cluster, or auto")
 
 
@@ -89,6 +92,9 @@ def free_port(asked: int) -> int:
 
 def _plan(arguments: argparse.Namespace, environment: Environment, port: int) -> Plan:
     options = Options(
-        data=environment.luthier_data, port=port, workers=arguments.workers, nodes=environment.local_nodes
+        data=environment.luthier_data,
+        workers=arguments.workers,
+        nodes=environment.local_nodes,
+        demo=not arguments.no_demo,
     )
     return make_plan(options, environment, port=port)

@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 
 from portal import demo
 from portal.parts import pending_migrations
+from portal.runtimes import register_runtimes
 
 WAIT_S = 60
 POLL_S = 0.05
@@ -34,6 +35,7 @@ class Command(BaseCommand):
         pending = pending_migrations()
         if pending:
             call_command("migrate", interactive=False, verbosity=0)
+        register_runtimes()
         self._tell({"applied": pending})
         self._tell({} if options["no_demo"] else demo.first_start())
 
