@@ -1,0 +1,276 @@
+"""Check an uploaded archive while reading it, and pack inline files into the same form.
+
+Nothing is unpacked to disk here: that happens beside the learner. What is let through is boring: regular
+files and folders with safe relative names, whole, unencrypted, within limits that are enforced while
+decompressing, not by what the archive says about itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from jobs.spec.paths import folded, path_fault
+from jobs.spec.problems import printable
+
+ZIP = "zip"
+TAR_GZ = "tar.gz"
+
+_CHUNK = 64 * 1024
+_ZIP_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_END_OF_ZIP = struct.Struct("<4s4H2LH")
+_MAX_TAR_HEADER = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an archive may hold at most; ratio is unpacked to packed, checked beyond ratio_free_bytes."""
+
+    packed_bytes: int = 256 * 1024 * 1024
+    unpacked_bytes: int = 1024 * 1024 * 1024
+    files: int = 10_000
+    ratio: int = 100
+    ratio_free_bytes: int = 16 * 1024 * 1024
+
+    def unpacked_from(self, packed_bytes: int) -> int:
+        """Return how many bytes an archive of this size may unpack to."""
+        return min(self.unpacked_bytes, max(self.ratio_free_bytes, self.ratio * packed_bytes))
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A sound archive: kind ``zip`` or ``tar.gz``, number of files, their bytes unpacked, its own size and SHA-256."""
+
+    kind: str
+    files: int
+    bytes: int
+    packed_bytes: int
+    sha256: str
+
+
+class ArchiveError(Exception):
+    """The archive cannot be taken. code is one of ``archive_*``; entry names the file inside, if it is one."""
+
+    def __init__(self, code: str, message: str, entry: str | None = None) -> None:
+        self.code = code
+        self.message = message
+        self.entry = None if entry is None else printable(entry)
+        super().__init__(f"{self.entry}: {message}" if entry else message)
+
+
+def inspect(stream: IO[bytes], *, limits: Limits = DEFAULT_LIMITS) -> Archive:
+    """Read a whole archive from a seekable stream and say what it holds.
+
+    Raises ArchiveError at the first fault. Memory stays small and time is bounded by the limits, whatever
+    the bytes are; the stream is left at its beginning.
+    """
+    packed_bytes, sha256 = _digest(stream, limits)
+    kind = _kind(stream)
+    tally = _Tally(limits, limits.unpacked_from(packed_bytes))
+    try:
+        entries = _zip_entries(stream, tally) if kind == ZIP else _tar_entries(stream, tally)
+        for _ in entries:
+            pass
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error) as error:
+        raise ArchiveError("archive_corrupt", f"the archive is damaged: {printable(str(error))}") from error
+    except (EOFError, struct.error) as error:
+        raise ArchiveError("archive_corrupt", "the archive ends too early: upload it again") from error
+    except (RecursionError, NotImplementedError, ValueError, UnicodeError, OverflowError) as error:
+        raise ArchiveError("archive_corrupt", "the archive's headers make no sense") from error
+    stream.seek(0)
+    if not tally.files:  # folders alone are no program
+        raise ArchiveError("archive_empty", "the archive holds no file")
+    return Archive(kind, tally.files, tally.bytes, packed_bytes, sha256)
+
+
+def pack(files: Iterable[tuple[str, str]]) -> bytes:
+    """Return inline files as a tar.gz that is the same bytes for the same files, in any order."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, text in sorted(files):
+            content = text.encode("utf-8")
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return gzip.compress(plain.getvalue(), compresslevel=6, mtime=0)
+
+
+class _Tally:
+    """Counts what was really read and refuses the entry that goes too far or clashes with another."""
+
+    def __init__(self, limits: Limits, unpacked_limit: int) -> None:
+        self.files = 0
+        self.bytes = 0
+        self._limits = limits
+        self._unpacked_limit = unpacked_limit
+        self._entries = 0
+        self._taken: dict[str, tuple[str, bool]] = {}
+
+    def name(self, name: str, *, is_folder: bool) -> None:
+        """Take an entry's name. Raises ArchiveError for unsafe, clashing or too many names."""
+        self._entries += 1
+        if self._entries > self._limits.files:
+            raise ArchiveError("archive_too_many_files", f"more than {self._limits.files} entries")
+        bare = name.removeprefix("./").rstrip("/")
+        if is_folder and bare in ("", "."):
+            return
+        fault = path_fault(bare)
+        if fault:
+            raise ArchiveError("archive_unsafe_path", f"the name {fault}", name)
+        self._claim(bare, is_folder)
+        self.files += not is_folder
+
+    def add(self, count: int) -> None:
+        """Count unpacked bytes. Raises ArchiveError beyond the limit."""
+        self.bytes += count
+        if self.bytes > self._unpacked_limit:
+            raise self.too_large()
+
+    def too_large(self) -> ArchiveError:
+        message = f"the archive unpacks to more than {self._unpacked_limit} bytes, too much for its size"
+        return ArchiveError("archive_too_large", message)
+
+    @property
+    def left(self) -> int:
+        return self._unpacked_limit - self.bytes
+
+    def _claim(self, name: str, is_folder: bool) -> None:
+        """Refuse two entries for one place, names that differ in case only, and files used as folders."""
+        parts = name.split("/")
+        places = [("/".join(parts[: count + 1]), True) for count in range(len(parts) - 1)]
+        for place, folder in [*places, (name, is_folder)]:
+            known = self._taken.setdefault(folded(place), (place, folder))
+            if known != (place, folder) or (not folder and self._seen_file(place)):
+                raise ArchiveError("archive_name_clash", f"clashes with {printable(known[0])}", name)
+
+    def _seen_file(self, place: str) -> bool:
+        mark = "\x00" + place
+        seen = mark in self._taken
+        self._taken[mark] = (place, False)
+        return seen
+
+
+def _digest(stream: IO[bytes], limits: Limits) -> tuple[int, str]:
+    digest, size = hashlib.sha256(), 0
+    stream.seek(0)
+    while chunk := stream.read(_CHUNK):
+        size += len(chunk)
+        if size > limits.packed_bytes:
+            raise ArchiveError("archive_too_large", f"the archive has more than {limits.packed_bytes} bytes")
+        digest.update(chunk)
+    return size, digest.hexdigest()
+
+
+def _kind(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    magic = stream.read(4)
+    stream.seek(0)
+    if magic in (b"PK\x03\x04", b"PK\x05\x06"):
+        return ZIP
+    if magic[:2] == b"\x1f\x8b":
+        return TAR_GZ
+    raise ArchiveError("archive_unknown", "this is neither a zip nor a tar.gz archive")
+
+
+def _zip_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
+    _refuse_large_directory(stream)
+    with zipfile.ZipFile(stream) as archive:
+        for entry in archive.infolist():
+            name = entry.orig_filename
+            if entry.flag_bits & 0x1:
+                raise ArchiveError("archive_encrypted", "is encrypted: pack it without a password", name)
+            mode = entry.external_attr >> 16
+            if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise ArchiveError("archive_link", "is a link or a device; pack regular files only", name)
+            if entry.compress_type not in _ZIP_METHODS:
+                raise ArchiveError("archive_unknown", "uses a compression other than deflate", name)
+            tally.name(name, is_folder=entry.is_dir())
+            if entry.file_size > tally.left:
+                raise tally.too_large()
+            with archive.open(entry) as content:
+                _drain(content.read, tally)
+            yield name
+
+
+def _refuse_large_directory(stream: IO[bytes]) -> None:
+    """Look at the end record first: reading a directory of a million names costs before any can be refused."""
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(max(0, size - _END_OF_ZIP.size - 65_535))
+    tail = stream.read()
+    found = tail.rfind(b"PK\x05\x06")
+    if found < 0 or len(tail) - found < _END_OF_ZIP.size:
+        raise ArchiveError("archive_corrupt", "the archive has no directory: it is cut off or damaged")
+    _, _, _, _, entries, directory_bytes, start, _ = _END_OF_ZIP.unpack_from(tail, found)
+    if entries == 0xFFFF or 0xFFFFFFFF in (directory_bytes, start):
+        raise ArchiveError("archive_too_many_files", "the archive is in zip64 form, meant for huge ones")
+    if directory_bytes > 8 * 1024 * 1024:
+        raise ArchiveError("archive_too_many_files", "the archive's directory has more than 8 MiB")
+    stream.seek(0)
+
+
+def _tar_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
+    with gzip.GzipFile(fileobj=stream) as plain:
+        guarded = _GuardedTar(plain, tally)
+        with tarfile.open(fileobj=guarded, mode="r:", errorlevel=2) as archive:  # type: ignore[call-overload]
+            while (entry := archive.next()) is not None:
+                if not (entry.isreg() or entry.isdir()) or entry.issparse():
+                    message = "is a link, a device or a sparse file; pack regular files only"
+                    raise ArchiveError("archive_link", message, entry.name)
+                tally.name(entry.name, is_folder=entry.isdir())
+                if entry.size > tally.left:
+                    raise tally.too_large()
+                content = archive.extractfile(entry)
+                if content is not None:
+                    _drain(content.read, tally)
+                archive.members = []  # names are in the tally
+                yield entry.name
+        if any(guarded.last):  # tarfile takes a damaged header for the end; a real end is zeros
+            raise ArchiveError("archive_corrupt", "the archive is damaged in the middle")
+        while guarded.read(_CHUNK):
+            pass  # the checksum of gzip stands at the very end
+
+
+class _GuardedTar:
+    """The plain tar as tarfile wants it, which refuses to hold a giant header or to go beyond the limit."""
+
+    def __init__(self, plain: gzip.GzipFile, tally: _Tally) -> None:
+        self._plain = plain
+        self._tally = tally
+        self.most = 2 * tally.left + 64 * 1024 * 1024  # headers and padding besides the contents
+        self.name = None
+        self.last = b""
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MAX_TAR_HEADER:
+            raise ArchiveError("archive_corrupt", "the archive has a header of more than 1 MiB")
+        self._refuse_beyond(self._plain.tell() + size)
+        self.last = self._plain.read(size)
+        return self.last
+
+    def seek(self, position: int) -> int:
+        self._refuse_beyond(position)
+        return self._plain.seek(position)
+
+    def tell(self) -> int:
+        return self._plain.tell()
+
+    def _refuse_beyond(self, position: int) -> None:
+        if position > self.most:
+            raise self._tally.too_large()
+
+
+def _drain(read: Callable[[int], bytes], tally: _Tally) -> None:
+    while chunk := read(_CHUNK):
+        tally.add(len(chunk))
