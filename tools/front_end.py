@@ -19,7 +19,7 @@ MACHINE_CERTIFICATES = Path(
     "/etc/ssl/certs/ca-certificates.crt"
 )  # a mirror may be known to this machine only
 LOCKS = (ROOT / "package.json", ROOT / "package-lock.json")
-RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tsconfig.json")
+RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tools" / "icons.mjs", ROOT / "tsconfig.json")
 
 
 def main() -> None:
