@@ -3,7 +3,6 @@
 import { context, build } from "esbuild";
 import { existsSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { buildIcons } from "./icons.mjs";
 
 const sources = "static/src/entries";
 const target = "static/dist";
@@ -30,7 +29,6 @@ const options = {
 };
 
 rmSync(target, { recursive: true, force: true });
-buildIcons();
 if (watching) {
   await (await context(options)).watch();
   console.log(`Watching ${sources}`);

@@ -15,11 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ROOT / "node_modules"
 BUNDLES = ROOT / "static" / "dist"
-MACHINE_CERTIFICATES = Path(
-    "/etc/ssl/certs/ca-certificates.crt"
-)  # a mirror may be known to this machine only
 LOCKS = (ROOT / "package.json", ROOT / "package-lock.json")
-RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tools" / "icons.mjs", ROOT / "tsconfig.json")
+RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tsconfig.json")
 
 
 def main() -> None:
@@ -27,7 +24,7 @@ def main() -> None:
     if read(PACKAGES / ".installed") != packages:
         step(
             "Installing the front end's packages",
-            lambda: npm("ci", "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts"),
+            lambda: npm("ci", "--no-audit", "--no-fund", "--ignore-scripts"),
         )
         (PACKAGES / ".installed").write_text(packages)
     if sys.argv[1:] == ["types"]:
@@ -51,8 +48,6 @@ def npm(*arguments: str) -> None:
         (Path(folder) / "node").symlink_to(node)
         env = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
         env.setdefault("NODE_ENV", "development")
-        if MACHINE_CERTIFICATES.exists():
-            env.setdefault("NODE_EXTRA_CA_CERTS", str(MACHINE_CERTIFICATES))
         result = subprocess.run([str(node), str(cli), *arguments], cwd=ROOT, env=env)
     if result.returncode != 0:
         if arguments[0] == "ci":

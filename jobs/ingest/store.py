@@ -1,0 +1,296 @@
+"""One commit: locks the learners that speak, applies their frames in order, writes everything together.
+
+Locks are taken in one order (learners by number, then their jobs' progress rows), and never a job's own row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import zstandard
+from django.conf import settings
+from django.db import connection, transaction
+from psycopg2 import Binary
+from psycopg2.extras import execute_values
+
+from jobs import announce
+from jobs.ingest.streams import Row
+from jobs.states import Phase
+from jobs.tokens import Grant
+from learner_agent.wire import Ack, Data, Event, Final, Frame, Metric, Nack, number_out
+
+ZSTD_LEVEL = 3
+MAX_NAMES = 200
+"""Metrics whose newest value a job's row shows."""
+
+LOCK_LEARNERS = """
+SELECT l.id, l.log_bytes, l.log_lines, l.log_crc, l.log_sealed, l.metric_cursor, l.phase, l.last_step,
+       a.closed_at IS NULL AND j.attempt = l.attempt
+FROM jobs_learner l
+JOIN jobs_job j ON j.id = l.job_id
+JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
+WHERE l.id = ANY(%s)
+ORDER BY l.id
+FOR NO KEY UPDATE OF l
+"""
+LOCK_PROGRESS = """
+SELECT job_id, step, total, metrics, log_seq, log_bytes, metric_seq
+FROM jobs_progress WHERE job_id = ANY(%s) ORDER BY job_id FOR NO KEY UPDATE
+"""
+UPDATE_LEARNERS = """
+UPDATE jobs_learner l
+SET log_bytes = v.log_bytes, log_lines = v.log_lines, log_crc = v.log_crc, log_sealed = v.log_sealed,
+    metric_cursor = v.metric_cursor, last_step = v.last_step
+FROM (VALUES %s) AS v (id, log_bytes, log_lines, log_crc, log_sealed, metric_cursor, last_step)
+WHERE l.id = v.id
+"""
+INSERT_CHUNKS = """
+INSERT INTO jobs_logchunk
+    (job_id, tenant_id, attempt, rank, "offset", len, first_line, lines, seq, data, times, tombstone)
+VALUES %s
+"""
+INSERT_POINTS = """
+INSERT INTO jobs_metricpoint (job_id, tenant_id, attempt, rank, name, step, value, at, seq)
+SELECT v.job_id, v.tenant_id, v.attempt, v.rank, v.name, v.step, v.value,
+       CASE WHEN v.at_ms = 0 THEN now() ELSE to_timestamp(v.at_ms / 1000.0) END,
+       v.base + row_number() OVER (PARTITION BY v.job_id ORDER BY v.place)
+FROM (VALUES %s) AS v (place, base, job_id, tenant_id, attempt, rank, name, step, at_ms, value)
+WHERE NOT EXISTS (
+    SELECT FROM jobs_metricpoint p
+    WHERE p.job_id = v.job_id AND p.attempt = v.attempt AND p.rank = v.rank AND p.name = v.name AND p.step = v.step
+)
+RETURNING job_id, seq
+"""
+UPDATE_PROGRESS = """
+UPDATE jobs_progress p
+SET step = v.step, total = v.total, metrics = v.metrics::jsonb, log_seq = v.log_seq, log_bytes = v.log_bytes,
+    metric_seq = v.metric_seq, reported_at = now()
+FROM (VALUES %s) AS v (job_id, step, total, metrics, log_seq, log_bytes, metric_seq)
+WHERE p.job_id = v.job_id
+"""
+
+
+@dataclass(slots=True)
+class _Progress:
+    step: int | None
+    total: int | None
+    metrics: dict[str, Any]
+    log_seq: int
+    log_bytes: int
+    metric_seq: int
+    changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What to say to each learner (by its row's id), the viewers' doorbells to ring after that, and the jobs
+    that the lifecycle should look at."""
+
+    answers: dict[int, list[Ack | Nack]]
+    ring: Callable[[], None]
+    told: frozenset[str]
+
+
+def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
+    """Write frames of any learners in one transaction.
+
+    A learner that is no longer there gets no answer. Raises Django's database errors; then nothing was written.
+    """
+    frames: dict[int, list[Data | Metric | Event | Final]] = defaultdict(list)
+    grants: dict[int, Grant] = {}
+    for grant, frame in batch:
+        grants[grant.learner_id] = grant
+        frames[grant.learner_id].append(frame)
+    with transaction.atomic(), connection.cursor() as cursor:
+        rows = _lock_learners(cursor, grants)
+        progress = _lock_progress(cursor, rows)
+        for row in rows:
+            keeper = progress[row.grant.job_id]
+            row.room = max(0, settings.LUTHIER_LOG_JOB_MAX_BYTES - keeper.log_bytes)
+            for frame in frames[row.grant.learner_id]:
+                row.apply(frame)
+            keeper.log_bytes += sum(chunk.len for chunk in row.chunks if not chunk.tombstone)
+            keeper.log_bytes = max(0, keeper.log_bytes - row.freed)
+        _write_logs(cursor, rows, progress)
+        _write_points(cursor, rows, progress)
+        _write_learners(cursor, rows)
+        _write_progress(cursor, progress)
+    return Committed(
+        answers={row.grant.learner_id: row.answer() for row in rows},
+        ring=partial(_ring, rows, progress),
+        told=frozenset(row.grant.job_id for row in rows if row.told),
+    )
+
+
+def _lock_learners(cursor: Any, grants: dict[int, Grant]) -> list[Row]:
+    cursor.execute(LOCK_LEARNERS, [list(grants)])
+    return [Row(grants[found[0]], *found[1:]) for found in cursor.fetchall()]
+
+
+def _lock_progress(cursor: Any, rows: list[Row]) -> dict[str, _Progress]:
+    cursor.execute(LOCK_PROGRESS, [sorted({row.grant.job_id for row in rows})])
+    found = {}
+    for job_id, step, total, metrics, *counters in cursor.fetchall():
+        names = metrics if isinstance(metrics, dict) else json.loads(metrics)
+        found[job_id] = _Progress(step, total, names, *counters)
+    return found
+
+
+def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) -> None:
+    values = []
+    for row in rows:
+        keeper, grant = progress[row.grant.job_id], row.grant
+        if row.restart:
+            cursor.execute(
+                "DELETE FROM jobs_logchunk WHERE job_id = %s AND attempt = %s AND rank = %s",
+                [grant.job_id, grant.attempt, grant.rank],
+            )
+        for place, chunk in enumerate(row.chunks):
+            if (
+                place == 0
+                and chunk.tombstone
+                and _grow_tombstone(cursor, grant, chunk.offset, chunk.len, chunk.lines)
+            ):
+                continue
+            keeper.log_seq += 1
+            data = b"" if chunk.tombstone else _compressor().compress(b"".join(chunk.parts))
+            values.append((
+                grant.job_id, grant.tenant_id, grant.attempt, grant.rank, chunk.offset, chunk.len, chunk.first_line,
+                chunk.lines, keeper.log_seq, Binary(data), json.dumps(chunk.times), chunk.tombstone,
+            ))  # fmt: skip
+        keeper.changed = keeper.changed or bool(row.chunks)
+    if values:
+        execute_values(cursor.cursor, INSERT_CHUNKS, values, page_size=500)
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+
+
+def _grow_tombstone(cursor: Any, grant: Grant, offset: int, size: int, lines: int) -> bool:
+    """Let the tombstone that ends at offset grow, so that a job above its cap adds no rows for ever."""
+    cursor.execute(
+        """
+        UPDATE jobs_logchunk SET len = len + %s, lines = lines + %s
+        WHERE job_id = %s AND attempt = %s AND rank = %s AND tombstone AND "offset" + len = %s
+          AND "offset" = (SELECT max("offset") FROM jobs_logchunk WHERE job_id = %s AND attempt = %s AND rank = %s)
+        """,
+        [
+            size,
+            lines,
+            grant.job_id,
+            grant.attempt,
+            grant.rank,
+            offset,
+            grant.job_id,
+            grant.attempt,
+            grant.rank,
+        ],
+    )
+    return bool(cursor.rowcount)
+
+
+def _write_points(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) -> None:
+    values: dict[tuple[int, str, int], tuple[Any, ...]] = {}
+    for row in rows:
+        keeper, grant = progress[row.grant.job_id], row.grant
+        for name, step, at_ms, value in row.points:
+            values.setdefault(
+                (grant.learner_id, name, step),
+                (len(values), keeper.metric_seq, grant.job_id, grant.tenant_id, grant.attempt, grant.rank, name, step,
+                 at_ms, value),
+            )  # fmt: skip
+        if row.points or row.total is not None:
+            _note_newest(keeper, row)
+    if not values:
+        return
+    template = "(%s, %s::bigint, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s::float8)"
+    written = execute_values(
+        cursor.cursor,
+        INSERT_POINTS,
+        list(values.values()),
+        template=template,
+        page_size=len(values),
+        fetch=True,
+    )
+    for job_id, seq in written:
+        progress[job_id].metric_seq = max(progress[job_id].metric_seq, seq)
+
+
+def _note_newest(keeper: _Progress, row: Row) -> None:
+    """Put the newest step and values where lists of jobs show them; rank 0 speaks for the gang where it can."""
+    keeper.changed = True
+    keeper.step = row.last_step if row.last_step is not None else keeper.step
+    keeper.total = row.total if row.total is not None else keeper.total
+    for name, step, _, value in row.points:
+        shown = keeper.metrics.get(name)
+        if shown is None and len(keeper.metrics) >= MAX_NAMES:
+            continue
+        if shown is None or row.grant.rank <= shown.get("rank", 0):
+            keeper.metrics[name] = {"last": number_out(value), "step": step, "rank": row.grant.rank}
+
+
+def _write_learners(cursor: Any, rows: list[Row]) -> None:
+    values = [
+        (
+            row.grant.learner_id, row.log_bytes, row.log_lines, row.log_crc, row.log_sealed, row.metric_cursor,
+            row.last_step,
+        )
+        for row in rows
+    ]  # fmt: skip
+    if values:
+        template = "(%s, %s::bigint, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint)"
+        execute_values(cursor.cursor, UPDATE_LEARNERS, values, template=template, page_size=len(values))
+    for row in rows:
+        if row.changes:
+            _write_report(cursor, row)
+
+
+def _write_report(cursor: Any, row: Row) -> None:
+    """Set what a learner reported about itself; moments are the database's."""
+    columns = dict(row.changes)
+    moments = []
+    if "exit_code" in columns:
+        moments.append("exited_at = coalesce(exited_at, now())")
+    if "gen_seen" in columns:
+        moments.append("halt_seen_at = coalesce(halt_seen_at, now())")
+    if columns.get("phase") == Phase.DONE:
+        moments.append("done_at = coalesce(done_at, now())")
+    assignments = ", ".join([f"{name} = %s" for name in columns] + moments)
+    cursor.execute(
+        f"UPDATE jobs_learner SET {assignments} WHERE id = %s", [*columns.values(), row.grant.learner_id]
+    )
+
+
+def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:
+    values = [
+        (
+            job_id,
+            kept.step,
+            kept.total,
+            json.dumps(kept.metrics),
+            kept.log_seq,
+            kept.log_bytes,
+            kept.metric_seq,
+        )
+        for job_id, kept in progress.items()
+        if kept.changed
+    ]
+    if values:
+        template = "(%s, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint)"
+        execute_values(cursor.cursor, UPDATE_PROGRESS, values, template=template, page_size=len(values))
+
+
+def _ring(rows: list[Row], progress: dict[str, _Progress]) -> None:
+    """After the commit: tell viewers that there is more."""
+    for row in rows:
+        grant = row.grant
+        if row.chunks or row.log_sealed:
+            announce.logs_grew(grant.job_id, attempt=grant.attempt, rank=grant.rank, upto=row.log_lines)
+    for job_id in {row.grant.job_id for row in rows if row.points or row.total is not None}:
+        announce.metrics_grew(job_id, upto=progress[job_id].metric_seq)

@@ -1,0 +1,201 @@
+"""One batch of frames against one learner's row: cursors, counts and what is to be written. No I/O.
+
+A frame is taken if it goes on where the stream ends, cut if it overlaps, ignored if it is a repeat, refused with
+the right offset if something is missing before it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.states import Phase
+from jobs.tokens import Grant
+from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack
+
+MAX_CHUNK = 512 * 1024
+"""Bytes of one stored chunk; frames of one commit that follow each other share chunks up to this size."""
+PHASE_ORDER = {phase.value: place for place, phase in enumerate(Phase)}
+CRC_UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A run of one stream, to be stored. lines: newlines inside; times: [[offset inside, ms], …]."""
+
+    offset: int
+    first_line: int
+    parts: list[bytes] = field(default_factory=list)
+    len: int = 0
+    lines: int = 0
+    times: list[list[int]] = field(default_factory=list)
+    tombstone: bool = False
+
+
+@dataclass(slots=True)
+class Row:
+    """A learner's row as locked, and how a batch changes it. Fields as in jobs.models.Learner."""
+
+    grant: Grant
+    log_bytes: int
+    log_lines: int
+    log_crc: int
+    log_sealed: bool
+    metric_cursor: int
+    phase: str
+    last_step: int | None
+    live: bool
+    room: int = 0
+    """Bytes the job may still keep; shared out before the batch is applied."""
+    chunks: list[Chunk] = field(default_factory=list)
+    points: list[tuple[str, int, int, float]] = field(default_factory=list)
+    total: int | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Reported columns to set: phase, exit_code …"""
+    event: int = 0
+    metrics: dict[str, int] = field(default_factory=dict)
+    refusal: Nack | None = None
+    restart: bool = False
+    """The stream begins again: what is stored of it goes …"""
+    freed: int = 0
+    """… which is so many bytes."""
+    told: bool = False
+    """Something the lifecycle wants to look at."""
+
+    def apply(self, frame: Data | Metric | Event | Final) -> None:
+        """Take one frame, in the order in which its connection sent it."""
+        if isinstance(frame, Data):
+            self._data(frame)
+        elif isinstance(frame, Metric):
+            self._metric(frame)
+        elif isinstance(frame, Event):
+            self._event(frame)
+        else:
+            self._final(frame)
+
+    def answer(self) -> list[Ack | Nack]:
+        """What to say after the commit."""
+        ack = Ack(self.log_bytes, dict(self.metrics), self.event, self.log_sealed)
+        return [ack] if self.refusal is None else [ack, self.refusal]
+
+    # --- the log
+
+    def _data(self, frame: Data) -> None:
+        end = frame.off + frame.size
+        if self.log_sealed:
+            self.refusal = Nack("log", "SEALED", self.log_bytes, "This stream is complete.")
+        elif frame.off > self.log_bytes:
+            self.refusal = Nack(
+                "log", "GAP", self.log_bytes, f"Bytes {self.log_bytes} to {frame.off} are missing."
+            )
+        elif end > self.log_bytes:
+            skip = self.log_bytes - frame.off
+            if frame.gone:
+                self._bury(frame.gone - skip, frame.lines)
+            else:
+                self._append(frame, skip)
+
+    def _append(self, frame: Data, skip: int) -> None:
+        data = frame.payload[skip:]
+        kept, over = data[: self.room], len(data) - self.room
+        if kept:
+            self.room -= len(kept)
+            chunk = self._open_chunk(tombstone=False, size=len(kept))
+            at = chunk.len - skip
+            for size, after_ms in frame.reads:
+                at += size
+                if at > chunk.len:
+                    chunk.times.append([max(chunk.len, at - size), frame.t0 + after_ms])
+            if over > 0:
+                chunk.times = [time for time in chunk.times if time[0] < chunk.len + len(kept)]
+            chunk.parts.append(kept)
+            self._grow(chunk, len(kept), kept.count(b"\n"))
+            if self.log_crc != CRC_UNKNOWN:
+                self.log_crc = zlib.crc32(kept, self.log_crc)
+        if over > 0:
+            self._bury(over, data[len(kept) :].count(b"\n"))
+
+    def _bury(self, size: int, lines: int) -> None:
+        """Note bytes that are not kept."""
+        self._grow(self._open_chunk(tombstone=True, size=0), size, min(lines, size))
+        self.log_crc = CRC_UNKNOWN
+
+    def _open_chunk(self, *, tombstone: bool, size: int) -> Chunk:
+        last = self.chunks[-1] if self.chunks else None
+        if last is None or last.tombstone != tombstone or (last.len + size > MAX_CHUNK and not tombstone):
+            last = Chunk(self.log_bytes, self.log_lines + 1, tombstone=tombstone)
+            self.chunks.append(last)
+        return last
+
+    def _grow(self, chunk: Chunk, size: int, lines: int) -> None:
+        chunk.len += size
+        chunk.lines += lines
+        self.log_bytes += size
+        self.log_lines += lines
+
+    def _final(self, frame: Final) -> None:
+        """Seal the stream if it is whole. One whose checksum disagrees is sent again if the spool still has it."""
+        if self.log_sealed:
+            return
+        if frame.size > self.log_bytes:
+            self.refusal = Nack("log", "GAP", self.log_bytes, "The stream ends later.")
+            return
+        agrees = frame.size == self.log_bytes and (
+            frame.crc is None or self.log_crc in (CRC_UNKNOWN, frame.crc)
+        )
+        if agrees or frame.log_from > 0 or self.restart:
+            self.log_sealed = self.told = True
+            return
+        self.restart, self.freed = True, self.log_bytes
+        self.chunks.clear()
+        self.log_bytes = self.log_lines = self.log_crc = 0
+        self.refusal = Nack("log", "CRC", 0, "The checksum of the whole disagrees; send it again.")
+
+    # --- metrics and what happened
+
+    def _metric(self, frame: Metric) -> None:
+        if frame.src == "jsonl":
+            if frame.off > self.metric_cursor:
+                self.refusal = Nack("jsonl", "GAP", self.metric_cursor, "Points before these are missing.")
+                return
+            self.metric_cursor = max(self.metric_cursor, frame.next)
+        self.metrics[frame.src] = frame.next
+        if not self.live:
+            return
+        self.points.extend(frame.points)
+        self.total = frame.total if frame.total is not None else self.total
+        if frame.points:
+            newest = max(point[1] for point in frame.points)
+            self.last_step = newest if self.last_step is None else max(newest, self.last_step)
+
+    def _event(self, frame: Event) -> None:
+        self.event = max(self.event, frame.n)
+        if not self.live:
+            return
+        data = frame.data
+        if frame.what == "phase":
+            self._move_phase(str(data.get("phase", "")))
+        elif frame.what == "exit":
+            self._move_phase(Phase.EXITED)
+            self.changes.update(
+                exit_code=_small(data.get("code"), 137),
+                halted=data.get("halted") is True,
+                finished_mark=data.get("finished") is True,
+            )
+        elif frame.what == "halt_seen":
+            self.changes["gen_seen"] = _small(data.get("gen"), 0, 2**53)
+        elif frame.what == "error":
+            self.changes["error_code"] = str(data.get("code", ""))[:24]
+            self.changes["message"] = str(data.get("message", ""))[:2000]
+        self.told = True
+
+    def _move_phase(self, phase: str) -> None:
+        """Phases only go forward; a shipper that was started again repeats what it knows."""
+        if PHASE_ORDER.get(phase, -1) > PHASE_ORDER.get(self.phase, -1):
+            self.phase = self.changes["phase"] = phase
+
+
+def _small(value: Any, default: int, high: int = 2**31 - 1) -> int:
+    sound = isinstance(value, int) and not isinstance(value, bool) and -high <= value <= high
+    return value if sound else default

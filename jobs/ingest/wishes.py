@@ -1,0 +1,68 @@
+"""What learners must hear: whether their job is to halt, and whether they are still wanted at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from django.db import connection
+
+from learner_agent.wire import Wish
+
+WISHES_SQL = """
+SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s,
+       a.closed_at IS NULL AND j.attempt = l.attempt,
+       a.closed_at IS NULL OR (NOT l.log_sealed AND a.closed_at > now() - interval '24 hours')
+FROM jobs_learner l
+JOIN jobs_job j ON j.id = l.job_id
+JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
+WHERE l.id = ANY(%s)
+"""
+SEEN_SQL = "UPDATE jobs_learner SET last_seen_at = now() WHERE id = ANY(%s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a learner stands: what it should do, and whether its secret still opens the door."""
+
+    wish: Wish
+    admitted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where a learner goes on: the server's cursors."""
+
+    log: int
+    sealed: bool
+    metrics: dict[str, int]
+
+
+def standings(learner_ids: Collection[int]) -> dict[int, Standing]:
+    """How these learners stand now; one that is gone is absent."""
+    with connection.cursor() as cursor:
+        cursor.execute(WISHES_SQL, [list(learner_ids)])
+        return {row[0]: Standing(_wish(*row[1:7]), row[7]) for row in cursor.fetchall()}
+
+
+def note_seen(learner_ids: Collection[int]) -> None:
+    """Write down that these learners were heard; once a second for all of a process is enough."""
+    with connection.cursor() as cursor:
+        cursor.execute(SEEN_SQL, [sorted(learner_ids)])
+
+
+def resumption(learner_id: int) -> Resumption | None:
+    """The cursors of one learner; None if it is gone."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT log_bytes, log_sealed, metric_cursor FROM jobs_learner WHERE id = %s", [learner_id]
+        )
+        row = cursor.fetchone()
+    return Resumption(row[0], row[1], {"jsonl": row[2]}) if row is not None else None
+
+
+def _wish(intent: str, state: str, stop_reason: str, gen: int, grace_s: int, live: bool) -> Wish:
+    """A stop that nobody wished (preemption, a time limit, a lost sister) is a halt as well: save and end."""
+    if not live or intent == "CANCEL" or (state == "STOPPING" and stop_reason == "cancel_requested"):
+        return Wish("CANCEL", gen, grace_s)
+    return Wish("HALT" if intent == "HALT" or state == "STOPPING" else "RUN", gen, grace_s)

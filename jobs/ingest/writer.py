@@ -1,0 +1,146 @@
+"""One writer per web process: takes all that waits from all learners, commits it, then acknowledges.
+
+So a quiet learner's line is stored at once and loud ones share a commit. While the database is away nothing is
+dropped: the batch waits here, the sockets stay, and the learners' windows fill.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
+
+from jobs import wake
+from jobs.ingest.store import commit
+from jobs.tokens import Grant
+from learner_agent.wire import Ack, Data, Frame, Nack
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+MAX_BACKOFF_S = 2.0
+ITEM_BYTES = 512
+"""What a frame without log counts for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One frame that waits. answer is called from the writer's thread: so many frames are settled, and what to say;
+    None if they can never be stored."""
+
+    grant: Grant
+    frame: Frame
+    answer: Callable[[int, list[Ack | Nack] | None], None]
+
+    @property
+    def weight(self) -> int:
+        return ITEM_BYTES + (len(self.frame.payload) if isinstance(self.frame, Data) else 0)
+
+
+class Writer:
+    """A thread with a connection of its own. submit may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Item] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._bells = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ingest-bells")
+
+    def submit(self, item: Item) -> None:
+        """Let a frame join the next commit."""
+        with self._changed:
+            self._waiting.append(item)
+            if self._thread is None:
+                self._stopping = False
+                self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread; frames that wait stay unacknowledged, so their learners send them again."""
+        with self._changed:
+            self._stopping, thread, self._thread = True, self._thread, None
+            self._waiting.clear()
+            self._changed.notify()
+        if thread is not None:
+            thread.join(timeout=10)
+        self._bells.submit(
+            lambda: connection.close()
+        ).result()  # the lambda: that thread's connection, not ours
+
+    def _run(self) -> None:
+        try:
+            while batch := self._take():
+                self._settle(batch)
+        finally:
+            connection.close()
+
+    def _take(self) -> list[Item]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._stopping)
+            if self._stopping:
+                return []
+            weight, count = 0, 0
+            for item in self._waiting:
+                weight += item.weight
+                count += 1
+                if weight >= MAX_BATCH_BYTES:
+                    break
+            batch, self._waiting = self._waiting[:count], self._waiting[count:]
+            return batch
+
+    def _settle(self, batch: Sequence[Item]) -> None:
+        """Commit a batch, however long the database is away, then answer."""
+        pause = 0.05
+        while not self._stopping:
+            try:
+                self._commit(batch)
+                return
+            except (OperationalError, InterfaceError) as error:
+                logger.warning("ingest waits for the database", extra={"error": str(error)[:200]})
+            except DatabaseError:
+                if len(batch) == 1:
+                    logger.exception("a frame cannot be stored", extra={"job": batch[0].grant.job_id})
+                    batch[0].answer(1, None)
+                    return
+                for item in batch:  # one of them is the poison: find it
+                    self._settle([item])
+                return
+            except Exception:
+                logger.exception("ingest failed on a batch", extra={"frames": len(batch)})
+                for item in batch:
+                    item.answer(1, None)
+                return
+            connection.close()
+            time.sleep(pause)
+            pause = min(MAX_BACKOFF_S, pause * 2)
+
+    def _commit(self, batch: Sequence[Item]) -> None:
+        done = commit([(item.grant, item.frame) for item in batch])
+        settled = Counter((item.answer, item.grant.learner_id) for item in batch)
+        for (answer, learner_id), count in settled.items():
+            answer(count, done.answers.get(learner_id))
+        done.ring()
+        for job_id in done.told:
+            self._bells.submit(_wake, job_id)
+
+
+def _wake(job_id: str) -> None:
+    """Let the lifecycle look. In a thread of its own: it may have to wait for the job's row or for the broker."""
+    try:
+        wake.reconcile(job_id)
+    except DatabaseError as error:
+        connection.close()
+        logger.warning(
+            "lifecycle not woken; its ticker looks anyway", extra={"job": job_id, "error": str(error)[:200]}
+        )
+
+
+writer = Writer()

@@ -1,0 +1,13 @@
+"""/agent/v1/: what a shipper asks for. Nobody else has business here."""
+
+from django.urls import path
+
+from portal.agent_files import views
+
+urlpatterns = [
+    path("job", views.job, name="agent-job"),
+    path("code", views.code, name="agent-code"),
+    path("checkpoints/<int:n>/files/<int:file_id>", views.checkpoint_file, name="agent-checkpoint-file"),
+    path("checkpoints/<int:n>/verify", views.checkpoint_verify, name="agent-checkpoint-verify"),
+    path("uploads/<int:blob_id>", views.upload, name="agent-upload"),
+]

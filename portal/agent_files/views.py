@@ -1,0 +1,192 @@
+"""A learner's HTTP requests. The secret in the header decides everything: which job, which attempt, which rank.
+
+Answers are short JSON or at most one piece of bytes, so that nothing here is held in memory for long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_http_methods
+
+from jobs import blobs, tokens
+from jobs.ingest import files
+from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.tokens import Grant
+
+RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})\Z")
+CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})\Z")
+
+View = Callable[..., HttpResponse]
+
+
+def problem(status: int, code: str, detail: str, **more: Any) -> JsonResponse:
+    """An error as RFC 9457 has it."""
+    body = {
+        "type": "about:blank",
+        "title": code.replace("_", " "),
+        "status": status,
+        "code": code,
+        "detail": detail,
+    }
+    return JsonResponse(body | more, status=status, content_type="application/problem+json")
+
+
+def for_learner(*methods: str) -> Callable[[View], View]:
+    """Let in whoever holds a live learner's secret, and hand the view what it allows."""
+
+    def decorate(view: View) -> View:
+        @csrf_exempt
+        @require_http_methods(list(methods))
+        @wraps(view)
+        def guarded(request: HttpRequest, **arguments: Any) -> HttpResponse:
+            try:
+                secret = tokens.bearer(request.headers.get("Authorization"))
+                grant = tokens.grant_of(secret) if secret else None
+                if grant is None:
+                    return problem(401, "unauthorized", "This secret is unknown or its attempt is over.")
+                if not grant.live:
+                    return problem(409, "fenced", "A newer attempt has taken over, or this one is closed.")
+                return view(request, grant, **arguments)
+            except DatabaseError:
+                answer = problem(503, "database_away", "The database does not answer; try again.")
+                answer["Retry-After"] = "2"
+                return answer
+
+        return guarded
+
+    return decorate
+
+
+@for_learner("GET")
+def job(request: HttpRequest, grant: Grant) -> HttpResponse:
+    """What to run and with what: code, data, rules, and the checkpoint to go on from."""
+    row = Job.objects.select_related("code").get(pk=grant.job_id)
+    saved = files.restorable(grant)
+    if saved is None and _was_to_resume(grant):
+        return problem(422, "no_valid_checkpoint", "No checkpoint of this job is sound; it cannot go on.")
+    code_entry = None
+    if row.code is not None:
+        code_entry = {"url": "/agent/v1/code", "size": row.code.size, "sha256": row.code.sha256}
+    return JsonResponse(
+        {
+            "job": row.pk,
+            "attempt": grant.attempt,
+            "rank": grant.rank,
+            "learners": row.learners,
+            "code": code_entry,
+            "data": row.spec.get("data") or [],
+            "metrics": [_rule(rule) for rule in row.spec.get("metrics") or []],
+            "restore": _restore(saved) if saved is not None else None,
+            "log_job_max_bytes": settings.LUTHIER_LOG_JOB_MAX_BYTES,
+        }
+    )
+
+
+def _rule(rule: Any) -> dict[str, str]:
+    return {"pattern": rule["pattern"] if isinstance(rule, dict) else str(rule)}
+
+
+def _was_to_resume(grant: Grant) -> bool:
+    return Job.objects.filter(
+        pk=grant.job_id, attempts__n=grant.attempt, attempts__resume_from__isnull=False
+    ).exists()
+
+
+def _restore(saved: Checkpoint) -> dict[str, Any]:
+    entries = CheckpointFile.objects.filter(checkpoint=saved).select_related("blob").order_by("part", "path")
+    return {
+        "n": saved.n,
+        "step": saved.step,
+        "implicit": saved.implicit,
+        "parts": saved.parts,
+        "files": [
+            {
+                "part": entry.part,
+                "path": entry.path,
+                "size": entry.blob.size,
+                "sha256": entry.blob.sha256,
+                "url": f"/agent/v1/checkpoints/{saved.n}/files/{entry.pk}",
+            }
+            for entry in entries
+        ],
+    }
+
+
+@for_learner("GET")
+def code(request: HttpRequest, grant: Grant) -> HttpResponse:
+    """The code archive, by pieces."""
+    row = Job.objects.select_related("code").get(pk=grant.job_id)
+    if row.code is None:
+        return problem(404, "not_found", "This job has no code of its own.")
+    return _piece(request, row.code)
+
+
+@for_learner("GET")
+def checkpoint_file(request: HttpRequest, grant: Grant, n: int, file_id: int) -> HttpResponse:
+    """One file of the checkpoint that this attempt goes on from, by pieces."""
+    saved = files.restorable(grant)
+    entry = None
+    if saved is not None and saved.n == n:
+        entry = CheckpointFile.objects.select_related("blob").filter(checkpoint=saved, pk=file_id).first()
+    if entry is None:
+        return problem(404, "not_found", "This attempt does not go on from such a file.")
+    return _piece(request, entry.blob)
+
+
+@for_learner("POST")
+def checkpoint_verify(request: HttpRequest, grant: Grant, n: int) -> HttpResponse:
+    """A learner found a file damaged: hash our own copy, and mark the checkpoint if that is so."""
+    return JsonResponse({"sound": files.verify(grant, n)})
+
+
+def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
+    """Answer one range of at most MAX_PIECE bytes; without a Range header, the first so many."""
+    match = RANGE.match(request.headers.get("Range", "") or f"bytes=0-{max(0, blob.size - 1)}")
+    if match is None:
+        return problem(416, "range_invalid", "Range must be 'bytes=first-last'.")
+    first, last = int(match[1]), min(int(match[2]), blob.size - 1)
+    if first > last and blob.size:
+        return problem(416, "range_invalid", f"There are {blob.size} bytes.")
+    try:
+        content = blobs.read(blob, first, min(last - first + 1, blobs.MAX_PIECE))
+    except blobs.BlobGone as error:
+        return problem(503, "blob_away", str(error))
+    answer = HttpResponse(content, content_type="application/octet-stream", status=206)
+    answer["Content-Range"] = f"bytes {first}-{first + len(content) - 1}/{blob.size}"
+    answer["X-Content-Type-Options"] = "nosniff"
+    return answer
+
+
+@for_learner("PUT")
+def upload(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
+    """One piece of a file that was offered on the socket: bytes first-last/total in Content-Range."""
+    match = CONTENT_RANGE.match(request.headers.get("Content-Range", ""))
+    if match is None:
+        return problem(400, "content_range_invalid", "Content-Range must be 'bytes first-last/total'.")
+    length = int(request.headers.get("Content-Length") or 0)
+    if length > blobs.MAX_PIECE:
+        return problem(413, "piece_too_large", f"A piece may have {blobs.MAX_PIECE} bytes.")
+    blob = Blob.objects.filter(pk=blob_id, tenant_id=grant.tenant_id).first()
+    if blob is None:
+        return problem(404, "not_found", "Nothing of this number was asked of you.")
+    first = int(match[1] or 0)
+    try:
+        blob = blobs.append(blob.pk, first, request.read(blobs.MAX_PIECE))
+    except blobs.WrongOffset as error:
+        return problem(409, "wrong_offset", str(error), received=error.received)
+    except blobs.TooLarge as error:
+        return problem(400, "too_large", str(error), received=blob.received)
+    except blobs.HashMismatch as error:
+        files.note_corrupt(grant, blob, str(error))
+        return problem(422, "hash_mismatch", str(error), received=0)
+    except OSError as error:
+        return problem(503, "store_full", f"The store cannot take this now: {error.strerror}")
+    return JsonResponse({"received": blob.received, "verified": blob.verified})

@@ -1,0 +1,276 @@
+"""The learners' socket, /ws/agent/v1: frames in, acknowledgements and the wish out.
+
+A plain ASGI application rather than a Channels consumer, because each learner sends many frames and a consumer's
+dispatch costs three times as much per frame. It holds no state besides the connection: cursors, wishes and secrets
+are read from the database, and what is stored is acknowledged after the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import secrets
+import time
+from typing import Any
+
+from django.db import DatabaseError
+
+from jobs import tokens
+from jobs.ingest import files
+from jobs.ingest.wishes import Standing, resumption, standings
+from jobs.ingest.writer import Item, writer
+from jobs.tokens import Grant
+from learner_agent.wire import (
+    CLOSE_BAD_FRAME,
+    CLOSE_FENCED,
+    CLOSE_FORBIDDEN,
+    CLOSE_RESTART,
+    CLOSE_SILENT,
+    CLOSE_TOO_LARGE,
+    CLOSE_TRY_LATER,
+    CLOSE_UNAUTHORIZED,
+    MAX_DATA,
+    MAX_MESSAGE,
+    PROTO,
+    Ack,
+    Beat,
+    Bye,
+    Ckpt,
+    Data,
+    Event,
+    Final,
+    Frame,
+    Hello,
+    Metric,
+    Nack,
+    Welcome,
+    WireError,
+    Wish,
+    decode,
+    encode,
+)
+from portal.live.learner_hub import hub, in_database
+
+logger = logging.getLogger(__name__)
+
+HELLO_S = 5.0
+SILENT_S = 20.0
+BEAT_S = 2
+WINDOW_BYTES = 1024 * 1024
+"""Unacknowledged bytes of log one learner may have under way; beyond it we stop reading and TCP pushes back."""
+
+
+class Closed(Exception):
+    """This connection ends here, with a code and a text that says why."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Gone(Exception):
+    """The other side has closed."""
+
+
+class LearnerConsumer:
+    """One learner's connection."""
+
+    def __init__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        self.scope = scope
+        self._receive = receive
+        self._send = send
+        self.loop = asyncio.get_running_loop()
+        self.grant: Grant | None = None
+        self.wish: Wish | None = None
+        self.heard_at = time.monotonic()
+        self.waiting_bytes = 0
+        self._waiting: list[int] = []
+        self._room = asyncio.Event()
+        self._ending: asyncio.Future[Closed] = self.loop.create_future()
+        self._offers = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def as_asgi(cls) -> Any:
+        async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+            await cls(scope, receive, send).run()
+
+        return application
+
+    async def run(self) -> None:
+        """Serve until either side has enough."""
+        if (await self._receive())["type"] != "websocket.connect":
+            return
+        await self._send({"type": "websocket.accept"})
+        try:
+            await self._serve()
+        except Gone:
+            pass
+        except Closed as end:
+            await self._close(end)
+        except WireError as error:
+            await self._close(Closed(CLOSE_BAD_FRAME, str(error)))
+        except DatabaseError as error:
+            logger.warning("no database for a learner", extra={"error": str(error)[:200]})
+            await self._close(Closed(CLOSE_TRY_LATER, "The database does not answer; try again."))
+        finally:
+            hub.leave(self)
+            for task in self._tasks:
+                task.cancel()
+
+    async def _close(self, end: Closed) -> None:
+        try:
+            await self._send({"type": "websocket.close", "code": end.code, "reason": end.reason[:120]})
+        except (OSError, RuntimeError):
+            pass  # it is closed already
+
+    async def _serve(self) -> None:
+        headers = {name.lower(): value for name, value in self.scope.get("headers", [])}
+        secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
+        grant = await in_database(tokens.grant_of, secret) if secret else None
+        if grant is None:
+            raise Closed(CLOSE_UNAUTHORIZED, "This secret is unknown or its attempt is over.")
+        self.grant = grant
+        await self._greet(grant)
+        reading = self._spawn(self._read())
+        beating = self._spawn(self._beat())
+        waited: list[asyncio.Future[Any]] = [reading, beating, self._ending]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        for task in (reading, beating):
+            if task.done():
+                task.result()
+        if self._ending.done():
+            raise self._ending.result()
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _greet(self, grant: Grant) -> None:
+        try:
+            hello = decode(await asyncio.wait_for(self._message(), HELLO_S))
+        except TimeoutError:
+            raise Closed(CLOSE_SILENT, "HELLO is due within 5 seconds.") from None
+        if not isinstance(hello, Hello):
+            raise Closed(CLOSE_BAD_FRAME, "The first frame must be HELLO.")
+        if hello.proto != PROTO:
+            raise Closed(CLOSE_BAD_FRAME, f"proto: this server speaks {PROTO}.")
+        if (hello.job, hello.attempt, hello.rank) != (grant.job_id, grant.attempt, grant.rank):
+            raise Closed(CLOSE_FORBIDDEN, "This secret belongs to another learner.")
+        hub.join(self)
+        cursors = await in_database(resumption, grant.learner_id)
+        standing = (await in_database(standings, [grant.learner_id])).get(grant.learner_id)
+        if cursors is None or standing is None or not standing.admitted:
+            raise Closed(CLOSE_FENCED, "This attempt is over.")
+        self.wish = standing.wish
+        await self._say(
+            Welcome(
+                session=secrets.token_hex(8), now_ms=int(time.time() * 1000), log=cursors.log, sealed=cursors.sealed,
+                metrics=cursors.metrics, wish=standing.wish, beat_s=BEAT_S, window=WINDOW_BYTES, max_data=MAX_DATA,
+            )
+        )  # fmt: skip
+
+    # --- in
+
+    async def _message(self) -> bytes:
+        event = await self._receive()
+        if event["type"] != "websocket.receive":
+            raise Gone
+        message: bytes | None = event.get("bytes")
+        if message is None:
+            raise Closed(CLOSE_BAD_FRAME, "Frames are binary messages.")
+        if len(message) > MAX_MESSAGE:
+            raise Closed(CLOSE_TOO_LARGE, f"A message may have {MAX_MESSAGE} bytes.")
+        self.heard_at = time.monotonic()
+        return message
+
+    async def _read(self) -> None:
+        while True:
+            frame = decode(await self._message())
+            if isinstance(frame, Data | Metric | Event | Final):
+                await self._submit(frame)
+            elif isinstance(frame, Ckpt):
+                self._spawn(self._offer(frame))
+            elif isinstance(frame, Bye):
+                return
+            elif not isinstance(frame, Beat):
+                raise Closed(
+                    CLOSE_BAD_FRAME, f"{type(frame).__name__.upper()} is not for learners to send here."
+                )
+
+    async def _submit(self, frame: Frame) -> None:
+        assert self.grant is not None
+        item = Item(self.grant, frame, self._answered)
+        self._waiting.append(item.weight)
+        self.waiting_bytes += item.weight
+        writer.submit(item)
+        while self.waiting_bytes > WINDOW_BYTES + MAX_DATA:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _offer(self, frame: Ckpt) -> None:
+        assert self.grant is not None
+        async with self._offers:
+            try:
+                answer = await in_database(files.offer, self.grant, frame)
+            except DatabaseError as error:
+                logger.warning("an offer waits for the database", extra={"error": str(error)[:200]})
+                self.end(Closed(CLOSE_TRY_LATER, "The database does not answer; try again."))
+                return
+            await self._say(answer)
+
+    # --- out
+
+    def _answered(self, count: int, answers: list[Ack | Nack] | None) -> None:
+        """From the writer's thread: so many of our frames are settled, and this is what to say."""
+        try:
+            self.loop.call_soon_threadsafe(self._settle, count, answers)
+        except RuntimeError:
+            pass  # the loop has ended; the learner will ask another server
+
+    def _settle(self, count: int, answers: list[Ack | Nack] | None) -> None:
+        for weight in self._waiting[:count]:
+            self.waiting_bytes -= weight
+        del self._waiting[:count]
+        self._room.set()
+        if answers is None:
+            self.end(Closed(CLOSE_BAD_FRAME, "A frame cannot be stored."))
+        elif answers:
+            self._spawn(self._say_all(answers))
+
+    async def _say_all(self, answers: list[Ack | Nack]) -> None:
+        for answer in answers:
+            await self._say(answer)
+
+    async def _say(self, frame: Frame) -> None:
+        if isinstance(frame, Ack):
+            frame = dataclasses.replace(frame, wish=self.wish)
+        try:
+            await self._send({"type": "websocket.send", "bytes": encode(frame)})
+        except (OSError, RuntimeError) as error:  # the servers' ways to say that the peer is gone
+            self.end(Closed(CLOSE_RESTART, str(error)))
+
+    async def _beat(self) -> None:
+        n = 0
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if time.monotonic() - self.heard_at > SILENT_S and self.waiting_bytes <= WINDOW_BYTES:
+                raise Closed(CLOSE_SILENT, "Nothing heard for 20 seconds.")
+            n += 1
+            await self._say(Beat(n, int(time.time() * 1000), wish=self.wish))
+
+    def stand(self, standing: Standing | None) -> None:
+        """From the hub, in our loop: how this learner stands now. A changed wish goes out at once."""
+        if standing is None or not standing.admitted:
+            self.end(Closed(CLOSE_FENCED, "This attempt is over."))
+        elif standing.wish != self.wish:
+            self.wish = standing.wish
+            self._spawn(self._say(Beat(0, int(time.time() * 1000), wish=self.wish)))
+
+    def end(self, how: Closed) -> None:
+        if not self._ending.done():
+            self._ending.set_result(how)

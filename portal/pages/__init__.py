@@ -1,1 +1,0 @@
-"""The portal's pages: server-rendered, each region of them also served alone for refresh."""

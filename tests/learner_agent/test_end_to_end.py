@@ -1,0 +1,184 @@
+"""The whole path with real processes: program, launcher, shipper, web server, database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.db.models import F
+
+from jobs import blobs
+from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, MetricPoint, Progress, ResultFile
+from jobs.states import EventCode, Intent
+from tests.learner_agent.harness import Rig, make_job, until
+
+MakeRig = Callable[..., Rig]
+
+LOOP = """
+import os, pathlib, time
+from learner_agent import training
+
+start = training.resume_from()
+first = int((start / "step.txt").read_text()) + 1 if start else 0
+print("from", first, flush=True)
+for step in range(first, 400):
+    time.sleep(0.02)
+    training.report(step, total=400, loss=1 / (step + 1))
+    print("step", step)
+    if training.halt_requested():
+        with training.checkpoint(step) as folder:
+            (folder / "step.txt").write_text(str(step))
+        print("halted at", step)
+        break
+else:
+    (pathlib.Path(os.environ["RESULT_DIR"]) / "model.bin").write_bytes(b"weights")
+    training.finish()
+"""
+
+NUMBERED = (
+    "import sys\nfor n in range(5000):\n    (sys.stdout if n % 3 else sys.stderr).write(f'line {n}\\n')\n"
+)
+
+
+def test_everything_printed_is_stored_byte_for_byte_and_sealed(rig: MakeRig) -> None:
+    learner = rig(make_job({"train.py": NUMBERED}))
+    learner.launch("python3 train.py")
+    learner.ship()
+
+    assert learner.wait() == (0, 0)
+
+    row = learner.row
+    assert learner.stored_log() == "".join(f"line {n}\n" for n in range(5000)).encode()
+    assert (row.log_lines, row.log_sealed, row.phase, row.exit_code) == (5000, True, "DONE", 0)
+    assert row.done_at is not None
+
+
+def test_a_reporting_program_leaves_points_progress_and_results(rig: MakeRig) -> None:
+    learner = rig(make_job({"train.py": LOOP.replace("400", "20")}))
+    learner.launch("python3 train.py")
+    learner.ship()
+
+    assert learner.wait() == (0, 0)
+
+    points = list(
+        MetricPoint.objects.filter(job=learner.job).order_by("seq").values_list("seq", "step", "value")
+    )
+    assert points == [(n + 1, n, 1 / (n + 1)) for n in range(20)]
+    progress = Progress.objects.get(job=learner.job)
+    assert (progress.step, progress.total, progress.metrics["loss"]["last"]) == (19, 20, 0.05)
+    result = ResultFile.objects.select_related("blob").get(job=learner.job)
+    assert result.path == "model.bin"
+    assert blobs.read(result.blob, 0, 100) == b"weights"
+    assert learner.row.finished_mark
+
+
+def test_a_halt_reaches_the_program_saves_a_verified_checkpoint_and_the_next_attempt_goes_on(
+    rig: MakeRig,
+) -> None:
+    job = make_job({"train.py": LOOP})
+    learner = rig(job)
+    learner.launch("python3 train.py")
+    learner.ship()
+    until(lambda: MetricPoint.objects.filter(job=job).count() > 10, "the program reports")
+
+    Job.objects.filter(pk=job.pk).update(intent=Intent.HALT, intent_gen=F("intent_gen") + 1)
+
+    assert learner.wait() == (0, 0)
+    row = learner.row
+    saved = Checkpoint.objects.get(job=job)
+    assert (row.halted, row.finished_mark, row.exit_code) == (True, False, 0)
+    assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", row.last_step, False)
+    assert JobEvent.objects.filter(job=job, code=EventCode.CHECKPOINT_STORED).exists()
+    assert f"halted at {saved.step}\n".encode() in learner.stored_log()
+
+    next_attempt(job, saved)
+    again = rig(job)
+    again.launch("timeout -s TERM 2 python3 train.py")
+    again.ship()
+    again.wait()
+    assert again.stored_log().startswith(f"from {saved.step + 1}\n".encode())  # type: ignore[operator]
+
+
+def next_attempt(job: Job, saved: Checkpoint | None) -> None:
+    from django.utils import timezone
+
+    from tests import factories
+
+    job.attempts.update(held=False, closed_at=timezone.now())
+    job.attempt += 1
+    job.intent = Intent.RUN
+    job.save()
+    made = factories.add_attempt(job, job.attempt, held=True)
+    made.resume_from = saved
+    made.save()
+
+
+def test_a_program_that_knows_nothing_of_us_gets_metrics_by_rule_and_an_implicit_checkpoint(
+    rig: MakeRig,
+) -> None:
+    program = """
+import os, pathlib
+for step in range(5):
+    print(f"step={step} loss={'nan' if step == 3 else step / 2}")
+(pathlib.Path(os.environ["CHECKPOINT_DIR"]) / "model.bin").write_bytes(b"weights")
+raise SystemExit(3)
+"""
+    job = make_job({"train.py": program})
+    job.spec["metrics"] = [{"pattern": r"step=(?P<step>\d+) loss=(?P<loss>\S+)"}]
+    job.save()
+    learner = rig(job)
+    learner.launch(["python3", "train.py"])
+    learner.ship()
+
+    assert learner.wait() == (3, 0)
+
+    values = dict(MetricPoint.objects.filter(job=job, name="loss").values_list("step", "value"))
+    assert {step: value for step, value in values.items() if step != 3} == {0: 0.0, 1: 0.5, 2: 1.0, 4: 2.0}
+    assert values[3] != values[3]
+    saved = Checkpoint.objects.get(job=job)
+    assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", 4, True)
+    assert list(CheckpointFile.objects.values_list("path", flat=True)) == ["model.bin"]
+
+    next_attempt(job, saved)
+    again = rig(job)
+    again.launch('cat "$RESUME_FROM/model.bin"; echo; echo $RESUME_FROM')
+    again.ship()
+    again.wait()
+    assert again.stored_log() == b"weights\n" + again.env["CHECKPOINT_DIR"].encode() + b"\n"
+
+
+def test_missing_data_is_named_and_the_program_never_starts(rig: MakeRig, tmp_path: Path) -> None:
+    job = make_job({"train.py": "print('never')"})
+    job.spec["data"] = [{"name": "mnist", "path": "no/such"}]
+    job.save()
+    (tmp_path / "root").mkdir()
+    learner = rig(job, data_root=tmp_path / "root")
+    learner.launch("python3 train.py")
+    learner.ship()
+
+    learner.wait()
+
+    row = learner.row
+    assert row.error_code == "data_error"
+    assert "mnist" in row.message
+    assert b"mnist" in learner.stored_log()
+    assert json.loads((learner.state / "exit").read_text())["started"] is False
+
+
+@pytest.mark.parametrize("path", ["../secret", "link"])
+def test_data_that_leads_out_of_the_data_root_is_refused(rig: MakeRig, tmp_path: Path, path: str) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "secret")
+    job = make_job({"train.py": "print('never')"})
+    job.spec["data"] = [{"name": "x", "path": path}]
+    job.save()
+    learner = rig(job, data_root=tmp_path / "root")
+    learner.launch("python3 train.py")
+    learner.ship()
+
+    learner.wait()
+
+    assert "leads out of" in learner.row.message
