@@ -1,0 +1,174 @@
+"""`manage.py up` on a real installation: starts, restarts what dies, refuses a second start, leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import urlopen
+
+import psutil
+import psycopg2
+import pytest
+
+from portal.settings.embedded import layout
+from tests.platform import ROOT, Platform, free_port, wait_for
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
+NODES = "node-a:cpu:2"
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One installation for the tests that leave it running."""
+    made = Platform(tmp_path_factory.mktemp("up"), nodes=NODES)
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Platform]:
+    """An installation that a test may end as it likes."""
+    made = Platform(tmp_path / "data", nodes=NODES, workers=1)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def processes(platform: Platform) -> list[psutil.Process]:
+    """Everything that serves this data folder: the named children and whatever they started."""
+    named = [psutil.Process(pid) for pid in platform.pids().values() if psutil.pid_exists(pid)]
+    beneath = [child for process in named for child in process.children(recursive=True)]
+    return list({process.pid: process for process in [*named, *beneath]}.values())
+
+
+def assert_all_gone(found: list[psutil.Process], within_s: float = 20) -> None:
+    _, alive = psutil.wait_procs(found, timeout=within_s)
+    assert not alive, [process.cmdline() for process in alive]
+
+
+def test_every_part_runs_and_is_named(platform: Platform) -> None:
+    assert set(platform.pids()) == {"up", "postgres", "valkey", "web", "nodes", "worker-1", "worker-2"}
+    assert (platform.data / "run" / "url").read_text() == platform.url
+
+
+def test_the_first_start_prints_one_time_passwords_and_the_first_job(platform: Platform) -> None:
+    def welcomed() -> bool:
+        return "Ctrl-C stops everything" in platform.log.read_text()
+
+    wait_for(welcomed, within_s=60, what="the welcome")
+    printed = platform.log.read_text()
+    for name in ("alice", "bob", "carol", "dave", "admin"):
+        assert re.search(rf"^    {name}\s+\S{{12,}}", printed, re.MULTILINE)
+    assert re.search(rf"{platform.url}/jobs/[0-9a-z]{{12}}", printed), printed
+
+
+@pytest.mark.parametrize("role", ["valkey", "worker-1", "nodes", "web", "postgres"])
+def test_a_killed_part_comes_back(platform: Platform, role: str) -> None:
+    killed = platform.kill(role)
+    wait_for(lambda: platform.pids()[role] != killed, within_s=30, what=f"a new {role}")
+    wait_for(platform.is_ready, within_s=30, what=f"ready again after the loss of {role}")
+
+
+def test_a_second_start_on_the_same_data_says_who_holds_it(platform: Platform) -> None:
+    ended = second_start(platform, "--data", str(platform.data), "--port", "0")
+    assert ended.returncode == 1
+    assert f"process {platform.pids()['up']}, {platform.url}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_taken_port_is_named(platform: Platform, tmp_path: Path) -> None:
+    ended = second_start(platform, "--data", str(tmp_path), "--port", str(platform.port))
+    assert ended.returncode == 1
+    assert f"Port {platform.port} on 127.0.0.1 cannot be used" in ended.stderr
+
+
+def test_doctor_finds_nothing_wrong(platform: Platform) -> None:
+    assert "Nothing is wrong" in platform.manage("doctor")
+
+
+def test_data_and_sockets_are_private(platform: Platform) -> None:
+    where = layout(platform.data)
+    for folder in (where.data, where.postgres_data, where.postgres_socket_dir):
+        assert folder.stat().st_mode & 0o077 == 0, folder
+    listening = {
+        (connection.laddr.ip, process.name())
+        for process in processes(platform)
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {address for address, _ in listening} == {"127.0.0.1"}
+
+
+def test_ctrl_c_leaves_no_process_and_no_socket(own: Platform) -> None:
+    own.start()
+    found = processes(own)
+    own.stop()
+    assert_all_gone(found, within_s=1)
+    assert own.process is not None
+    assert own.process.returncode == 0
+    assert not list(layout(own.data).runtime.rglob("*.sock*"))
+    assert not (own.data / "run" / "children.json").exists()
+
+
+def test_a_killed_supervisor_leaves_no_process_and_the_next_start_works(own: Platform) -> None:
+    own.start()
+    found = processes(own)
+    own.kill("up")
+    assert_all_gone(found)
+    own.start()
+    assert own.is_ready()
+
+
+def test_a_start_right_after_a_kill_does_not_trip_over_what_is_left(own: Platform) -> None:
+    own.start()
+    for role in ("postgres", "up"):  # the stale postmaster.pid stays
+        own.kill(role)
+    assert own.process is not None
+    own.process.wait(10)
+    own.start()
+    assert own.is_ready()
+
+
+def test_an_impatient_person_may_stop_a_start(own: Platform) -> None:
+    own.data.mkdir(parents=True)
+    with own.log.open("wb") as log:
+        command = [sys.executable, "manage.py", "up", "--data", str(own.data), "--port", str(own.port)]
+        own.process = subprocess.Popen(command, cwd=ROOT, env=own.environment(), stdout=log, stderr=log)
+    wait_for(lambda: (own.data / "run" / "children.json").exists(), within_s=30, what="the first child")
+    found = processes(own)
+    own.process.send_signal(signal.SIGTERM)
+    assert own.process.wait(30) == 0
+    assert_all_gone(found, within_s=1)
+
+
+def test_servers_of_ones_own_replace_the_embedded_ones(own: Platform) -> None:
+    """The suite's PostgreSQL and Valkey stand for somebody's own."""
+    parts = urlsplit(os.environ["DATABASE_URL"])
+    name = f"external_{free_port()}"
+    with psycopg2.connect(os.environ["DATABASE_URL"]) as connection:
+        connection.autocommit = True
+        connection.cursor().execute(f'CREATE DATABASE "{name}"')
+    connection.close()
+    own.env["DATABASE_URL"] = urlunsplit(parts._replace(path=f"/{name}"))
+    own.env["REDIS_URL"] = os.environ["REDIS_URL"]
+    own.start()
+    assert set(own.pids()) == {"up", "web", "nodes", "worker-1"}
+    assert not (own.data / "postgres").exists()
+    with urlopen(f"{own.url}/readyz", timeout=5) as answer:
+        assert answer.status == 200
+
+
+def second_start(platform: Platform, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "manage.py", "up", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=platform.environment(), capture_output=True, text=True, timeout=60, check=False
+    )
