@@ -37,14 +37,24 @@ class Preparation:
 
     async def until_migrated(self) -> None:
         """Returns when the database has today's tables. Raises CannotStart when that failed."""
-        line = await self._next()
+        try:
+            line = await self._next()
+        except CannotStart as error:
+            raise CannotStart(f"The database could not be prepared. {error}") from error
         applied = line.get("applied", 0)
         if applied:
             self._report.say(f"Database brought up to date ({applied} migrations)")
 
     async def until_done(self) -> dict[str, Any]:
-        """What was made for the first start: {"users": …, "job": …}, empty when nothing was."""
-        return await self._next()
+        """What was made for the first start: {"users": …, "job": …}, empty when nothing was.
+
+        The platform works without its demo, so a failure is told and nothing is stopped for it.
+        """
+        try:
+            return await self._next()
+        except CannotStart as error:
+            self._report.say(f"The demo could not be made. {error}")
+            return {}
 
     async def end(self) -> None:
         process = self._process
@@ -62,6 +72,4 @@ class Preparation:
         except ValueError:
             await self._process.wait()
             tail = "\n".join(self._log.read_text(errors="replace").strip().splitlines()[-12:])
-            raise CannotStart(
-                f"The database could not be prepared. The end of {self._log}:\n{tail}"
-            ) from None
+            raise CannotStart(f"The end of {self._log}:\n{tail}") from None

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
@@ -123,6 +124,8 @@ def test_a_killed_supervisor_leaves_no_process_and_the_next_start_works(own: Pla
     own.start()
     found = processes(own)
     own.kill("up")
+    assert own.process is not None
+    own.process.wait(10)
     assert_all_gone(found)
     own.start()
     assert own.is_ready()
@@ -154,10 +157,9 @@ def test_servers_of_ones_own_replace_the_embedded_ones(own: Platform) -> None:
     """The suite's PostgreSQL and Valkey stand for somebody's own."""
     parts = urlsplit(os.environ["DATABASE_URL"])
     name = f"external_{free_port()}"
-    with psycopg2.connect(os.environ["DATABASE_URL"]) as connection:
+    with closing(psycopg2.connect(os.environ["DATABASE_URL"])) as connection:
         connection.autocommit = True
         connection.cursor().execute(f'CREATE DATABASE "{name}"')
-    connection.close()
     own.env["DATABASE_URL"] = urlunsplit(parts._replace(path=f"/{name}"))
     own.env["REDIS_URL"] = os.environ["REDIS_URL"]
     own.start()
