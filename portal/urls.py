@@ -17,3 +17,8 @@ if find_spec("portal.api") and find_spec("portal.api.urls"):
     urlpatterns.append(path("api/v1/", include("portal.api.urls")))
 if find_spec("portal.pages") and find_spec("portal.pages.urls"):
     urlpatterns.append(path("", include("portal.pages.urls")))
+
+handler400 = "portal.pages.errors.bad_request"
+handler403 = "portal.pages.errors.forbidden"
+handler404 = "portal.pages.errors.not_found"
+handler500 = "portal.pages.errors.broken"

@@ -3,6 +3,7 @@
 import { context, build } from "esbuild";
 import { existsSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
+import { buildIcons } from "./icons.mjs";
 
 const sources = "static/src/entries";
 const target = "static/dist";
@@ -29,6 +30,7 @@ const options = {
 };
 
 rmSync(target, { recursive: true, force: true });
+buildIcons();
 if (watching) {
   await (await context(options)).watch();
   console.log(`Watching ${sources}`);

@@ -17,6 +17,7 @@ STAMP = os.path.join(VENV, ".locked")
 GROUPS = ("runtime", "dev", "build")
 OLDEST = (3, 11)
 # uv does not read pip's settings; a machine that reaches its packages through them should still work.
+MACHINE_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 PIP_TO_UV = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
     "PIP_EXTRA_INDEX_URL": "UV_INDEX",
@@ -50,6 +51,7 @@ def main():
         *locks,
     ]
     run(command, "install the locked packages")
+    shutil.rmtree(os.path.join(VENV, ".bootstrap"), ignore_errors=True)
     with open(STAMP, "w") as file:
         file.write(fingerprint)
     say("Python environment ready in %.1f s" % (time.monotonic() - started))
@@ -138,6 +140,9 @@ def run(command, purpose):
         if env.get(theirs):
             env.setdefault(ours, env[theirs])
     env.setdefault("UV_LINK_MODE", "copy" if os.environ.get("CI") else "hardlink")
+    env.setdefault("PIP_ROOT_USER_ACTION", "ignore")
+    if os.path.exists(MACHINE_CERTIFICATES):
+        env.setdefault("UV_SYSTEM_CERTS", "true")  # a mirror or proxy may be known to this machine only
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     if subprocess.call(command, env=env) != 0:
         stop("Could not %s; the lines above say why." % purpose)

@@ -15,8 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ROOT / "node_modules"
 BUNDLES = ROOT / "static" / "dist"
+MACHINE_CERTIFICATES = Path(
+    "/etc/ssl/certs/ca-certificates.crt"
+)  # a mirror may be known to this machine only
 LOCKS = (ROOT / "package.json", ROOT / "package-lock.json")
-RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tsconfig.json")
+RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tools" / "icons.mjs", ROOT / "tsconfig.json")
 
 
 def main() -> None:
@@ -24,7 +27,7 @@ def main() -> None:
     if read(PACKAGES / ".installed") != packages:
         step(
             "Installing the front end's packages",
-            lambda: npm("ci", "--no-audit", "--no-fund", "--ignore-scripts"),
+            lambda: npm("ci", "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts"),
         )
         (PACKAGES / ".installed").write_text(packages)
     if sys.argv[1:] == ["types"]:
@@ -48,6 +51,8 @@ def npm(*arguments: str) -> None:
         (Path(folder) / "node").symlink_to(node)
         env = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
         env.setdefault("NODE_ENV", "development")
+        if MACHINE_CERTIFICATES.exists():
+            env.setdefault("NODE_EXTRA_CA_CERTS", str(MACHINE_CERTIFICATES))
         result = subprocess.run([str(node), str(cli), *arguments], cwd=ROOT, env=env)
     if result.returncode != 0:
         if arguments[0] == "ci":

@@ -96,8 +96,9 @@ def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     if each > largest:
         message = f"no node has that many: the largest has {largest}"
         yield Problem(field_name, "exceeds_cluster", message, str(each), f"at most {largest}")
-    elif each * spec.resources.learners > max(pool.slots for pool in pools):
-        fit = max(pool.slots // each for pool in pools)
+    elif spec.resources.learners > (
+        fit := max(pool.slots // each for pool in pools if pool.slots_per_node >= each)
+    ):
         message = f"{spec.resources.learners} learners of {each} never fit at once: at most {fit} do"
         got = str(spec.resources.learners)
         yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any
 
 from jobs.spec.numbers import BadNumber, read_float, read_int
-from jobs.spec.problems import Problem, SpecError, printable
+from jobs.spec.problems import MAX_PROBLEMS, Problem, SpecError, printable
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
-MAX_KEYS = 10_000
+MAX_VALUES = 10_000
 
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]|,', re.DOTALL)
 
 
 class JsonReader:
@@ -22,11 +23,10 @@ class JsonReader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.problems: list[Problem] = []
-        self._keys = 0
 
     def read(self) -> Any:
         """Return the value. Raises SpecError where the text is no JSON, too deep or too large."""
-        self._refuse_depth()
+        self._refuse_size()
         try:
             return json.loads(
                 self.text,
@@ -41,24 +41,28 @@ class JsonReader:
             raise SpecError([problem]) from error
 
     def _mapping(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        self._keys += len(pairs)
-        if self._keys > MAX_KEYS:
-            raise SpecError([Problem("", "body_too_large", f"the body has more than {MAX_KEYS} keys")])
         value = dict(pairs)
         if len(value) < len(pairs):
-            names = [name for name, _ in pairs]
-            for name in sorted(name for name in value if names.count(name) > 1)[:10]:
+            counts = Counter(name for name, _ in pairs)
+            for name in [name for name, count in counts.items() if count > 1][:MAX_PROBLEMS]:
                 shown = printable(name)
                 self.problems.append(Problem(shown, "duplicate_key", f"the key {shown} is given twice"))
         return value
 
-    def _refuse_depth(self) -> None:
-        depth = 0
-        for token in _STRING_OR_BRACKET.finditer(self.text):
-            character = token[0][0]
-            if character == '"':
-                continue
-            depth += 1 if character in "[{" else -1
-            if depth > MAX_DEPTH:
-                message = f"the body is nested deeper than {MAX_DEPTH} levels"
-                raise SpecError([Problem("", "body_too_deep", message)])
+    def _refuse_size(self) -> None:
+        """Count depth and values before anything is built."""
+        depth = values = 0
+        for token in _TOKEN.finditer(self.text):
+            match token[0][0]:
+                case "[" | "{":
+                    depth += 1
+                    if depth > MAX_DEPTH:
+                        message = f"the body is nested deeper than {MAX_DEPTH} levels"
+                        raise SpecError([Problem("", "body_too_deep", message)])
+                case "]" | "}":
+                    depth -= 1
+                case ",":
+                    values += 1
+                    if values > MAX_VALUES:
+                        message = f"the body has more than {MAX_VALUES} values"
+                        raise SpecError([Problem("", "body_too_large", message)])

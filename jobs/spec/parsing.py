@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from jobs.spec import reading
 from jobs.spec.definition import json_schema
 from jobs.spec.model import Spec, build, written
-from jobs.spec.problems import Path, Problem, SpecError, printable
+from jobs.spec.problems import MAX_GATHERED, Path, Problem, SpecError, printable
 from jobs.spec.rules import foreign_manifest, rule_faults
 from jobs.spec.units import parse_duration
 from jobs.spec.walk import Walk
@@ -29,7 +30,7 @@ def parse(source: str | bytes | Mapping[str, Any], content_type: str | None = No
         message = "a job spec is a mapping of keys to values"
         problem = walk.problem((), "wrong_type", message, document.value, "apiVersion, name, command, …")
         raise SpecError([*document.problems, problem])
-    problems = [*document.problems, *_faults(document, walk)]
+    problems = [*document.problems, *islice(_faults(document, walk), MAX_GATHERED)]
     if problems:
         raise SpecError(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
     return build(document.value, tuple(_warnings(document.value, walk)))
@@ -41,9 +42,9 @@ def _faults(document: reading.Document, walk: Walk) -> Iterator[Problem]:
     if foreign:
         yield foreign
         return
-    told = {problem.path for problem in document.problems if problem.code in reading.VALUE_CODES}
+    told = {problem.path for problem in document.problems if problem.code != "duplicate_key"} - {""}
     for faults in (walk.faults(document.value, _SCHEMA), rule_faults(document.value, walk)):
-        fresh = [problem for problem in faults if problem.path not in told]
+        fresh = [problem for problem in islice(faults, MAX_GATHERED) if problem.path not in told]
         yield from fresh
         told.update(problem.path for problem in fresh)
 

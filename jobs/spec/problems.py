@@ -9,6 +9,9 @@ from typing import Any
 MAX_PROBLEMS = 50
 """More than this helps nobody; the fiftieth says that there are more."""
 
+MAX_GATHERED = 2 * MAX_PROBLEMS
+"""Looking for faults ends here, so that a document full of them costs no more than a good one."""
+
 MAX_GOT = 200
 """Characters of the offending value that are echoed."""
 
@@ -65,7 +68,7 @@ def shortened(problems: list[Problem]) -> tuple[Problem, ...]:
     if len(problems) <= MAX_PROBLEMS:
         return tuple(problems)
     last = problems[MAX_PROBLEMS - 1]
-    more = len(problems) - MAX_PROBLEMS
+    more = str(len(problems) - MAX_PROBLEMS) if len(problems) < MAX_GATHERED else "many"
     kept = problems[: MAX_PROBLEMS - 1]
     return (*kept, replace(last, message=f"{last.message} ({more} more problems not shown)"))
 

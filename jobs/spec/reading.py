@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from jobs.spec import json_reader, yaml_reader
 from jobs.spec.numbers import BadNumber
-from jobs.spec.problems import Path, Problem, SpecError, path_text, printable
+from jobs.spec.problems import MAX_GATHERED, Path, Problem, SpecError, path_text, printable
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -16,8 +17,6 @@ YAML_TYPES = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
 
 MAX_DEPTH = json_reader.MAX_DEPTH
 MAX_VALUES = 20_000
-VALUE_CODES = frozenset({"number_not_finite", "nul_forbidden", "lone_surrogate", "key_not_text"})
-"""Codes of values that no field may hold; nothing else is said about such a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ def read(source: str | bytes | Mapping[str, Any], content_type: str | None = Non
     Raises SpecError at once where nothing sensible can be read; else the document carries the problems.
     """
     if not isinstance(source, str | bytes):
-        return Document(source, {}, tuple(value_problems(source, {})))
+        return Document(source, {}, _value_problems(source, {}))
     kind = media_type(content_type)
     limit = yaml_reader.MAX_BYTES if kind == YAML else json_reader.MAX_BYTES
     text = decode(source, limit)
@@ -45,7 +44,7 @@ def read(source: str | bytes | Mapping[str, Any], content_type: str | None = Non
     reader: Any = yaml_reader.YamlReader(text) if kind == YAML else json_reader.JsonReader(text)
     value = reader.read()
     places = getattr(reader, "places", {})
-    return Document(value, places, (*reader.problems, *value_problems(value, places)))
+    return Document(value, places, (*reader.problems, *_value_problems(value, places)))
 
 
 def media_type(content_type: str | None) -> str | None:
@@ -85,7 +84,11 @@ def decode(source: str | bytes, limit_bytes: int) -> str:
     return text
 
 
-def value_problems(value: Any, places: Mapping[Path, tuple[int, int]]) -> Iterator[Problem]:
+def _value_problems(value: Any, places: Mapping[Path, tuple[int, int]]) -> tuple[Problem, ...]:
+    return tuple(islice(_find_value_problems(value, places), MAX_GATHERED))
+
+
+def _find_value_problems(value: Any, places: Mapping[Path, tuple[int, int]]) -> Iterator[Problem]:
     """Find what no field may hold: numbers that are none, lone surrogates, NUL, endless nesting.
 
     Walks with an explicit stack and stops at MAX_VALUES, so an object may be handed over unread.

@@ -57,7 +57,7 @@ def _catastrophe(tree: Any) -> str | None:
             return f"uses {_REFUSED[code]}, which is not allowed here"
         if code in _REPEATS:
             least, most, _ = argument
-            if inside_repeat and most != least:
+            if inside_repeat and most > 1 and most != least:
                 return "repeats a part that itself repeats, which can take for ever: (a+)+"
             if most != op.MAXREPEAT and most > MAX_COUNT:
                 return f"repeats more than {MAX_COUNT} times"
@@ -80,7 +80,7 @@ def _nodes(tree: Any, *, inside_repeat: bool) -> Iterator[tuple[Any, Any, bool]]
         yield code, argument, inside_repeat
         if code in _REPEATS:
             least, most, body = argument
-            yield from _nodes(body, inside_repeat=inside_repeat or most != least)
+            yield from _nodes(body, inside_repeat=inside_repeat or (most > 1 and most != least))
         elif code is op.SUBPATTERN:
             yield from _nodes(argument[3], inside_repeat=inside_repeat)
         elif code is op.ATOMIC_GROUP:

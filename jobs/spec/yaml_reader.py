@@ -16,11 +16,11 @@ from typing import Any
 import yaml
 
 from jobs.spec.numbers import BadNumber, read_float, read_int
-from jobs.spec.problems import Path, Problem, SpecError, path_text, printable
+from jobs.spec.problems import MAX_GATHERED, Path, Problem, SpecError, path_text, printable
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
-MAX_NODES = 10_000
+MAX_VALUES = 4_000
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -113,8 +113,8 @@ class YamlReader:
             while loader.check_event():
                 event = loader.get_event()
                 nodes += isinstance(event, yaml.NodeEvent)
-                if nodes > MAX_NODES:
-                    self._stop(event, "body_too_large", f"the document has more than {MAX_NODES} values")
+                if nodes > MAX_VALUES:
+                    self._stop(event, "body_too_large", f"the document has more than {MAX_VALUES} values")
                 yield event
         finally:
             loader.dispose()
@@ -172,6 +172,8 @@ class YamlReader:
     def _note(self, event: Any, path: Path, code: str, message: str) -> None:
         line, column = _place(event)
         self.problems.append(Problem(path_text(path), code, message, line=line, column=column))
+        if len(self.problems) >= MAX_GATHERED:
+            raise SpecError(self.problems)
 
     def _stop(self, event: Any, code: str, message: str) -> None:
         self._note(event, (), code, message)

@@ -88,10 +88,12 @@ TEMPLATES: list[dict[str, Any]] = [
         "DIRS": [BASE_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
+            "builtins": ["django.templatetags.static", "portal.templatetags.ui"],
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "portal.pages.shell.shell",
             ],
         },
     }
@@ -142,6 +144,7 @@ AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
 AXES_ENABLE_ADMIN = False
+AXES_LOCKOUT_CALLABLE = "portal.pages.auth.locked_out"
 
 # --- REST ---------------------------------------------------------------------------------------
 KNOX_TOKEN_MODEL = "tenants.Token"  # noqa: S105

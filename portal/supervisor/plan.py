@@ -11,6 +11,8 @@ from portal.supervisor import postgres, readiness, valkey
 from portal.supervisor.service import Service
 
 WORKER_THREADS = 4
+MACHINE_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+"""Runtimes are fetched trusting what this machine trusts: a mirror's certificate may be known here only."""
 NODE_STOP_S = 150  # learners get their grace twice (ask, then insist) before the daemon itself is killed
 
 
@@ -57,6 +59,8 @@ def make_plan(options: Options, environment: Environment, *, port: int) -> Plan:
         "PYTHONPATH": str(BASE_DIR),
         "MALLOC_ARENA_MAX": "2",  # glibc otherwise keeps a heap per thread: tens of MB for nothing
     }
+    if MACHINE_CERTIFICATES.exists():
+        env["UV_SYSTEM_CERTS"] = "true"
     return Plan(
         layout=where,
         port=port,

@@ -1,0 +1,1 @@
+"""The portal's pages: server-rendered, each region of them also served alone for refresh."""

@@ -1,0 +1,51 @@
+"""Who may open a page: signed in, and in the tenant whose address it is. Strangers get the page of a missing thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+
+from tenants import access
+from tenants.models import Tenant, User
+
+P = ParamSpec("P")
+View = Callable[..., HttpResponse]
+
+signed_in = login_required
+
+
+def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponse]) -> View:
+    """Turn the slug of the address into the tenant; 404 to strangers, and remember it as the one used last."""
+
+    @wraps(view)
+    @login_required
+    def guarded(request: HttpRequest, slug: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        tenant = access.tenant_for(request.user, slug)
+        if tenant is None:
+            raise Http404
+        remember(request, tenant)
+        return view(request, tenant, *args, **kwargs)
+
+    return guarded
+
+
+def admins_only(view: View) -> View:
+    """The admin console does not exist for anybody else."""
+
+    @wraps(view)
+    @login_required
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not access.is_platform_admin(request.user):
+            raise Http404
+        return view(request, *args, **kwargs)
+
+    return guarded
+
+
+def remember(request: HttpRequest, tenant: Tenant) -> None:
+    if isinstance(request.user, User) and request.user.last_tenant_id != tenant.pk:
+        User.objects.filter(pk=request.user.pk).update(last_tenant=tenant)

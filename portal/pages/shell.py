@@ -1,0 +1,39 @@
+"""What the frame around every page needs: who is here, in which tenant, and what the sidebar shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject
+
+from jobs.models import Job
+from jobs.states import HOLDS_GPUS, State
+from tenants import access
+from tenants.models import Membership
+
+
+def shell(request: HttpRequest) -> dict[str, Any]:
+    """Context for templates/base.html; queries run only if the template looks."""
+    return {
+        "theme": request.COOKIES.get("theme", ""),
+        "my_memberships": SimpleLazyObject(lambda: _memberships(request)),
+        "platform_admin": access.is_platform_admin(request.user) if hasattr(request, "user") else False,
+    }
+
+
+def frame(request: HttpRequest, tenant: Any, here: str) -> dict[str, Any]:
+    """Context of a page inside a tenant. here: the sidebar entry to mark (overview, jobs, members …)."""
+    live = [State.QUEUED, *HOLDS_GPUS]
+    return {
+        "tenant": tenant,
+        "here": here,
+        "live_jobs": Job.objects.filter(tenant=tenant, state__in=live, deleted_at=None).count(),
+        "my_role": access.role_in(request.user, tenant.pk),
+    }
+
+
+def _memberships(request: HttpRequest) -> list[Membership]:
+    if not getattr(request, "user", None) or not request.user.is_authenticated:
+        return []
+    return list(access.memberships(request.user).select_related("tenant").order_by("tenant__name"))

@@ -1,0 +1,11 @@
+"""Addresses of the pages; the address is the full state of a view (filters, tab, zoom, line)."""
+
+from django.urls import path
+
+from portal.pages import auth
+
+urlpatterns = [
+    path("login", auth.Login.as_view(), name="login"),
+    path("logout", auth.Logout.as_view(), name="logout"),
+    path("", auth.home, name="home"),
+]

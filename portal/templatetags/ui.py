@@ -1,0 +1,118 @@
+"""Small pieces of markup that every template uses; a built-in library, so no template loads it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from django import template
+from django.conf import settings
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+PHASE_BADGES = {
+    "Queued": ("neutral", "clock"),
+    "Deploying": ("violet", "layers"),
+    "Downloading": ("violet", "download"),
+    "Resuming": ("violet", "rotate-cw"),
+    "Processing": ("blue", "loader-circle"),
+    "Storing": ("teal", "upload"),
+    "Completed": ("green", "circle-check"),
+    "Failed": ("red", "octagon-x"),
+    "Halted": ("amber", "circle-pause"),
+    "Canceled": ("neutral", "ban"),
+}
+"""Family and icon per display phase; every "…ing" of a stop is amber and dashed (portal.md C.4)."""
+
+
+@cache
+def known_icons() -> frozenset[str]:
+    """Names in the sprite: static/src/icons.txt."""
+    return frozenset((settings.BASE_DIR / "static" / "src" / "icons.txt").read_text().split())
+
+
+@register.simple_tag
+def icon(name: str, classes: str = "") -> SafeString:
+    """A 16 px icon from the sprite; decoration only, so the text beside it must say the same."""
+    if name not in known_icons():
+        raise template.TemplateSyntaxError(f"icon {name!r} is not in static/src/icons.txt")
+    return format_html(
+        '<svg class="i {}" aria-hidden="true"><use href="{}#{}"/></svg>',
+        classes,
+        static("dist/icons.svg"),
+        name,
+    )
+
+
+@register.simple_tag
+def badge(phase: str) -> SafeString:
+    """The badge of a display phase: colour family, icon and word."""
+    family, name = PHASE_BADGES.get(phase, ("amber", "circle-dashed"))
+    spin = " spin" if phase == "Processing" else ""
+    return format_html(
+        '<span class="badge {}{}" data-phase="{}">{}{}</span>', family, spin, phase, icon(name), phase
+    )
+
+
+@register.filter
+def duration(seconds: Any) -> str:
+    """1 h 31 min, 4 min 12 s, 38 s; an em dash for nothing."""
+    if seconds is None or seconds == "":
+        return "—"
+    left = int(float(seconds))
+    days, left = divmod(left, 86400)
+    hours, left = divmod(left, 3600)
+    minutes, rest = divmod(left, 60)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    if minutes:
+        return f"{minutes} min {rest:02d} s" if minutes < 10 else f"{minutes} min"
+    return f"{rest} s"
+
+
+@register.simple_tag
+def ago(at: datetime | str | None) -> SafeString:
+    """A <time> that says how long ago in words and the exact UTC instant in its title; one timer keeps all fresh."""
+    if not at:
+        return format_html("—")
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    words = duration(max(0.0, (timezone.now() - moment).total_seconds()))
+    exact = moment.astimezone(timezone.get_default_timezone())
+    return format_html(
+        '<time datetime="{}" title="{} UTC" data-ago>{} ago</time>',
+        exact.isoformat(timespec="milliseconds"),
+        exact.strftime("%Y-%m-%d %H:%M:%S"),
+        words,
+    )
+
+
+@register.filter
+def thousands(number: Any) -> str:
+    """21000 becomes 21,000; an em dash for nothing."""
+    return "—" if number is None or number == "" else f"{number:,}"
+
+
+@register.filter
+def filesize(count: Any) -> str:
+    """Bytes as 12.3 MiB."""
+    if count is None or count == "":
+        return "—"
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+@register.filter
+def metric(value: Any) -> str:
+    """Four significant digits; NaN and infinities as they are."""
+    if isinstance(value, (int, float)):
+        return f"{value:.4g}"
+    return "—" if value is None or value == "" else str(value)

@@ -1,0 +1,27 @@
+// What every page has: htmx for partial refreshes, the clock, the theme button, forms that cannot be sent twice.
+import htmx from "htmx.org";
+import { csrfToken } from "../ts/api";
+import { startThemeToggle } from "../ts/theme";
+import { startClock } from "../ts/time";
+
+document.body.addEventListener("htmx:configRequest", (event) => {
+  (event as CustomEvent<{ headers: Record<string, string> }>).detail.headers["X-CSRFToken"] = csrfToken();
+});
+document.addEventListener("submit", (event) => {
+  const button = (event as SubmitEvent).submitter;
+  if (!(button instanceof HTMLButtonElement) || event.defaultPrevented) return;
+  // After the browser has gathered the form's data, or the button's own value would be missing.
+  setTimeout(() => {
+    button.disabled = true;
+    button.setAttribute("aria-busy", "true");
+  });
+});
+addEventListener("pageshow", () => {
+  for (const button of document.querySelectorAll<HTMLButtonElement>("button[aria-busy]")) {
+    button.disabled = false;
+    button.removeAttribute("aria-busy");
+  }
+});
+startThemeToggle();
+startClock();
+Object.assign(window, { htmx });

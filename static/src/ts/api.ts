@@ -1,0 +1,43 @@
+// REST from the browser: session cookie, CSRF header, an idempotency key for each POST, problems as exceptions.
+
+export interface Problem {
+  status: number;
+  code: string;
+  title: string;
+  detail: string;
+  errors: { path: string; code: string; message: string; line?: number; column?: number }[];
+  request_id?: string;
+  allowed_actions?: string[];
+}
+
+export class ApiError extends Error {
+  constructor(readonly problem: Problem) {
+    super(problem.detail || problem.title);
+  }
+}
+
+export const csrfToken = (): string => /(?:^|; )csrftoken=([^;]+)/.exec(document.cookie)?.[1] ?? "";
+
+export async function api<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+  const headers: Record<string, string> = { Accept: "application/json" };
+  if (method !== "GET") headers["X-CSRFToken"] = csrfToken();
+  if (method === "POST") headers["Idempotency-Key"] = crypto.randomUUID();
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const answer = await fetch(`/api/v1${path}`, {
+    method,
+    headers,
+    credentials: "same-origin",
+    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    ...(signal ? { signal } : {}),
+  });
+  if (answer.ok) return (answer.status === 204 ? undefined : await answer.json()) as T;
+  const problem = (await answer.json().catch(() => null)) as Partial<Problem> | null;
+  throw new ApiError({
+    code: "unknown",
+    title: answer.statusText || "The server did not answer as expected",
+    detail: "",
+    errors: [],
+    ...problem,
+    status: answer.status,
+  });
+}

@@ -1,0 +1,88 @@
+"""A valid spec against an installation: what is missing is named with what there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jobs.spec import Context, Pool, check, parse
+from jobs.spec.context import IMAGE_NEEDS_KUBERNETES
+from tests.jobs.spec.test_job_spec import spec_with
+
+HERE = Context(
+    cluster="local",
+    runtimes=frozenset({"plain", "sklearn", "pytorch"}),
+    pools={"cpu": Pool(8, 4), "a100": Pool(16, 8)},
+    limits={"cpu": 8, "a100": 4},
+    priorities=frozenset({"low", "normal"}),
+    data_paths=frozenset({"mnist"}),
+    node_memory_mib=65_536,
+)
+
+
+def found(context: Context = HERE, **changes: object) -> dict[str, str]:
+    return {problem.path: problem.code for problem in check(parse(spec_with(**changes)), context).errors}
+
+
+def test_job_that_fits_has_no_findings() -> None:
+    findings = check(parse(spec_with(data=[{"name": "m", "path": "mnist"}])), HERE)
+    assert findings.errors == findings.warnings == ()
+
+
+def test_image_on_the_local_cluster_is_refused_with_its_sentence() -> None:
+    image = parse(spec_with(framework=None, image="x:1"))
+    (problem,) = check(image, HERE).errors
+    assert (problem.path, problem.code, problem.message) == (
+        "image",
+        "image_not_allowed",
+        IMAGE_NEEDS_KUBERNETES,
+    )
+    assert check(image, replace(HERE, cluster="kubernetes")).errors == ()
+
+
+def test_image_outside_the_allowed_patterns_is_refused_with_them() -> None:
+    context = replace(HERE, cluster="kubernetes", image_patterns=("registry.example/*",))
+    (problem,) = check(parse(spec_with(framework=None, image="evil.example/x:1")), context).errors
+    assert problem.allowed == "registry.example/*"
+
+
+def test_unknown_runtime_gets_the_nearest_name() -> None:
+    (problem,) = check(parse(spec_with(framework="pytorhc")), HERE).errors
+    assert problem.code == "runtime_not_found"
+    assert "did you mean pytorch" in problem.message
+
+
+def test_more_than_the_cluster_has_is_refused_with_the_most() -> None:
+    assert found(resources={"gpus": 9, "gpu_type": "a100"}) == {"resources.gpus": "exceeds_cluster"}
+    assert found(resources={"gpus": 8, "learners": 3}) == {"resources.learners": "exceeds_cluster"}
+    assert found(resources={"cpus": 5}) == {"resources.cpus": "exceeds_cluster"}
+    assert found(resources={"memory": "65Gi"}) == {"resources.memory": "exceeds_cluster"}
+    assert found(resources={"gpus": 1, "gpu_type": "h100"}) == {"resources.gpu_type": "gpu_type_not_found"}
+
+
+def test_gpus_on_a_cluster_without_any_are_refused() -> None:
+    laptop = replace(HERE, pools={"cpu": Pool(4, 4)})
+    (problem,) = check(parse(spec_with(resources={"gpus": 1})), laptop).errors
+    assert (problem.path, problem.code) == ("resources.gpus", "exceeds_cluster")
+    assert "set gpus to 0" in problem.message
+
+
+def test_learner_wider_than_each_node_is_not_saved_by_the_sum() -> None:
+    mixed = replace(HERE, pools={"a100": Pool(16, 2), "v100": Pool(4, 4)})
+    assert found(mixed, resources={"gpus": 4, "learners": 1}) == {}
+    assert found(mixed, resources={"gpus": 4, "learners": 2}) == {"resources.learners": "exceeds_cluster"}
+
+
+def test_priority_beyond_the_tenant_is_refused() -> None:
+    assert found(priority="urgent") == {"priority": "priority_not_allowed"}
+
+
+def test_missing_data_is_refused_unless_the_root_cannot_be_seen() -> None:
+    data = [{"name": "c", "path": "cifar"}]
+    assert found(data=data) == {"data[0].path": "data_not_found"}
+    assert found(replace(HERE, data_paths=None), data=data) == {}
+
+
+def test_more_than_the_quota_waits_and_is_warned_about() -> None:
+    findings = check(parse(spec_with(resources={"gpus": 8, "gpu_type": "a100"})), HERE)
+    assert findings.errors == ()
+    assert [problem.code for problem in findings.warnings] == ["above_quota"]

@@ -1,0 +1,55 @@
+"""Patterns that read metrics: useful ones pass, those that could stop a log do not."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from jobs.spec.regexes import MATCHED_CHARS, pattern_fault
+
+GOOD = [
+    r"step=(?P<step>\d+) loss=(?P<loss>\S+)",
+    r"Epoch (?P<step>\d+)/\d+.*loss: (?P<loss>[\d.e+-]+).*acc: (?P<acc>[\d.]+)",
+    r"(?i)loss\s*[:=]\s*(?P<loss>-?\d+(?:\.\d+)?)",
+    r"^\[(?P<time>[^\]]+)\] loss (?P<loss>[0-9.]{1,20})",
+    r"(?:train|valid) loss (?P<loss>\S+)",
+]
+BAD = {
+    r"(?P<a>(x+)+)y": "regex_unsafe",
+    r"(?P<a>(?:x*)*)y": "regex_unsafe",
+    r"(?P<a>(?:x|x)*)y": "regex_unsafe",
+    r"(?P<a>(?:x{1,9}){1,9})y": "regex_unsafe",
+    r"(?P<a>x{1,5000})": "regex_unsafe",
+    r"(?P<a>.*).*.*x": "regex_unsafe",
+    r".*(?P<a>x)": "regex_unsafe",
+    r"(?P<a>x)(?P=a)": "regex_unsafe",
+    r"(?P<a>x)(?<=y)": "regex_unsafe",
+    r"(?P<a>x)(?!y)": "regex_unsafe",
+    "".join(f"(?P<g{n}>x+)," for n in range(13)): "regex_unsafe",
+    "".join(f"(?P<g{n}>x)" for n in range(21)): "regex_too_many",
+    r"loss=(\S+)": "regex_no_metric",
+    r"step=(?P<step>\d+)": "regex_no_metric",
+    r"(?P<a>x": "regex_syntax",
+    r"(?P<1>x)": "regex_syntax",
+    r"(?P<a>[)": "regex_syntax",
+    r"(?P<a>x{5,2})": "regex_syntax",
+}
+EVIL = ["x" * 5000, "loss=" * 1000, "1" * 5000, "loss 1." * 800, " " * 5000, "Epoch 1/1" * 600, "[" * 5000]
+
+
+@pytest.mark.parametrize("pattern", GOOD)
+def test_useful_pattern_is_taken_and_cannot_stop_a_log(pattern: str) -> None:
+    assert pattern_fault(pattern) is None
+    for line in EVIL:
+        began = time.process_time()
+        re.search(pattern, line[:MATCHED_CHARS])
+        assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize("pattern", BAD)
+def test_bad_pattern_is_refused_by_its_code(pattern: str) -> None:
+    fault = pattern_fault(pattern)
+    assert fault is not None
+    assert fault[0] == BAD[pattern]
