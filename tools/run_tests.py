@@ -62,7 +62,9 @@ def suite(name: str, arguments: list[str], reports: Path, env: dict[str, str] | 
     """One pytest run. Code 5 (nothing collected) is no failure: a selection may leave a suite empty."""
     print(f"\nSuite: {name}", flush=True)
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={reports / name}.xml", *arguments]
-    code = subprocess.call(command, cwd=ROOT, env={**os.environ, **(env or {})})
+    # pytest-xdist needs every process to collect the same tests in the same order, sets among their parameters or not.
+    fixed = {"PYTHONHASHSEED": "0"}
+    code = subprocess.call(command, cwd=ROOT, env={**fixed, **os.environ, **(env or {})})
     return [] if code in (0, 5) else [name]
 
 

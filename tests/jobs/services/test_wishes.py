@@ -46,7 +46,7 @@ def test_halting_a_halted_job_is_answered_again(people: People) -> None:
     assert job_halt(user=people.alice, job_id=job.pk).event_seq == 1
 
 
-@pytest.mark.parametrize("state", [*FINAL, State.STORING])
+@pytest.mark.parametrize("state", sorted([*FINAL, State.STORING]))
 def test_halt_of_an_ending_or_ended_job_names_what_is_possible(people: People, state: State) -> None:
     job = factories.job(owner=people.alice, state=state)
     with pytest.raises(IllegalTransition) as caught:
