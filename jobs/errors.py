@@ -36,7 +36,7 @@ class NotAllowed(JobError):
 
 
 class IllegalTransition(JobError):
-    """The job cannot do this where it stands. details: state, phase, allowed_actions."""
+    """The job cannot do this where it stands."""  # details: state, phase, allowed_actions
 
     code = "illegal_transition"
 
@@ -48,13 +48,13 @@ class TenantSuspended(JobError):
 
 
 class SpecInvalid(JobError):
-    """The job spec has errors. details["errors"]: path, code, message, got, allowed, line, column each."""
+    """The job spec has errors; nothing was changed."""  # details["errors"]: path, code, message, got, allowed, …
 
     code = "spec_invalid"
 
 
 class CheckpointNotFound(JobError):
-    """The job has no valid checkpoint of this number. details: checkpoints, the numbers that exist."""
+    """The job has no valid checkpoint of this number."""  # details: checkpoints, the numbers that exist
 
     code = "checkpoint_not_found"
 
@@ -72,7 +72,7 @@ class CodeInvalid(JobError):
 
 
 class VersionChanged(JobError):
-    """The job has changed since you read it. Read it again, then repeat the change. details: etag."""
+    """The job has changed since you read it. Read it again, then repeat the change."""  # details: etag
 
     code = "version_changed"
 

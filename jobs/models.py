@@ -155,6 +155,7 @@ class Job(models.Model):
             models.Index(F("owner"), F("id").desc(), name="job_by_owner"),
             models.Index(fields=["tenant", "state", "id"], name="job_by_state"),
             models.Index(fields=["next_reconcile_at"], condition=Q(settled=False), name="job_due"),
+            models.Index(fields=["lease_until"], condition=Q(lease_token__isnull=False), name="job_leased"),
             models.Index(fields=["queued_at"], condition=Q(state=State.QUEUED), name="job_waiting"),
             GinIndex(fields=["tags"], name="job_tags"),
         ]
@@ -348,6 +349,9 @@ class Checkpoint(models.Model):
         COMMITTED = "COMMITTED"
         CORRUPT = "CORRUPT"
         DROPPED = "DROPPED"  # superseded by newer ones (keep), bytes released
+
+    NEWEST_FIRST = ("-attempt", F("step").desc(nulls_last=True), "-n")
+    """What a later attempt saved counts more than a higher step of an earlier one: somebody went back on purpose."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")

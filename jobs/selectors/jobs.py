@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django.db.models import F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from guardian.shortcuts import get_objects_for_user
 
@@ -45,9 +45,8 @@ def jobs_visible_to(user: access.Person) -> QuerySet[Job]:
 
 def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     """The same jobs with everything that job_view shows, in one query."""
-    newest = Checkpoint.objects.filter(job=OuterRef("pk"), state=Checkpoint.State.COMMITTED).order_by(
-        F("step").desc(nulls_last=True), "-n"
-    )
+    newest = Checkpoint.objects.filter(job=OuterRef("pk"), state=Checkpoint.State.COMMITTED)
+    newest = newest.order_by(*Checkpoint.NEWEST_FIRST)
     live = Attempt.objects.filter(job=OuterRef("pk"), closed_at=None)
     return rows.select_related("tenant", "owner", "progress").annotate(
         newest_checkpoint=Subquery(newest.values(json=JSONObject(n="n", step="step", at="committed_at"))[:1]),

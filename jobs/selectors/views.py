@@ -56,12 +56,8 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
 def progress_view(job: Job) -> dict[str, Any]:
     """step, total and percent (0 to 100, None while the total is unknown)."""
     step, total = job.progress.step, job.progress.total
-    known = step is not None and total
-    return {
-        "step": step,
-        "total": total,
-        "percent": min(100.0, round(100 * step / total, 1)) if known else None,
-    }
+    percent = min(100.0, round(100 * step / total, 1)) if step is not None and total else None
+    return {"step": step, "total": total, "percent": percent}
 
 
 def etag(job: Job) -> str:
@@ -71,7 +67,7 @@ def etag(job: Job) -> str:
 
 def moment(at: datetime | None) -> str | None:
     """RFC 3339, UTC, milliseconds."""
-    return at and at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if at else None
 
 
 def _checkpoint(newest: dict[str, Any] | None) -> dict[str, Any] | None:

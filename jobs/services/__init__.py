@@ -3,8 +3,21 @@
 Every function takes the caller as ``user``, checks for itself what he may do, and raises jobs.errors.JobError.
 """
 
+from jobs.services.clone import job_clone
 from jobs.services.delete import job_delete
+from jobs.services.edit import job_edit
 from jobs.services.idempotency import answer_once
+from jobs.services.submit import job_check, job_submit
 from jobs.services.wishes import job_cancel, job_halt, job_resume
 
-__all__ = ["answer_once", "job_cancel", "job_delete", "job_halt", "job_resume"]
+__all__ = [
+    "answer_once",
+    "job_cancel",
+    "job_check",
+    "job_clone",
+    "job_delete",
+    "job_edit",
+    "job_halt",
+    "job_resume",
+    "job_submit",
+]

@@ -56,6 +56,6 @@ def _first_answer(user: User, key: str, request_sha256: str) -> Answer:
     first = IdempotentAnswer.objects.get(user=user, key=key)
     if first.request_sha256 != request_sha256:
         raise IdempotencyKeyReused
-    if first.status is None:
+    if first.status is None or first.body is None:
         raise IdempotencyInProgress
     return first.status, first.body

@@ -1,0 +1,215 @@
+"""What to do about one job, given what is known of it. Pure: no clock, no row, no cluster.
+
+``decide`` answers with at most one move or one act on the cluster, and when to look again. It is asked again after
+each, so that a job walks as far as it can. The tables in tests/jobs/lifecycle/test_decision.py are its specification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jobs.lifecycle import stopping
+from jobs.lifecycle.evidence import failure, halt_reached, node_lost
+from jobs.lifecycle.facts import JobSeen, Reason
+from jobs.states import FINAL, Intent, Phase, State, StopReason
+
+SILENT_S = 45.0
+WAIT_MOVING_S, WAIT_PROCESSING_S = 1.0, 5.0
+WAIT_QUEUED_S = 600.0  # what waits is the scheduling cycle's business, which looks by itself
+
+
+class Act(StrEnum):
+    """One effect on the cluster. Each may happen twice."""
+
+    NONE = "none"
+    LAUNCH = "launch"
+    STOP = "stop"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Take the job to another state. stop_reason is given with STOPPING; charged: a restart of its own budget."""
+
+    to: State
+    reason: Reason
+    stop_reason: StopReason | None = None
+    charged: bool = False
+    infrastructure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A move, or an act, or neither; then look again after so many seconds, or never until somebody wishes (None).
+
+    note: what people should read meanwhile. wants_cycle: the scheduler must look.
+    """
+
+    move: Move | None = None
+    act: Act = Act.NONE
+    grace_s: float = 0
+    again_s: float | None = None
+    note: Reason | None = None
+    wants_cycle: bool = False
+
+
+def decide(job: JobSeen) -> Decision:
+    """The one next step for this job."""
+    match job.state:
+        case State.QUEUED:
+            return _queued(job)
+        case State.HALTED:
+            return _halted(job)
+        case State.STORING:
+            return _storing(job)
+        case State.STOPPING:
+            return _stopping(job)
+        case _ if job.state in FINAL:
+            return Decision()
+    return _deployed(job)
+
+
+def _queued(job: JobSeen) -> Decision:
+    if job.intent == Intent.CANCEL:
+        return _to(State.CANCELED, "cancel_requested", "Canceled while it waited; nothing had started.")
+    if job.intent == Intent.HALT:
+        return _to(State.HALTED, "halt_requested", "Halted while it waited; it held no slots.")
+    if job.wait_s > 0:
+        return Decision(again_s=min(job.wait_s, WAIT_QUEUED_S))
+    return Decision(again_s=WAIT_QUEUED_S, wants_cycle=True)
+
+
+def _halted(job: JobSeen) -> Decision:
+    if job.intent == Intent.CANCEL:
+        return _to(State.CANCELED, "cancel_requested", "Canceled while it was halted; its checkpoints stay.")
+    if job.intent == Intent.RUN:
+        return _to(State.QUEUED, "resume_requested", "Resumed; waits for the scheduler's next look.")
+    return Decision()
+
+
+def _deployed(job: JobSeen) -> Decision:
+    """DEPLOYING, DOWNLOADING and PROCESSING: the gang is being launched or works."""
+    if job.intent == Intent.CANCEL:
+        return _stop(
+            StopReason.CANCEL_REQUESTED, Reason("cancel_requested", "Canceling: its learners are stopped.")
+        )
+    if not job.launched:
+        if job.intent == Intent.HALT:
+            return _stop(
+                StopReason.HALT_REQUESTED, Reason("halt_requested", "Halting before it was deployed.")
+            )
+        return Decision(act=Act.LAUNCH)
+    if job.all_finished:
+        return Decision(move=_forward(job))
+    if halt_reached(job):
+        return _stop(
+            StopReason.HALT_REQUESTED, Reason("halt_requested", "Halting: a halt had reached the program.")
+        )
+    if found := failure(job):
+        return _stop(*found)
+    if job.intent == Intent.HALT:
+        return _stop(
+            StopReason.HALT_REQUESTED,
+            Reason("halt_requested", "Halting: its learners save and give their slots back."),
+        )
+    if job.time_left_s is not None and job.time_left_s <= 0:
+        return _stop(
+            StopReason.TIME_LIMIT,
+            Reason("time_limit", "Its time limit is over: it saves what it has, then it ends as failed."),
+        )
+    if (
+        all(learner.reached(_NEXT_PHASE[job.state]) for learner in job.learners)
+        and job.state != State.PROCESSING
+    ):
+        return Decision(move=_forward(job))
+    return Decision(again_s=_wait_s(job), note=_working_note(job))
+
+
+_NEXT_PHASE = {
+    State.DEPLOYING: Phase.DOWNLOADING,
+    State.DOWNLOADING: Phase.PROCESSING,
+    State.PROCESSING: Phase.EXITED,
+}
+_FORWARD = {
+    State.DEPLOYING: Move(State.DOWNLOADING, Reason("downloading", "All learners fetch code and data.")),
+    State.DOWNLOADING: Move(State.PROCESSING, Reason("", "All learners run the program.")),
+    State.PROCESSING: Move(
+        State.STORING, Reason("storing", "The program ended well; its results are being stored.")
+    ),
+}
+
+
+def _forward(job: JobSeen) -> Move:
+    return _FORWARD[job.state]
+
+
+def _storing(job: JobSeen) -> Decision:
+    if job.intent == Intent.CANCEL:
+        return _stop(
+            StopReason.CANCEL_REQUESTED, Reason("cancel_requested", "Canceled while its results were stored.")
+        )
+    for learner in job.learners:
+        if not learner.done and (reason := node_lost(learner)):
+            return _stop(StopReason.NODE_LOST, reason)
+    unkept = next((learner for learner in job.learners if learner.error_code == "results_not_kept"), None)
+    if not (unkept or job.gang is None or job.all_quiet):
+        return Decision(again_s=WAIT_MOVING_S)
+    if job.gang is not None:
+        return Decision(act=Act.REMOVE)
+    if job.all_done and not unkept:
+        return _to(State.COMPLETED, "completed", "The program ended well and its results are stored.")
+    missing = unkept or next(learner for learner in job.learners if not learner.done)
+    detail = missing.message or "its processes ended before everything was sent"
+    return _to(
+        State.FAILED,
+        "results_not_stored",
+        f"The results of learner {missing.rank} could not be stored: {detail}.",
+    )
+
+
+def _stopping(job: JobSeen) -> Decision:
+    if job.all_finished and stopping.is_asked_first(job) and (job.gang is not None or job.all_done):
+        return Decision(move=_FORWARD[State.PROCESSING])  # finishing wins over halting
+    if job.gang is None:
+        return Decision(move=_left(job))
+    step = stopping.next_step(job)
+    if step.remove:
+        return Decision(act=Act.REMOVE)
+    if step.stop_grace_s is not None:
+        return Decision(act=Act.STOP, grace_s=step.stop_grace_s, again_s=WAIT_MOVING_S)
+    return Decision(again_s=WAIT_MOVING_S)
+
+
+def _left(job: JobSeen) -> Move:
+    ending = stopping.ending(job)
+    return Move(ending.to, ending.reason, charged=ending.charged, infrastructure=ending.infrastructure)
+
+
+def _working_note(job: JobSeen) -> Reason:
+    silent = [learner for learner in job.learners if (learner.silent_s or 0) > SILENT_S]
+    if silent:
+        first = silent[0]
+        return Reason(
+            "learner_silent",
+            f"Learner {first.rank} has not been heard for {first.silent_s:.0f} s; the cluster shows it running.",
+        )
+    if job.state == State.DEPLOYING:
+        words = job.gang.message if job.gang and job.gang.message else "Its learners are being started."
+        return Reason("deploying", words)
+    return _FORWARD[State.DEPLOYING].reason if job.state == State.DOWNLOADING else Reason("", "")
+
+
+def _wait_s(job: JobSeen) -> float:
+    if job.state != State.PROCESSING:
+        return WAIT_MOVING_S
+    left = WAIT_PROCESSING_S if job.time_left_s is None else job.time_left_s
+    return max(0.1, min(WAIT_PROCESSING_S, left))
+
+
+def _to(state: State, code: str, message: str) -> Decision:
+    return Decision(move=Move(state, Reason(code, message)))
+
+
+def _stop(stop_reason: StopReason, reason: Reason) -> Decision:
+    return Decision(move=Move(State.STOPPING, reason, stop_reason))

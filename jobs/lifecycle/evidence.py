@@ -1,0 +1,97 @@
+"""What counts as a failure of a gang, and of whose making. Silence alone never does.
+
+The cluster's word (exit codes, lost nodes) outranks the learner's, which a tenant's program could forge.
+"""
+
+from __future__ import annotations
+
+from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.states import StopReason
+
+NODE_SILENT_S = 45.0
+"""A node that does not answer is lost only if its learner has been silent for so long, too."""
+
+TOLD_FATAL = {
+    "data_error": StopReason.DATA_ERROR,
+    "image_error": StopReason.IMAGE_ERROR,
+    "deploy_failed": StopReason.DEPLOY_FAILED,
+    "checkpoint_corrupt": StopReason.LEARNER_LOST,
+}
+"""Errors a shipper tells before the program runs, and what they mean; other codes are warnings."""
+
+SIGNALS = {130: "SIGINT", 134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
+
+
+def failure(job: JobSeen) -> tuple[StopReason, Reason] | None:
+    """The first failure that is certain, or None. A gang ends as soon as one of its learners failed."""
+    if job.gang is None and job.looked:
+        return StopReason.LEARNER_LOST, Reason(
+            "learner_lost",
+            "The cluster no longer shows the job's learners; somebody or something removed them.",
+        )
+    for learner in job.learners:
+        if found := _of_learner(learner):
+            return found
+    return None
+
+
+def halt_reached(job: JobSeen) -> bool:
+    """A learner ended after a halt had reached it and did not say that it was finished."""
+    return any(
+        learner.code is not None and learner.halted and not learner.finished_mark for learner in job.learners
+    )
+
+
+def node_lost(learner: LearnerSeen) -> Reason | None:
+    """The cluster says that the node is lost, or the node does not answer and its learner is silent, too."""
+    numbers = {"learner": learner.rank, "node": learner.node}
+    if learner.report is not None and learner.report.reason == "node_lost":
+        return Reason(
+            "node_lost", f"Node {learner.node} was lost with learner {learner.rank} on it.", numbers
+        )
+    if learner.unknown and (learner.silent_s is None or learner.silent_s > NODE_SILENT_S):
+        words = f"Node {learner.node} does not answer and learner {learner.rank} is silent."
+        return Reason("node_lost", words, numbers)
+    return None
+
+
+def _of_learner(learner: LearnerSeen) -> tuple[StopReason, Reason] | None:
+    numbers = {"learner": learner.rank, "node": learner.node}
+    report = learner.report
+    if learner.error_code in TOLD_FATAL:
+        reason = TOLD_FATAL[learner.error_code]
+        return reason, Reason(reason.value, f"Learner {learner.rank}: {learner.message}", numbers)
+    if not learner.finished and (lost := node_lost(learner)):
+        return StopReason.NODE_LOST, lost
+    if report is not None and report.reason == "evicted" and not learner.finished:
+        return StopReason.LEARNER_LOST, Reason(
+            "evicted", f"Node {learner.node} put learner {learner.rank} out: {report.message}", numbers
+        )
+    if learner.code:
+        return StopReason.LEARNER_FAILED, _exit_reason(learner, numbers)
+    if learner.ended and learner.code is None:
+        return StopReason.LEARNER_LOST, Reason(
+            "learner_lost",
+            f"The processes of learner {learner.rank} on {learner.node} are gone without an exit code.",
+            numbers,
+        )
+    return None
+
+
+def _exit_reason(learner: LearnerSeen, numbers: dict[str, object]) -> Reason:
+    code = learner.code
+    numbers = {**numbers, "exit_code": code}
+    if learner.report is not None and learner.report.reason == "out_of_memory":
+        numbers |= dict(learner.report.evidence)
+        peak = learner.report.evidence.get("peak_memory_mib")
+        words = f" at {peak} MiB" if peak else ""
+        return Reason(
+            "out_of_memory",
+            f"Learner {learner.rank} was killed for using more memory than it asked for{words}. Ask for more memory.",
+            numbers,
+        )
+    signal = SIGNALS.get(code or 0)
+    words = f"was ended by {signal} (exit code {code})" if signal else f"exited with code {code}"
+    return Reason(
+        "learner_failed", f"Learner {learner.rank} on {learner.node} {words}. Its log says more.", numbers
+    )

@@ -1,0 +1,115 @@
+"""What is known of one job at one moment, as frozen values: the only thing a decision may look at.
+
+Seconds are counted by the database's clock; None means that it never happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_scheduler.clusters.base import ENDED, GangReport, LearnerPhase, LearnerReport
+from jobs.states import Intent, Phase, State
+
+PHASE_ORDER = {phase: order for order, phase in enumerate(Phase)}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why: a code, a sentence its owner can act on, and the numbers behind it."""
+
+    code: str
+    message: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSeen:
+    """One rank of the live attempt: what it reported of itself, and what the cluster shows of it."""
+
+    rank: int
+    node: str = ""
+    phase: Phase = Phase.WAITING
+    exited: bool = False
+    exit_code: int | None = None
+    halted: bool = False
+    finished_mark: bool = False
+    done: bool = False
+    error_code: str = ""
+    message: str = ""
+    gen_seen: int = 0
+    silent_s: float | None = None
+    report: LearnerReport | None = None
+
+    @property
+    def ended(self) -> bool:
+        """The cluster shows that none of its processes is left."""
+        return self.report is not None and self.report.phase in ENDED
+
+    @property
+    def unknown(self) -> bool:
+        return self.report is not None and self.report.phase is LearnerPhase.UNKNOWN
+
+    @property
+    def code(self) -> int | None:
+        """The program's exit code once it is certain: the cluster's word before the learner's own.
+
+        While the shipper lives, its own report is awaited: only that says whether a halt had reached the program.
+        """
+        if not (self.exited or self.ended):
+            return None
+        shown = self.report.exit_code if self.report else None
+        return shown if shown is not None else self.exit_code
+
+    @property
+    def finished(self) -> bool:
+        """It ended well and by itself: its own mark wins over a halt that reached it."""
+        return self.code == 0 and (self.finished_mark or not self.halted)
+
+    def reached(self, phase: Phase) -> bool:
+        return PHASE_ORDER[self.phase] >= PHASE_ORDER[phase]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """One job. gang is None when the cluster answered that there is none; looked is False if it was not asked."""
+
+    id: str
+    state: State
+    intent: Intent = Intent.RUN
+    intent_gen: int = 1
+    stop_reason: str = ""
+    stop_s: float = 0
+    """Seconds since STOPPING began."""
+    reason: Reason = Reason("", "")
+    attempt: int = 0
+    launched: bool = False
+    learners: tuple[LearnerSeen, ...] = ()
+    gang: GangReport | None = None
+    looked: bool = True
+    grace_s: float = 60
+    max_restarts: int = 0
+    restarts_used: int = 0
+    time_left_s: float | None = None
+    wait_s: float = 0
+    """Seconds until a restart that backs off may start."""
+    has_checkpoint: bool = False
+    corrupt_checkpoints: int = 0
+
+    @property
+    def gang_name(self) -> str:
+        return f"job-{self.id}-{self.attempt}"
+
+    @property
+    def all_done(self) -> bool:
+        return all(learner.done for learner in self.learners)
+
+    @property
+    def all_finished(self) -> bool:
+        return bool(self.learners) and all(learner.finished for learner in self.learners)
+
+    @property
+    def all_quiet(self) -> bool:
+        """Nothing more will come from any learner: it shipped everything, or none of its processes is left."""
+        return all(learner.done or learner.ended for learner in self.learners)

@@ -1,0 +1,137 @@
+"""Who may act on a job: a lease of a few seconds, taken by one UPDATE and guarded by a random token.
+
+A lease only lessens overlap. What makes overlap harmless is that every result is written WHERE lease_token is still
+the one it was found with. See docs/adr/0005-leases.md.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+
+WORKER_LOCKS = 77
+"""Advisory lock (77, Worker.id) is held while that worker process lives; (76, 0) is the scheduling cycle's."""
+
+DEAD_OWNER = f"""
+lease_owner <> '' AND lease_owner ~ '^[0-9]+$' AND NOT EXISTS (
+  SELECT 1 FROM pg_locks
+  WHERE locktype = 'advisory' AND granted AND classid = {WORKER_LOCKS} AND objid = lease_owner::bigint
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+"""
+TAKE = """
+UPDATE jobs_job SET lease_owner = %(owner)s, lease_token = gen_random_uuid(), fence = fence + 1,
+  lease_until = statement_timestamp() + make_interval(secs => %(lease_s)s),
+  next_reconcile_at = statement_timestamp() + make_interval(secs => %(lease_s)s)
+"""
+FREE = f"(lease_token IS NULL OR lease_until < clock_timestamp() OR ({DEAD_OWNER}))"
+RETURNING = "RETURNING id, lease_token, fence"
+
+CLAIM_ONE = f"""{TAKE} WHERE id = (
+  SELECT id FROM jobs_job WHERE id = %(job_id)s AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
+) {RETURNING}"""
+
+CLAIM_DUE = f"""{TAKE} WHERE id IN (
+  SELECT id FROM jobs_job WHERE NOT settled AND {FREE}
+    AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)
+  ORDER BY next_reconcile_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
+) {RETURNING}"""
+
+RELEASE = """
+UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = %(fail_streak)s,
+  next_reconcile_at = CASE WHEN %(again_s)s::float IS NULL THEN NULL
+    WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- somebody rang since we looked
+    ELSE clock_timestamp() + make_interval(secs => %(again_s)s) END,
+  settled = %(again_s)s::float IS NULL
+WHERE id = %(job_id)s AND lease_token = %(token)s
+"""
+RELEASE_SETTLED = RELEASE + "AND intent_gen = %(intent_gen)s"
+RELEASE_LATER = """
+UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = fail_streak + 1,
+  next_reconcile_at = clock_timestamp() + make_interval(secs => %(again_s)s)
+WHERE id = %(job_id)s AND lease_token = %(token)s RETURNING fail_streak
+"""
+RENEW = """
+UPDATE jobs_job SET lease_until = statement_timestamp() + make_interval(secs => %(lease_s)s),
+  next_reconcile_at = CASE WHEN next_reconcile_at < lease_until THEN next_reconcile_at
+    ELSE statement_timestamp() + make_interval(secs => %(lease_s)s) END
+WHERE id = %(job_id)s AND lease_token = %(token)s
+"""
+
+
+@dataclass(slots=True)
+class Lease:
+    """The right to act on one job until `ends` (this process's monotonic clock)."""
+
+    job_id: str
+    token: uuid.UUID
+    fence: int
+    ends: float
+
+    def may_act(self, call_s: float = 1.0) -> bool:
+        """Say whether a call that may take so long would still end within the lease."""
+        return time.monotonic() + call_s < self.ends
+
+
+def claim(job_id: str, owner: str) -> Lease | None:
+    """Take the lease of this job; None if somebody else has it, or if there is nothing to do about the job."""
+    found = _take(CLAIM_ONE, {"owner": owner, "job_id": job_id})
+    return found[0] if found else None
+
+
+def claim_due(owner: str, batch: int) -> list[Lease]:
+    """Take the leases of jobs that are due, longest first, and of those whose worker died."""
+    return _take(CLAIM_DUE, {"owner": owner, "batch": batch})
+
+
+def renew(lease: Lease) -> bool:
+    """Lengthen the lease by its whole length; False if it was lost."""
+    before = time.monotonic()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            RENEW, {"lease_s": settings.LUTHIER_LEASE_S, "job_id": lease.job_id, "token": lease.token}
+        )
+        kept = cursor.rowcount == 1
+    if kept:
+        lease.ends = before + settings.LUTHIER_LEASE_S
+    return kept
+
+
+def release(lease: Lease, *, again_s: float | None, intent_gen: int) -> bool:
+    """Give the lease back: look again after again_s seconds, or earlier if somebody rang meanwhile; None settles the
+    job, unless a newer wish than intent_gen came. False if the lease was lost, or the wish overtook us."""
+    values: dict[str, Any] = {
+        "job_id": lease.job_id,
+        "token": lease.token,
+        "again_s": again_s,
+        "intent_gen": intent_gen,
+        "fail_streak": 0,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(RELEASE_SETTLED if again_s is None else RELEASE, values)
+        return cursor.rowcount == 1
+
+
+def release_later(lease: Lease, again_s: float) -> int | None:
+    """Give the lease back after a failure of ours and count it; the new streak, or None if the lease was lost."""
+    values: dict[str, Any] = {"job_id": lease.job_id, "token": lease.token, "again_s": again_s}
+    with connection.cursor() as cursor:
+        cursor.execute(RELEASE_LATER, values)
+        row = cursor.fetchone()
+    return int(row[0]) if row else None
+
+
+def _take(statement: str, values: dict[str, Any]) -> list[Lease]:
+    before = (
+        time.monotonic()
+    )  # counted from before the database's own clock: never longer than the lease it wrote
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values | {"lease_s": settings.LUTHIER_LEASE_S})
+        rows: Sequence[tuple[str, uuid.UUID, int]] = cursor.fetchall()
+    ends = before + settings.LUTHIER_LEASE_S
+    return [Lease(job_id, token, fence, ends) for job_id, token, fence in rows]

@@ -1,0 +1,71 @@
+"""What a halt leaves in writing: the step that is safe, the steps lost, and the seconds of each leg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from jobs.lifecycle.looking import Loaded
+from jobs.models import Checkpoint, Progress
+from jobs.states import Intent
+
+
+def halt_receipt(loaded: Loaded) -> dict[str, Any]:
+    """{step, steps_lost, seconds, checkpoint, parts: {seen, saved, verified, released}}, seconds with milliseconds.
+
+    step and checkpoint are None when nothing was ever saved; a leg is None when nobody saw it.
+    """
+    job = loaded.job
+    newest = (
+        job.checkpoints.filter(state=Checkpoint.State.COMMITTED).order_by(*Checkpoint.NEWEST_FIRST).first()
+    )
+    # A resume that came meanwhile has overwritten the time of the halt's wish.
+    asked = job.intent_at if job.intent == Intent.HALT else (job.stop_at or job.intent_at)
+    fresh = newest if newest is not None and newest.committed_at and newest.committed_at >= asked else None
+    seen = _last(learner.halt_seen_at for learner in loaded.learners)
+    saved = fresh.created_at if fresh else _last(learner.exited_at for learner in loaded.learners)
+    verified = fresh.committed_at if fresh else None
+    return {
+        "step": newest.step if newest else None,
+        "steps_lost": _steps_lost(loaded, newest),
+        "seconds": _seconds(asked, loaded.now),
+        "checkpoint": newest.n if newest else None,
+        "parts": {
+            "seen": _seconds(asked, seen),
+            "saved": _seconds(seen or asked, saved),
+            "verified": _seconds(saved, verified),
+            "released": _seconds(verified or saved or seen or asked, loaded.now),
+        },
+    }
+
+
+def halt_message(message: str, receipt: dict[str, Any]) -> str:
+    """The sentence for people, appended to why the job was halted."""
+    if receipt["checkpoint"] is None:
+        saved = f"No checkpoint was saved; {receipt['steps_lost'] or 'no'} steps are lost"
+    elif receipt["step"] is None:
+        saved = f"Checkpoint {receipt['checkpoint']} keeps what the program had saved"
+    else:
+        lost = receipt["steps_lost"]
+        saved = (
+            f"Checkpoint {receipt['checkpoint']} keeps step {receipt['step']}; {lost or 'no'} steps are lost"
+        )
+    return f"{message.removesuffix('.')}. {saved}."
+
+
+def _steps_lost(loaded: Loaded, newest: Checkpoint | None) -> int:
+    reported = Progress.objects.filter(job=loaded.job).values_list("step", flat=True).first()
+    if reported is None:
+        return 0
+    if newest is None:
+        return int(reported)
+    return max(0, int(reported) - newest.step) if newest.step is not None else 0
+
+
+def _seconds(since: datetime | None, until: datetime | None) -> float | None:
+    return round(max(0.0, (until - since).total_seconds()), 3) if since and until else None
+
+
+def _last(moments: Iterable[datetime | None]) -> datetime | None:
+    return max((moment for moment in moments if moment is not None), default=None)

@@ -1,0 +1,182 @@
+"""One job: what is wished, where it stands, what the cluster shows; then the next step, as often as there is one.
+
+load -> look -> decide -> act or move, each result written only under the lease it was found with. No call to the
+cluster happens inside a transaction; every one may happen twice. Whoever dies anywhere leaves a job that the next one
+can go on with.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+
+from django.conf import settings
+from django.db import Error as DatabaseFault
+
+from gpu_scheduler.clusters.base import Cluster, ClusterBusy, ClusterError, GangReport, LaunchRefused
+from jobs import events
+from jobs.failpoints import fp
+from jobs.lifecycle import cluster as clusters
+from jobs.lifecycle import leases, transitions
+from jobs.lifecycle.decision import Act, Decision, Move, decide
+from jobs.lifecycle.facts import JobSeen, Reason
+from jobs.lifecycle.gangs import launch_of
+from jobs.lifecycle.leases import Lease
+from jobs.lifecycle.looking import Loaded, load, with_report
+from jobs.states import EventCode, State, StopReason
+
+logger = logging.getLogger(__name__)
+
+MAX_STEPS = 12
+CALL_S = 2.0  # a call to the cluster is begun only if the lease lasts that much longer
+BUSY_S = 2.0  # a cluster that asks to wait
+BACK_OFF_MAX_S = 60.0
+QUARANTINE_AFTER, QUARANTINE_S = 8, 3600.0
+
+Reports = Mapping[str, GangReport]
+
+
+class LeaseOver(Exception):
+    """The lease ends too soon for another call to the cluster."""
+
+
+def reconcile(job_id: str, *, owner: str) -> bool:
+    """Bring one job as far as it can go now. True if the scheduler must look; nothing if somebody else has the job."""
+    lease = leases.claim(job_id, owner)
+    fp("reconcile.after_claim")
+    return bool(lease and hold(lease))
+
+
+def reconcile_due(*, owner: str, batch: int = 32) -> tuple[int, bool]:
+    """Do the same for jobs that are due or whose worker died: (how many, must the scheduler look)."""
+    held = leases.claim_due(owner, batch)
+    fp("reconcile.after_claim_due")
+    wanted = [hold(lease) for lease in held]
+    return len(held), any(wanted)
+
+
+def hold(lease: Lease) -> bool:
+    """Work on the job under this lease and give it back. One poisonous job costs itself, never the batch."""
+    try:
+        return _walk(lease)
+    except transitions.StaleJob:
+        logger.info("somebody else took the job", extra={"job": lease.job_id})
+    except LeaseOver:
+        leases.release_later(lease, 0)
+    except DatabaseFault:
+        raise  # nothing can be written down now; the lease ends by itself
+    except Exception:
+        _quarantine(lease)
+    return False
+
+
+def _walk(lease: Lease) -> bool:
+    """Decide and do until there is nothing more to do now."""
+    cluster = clusters.connected()
+    for step in range(MAX_STEPS):
+        if step and not lease.may_act(settings.LUTHIER_LEASE_S / 2) and not leases.renew(lease):
+            raise transitions.StaleJob(lease.job_id)
+        loaded = load(lease.job_id)
+        if loaded is None:
+            return False
+        try:
+            seen = _look(loaded, lease, cluster)
+            decision = decide(seen)
+            if decision.move is not None:
+                transitions.move(loaded, decision.move, lease)
+                continue
+            if decision.act is not Act.NONE:
+                fp(f"{decision.act}.before_cluster")
+                if _act(loaded, seen, decision, lease, cluster):
+                    continue
+        except ClusterBusy as busy:
+            return _wait_for_cluster(loaded, lease, busy)
+        if decision.note is not None:
+            transitions.note_reason(loaded, lease, decision.note)
+        fp("reconcile.before_release")
+        if leases.release(lease, again_s=decision.again_s, intent_gen=seen.intent_gen):
+            fp("reconcile.after_release")
+            return decision.wants_cycle
+        if not leases.renew(lease):  # lost, else a newer wish overtook us: look again
+            raise transitions.StaleJob(lease.job_id)
+    leases.release(lease, again_s=0, intent_gen=0)
+    return False
+
+
+def _look(loaded: Loaded, lease: Lease, cluster: Cluster) -> JobSeen:
+    """The facts with what the cluster shows; it is asked only about a gang that may be there."""
+    if not loaded.holds_gpus:
+        return loaded.seen
+    if not loaded.seen.launched and loaded.seen.state != State.STOPPING:
+        return loaded.seen
+    _require(lease)
+    name = loaded.seen.gang_name
+    return with_report(loaded, cluster.observe([name]).get(name))
+
+
+def _act(loaded: Loaded, seen: JobSeen, decision: Decision, lease: Lease, cluster: Cluster) -> bool:
+    """Have one effect on the cluster. True if the job should be looked at again right away."""
+    _require(lease)
+    match decision.act:
+        case Act.LAUNCH:
+            return _launch(loaded, lease, cluster)
+        case Act.STOP:
+            cluster.stop(seen.gang_name, grace_s=decision.grace_s)
+            fp("stop.after_cluster")
+            return False
+        case Act.REMOVE:
+            uids = [learner.report.uid for learner in seen.learners if learner.report is not None]
+            cluster.remove(seen.gang_name, uids=uids)
+            fp("remove.after_cluster")
+            return True
+    return False
+
+
+def _launch(loaded: Loaded, lease: Lease, cluster: Cluster) -> bool:
+    try:
+        cluster.launch(launch_of(loaded))
+    except LaunchRefused as refused:
+        reason = StopReason(refused.code)
+        message = f"The cluster refused it: {refused}"
+        transitions.move(loaded, Move(State.STOPPING, Reason(reason.value, message), reason), lease)
+        return True
+    fp("launch.after_cluster")
+    transitions.note_launched(loaded, lease)
+    fp("launch.after_noted")
+    return True
+
+
+def _require(lease: Lease) -> None:
+    """Never begin a call that may outlast the lease: somebody else may be at the same job by then."""
+    if not lease.may_act(CALL_S) and not leases.renew(lease):
+        raise LeaseOver
+
+
+def _wait_for_cluster(loaded: Loaded, lease: Lease, busy: ClusterError) -> bool:
+    """The cluster does not answer or asks us to wait: nobody's job fails for it, and people are told."""
+    message = f"The cluster asks to wait: {busy}"
+    transitions.note_reason(loaded, lease, Reason("cluster_busy", message))
+    leases.release(lease, again_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=loaded.job.intent_gen)
+    return False
+
+
+def _quarantine(lease: Lease) -> None:
+    """An error of ours: try again later and later, at last hourly, with a condition that people see."""
+    logger.exception("reconcile failed", extra={"job": lease.job_id})
+    loaded = load(lease.job_id)
+    if loaded is None:
+        return
+    streak = loaded.job.fail_streak + 1
+    poisoned = streak >= QUARANTINE_AFTER
+    wait_s = QUARANTINE_S if poisoned else random.uniform(0.5, 1) * min(BACK_OFF_MAX_S, 2.0 ** (streak - 1))
+    if leases.release_later(lease, wait_s) == QUARANTINE_AFTER:
+        events.append(
+            job_id=lease.job_id,
+            tenant_id=loaded.job.tenant_id,
+            code=EventCode.CONDITION,
+            attempt=loaded.job.attempt,
+            reason="quarantined",
+            message=f"The platform failed {streak} times on this job and now tries hourly. A platform admin must look.",
+            source="lifecycle",
+        )

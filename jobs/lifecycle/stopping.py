@@ -1,0 +1,131 @@
+"""The one exit door: ask, then insist, then leave to where the reason leads. Pure.
+
+Asked first (halt, preemption, time limit): the wish rides on every answer to the learners, whose launchers press on by
+themselves (SIGTERM, SIGKILL). Insisted at once: cancel and failures. All times are seconds since STOPPING began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.states import AFTER_STOPPING, OWN_FAILURES, Intent, Phase, State, StopReason
+
+ASKED_FIRST = frozenset(
+    {
+        StopReason.HALT_REQUESTED,
+        StopReason.PREEMPTED,
+        StopReason.RESCALED,
+        StopReason.TIME_LIMIT,
+        StopReason.BUDGET_EXHAUSTED,
+    }
+)
+HEARD_S = 10.0  # a learner that has not heard the wish by then is stopped through the cluster
+CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
+SLACK_S = 15.0  # between what a launcher does by itself and our insisting
+SHIPPING_S = 120.0  # after an end that kept nothing, the log's tail may take so long
+SILENCE_S = 3600.0  # what is still to be shipped is waited for so long: an outage of our own must not lose it
+NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners gone
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Ask the cluster to stop the gang within so many seconds, or to remove it, or wait."""
+
+    stop_grace_s: float | None = None
+    remove: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Where STOPPING leads. charged: the restart counts against max_restarts."""
+
+    to: State
+    reason: Reason
+    charged: bool = False
+    infrastructure: bool = False
+
+
+def is_asked_first(job: JobSeen) -> bool:
+    """Its learners may save first, and may still finish: finishing wins over halting, not over a cancel or failure."""
+    return job.intent != Intent.CANCEL and StopReason(job.stop_reason) in ASKED_FIRST
+
+
+def next_step(job: JobSeen) -> Step:
+    """What to do about a gang that is still there."""
+    if job.all_quiet or _given_up(job):
+        return Step(remove=True)
+    running = [learner for learner in job.learners if learner.code is None and not learner.ended]
+    if not running:
+        return Step()  # the programs are gone, what they left is being shipped
+    if not is_asked_first(job):
+        return Step(stop_grace_s=_insisting_grace_s(job))
+    if not any(learner.reached(Phase.PROCESSING) for learner in job.learners):
+        return Step(stop_grace_s=UNSTARTED_GRACE_S)
+    if job.stop_s > 2 * job.grace_s + SLACK_S:
+        return Step(stop_grace_s=0)
+    if job.stop_s > HEARD_S and not all(_heard(learner, job) for learner in running):
+        return Step(stop_grace_s=job.grace_s)
+    return Step()
+
+
+def _given_up(job: JobSeen) -> bool:
+    """Nothing good will come any more: a dead node, or a stop and its shipping that took far too long."""
+    waited = [learner for learner in job.learners if not (learner.done or learner.ended)]
+    if all(learner.unknown for learner in waited) and job.stop_s > NODE_LOST_S:
+        return True
+    if not is_asked_first(job):
+        return job.stop_s > _insisting_grace_s(job) + SHIPPING_S
+    if job.stop_s <= 3 * job.grace_s + SHIPPING_S:
+        return False
+    return any(learner.code is None for learner in waited) or all(
+        learner.silent_s is None or learner.silent_s > SILENCE_S for learner in waited
+    )
+
+
+def _insisting_grace_s(job: JobSeen) -> float:
+    most = CANCEL_GRACE_S if job.intent == Intent.CANCEL else FAILED_GRACE_S
+    return min(job.grace_s, most)
+
+
+def _heard(learner: LearnerSeen, job: JobSeen) -> bool:
+    """It follows the wish of this generation; what stops without a new wish cannot be told apart and is given time."""
+    if job.stop_reason == StopReason.HALT_REQUESTED:
+        return learner.gen_seen >= job.intent_gen
+    return learner.silent_s is not None and learner.silent_s < HEARD_S
+
+
+def ending(job: JobSeen) -> Ending:
+    """Where the job goes now that its gang is gone."""
+    reason = StopReason(job.stop_reason)
+    if job.intent == Intent.CANCEL:
+        return Ending(State.CANCELED, Reason("cancel_requested", "Canceled; its committed checkpoints stay."))
+    if reason == StopReason.LEARNER_FAILED and job.restarts_used >= job.max_restarts:
+        return Ending(State.FAILED, _budget_spent(job))
+    target = AFTER_STOPPING[reason]
+    if target == State.QUEUED and job.intent == Intent.HALT:
+        return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {job.reason.message}"))
+    if target != State.QUEUED:
+        return Ending(target, job.reason)
+    if job.corrupt_checkpoints and not job.has_checkpoint:
+        return Ending(
+            State.FAILED,
+            Reason(
+                "no_valid_checkpoint",
+                f"None of its {job.corrupt_checkpoints} checkpoints can be read back, so it cannot go on.",
+                {"corrupt": job.corrupt_checkpoints},
+            ),
+        )
+    charged = reason in OWN_FAILURES
+    used = job.restarts_used + 1 if charged else job.restarts_used
+    numbers = {**job.reason.numbers, "restarts_used": used, "max_restarts": job.max_restarts}
+    words = f"Restart {used} of {job.max_restarts}." if charged else "Restarts free of charge."
+    message = f"{job.reason.message} {words}"
+    infrastructure = not charged and reason not in (StopReason.PREEMPTED, StopReason.RESCALED)
+    return Ending(State.QUEUED, Reason(job.reason.code, message, numbers), charged, infrastructure)
+
+
+def _budget_spent(job: JobSeen) -> Reason:
+    numbers = {**job.reason.numbers, "restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
+    words = f" All {job.max_restarts} restarts are used up." if job.max_restarts else ""
+    return Reason(job.reason.code, job.reason.message + words, numbers)

@@ -1,0 +1,193 @@
+"""The only place that writes Job.state: one compare-and-swap, one event, and the slots, in one transaction.
+
+Every write is guarded by the state, the attempt and the lease token that the decision was made with; when any of
+them has changed, StaleJob rolls everything back and the decision is thrown away.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import F
+from django.db.models.functions import Coalesce, Now
+
+from jobs import announce, events, wake
+from jobs.failpoints import fp
+from jobs.lifecycle.decision import Move
+from jobs.lifecycle.facts import Reason
+from jobs.lifecycle.leases import Lease
+from jobs.lifecycle.looking import Loaded
+from jobs.lifecycle.receipts import halt_message, halt_receipt
+from jobs.models import Attempt, Job
+from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
+
+BACK_OFF_FROM = 2  # the first loss of a node restarts at once, further ones in a row wait
+BACK_OFF_S, BACK_OFF_MAX_S = 5.0, 300.0
+GOOD_RUN_S = 600.0  # an attempt that ran so long ends a row of infrastructure failures
+
+CLOSE_ATTEMPT = """
+UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), outcome = %s, message = %s
+WHERE job_id = %s AND n = %s AND held
+RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
+  coalesce(extract(epoch FROM clock_timestamp() - processing_at), 0)
+"""
+
+
+class StaleJob(Exception):
+    """The job is no longer as it was when the decision was made."""
+
+
+def move(loaded: Loaded, move: Move, lease: Lease) -> None:
+    """Take the job to move.to. Raises StaleJob if it, its attempt or its lease has changed meanwhile."""
+    source, job = loaded.seen.state, loaded.job
+    name = f"{source}_to_{move.to}".lower()
+    fp(f"move.before_{name}")
+    with transaction.atomic():
+        reason = _with_receipt(loaded, move)
+        fields = _fields(loaded, move, reason)
+        _swap(loaded, lease, fields)
+        fp("move.after_swap")
+        if source in HOLDS_GPUS and move.to not in HOLDS_GPUS:
+            _return_slots(loaded, move)
+            fp("move.after_slots_returned")
+        events.append(
+            job_id=job.pk,
+            tenant_id=job.tenant_id,
+            code=EventCode.MOVED,
+            from_state=source.value,
+            to_state=move.to.value,
+            attempt=job.attempt,
+            reason=reason.code,
+            message=reason.message,
+            numbers=dict(reason.numbers),
+            source="lifecycle",
+        )
+        if move.to == State.QUEUED or (source in HOLDS_GPUS and move.to not in HOLDS_GPUS):
+            wake.cycle()
+        fp("move.before_commit")
+    fp("move.after_commit")
+
+
+def note_launched(loaded: Loaded, lease: Lease) -> None:
+    """Write down that the cluster took the gang. Raises StaleJob."""
+    with transaction.atomic():
+        _swap(loaded, lease, {})
+        Attempt.objects.filter(job=loaded.job, n=loaded.job.attempt, held=True).update(launched_at=Now())
+        fp("launch.before_commit")
+
+
+def note_reason(loaded: Loaded, lease: Lease, reason: Reason) -> None:
+    """Show people what is going on, without a move and without an event. Raises StaleJob."""
+    shown = loaded.seen.reason
+    if (shown.code, shown.message) == (reason.code, reason.message):
+        return
+    with transaction.atomic():
+        _swap(loaded, lease, _reason_fields(reason))
+        job = loaded.job
+        transaction.on_commit(
+            partial(announce.job_changed, job.pk, job.tenant_id, job.event_seq), robust=True
+        )
+
+
+def _swap(loaded: Loaded, lease: Lease, fields: dict[str, Any]) -> None:
+    row = Job.objects.filter(
+        pk=loaded.job.pk, state=loaded.seen.state, attempt=loaded.job.attempt, lease_token=lease.token
+    )
+    if row.update(fence=F("fence"), **fields) != 1:
+        raise StaleJob(loaded.job.pk)
+
+
+def _fields(loaded: Loaded, move: Move, reason: Reason) -> dict[str, Any]:
+    fields: dict[str, Any] = {"state": move.to, **_reason_fields(reason)}
+    if move.to == State.STOPPING:
+        fields |= {"stop_reason": move.stop_reason, "stop_at": Now()}
+    if move.to == State.PROCESSING:
+        fields["started_at"] = Coalesce("started_at", Now())
+        Attempt.objects.filter(job=loaded.job, n=loaded.job.attempt, held=True).update(processing_at=Now())
+    if move.to in FINAL:
+        fields["finished_at"] = Now()
+    if move.to == State.QUEUED:
+        fields |= _queue_fields(loaded, move)
+    if move.to == State.HALTED:
+        fields["last_halt"] = dict(reason.numbers)
+    return fields
+
+
+def _queue_fields(loaded: Loaded, move: Move) -> dict[str, Any]:
+    """A restart keeps its place in the queue; a resume takes a new one."""
+    if loaded.seen.state == State.HALTED:
+        return {"queued_at": Now(), "start_after": None, "infra_streak": 0}
+    fields: dict[str, Any] = {"restarts_used": F("restarts_used") + int(move.charged), "start_after": None}
+    if not move.infrastructure:
+        return fields | {"infra_streak": 0}
+    streak = 1 if _ran_s(loaded) > GOOD_RUN_S else loaded.job.infra_streak + 1
+    wait_s = back_off_s(streak)
+    return fields | {"infra_streak": streak, "start_after": _in(wait_s) if wait_s else None}
+
+
+def back_off_s(streak: int) -> float:
+    """How long the streak-th infrastructure failure in a row keeps the next attempt waiting."""
+    if streak < BACK_OFF_FROM:
+        return 0
+    return min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(streak - BACK_OFF_FROM, 10))
+
+
+def _in(seconds: float) -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp() + make_interval(secs => %s)", [seconds])
+        return cursor.fetchone()[0]
+
+
+def _ran_s(loaded: Loaded) -> float:
+    started = loaded.attempt.processing_at if loaded.attempt else None
+    return (loaded.now - started).total_seconds() if started else 0
+
+
+def _with_receipt(loaded: Loaded, move: Move) -> Reason:
+    if move.to != State.HALTED:
+        return move.reason
+    receipt = halt_receipt(loaded)
+    return Reason(
+        move.reason.code, halt_message(move.reason.message, receipt), {**move.reason.numbers, **receipt}
+    )
+
+
+def _return_slots(loaded: Loaded, move: Move) -> None:
+    """Close the attempt and give its slots back to the tenant's quota: once, because only a held one closes."""
+    job = loaded.job
+    with connection.cursor() as cursor:
+        outcome = move.to.value if move.to != State.QUEUED else loaded.seen.stop_reason
+        cursor.execute(CLOSE_ATTEMPT, [outcome, move.reason.message, job.pk, job.attempt])
+        row = cursor.fetchone()
+        if row is None:
+            raise StaleJob(job.pk)
+        slot_type, slots, held_s, ran_s = row
+        cursor.execute(
+            "UPDATE tenants_quota SET used = used - %s WHERE tenant_id = %s AND gpu_type = %s",
+            [slots, job.tenant_id, slot_type],
+        )
+        cursor.execute("UPDATE tenants_tenant SET jobs_used = jobs_used - 1 WHERE id = %s", [job.tenant_id])
+    Job.objects.filter(pk=job.pk).update(
+        slot_seconds=F("slot_seconds") + float(held_s) * slots, running_s=F("running_s") + float(ran_s)
+    )
+    events.append(
+        job_id=job.pk,
+        tenant_id=job.tenant_id,
+        code=EventCode.GPUS_RETURNED,
+        attempt=job.attempt,
+        message=f"{slots} {slot_type} slot{'s' if slots != 1 else ''} returned after {float(held_s):.0f} s",
+        numbers={"slots": slots, "slot_type": slot_type, "seconds": round(float(held_s), 1)},
+        source="lifecycle",
+    )
+    transaction.on_commit(partial(announce.quotas_changed, job.tenant_id), robust=True)
+
+
+def _reason_fields(reason: Reason) -> dict[str, Any]:
+    return {
+        "reason_code": reason.code,
+        "reason_message": reason.message,
+        "reason_numbers": dict(reason.numbers),
+    }

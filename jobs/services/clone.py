@@ -1,0 +1,106 @@
+"""A new job made of an old one: same spec but for what is changed, same code, and a checkpoint to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from jobs import events, wake
+from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.selectors.jobs import job_get
+from jobs.services.locking import reload
+from jobs.services.submit import create_job, job_check, store_code
+from jobs.services.wishes import checkpoint_of
+from jobs.spec import Spec
+from jobs.states import EventCode
+from tenants.models import User
+
+MERGED = ("resources", "checkpoint")
+"""Parts of a spec of which a single key may be changed; anything else is replaced as a whole."""
+
+
+def job_clone(
+    *, user: User, job_id: str, changes: Mapping[str, Any] | None = None, checkpoint: int | None = None
+) -> Job:
+    """Submit a copy with these fields of the spec changed (None removes one), started from checkpoint n if given.
+
+    Raises as job_submit and CheckpointNotFound.
+    """
+    source = job_get(user=user, job_id=job_id)
+    changes = dict(changes or {})
+    spec = job_check(user=user, tenant=source.tenant, source=changed(source.spec, changes)).spec
+    with transaction.atomic():
+        chosen = checkpoint_of(source, checkpoint)
+        clone = create_job(
+            user=user,
+            tenant=source.tenant,
+            spec=spec,
+            code=_code(source, spec, changes, user),
+            cloned_from=source,
+            message=f"Cloned by {user.get_username()} from {source.name} ({source.pk})"
+            + (f", checkpoint {chosen.n}" if chosen else ""),
+        )
+        if chosen:
+            Job.objects.filter(pk=clone.pk).update(resume_from=_copy_checkpoint(chosen, clone))
+        _tell_source(source, clone, user)
+        wake.cycle()
+    return reload(clone.pk)
+
+
+def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec with the changes in it. Naming a framework takes the place of an image, and the other way round."""
+    merged = dict(spec)
+    for key, value in changes.items():
+        if key in MERGED and isinstance(value, Mapping):
+            value = {**spec.get(key, {}), **value}
+            value = {name: part for name, part in value.items() if part is not None}
+        merged[key] = value
+    for key, other in (("framework", "image"), ("image", "framework")):
+        if changes.get(key) and other not in changes:
+            merged.pop(other, None)
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _code(source: Job, spec: Spec, changes: Mapping[str, Any], user: User) -> Blob | None:
+    """The source's own archive unless the code was changed: an upload's id is valid only for a day, its blob longer."""
+    return store_code(spec, user, source.tenant) if "code" in changes else source.code
+
+
+def _copy_checkpoint(chosen: Checkpoint, clone: Job) -> Checkpoint:
+    """The clone's checkpoint 1: its own row over the same bytes, so the source may be deleted."""
+    copy = Checkpoint.objects.create(
+        job=clone,
+        tenant_id=clone.tenant_id,
+        n=1,
+        attempt=0,
+        step=chosen.step,
+        state=Checkpoint.State.COMMITTED,
+        implicit=chosen.implicit,
+        parts=chosen.parts,
+        world_size=chosen.world_size,
+        bytes=chosen.bytes,
+        committed_at=Now(),
+    )
+    CheckpointFile.objects.bulk_create(
+        CheckpointFile(
+            checkpoint=copy, tenant_id=clone.tenant_id, part=file.part, path=file.path, blob_id=file.blob_id
+        )
+        for file in chosen.files.all()
+    )
+    return copy
+
+
+def _tell_source(source: Job, clone: Job, user: User) -> None:
+    events.append(
+        job_id=source.pk,
+        tenant_id=source.tenant_id,
+        code=EventCode.CLONED,
+        attempt=source.attempt,
+        message=f"Cloned by {user.get_username()} as {clone.name} ({clone.pk})",
+        numbers={"clone": clone.pk},
+        actor_id=user.pk,
+        source="user",
+    )

@@ -1,0 +1,86 @@
+"""Name, tags and priority: what may change after a job was submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import transaction
+
+from jobs import events, wake
+from jobs.errors import SpecInvalid, VersionChanged
+from jobs.models import Job
+from jobs.selectors.views import etag
+from jobs.services.locking import lock_job, refuse, reload
+from jobs.services.submit import PRIORITY_RANK, parse_spec
+from jobs.states import EventCode
+from tenants.models import User
+
+
+def job_edit(
+    *,
+    user: User,
+    job_id: str,
+    name: str | None = None,
+    tags: Sequence[str] | None = None,
+    priority: str | None = None,
+    if_match: str | None = None,
+) -> Job:
+    """Change what is given. Raises VersionChanged when if_match (an ETag) is stale, SpecInvalid naming each field."""
+    wanted: dict[str, Any] = {
+        "name": name,
+        "tags": None if tags is None else list(tags),
+        "priority": priority,
+    }
+    with transaction.atomic():
+        job = lock_job(user=user, job_id=job_id)
+        if if_match is not None and if_match not in ("*", etag(job)):
+            raise VersionChanged(etag=etag(job))
+        changes = {
+            field: value
+            for field, value in wanted.items()
+            if value is not None and value != getattr(job, field)
+        }
+        if "priority" in changes and job.is_final:
+            raise refuse(job, "given another priority")
+        if changes:
+            _apply(job, changes, user)
+    return reload(job_id)
+
+
+def _apply(job: Job, changes: dict[str, Any], user: User) -> None:
+    spec = parse_spec(job.spec | changes)  # the same rules as for a new job
+    if "priority" in changes and spec.priority not in job.tenant.priorities:
+        raise SpecInvalid(errors=[priority_problem(spec.priority, job.tenant.priorities)])
+    before = {field: getattr(job, field) for field in changes}
+    Job.objects.filter(pk=job.pk).update(
+        name=spec.name,
+        tags=list(spec.tags),
+        priority=spec.priority,
+        priority_rank=PRIORITY_RANK[spec.priority],
+        spec=spec.normalised,
+    )
+    events.append(
+        job_id=job.pk,
+        tenant_id=job.tenant_id,
+        code=EventCode.EDITED,
+        attempt=job.attempt,
+        message=f"{', '.join(changes)} changed by {user.get_username()}",
+        numbers={field: {"from": before[field], "to": value} for field, value in changes.items()},
+        actor_id=user.pk,
+        source="user",
+    )
+    if "priority" in changes:
+        wake.cycle()
+
+
+def priority_problem(priority: str, allowed: Sequence[str]) -> dict[str, Any]:
+    return {
+        "path": "priority",
+        "code": "priority_not_allowed",
+        "message": f"This tenant may use {', '.join(allowed)}. Ask a platform admin for another priority.",
+        "got": priority,
+        "allowed": list(allowed),
+        "line": None,
+        "column": None,
+    }

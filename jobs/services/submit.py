@@ -1,0 +1,136 @@
+"""Take a job spec in: judge it, keep its code, write the row that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from jobs import archives, blobs, events, wake
+from jobs.errors import CodeInvalid, NotAllowed, SpecInvalid, TenantSuspended, UploadNotFound
+from jobs.models import Blob, Job, Progress, Upload
+from jobs.selectors.installation import spec_context
+from jobs.services.locking import reload
+from jobs.spec import Findings, Spec, SpecError, check, parse
+from jobs.states import EventCode
+from tenants import access
+from tenants.models import Tenant, User
+from tenants.roles import Permission
+
+PRIORITY_RANK = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
+
+Source = str | bytes | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A spec that may be submitted, and what to tell its author."""
+
+    spec: Spec
+    findings: Findings
+
+
+def job_check(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Checked:
+    """Judge a spec as submitting it would, and change nothing. Raises SpecInvalid with all errors at once."""
+    if not access.may(user, Permission.SUBMIT, tenant.pk):
+        raise NotAllowed(f"Submitting to {tenant} takes at least the role researcher.")
+    if tenant.state == Tenant.State.SUSPENDED:
+        raise TenantSuspended
+    spec = parse_spec(source, content_type)
+    findings = check(spec, spec_context(tenant, spec))
+    if findings.errors:
+        raise SpecInvalid(errors=SpecError(list(findings.errors)).as_list())
+    return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)))
+
+
+def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
+    """Accept a job: durable and QUEUED when this returns. Raises as job_check, and UploadNotFound or CodeInvalid."""
+    spec = job_check(user=user, tenant=tenant, source=source, content_type=content_type).spec
+    with transaction.atomic():
+        job = create_job(
+            user=user, tenant=tenant, spec=spec, code=store_code(spec, user, tenant), source=source
+        )
+        wake.cycle()
+    return reload(job.pk)
+
+
+def parse_spec(source: Source, content_type: str | None = None) -> Spec:
+    """The spec, or SpecInvalid with every problem."""
+    try:
+        return parse(source if isinstance(source, str | bytes) else dict(source), content_type)
+    except SpecError as error:
+        raise SpecInvalid(errors=error.as_list()) from error
+
+
+def store_code(spec: Spec, user: User, tenant: Tenant) -> Blob | None:
+    """The archive of the job's code: packed from inline files, or the upload that the spec names."""
+    if spec.code is None:
+        return None
+    if spec.code.upload:
+        upload = Upload.objects.select_related("blob").filter(pk=spec.code.upload, tenant=tenant).first()
+        if upload is None:
+            raise UploadNotFound
+        Upload.objects.filter(pk=upload.pk).update(used_at=Now())
+        return upload.blob
+    try:
+        return blobs.put(tenant.pk, archives.pack(list(spec.code.files)))
+    except archives.ArchiveError as error:
+        raise CodeInvalid(error.message, archive_code=error.code, entry=error.entry) from error
+
+
+def create_job(
+    *,
+    user: User,
+    tenant: Tenant,
+    spec: Spec,
+    code: Blob | None,
+    source: Source = "",
+    cloned_from: Job | None = None,
+    message: str = "",
+) -> Job:
+    """Write the row that waits, its progress and its first event."""
+    job = Job.objects.create(
+        tenant=tenant,
+        owner=user,
+        name=spec.name,
+        tags=list(spec.tags),
+        spec=spec.normalised,
+        spec_text=_text(source),
+        code=code,
+        cloned_from=cloned_from,
+        framework=spec.framework or spec.image or "",
+        learners=spec.resources.learners,
+        gpus=spec.resources.gpus,
+        gpu_type=spec.resources.gpu_type or "",
+        slots=spec.slots_per_learner,
+        placement=spec.placement,
+        priority=spec.priority,
+        priority_rank=PRIORITY_RANK[spec.priority],
+        max_restarts=spec.max_restarts,
+        time_limit_s=spec.time_limit_s,
+        grace_s=spec.checkpoint.grace_s,
+        intent_by=user,
+        reason_code="NOT_EVALUATED",
+        reason_message="Waits for the scheduler's next look, usually within a second.",
+    )
+    Progress.objects.create(job=job)
+    events.append(
+        job_id=job.pk,
+        tenant_id=tenant.pk,
+        code=EventCode.SUBMITTED,
+        message=message or f"Submitted by {user.get_username()}",
+        numbers={"intent": "RUN", "generation": 1},
+        actor_id=user.pk,
+        source="user",
+        to_state="QUEUED",
+    )
+    return job
+
+
+def _text(source: Source) -> str:
+    if isinstance(source, Mapping):
+        return ""
+    return source if isinstance(source, str) else source.decode("utf-8", "replace")

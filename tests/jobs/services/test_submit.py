@@ -1,0 +1,207 @@
+"""Submitting, checking, cloning, editing and deleting: what is kept, what is refused, and that nothing half is left."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs import blobs
+from jobs.errors import (
+    CheckpointNotFound,
+    IllegalTransition,
+    JobNotFound,
+    NotAllowed,
+    SpecInvalid,
+    TenantSuspended,
+    UploadNotFound,
+    VersionChanged,
+)
+from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
+from jobs.selectors.jobs import job_get, job_list
+from jobs.selectors.views import etag
+from jobs.services import job_check, job_clone, job_delete, job_edit, job_submit
+from jobs.states import EventCode, State
+from tenants.models import Tenant
+from tests import factories
+from tests.jobs.conftest import People
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def runtime(db: None) -> None:
+    Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
+
+
+def codes(error: SpecInvalid) -> dict[str, str]:
+    return {problem["path"]: problem["code"] for problem in error.details["errors"]}
+
+
+def test_a_submitted_job_waits_with_its_code_its_spec_and_its_first_event(people: People) -> None:
+    spec = factories.spec(name="digits", resources={"learners": 2}, checkpoint={"grace": "90s"})
+    job = job_submit(user=people.alice, tenant=people.vision, source=spec)
+    assert (job.state, job.owner, job.tenant, job.learners, job.slots, job.grace_s) == (
+        State.QUEUED,
+        people.alice,
+        people.vision,
+        2,
+        1,
+        90,
+    )
+    assert job.code is not None
+    with tarfile.open(fileobj=io.BytesIO(blobs.read(job.code, 0, job.code.size))) as archive:
+        assert archive.getnames() == ["train.py"]
+    event = job.events.get()
+    assert (event.n, event.code, event.actor, event.to_state) == (
+        1,
+        EventCode.SUBMITTED,
+        people.alice,
+        "QUEUED",
+    )
+    assert job.reason_code
+    assert job.next_reconcile_at is not None
+
+
+def test_yaml_json_and_objects_mean_the_same_job(people: People) -> None:
+    spec = factories.spec()
+    text = yaml.safe_dump(spec)
+    one = job_submit(user=people.alice, tenant=people.vision, source=spec)
+    two = job_submit(user=people.alice, tenant=people.vision, source=text, content_type="application/yaml")
+    assert one.spec == two.spec
+    assert two.spec_text == text
+    assert one.code == two.code  # the same bytes are kept once
+
+
+def test_all_errors_come_at_once_and_nothing_is_written(people: People) -> None:
+    spec = factories.spec(framework="pytorhc", priority="urgent", leraners=3)
+    with pytest.raises(SpecInvalid) as caught:
+        job_submit(user=people.alice, tenant=people.vision, source=spec)
+    assert "leraners" in codes(caught.value)
+    spec.pop("leraners")
+    with pytest.raises(SpecInvalid) as caught:
+        job_submit(user=people.alice, tenant=people.vision, source=spec)
+    assert set(codes(caught.value)) == {"framework", "priority"}
+    assert not Job.objects.exists()
+
+
+def test_what_the_cluster_can_never_hold_is_refused_and_what_quota_forbids_is_a_warning(
+    people: People,
+) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=16)
+    with pytest.raises(SpecInvalid):
+        job_check(user=people.alice, tenant=people.vision, source=factories.spec(resources={"cpus": 17}))
+    checked = job_check(
+        user=people.alice, tenant=people.vision, source=factories.spec(resources={"cpus": 16})
+    )
+    assert [warning.code for warning in checked.findings.warnings] == ["above_quota"]
+    assert not Job.objects.exists()
+
+
+def test_only_researchers_of_an_active_tenant_submit(people: People) -> None:
+    for person in (people.bob, people.carol):
+        with pytest.raises(NotAllowed):
+            job_submit(user=person, tenant=people.vision, source=factories.spec())
+    Tenant.objects.filter(pk=people.vision.pk).update(state="suspended")
+    people.vision.refresh_from_db()
+    with pytest.raises(TenantSuspended):
+        job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+
+
+def test_an_upload_serves_its_own_tenant_only(people: People) -> None:
+    blob = blobs.put(people.vision.pk, b"archive")
+    upload = Upload.objects.create(tenant=people.vision, owner=people.alice, blob=blob, files=1, bytes=7)
+    spec = factories.spec(code={"upload": upload.pk})
+    assert job_submit(user=people.alice, tenant=people.vision, source=spec).code == blob
+    upload.refresh_from_db()
+    assert upload.used_at is not None
+    with pytest.raises(UploadNotFound):
+        job_submit(user=people.bob, tenant=people.nlp, source=spec)
+
+
+def saved(job: Job, people: People, **fields: Any) -> Checkpoint:
+    made = factories.checkpoint(job, **fields)
+    blob = blobs.put(people.vision.pk, f"weights {made.n}".encode())
+    CheckpointFile.objects.create(checkpoint=made, tenant=people.vision, path="model.bin", blob=blob)
+    return made
+
+
+def test_a_clone_has_the_changes_the_code_and_its_own_copy_of_the_checkpoint(people: People) -> None:
+    source = job_submit(user=people.alice, tenant=people.vision, source=factories.spec(env={"LR": "0.1"}))
+    kept = saved(source, people, step=40)
+    changes = {"env": {"LR": "0.2"}, "resources": {"learners": 2}, "name": "again"}
+    clone = job_clone(user=people.dave, job_id=source.pk, changes=changes, checkpoint=1)
+    assert (clone.name, clone.owner, clone.learners, clone.cloned_from_id) == (
+        "again",
+        people.dave,
+        2,
+        source.pk,
+    )
+    assert clone.spec["env"] == {"LR": "0.2"}
+    assert clone.spec["resources"]["memory"] == "1Gi"
+    assert clone.code == source.code
+    copy = clone.checkpoints.get()
+    assert (copy.n, copy.step, copy.state, clone.resume_from) == (1, 40, "COMMITTED", copy)
+    assert copy.files.get().blob == kept.files.get().blob
+    assert source.events.filter(code=EventCode.CLONED).get().numbers == {"clone": clone.pk}
+
+
+def test_a_clone_is_judged_like_a_new_job(people: People) -> None:
+    source = job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+    with pytest.raises(SpecInvalid):
+        job_clone(user=people.alice, job_id=source.pk, changes={"comand": "x"})
+    with pytest.raises(CheckpointNotFound):
+        job_clone(user=people.alice, job_id=source.pk, checkpoint=9)
+    with pytest.raises(NotAllowed):
+        job_clone(user=people.carol, job_id=source.pk)
+    with pytest.raises(JobNotFound):
+        job_clone(user=people.bob, job_id=source.pk)
+    assert Job.objects.count() == 1
+
+
+def test_an_ended_job_can_be_cloned(people: People) -> None:
+    source = job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+    ended = factories.job(owner=people.alice, state=State.FAILED, spec=source.spec)
+    assert job_clone(user=people.alice, job_id=ended.pk).state == State.QUEUED
+
+
+def test_editing_changes_name_tags_and_priority_with_an_event(people: People) -> None:
+    job = job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+    after = job_edit(
+        user=people.alice, job_id=job.pk, name="new", tags=["a"], priority="high", if_match=etag(job)
+    )
+    assert (after.name, after.tags, after.priority, after.priority_rank) == ("new", ["a"], "high", 2)
+    assert (after.spec["name"], after.spec["priority"]) == ("new", "high")
+    assert after.events.filter(code=EventCode.EDITED).get().numbers["priority"] == {
+        "from": "normal",
+        "to": "high",
+    }
+    assert etag(after) != etag(job)
+    with pytest.raises(VersionChanged) as caught:
+        job_edit(user=people.alice, job_id=job.pk, name="late", if_match=etag(job))
+    assert caught.value.details == {"etag": etag(after)}
+
+
+def test_editing_obeys_the_rules_of_a_spec_and_the_tenants_priorities(people: People) -> None:
+    job = job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+    for wrong in ({"name": ""}, {"priority": "urgent"}, {"priority": "soon"}, {"tags": ["x" * 500]}):
+        with pytest.raises(SpecInvalid) as caught:
+            job_edit(user=people.alice, job_id=job.pk, **wrong)  # type: ignore[arg-type]
+        assert all(path.startswith(next(iter(wrong))) for path in codes(caught.value))
+    assert not job.events.filter(code=EventCode.EDITED).exists()
+
+
+def test_only_an_ended_job_is_deleted_and_then_it_is_gone(people: People) -> None:
+    running = factories.job(owner=people.alice, state=State.PROCESSING)
+    with pytest.raises(IllegalTransition):
+        job_delete(user=people.alice, job_id=running.pk)
+    ended = factories.job(owner=people.alice, state=State.COMPLETED)
+    with pytest.raises(NotAllowed):
+        job_delete(user=people.carol, job_id=ended.pk)
+    job_delete(user=people.alice, job_id=ended.pk)
+    assert list(job_list(user=people.alice)) == [running]
+    with pytest.raises(JobNotFound):
+        job_get(user=people.alice, job_id=ended.pk)
