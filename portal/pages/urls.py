@@ -2,10 +2,13 @@
 
 from django.urls import path
 
-from portal.pages import auth
+from portal.pages import auth, jobs, overview
 
 urlpatterns = [
     path("login", auth.Login.as_view(), name="login"),
     path("logout", auth.Logout.as_view(), name="logout"),
     path("", auth.home, name="home"),
+    path("t/<slug:slug>/", overview.overview, name="overview"),
+    path("t/<slug:slug>/jobs", jobs.listing, name="jobs"),
+    path("t/<slug:slug>/jobs/halt", jobs.halt_many, name="jobs-halt"),
 ]

@@ -1,0 +1,136 @@
+"""The jobs list: filters in the address, pages by key, halting many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.views.decorators.http import require_GET, require_POST
+
+from jobs import services
+from jobs.errors import JobError
+from jobs.ids import is_job_id
+from jobs.selectors.jobs import job_list
+from jobs.selectors.views import job_view
+from jobs.states import FINAL, State
+from portal.pages.cells import row
+from portal.pages.guard import in_tenant
+from portal.pages.shell import frame
+from tenants.models import Tenant
+
+PAGE = 50
+COUNT_CAP = 10_000
+BULK_MAX = 200
+ACTIVE = tuple(state for state in State if state not in FINAL)
+VIEWS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("active", "Active", {"state": "active"}),
+    ("mine", "Mine", {"owner": "me"}),
+    ("failed", "Failed", {"state": "FAILED"}),
+    ("all", "All", {}),
+)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the address asks for; unknown values are left out and named, never passed on."""
+
+    q: str = ""
+    state: str = ""
+    owner: str = ""
+    tag: str = ""
+    gpu_type: str = ""
+    before: str = ""
+    problems: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, query: Any) -> Filters:
+        problems = []
+        state = query.get("state", "")
+        if state and state != "active" and state not in State.__members__:
+            problems.append(f"There is no state {state[:40]!r}.")
+            state = ""
+        before = query.get("before", "")
+        if before and not is_job_id(before):
+            problems.append("That page mark is not one of ours; showing the newest.")
+            before = ""
+        text = {name: query.get(name, "").strip()[:120] for name in ("q", "owner", "tag", "gpu_type")}
+        return cls(state=state, before=before, problems=tuple(problems), **text)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The filters that are set, without the page mark."""
+        names = ("q", "state", "owner", "tag", "gpu_type")
+        return {name: value for name in names if (value := getattr(self, name))}
+
+    @property
+    def address(self) -> str:
+        return urlencode(self.chosen)
+
+
+@require_GET
+@in_tenant
+def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """The page, or for htmx the rows alone."""
+    filters = Filters.read(request.GET)
+    rows = _rows(request, tenant, filters)
+    page = list(rows.filter(pk__lt=filters.before)[: PAGE + 1] if filters.before else rows[: PAGE + 1])
+    context = {
+        "filters": filters,
+        "rows": [row(job_view(job)) for job in page[:PAGE]],
+        "next": page[PAGE - 1].pk if len(page) > PAGE else "",
+        "states": list(State),
+    }
+    if request.headers.get("HX-Request") and filters.before:
+        return render(request, "jobs/_rows.html", context | {"tenant": tenant})
+    context |= frame(request, tenant, "jobs") | {
+        "total": _capped(rows),
+        "tenant_has_jobs": bool(page) or _rows(request, tenant, Filters()).exists(),
+        "views": [
+            {"title": title, "address": urlencode(query), "current": query == filters.chosen}
+            for _, title, query in VIEWS
+        ],
+    }
+    return render(request, "jobs/list.html", context)
+
+
+@require_POST
+@in_tenant
+def halt_many(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """Halt every chosen job; one line for each that could not be, and the rest is done."""
+    ids = request.POST.getlist("job")[:BULK_MAX]
+    refused = []
+    for job_id in ids:
+        try:
+            services.job_halt(user=request.user, job_id=job_id)  # type: ignore[arg-type]
+        except JobError as error:
+            refused.append(f"{job_id}: {error.message}")
+    if len(refused) < len(ids):
+        messages.success(request, f"Halt asked for: {len(ids) - len(refused)} of {len(ids)} jobs.")
+    for line in refused:
+        messages.error(request, line)
+    if not ids:
+        messages.warning(request, "Choose at least one job first.")
+    return HttpResponseRedirect(f"/t/{tenant.slug}/jobs?{Filters.read(request.POST).address}")
+
+
+def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> Any:
+    states = ACTIVE if filters.state == "active" else [State(filters.state)] if filters.state else []
+    owner = request.user.get_username() if filters.owner == "me" else filters.owner
+    return job_list(
+        user=request.user,
+        tenant=tenant.slug,
+        states=states,
+        owner=owner,
+        tag=filters.tag,
+        gpu_type=filters.gpu_type,
+        q=filters.q,
+    )
+
+
+def _capped(rows: Any) -> str:
+    count = rows.order_by().values("pk")[: COUNT_CAP + 1].count()
+    return f"{COUNT_CAP:,}+" if count > COUNT_CAP else f"{count:,}"
