@@ -11,6 +11,7 @@ from jobs.models import Job
 from jobs.states import HOLDS_GPUS, State
 from tenants import access
 from tenants.models import Membership
+from tenants.roles import Permission
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:
@@ -30,6 +31,7 @@ def frame(request: HttpRequest, tenant: Any, here: str) -> dict[str, Any]:
         "here": here,
         "live_jobs": Job.objects.filter(tenant=tenant, state__in=live, deleted_at=None).count(),
         "my_role": access.role_in(request.user, tenant.pk),
+        "may_submit": access.may(request.user, Permission.SUBMIT, tenant.pk),
     }
 
 

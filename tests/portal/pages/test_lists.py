@@ -1,0 +1,105 @@
+"""The overview and the jobs list: what they show, to whom, and what filters and bulk actions do."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from jobs.models import Job
+from jobs.states import Intent, State
+from tenants.models import Tenant, User
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def lab() -> Tenant:
+    return factories.tenant("vision-lab")
+
+
+@pytest.fixture
+def alice(lab: Tenant) -> User:
+    return factories.member(lab, "alice", password=factories.PASSWORD)
+
+
+@pytest.fixture
+def browser(client: Client, alice: User) -> Client:
+    client.force_login(alice)
+    return client
+
+
+def test_nobody_sees_a_page_without_signing_in(client: Client, lab: Tenant) -> None:
+    answer = client.get("/t/vision-lab/jobs")
+    assert answer.status_code == 302
+    assert answer["Location"] == "/login?next=/t/vision-lab/jobs"
+
+
+def test_a_foreign_tenant_looks_exactly_like_a_missing_one(browser: Client) -> None:
+    factories.tenant("nlp-research")
+    foreign, missing = browser.get("/t/nlp-research/jobs"), browser.get("/t/no-such-lab/jobs")
+    assert foreign.status_code == missing.status_code == 404
+    assert foreign.content == missing.content
+
+
+def test_signing_in_lands_in_the_own_tenant(client: Client, alice: User) -> None:
+    answer = client.post("/login", {"username": "alice", "password": factories.PASSWORD}, follow=True)
+    assert answer.redirect_chain[-1][0] == "/t/vision-lab/"
+    assert b"Needs attention" in answer.content
+
+
+def test_a_wrong_password_and_a_wrong_name_read_the_same(client: Client, alice: User) -> None:
+    pages = [client.post("/login", {"username": name, "password": "wrong"}) for name in ("alice", "nobody")]
+    texts = [page.context["form"].non_field_errors()[0] for page in pages]
+    assert texts[0] == texts[1]
+
+
+def test_the_list_shows_only_this_tenants_jobs(browser: Client, lab: Tenant, alice: User) -> None:
+    factories.job(of=lab, owner=alice, name="mnist-cnn")
+    other = factories.tenant("nlp-research")
+    factories.job(of=other, owner=factories.member(other, "bob"), name="secret-llm")
+    page = browser.get("/t/vision-lab/jobs").content.decode()
+    assert "mnist-cnn" in page
+    assert "secret-llm" not in page
+
+
+def test_filters_live_in_the_address(browser: Client, lab: Tenant, alice: User) -> None:
+    factories.job(of=lab, owner=alice, name="waits", state=State.QUEUED)
+    factories.job(of=lab, owner=alice, name="broke", state=State.FAILED)
+    page = browser.get("/t/vision-lab/jobs?state=FAILED").content.decode()
+    assert "broke" in page
+    assert "waits" not in page
+    assert "There is no state" in browser.get("/t/vision-lab/jobs?state=NOPE").content.decode()
+
+
+def test_load_more_continues_where_the_page_ended(browser: Client, lab: Tenant, alice: User) -> None:
+    ids = {factories.job(of=lab, owner=alice).pk for _ in range(60)}
+    first = browser.get("/t/vision-lab/jobs")
+    more = browser.get(f"/t/vision-lab/jobs?before={first.context['next']}", headers={"HX-Request": "true"})
+    seen = [job["id"] for answer in (first, more) for job in answer.context["rows"]]
+    assert len(seen) == 60
+    assert set(seen) == ids
+
+
+def test_halting_many_says_what_could_not_be_halted(browser: Client, lab: Tenant, alice: User) -> None:
+    waits = factories.job(of=lab, owner=alice, state=State.QUEUED)
+    ended = factories.job(of=lab, owner=alice, state=State.COMPLETED)
+    answer = browser.post("/t/vision-lab/jobs/halt", {"job": [waits.pk, ended.pk]}, follow=True)
+    assert Job.objects.get(pk=waits.pk).intent == Intent.HALT
+    text = answer.content.decode()
+    assert "Halt asked for: 1 of 2 jobs." in text
+    assert ended.pk in text
+
+
+def test_a_viewer_is_offered_no_new_job(client: Client, lab: Tenant) -> None:
+    client.force_login(factories.member(lab, "carol", role="viewer"))
+    assert "/jobs/new" not in client.get("/t/vision-lab/jobs").content.decode()
+
+
+@pytest.mark.parametrize(("query", "text"), [("", "No jobs yet"), ("?q=zzz", "No job matches")])
+def test_the_two_kinds_of_empty_say_different_things(
+    browser: Client, lab: Tenant, alice: User, query: str, text: str
+) -> None:
+    if query:
+        factories.job(of=lab, owner=alice)
+    assert text in browser.get(f"/t/vision-lab/jobs{query}").content.decode()
