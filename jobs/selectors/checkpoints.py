@@ -1,0 +1,66 @@
+"""What a job has saved: its checkpoints with their manifests, and one file of them.
+
+Nothing here checks permission: the caller has fetched the job (job_get) before he asks. A path out of a request is
+compared with rows and never opened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.models import Blob, Checkpoint, CheckpointFile
+from jobs.selectors.views import moment
+
+
+def checkpoint_list(job_id: str) -> list[Checkpoint]:
+    """All of a job's checkpoints, the newest first; those dropped in favour of newer ones too."""
+    return list(Checkpoint.objects.filter(job_id=job_id).order_by("-n"))
+
+
+def checkpoint_find(job_id: str, n: int) -> Checkpoint | None:
+    return Checkpoint.objects.filter(job_id=job_id, n=n).first()
+
+
+def checkpoint_view(saved: Checkpoint) -> dict[str, Any]:
+    """A checkpoint as REST and pages show it."""
+    return {
+        "n": saved.n,
+        "attempt": saved.attempt,
+        "step": saved.step,
+        "state": saved.state,
+        "implicit": saved.implicit,
+        "parts": saved.parts,
+        "world_size": saved.world_size,
+        "bytes": saved.bytes,
+        "created_at": moment(saved.created_at),
+        "committed_at": moment(saved.committed_at),
+    }
+
+
+def manifest(saved: Checkpoint) -> dict[str, Any]:
+    """A checkpoint with its files. Parts of a gang keep theirs under part-<k>/."""
+    files = CheckpointFile.objects.filter(checkpoint=saved).select_related("blob").order_by("part", "path")
+    return checkpoint_view(saved) | {
+        "files": [
+            {"path": _shown_path(saved, entry), "size": entry.blob.size, "sha256": entry.blob.sha256}
+            for entry in files
+        ]
+    }
+
+
+def checkpoint_file(saved: Checkpoint, path: str) -> Blob | None:
+    """The bytes of one file by the path that the manifest shows; None if there is none or they are not all here."""
+    part, inner = 0, path
+    if saved.parts > 1:
+        head, _, inner = path.partition("/")
+        if not head.startswith("part-") or not head[5:].isdecimal() or str(int(head[5:])) != head[5:]:
+            return None
+        part = int(head[5:])
+    entry = (
+        CheckpointFile.objects.select_related("blob").filter(checkpoint=saved, part=part, path=inner).first()
+    )
+    return entry.blob if entry is not None and entry.blob.verified else None
+
+
+def _shown_path(saved: Checkpoint, entry: CheckpointFile) -> str:
+    return f"part-{entry.part}/{entry.path}" if saved.parts > 1 else entry.path

@@ -1,0 +1,213 @@
+"""Series of numbers for charts: thinned to buckets by the database, newest attempt first.
+
+Nothing here checks permission: the caller has fetched the job (job_get) before he asks.
+A point is overtaken when a newer attempt has reported at or around its step; such points come apart from the rest,
+so that a chart can draw them faintly. NaN and infinities are values: they never enter minima and maxima, and each
+is listed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from django.db import connection
+
+from learner_agent.wire import number_out
+
+Axis = Literal["step", "time"]
+Bucket = tuple[float, float | None, float | None, float | str]
+"""x of the last point, minimum and maximum of the finite values (None: there is none), last value."""
+
+MAX_BUCKETS = 2_000
+DEFAULT_BUCKETS = 500
+MAX_SERIES = 200
+MAX_NOT_FINITE = 200
+
+# x: the step itself, or milliseconds since the epoch.
+X_SQL = {"step": "p.step::float8", "time": "extract(epoch FROM p.at)::float8 * 1000"}
+
+SPANS_SQL = """
+SELECT name, rank, attempt, min(step), max(step), min({x}), max({x}), count(*)
+FROM jobs_metricpoint p
+WHERE job_id = %(job)s AND (%(names)s::text[] IS NULL OR name = ANY(%(names)s))
+GROUP BY name, rank, attempt ORDER BY name, rank, attempt
+"""
+BUCKETS_SQL = """
+WITH wanted AS (
+    SELECT * FROM unnest(%(w_name)s::text[], %(w_rank)s::int[], %(w_attempt)s::int[], %(w_low)s::float8[],
+        %(w_high)s::float8[], %(w_width)s::float8[]) AS w (name, rank, attempt, low, high, width)
+), newer AS (
+    SELECT * FROM unnest(%(n_name)s::text[], %(n_rank)s::int[], %(n_attempt)s::int[], %(n_first)s::bigint[],
+        %(n_last)s::bigint[]) AS n (name, rank, attempt, first, last)
+), points AS (
+    SELECT p.name, p.rank, p.value, p.seq, {x} AS x, w.low, w.width,
+        {overtaken} AS overtaken
+    FROM jobs_metricpoint p JOIN wanted w USING (name, rank, attempt)
+    WHERE p.job_id = %(job)s AND {x} BETWEEN w.low AND w.high
+)
+SELECT name, rank, overtaken, max(x),
+    min(value) FILTER (WHERE value <> ALL ('{{NaN,Infinity,-Infinity}}'::float8[])),
+    max(value) FILTER (WHERE value <> ALL ('{{NaN,Infinity,-Infinity}}'::float8[])),
+    (array_agg(value ORDER BY x DESC, seq DESC))[1], count(*)
+FROM points
+GROUP BY name, rank, overtaken, CASE WHEN width > 0 THEN floor((x - low) / width) ELSE x END
+ORDER BY name, rank, overtaken, max(x)
+"""
+OVERTAKEN_SQL = """EXISTS (SELECT FROM newer n WHERE n.name = p.name AND n.rank = p.rank AND n.attempt > p.attempt
+        AND p.step BETWEEN n.first AND n.last)"""
+NOT_FINITE_SQL = """
+SELECT p.name, p.rank, {x}, p.value FROM jobs_metricpoint p
+WHERE p.job_id = %(job)s AND p.value = ANY ('{{NaN,Infinity,-Infinity}}'::float8[])
+  AND (%(names)s::text[] IS NULL OR p.name = ANY(%(names)s))
+  AND (%(low)s::float8 IS NULL OR {x} >= %(low)s) AND (%(high)s::float8 IS NULL OR {x} <= %(high)s)
+ORDER BY p.step DESC LIMIT %(limit)s
+"""
+
+
+@dataclass(slots=True)
+class Series:
+    """One metric of one learner. complete: every point is a bucket of its own, nothing was thinned.
+
+    count, first and last describe all points that stand (not overtaken ones), whatever range was asked for.
+    """
+
+    name: str
+    rank: int
+    buckets: list[Bucket] = field(default_factory=list)
+    overtaken: list[Bucket] = field(default_factory=list)
+    not_finite: list[tuple[float, str]] = field(default_factory=list)
+    complete: bool = True
+    points: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "rank": self.rank,
+            "buckets": self.buckets,
+            "overtaken": self.overtaken,
+            "not_finite": self.not_finite,
+            "complete": self.complete,
+            "points": self.points,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    name: str
+    rank: int
+    attempt: int
+    first: int
+    last: int
+    low: float
+    high: float
+    count: int
+
+
+def names(job_id: str) -> list[str]:
+    """Names of a job's metrics, in order of the alphabet."""
+    return sorted({span.name for span in _spans(job_id, None, "step")})
+
+
+def series(
+    job_id: str,
+    *,
+    names: Sequence[str] | None = None,
+    x_from: float | None = None,
+    x_to: float | None = None,
+    buckets: int = DEFAULT_BUCKETS,
+    x: Axis = "step",
+) -> list[Series]:
+    """A job's series within x_from … x_to, each in at most so many buckets, by name and rank.
+
+    x: "step", or "time" in milliseconds since the epoch. At most MAX_SERIES series are given.
+    Cost: the database reads every point of the range once (about 0.4 s for a million).
+    """
+    buckets = max(1, min(buckets, MAX_BUCKETS))
+    spans = _spans(job_id, names, x)
+    found = {(span.name, span.rank): Series(span.name, span.rank) for span in spans}
+    kept = dict(list(found.items())[:MAX_SERIES])
+    spans = [span for span in spans if (span.name, span.rank) in kept]
+    if spans:
+        _fill(job_id, kept, spans, x_from, x_to, buckets, x)
+        _fill_not_finite(job_id, kept, names, x_from, x_to, x)
+    return list(kept.values())
+
+
+def _spans(job_id: str, names: Sequence[str] | None, x: Axis) -> list[_Span]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            SPANS_SQL.format(x=X_SQL[x]), {"job": job_id, "names": list(names) if names is not None else None}
+        )
+        return [_Span(*row) for row in cursor.fetchall()]
+
+
+def _fill(
+    job_id: str,
+    kept: dict[tuple[str, int], Series],
+    spans: Sequence[_Span],
+    x_from: float | None,
+    x_to: float | None,
+    buckets: int,
+    x: Axis,
+) -> None:
+    by_series: dict[tuple[str, int], list[_Span]] = defaultdict(list)
+    for span in spans:
+        by_series[span.name, span.rank].append(span)
+    wanted: dict[str, list[Any]] = defaultdict(list)
+    for (name, rank), own in by_series.items():
+        low = min(span.low for span in own) if x_from is None else x_from
+        high = max(span.high for span in own) if x_to is None else x_to
+        # Few points are given as they are; more share buckets of equal width.
+        width = 0.0 if sum(span.count for span in own) <= buckets else (high - low) / buckets * (1 + 1e-9)
+        for span in own:
+            for key, value in zip(
+                ("name", "rank", "attempt", "low", "high", "width"),
+                (name, rank, span.attempt, low, high, width),
+                strict=True,
+            ):
+                wanted[f"w_{key}"].append(value)
+    several = len({span.attempt for span in spans}) > 1
+    parameters: dict[str, Any] = {
+        "job": job_id,
+        **wanted,
+        "n_name": [span.name for span in spans],
+        "n_rank": [span.rank for span in spans],
+        "n_attempt": [span.attempt for span in spans],
+        "n_first": [span.first for span in spans],
+        "n_last": [span.last for span in spans],
+    }
+    statement = BUCKETS_SQL.format(x=X_SQL[x], overtaken=OVERTAKEN_SQL if several else "false")
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        for name, rank, overtaken, at, low, high, last, count in cursor.fetchall():
+            one = kept[name, rank]
+            (one.overtaken if overtaken else one.buckets).append((at, low, high, number_out(last)))
+            one.complete = one.complete and count == 1
+            one.points += 0 if overtaken else count
+
+
+def _fill_not_finite(
+    job_id: str,
+    kept: dict[tuple[str, int], Series],
+    names: Sequence[str] | None,
+    x_from: float | None,
+    x_to: float | None,
+    x: Axis,
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            NOT_FINITE_SQL.format(x=X_SQL[x]),
+            {
+                "job": job_id,
+                "names": list(names) if names is not None else None,
+                "low": x_from,
+                "high": x_to,
+                "limit": MAX_NOT_FINITE,
+            },
+        )
+        for name, rank, at, value in reversed(cursor.fetchall()):
+            if (name, rank) in kept:
+                kept[name, rank].not_finite.append((at, str(number_out(value))))

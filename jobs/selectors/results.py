@@ -1,0 +1,50 @@
+"""What a job left in RESULT_DIR, per learner of the attempt that completed it.
+
+Nothing here checks permission: the caller has fetched the job (job_get) before he asks. A path out of a request is
+compared with rows and never opened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Max, QuerySet
+
+from jobs.models import Blob, ResultFile
+
+
+def result_list(job_id: str) -> list[dict[str, Any]]:
+    """Files of the newest attempt that left any: path, rank, size, sha256. Files of rank 0 go by their own path,
+    those of other learners by learner-<rank>/<path>."""
+    rows = _newest(job_id).select_related("blob").order_by("rank", "path")
+    return [
+        {"path": _shown_path(entry), "rank": entry.rank, "size": entry.blob.size, "sha256": entry.blob.sha256}
+        for entry in rows
+    ]
+
+
+def result_file(job_id: str, path: str) -> Blob | None:
+    """The bytes of one result by its shown path; None if there is none."""
+    rows = _newest(job_id).select_related("blob")
+    entry = rows.filter(rank=0, path=path).first()
+    if entry is None:
+        head, _, inner = path.partition("/")
+        number = head.removeprefix("learner-")
+        if (
+            head.startswith("learner-")
+            and number.isdecimal()
+            and str(int(number)) == number
+            and int(number) > 0
+        ):
+            entry = rows.filter(rank=int(number), path=inner).first()
+    return entry.blob if entry is not None and entry.blob.verified else None
+
+
+def _newest(job_id: str) -> QuerySet[ResultFile]:
+    rows = ResultFile.objects.filter(job_id=job_id)
+    attempt = rows.aggregate(n=Max("attempt"))["n"]
+    return rows.filter(attempt=attempt)
+
+
+def _shown_path(entry: ResultFile) -> str:
+    return entry.path if entry.rank == 0 else f"learner-{entry.rank}/{entry.path}"
