@@ -11,7 +11,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 
 protocols: dict[str, Any] = {"http": get_asgi_application()}
 if find_spec("portal.live") and find_spec("portal.live.routing"):
-    from portal.live.routing import websocket_application  # type: ignore[import-not-found]
+    from portal.live.routing import websocket_application
 
     protocols["websocket"] = websocket_application
 application = ProtocolTypeRouter(protocols)

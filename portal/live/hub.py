@@ -1,0 +1,335 @@
+"""One hub per web process: reads each watched channel once and gives the same bytes to all its viewers.
+
+Hints make it prompt, a look at the store once a second makes it certain: with Valkey gone nothing is lost and a
+frame is at most a second late. With PostgreSQL gone the sockets stay and the channels say so. The hub sleeps while
+nobody watches. All methods run in the event loop; the store is read in threads of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from django.db import InterfaceError, OperationalError, connections
+
+from jobs import announce
+from jobs.announce import Hint, Kind
+from portal.live.errors import StoreDown
+from portal.live.frames import error_text
+from portal.live.names import Channel, Topic
+from portal.live.reading import SOURCES
+from portal.live.sources import Page, Source, Want
+from portal.live.viewer import Pace, Subscription, Viewer
+
+logger = logging.getLogger(__name__)
+
+SWEEP_S = 1.0  # the store is looked at this often without any hint
+BEAT_S = 2.0  # a frame on every socket at least this often (contracts 9)
+PACE_S = 0.03  # shortest time between two reads of a topic: loud channels get large frames
+STUCK_S = 60.0  # a viewer who takes no byte for this long is cut
+READERS = 3
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Feed:
+    """A watched channel; head is the number up to which its live viewers were served, None before the first read."""
+
+    channel: Channel
+    head: int | None = None
+    stamp: Any = None
+    dirty: bool = False
+    down: bool = False
+    subscriptions: set[Subscription] = field(default_factory=set)
+
+
+class Hub:
+    """Use `hub()` to get the one of the running event loop."""
+
+    def __init__(self) -> None:
+        self.viewers: set[Viewer] = set()
+        self.feeds: dict[str, Feed] = {}
+        self._wakes: dict[Topic, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._readers: _Readers | None = None
+
+    # --- viewers come and go ---
+
+    async def join(self, viewer: Viewer) -> None:
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
+        viewer.drained = self._drained
+        self.viewers.add(viewer)
+        if self._readers is None:
+            self._start()
+
+    async def leave(self, viewer: Viewer) -> None:
+        self.viewers.discard(viewer)
+        for name in list(viewer.subscriptions):
+            self.unsubscribe(viewer, name)
+        if not self.viewers and self._readers is not None:
+            self._closing = asyncio.get_running_loop().create_task(self._stop())
+            await asyncio.wait([self._closing])
+
+    def subscribe(self, viewer: Viewer, channel: Channel, after: int | None) -> None:
+        """Serve the viewer from after + 1 on (None: from now on). A second subscription replaces the first."""
+        self.unsubscribe(viewer, channel.name)
+        feed = self.feeds.setdefault(channel.name, Feed(channel))
+        subscription = Subscription(viewer, channel.name, -1 if after is None else after)
+        viewer.subscriptions[channel.name] = subscription
+        feed.subscriptions.add(subscription)
+        self._spawn(self._catch_up(feed, subscription))
+
+    def unsubscribe(self, viewer: Viewer, name: str) -> None:
+        subscription = viewer.subscriptions.pop(name, None)
+        feed = self.feeds.get(name)
+        if subscription is None or feed is None:
+            return
+        feed.subscriptions.discard(subscription)
+        if not feed.subscriptions:
+            del self.feeds[name]
+
+    async def in_reader(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function that reads the store in one of the hub's threads. Raises StoreDown."""
+        if self._readers is None:
+            raise StoreDown
+        return await self._readers.run(function, *arguments)
+
+    # --- what keeps it going ---
+
+    def _start(self) -> None:
+        self._readers = _Readers()
+        self._wakes = {topic: asyncio.Event() for topic in SOURCES}
+        for topic, source in SOURCES.items():
+            self._spawn(self._pump(topic, source))
+        self._spawn(self._sweep())
+        self._spawn(self._beat())
+        self._spawn(self._listen())
+
+    async def _stop(self) -> None:
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            await readers.close()
+        self._closing = None
+        if self.viewers:  # somebody came meanwhile
+            self._start()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("a task of the hub failed", exc_info=error)
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def heard(hint: Hint) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
+                loop.call_soon_threadsafe(self.heard, hint)
+
+        async with announce.listening(heard):
+            await asyncio.Event().wait()
+
+    def heard(self, hint: Hint) -> None:
+        """Mark what a hint speaks of as worth a look."""
+        match hint.kind:
+            case Kind.LOGS:
+                self._mark(f"job:{hint.job_id}:logs:{hint.attempt}:{hint.rank}")
+            case Kind.METRICS:
+                self._mark(f"job:{hint.job_id}:metrics")
+                self._mark(f"job:{hint.job_id}")
+            case Kind.JOB:
+                self._mark(f"job:{hint.job_id}")
+                self._mark_topics((Topic.JOBS, Topic.QUOTAS))
+            case Kind.QUOTAS:
+                self._mark_topics((Topic.QUOTAS,))
+            case Kind.CLUSTER:
+                self._mark("cluster")
+            case Kind.ACCESS:
+                pass  # the consumers ask again by themselves, every few seconds
+
+    def _mark(self, name: str) -> None:
+        if feed := self.feeds.get(name):
+            feed.dirty = True
+            self._wakes[feed.channel.topic].set()
+
+    def _mark_topics(self, topics: Iterable[Topic]) -> None:
+        for feed in list(self.feeds.values()):
+            if feed.channel.topic in topics:
+                self._mark(feed.channel.name)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._mark_topics(Topic)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = time.monotonic()
+            for viewer in list(self.viewers):
+                viewer.beat(now, BEAT_S)
+                if viewer.sending_since is not None and now - viewer.sending_since > STUCK_S:
+                    viewer.cut()
+
+    # --- reading ---
+
+    async def _pump(self, topic: Topic, source: Source) -> None:
+        wake = self._wakes[topic]
+        while True:
+            await wake.wait()
+            wake.clear()
+            feeds = [feed for feed in self.feeds.values() if feed.dirty and feed.channel.topic is topic]
+            wants = []
+            for feed in feeds:
+                feed.dirty = False
+                if feed.head is not None:
+                    wants.append(Want(feed.channel, feed.head, feed.stamp))
+            if wants:
+                await self._read(source, wants, feeds)
+                await asyncio.sleep(PACE_S)
+
+    async def _read(self, source: Source, wants: list[Want], feeds: list[Feed]) -> None:
+        try:
+            pages = await self.in_reader(source.read, wants)
+        except StoreDown:
+            for feed in feeds:
+                self._say_down(feed)
+            await asyncio.sleep(SWEEP_S)
+            return
+        for want in wants:
+            found, page = self.feeds.get(want.channel.name), pages.get(want.channel.name)
+            if found is not None and page is not None and found.head == want.after:
+                self._deliver(found, page)
+
+    def _deliver(self, feed: Feed, page: Page) -> None:
+        self._say_up(feed)
+        feed.stamp = page.stamp
+        for frame in page.frames:
+            for subscription in feed.subscriptions:
+                subscription.offer(frame)
+        feed.head = page.head
+        if page.more:
+            self._mark(feed.channel.name)
+
+    async def _catch_up(self, feed: Feed, subscription: Subscription) -> None:
+        """Read the store for one subscription until it has reached the others, at the pace of its viewer."""
+        source = SOURCES[feed.channel.topic]
+        subscription.pace = Pace.CATCHING_UP
+        placed = False  # a cursor beyond the store's end is put back to it
+        while subscription in feed.subscriptions:
+            try:
+                if not placed:
+                    newest = await self.in_reader(source.head, feed.channel)
+                    subscription.cursor = (
+                        min(subscription.cursor, newest) if subscription.cursor >= 0 else newest
+                    )
+                    placed = True
+                want = Want(feed.channel, subscription.cursor, upto=feed.head)
+                page = (await self.in_reader(source.read, [want])).get(feed.channel.name)
+            except StoreDown:
+                self._say_down(feed)
+                await asyncio.sleep(SWEEP_S)
+                continue
+            if page is None:
+                return  # gone; the consumer's next look at its permission says so
+            for frame in page.frames:
+                await subscription.viewer.room(frame.size)
+                if subscription not in feed.subscriptions:
+                    return
+                subscription.viewer.put(frame.text, frame.size)
+            subscription.cursor = page.head
+            if page.more:
+                continue
+            if feed.head is None:
+                feed.head, feed.stamp = subscription.cursor, page.stamp
+            if subscription.cursor >= feed.head:
+                subscription.pace = Pace.LIVE
+                self._mark(feed.channel.name)
+                return
+
+    def _drained(self, viewer: Viewer) -> None:
+        """A viewer has room again: tell him what he missed, or how things stand."""
+        for subscription in list(viewer.subscriptions.values()):
+            feed = self.feeds.get(subscription.ch)
+            if subscription.pace is not Pace.LAGGING or feed is None:
+                continue
+            if SOURCES[feed.channel.topic].missed_is_fetched:
+                subscription.rejoin(feed.head or 0)
+            else:
+                self._spawn(self._catch_up(feed, subscription))
+
+    def _say_down(self, feed: Feed) -> None:
+        if not feed.down:
+            feed.down = True
+            text = error_text(
+                feed.channel.name, "unavailable", "The database does not answer; asked again each second."
+            )
+            for subscription in feed.subscriptions:
+                subscription.viewer.put(text, len(text))
+
+    def _say_up(self, feed: Feed) -> None:
+        """After a failure every viewer is told the state again, so that the page stops looking stale."""
+        if feed.down:
+            feed.down = False
+            for subscription in list(feed.subscriptions):
+                if subscription.pace is Pace.LIVE:
+                    self._spawn(self._catch_up(feed, subscription))
+
+
+class _Readers:
+    """A few threads with a database connection each, all closed with `close`."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="live-reader")
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, self._guarded, function, *arguments
+        )
+
+    @staticmethod
+    def _guarded(function: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return function(*arguments)
+        except (OperationalError, InterfaceError) as error:
+            connections.close_all()
+            raise StoreDown(str(error)) from error
+
+    async def close(self) -> None:
+        together = threading.Barrier(READERS)
+
+        def close_mine() -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                together.wait(5)
+            connections.close_all()
+
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(self._pool, close_mine) for _ in range(READERS)))
+        self._pool.shutdown(wait=False)
+
+
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
+
+
+def hub() -> Hub:
+    """The hub of the running event loop."""
+    return _hubs.setdefault(asyncio.get_running_loop(), Hub())

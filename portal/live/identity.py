@@ -1,0 +1,109 @@
+"""Who is at the door of a socket, and whether he still may be there. Runs in the hub's threads.
+
+A browser comes with its session cookie, so its Origin must be ours; a program comes with a bearer token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.http.request import validate_host
+from django.utils.crypto import constant_time_compare
+from knox.auth import TokenAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+
+from jobs.models import Learner
+from jobs.selectors.jobs import jobs_visible_to
+from portal.live.names import Channel, Topic
+from tenants import access
+from tenants.models import User
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What the handshake brought. foreign: a cookie whose Origin is not ours, so it counts for nothing."""
+
+    session_key: str = ""
+    token: str = ""
+    foreign: bool = False
+
+
+def credentials(headers: list[tuple[bytes, bytes]]) -> Credentials:
+    """Read the handshake's headers. A bearer token outranks a cookie."""
+    found = {name.decode("latin1").lower(): value.decode("latin1") for name, value in headers}
+    scheme, _, token = found.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return Credentials(token=token.strip())
+    key = _cookie(found.get("cookie", ""), settings.SESSION_COOKIE_NAME)
+    if key and not _is_ours(found.get("origin", ""), found.get("host", "")):
+        return Credentials(foreign=True)
+    return Credentials(session_key=key)
+
+
+def who(known: Credentials) -> User | None:
+    """The person behind the credentials now; None once the session ended, the token died or he was locked out."""
+    if known.token:
+        return _by_token(known.token)
+    if known.session_key:
+        return _by_session(known.session_key)
+    return None
+
+
+def may_watch(user: User, channel: Channel) -> bool:
+    """Say whether there is such a channel for this person: the same answer for a foreign one as for a missing one."""
+    match channel.topic:
+        case Topic.CLUSTER:
+            return True
+        case Topic.JOBS | Topic.QUOTAS:
+            return access.tenant_for(user, channel.tenant) is not None
+        case Topic.LOGS:
+            place = {"job": channel.job_id, "attempt": channel.attempt, "rank": channel.rank}
+            return _may_see(user, channel.job_id) and Learner.objects.filter(**place).exists()
+        case _:
+            return _may_see(user, channel.job_id)
+
+
+def _may_see(user: User, job_id: str) -> bool:
+    return jobs_visible_to(user).filter(pk=job_id).exists()
+
+
+def _by_token(secret: str) -> User | None:
+    try:
+        user, token = TokenAuthentication().authenticate_credentials(secret.encode())
+    except AuthenticationFailed:
+        return None
+    user.token = token
+    return user
+
+
+def _by_session(key: str) -> User | None:
+    session: Any = import_module(settings.SESSION_ENGINE).SessionStore(key)
+    if session.get(BACKEND_SESSION_KEY) not in settings.AUTHENTICATION_BACKENDS:
+        return None
+    user = User.objects.filter(pk=session.get(SESSION_KEY), is_active=True).first()
+    if user is None:
+        return None
+    expected = [user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()]
+    given = session.get(HASH_SESSION_KEY) or ""
+    return user if any(constant_time_compare(given, one) for one in expected) else None
+
+
+def _cookie(header: str, name: str) -> str:
+    try:
+        morsel = SimpleCookie(header).get(name)
+    except CookieError:
+        return ""
+    return morsel.value if morsel else ""
+
+
+def _is_ours(origin: str, host: str) -> bool:
+    if origin in settings.CSRF_TRUSTED_ORIGINS:
+        return True
+    netloc = urlsplit(origin).netloc if origin else ""
+    return bool(netloc) and netloc == host and validate_host(netloc.rsplit(":", 1)[0], settings.ALLOWED_HOSTS)

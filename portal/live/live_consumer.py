@@ -1,0 +1,204 @@
+"""`/ws/v1/live`: one socket per tab, channels by subscription (contracts 4). What it carries comes from the hub.
+
+Close codes: 4400 a frame that cannot be read, 4401 no or no longer a valid session or token, 4403 a cookie from a
+foreign page, 4404 no such socket, 4408 a reader that took nothing for a minute, 1013 too much at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from typing import Any
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from portal.live.errors import StoreDown
+from portal.live.frames import PONG, error_text
+from portal.live.hub import Hub, hub
+from portal.live.identity import Credentials, credentials, may_watch, who
+from portal.live.names import BadFrame, Request, parse_channel, parse_request
+from portal.live.viewer import Viewer
+from tenants.models import User
+
+logger = logging.getLogger(__name__)
+
+CHANNELS_MAX = 64  # per socket
+SOCKETS_MAX = 100  # per person and web process
+FRAMES_PER_S, FRAMES_BURST = 20.0, 200.0
+LOOK_S = 5.0  # permission is asked again this often
+NOT_FOUND = "There is no such channel, or it is none of yours."
+
+_sockets: Counter[int] = Counter()
+
+
+class LiveConsumer(AsyncWebsocketConsumer):
+    """A viewer's socket. It holds no state besides its cursors."""
+
+    channel_layer_alias = None  # type: ignore[assignment]  # hints come to the hub, once per process
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.viewer: Viewer | None = None
+        self.user: User | None = None
+        self.counted_for: int | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._end()  # also when the server cancels us without a word
+
+    async def connect(self) -> None:
+        self.allowance, self.counted_at = FRAMES_BURST, time.monotonic()
+        self.hub: Hub = hub()
+        self.loop = asyncio.get_running_loop()
+        await self.accept()
+        self.known: Credentials = credentials(list(self.scope["headers"]))
+        if self.known.foreign:
+            await self.close(4403, "This page may not use your session.")
+            return
+        viewer = Viewer(self._send)
+        await self.hub.join(viewer)
+        self.viewer = viewer
+        viewer.cut = self._cut
+        try:
+            self.user = await self.hub.in_reader(who, self.known)
+        except StoreDown:
+            await self.close(1013, "The database does not answer; try again.")
+            return
+        if self.user is None:
+            await self.close(4401, "Log in, or send a valid token.")
+            return
+        self.counted_for = self.user.pk
+        _sockets[self.user.pk] += 1
+        if _sockets[self.user.pk] > SOCKETS_MAX:
+            await self.close(1013, f"You have {SOCKETS_MAX} sockets open already.")
+            return
+        self.tasks = [
+            asyncio.create_task(self._empty(viewer)),
+            asyncio.create_task(self._look_again(viewer)),
+        ]
+
+    async def _end(self) -> None:
+        tasks, self.tasks = self.tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.counted_for is not None:
+            _sockets[self.counted_for] -= 1
+            if not _sockets[self.counted_for]:
+                del _sockets[self.counted_for]
+        if self.viewer is not None:
+            await self.hub.leave(self.viewer)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        viewer = self.viewer
+        if viewer is None or self.user is None or not self.tasks:
+            return
+        if not self._may_speak():
+            await self.close(1013, f"At most {FRAMES_PER_S:g} frames a second.")
+            return
+        try:
+            if text_data is None:
+                raise BadFrame("Frames are text.")
+            request = parse_request(text_data)
+        except BadFrame as error:
+            await self.close(4400, str(error))
+            return
+        if request.op == "ping":
+            if viewer.has_room(len(PONG)):
+                viewer.put(PONG, len(PONG))
+        elif request.op == "unsub":
+            self.hub.unsubscribe(viewer, request.name)
+        else:
+            await self._subscribe(viewer, self.user, request)
+
+    async def _subscribe(self, viewer: Viewer, user: User, request: Request) -> None:
+        if len(viewer.subscriptions) >= CHANNELS_MAX and request.name not in viewer.subscriptions:
+            self._refuse(
+                viewer, request.name, "too_many_channels", f"A socket carries {CHANNELS_MAX} channels."
+            )
+            return
+        channel = parse_channel(request.name)
+        try:
+            found = channel is not None and await self.hub.in_reader(may_watch, user, channel)
+        except StoreDown:
+            self._refuse(
+                viewer, request.name, "unavailable", "The database does not answer; subscribe again."
+            )
+            return
+        if channel is None or not found:
+            self.hub.unsubscribe(viewer, request.name)
+            self._refuse(viewer, request.name, "not_found", NOT_FOUND)
+            return
+        self.hub.subscribe(viewer, channel, request.after)
+
+    def _refuse(self, viewer: Viewer, ch: str, code: str, message: str) -> None:
+        text = error_text(ch, code, message)
+        viewer.put(text, len(text))
+
+    def _may_speak(self) -> bool:
+        now = time.monotonic()
+        self.allowance = min(FRAMES_BURST, self.allowance + (now - self.counted_at) * FRAMES_PER_S)
+        self.counted_at = now
+        self.allowance -= 1
+        return self.allowance >= 0
+
+    async def _send(self, text: str) -> None:
+        await self.send(text_data=text)
+
+    async def _empty(self, viewer: Viewer) -> None:
+        """Send until the socket is gone; its end comes to `disconnect` by itself."""
+        with contextlib.suppress(Exception):
+            await viewer.empty_forever()
+
+    def _cut(self) -> None:
+        """End a socket whose reader takes nothing: the close frame may never get out either."""
+        if self.tasks:
+            self.tasks[0].cancel()
+            self.tasks.append(asyncio.create_task(self._close_quietly(4408, "You read too slowly.")))
+
+    async def _close_quietly(self, code: int, reason: str) -> None:
+        with contextlib.suppress(Exception):
+            await self.close(code, reason)
+
+    async def _look_again(self, viewer: Viewer) -> None:
+        """Ask from time to time who this still is and what he still may watch."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self.user = await self.hub.in_reader(self._still, viewer)
+            except StoreDown:
+                continue  # nobody new comes in meanwhile, and nothing is read
+            if self.user is None:
+                await self._close_quietly(4401, "Your session has ended, or your token is no longer valid.")
+                return
+
+    def _still(self, viewer: Viewer) -> User | None:
+        """In a thread: drop what may no longer be watched."""
+        user = who(self.known)
+        lost = []
+        if user is not None:
+            for name in list(viewer.subscriptions):
+                channel = parse_channel(name)
+                if channel is None or not may_watch(user, channel):
+                    lost.append(name)
+        if lost:
+            self.loop.call_soon_threadsafe(self._drop, viewer, lost)
+        return user
+
+    def _drop(self, viewer: Viewer, names: list[str]) -> None:
+        for name in names:
+            self.hub.unsubscribe(viewer, name)
+            self._refuse(viewer, name, "not_found", NOT_FOUND)
+
+
+class NoSuchSocket(AsyncWebsocketConsumer):
+    """Every other address: said with a code that a browser can read."""
+
+    channel_layer_alias = None  # type: ignore[assignment]
+
+    async def connect(self) -> None:
+        await self.accept()
+        await self.close(4404, "There is no such socket.")

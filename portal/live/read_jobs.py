@@ -1,0 +1,159 @@
+"""`job:{id}`: a job's events with the job as it stands; `tenant:{t}:jobs`: the rows that changed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db.models import Max, Q
+
+from jobs.models import Job, JobEvent
+from jobs.selectors.jobs import with_details
+from jobs.selectors.views import job_view, moment, progress_view
+from jobs.states import FINAL, Intent, State, display_phase
+from portal.live.frames import cut_items, items_frame
+from portal.live.names import Channel
+from portal.live.sources import Page, Want
+
+PAGE_EVENTS = 1_000
+LIST_ROWS = 500
+OVERLAP = (
+    50  # ids: an event may be committed after one with a higher id; rows are states, so twice is harmless
+)
+
+
+class JobSource:
+    """Cursor: event number. Every frame has the job beside the items, for whom numbers alone changed too."""
+
+    missed_is_fetched = False
+
+    def head(self, channel: Channel) -> int:
+        return Job.objects.filter(pk=channel.job_id).values_list("event_seq", flat=True).first() or 0
+
+    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
+        jobs = with_details(Job.objects.filter(deleted_at=None)).in_bulk([w.channel.job_id for w in wants])
+        present = [want for want in wants if want.channel.job_id in jobs]
+        events = _events([w for w in present if jobs[w.channel.job_id].event_seq > w.after])
+        return {
+            want.channel.name: _job_page(want, jobs[want.channel.job_id], events[want.channel.job_id])
+            for want in present
+        }
+
+
+class TenantJobsSource:
+    """Cursor: id of the tenant's newest event. Items are jobs; a deleted one says so."""
+
+    missed_is_fetched = False
+
+    def head(self, channel: Channel) -> int:
+        newest = JobEvent.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
+        return newest["newest"] or 0
+
+    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
+        return {want.channel.name: self._one(want) for want in wants}
+
+    def _one(self, want: Want) -> Page:
+        head = max(want.after, self.head(want.channel))
+        of_tenant = Job.objects.filter(tenant__slug=want.channel.tenant)
+        changed = set(
+            JobEvent.objects.filter(
+                tenant__slug=want.channel.tenant, id__gt=max(0, want.after - OVERLAP)
+            ).values_list("job_id", flat=True)[:LIST_ROWS]
+        )
+        live = ~Q(state__in=[state.value for state in FINAL])
+        rows = with_details(of_tenant.filter(deleted_at=None).filter(live | Q(pk__in=changed)))
+        stamp: dict[str, Any] = {}
+        items = []
+        for row in rows.order_by("-id")[:LIST_ROWS]:
+            stamp[row.pk] = _fingerprint(row)
+            known = row.pk not in changed if want.stamp is None else want.stamp.get(row.pk) == stamp[row.pk]
+            if not known:
+                items.append(job_state(row))
+        gone = of_tenant.filter(pk__in=changed - stamp.keys()).exclude(deleted_at=None)
+        before = want.stamp or {}
+        for pk in gone.values_list("pk", flat=True):
+            stamp[pk] = "deleted"
+            if before.get(pk) != "deleted":
+                items.append({"id": pk, "deleted": True})
+        frames = []
+        if items or want.stamp is None:
+            frames = [items_frame(want.channel.name, want.after + 1, head, items)]
+        return Page(frames, head, stamp)
+
+
+def job_state(job: Job) -> dict[str, Any]:
+    """The job as all its viewers may see it: without the spec, and without what depends on who looks."""
+    view = job_view(job)
+    for key in ("spec", "allowed_actions"):
+        view.pop(key, None)
+    return view
+
+
+def _events(wants: Iterable[Want]) -> dict[str, list[JobEvent]]:
+    found: dict[str, list[JobEvent]] = defaultdict(list)
+    asked = Q()
+    for want in wants:
+        one = Q(job_id=want.channel.job_id, n__gt=want.after)
+        asked |= one & Q(n__lte=want.upto) if want.upto is not None else one
+    if asked:
+        for event in JobEvent.objects.filter(asked).select_related("actor").order_by("job_id", "n"):
+            found[event.job_id].append(event)
+    return found
+
+
+def _job_page(want: Want, job: Job, events: list[JobEvent]) -> Page:
+    ch, events = want.channel.name, events[:PAGE_EVENTS]
+    stamp = _fingerprint(job)
+    items = _items(job, events)
+    runs = cut_items(want.after + 1, [(item, 400 + len(item["message"])) for item in items])
+    frames = [items_frame(ch, first, last, run) for first, last, run in runs[:-1]]
+    frames += [items_frame(ch, first, last, run, job=job_state(job)) for first, last, run in runs[-1:]]
+    if not frames and want.stamp != stamp:
+        frames = [items_frame(ch, want.after + 1, want.after, [], job=job_state(job))]
+    return Page(frames, want.after + len(items), stamp, len(events) == PAGE_EVENTS)
+
+
+def _items(job: Job, events: list[JobEvent]) -> list[dict[str, Any]]:
+    """Each event with the state in which it left the job; read backwards from where the job stands now."""
+    state = State(job.state)
+    items = []
+    for event in reversed(events):
+        state = State(event.to_state) if event.to_state else state
+        items.append(_item(job, event, state, is_newest=event.n == job.event_seq))
+        state = State(event.from_state) if event.from_state else state
+    return items[::-1]
+
+
+def _item(job: Job, event: JobEvent, state: State, *, is_newest: bool) -> dict[str, Any]:
+    intent = Intent(job.intent) if is_newest else Intent.RUN
+    stop_reason = job.stop_reason if is_newest else event.reason
+    return {
+        "n": event.n,
+        "at": moment(event.at),
+        "code": event.code,
+        "from_state": event.from_state or None,
+        "to_state": event.to_state or None,
+        "attempt": event.attempt,
+        "message": event.message,
+        "numbers": event.numbers,
+        "actor": event.actor.get_username() if event.actor else None,
+        "source": event.source,
+        "state": state.value,
+        "phase": display_phase(state, intent, stop_reason, event.attempt),
+        "progress": progress_view(job),
+        "reason": {"code": event.reason, "message": event.message, "numbers": event.numbers},
+    }
+
+
+def _fingerprint(job: Job) -> tuple[Any, ...]:
+    """What a viewer would see change."""
+    progress = job.progress
+    return (
+        job.event_seq,
+        job.reason_message,
+        job.reason_numbers,
+        progress.step,
+        progress.total,
+        progress.metrics,
+    )

@@ -1,0 +1,79 @@
+"""`job:{id}:logs:{attempt}:{rank}`: complete lines, numbered without a hole; the unfinished one as a state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from jobs.selectors import logs
+from jobs.selectors.lines import Hole, Line
+from portal.live.frames import Frame, cut_items, gap_frame, items_frame
+from portal.live.names import Channel
+from portal.live.sources import Page, Want
+
+PAGE_LINES = 5_000
+TAIL_EVERY_S = 0.25  # a progress bar is shown this often
+
+
+class LogSource:
+    missed_is_fetched = True
+
+    def head(self, channel: Channel) -> int:
+        page = logs.read_lines(_stream(channel), tail=1)
+        if page.head is None:
+            return 0
+        return max(page.head.lines, page.lines[-1].n if page.lines else 0)
+
+    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
+        asked = {_stream(want.channel): want for want in wants}
+        pages = logs.read_many(
+            [logs.Want(stream, want.after) for stream, want in asked.items()], limit=PAGE_LINES
+        )
+        return {asked[stream].channel.name: _page(asked[stream], page) for stream, page in pages.items()}
+
+
+def _stream(channel: Channel) -> logs.Stream:
+    return (channel.job_id, channel.attempt, channel.rank)
+
+
+def _page(want: Want, found: logs.Page) -> Page:
+    upto = found.next if want.upto is None else min(found.next, want.upto)
+    lines = [line for line in found.lines if line.n <= upto]
+    holes = [hole for hole in found.holes if hole.first <= upto]
+    more = found.more or upto < found.next
+    sealed = bool(found.head and found.head.sealed and not more)
+    tail = None if more else found.tail
+    state = {"sealed": sealed, "tail": tail and _item(tail)}
+    frames = _frames(want.channel.name, want.after, lines, holes, state)
+    stamp = (tail, sealed, time.monotonic())
+    if not frames:
+        if want.stamp is not None and not _is_news(want.stamp, stamp):
+            return Page([], max(want.after, upto), want.stamp, more)
+        frames = [items_frame(want.channel.name, want.after + 1, want.after, [], **state)]
+    return Page(frames, max(want.after, upto), stamp, more)
+
+
+def _is_news(before: tuple[Any, bool, float], now: tuple[Any, bool, float]) -> bool:
+    if before[1] != now[1]:
+        return True
+    return before[0] != now[0] and now[2] - before[2] >= TAIL_EVERY_S
+
+
+def _frames(ch: str, after: int, lines: list[Line], holes: list[Hole], state: dict[str, Any]) -> list[Frame]:
+    """Runs of lines and the gaps between them, in order; the last run carries the state."""
+    runs: list[tuple[int, int, list[Any]]] = []
+    start = 0
+    for end in range(1, len(lines) + 1):
+        if end == len(lines) or lines[end].n != lines[end - 1].n + 1:
+            run = lines[start:end]
+            runs += cut_items(run[0].n, [(_item(line), line.size) for line in run])
+            start = end
+    frames = [items_frame(ch, *run, **(state if run is runs[-1] else {})) for run in runs]
+    frames += [gap_frame(ch, max(hole.first, after + 1), hole.last, lost=True) for hole in holes]
+    return sorted(frames, key=lambda frame: frame.first)
+
+
+def _item(line: Line) -> dict[str, Any]:
+    item: dict[str, Any] = {"n": line.n, "t": line.t, "text": line.text}
+    return item | {"cut": line.cut} if line.cut else item

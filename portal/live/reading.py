@@ -1,0 +1,19 @@
+"""All sources, by topic."""
+
+from __future__ import annotations
+
+from portal.live.names import Topic
+from portal.live.read_jobs import JobSource, TenantJobsSource
+from portal.live.read_logs import LogSource
+from portal.live.read_metrics import MetricSource
+from portal.live.read_shares import ClusterSource, QuotaSource
+from portal.live.sources import Source
+
+SOURCES: dict[Topic, Source] = {
+    Topic.JOB: JobSource(),
+    Topic.LOGS: LogSource(),
+    Topic.METRICS: MetricSource(),
+    Topic.JOBS: TenantJobsSource(),
+    Topic.QUOTAS: QuotaSource(),
+    Topic.CLUSTER: ClusterSource(),
+}

@@ -1,0 +1,57 @@
+"""Where a channel's items come from: the store, read once for all viewers of it.
+
+A source answers `read` for many channels at once, in a thread of the hub. It keeps nothing: what it wants to remember
+of a channel between two reads it hands back as the page's stamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from portal.live.frames import Frame
+from portal.live.names import Channel
+
+
+@dataclass(frozen=True)
+class Want:
+    """Items of a channel above `after`, and none above `upto` if that is given.
+
+    stamp: what the last page said; None asks for the whole state too.
+    """
+
+    channel: Channel
+    after: int
+    stamp: Any = None
+    upto: int | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Frames that follow the cursor without a hole, the cursor after them, and whether there is more now.
+
+    A want with stamp None gets at least one frame, so that a new viewer knows where he stands.
+    """
+
+    frames: list[Frame]
+    head: int
+    stamp: Any = None
+    more: bool = False
+
+
+class Source(Protocol):
+    """One topic of the store.
+
+    missed_is_fetched: True: a slow viewer is told the gap and fetches it by REST; False: he gets the newest state.
+    """
+
+    missed_is_fetched: bool
+
+    def head(self, channel: Channel) -> int:
+        """The number of the newest item now; 0 for none."""
+        ...
+
+    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
+        """A page by channel name; a channel whose things are gone is left out."""
+        ...

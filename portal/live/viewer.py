@@ -1,0 +1,115 @@
+"""One socket's way out: a bounded outbox, a task that empties it, and a cursor per channel.
+
+Everything here runs in the event loop. Memory: at most OUTBOX_BYTES wait per viewer; the texts themselves are shared
+by all viewers of a channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from portal.live.frames import PONG, Frame, gap_frame
+
+OUTBOX_BYTES = 256 * 1024
+_ids = itertools.count(1)
+
+
+class Pace(Enum):
+    """How a subscription is served."""
+
+    CATCHING_UP = auto()  # reads the store by itself until it has reached the others
+    LIVE = auto()  # gets what all get
+    LAGGING = auto()  # its outbox was full: gets a gap frame as soon as there is room
+
+
+@dataclass(eq=False)
+class Subscription:
+    """A viewer on a channel; cursor is the number of the last item put into his outbox."""
+
+    viewer: Viewer
+    ch: str
+    cursor: int
+    pace: Pace = Pace.CATCHING_UP
+
+    def offer(self, frame: Frame) -> None:
+        """Take a frame that follows the cursor, or fall behind."""
+        if self.pace is not Pace.LIVE or frame.last < self.cursor:
+            return
+        if frame.first <= self.cursor + 1 and self.viewer.has_room(frame.size):
+            self.viewer.put(frame.text, frame.size)
+            self.cursor = frame.last
+        else:
+            self.pace = Pace.LAGGING
+            self.viewer.lagging = True
+
+    def rejoin(self, head: int) -> None:
+        """Tell what was left out, once there is room again."""
+        if head > self.cursor:
+            gap = gap_frame(self.ch, self.cursor + 1, head)
+            self.viewer.put(gap.text, gap.size)
+            self.cursor = head
+        self.pace = Pace.LIVE
+
+
+@dataclass(eq=False)
+class Viewer:
+    """One open socket."""
+
+    send: Callable[[str], Awaitable[None]]
+    id: int = field(default_factory=lambda: next(_ids))
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    drained: Callable[[Viewer], None] = lambda viewer: None  # set by the hub
+    cut: Callable[[], None] = lambda: None  # set by the consumer: end this socket
+    lagging: bool = False  # a subscription of his fell behind
+    sent_at: float = field(default_factory=time.monotonic)
+    sending_since: float | None = None
+    _outbox: deque[tuple[str, int]] = field(default_factory=deque)
+    _bytes: int = 0
+    _filled: asyncio.Event = field(default_factory=asyncio.Event)
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def has_room(self, size: int) -> bool:
+        """Whether another frame may wait; an empty outbox takes one of any size."""
+        return not self._outbox or self._bytes + size <= OUTBOX_BYTES
+
+    def put(self, text: str, size: int) -> None:
+        """Queue a frame. Small answers (pong, errors, gaps) are queued even where a full outbox refuses items."""
+        self._outbox.append((text, size))
+        self._bytes += size
+        self._filled.set()
+
+    def beat(self, now: float, every_s: float) -> None:
+        """Queue a sign of life unless something else was sent lately or still waits."""
+        if not self._outbox and now - self.sent_at >= every_s * 0.75:
+            self.put(PONG, len(PONG))
+
+    async def room(self, size: int) -> None:
+        """Wait until a frame of this size may be put."""
+        while not self.has_room(size):
+            self._room.clear()
+            await self._room.wait()
+
+    async def empty_forever(self) -> None:
+        """Send what is put, in order, until cancelled or the socket is gone."""
+        while True:
+            while not self._outbox:
+                self._filled.clear()
+                await self._filled.wait()
+            text, size = self._outbox[0]
+            self.sending_since = time.monotonic()
+            await self.send(text)
+            self.sending_since = None
+            self.sent_at = time.monotonic()
+            self._outbox.popleft()
+            self._bytes -= size
+            if self._bytes <= OUTBOX_BYTES // 2:
+                self._room.set()
+                if self.lagging:
+                    self.lagging = False
+                    self.drained(self)

@@ -1,0 +1,363 @@
+"""`/ws/v1/live`: what a viewer gets, and what nobody gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+
+from jobs import announce, events
+from jobs.models import Job, MetricPoint, Progress
+from jobs.states import EventCode
+from portal.live import hub as hubs
+from portal.live import viewer as viewers
+from portal.live.hub import hub
+from tenants.models import Membership, Token, User
+from tests import factories
+from tests.jobs.test_log_lines import store
+
+Open = Callable[..., Any]
+store_async = sync_to_async(store)
+
+
+async def print_lines(job: Job, first: int, last: int, *, ring: bool = True) -> None:
+    await store_async(job, [b"".join(b"line %d\n" % n for n in range(first, last + 1))])
+    if ring:
+        announce.logs_grew(job.pk, attempt=1, rank=0, upto=last)
+
+
+def logs_of(job: Job) -> str:
+    return f"job:{job.pk}:logs:1:0"
+
+
+async def test_lines_come_each_once_from_the_cursor_on_and_as_they_are_printed(
+    job: Job, alice: User, socket_of: Open
+) -> None:
+    await print_lines(job, 1, 10)
+    socket = await socket_of(alice)
+    await socket.sub(logs_of(job), after=3)
+    assert [item["n"] for item in await socket.items(logs_of(job), 10)] == list(range(4, 11))
+    for first in range(11, 200, 20):
+        await print_lines(job, first, first + 19)
+    assert [item["text"] for item in await socket.items(logs_of(job), 210)] == [
+        f"line {n}" for n in range(11, 211)
+    ]
+
+
+async def test_a_reader_who_names_no_cursor_gets_what_comes(job: Job, alice: User, socket_of: Open) -> None:
+    await print_lines(job, 1, 10)
+    socket = await socket_of(alice)
+    await socket.sub(logs_of(job))
+    hello = await socket.next(ch=logs_of(job))
+    assert (hello["from"], hello["to"], hello["items"]) == (11, 10, [])
+    await print_lines(job, 11, 11)
+    assert [item["n"] for item in await socket.items(logs_of(job), 11)] == [11]
+
+
+async def test_a_cursor_beyond_the_end_is_put_back_to_it(job: Job, alice: User, socket_of: Open) -> None:
+    await print_lines(job, 1, 2)
+    socket = await socket_of(alice)
+    await socket.sub(logs_of(job), after=1_000_000)
+    assert (await socket.next(ch=logs_of(job)))["to"] == 2
+    await print_lines(job, 3, 3)
+    assert [item["n"] for item in await socket.items(logs_of(job), 3)] == [3]
+
+
+async def test_a_lost_hint_costs_a_second_and_no_line(job: Job, alice: User, socket_of: Open) -> None:
+    socket = await socket_of(alice)
+    await socket.sub(logs_of(job), after=0)
+    await socket.next(ch=logs_of(job))
+    await print_lines(job, 1, 5, ring=False)
+    assert len(await socket.items(logs_of(job), 5, within_s=3)) == 5
+
+
+async def test_a_large_log_comes_in_frames_of_bounded_size(job: Job, alice: User, socket_of: Open) -> None:
+    await store_async(job, [b"".join(b"%d %s\n" % (n, b"x" * 500) for n in range(1, 1_001))])
+    socket = await socket_of(alice)
+    await socket.sub(logs_of(job), after=0)
+    sizes = []
+    last = 0
+    while last < 1_000:
+        frame = await socket.next(ch=logs_of(job), items=...)
+        sizes.append((len(json.dumps(frame)), len(frame["items"])))
+        last = frame["to"]
+    assert max(size for size, _ in sizes) <= 64 * 1024 + 1_000
+    assert max(count for _, count in sizes) <= 500
+
+
+async def test_an_unfinished_line_and_the_end_of_the_log_are_told(
+    job: Job, alice: User, socket_of: Open
+) -> None:
+    socket = await socket_of(alice)
+    await socket.sub(logs_of(job), after=0)
+    await socket.next(ch=logs_of(job))
+    await store_async(job, [b"10 %\r20 %"])
+    announce.logs_grew(job.pk, attempt=1, rank=0)
+    frame = await socket.next(ch=logs_of(job), items=[])
+    assert frame["tail"]["text"] == "20 %"
+    assert frame["sealed"] is False
+    await store_async(job, [], sealed=True)
+    frame = await socket.next(ch=logs_of(job), sealed=True)
+    assert [item["text"] for item in frame["items"]] == ["20 %"]
+
+
+async def test_a_job_s_events_come_with_the_job_as_it_stands(job: Job, alice: User, socket_of: Open) -> None:
+    ch = f"job:{job.pk}"
+    socket = await socket_of(alice)
+    await socket.sub(ch, after=0)
+    frame = await socket.next(ch=ch)
+    assert [(item["n"], item["code"]) for item in frame["items"]] == [(1, "SUBMITTED")]
+    assert (frame["job"]["state"], frame["job"]["phase"]) == ("PROCESSING", "Processing")
+    await sync_to_async(events.append)(
+        job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.CHECKPOINT_STORED, message="step 10", attempt=1
+    )
+    frame = await socket.next(ch=ch, items=...)
+    assert [(item["n"], item["message"], item["state"]) for item in frame["items"]] == [
+        (2, "step 10", "PROCESSING")
+    ]
+    await Progress.objects.filter(job=job).aupdate(step=50, total=200)
+    frame = await socket.next(ch=ch, items=[])
+    assert (frame["from"], frame["to"]) == (3, 2)
+    assert frame["job"]["progress"] == {"step": 50, "total": 200, "percent": 25.0}
+    assert "spec" not in frame["job"]
+
+
+async def test_metric_points_come_in_order_and_not_a_number_is_a_word(
+    job: Job, alice: User, socket_of: Open
+) -> None:
+    values = [1.5, float("nan"), float("-inf")]
+    for seq, value in enumerate(values, 1):
+        await MetricPoint.objects.acreate(
+            job=job, tenant_id=job.tenant_id, attempt=1, rank=0, name="loss", step=seq, value=value,
+            at=timezone.now(), seq=seq,
+        )  # fmt: skip
+    await Progress.objects.filter(job=job).aupdate(metric_seq=3)
+    socket = await socket_of(alice)
+    await socket.sub(f"job:{job.pk}:metrics", after=0)
+    assert [item["value"] for item in await socket.items(f"job:{job.pk}:metrics", 3)] == [
+        1.5,
+        "NaN",
+        "-Infinity",
+    ]
+
+
+async def test_a_tenant_s_rows_and_quotas_come_when_they_change(
+    job: Job, alice: User, socket_of: Open
+) -> None:
+    socket = await socket_of(alice)
+    await socket.sub("tenant:vision-lab:jobs", after=0)
+    assert [item["id"] for item in (await socket.next(ch="tenant:vision-lab:jobs"))["items"]] == [job.pk]
+    await socket.sub("tenant:vision-lab:quotas")
+    quota = (await socket.next(ch="tenant:vision-lab:quotas"))["items"][0]
+    assert quota == {"gpu_type": "cpu", "limit": 8, "used": 1, "waiting": 0}
+    other = await sync_to_async(factories.job)(owner=alice)
+    announce.job_changed(other.pk, other.tenant_id, 1)
+    assert [item["id"] for item in (await socket.next(ch="tenant:vision-lab:jobs"))["items"]] == [other.pk]
+    quota = (await socket.next(ch="tenant:vision-lab:quotas"))["items"][0]
+    assert quota["waiting"] == 1
+
+
+async def test_a_stranger_gets_for_a_foreign_channel_what_he_gets_for_a_missing_one(
+    job: Job, bob: User, socket_of: Open
+) -> None:
+    await print_lines(job, 1, 3)
+    socket = await socket_of(bob)
+    pairs = [
+        (f"job:{job.pk}", "job:3f9k2m7qx4ta"),
+        (logs_of(job), "job:3f9k2m7qx4ta:logs:1:0"),
+        (f"job:{job.pk}:metrics", "job:3f9k2m7qx4ta:metrics"),
+        ("tenant:vision-lab:jobs", "tenant:no-such:jobs"),
+        ("tenant:vision-lab:quotas", "tenant:no-such:quotas"),
+        ("nonsense", "more:nonsense"),
+    ]
+    for pair in pairs:
+        answers = []
+        for ch in pair:
+            await socket.sub(ch, after=0)
+            answers.append((await socket.next(ch=ch))["error"])
+        assert answers[0] == answers[1]
+        assert answers[0]["code"] == "not_found"
+
+
+async def test_who_loses_his_membership_stops_hearing_at_once(job: Job, alice: User, socket_of: Open) -> None:
+    socket = await socket_of(alice)
+    await socket.sub(logs_of(job), after=0)
+    await socket.next(ch=logs_of(job))
+    await Membership.objects.filter(user=alice).adelete()
+    assert (await socket.next(ch=logs_of(job), error=...))["error"]["code"] == "not_found"
+    await print_lines(job, 1, 3)
+    with pytest.raises(asyncio.TimeoutError):
+        await socket.next(1.5, ch=logs_of(job))
+
+
+async def test_the_end_of_a_session_closes_its_socket(alice: User, socket_of: Open) -> None:
+    socket = await socket_of(alice)
+    await Session.objects.all().adelete()
+    assert await socket.closed() == 4401
+
+
+async def test_who_is_nobody_is_told_to_log_in(alice: User, socket_of: Open) -> None:
+    assert await (await socket_of()).closed() == 4401
+    assert await (await socket_of(token="lut_nonsense")).closed() == 4401
+
+
+async def test_a_cookie_from_a_foreign_page_opens_nothing(alice: User, socket_of: Open) -> None:
+    for origin in ("http://evil.example", "null", "", "http://testserver.evil.example"):
+        assert await (await socket_of(alice, origin=origin)).closed() == 4403
+
+
+async def test_a_program_comes_with_a_token_and_hears_no_more_than_the_token_may(
+    job: Job, alice: User, socket_of: Open
+) -> None:
+    other = await sync_to_async(factories.tenant)("elsewhere")
+    await Membership.objects.acreate(user=alice, tenant=other, role="researcher")
+
+    def make(**fields: Any) -> str:
+        return str(Token.objects.create(user=alice, name="t", expiry=timedelta(hours=1), **fields)[1])
+
+    free = await socket_of(token=await sync_to_async(make)())
+    await free.sub(f"job:{job.pk}", after=0)
+    assert (await free.next(ch=f"job:{job.pk}"))["items"]
+    bound = await socket_of(token=await sync_to_async(make)(tenant=other))
+    await bound.sub(f"job:{job.pk}", after=0)
+    assert (await bound.next(ch=f"job:{job.pk}"))["error"]["code"] == "not_found"
+    await Token.objects.all().adelete()
+    assert await free.closed() == 4401
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "null", "1", '"ping"', "{", '{"op":"shout"}', '{"op":"sub"}', '{"op":"sub","ch":7}',
+     '{"op":"sub","ch":"job:x","after":-1}', '{"op":"sub","ch":"job:x","after":"1"}',
+     '{"op":"sub","ch":"job:x","after":true}', '{"op":"sub","ch":"job:x","after":1e400}',
+     '{"op":"sub","ch":"' + "x" * 9_000 + '"}', "[" * 5_000, '{"op":"sub","ch":"a\\u0000b"}'],
+)  # fmt: skip
+async def test_a_frame_that_cannot_be_read_ends_the_socket_with_the_reason(
+    alice: User, socket_of: Open, text: str
+) -> None:
+    socket = await socket_of(alice)
+    await socket.say(text)
+    assert await socket.closed() == 4400
+
+
+async def test_binary_frames_end_the_socket(alice: User, socket_of: Open) -> None:
+    socket = await socket_of(alice)
+    await socket.wire.send_input({"type": "websocket.receive", "bytes": b"\x00\x01"})
+    assert await socket.closed() == 4400
+
+
+async def test_a_flood_of_frames_ends_the_socket(alice: User, socket_of: Open) -> None:
+    socket = await socket_of(alice)
+    for _ in range(400):
+        await socket.say({"op": "ping"})
+    assert await socket.closed() == 1013
+
+
+async def test_a_socket_carries_a_bounded_number_of_channels(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portal.live.live_consumer.CHANNELS_MAX", 2)
+    socket = await socket_of(alice)
+    for ch in (f"job:{job.pk}", logs_of(job), "cluster"):
+        await socket.sub(ch, after=0)
+    assert (await socket.next(ch="cluster"))["error"]["code"] == "too_many_channels"
+    await socket.say({"op": "unsub", "ch": logs_of(job)})
+    await socket.sub("cluster")
+    assert "items" in await socket.next(ch="cluster")
+
+
+async def test_every_ping_is_answered_and_a_quiet_socket_hears_a_sign_of_life(
+    alice: User, socket_of: Open
+) -> None:
+    socket = await socket_of(alice)
+    await socket.say({"op": "ping"})
+    assert await socket.next() == {"op": "pong"}
+    assert await socket.next(2.5) == {"op": "pong"}
+    assert await socket.next(2.5) == {"op": "pong"}
+
+
+async def test_two_tabs_see_the_same_lines_from_one_reading(job: Job, alice: User, socket_of: Open) -> None:
+    first, second = await socket_of(alice), await socket_of(alice)
+    for socket in (first, second):
+        await socket.sub(logs_of(job), after=0)
+        await socket.next(ch=logs_of(job))
+    assert len(hub().feeds) == 1
+    for start in range(1, 100, 10):
+        await print_lines(job, start, start + 9)
+    one, other = await first.items(logs_of(job), 100), await second.items(logs_of(job), 100)
+    assert one == other
+    assert [item["n"] for item in one] == list(range(1, 101))
+
+
+async def test_a_slow_reader_is_told_the_gap_and_nobody_waits_for_him(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewers, "OUTBOX_BYTES", 4_000)
+    slow, quick = await socket_of(alice), await socket_of(alice)
+    for socket in (slow, quick):
+        await socket.sub(logs_of(job), after=0)
+        await socket.next(ch=logs_of(job))
+    viewer = next(one for one in hub().viewers if one.id == min(v.id for v in hub().viewers))
+    gate = asyncio.Event()
+    send = viewer.send
+
+    async def held(text: str) -> None:
+        await gate.wait()
+        await send(text)
+
+    viewer.send = held
+    for start in range(1, 2_000, 100):
+        await print_lines(job, start, start + 99)
+        await quick.next(ch=logs_of(job), items=...)
+    assert viewer._bytes <= 4_000 + 64 * 1024
+    gate.set()
+    seen, missed, last = [], [], 0
+    while last < 2_000:
+        frame = await slow.next(ch=logs_of(job))
+        first, last_now = (
+            (frame["gap"]["from"], frame["gap"]["to"]) if "gap" in frame else (frame["from"], frame["to"])
+        )
+        assert first == last + 1
+        (missed if "gap" in frame else seen).extend(range(first, last_now + 1))
+        last = last_now
+    assert missed
+    assert seen + missed != []
+    assert sorted(seen + missed) == list(range(1, 2_001))
+
+
+async def test_a_reader_who_takes_nothing_is_cut(
+    alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "STUCK_S", 0.1)
+    socket = await socket_of(alice)
+    await socket.say({"op": "ping"})
+    await socket.next()
+    viewer = next(iter(hub().viewers))
+
+    async def never(text: str) -> None:
+        await asyncio.Event().wait()
+
+    viewer.send = never
+    await socket.say({"op": "ping"})
+    assert await socket.closed(within_s=6) == 4408
+
+
+async def test_the_hub_sleeps_when_nobody_watches(alice: User, socket_of: Open) -> None:
+    socket = await socket_of(alice)
+    await socket.sub("cluster")
+    await socket.next(ch="cluster")
+    await socket.close()
+    assert hub().viewers == set()
+    assert hub().feeds == {}
+    assert not hub()._tasks
+
+
+async def test_another_address_says_so(alice: User, socket_of: Open) -> None:
+    assert await (await socket_of(alice, path="/ws/v1/nothing")).closed() == 4404
