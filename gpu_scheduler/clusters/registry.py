@@ -27,6 +27,18 @@ def connect(name: str, settings: Mapping[str, str]) -> Cluster:
     return driver(settings)
 
 
+def _local(settings: Mapping[str, str]) -> Cluster:
+    from gpu_scheduler.clusters.local.driver import LocalCluster
+
+    socket = settings.get("LUTHIER_NODE_SOCKET")
+    if not socket:
+        raise ClusterMisconfigured(
+            "LUTHIER_NODE_SOCKET: the local cluster needs the path of its node daemon's socket;"
+            " `manage.py up` sets it."
+        )
+    return LocalCluster(socket)
+
+
 @cache
 def shared_memory_cluster() -> Cluster:
     """The one memory cluster of this process, so that its web and worker parts see the same gangs."""
@@ -37,5 +49,6 @@ def shared_memory_cluster() -> Cluster:
 
 
 _DRIVERS: dict[str, Callable[[Mapping[str, str]], Cluster]] = {
+    "local": _local,
     "memory": lambda _: shared_memory_cluster(),
 }

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from gpu_scheduler.clusters.base import Cluster, GangReport, Launch, LearnerPhase, LearnerSpec
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
+from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon
 
 
 def launch(name: str, *behaviours: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> Launch:
@@ -54,7 +55,7 @@ class Harness(Protocol):
 
     def time_passes(self, seconds: float) -> None: ...
 
-    def unanswered(self) -> contextmanager[None]:
+    def unanswered(self) -> AbstractContextManager[None]:
         """While in here the cluster does not answer."""
 
 
@@ -105,3 +106,23 @@ class MemoryHarness:
         for verb in ("nodes", "launch", "observe", "stop", "remove"):
             self.cluster.fail_next(verb, ClusterBusy("The cluster does not answer."))
         yield
+
+
+class LocalHarness:
+    """A real daemon on this machine."""
+
+    def __init__(self, daemon: NodeDaemon) -> None:
+        self.daemon = daemon
+        self.cluster = daemon.cluster
+
+    def settle(self) -> None:
+        time.sleep(0.05)
+
+    def time_passes(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    @contextmanager
+    def unanswered(self) -> Iterator[None]:
+        self.daemon.kill()
+        yield
+        self.daemon.start()

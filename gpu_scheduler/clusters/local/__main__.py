@@ -1,0 +1,85 @@
+"""``python -m gpu_scheduler.clusters.local --data DIR --socket PATH --nodes SPEC``: the node daemon.
+
+Exits 78 for wrong arguments, each on a line of its own, and 75 when another daemon has the data folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Bell, Daemon, hold_folder
+from gpu_scheduler.clusters.local.gangs import Gangs
+from gpu_scheduler.clusters.local.learner import House
+from gpu_scheduler.clusters.local.memory import Cgroups
+from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
+from gpu_scheduler.clusters.local.runtimes import Runtimes
+
+EX_TEMPFAIL = 75
+EX_CONFIG = 78
+PROJECT = Path(__file__).resolve().parents[3]
+SOCKET_PATH_BYTES = 107
+
+
+def main(arguments: list[str] | None = None) -> int:
+    asked = _arguments().parse_args(arguments)
+    wrong, nodes = _check(asked)
+    if wrong:
+        sys.stderr.write("\n".join(wrong) + "\n")
+        return EX_CONFIG
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    data = asked.data.resolve()
+    try:
+        folder = hold_folder(data)
+    except AlreadyRunning as error:
+        sys.stderr.write(f"{error}\n")
+        return EX_TEMPFAIL
+    bell = Bell()
+    house = House(data, asked.agent.resolve(), sys.executable, processes.boot_id(), Cgroups.find())
+    runtimes = Runtimes(data, asked.runtimes.resolve(), on_change=bell.ring)
+    Daemon(Gangs(house, nodes, runtimes, on_change=bell.ring), asked.socket, bell).run()
+    os.close(folder)
+    return 0
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu_scheduler.clusters.local", description="The node daemon of the local cluster."
+    )
+    parser.add_argument("--data", type=Path, required=True, help="data folder of the installation")
+    parser.add_argument("--socket", type=Path, required=True, help="Unix socket to listen on")
+    parser.add_argument("--nodes", default="auto", help=f"auto, or name:type:slots, … such as {EXAMPLE}")
+    parser.add_argument("--runtimes", type=Path, default=PROJECT / "examples" / "runtimes",
+                        help="folder of the runtimes' requirement files")  # fmt: skip
+    parser.add_argument("--agent", type=Path, default=PROJECT / "learner_agent",
+                        help="directory of the learner agent's package")  # fmt: skip
+    return parser
+
+
+def _check(asked: argparse.Namespace) -> tuple[list[str], tuple[LocalNode, ...]]:
+    """Everything that is wrong with the arguments, and the nodes they name."""
+    wrong: list[str] = []
+    nodes: tuple[LocalNode, ...] = ()
+    try:
+        nodes = read_nodes(asked.nodes)
+    except BadNodes as error:
+        wrong += str(error).split("\n")
+    if len(os.fsencode(asked.socket)) > SOCKET_PATH_BYTES:
+        wrong.append(
+            f"--socket: {asked.socket} is longer than {SOCKET_PATH_BYTES} bytes; choose a shorter path"
+        )
+    if not (asked.agent / "__main__.py").is_file():
+        wrong.append(
+            f"--agent: {asked.agent} is not the learner agent's package; run from the project's folder"
+        )
+    return wrong, nodes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""The node daemon's process: its socket, its loop and its signals.
+
+SIGTERM and SIGINT stop the learners with their grace and then end; a second one leaves them to the next daemon at
+once, as SIGKILL does. Only one daemon runs on a data folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import socketserver
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
+from gpu_scheduler.clusters.local import processes, protocol
+from gpu_scheduler.clusters.local.gangs import Gangs
+from gpu_scheduler.clusters.local.protocol import BadRequest
+
+logger = logging.getLogger(__name__)
+
+
+class AlreadyRunning(Exception):
+    """Another node daemon runs on this data folder; stop it first, or name another folder with --data."""
+
+
+class Bell:
+    """Wakes the loop from any thread or signal handler."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def ring(self) -> None:
+        with suppress(BlockingIOError):
+            os.write(self._writer, b".")
+
+    def answer(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self.reader, 4096):
+                pass
+
+
+def hold_folder(data: Path) -> int:
+    """Take the data folder for as long as this process lives. Raises AlreadyRunning."""
+    (data / "nodes").mkdir(parents=True, exist_ok=True)
+    handle = os.open(data / "nodes" / ".daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise AlreadyRunning(AlreadyRunning.__doc__) from None
+    return handle
+
+
+class Daemon:
+    """Serves the socket and keeps looking after the gangs until it is told to end."""
+
+    def __init__(self, gangs: Gangs, socket_path: Path, bell: Bell) -> None:
+        self._gangs = gangs
+        self._path = socket_path
+        self._bell = bell
+        self._signals = 0
+
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note_signal)
+        processes.become_subreaper()
+        self._gangs.load()
+        server = _Server(self._path, self._answer)
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, name="socket")
+        serving.start()
+        logger.info("node daemon ready", extra={"socket": str(self._path), "gangs": self._gangs.count()})
+        try:
+            self._loop()
+        finally:
+            server.shutdown()
+            server.server_close()
+            serving.join()
+            self._path.unlink(missing_ok=True)
+
+    def _loop(self) -> None:
+        going = False
+        while True:
+            if self._signals and not going:
+                going = True
+                logger.info("node daemon stopping its learners")
+                self._gangs.shut_down()
+            if self._signals > 1:
+                logger.warning("node daemon leaves at once; learners go on")
+                return
+            wait_s = self._gangs.look()
+            if going and self._gangs.may_go():
+                self._gangs.abandon()
+                return
+            self._wait(wait_s)
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep until a process ends, the bell rings or the time is over."""
+        poll = select.poll()
+        poll.register(self._bell.reader, select.POLLIN)
+        for pidfd in self._gangs.pidfds():
+            poll.register(pidfd, select.POLLIN)
+        poll.poll(seconds * 1000)
+        self._bell.answer()
+
+    def _note_signal(self, number: int, frame: object) -> None:
+        self._signals += 1
+        self._bell.ring()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        """Do what one line asks for; every failure has its own answer, and the daemon goes on."""
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict):
+                raise BadRequest("an object is expected")
+            return {"ok": True, "answer": self._do(request)}
+        except LaunchRefused as refusal:
+            return {"ok": False, "error": "refused", "code": refusal.code, "message": str(refusal)}
+        except ClusterBusy as busy:
+            return {"ok": False, "error": "busy", "message": str(busy)}
+        except (BadRequest, ValueError, KeyError, TypeError) as error:
+            return {"ok": False, "error": "bad_request", "message": f"{type(error).__name__}: {error}"}
+        except OSError as error:
+            logger.error("request failed", extra={"error": str(error)})
+            return {"ok": False, "error": "busy", "message": f"The node daemon cannot do it now: {error}"}
+
+    def _do(self, request: Mapping[str, Any]) -> Any:
+        match request.get("op"):
+            case "ping":
+                return {"pid": os.getpid(), "nodes": len(self._gangs.nodes()), "gangs": self._gangs.count()}
+            case "nodes":
+                return [protocol.node_to_json(node) for node in self._gangs.nodes()]
+            case "launch":
+                if self._signals:
+                    raise ClusterBusy("The node daemon is going down.")
+                return self._gangs.launch(protocol.launch_from_json(request["gang"]))
+            case "observe":
+                return [
+                    protocol.report_to_json(report) for report in self._gangs.observe(request.get("names"))
+                ]
+            case "stop":
+                grace_s = max(0.0, float(request["grace_s"]))
+                return self._gangs.stop(protocol.gang_name(request["name"]), grace_s)
+            case "remove":
+                return self._gangs.remove(protocol.gang_name(request["name"]), request.get("uids"))
+            case other:
+                raise BadRequest(
+                    f"op: {str(other)[:40]!r} is none of ping, nodes, launch, observe, stop, remove"
+                )
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """A thread per question: a remove that waits holds up nobody."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, path: Path, answer: Any) -> None:
+        self.answer = answer
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before = os.umask(0o177)
+        try:
+            super().__init__(str(path), _Question)
+        finally:
+            os.umask(before)
+
+
+class _Question(socketserver.StreamRequestHandler):
+    timeout = 30
+
+    def handle(self) -> None:
+        with suppress(OSError, socket.timeout):
+            line = self.rfile.readline(protocol.MAX_LINE_BYTES)
+            if line.endswith(b"\n"):
+                self.wfile.write(json.dumps(self.server.answer(line)).encode() + b"\n")  # type: ignore[attr-defined]

@@ -1,0 +1,43 @@
+"""The five verbs, passed on to this machine's node daemon. Holds nothing, so any number may live and die."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_scheduler.clusters.base import GangReport, Launch, LaunchRefused
+from gpu_scheduler.clusters.local import protocol
+from gpu_scheduler.clusters.local.client import ask
+from gpu_scheduler.model import Node
+
+NO_IMAGES = (
+    "The local cluster runs no images: name a framework instead of an image, or use the Kubernetes cluster."
+)
+
+
+class LocalCluster:
+    """See ``clusters.base.Cluster``; the daemon does the work."""
+
+    name = "local"
+
+    def __init__(self, socket: str | Path) -> None:
+        self._socket = socket
+
+    def nodes(self) -> list[Node]:
+        return [protocol.node_from_json(node) for node in ask(self._socket, "nodes")]
+
+    def launch(self, gang: Launch) -> None:
+        if gang.image is not None:
+            raise LaunchRefused(NO_IMAGES, code="image_error")
+        ask(self._socket, "launch", gang=protocol.launch_to_json(gang))
+
+    def observe(self, names: Sequence[str] | None = None) -> dict[str, GangReport]:
+        asked = None if names is None else list(names)
+        reports = map(protocol.report_from_json, ask(self._socket, "observe", names=asked))
+        return {report.name: report for report in reports}
+
+    def stop(self, name: str, *, grace_s: float) -> None:
+        ask(self._socket, "stop", name=name, grace_s=grace_s)
+
+    def remove(self, name: str, *, uids: Sequence[str] | None = None) -> None:
+        ask(self._socket, "remove", name=name, uids=None if uids is None else list(uids))

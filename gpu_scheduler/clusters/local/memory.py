@@ -1,0 +1,87 @@
+"""Keep a learner within its memory: a cgroup where the machine lets us make one, else by watching.
+
+Watching sees what is resident once a second, so a program may overshoot for a moment; a cgroup is exact. Both end
+it with the reason ``out_of_memory``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+MIB = 1024 * 1024
+
+
+class Cgroups:
+    """Memory cgroups (version 2) beneath the daemon's own; ``find`` says whether there can be any."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @classmethod
+    def find(cls, mount: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> Cgroups | None:
+        """Cgroups beside this process's own, if the memory controller is handed down to us there."""
+        if own is None:
+            own = _own_cgroup()
+        if own is None:
+            return None
+        # A cgroup with processes in it hands nothing down, so learners become our siblings.
+        parent = (mount / own.strip("/")).parent
+        controllers = parent / "cgroup.subtree_control"
+        try:
+            if "memory" not in controllers.read_text().split():
+                return None
+            probe = parent / f"luthier-probe-{os.getpid()}"
+            probe.mkdir()
+            probe.rmdir()
+        except OSError:
+            return None
+        return cls(parent)
+
+    def confine(self, mark: str, pid: int, limit_mib: int) -> bool:
+        """Put a process, and all it will start, under a limit; False if the machine refuses."""
+        folder = self._folder(mark)
+        try:
+            folder.mkdir(exist_ok=True)
+            (folder / "memory.max").write_text(str(limit_mib * MIB))
+            with suppress(OSError):
+                (folder / "memory.swap.max").write_text("0")
+                (folder / "memory.oom.group").write_text("1")
+            (folder / "cgroup.procs").write_text(str(pid))
+        except OSError as error:
+            logger.warning("no memory cgroup", extra={"error": str(error)})
+            return False
+        return True
+
+    def peak_mib(self, mark: str) -> int | None:
+        try:
+            return int((self._folder(mark) / "memory.peak").read_text()) // MIB
+        except (OSError, ValueError):
+            return None
+
+    def killed(self, mark: str) -> bool:
+        """Say whether the kernel ended something in there for want of memory."""
+        try:
+            events = (self._folder(mark) / "memory.events").read_text().split()
+        except OSError:
+            return False
+        return int(dict(zip(events[::2], events[1::2], strict=False)).get("oom_kill", "0")) > 0
+
+    def drop(self, mark: str) -> None:
+        with suppress(OSError):
+            self._folder(mark).rmdir()
+
+    def _folder(self, mark: str) -> Path:
+        return self._root / f"luthier-{mark}"
+
+
+def _own_cgroup() -> str | None:
+    """This process's place in the version 2 hierarchy."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line[len("0::") :] for line in lines if line.startswith("0::")), None)

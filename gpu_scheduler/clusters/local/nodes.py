@@ -1,0 +1,115 @@
+"""LOCAL_NODES: the nodes this machine plays. ``node-a:cpu:4,node-b:cpu:4`` (name:type:slots), or ``auto``."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from gpu_scheduler.model import CPU_TYPE, Node
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_MAX_SLOTS = 4096
+_MAKER = re.compile(r"\b(nvidia|geforce|tesla|quadro|graphics)\b", re.IGNORECASE)
+_VARIANT = re.compile(r"-(sxm\d*|pcie|nvl|hbm\d\w*|\d+gb)\b.*")
+EXAMPLE = "node-a:cpu:4,node-b:cpu:4"
+
+
+class BadNodes(Exception):
+    """LOCAL_NODES cannot be read; one line per wrong entry, each with its remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One node; devices are what a learner's CUDA_VISIBLE_DEVICES names, one per slot (empty for cpu)."""
+
+    name: str
+    slot_type: str
+    slots: int
+    devices: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> Node:
+        return Node(self.name, self.slot_type, self.slots)
+
+
+def read_nodes(text: str) -> tuple[LocalNode, ...]:
+    """Read LOCAL_NODES. Raises BadNodes."""
+    if text.strip() in ("", "auto"):
+        return detect()
+    wrong: list[str] = []
+    found: dict[str, LocalNode] = {}
+    devices = 0
+    for entry in text.split(","):
+        read = _entry(entry.strip())
+        if isinstance(read, str):
+            wrong.append(f"LOCAL_NODES: {read}")
+        elif read.name in found:
+            wrong.append(f"LOCAL_NODES: node {read.name!r} is named twice; give each node a name of its own")
+        else:
+            if read.slot_type != CPU_TYPE:
+                numbers = range(devices, devices + read.slots)
+                read = LocalNode(read.name, read.slot_type, read.slots, tuple(map(str, numbers)))
+                devices += read.slots
+            found[read.name] = read
+    if wrong:
+        raise BadNodes("\n".join(wrong))
+    return tuple(sorted(found.values(), key=lambda node: node.name))
+
+
+def _entry(entry: str) -> LocalNode | str:
+    """One node, or what is wrong with it."""
+    parts = entry.split(":")
+    if len(parts) != 3:
+        return f"{entry!r} is not name:type:slots; write {EXAMPLE} or auto"
+    name, slot_type, slots = parts
+    for what, word in (("name", name), ("type", slot_type)):
+        if not _NAME.fullmatch(word):
+            return f"{entry!r}: the {what} {word!r} may have lower-case letters, digits and inner dashes only"
+    if not slots.isascii() or not slots.isdigit() or not 1 <= int(slots) <= _MAX_SLOTS:
+        return f"{entry!r}: {slots!r} is not a number of slots from 1 to {_MAX_SLOTS}"
+    return LocalNode(name, slot_type, int(slots))
+
+
+def detect() -> tuple[LocalNode, ...]:
+    """This machine's NVIDIA GPUs, a node per model, and its cores as a node of cpu slots.
+
+    The cpu node is there beside GPUs too: a job with gpus: 0 must find a place on every installation.
+    """
+    by_type: dict[str, list[str]] = {}
+    for index, model in _nvidia_gpus():
+        by_type.setdefault(slug_of(model), []).append(index)
+    gpus = [
+        LocalNode(f"local-{slot_type}"[:63].rstrip("-"), slot_type, len(devices), tuple(devices))
+        for slot_type, devices in by_type.items()
+    ]
+    cores = len(os.sched_getaffinity(0))
+    cpu = LocalNode("local-cpu" if gpus else "local", CPU_TYPE, cores)
+    return tuple(sorted([*gpus, cpu], key=lambda node: node.name))
+
+
+def slug_of(model: str) -> str:
+    """A GPU type from a product name: "NVIDIA A100-SXM4-80GB" is a100, "NVIDIA GeForce RTX 4090" rtx-4090."""
+    words = re.sub(r"[^a-z0-9]+", "-", _MAKER.sub(" ", model).lower()).strip("-")
+    return _VARIANT.sub("", words)[:40].strip("-") or "gpu"
+
+
+def _nvidia_gpus() -> list[tuple[str, str]]:
+    """Index and product name of each GPU; none where there is no driver, or it does not answer."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        answer = subprocess.run(
+            [tool, "--query-gpu=index,name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = (line.split(",", 1) for line in answer.stdout.splitlines() if "," in line)
+    return [(index.strip(), model.strip()) for index, model in rows]

@@ -1,0 +1,73 @@
+"""The JSON between a driver and the node daemon: one line asks, one line answers, then the socket closes.
+
+Asks:    {"op": "ping" | "nodes" | "launch" | "observe" | "stop" | "remove", …}
+Answers: {"ok": true, "answer": …} or {"ok": false, "error": "busy" | "refused" | "bad_request", "code", "message"}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from gpu_scheduler.clusters.base import GangReport, Launch, LearnerPhase, LearnerReport, LearnerSpec
+from gpu_scheduler.model import Node
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""A gang of hundreds of learners with large environments still fits."""
+
+_GANG_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class BadRequest(Exception):
+    """The daemon was asked something it does not understand."""
+
+
+def launch_to_json(launch: Launch) -> dict[str, Any]:
+    return asdict(launch)
+
+
+def launch_from_json(value: Mapping[str, Any]) -> Launch:
+    """Read a launch. Raises BadRequest with the field that is wrong."""
+    try:
+        fields = dict(value)
+        learners = tuple(LearnerSpec(**learner) for learner in fields.pop("learners"))
+        launch = Launch(learners=learners, **fields)
+    except (TypeError, ValueError, KeyError) as error:
+        raise BadRequest(f"gang: {error}") from error
+    gang_name(launch.name)
+    if not learners or [learner.rank for learner in learners] != list(range(len(learners))):
+        raise BadRequest("gang.learners: there must be one per rank, in order from 0")
+    if launch.slots < 1:
+        raise BadRequest(f"gang.slots: {launch.slots} is not at least 1")
+    return launch
+
+
+def gang_name(value: object) -> str:
+    """A name that may be part of a path. Raises BadRequest."""
+    if not isinstance(value, str) or not _GANG_NAME.fullmatch(value):
+        raise BadRequest(
+            f"name: {str(value)[:80]!r} may have lower-case letters, digits and inner dashes only"
+        )
+    return value
+
+
+def node_to_json(node: Node) -> dict[str, Any]:
+    return asdict(node)
+
+
+def node_from_json(value: Mapping[str, Any]) -> Node:
+    return Node(**value)
+
+
+def report_to_json(report: GangReport) -> dict[str, Any]:
+    return asdict(report)
+
+
+def report_from_json(value: Mapping[str, Any]) -> GangReport:
+    learners = tuple(
+        LearnerReport(**(learner | {"phase": LearnerPhase(learner["phase"])}))
+        for learner in value["learners"]
+    )
+    return GangReport(value["name"], learners, value["stopping"], value["message"])

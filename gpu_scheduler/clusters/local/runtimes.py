@@ -1,0 +1,258 @@
+"""Runtimes: virtual environments made on first use from pinned, hash-checked requirement files.
+
+``<data>/runtimes/<name>-<hash>``; the hash covers the requirements and the Python, so a changed file gives a new
+environment and old attempts keep theirs. One builder at a time per runtime, over all daemons of a data folder; a
+finished environment appears by one rename.
+
+    python -m gpu_scheduler.clusters.local.runtimes --data DIR NAME …    prepares some beforehand
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_scheduler.clusters.local import processes
+
+READY = ".luthier-ready"
+LAST_LINES = 12
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_DOWNLOADING = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG]?)i?B\)")
+_DOWNLOADED = re.compile(r"Downloaded (\S+)")
+_BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+PIP_TO_UV = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_CERT": "SSL_CERT_FILE",
+}
+"""uv does not read pip's settings; a machine that reaches its packages through them should still work."""
+
+
+class RuntimeFailed(Exception):
+    """A runtime cannot be made; the message ends with what the builder said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """A runtime that is being made: what to tell people."""
+
+    text: str
+
+
+class Runtimes:
+    """The runtimes of one data folder. requirements: the folder of ``<name>.txt`` files."""
+
+    def __init__(self, data: Path, requirements: Path, on_change: Callable[[], None] = lambda: None) -> None:
+        self._home = data / "runtimes"
+        self._requirements = requirements
+        self._on_change = on_change
+        self._builds: dict[str, _Build] = {}
+        self._ready: dict[str, Path] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        return sorted(path.stem for path in self._requirements.glob("*.txt"))
+
+    def has(self, name: str) -> bool:
+        return _NAME.fullmatch(name) is not None and (self._requirements / f"{name}.txt").is_file()
+
+    def folder(self, name: str) -> Path:
+        """Where the runtime is or will be."""
+        digest = hashlib.sha256((self._requirements / f"{name}.txt").read_bytes())
+        digest.update(f"{sys.version_info[:3]} {os.path.realpath(sys.executable)}".encode())
+        return self._home / f"{name}-{digest.hexdigest()[:12]}"
+
+    def get(self, name: str) -> Path | Preparing:
+        """The runtime's folder, or how far it is; starts making it if nobody does. Never blocks.
+
+        Raises RuntimeFailed once when an attempt has failed; asking again tries again.
+        """
+        with self._lock:
+            folder = self._ready.get(name)
+            if folder is not None and folder == self.folder(name) and is_whole(folder):
+                return folder
+            build = self._builds.get(name)
+            if build is None:
+                build = self._builds[name] = _Build(
+                    name, self.folder(name), self._requirements / f"{name}.txt"
+                )
+                threading.Thread(target=self._run, args=(build,), name=f"runtime {name}", daemon=True).start()
+                return Preparing(build.progress())
+            if not build.done:
+                return Preparing(build.progress())
+            del self._builds[name]
+            if build.error:
+                raise RuntimeFailed(build.error)
+            self._ready[name] = build.folder
+            return build.folder
+
+    def _run(self, build: _Build) -> None:
+        build.run()
+        self._on_change()
+
+
+class _Build:
+    """One attempt to make one runtime."""
+
+    def __init__(self, name: str, folder: Path, requirements: Path) -> None:
+        self.name = name
+        self.folder = folder
+        self.error = ""
+        self.done = False
+        self._requirements = requirements
+        self._sizes: dict[str, int] = {}
+        self._got: set[str] = set()
+        self._step = ""
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+
+    def progress(self) -> str:
+        """For people: "Preparing runtime pytorch, 1.1 of 2.4 GB"."""
+        text = f"Preparing runtime {self.name}"
+        total = sum(self._sizes.values())
+        if self._step == "fetch" and total:
+            got = sum(size for package, size in self._sizes.items() if package in self._got)
+            return (
+                f"{text}, {got / 1e9:.1f} of {total / 1e9:.1f} GB"
+                if total >= 1e9
+                else (f"{text}, {got / 1e6:.0f} of {total / 1e6:.0f} MB")
+            )
+        return f"{text}, installing" if self._step == "install" else text
+
+    def run(self) -> None:
+        """Make it unless it is there; ``error`` says how it failed."""
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(self.folder):
+                if not works(self.folder):
+                    self._make()
+        except (OSError, RuntimeFailed) as error:
+            self.error = f"The runtime {self.name} could not be prepared: {error}"
+        finally:
+            self.done = True
+
+    def _make(self) -> None:
+        for leftover in (self.folder, *self.folder.parent.glob(f"{self.folder.name}.building-*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        # Named by us: a builder that outlived its killed daemon may still write into its own.
+        building = self.folder.with_name(f"{self.folder.name}.building-{os.getpid()}")
+        # Relocatable: its scripts still work under the name it gets at the end.
+        self._call("venv", "--quiet", "--relocatable", "--python", sys.executable, str(building))
+        self._call(
+            "pip", "install", "--require-hashes", "--compile-bytecode",
+            "--python", str(building / "bin" / "python"), "-r", str(self._requirements),
+        )  # fmt: skip
+        (building / READY).write_text(self._requirements.name + "\n")
+        building.rename(self.folder)
+
+    def _call(self, *arguments: str) -> None:
+        command = [*find_uv(), *arguments]
+        with processes.spawning:
+            child = subprocess.Popen(
+                command,
+                env=_uv_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
+            processes.note_child(child.pid)
+        assert child.stdout is not None
+        with child.stdout as lines:
+            for line in lines:
+                self._hear(line.rstrip())
+        if child.wait() != 0:
+            raise RuntimeFailed("\n" + "\n".join(self._last))
+
+    def _hear(self, line: str) -> None:
+        """Follow uv's own report of what it fetches."""
+        self._last.append(line)
+        if begun := _DOWNLOADING.search(line):
+            self._step = "fetch"
+            self._sizes[begun[1]] = int(float(begun[2]) * _BYTES[begun[3]])
+        elif got := _DOWNLOADED.search(line):
+            self._got.add(got[1])
+        elif line.startswith("Prepared "):
+            self._step = "install"
+
+
+def is_whole(folder: Path) -> bool:
+    """Say whether a runtime was finished and its Python is still there."""
+    return (folder / READY).is_file() and (folder / "bin" / "python").exists()
+
+
+def works(folder: Path) -> bool:
+    """Say whether a runtime is whole and its Python runs."""
+    if not is_whole(folder):
+        return False
+    with processes.spawning:
+        child = subprocess.Popen(
+            [str(folder / "bin" / "python"), "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        processes.note_child(child.pid)
+    return child.wait() == 0
+
+
+def find_uv() -> list[str]:
+    """uv of the platform's environment, else the machine's. Raises RuntimeFailed."""
+    for candidate in (Path(sys.executable).parent / "uv", shutil.which("uv")):
+        if candidate and Path(candidate).exists():
+            return [str(candidate)]
+    raise RuntimeFailed("uv is not installed; `make env` installs it")
+
+
+def _uv_environment() -> dict[str, str]:
+    env = dict(os.environ)
+    for theirs, ours in PIP_TO_UV.items():
+        if env.get(theirs):
+            env.setdefault(ours, env[theirs])
+    env.pop("VIRTUAL_ENV", None)
+    return env
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the one builder's place for this runtime; waits for another builder to finish."""
+    with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    """Prepare the named runtimes in the foreground."""
+    parser = argparse.ArgumentParser(description="Prepare runtimes before their first job.")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--runtimes", type=Path, default=Path("examples/runtimes"))
+    parser.add_argument("names", nargs="+")
+    asked = parser.parse_args()
+    runtimes = Runtimes(asked.data, asked.runtimes)
+    for name in asked.names:
+        if not runtimes.has(name):
+            sys.stderr.write(f"There is no runtime {name}; there are {', '.join(runtimes.names())}.\n")
+            return 2
+        build = _Build(name, runtimes.folder(name), asked.runtimes / f"{name}.txt")
+        sys.stdout.write(f"{build.progress()} ...\n")
+        sys.stdout.flush()
+        build.run()
+        if build.error:
+            sys.stderr.write(build.error + "\n")
+            return 1
+        sys.stdout.write(f"Runtime {name} is ready: {build.folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

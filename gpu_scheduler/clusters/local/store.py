@@ -1,0 +1,128 @@
+"""What a restarted daemon must know, one JSON file per gang, replaced as a whole.
+
+Times are seconds of the machine's boot clock: no change of the wall clock moves a deadline, and after a restart
+of the machine no process is left that they could be about. The files hold the shippers' secrets: mode 0600.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.clusters.base import Launch, LearnerPhase
+from gpu_scheduler.clusters.local.processes import Identity
+from gpu_scheduler.clusters.local.protocol import launch_from_json, launch_to_json
+
+logger = logging.getLogger(__name__)
+
+
+def boot_clock() -> float:
+    """Seconds since the machine started; goes on over restarts of the daemon."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class LearnerRecord:
+    """One learner as it stands. mark is in the environment of all it starts; devices are indices on its node."""
+
+    rank: int
+    node: str
+    uid: str
+    mark: str
+    devices: list[int]
+    phase: LearnerPhase = LearnerPhase.PREPARING
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    launcher: Identity | None = None
+    shipper: Identity | None = None
+    started: bool = False
+    shipper_done: bool = False
+    doomed: str = ""
+    """Why we killed it, if we did: "out_of_memory", "shipper_failed" …; becomes its reason."""
+
+
+@dataclass(slots=True)
+class GangRecord:
+    """One gang as it stands. stop_at and kill_at: boot clock; ports: for the learners' rendezvous."""
+
+    launch: Launch
+    learners: list[LearnerRecord]
+    boot: str
+    ports: list[int] = field(default_factory=list)
+    stop_at: float | None = None
+    kill_at: float | None = None
+    node_lost: bool = False
+    """The daemon is going down and stops it: it ends as lost, and its job goes on elsewhere or later."""
+
+
+class Store:
+    """The folder of gang files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def save(self, gang: GangRecord) -> None:
+        """Replace the gang's file durably."""
+        path = self._path(gang.launch.name)
+        temporary = path.with_suffix(".tmp")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            json.dump(_to_json(gang), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+    def forget(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)
+
+    def load(self) -> Iterator[GangRecord]:
+        """Every gang on disk. A file that cannot be read is set aside, never guessed at."""
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                yield _from_json(json.loads(path.read_text("utf-8")))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                logger.error(
+                    "gang file unreadable, set aside", extra={"file": path.name, "error": str(error)}
+                )
+                path.replace(path.with_suffix(".unreadable"))
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+
+def _to_json(gang: GangRecord) -> dict[str, Any]:
+    learners = []
+    for learner in gang.learners:
+        value = asdict(learner)
+        for which in ("launcher", "shipper"):
+            identity = getattr(learner, which)
+            value[which] = None if identity is None else identity.as_json()
+        learners.append(value)
+    return {
+        "launch": launch_to_json(gang.launch),
+        "learners": learners,
+        "boot": gang.boot,
+        "ports": gang.ports,
+        "stop_at": gang.stop_at,
+        "kill_at": gang.kill_at,
+        "node_lost": gang.node_lost,
+    }
+
+
+def _from_json(value: dict[str, Any]) -> GangRecord:
+    learners = []
+    for saved in value.pop("learners"):
+        for which in ("launcher", "shipper"):
+            saved[which] = None if saved[which] is None else Identity.from_json(saved[which])
+        saved["phase"] = LearnerPhase(saved["phase"])
+        learners.append(LearnerRecord(**saved))
+    return GangRecord(launch=launch_from_json(value.pop("launch")), learners=learners, **value)

@@ -1,0 +1,77 @@
+"""``launcher`` behaves as BEHAVIOUR says; ``shipper`` ends when the launcher's ``exit`` file is there.
+
+Behaviours: runs, exits:N, stubborn (its program ignores SIGTERM), dies (no exit file), eats:MIB, refuses
+(its shipper crashes at first), misconfigured (its shipper exits 78), fenced (its shipper exits 76).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STATE = Path(os.environ["JOB_STATE_DIR"])
+IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+EATS = (
+    "import sys, time; held = b'x' * (int(sys.argv[1]) * 1048576); print('up', flush=True); time.sleep(600)"
+)
+
+
+def launcher() -> int:
+    (STATE / "seen.json").write_text(
+        json.dumps({"env": dict(os.environ), "argv": sys.argv, "cwd": str(Path.cwd())})
+    )
+    word, _, value = os.environ["BEHAVIOUR"].partition(":")
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    (STATE / "phase").write_text("PROCESSING")
+    match word:
+        case "exits":
+            return ended(int(value))
+        case "dies":
+            subprocess.Popen([sys.executable, "-c", IGNORES], start_new_session=True)
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stubborn":
+            return ended(program(IGNORES))
+        case "eats":
+            return ended(program(EATS, value))
+    while not stopped:
+        time.sleep(0.02)
+    return ended(143, halted=True)
+
+
+def program(source: str, *arguments: str) -> int:
+    child = subprocess.Popen([sys.executable, "-c", source, *arguments], start_new_session=True)
+    while (code := child.poll()) is None:
+        time.sleep(0.02)
+    return code if code >= 0 else 128 - code
+
+
+def ended(code: int, *, halted: bool = False) -> int:
+    temporary = STATE / "exit.tmp"
+    temporary.write_text(json.dumps({"code": code, "started": True, "halted": halted, "finished": False}))
+    temporary.rename(STATE / "exit")
+    return code
+
+
+def shipper() -> int:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    lives = STATE / "shipper_lives"
+    lives.write_text(f"{lives.read_text() if lives.exists() else ''}{os.getpid()}\n")
+    (STATE / "shipper_env.json").write_text(json.dumps(dict(os.environ)))
+    fault = STATE.parent / "fault"
+    if fault.exists():
+        sys.stderr.write("what went wrong\n")
+        return int(fault.read_text())
+    while not (STATE / "exit").exists():
+        time.sleep(0.02)
+    (STATE / "shipper").mkdir(exist_ok=True)
+    (STATE / "shipper" / "done.json").write_text("{}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(launcher() if sys.argv[1] == "launcher" else shipper())
