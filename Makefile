@@ -27,12 +27,22 @@ test-fast: front-end ## Run the everyday suite only
 test-long: front-end ## Run every suite, the slow forms too
 	@$(PY) tools/run_tests.py long $(ARGS)
 
+test-cluster: front-end ## Run the suite that needs a Kubernetes API server
+	@$(BIN)/pytest -m cluster $(ARGS)
+
+bench: front-end  ## Measure every published figure anew (long), then `make docs`
+	@for file in bench/*.py; do name=$$(basename $$file .py); case $$name in \
+	  __init__|record) ;; *) $(PY) -m bench.$$name || exit 1 ;; esac; done
+
+docs: env         ## Put the measured figures into docs/benchmarks.md
+	@$(PY) tools/figures.py
+
 check: env        ## Format, lint, types, floors, migrations
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PY) manage.py makemigrations --check --dry-run
+	DJANGO_SETTINGS_MODULE=portal.settings.test $(PY) manage.py makemigrations --check --dry-run
 	$(PY) tools/front_end.py types
 
 fmt: env          ## Mend what can be mended by itself
