@@ -1,0 +1,54 @@
+"""MNIST in three frameworks: it learns, and a halted run ends with the same bits. Installs gigabytes: long."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from examples.data.fetch import DATA_SETS, FetchError, fetch
+from tests.examples.programs import RUNTIMES, Program
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+DATA_ROOT = Path(os.environ.get("LUTHIER_TEST_DATASETS", RUNTIMES.parent / "datasets"))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    return fetch("mnist", DATA_ROOT)
+
+
+@pytest.mark.parametrize("framework", ["jax", "keras", "pytorch"])
+def test_mnist_halted_twice_ends_in_the_same_bits(framework: str, data: Path, tmp_path: Path) -> None:
+    arguments = ["train.py", "--epochs", "1", "--images", "12800", "--data", str(data)]
+    straight = Program(tmp_path / "straight", f"mnist-{framework}", framework, arguments)
+    halted = Program(tmp_path / "halted", f"mnist-{framework}", framework, arguments)
+    straight.run(300)
+    for until in (20, 60):
+        halted.run_until(lambda until=until: any(p["step"] >= until for p in halted.reports()), 300)
+        assert not halted.finished
+    assert "resumed at step" in halted.run(300)
+    scores = [(program.folder / "result" / "score.txt").read_text() for program in (straight, halted)]
+    assert scores[0] == scores[1]
+    assert float(scores[0].split()[1]) > 0.85
+    assert straight.reports()[-1]["accuracy"] > 0.85
+
+
+def test_fetched_data_is_checked_and_kept(data: Path) -> None:
+    images = data / "t10k-images-idx3-ubyte"
+    before = images.stat().st_mtime_ns
+    assert fetch("mnist", DATA_ROOT) == data
+    assert images.stat().st_mtime_ns == before
+    assert {path.name for path in data.iterdir()} == {
+        *(Path(p).name for p in DATA_SETS["mnist"].files),
+        "ABOUT.txt",
+    }
+
+
+def test_damaged_data_is_told_with_the_remedy(data: Path, tmp_path: Path) -> None:
+    for path in data.iterdir():
+        (tmp_path / "mnist").mkdir(exist_ok=True)
+        (tmp_path / "mnist" / path.name).write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FetchError, match="wrong SHA-256: remove the folder"):
+        fetch("mnist", tmp_path)
