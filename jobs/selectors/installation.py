@@ -33,7 +33,7 @@ def runtimes() -> QuerySet[Runtime]:
 
 def data_root() -> Path:
     """The folder below which the data of jobs lies."""
-    return Path(getattr(settings, "LUTHIER_DATA_ROOT", settings.LUTHIER_DATA / "data"))
+    return Path(getattr(settings, "LUTHIER_DATA_ROOT", settings.LUTHIER_DATA / "datasets"))
 
 
 def spec_context(tenant: Tenant, spec: Spec) -> Context:
