@@ -21,4 +21,4 @@ if find_spec("portal.pages") and find_spec("portal.pages.urls"):
 handler400 = "portal.pages.errors.bad_request"
 handler403 = "portal.pages.errors.forbidden"
 handler404 = "portal.pages.errors.not_found"
-handler500 = "portal.pages.errors.broken"
+handler500 = "portal.outage.broken"

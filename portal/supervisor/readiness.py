@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from portal.settings.embedded import Layout
 from portal.supervisor import postgres
@@ -53,7 +54,7 @@ async def always() -> bool:
     return True
 
 
-async def fetch(port: int, path: str) -> tuple[int, dict[str, object]]:
+async def fetch(port: int, path: str) -> tuple[int, dict[str, Any]]:
     """Status and JSON body of a page of ours; (0, {}) when nobody answers."""
     request = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nX-Forwarded-Proto: https\r\n\r\n".encode()
     try:

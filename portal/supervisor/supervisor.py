@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 from portal.supervisor import postgres
 from portal.supervisor.folders import make_folders
@@ -18,6 +19,7 @@ from portal.supervisor.welcome import welcome
 
 READY_WITHIN_S = 60
 READY_POLL_S = 0.1
+TELL_S = 10
 
 
 class Supervisor:
@@ -94,17 +96,19 @@ class Supervisor:
 
     async def _until_ready(self) -> None:
         """Wait until the platform itself says that it can work; say what is missing when that takes long."""
-        deadline = asyncio.get_running_loop().time() + READY_WITHIN_S
-        while asyncio.get_running_loop().time() < deadline:
+        began = self._report.seconds
+        told = began
+        while self._report.seconds - began < READY_WITHIN_S:
             status, answer = await fetch(self._plan.port, "/readyz")
             if status == 200:
                 workers = len(self._plan.workers)
                 self._report.say(f"Luthier is ready ({workers} worker{'s' if workers != 1 else ''})")
                 return
+            if self._report.seconds - told > TELL_S:
+                told = self._report.seconds
+                self._report.say(f"Waiting for {missing(answer)}")
             await asyncio.sleep(READY_POLL_S)
-        parts = answer.get("parts", {})
-        missing = [f"{name}: {part['reason']}" for name, part in parts.items() if part.get("reason")]  # type: ignore[attr-defined]
-        self._report.say(f"Luthier runs, but not all of it is ready: {'; '.join(missing) or 'no answer'}")
+        self._report.say(f"Luthier runs, but not all of it is ready: {missing(answer)}")
 
     async def _end(self) -> None:
         stages = [stage for stage in reversed(self._running) if stage]
@@ -125,3 +129,11 @@ class Supervisor:
         if self._signals > 1:
             members = [member for stage in self._running for member in stage if member.pid]
             self._impatience = [asyncio.create_task(member.stop()) for member in members if member.stopping]
+
+
+def missing(answer: dict[str, Any]) -> str:
+    """What /readyz says is not ready, in one line."""
+    reasons = [
+        f"{name}: {part['reason']}" for name, part in answer.get("parts", {}).items() if "reason" in part
+    ]
+    return "; ".join(reasons) or "an answer of the web server"
