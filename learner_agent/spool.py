@@ -370,8 +370,9 @@ class LogReader:
             piece = self._take(offset, limit, max_reads)
             if piece is not None:
                 return piece
-            if not self._has_later_segment():
-                return self._gap_at(offset)
+            gap = self._gap_at(offset)
+            if gap is not None or not self._has_later_segment():
+                return gap
             self.close()
         return None
 

@@ -1,0 +1,170 @@
+"""What programs import: inside a learner, outside the platform, and when it is used wrongly."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from learner_agent import training as module
+from learner_agent.spool import Spool
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    for name in (
+        "JOB_STATE_DIR",
+        "TRAINING_ID",
+        "CHECKPOINT_DIR",
+        "RESUME_FROM",
+        "LUTHIER_RANK",
+        "NUM_LEARNERS",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield importlib.reload(module)
+    importlib.reload(module)
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    Spool(tmp_path).create()
+    monkeypatch.setenv("JOB_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    monkeypatch.setenv("TRAINING_ID", "3f9k2m7qx4ta")
+    yield importlib.reload(module)
+    monkeypatch.undo()
+    importlib.reload(module)
+
+
+def test_outside_the_platform_every_call_works_and_does_no_harm(
+    outside: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outside.report(3, total=10, loss=0.5, acc=1)
+    with outside.checkpoint(3) as folder:
+        (folder / "model.bin").write_bytes(b"weights")
+    outside.finish()
+
+    assert capsys.readouterr().out == "step=3 total=10 loss=0.5 acc=1.0\n"
+    assert outside.halt_requested() is False
+    assert outside.resume_from() is None
+    assert (outside.rank(), outside.world_size()) == (0, 1)
+    assert (tmp_path / "checkpoints" / "step-3" / "model.bin").read_bytes() == b"weights"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoints"]
+
+
+def test_the_import_is_the_sign_that_the_program_looks_for_a_halt(inside: ModuleType, tmp_path: Path) -> None:
+    assert (tmp_path / "imported").exists()
+    assert not inside.halt_requested()
+    assert not (tmp_path / "halt_noticed").exists()
+
+    (tmp_path / "halt").touch()
+
+    assert inside.halt_requested()
+    assert (tmp_path / "halt_noticed").exists()
+
+
+def test_reports_are_whole_lines(inside: ModuleType, tmp_path: Path) -> None:
+    inside.report(1, loss=0.5)
+    inside.report(2, total=5, loss=float("-inf"))
+
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert (lines[1]["total"], lines[1]["loss"]) == (5, "-Infinity")
+    assert lines[0]["time"] > 1_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [({"step": 1.5}, "step"), ({"step": -1}, "step"), ({"step": "x"}, "step"), ({"step": 1, "loss": "low"}, "loss"),
+     ({"step": 1, "time": 3.0}, "time")],
+)  # fmt: skip
+def test_a_wrong_report_names_what_is_wrong(
+    inside: ModuleType, arguments: dict[str, object], says: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        inside.report(**arguments)
+
+
+def test_a_checkpoint_is_in_place_with_its_manifest_last(inside: ModuleType, tmp_path: Path) -> None:
+    with inside.checkpoint(7) as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "a").write_bytes(b"aa")
+        (folder / "b").write_bytes(b"")
+
+    place = tmp_path / "checkpoints" / "step-7"
+    manifest = json.loads((place / "manifest.json").read_text())
+    assert (manifest["step"], manifest["part"], manifest["of"], manifest["world_size"]) == (7, 0, 1, 1)
+    assert manifest["files"] == [
+        {"path": "b", "size": 0, "sha256": hashlib.sha256(b"").hexdigest()},
+        {"path": "sub/a", "size": 2, "sha256": hashlib.sha256(b"aa").hexdigest()},
+    ]
+    assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-7"]
+
+
+def test_a_save_that_fails_leaves_the_one_before_untouched(inside: ModuleType, tmp_path: Path) -> None:
+    with inside.checkpoint(7) as folder:
+        (folder / "a").write_bytes(b"good")
+
+    with pytest.raises(OSError, match="disk"):
+        save_badly(inside)
+
+    assert (tmp_path / "checkpoints" / "step-7" / "a").read_bytes() == b"good"
+    assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-7"]
+
+
+def save_badly(inside: ModuleType) -> None:
+    with inside.checkpoint(7) as folder:
+        (folder / "a").write_bytes(b"bad")
+        raise OSError("no space on disk")
+
+
+def test_saving_the_same_step_again_replaces_it(inside: ModuleType, tmp_path: Path) -> None:
+    for content in (b"first", b"second"):
+        with inside.checkpoint(7) as folder:
+            (folder / "a").write_bytes(content)
+
+    assert (tmp_path / "checkpoints" / "step-7" / "a").read_bytes() == b"second"
+    assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-7"]
+
+
+def test_parts_of_a_gang_have_places_of_their_own(inside: ModuleType, tmp_path: Path) -> None:
+    for part in (0, 1):
+        with inside.checkpoint(7, part=part, of=2) as folder:
+            (folder / "shard").write_bytes(b"%d" % part)
+
+    for part in (0, 1):
+        manifest = tmp_path / "checkpoints" / "step-7" / f"part-{part}" / "manifest.json"
+        assert json.loads(manifest.read_text())["part"] == part
+    with pytest.raises(ValueError, match="part 2 of 2"), inside.checkpoint(7, part=2, of=2):
+        pass
+
+
+def test_where_to_go_on_from_comes_from_the_environment(
+    inside: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESUME_FROM", "/x/step-3")
+    monkeypatch.setenv("LUTHIER_RANK", "2")
+    monkeypatch.setenv("NUM_LEARNERS", "4")
+
+    assert inside.resume_from() == Path("/x/step-3")
+    assert (inside.rank(), inside.world_size()) == (2, 4)
+
+
+def test_a_full_disk_is_told_once_and_never_stops_training(
+    inside: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    for step in range(3):
+        inside.report(step, loss=1.0)
+
+    assert capsys.readouterr().err.count("No space left") == 1

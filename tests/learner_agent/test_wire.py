@@ -1,0 +1,196 @@
+"""Frames: what is written is read back, and any bytes at all are a frame or a WireError."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner_agent import wire
+from learner_agent.wire import WireError, Wish, decode, encode
+
+offsets = st.integers(0, wire.MAX_OFFSET)
+texts = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
+names = st.text(
+    st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=40
+)
+wishes = st.builds(Wish, st.sampled_from(["RUN", "HALT", "CANCEL"]), offsets, st.integers(0, 604_800))
+cursors = st.dictionaries(names, offsets, max_size=4)
+steps = st.text("abcdefgh.-_0123456789é", min_size=1, max_size=10).filter(
+    lambda step: step not in (".", "..")
+)
+paths = st.lists(steps, min_size=1, max_size=4).map("/".join)
+files = st.lists(
+    st.tuples(paths, offsets, st.text("0123456789abcdef", min_size=64, max_size=64)), max_size=4,
+    unique_by=lambda entry: entry[0],
+)  # fmt: skip
+points = st.lists(st.tuples(names, offsets, st.integers(0, 2**52), st.floats()), max_size=5)
+
+
+@st.composite
+def data_frames(draw: st.DrawFn) -> wire.Data:
+    pieces = draw(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=6))
+    payload = b"".join(pieces)
+    reads = [(len(piece), draw(st.integers(0, 1000))) for piece in pieces]
+    return wire.Data(draw(offsets), payload, draw(offsets), reads, zlib.crc32(payload))
+
+
+frames: st.SearchStrategy[Any] = st.one_of(
+    st.builds(wire.Hello, job=names, attempt=st.integers(1, 10**6), rank=st.integers(0, 10**6), boot=texts,
+              log_from=offsets, log_to=offsets, gen_seen=offsets, version=texts),
+    st.builds(wire.Welcome, session=texts, now_ms=offsets, log=offsets, wish=wishes, metrics=cursors),
+    data_frames(),
+    st.builds(wire.Data, offsets, gone=st.integers(10, 2**40), lines=st.integers(0, 10)),
+    st.builds(wire.Metric, names, offsets, offsets, points, st.none() | offsets),
+    st.builds(wire.Event, st.integers(1, 10**9), st.sampled_from(["phase", "exit", "error", "halt_seen"]), offsets,
+              st.dictionaries(names, st.none() | st.booleans() | texts | offsets, max_size=4)),
+    st.builds(wire.Ckpt, names, step=st.none() | offsets, files=files, message=texts),
+    st.builds(wire.Ack, offsets, cursors, offsets, st.booleans(), st.none() | wishes),
+    st.builds(wire.Nack, texts, st.sampled_from(["GAP", "CRC", "SEALED", "FENCED"]), offsets, texts),
+    st.builds(wire.Beat, offsets, offsets, offsets, offsets, st.none() | wishes),
+    st.builds(wire.Final, offsets, st.none() | st.integers(0, 2**32 - 1), offsets),
+    st.builds(wire.Bye, texts, st.integers(0, 3_600_000), st.booleans()),
+)  # fmt: skip
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, wire.Metric):
+        return repr(left) == repr(right)  # NaN is no equal of itself
+    return bool(left == right)
+
+
+@given(frames)
+def test_every_frame_is_read_back_as_it_was_written(frame: Any) -> None:
+    assert same(decode(encode(frame)), frame)
+
+
+@settings(max_examples=1000)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_frame_or_a_wire_error(message: bytes) -> None:
+    try:
+        decode(message)
+    except WireError:
+        pass
+
+
+@settings(max_examples=500)
+@given(
+    st.sampled_from(list(wire.Kind)),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+        max_leaves=8,
+    ),
+    st.binary(max_size=30),
+    st.data(),
+)
+def test_any_json_in_any_field_is_a_frame_or_a_wire_error(
+    kind: wire.Kind, value: Any, payload: bytes, data: st.DataObject
+) -> None:
+    fields = list(wire.FRAMES[kind].checks)
+    header = dict.fromkeys(data.draw(st.lists(st.sampled_from(fields), max_size=len(fields))), value)
+    text = json.dumps(header).encode()
+    try:
+        decode(struct.pack(">BH", kind, len(text)) + text + payload)
+    except WireError:
+        pass
+
+
+def mutations(count: int, seed: int) -> list[bytes]:
+    """Sound frames with bytes changed, cut or added, and plain noise."""
+    chance = random.Random(seed)
+    sound = [
+        encode(wire.Hello("3f9k2m7qx4ta", 1, 0)),
+        encode(wire.Data(0, b"abc\n", 5, [(4, 0)], zlib.crc32(b"abc\n"))),
+        encode(wire.Metric("jsonl", 0, 9, [("loss", 1, 2, 0.5)])),
+        encode(wire.Event(1, "exit", 5, {"code": 0})),
+        encode(wire.Ckpt("k", step=3, files=[("a/b", 3, "0" * 64)])),
+        encode(wire.Final(4, 7)),
+    ]
+    made = []
+    for _ in range(count):
+        message = bytearray(
+            chance.choice(sound) if chance.random() < 0.8 else os.urandom(chance.randrange(200))
+        )
+        for _ in range(chance.randrange(4)):
+            if message:
+                message[chance.randrange(len(message))] = chance.randrange(256)
+        made.append(
+            bytes(message[: chance.randrange(len(message) + 1)] if chance.random() < 0.2 else message)
+        )
+    return made
+
+
+def test_a_hundred_thousand_damaged_frames_raise_nothing_but_wire_errors() -> None:
+    taken = refused = 0
+    for message in mutations(100_000, seed=20261121):
+        try:
+            decode(message)
+            taken += 1
+        except WireError:
+            refused += 1
+    assert taken > 1000
+    assert refused > 10_000
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (b"\x03\xff\xff" + b"[" * 65_535, "header: not JSON"),
+        (b"\xff\x00\x02{}", "kind: 255"),
+        (b"\x03\x00\x09{", "header: 9 bytes announced, 1 there"),
+        (b"\x09\x00\x02{}", "n: missing"),
+        (b"\x09\x00\x07" + b'{"n":1}' + b"x", "payload: BEAT carries none"),
+        (b"\x09\x00\x0a" + b'{"n":1e99}', "n: a whole number"),
+        (b"\x09\x00\x0a" + b'{"n":true}', "n: a whole number"),
+        (b"\x09\x00\x0a" + b'{"n": NaN}', "header: not JSON"),
+        (b"\x00" * (wire.MAX_MESSAGE + 1), "message: larger than"),
+    ],
+)
+def test_a_refusal_names_the_field_and_what_is_needed(message: bytes, says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        decode(message)
+
+
+def data_with(**changes: Any) -> bytes:
+    header = {"off": 0, "crc": zlib.crc32(b"ab"), "t0": 0, "reads": [[2, 0]]} | changes
+    text = json.dumps(header).encode()
+    return struct.pack(">BH", wire.Kind.DATA, len(text)) + text + b"ab"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"crc": 1}, "crc"),
+        ({"off": -1}, "off"),
+        ({"off": 2**63}, "off"),
+        ({"reads": [[1, 0]]}, "reads"),
+        ({"gone": 5}, "gone"),
+        ({"reads": [[2]]}, "reads"),
+    ],
+)
+def test_a_log_frame_that_contradicts_itself_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        decode(data_with(**changes))
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "a//b", "a/./b", "", "a\\b", "x\0y", "a/..", "x" * 1025])
+def test_a_manifest_path_that_leads_anywhere_else_is_refused(path: str) -> None:
+    text = b'{"key":"k"}'
+    payload = json.dumps([[path, 1, "0" * 64]]).encode()
+    with pytest.raises(WireError, match="files"):
+        decode(struct.pack(">BH", wire.Kind.CKPT, len(text)) + text + payload)
+
+
+def test_numbers_that_json_does_not_know_travel_as_words() -> None:
+    points = [("a", 1, 2, math.nan), ("b", 1, 2, math.inf), ("c", 1, 2, -math.inf)]
+    read = decode(encode(wire.Metric("jsonl", 0, 1, points)))
+    assert [str(value) for *_, value in read.points] == ["nan", "inf", "-inf"]
