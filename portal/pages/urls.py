@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from portal.pages import auth, jobs, overview
+from portal.pages import auth, jobs, new_job, overview
 
 urlpatterns = [
     path("login", auth.Login.as_view(), name="login"),
@@ -10,5 +10,6 @@ urlpatterns = [
     path("", auth.home, name="home"),
     path("t/<slug:slug>/", overview.overview, name="overview"),
     path("t/<slug:slug>/jobs", jobs.listing, name="jobs"),
+    path("t/<slug:slug>/jobs/new", new_job.new_job, name="job-new"),
     path("t/<slug:slug>/jobs/halt", jobs.halt_many, name="jobs-halt"),
 ]

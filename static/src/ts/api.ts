@@ -22,12 +22,12 @@ export async function api<T>(method: string, path: string, body?: unknown, signa
   const headers: Record<string, string> = { Accept: "application/json" };
   if (method !== "GET") headers["X-CSRFToken"] = csrfToken();
   if (method === "POST") headers["Idempotency-Key"] = crypto.randomUUID();
-  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const payload = encode(body, headers);
   const answer = await fetch(`/api/v1${path}`, {
     method,
     headers,
     credentials: "same-origin",
-    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    ...(payload === undefined ? {} : { body: payload }),
     ...(signal ? { signal } : {}),
   });
   if (answer.ok) return (answer.status === 204 ? undefined : await answer.json()) as T;
@@ -40,4 +40,15 @@ export async function api<T>(method: string, path: string, body?: unknown, signa
     ...problem,
     status: answer.status,
   });
+}
+
+/** YAML text as itself, a form as multipart, everything else as JSON. */
+export class Yaml {
+  constructor(readonly text: string) {}
+}
+
+function encode(body: unknown, headers: Record<string, string>): BodyInit | undefined {
+  if (body === undefined || body instanceof FormData) return body;
+  headers["Content-Type"] = body instanceof Yaml ? "application/yaml" : "application/json";
+  return body instanceof Yaml ? body.text : JSON.stringify(body);
 }

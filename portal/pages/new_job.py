@@ -1,0 +1,74 @@
+"""Submit a job: the spec as a form and as YAML side by side. Without scripts the YAML alone does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.views.decorators.http import require_http_methods
+
+from examples import catalog
+from jobs import services
+from jobs.errors import JobError, JobNotFound
+from jobs.selectors import installation
+from jobs.selectors.jobs import job_get
+from jobs.spec import to_yaml
+from portal.pages.guard import in_tenant
+from portal.pages.shell import frame
+from tenants import access
+from tenants.models import Tenant, User
+from tenants.roles import Permission
+
+
+@require_http_methods(["GET", "POST"])
+@in_tenant
+def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """GET shows the page, from a template or a job to clone; POST submits and goes to the new job."""
+    if not access.may(request.user, Permission.SUBMIT, tenant.pk):
+        raise Http404
+    if request.method == "GET":
+        source, text = _start(request)
+        return _page(request, tenant, source=source, text=text)
+    assert isinstance(request.user, User)  # in_tenant let nobody else through
+    text = request.POST.get("spec", "")
+    try:
+        job = services.job_submit(
+            user=request.user, tenant=tenant, source=text, content_type="application/yaml"
+        )
+    except JobError as error:
+        return _page(request, tenant, source="refused", text=text, error=error)
+    return HttpResponseRedirect(f"/t/{tenant.slug}/jobs/{job.pk}")
+
+
+def _start(request: HttpRequest) -> tuple[str, str]:
+    """Where the text comes from, and the text: a template, a job, or the first example."""
+    name, clone = request.GET.get("template", ""), request.GET.get("from", "")
+    if clone:
+        try:
+            job = job_get(user=request.user, job_id=clone)
+        except JobNotFound as error:
+            raise Http404 from error
+        return "clone", to_yaml(job.spec)
+    if name and name not in catalog.names():
+        raise Http404
+    return ("template" if name else "default"), to_yaml(catalog.load(name or catalog.FIRST_JOB))
+
+
+def _page(
+    request: HttpRequest, tenant: Tenant, *, source: str, text: str, error: JobError | None = None
+) -> HttpResponse:
+    details: dict[str, Any] = getattr(error, "details", {})
+    free = {node.slot_type: 0 for node in installation.nodes()}
+    context = frame(request, tenant, "jobs") | {
+        "source": source,
+        "clone": request.GET.get("from", ""),
+        "text": text,
+        "templates": catalog.templates(),
+        "runtimes": installation.runtimes(),
+        "types": sorted(kind for kind in free if kind != "cpu"),
+        "priorities": [level for level in ("low", "normal", "high", "urgent") if level in tenant.priorities],
+        "error": error.message if error else "",
+        "errors": details.get("errors", []),
+    }
+    return render(request, "jobs/new.html", context, status=422 if error else 200)

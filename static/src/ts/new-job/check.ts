@@ -1,0 +1,53 @@
+// Ask the server what it would say to this spec, a moment after the last keystroke; only the newest answer counts.
+import { api, ApiError, Yaml } from "../api";
+
+export interface Finding {
+  path: string;
+  code: string;
+  message: string;
+  line?: number;
+  column?: number;
+}
+
+export interface Verdict {
+  errors: Finding[];
+  warnings: Finding[];
+  preview?: { starts: boolean; reason?: { code: string; message: string; numbers: Record<string, unknown> } } | null;
+  problem?: string;
+}
+
+const DELAY_MS = 400;
+
+export class Checker {
+  private timer = 0;
+  private running: AbortController | null = null;
+
+  constructor(
+    private readonly tenant: string,
+    private readonly done: (verdict: Verdict) => void,
+  ) {}
+
+  soon(text: string): void {
+    clearTimeout(this.timer);
+    this.timer = window.setTimeout(() => void this.now(text), DELAY_MS);
+  }
+
+  async now(text: string): Promise<void> {
+    clearTimeout(this.timer);
+    this.running?.abort();
+    const running = (this.running = new AbortController());
+    const verdict = await ask(this.tenant, text, running.signal);
+    if (!running.signal.aborted) this.done(verdict);
+  }
+}
+
+async function ask(tenant: string, text: string, signal: AbortSignal): Promise<Verdict> {
+  try {
+    const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate`, new Yaml(text), signal);
+    return { errors: answer.errors ?? [], warnings: answer.warnings ?? [], preview: answer.preview ?? null };
+  } catch (error) {
+    if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: "The server does not answer" };
+    const { errors, detail, title } = error.problem;
+    return errors.length ? { errors, warnings: [] } : { errors: [], warnings: [], problem: detail || title };
+  }
+}

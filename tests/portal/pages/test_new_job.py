@@ -1,0 +1,71 @@
+"""The new-job page without scripts: templates, clone, refusal with everything kept, submission."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from jobs.models import Job, Runtime
+from jobs.spec import to_yaml
+from tenants.models import Tenant, User
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+SPEC = to_yaml(factories.spec(name="mnist-cnn", framework="plain"))
+
+
+@pytest.fixture
+def lab() -> Tenant:
+    Runtime.objects.create(slug="plain", title="Python alone")
+    return factories.tenant("vision-lab")
+
+
+@pytest.fixture
+def alice(lab: Tenant) -> User:
+    return factories.member(lab, "alice")
+
+
+@pytest.fixture
+def browser(client: Client, alice: User) -> Client:
+    client.force_login(alice)
+    return client
+
+
+def test_the_page_begins_with_an_example_that_could_be_submitted(browser: Client) -> None:
+    page = browser.get("/t/vision-lab/jobs/new")
+    assert page.status_code == 200
+    assert "apiVersion: luthier/v1" in page.context["text"]
+
+
+def test_submitting_leads_to_the_new_job(browser: Client) -> None:
+    answer = browser.post("/t/vision-lab/jobs/new", {"spec": SPEC})
+    job = Job.objects.get()
+    assert answer.status_code == 302
+    assert answer["Location"] == f"/t/vision-lab/jobs/{job.pk}"
+    assert (job.name, job.owner.username, job.spec_text) == ("mnist-cnn", "alice", SPEC)
+
+
+def test_a_refused_spec_keeps_every_character_and_names_every_error(browser: Client) -> None:
+    wrong = SPEC.replace("max_restarts", "max_restart") + "leraners: 2\n"
+    answer = browser.post("/t/vision-lab/jobs/new", {"spec": wrong})
+    assert answer.status_code == 422
+    assert answer.context["text"] == wrong
+    assert {error["path"] for error in answer.context["errors"]} >= {"max_restart", "leraners"}
+    assert "did you mean" in answer.content.decode()
+    assert not Job.objects.exists()
+
+
+def test_a_clone_starts_from_the_jobs_spec(browser: Client, lab: Tenant, alice: User) -> None:
+    job = factories.job(of=lab, owner=alice, name="original")
+    assert "original" in browser.get(f"/t/vision-lab/jobs/new?from={job.pk}").context["text"]
+
+
+def test_a_strangers_job_cannot_be_cloned(browser: Client) -> None:
+    other = factories.tenant("nlp-research")
+    job = factories.job(of=other, owner=factories.member(other, "bob"))
+    assert browser.get(f"/t/vision-lab/jobs/new?from={job.pk}").status_code == 404
+
+
+def test_a_viewer_has_no_such_page(client: Client, lab: Tenant) -> None:
+    client.force_login(factories.member(lab, "carol", role="viewer"))
+    assert client.get("/t/vision-lab/jobs/new").status_code == 404
