@@ -48,6 +48,8 @@ def run(*, request: bool = True) -> list[str]:
     """
     if request:
         Duty.objects.update_or_create(name=DUTY, defaults={"next_at": Now()})
+    else:
+        Duty.objects.get_or_create(name=DUTY)
     started: list[str] = []
     while _due():
         with _lock() as mine:

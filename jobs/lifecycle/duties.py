@@ -1,0 +1,156 @@
+"""What the installation must do from time to time, whoever does it: each duty is a row with the time it is due.
+
+orphans   gangs of no live attempt are removed, after they were seen twice (a launch that outlived its attempt)
+purge     deleted jobs whose retention time is over lose their bytes and rows
+tidy      old idempotency answers, unused uploads, dead workers' rows
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from gpu_scheduler.clusters.base import ClusterBusy, GangReport
+from jobs import blobs
+from jobs.lifecycle import cluster as clusters
+from jobs.lifecycle import seats
+from jobs.models import (
+    Attempt,
+    CheckpointFile,
+    Duty,
+    IdempotentAnswer,
+    Job,
+    LogChunk,
+    MetricPoint,
+    ResultFile,
+    Upload,
+)
+
+logger = logging.getLogger(__name__)
+
+CYCLE = "cycle"
+PURGE_BATCH, ROWS_BATCH = 20, 5000
+KEEP = timedelta(hours=24)
+
+Result = dict[str, Any]
+
+
+def due() -> set[str]:
+    """Names of what is due, the scheduling cycle among them; everything is, the first time."""
+    known = dict(Duty.objects.annotate(over=Q(next_at__lte=Now())).values_list("name", "over"))
+    return {name for name in (*DUTIES, CYCLE) if known.get(name, True)}
+
+
+def run_due() -> list[str]:
+    """Do every duty whose time has come and that no other worker does just now; their names."""
+    done = []
+    for name, (every_s, duty) in DUTIES.items():
+        before = _claim(name, every_s)
+        if before is None:
+            continue
+        try:
+            result = duty(before)
+        except ClusterBusy as busy:
+            result = before | {"busy": str(busy)}
+        Duty.objects.filter(name=name).update(result=result, done_at=Now())
+        done.append(name)
+    return done
+
+
+def _claim(name: str, every_s: float) -> Result | None:
+    """What the last time left, if it is our turn now."""
+    Duty.objects.get_or_create(name=name)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_duty SET next_at = clock_timestamp() + make_interval(secs => %s)"
+            " WHERE name = %s AND next_at <= clock_timestamp()",
+            [every_s, name],
+        )
+        if cursor.rowcount != 1:
+            return None
+    return dict(Duty.objects.values_list("result", flat=True).get(name=name))
+
+
+def remove_orphans(before: Result) -> Result:
+    """Remove gangs that no live attempt owns. The cluster is asked first and the rows after it: an attempt's row is
+    older than its gang, so a gang without one is nobody's. Only learners seen the last time, too, are removed."""
+    cluster = clusters.connected()
+    shown = cluster.observe()
+    live = {f"job-{job}-{n}" for job, n in Attempt.objects.filter(held=True).values_list("job_id", "n")}
+    orphans = {name: _uids(gang) for name, gang in shown.items() if name not in live}
+    seen_before = before.get("orphans", {})
+    removed = int(before.get("removed", 0))
+    for name, uids in orphans.items():
+        again = [uid for uid in uids if uid in seen_before.get(name, [])]
+        if again:
+            logger.warning("removing a gang that nobody owns", extra={"gang": name})
+            cluster.remove(name, uids=again)
+            removed += 1
+    return {"orphans": orphans, "removed": removed}
+
+
+def _uids(gang: GangReport) -> list[str]:
+    return [learner.uid for learner in gang.learners]
+
+
+def purge_deleted(_: Result) -> Result:
+    """Remove what is left of jobs whose retention time after their deletion is over."""
+    over = Now() - timedelta(days=settings.LUTHIER_RETENTION_DAYS)
+    gone = list(
+        Job.objects.filter(deleted_at__lt=over)
+        .order_by("deleted_at")
+        .values_list("pk", flat=True)[:PURGE_BATCH]
+    )
+    for job_id in gone:
+        purge(job_id)
+    return {"purged": gone}
+
+
+def purge(job_id: str) -> None:
+    """Remove every row and byte of a deleted job. May be cut off anywhere and done again."""
+    _delete_in_parts(LogChunk._meta.db_table, job_id)
+    _delete_in_parts(MetricPoint._meta.db_table, job_id)
+    held = [
+        *CheckpointFile.objects.filter(checkpoint__job=job_id).values_list("blob_id", flat=True),
+        *ResultFile.objects.filter(job=job_id).values_list("blob_id", flat=True),
+        *Job.objects.filter(pk=job_id, code__isnull=False).values_list("code_id", flat=True),
+    ]
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL luthier.purge = 'on'")  # history is append-only but for this
+        Job.objects.filter(pk=job_id, deleted_at__isnull=False).delete()
+    blobs.release([blob for blob in held if blob is not None])
+
+
+def _delete_in_parts(table: str, job_id: str) -> None:
+    statement = f"DELETE FROM {table} WHERE ctid IN (SELECT ctid FROM {table} WHERE job_id = %s LIMIT %s)"
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, [job_id, ROWS_BATCH])
+            if cursor.rowcount < ROWS_BATCH:
+                return
+
+
+def tidy(_: Result) -> Result:
+    """Forget answers, uploads and workers whose time is over."""
+    answers, _rows = IdempotentAnswer.objects.filter(created_at__lt=Now() - KEEP).delete()
+    unused = Upload.objects.filter(created_at__lt=Now() - KEEP)
+    held = list(unused.values_list("blob_id", flat=True))
+    uploads, _rows = unused.delete()
+    blobs.release(held)
+    return {"answers": answers, "uploads": uploads, "workers": seats.clear_dead()}
+
+
+DUTIES: dict[str, tuple[float, Callable[[Result], Result]]] = {
+    "orphans": (30.0, remove_orphans),
+    "purge": (600.0, purge_deleted),
+    "tidy": (3600.0, tidy),
+}
+"""Name -> seconds between two times, and what to do with what the last time left."""

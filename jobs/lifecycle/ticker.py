@@ -1,0 +1,127 @@
+"""What makes it certain: a thread in every worker that looks at due jobs, whatever became of every hint.
+
+It needs the database and nothing else. It looks by itself; the work it finds is done by a few threads, so that one slow
+cluster call does not keep it from looking.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from django.conf import settings
+from django.db import Error as DatabaseFault
+from django.db import connection
+
+from jobs.lifecycle import cycle, duties, leases, reconcile, seats
+
+logger = logging.getLogger(__name__)
+
+THREADS = 4
+BATCH = 16
+
+
+class Ticker(threading.Thread):
+    """Looks every tick_s ± 20 % until it is stopped."""
+
+    def __init__(self, name: str, *, tick_s: float | None = None) -> None:
+        super().__init__(name="ticker", daemon=True)
+        self.worker_name = name
+        self.tick_s = tick_s or settings.LUTHIER_TICK_S
+        self._over = threading.Event()
+        self._seat: int | None = None
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lifecycle")
+        self._busy: set[Future[None]] = set()
+        self._cycle_turn, self._duties_turn = threading.Lock(), threading.Lock()
+
+    def run(self) -> None:
+        """Tick until stopped; an error costs one tick, never the thread."""
+        while not self._over.is_set():
+            try:
+                self.tick()
+            except DatabaseFault as fault:
+                logger.warning("ticker cannot reach the database", extra={"error": str(fault).strip()})
+                self._seat = None
+                connection.close()
+            except Exception:
+                logger.exception("a tick failed")
+            self._over.wait(self.tick_s * random.uniform(0.8, 1.2))
+        self._stand_up()
+
+    def tick(self) -> None:
+        """One look: keep the seat, take what is due and hand it to the threads, do not wait for them."""
+        if self._seat is None or not seats.keep(self._seat):
+            self._seat = seats.take(self.worker_name)
+        self._busy = {work for work in self._busy if not work.done()}
+        room = 2 * BATCH - len(self._busy)
+        if room > 0:
+            for lease in leases.claim_due(seats.owner(), min(BATCH, room)):
+                self._do(lambda lease=lease: self._hold(lease))  # type: ignore[misc]
+        due = duties.due()
+        if cycle.DUTY in due:
+            self._in_turn(self._cycle_turn, lambda: run_cycle(request=False))
+        if due - {cycle.DUTY}:
+            self._in_turn(self._duties_turn, duties.run_due)
+
+    def stop(self, timeout_s: float = 10) -> None:
+        """Stop looking, let begun work end, and stand up."""
+        self._over.set()
+        if self.is_alive():
+            self.join(timeout_s)
+        for work in self._busy:
+            work.cancel()
+        together = threading.Barrier(THREADS)
+        for _ in range(THREADS):
+            self._pool.submit(_close_connection, together)
+        self._pool.shutdown(wait=True)
+
+    def _hold(self, lease: leases.Lease) -> None:
+        if reconcile.hold(lease):
+            run_cycle(request=True)
+
+    def _in_turn(self, turn: threading.Lock, work: Callable[[], object]) -> None:
+        """Hand this work to a thread unless the last time is not over yet."""
+        if turn.acquire(blocking=False):
+            self._do(work, turn.release)
+
+    def _do(self, work: Callable[[], object], after: Callable[[], None] | None = None) -> None:
+        def safely() -> None:
+            try:
+                work()
+            except DatabaseFault as fault:
+                logger.warning("the database went away during work", extra={"error": str(fault).strip()})
+                connection.close()
+            except Exception:
+                logger.exception("work of a tick failed")
+            finally:
+                if after is not None:
+                    after()
+
+        self._busy.add(self._pool.submit(safely))
+
+    def _stand_up(self) -> None:
+        try:
+            if self._seat is not None:
+                seats.leave(self._seat)
+        except DatabaseFault:
+            pass  # the lock ends with the connection, the row is tidied up later
+        finally:
+            connection.close()
+
+
+def _close_connection(together: threading.Barrier) -> None:
+    """Close this thread's connection; all threads meet, so that each of them does it."""
+    connection.close()
+    together.wait(timeout=30)
+
+
+def run_cycle(*, request: bool) -> list[str]:
+    """Start what can start, and take each started job as far as it goes, in this very thread."""
+    started = cycle.run(request=request)
+    for job_id in started:
+        if reconcile.reconcile(job_id, owner=seats.owner()):
+            cycle.run()
+    return started

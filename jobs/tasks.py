@@ -1,0 +1,47 @@
+"""Celery's door to the lifecycle. Every message is a hint: it may be lost, doubled or late, and carries ids only.
+
+The ticker does the same without any message, so these tasks only make it prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps, current_app, shared_task
+
+from jobs.lifecycle import ticker
+from jobs.lifecycle.reconcile import reconcile
+from jobs.lifecycle.seats import owner
+
+
+@shared_task(name="jobs.tasks.reconcile_job")
+def reconcile_job(job_id: str) -> None:
+    """Look at one job now."""
+    if reconcile(job_id, owner=owner()):
+        ticker.run_cycle(request=True)
+
+
+@shared_task(name="jobs.tasks.run_cycle")
+def run_cycle() -> None:
+    """Let the scheduler look now, and take what it starts as far as it goes."""
+    ticker.run_cycle(request=True)
+
+
+class TickerStep(bootsteps.StartStopStep):
+    """The ticker lives as long as its worker, and starts before the broker is looked for."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **_: Any) -> None:
+        self.ticker = ticker.Ticker(str(parent.hostname))
+
+    def start(self, parent: Any) -> None:
+        self.ticker.start()
+
+    def stop(self, parent: Any) -> None:
+        self.ticker.stop()
+
+    terminate = stop
+
+
+current_app.steps["worker"].add(TickerStep)

@@ -1,0 +1,356 @@
+"""One job from its submission to each of its ends, over a cluster in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
+from gpu_scheduler.model import WaitReason
+from jobs.models import Job
+from jobs.states import EventCode, Intent, Phase, State
+from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
+
+pytestmark = pytest.mark.django_db
+
+
+def moves(job: Job) -> list[str]:
+    return [event.to_state for event in job.events.exclude(to_state="").order_by("n")]
+
+
+def test_a_job_walks_from_the_queue_to_completed_and_returns_its_slots(world: World) -> None:
+    job = world.submit(learners=2, slots=2)
+    world.settle()
+    assert state(job) == State.DEPLOYING
+    assert used(world.tenant) == 4
+    assert set(world.cluster.listing()) == {gang(job)}
+    world.report(job, rank=0, phase=Phase.DOWNLOADING)
+    world.settle()
+    assert state(job) == State.DEPLOYING, "a gang moves on only when all its learners did"
+    world.report(job, rank=1, phase=Phase.PROCESSING)
+    world.settle()
+    assert state(job) == State.DOWNLOADING
+    world.report(job, rank=0, phase=Phase.PROCESSING)
+    world.settle()
+    assert state(job) == State.PROCESSING
+    world.exit(job, rank=0)
+    world.settle()
+    assert state(job) == State.PROCESSING
+    world.exit(job, rank=1)
+    world.settle()
+    assert state(job) == State.STORING
+    assert used(world.tenant) == 4, "slots are held until the gang is gone"
+    world.done(job)
+    world.settle()
+    done = job_of(job)
+    assert (done.state, done.settled, done.lease_token) == (State.COMPLETED, True, None)
+    assert used(world.tenant) == 0
+    assert not world.cluster.listing()
+    assert moves(job) == ["QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
+    assert done.started_at
+    assert done.finished_at
+    attempt = job.attempts.get()
+    assert (attempt.held, attempt.outcome) == (False, "COMPLETED")
+
+
+def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
+    job = world.running()
+    world.step(job, 52)
+    world.wish(job, Intent.HALT)
+    world.settle()
+    assert state(job) == State.STOPPING
+    assert used(world.tenant) == 1
+    world.report(job, gen_seen=2)
+    world.exit(job, halted=True)
+    world.save(job, 50)
+    world.settle()
+    assert state(job) == State.STOPPING, "its shipper is still sending"
+    world.done(job)
+    world.settle()
+    halted = job_of(job)
+    assert (halted.state, halted.settled) == (State.HALTED, True)
+    assert used(world.tenant) == 0
+    receipt = halted.last_halt
+    assert (receipt["step"], receipt["steps_lost"], receipt["checkpoint"]) == (50, 2, 1)
+    assert set(receipt["parts"]) == {"seen", "saved", "verified", "released"}
+    assert receipt["seconds"] >= 0
+    assert receipt.items() <= last_move(job).numbers.items()
+    assert "keeps step 50; 2 steps are lost" in halted.reason_message
+
+
+def test_a_resume_opens_the_next_attempt_from_the_newest_valid_checkpoint(world: World) -> None:
+    job = world.running()
+    world.wish(job, Intent.HALT)
+    world.save(job, 10)
+    world.settle()
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+    world.wish(job, Intent.RUN)
+    world.settle()
+    resumed = job_of(job)
+    assert (resumed.state, resumed.attempt) == (State.DEPLOYING, 2)
+    assert resumed.attempts.get(n=2).resume_from.step == 10
+    assert set(world.cluster.listing()) == {f"job-{job.pk}-2"}
+
+
+def test_a_wished_older_checkpoint_is_used_until_its_attempt_saved_one_of_its_own(world: World) -> None:
+    job = world.running(max_restarts=5)
+    first, _ = world.save(job, 10), world.save(job, 50)
+    world.wish(job, Intent.HALT)
+    world.settle()
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+    Job.objects.filter(pk=job.pk).update(resume_from=first)
+    world.wish(job, Intent.RUN)
+    world.settle()
+    assert job.attempts.get(n=2).resume_from == first
+    world.report(job, phase=Phase.PROCESSING)
+    world.exit(job, 1)
+    world.done(job)
+    world.settle()
+    assert job.attempts.get(n=3).resume_from == first, "not step 50, which its people turned away from"
+    third = world.save(job, 20)
+    world.report(job, phase=Phase.PROCESSING)
+    world.exit(job, 1)
+    world.done(job)
+    world.settle()
+    assert job.attempts.get(n=4).resume_from == third
+
+
+def test_a_failing_program_restarts_within_its_budget_and_then_fails(world: World) -> None:
+    job = world.running(max_restarts=1, learners=2)
+    world.exit(job, 3, rank=1)
+    world.settle()
+    assert state(job) == State.STOPPING
+    assert ("stop", gang(job)) in world.cluster.calls
+    world.elapse(40)  # the other learner's grace is over
+    world.settle()
+    again = job_of(job)
+    assert (again.state, again.attempt, again.restarts_used) == (State.DEPLOYING, 2, 1)
+    world.report(job, phase=Phase.PROCESSING)
+    world.exit(job, 3, rank=0)
+    world.settle()
+    world.elapse(40)
+    world.settle()
+    failed = job_of(job)
+    assert (failed.state, failed.reason_code, failed.restarts_used) == (State.FAILED, "learner_failed", 1)
+    assert "Learner 0" in failed.reason_message
+    assert "exited with code 3" in failed.reason_message
+    assert used(world.tenant) == 0
+
+
+def test_out_of_memory_is_named_with_its_peak(world: World) -> None:
+    job = world.running()
+    world.cluster.out_of_memory(gang(job), 0, peak_mib=4321)
+    world.elapse(10)
+    world.settle()
+    assert "4321 MiB" in job_of(job).reason_message
+    assert job_of(job).reason_code == "out_of_memory"
+
+
+def test_a_lost_node_costs_nothing_of_the_users_budget(world: World) -> None:
+    job = world.running(max_restarts=0)
+    node = job.attempts.get().nodes[0]
+    world.report(job)
+    world.cluster.node_down(node)
+    world.elapse(30)
+    world.settle()
+    assert state(job) == State.PROCESSING, "silence of the node alone does not end a job"
+    world.elapse(60)
+    world.settle()
+    assert state(job) == State.STOPPING
+    world.elapse(70)
+    world.settle()
+    again = job_of(job)
+    assert (again.restarts_used, again.infra_streak) == (0, 1)
+    assert again.state in (State.QUEUED, State.DEPLOYING)
+    assert again.attempts.get(n=1).outcome == "node_lost"
+
+
+def test_infrastructure_failures_in_a_row_back_off(world: World) -> None:
+    job = world.running()
+    for _ in range(2):
+        world.cluster.die(gang(job), 0, reason="node_lost")
+        world.elapse(10)
+        world.settle()
+    queued = job_of(job)
+    assert queued.state == State.QUEUED
+    assert queued.infra_streak >= 2
+    assert queued.start_after is not None
+    world.elapse(400)
+    world.settle()
+    assert state(job) == State.DEPLOYING
+
+
+def test_a_cancel_ends_a_job_wherever_it_stands(world: World) -> None:
+    queued, running = world.submit(slots=8), world.submit(slots=2)
+    world.settle()
+    for job in (queued, running):
+        world.wish(job, Intent.CANCEL)
+    world.settle()
+    world.elapse(15)
+    world.settle()
+    assert {state(queued), state(running)} == {State.CANCELED}
+    assert used(world.tenant) == 0
+    assert not world.cluster.listing()
+
+
+def test_halting_a_queued_job_starts_nothing(world: World) -> None:
+    job = world.submit()
+    world.wish(job, Intent.HALT)
+    world.settle()
+    assert state(job) == State.HALTED
+    assert job_of(job).attempt == 0
+    assert not world.cluster.created
+    world.wish(job, Intent.RUN)
+    world.settle()
+    assert state(job) == State.DEPLOYING
+
+
+def test_finishing_wins_over_halting(world: World) -> None:
+    job = world.running()
+    world.wish(job, Intent.HALT)
+    world.settle()
+    world.report(
+        job, phase=Phase.EXITED, exited_at=job.created_at, exit_code=0, halted=True, finished_mark=True
+    )
+    world.settle()
+    assert state(job) == State.STORING
+    world.done(job)
+    world.settle()
+    assert state(job) == State.COMPLETED
+
+
+def test_a_resume_that_comes_while_halting_follows_the_halt(world: World) -> None:
+    job = world.running()
+    world.wish(job, Intent.HALT)
+    world.settle()
+    world.wish(job, Intent.RUN)
+    world.settle()
+    assert state(job) == State.STOPPING
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+    assert "HALTED" in moves(job)
+    assert (state(job), job_of(job).attempt) == (State.DEPLOYING, 2)
+
+
+def test_a_learner_that_heard_nothing_is_stopped_through_the_cluster(world: World) -> None:
+    job = world.running(grace_s=60)
+    world.cluster.stops_in_s = 5
+    world.wish(job, Intent.HALT)
+    world.settle()
+    assert ("stop", gang(job)) not in world.cluster.calls, "it is asked first"
+    world.elapse(11)
+    world.settle()
+    assert ("stop", gang(job)) in world.cluster.calls
+    world.elapse(6)
+    world.settle()
+    assert state(job) == State.HALTED
+
+
+def test_a_program_that_will_not_end_is_killed_in_the_end(world: World) -> None:
+    job = world.running(grace_s=10)
+    world.cluster.stops_in_s = 10_000
+    world.wish(job, Intent.HALT)
+    world.report(job, gen_seen=2)
+    world.settle()
+    for _ in range(5):
+        world.elapse(10)
+        world.report(job)
+        world.settle()
+    assert state(job) == State.HALTED
+    assert not world.cluster.listing()
+
+
+def test_time_is_up_at_the_limit_over_all_attempts(world: World) -> None:
+    job = world.running(time_limit_s=100)
+    world.elapse(99)
+    world.settle()
+    assert state(job) == State.PROCESSING
+    world.elapse(2)
+    world.settle()
+    assert state(job) == State.STOPPING
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+    assert (state(job), job_of(job).reason_code) == (State.FAILED, "time_limit")
+
+
+def test_a_refused_launch_fails_with_the_clusters_sentence(world: World) -> None:
+    world.cluster.fail_next("launch", LaunchRefused("There is no runtime pytorch.", code="image_error"))
+    job = world.submit()
+    world.settle()
+    failed = job_of(job)
+    assert (failed.state, failed.reason_code) == (State.FAILED, "image_error")
+    assert "There is no runtime pytorch." in failed.reason_message
+    assert used(world.tenant) == 0
+
+
+def test_a_busy_cluster_fails_nobody(world: World) -> None:
+    job = world.submit()
+    for verb in ("nodes", "launch", "observe"):
+        world.cluster.fail_next(verb, ClusterBusy("try later"), times=3)
+        for _ in range(8):
+            world.tick()
+            world.elapse(6)
+    world.settle()
+    assert state(job) == State.DEPLOYING
+    assert world.cluster.created[gang(job), 0] == 1
+    world.cluster.fail_after("remove", ClusterBusy("the answer was lost"), times=2)
+    world.wish(job, Intent.CANCEL)
+    for _ in range(6):
+        world.settle()
+        world.elapse(6)
+    assert state(job) == State.CANCELED
+
+
+def test_an_answer_that_was_lost_launches_nobody_twice(world: World) -> None:
+    world.cluster.fail_after("launch", ClusterBusy("the answer was lost"))
+    job = world.submit()
+    world.settle()
+    world.elapse(5)
+    world.settle()
+    assert world.cluster.created[gang(job), 0] == 1
+    assert job.attempts.get().launched_at is not None
+
+
+def test_what_waits_is_told_why_with_numbers(world: World) -> None:
+    world.submit(slots=4, learners=2)
+    world.settle()
+    job = world.submit(slots=2)
+    world.settle()
+    waiting = job_of(job)
+    assert (waiting.state, waiting.reason_code) == (State.QUEUED, WaitReason.QUOTA_GPUS)
+    assert {"limit", "used", "asked"} <= set(waiting.reason_numbers)
+    told = job.events.filter(code=EventCode.WAITING).count()
+    world.elapse(6)
+    world.settle()
+    assert job.events.filter(code=EventCode.WAITING).count() == told, "what did not change is not told again"
+
+
+def test_results_that_cannot_be_stored_fail_the_job(world: World) -> None:
+    job = world.running()
+    world.exit(job)
+    world.settle()
+    assert state(job) == State.STORING
+    world.cluster.exit(gang(job), 0, 0)
+    world.elapse(5)
+    world.settle()
+    assert (state(job), job_of(job).reason_code) == (State.FAILED, "results_not_stored")
+
+
+def test_a_gang_that_somebody_removed_is_started_again(world: World) -> None:
+    job = world.running()
+    world.cluster.vanish(gang(job))
+    world.elapse(6)
+    world.settle()
+    assert (state(job), job_of(job).attempt, job_of(job).restarts_used) == (State.DEPLOYING, 2, 0)
+
+
+def test_a_suspended_tenants_jobs_wait_and_say_so(world: World) -> None:
+    world.tenant.__class__.objects.filter(pk=world.tenant.pk).update(state="suspended")
+    job = world.submit()
+    world.settle()
+    assert (state(job), job_of(job).reason_code) == (State.QUEUED, WaitReason.TENANT_SUSPENDED)

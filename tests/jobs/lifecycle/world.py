@@ -1,0 +1,152 @@
+"""The lifecycle's surroundings, turned by hand: time, workers, learners.
+
+Time is the database's. It is not waited for: `elapse` moves every moment that was written down into the past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connection
+from django.db.models.functions import Now
+
+from gpu_scheduler.clusters.base import LearnerPhase
+from gpu_scheduler.clusters.memory import MemoryCluster
+from jobs import events
+from jobs.lifecycle import cycle, leases, reconcile
+from jobs.models import Checkpoint, Job, Learner, Progress
+from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
+from tenants.models import Tenant, User
+from tests import factories
+
+MOMENTS = {
+    "jobs_job": (
+        "intent_at",
+        "stop_at",
+        "queued_at",
+        "start_after",
+        "lease_until",
+        "next_reconcile_at",
+        "head_since",
+    ),
+    "jobs_attempt": ("opened_at", "launched_at", "processing_at"),
+    "jobs_learner": ("halt_seen_at", "exited_at", "done_at", "last_seen_at"),
+    "jobs_checkpoint": ("created_at", "committed_at"),
+    "jobs_duty": ("next_at",),
+}
+SETTLES = 40
+
+
+class World:
+    """One tenant, its alice, a cluster, and any number of workers by name."""
+
+    def __init__(self, build: Callable[[Callable[[], float]], MemoryCluster]) -> None:
+        self.now = 1000.0
+        self.cluster = build(lambda: self.now)
+        self.tenant: Tenant = factories.tenant(quotas={"cpu": 8})
+        self.alice: User = factories.member(self.tenant)
+
+    # Time and workers
+
+    def elapse(self, seconds: float) -> None:
+        """Let time pass for rows and cluster alike."""
+        self.now += seconds
+        with connection.cursor() as cursor:
+            for table, columns in MOMENTS.items():
+                sets = ", ".join(f"{column} = {column} - make_interval(secs => %s)" for column in columns)
+                where = "WHERE closed_at IS NULL" if table == "jobs_attempt" else ""
+                cursor.execute(f"UPDATE {table} SET {sets} {where}", [seconds] * len(columns))
+
+    def tick(self, worker: str = "w1") -> int:
+        """One look of a worker at everything due, and at the queue. How many jobs it looked at."""
+        count, wants = reconcile.reconcile_due(owner=worker)
+        for job_id in cycle.run(request=wants):
+            reconcile.reconcile(job_id, owner=worker)
+        return count
+
+    def settle(self, worker: str = "w1") -> None:
+        """Tick until nothing is due any more."""
+        for _ in range(SETTLES):
+            if not self.tick(worker):
+                return
+        raise AssertionError("the lifecycle does not come to rest")
+
+    # Jobs
+
+    def submit(self, **fields: Any) -> Job:
+        return factories.job(owner=self.alice, of=self.tenant, **fields)
+
+    def wish(self, job: Job, intent: Intent) -> None:
+        """As services write it, without their rules."""
+        Job.objects.filter(pk=job.pk).update(
+            intent=intent,
+            intent_gen=job_of(job).intent_gen + 1,
+            intent_at=Now(),
+            settled=False,
+            next_reconcile_at=Now(),
+        )
+        events.append(
+            job_id=job.pk,
+            tenant_id=job.tenant_id,
+            code=EventCode.WISHED,
+            numbers={"intent": intent.value, "generation": job_of(job).intent_gen},
+        )
+
+    def running(self, **fields: Any) -> Job:
+        """A job whose learners all run the program."""
+        job = self.submit(**fields)
+        self.settle()
+        self.report(job, phase=Phase.PROCESSING)
+        self.settle()
+        assert state(job) == State.PROCESSING
+        return job
+
+    # What learners do
+
+    def report(self, job: Job, rank: int | None = None, **fields: Any) -> None:
+        """The learners of the live attempt (or one of them) report these fields, and ring."""
+        rows = Learner.objects.filter(job=job, attempt=job_of(job).attempt)
+        rows = rows if rank is None else rows.filter(rank=rank)
+        rows.update(last_seen_at=Now(), **fields)
+        Job.objects.filter(pk=job.pk, settled=False).update(next_reconcile_at=Now())
+
+    def step(self, job: Job, step: int) -> None:
+        Progress.objects.filter(job=job).update(step=step)
+
+    def exit(self, job: Job, code: int = 0, *, halted: bool = False, rank: int | None = None) -> None:
+        """The programs end, their shippers live on."""
+        self.report(job, rank, phase=Phase.EXITED, exited_at=Now(), exit_code=code, halted=halted)
+
+    def done(self, job: Job, rank: int | None = None) -> None:
+        """The shippers have sent everything and end."""
+        self.report(job, rank, phase=Phase.DONE, done_at=Now(), log_sealed=True)
+        for learner in Learner.objects.filter(job=job, attempt=job_of(job).attempt):
+            if rank in (None, learner.rank):
+                self.cluster.exit(gang(job), learner.rank, learner.exit_code or 0)
+
+    def save(self, job: Job, step: int) -> Checkpoint:
+        return factories.checkpoint(job_of(job), step=step)
+
+
+def job_of(job: Job) -> Job:
+    return Job.objects.get(pk=job.pk)
+
+
+def state(job: Job) -> State:
+    return State(job_of(job).state)
+
+
+def gang(job: Job) -> str:
+    return f"job-{job.pk}-{job_of(job).attempt}"
+
+
+def used(tenant: Tenant, slot_type: str = "cpu") -> int:
+    return tenant.quotas.get(gpu_type=slot_type).used
+
+
+def last_move(job: Job) -> Any:
+    return job.events.filter(code=EventCode.MOVED).latest("n")
+
+
+__all__ = ["HOLDS_GPUS", "LearnerPhase", "World", "gang", "job_of", "last_move", "leases", "state", "used"]
