@@ -1,21 +1,18 @@
 """How long plan() takes for a full queue: 10,000 waiting jobs on 1,250 nodes of 8.
 
 Three moments: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
-heads that lost patience. Prints a table and writes bench/results/plan_speed.json.
+heads that lost patience.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import statistics
-import subprocess
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
+from bench.record import record
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Node, Placing, Running, Share, Snapshot, TenantState
 
@@ -83,21 +80,12 @@ def main() -> None:
             ("full_cluster_impatient_heads", True, True),
         )
     }
-    for name, figure in figures.items():
-        print(f"{name:30} {figure}")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-    result = {
-        "figures": figures,
-        "baseline": {"budget_ms": BUDGET_MS},
-        "jobs": asked.jobs,
-        "nodes": asked.nodes,
-        "commit": commit,
-        "cores": os.cpu_count(),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    folder = Path(__file__).parent / "results"
-    folder.mkdir(exist_ok=True)
-    (folder / "plan_speed.json").write_text(json.dumps(result, indent=2) + "\n")
+    record(
+        "plan_speed",
+        {f"{name}_{key}": value for name, figure in figures.items() for key, value in figure.items()},
+        command=f"python -m bench.plan_speed --jobs {asked.jobs} --nodes {asked.nodes}",
+        aims={f"{name}_p50_ms": BUDGET_MS for name in figures},
+    )
 
 
 if __name__ == "__main__":
