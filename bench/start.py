@@ -53,7 +53,7 @@ def main() -> None:
 
 def started(folder: str) -> tuple[Platform, float]:
     """A platform on this folder and the seconds until it was ready."""
-    platform = Platform(Path(folder), nodes="auto")
+    platform = Platform(Path(folder), nodes="auto", demo=True)
     platform.users = {
         "nobody": {}
     }  # the demo's passwords are not needed, and making them is not part of a start

@@ -129,9 +129,17 @@ class Platform:
     """One `manage.py up`. Use as a context manager; the log is in <data>/up.log."""
 
     def __init__(
-        self, data: Path, *, nodes: str = "node-a:cpu:4,node-b:cpu:4", workers: int = 2, **env: str
+        self,
+        data: Path,
+        *,
+        nodes: str = "node-a:cpu:4,node-b:cpu:4",
+        workers: int = 2,
+        demo: bool = False,
+        **env: str,
     ) -> None:
+        """demo: let the first start submit its example job, which also builds the runtime sklearn."""
         self.data, self.nodes, self.workers, self.env = data, nodes, workers, env
+        self.demo = demo
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.users: dict[str, dict[str, Any]] = {}
@@ -154,6 +162,7 @@ class Platform:
         self.data.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "manage.py", "up", "--data", str(self.data), "--port", str(self.port)]
         command += ["--workers", str(self.workers), "--nodes", self.nodes]
+        command += [] if self.demo else ["--no-demo"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log

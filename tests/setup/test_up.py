@@ -27,7 +27,7 @@ NODES = "node-a:cpu:2"
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """One installation for the tests that leave it running."""
-    made = Platform(tmp_path_factory.mktemp("up"), nodes=NODES)
+    made = Platform(tmp_path_factory.mktemp("up"), nodes=NODES, demo=True)
     try:
         yield made.start()
     finally:
