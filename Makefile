@@ -34,8 +34,9 @@ bench: front-end  ## Measure every published figure anew (long), then `make docs
 	@for file in bench/*.py; do name=$$(basename $$file .py); case $$name in \
 	  __init__|record) ;; *) $(PY) -m bench.$$name || exit 1 ;; esac; done
 
-docs: env         ## Put the measured figures into docs/benchmarks.md
+docs: env         ## Put the measured figures and the job spec's fields into their pages
 	@$(PY) tools/figures.py
+	@$(PY) tools/spec_reference.py
 
 check: env        ## Format, lint, types, floors, migrations
 	$(BIN)/ruff format --check .
