@@ -1,7 +1,7 @@
 """``launcher`` behaves as BEHAVIOUR says; ``shipper`` ends when the launcher's ``exit`` file is there.
 
-Behaviours: runs, exits:N, stubborn (its program ignores SIGTERM), dies (no exit file), eats:MIB, refuses
-(its shipper crashes at first), misconfigured (its shipper exits 78), fenced (its shipper exits 76).
+Behaviours: runs, exits:N, stubborn (its program ignores SIGTERM), dies (killed, leaving a child behind), eats:MIB.
+A file ``fault`` in the learner's directory makes its shipper exit with that number at once.
 """
 
 import json
@@ -26,6 +26,7 @@ def launcher() -> int:
     word, _, value = os.environ["BEHAVIOUR"].partition(":")
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    (STATE / "pid").write_text(str(os.getpid()))
     (STATE / "phase").write_text("PROCESSING")
     match word:
         case "exits":
@@ -68,9 +69,19 @@ def shipper() -> int:
         return int(fault.read_text())
     while not (STATE / "exit").exists():
         time.sleep(0.02)
+        if launcher_is_gone() and not (STATE / "exit").exists():
+            (STATE / "exit").write_text(json.dumps({"code": 137, "started": True, "lost": True}))
     (STATE / "shipper").mkdir(exist_ok=True)
     (STATE / "shipper" / "done.json").write_text("{}")
     return 0
+
+
+def launcher_is_gone() -> bool:
+    try:
+        stat = Path(f"/proc/{(STATE / 'pid').read_text()}/stat").read_text()
+    except FileNotFoundError:
+        return (STATE / "pid").exists()
+    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 if __name__ == "__main__":
