@@ -9,10 +9,17 @@ from __future__ import annotations
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import QuerySet
 
+from tenants.errors import AdminOnly, NotAllowed, NotFound
 from tenants.models import Membership, Tenant, Token, User
-from tenants.roles import GRANTS, RANK, Permission, Role
+from tenants.roles import ADMIN_GRANTS, GRANTS, RANK, Permission, Role
 
 Person = User | AnonymousUser
+
+LEAST_ROLE = {
+    permission: min((role for role in Role if permission in GRANTS[role]), key=RANK.__getitem__)
+    for permission in Permission
+}
+"""The lowest role that carries a permission, for messages."""
 
 
 def memberships(user: Person) -> QuerySet[Membership]:
@@ -20,7 +27,7 @@ def memberships(user: Person) -> QuerySet[Membership]:
     if not isinstance(user, User) or not user.is_active:
         return Membership.objects.none()
     rows = Membership.objects.filter(user=user)
-    token = _token(user)
+    token = token_of(user)
     return rows.filter(tenant=token.tenant_id) if token and token.tenant_id else rows
 
 
@@ -30,32 +37,75 @@ def role_in(user: Person, tenant_id: int) -> Role | None:
     return None if stored is None else _under_ceiling(user, Role(stored))
 
 
-def may(user: Person, permission: Permission, tenant_id: int) -> bool:
-    """Say whether the caller's role in this tenant grants the permission."""
+def permissions_in(user: Person, tenant_id: int) -> frozenset[Permission]:
+    """Everything the caller may do in this tenant; empty for a stranger."""
     role = role_in(user, tenant_id)
-    return role is not None and permission in GRANTS[role]
+    granted = GRANTS[role] if role else frozenset()
+    return granted | ADMIN_GRANTS if is_platform_admin(user) else granted
+
+
+def may(user: Person, permission: Permission, tenant_id: int) -> bool:
+    """Say whether the caller has the permission in this tenant."""
+    return permission in permissions_in(user, tenant_id)
+
+
+def require(user: Person, permission: Permission, tenant: Tenant) -> None:
+    """Raise NotFound for a stranger, NotAllowed for a member whose role is too low."""
+    granted = permissions_in(user, tenant.pk)
+    if not granted:
+        raise NotFound
+    if permission not in granted:
+        raise NotAllowed(f"In {tenant} this takes at least the role {LEAST_ROLE[permission]}.")
+
+
+def visible_tenants(user: Person) -> QuerySet[Tenant]:
+    """The caller's tenants, by slug; a platform admin sees all."""
+    rows = Tenant.objects.order_by("slug")
+    return rows if is_platform_admin(user) else rows.filter(pk__in=memberships(user).values("tenant"))
 
 
 def tenant_for(user: Person, slug: str) -> Tenant | None:
     """The tenant of this slug if the caller belongs to it or is a platform admin; None is what a stranger gets."""
-    found = Tenant.objects.filter(slug=slug).first()
-    if found and (is_platform_admin(user) or memberships(user).filter(tenant=found).exists()):
-        return found
-    return None
+    return visible_tenants(user).filter(slug=slug).first()
+
+
+def tenant_get(user: Person, slug: str, permission: Permission = Permission.VIEW) -> Tenant:
+    """The tenant of this slug, if the caller has the permission there. Raises NotFound or NotAllowed."""
+    found = tenant_for(user, slug)
+    if found is None:
+        raise NotFound
+    require(user, permission, found)
+    return found
 
 
 def is_platform_admin(user: Person) -> bool:
     """A platform admin, unless he came with a token that is bound to one tenant or to less than a manager."""
     if not isinstance(user, User) or not user.is_platform_admin:
         return False
-    token = _token(user)
+    token = token_of(user)
     return token is None or (token.tenant_id is None and Role(token.role_ceiling) == Role.MANAGER)
 
 
-def _under_ceiling(user: Person, role: Role) -> Role:
-    token = _token(user)
-    return min(role, Role(token.role_ceiling), key=RANK.__getitem__) if token else role
+def require_admin(user: Person) -> None:
+    """Raise AdminOnly unless the caller is a platform admin."""
+    if not is_platform_admin(user):
+        raise AdminOnly
 
 
-def _token(user: Person) -> Token | None:
+def takes_shares(user: Person, *, to_operate: bool = False) -> bool:
+    """Say whether grants on single jobs of foreign tenants count for this caller: not with a bound token, and
+    a viewer's token operates nothing."""
+    token = token_of(user)
+    if token is None:
+        return True
+    return token.tenant_id is None and not (to_operate and Role(token.role_ceiling) == Role.VIEWER)
+
+
+def token_of(user: Person) -> Token | None:
+    """The token the caller came with; None for a session."""
     return getattr(user, "token", None)
+
+
+def _under_ceiling(user: Person, role: Role) -> Role:
+    token = token_of(user)
+    return min(role, Role(token.role_ceiling), key=RANK.__getitem__) if token else role

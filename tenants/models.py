@@ -32,6 +32,9 @@ class User(AbstractUser):
     )
     preferences: models.JSONField[Any, Any] = models.JSONField(default=dict, blank=True)
 
+    token: Token | None = None
+    """The API token this caller came with, if any; set by tenants.tokens, never stored."""
+
     @property
     def is_platform_admin(self) -> bool:
         return self.is_active and self.is_superuser
@@ -88,7 +91,10 @@ class Quota(models.Model):
 
 
 class QuotaChange(models.Model):
-    """One limit set by one admin, with the reason given. Append-only; change_set groups what was applied together."""
+    """One limit set by one admin, with the reason given. Append-only.
+
+    change_set groups what was applied together.
+    """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quota_changes")
     gpu_type = models.SlugField(max_length=40)
@@ -103,9 +109,30 @@ class QuotaChange(models.Model):
 
 
 class Token(AbstractAuthToken):
-    """An API token: knox keeps its hash; ours are the name, the tenant it is bound to and the role it may not pass."""
+    """An API token: knox keeps its hash; ours are its name, its tenant and the role it may not exceed."""
 
     name = models.CharField(max_length=80)
     tenant = models.ForeignKey(Tenant, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
     role_ceiling = models.CharField(max_length=12, choices=role_choices, default=Role.MANAGER)
     last_used_at = models.DateTimeField(null=True, blank=True)
+
+
+class AuditEntry(models.Model):
+    """Who did or read what in whose tenant. Append-only, like QuotaChange; tenant is null for the installation."""
+
+    tenant = models.ForeignKey(Tenant, null=True, on_delete=models.CASCADE, related_name="audit")
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    action = models.CharField(max_length=60)  # noun.verb: member.add, job.read
+    target = models.CharField(max_length=200, blank=True)  # an id or a name
+    reason = models.CharField(max_length=500, blank=True)
+    details = models.JSONField[Any, Any](default=dict)
+    request_id = models.CharField(max_length=64, blank=True)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = [
+            models.Index(F("tenant"), F("id").desc(), name="audit_by_tenant"),
+            models.Index(fields=["actor", "action", "target", "at"], name="audit_repeat"),
+        ]

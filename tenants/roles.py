@@ -32,3 +32,6 @@ GRANTS: dict[Role, frozenset[Permission]] = {
     Role.RESEARCHER: frozenset({Permission.VIEW, Permission.SUBMIT}),
     Role.MANAGER: frozenset(Permission),
 }
+
+ADMIN_GRANTS = frozenset({Permission.VIEW, Permission.OPERATE_ANY, Permission.MANAGE_MEMBERS})
+"""What a platform admin may do in any tenant. He submits nothing where he is no member."""

@@ -1,0 +1,101 @@
+"""What can go wrong with people, tenants and quotas. The docstring is the default message.
+
+portal.api.errors is the only place where one of these becomes a status code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TenantError(Exception):
+    """The change could not be made."""
+
+    code: ClassVar[str] = "tenant_error"
+
+    def __init__(self, message: str = "", **details: Any) -> None:
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+        self.details = details
+        """Plain JSON for the answer's body, beside code and message."""
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class NotFound(TenantError):
+    """There is no such thing, or it is none of yours."""
+
+    code = "not_found"
+
+
+class NotAllowed(TenantError):
+    """Your role in this tenant does not allow this."""
+
+    code = "not_allowed"
+
+
+class AdminOnly(TenantError):
+    """Only a platform admin may do this."""
+
+    code = "not_allowed"
+
+
+class FieldsInvalid(TenantError):
+    """Some fields are wrong. details["errors"]: path, code, message, got, allowed each."""
+
+    code = "invalid"
+
+
+class NameTaken(TenantError):
+    """This name is in use already: choose another."""
+
+    code = "name_taken"
+
+
+class AlreadyMember(TenantError):
+    """This person is a member already. Change the role instead."""
+
+    code = "already_member"
+
+
+class LastManager(TenantError):
+    """A tenant keeps at least one manager. Make somebody else manager first."""
+
+    code = "last_manager"
+
+
+class RaisesHimself(TenantError):
+    """Nobody raises his own role. Ask another manager or a platform admin."""
+
+    code = "not_allowed"
+
+
+class LimitChanged(TenantError):
+    """A limit is no longer what you saw. Read the quotas again, then repeat the change. details: errors."""
+
+    code = "limit_changed"
+
+
+class VersionChanged(TenantError):
+    """This has changed since you read it. Read it again, then repeat the change. details: etag."""
+
+    code = "version_changed"
+
+
+class Overcommitted(TenantError):
+    """The limits would sum to more than this installation may promise. details: errors."""
+
+    code = "overcommitted"
+
+
+class TenantNotEmpty(TenantError):
+    """The tenant still has jobs."""
+
+    code = "tenant_not_empty"
+
+
+def problem(path: str, code: str, message: str, got: object = None, allowed: object = None) -> dict[str, Any]:
+    """One entry of details["errors"], in the shape that every error of the platform has."""
+    shown = None if got is None else str(got)[:200]
+    return {"path": path, "code": code, "message": message, "got": shown, "allowed": allowed}

@@ -1,0 +1,1 @@
+"""Changes to tenants, members and quotas. Each checks for itself what its caller may do, and leaves an audit row."""

@@ -1,0 +1,81 @@
+"""Service accounts: users for programs. They belong to one tenant, are researchers at most and cannot log in."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from tenants import access, audit
+from tenants.errors import FieldsInvalid, NameTaken, NotFound, problem
+from tenants.models import Membership, Tenant, Token, User
+from tenants.roles import Permission, Role
+from tenants.tokens import DEFAULT_DAYS, token_create, token_revoke
+
+
+def username_of(tenant: Tenant, name: str) -> str:
+    """A service account's username: its tenant's slug in front, so that names need only be free within a tenant."""
+    return f"{tenant.slug}.{name}"
+
+
+def accounts(*, user: access.Person, tenant: Tenant) -> QuerySet[Membership]:
+    """The tenant's service accounts, by name, as memberships. Raises NotAllowed below manager."""
+    access.require(user, Permission.MANAGE_MEMBERS, tenant)
+    rows = Membership.objects.filter(tenant=tenant, user__is_service_account=True)
+    return rows.select_related("user", "tenant").order_by("user__username")
+
+
+def account_get(*, user: access.Person, tenant: Tenant, name: str) -> User:
+    """The service account of this name. Raises NotAllowed or NotFound."""
+    found = accounts(user=user, tenant=tenant).filter(user__username=username_of(tenant, name)).first()
+    if found is None:
+        raise NotFound
+    return found.user
+
+
+@transaction.atomic
+def account_create(
+    *, user: access.Person, tenant: Tenant, name: str, role: Role = Role.RESEARCHER
+) -> Membership:
+    """Raises NotAllowed, FieldsInvalid for a manager's role, NameTaken."""
+    access.require(user, Permission.MANAGE_MEMBERS, tenant)
+    if role == Role.MANAGER:
+        allowed = [Role.VIEWER.value, Role.RESEARCHER.value]
+        wrong = problem("role", "not_allowed", "a service account is researcher at most", role, allowed)
+        raise FieldsInvalid(errors=[wrong])
+    username = username_of(tenant, name)
+    if User.objects.filter(username=username).exists():
+        raise NameTaken(f"There is an account {name} in {tenant} already.")
+    account = User(username=username, is_service_account=True)
+    account.set_unusable_password()
+    account.save()
+    membership = Membership.objects.create(user=account, tenant=tenant, role=role)
+    _record(user, tenant, "service_account.create", name, {"role": role.value})
+    return membership
+
+
+@transaction.atomic
+def account_remove(*, user: access.Person, tenant: Tenant, name: str) -> None:
+    """Close a service account: its tokens end at once, its jobs stay its own. Its name stays taken."""
+    account = account_get(user=user, tenant=tenant, name=name)
+    Token.objects.filter(user=account).delete()
+    Membership.objects.filter(user=account).delete()
+    User.objects.filter(pk=account.pk).update(is_active=False)
+    _record(user, tenant, "service_account.remove", name, {})
+
+
+def account_token_create(
+    *, user: access.Person, tenant: Tenant, name: str, token_name: str, days: int = DEFAULT_DAYS
+) -> tuple[Token, str]:
+    """A token for the account, bound to its tenant, and the secret to show once."""
+    account = account_get(user=user, tenant=tenant, name=name)
+    return token_create(
+        user=user, owner=account, name=token_name, tenant=tenant, role=Role.RESEARCHER, days=days
+    )
+
+
+def account_token_revoke(*, user: access.Person, tenant: Tenant, name: str, token_id: str) -> None:
+    token_revoke(user=user, owner=account_get(user=user, tenant=tenant, name=name), token_id=token_id)
+
+
+def _record(user: access.Person, tenant: Tenant, action: str, target: str, details: dict[str, str]) -> None:
+    audit.record(actor=user, action=action, tenant_id=tenant.pk, target=target, details=details)

@@ -1,0 +1,87 @@
+"""Who belongs to a tenant, and as what. Nobody raises himself; a tenant keeps at least one manager."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from tenants import access, audit
+from tenants.errors import AlreadyMember, FieldsInvalid, LastManager, NotFound, RaisesHimself, problem
+from tenants.models import Membership, Tenant, Token, User
+from tenants.roles import RANK, Permission, Role
+
+
+@transaction.atomic
+def member_add(*, user: access.Person, tenant: Tenant, username: str, role: Role) -> Membership:
+    """Make an existing person a member. Raises NotAllowed, FieldsInvalid, AlreadyMember or RaisesHimself."""
+    access.require(user, Permission.MANAGE_MEMBERS, tenant)
+    person = User.objects.filter(username=username, is_service_account=False, is_active=True).first()
+    if person is None:
+        wrong = problem(
+            "username", "user_not_found", "there is no such person; a platform admin adds people", username
+        )
+        raise FieldsInvalid(errors=[wrong])
+    if person.pk == user.pk:
+        raise RaisesHimself
+    membership, made = Membership.objects.get_or_create(user=person, tenant=tenant, defaults={"role": role})
+    if not made:
+        raise AlreadyMember(f"{username} is a member already, as {membership.role}. Change the role instead.")
+    _record(user, tenant, "member.add", username, {"role": role.value})
+    return membership
+
+
+@transaction.atomic
+def member_change(*, user: access.Person, tenant: Tenant, username: str, role: Role) -> Membership:
+    """Give a member another role. Raises NotAllowed, NotFound, RaisesHimself or LastManager."""
+    access.require(user, Permission.MANAGE_MEMBERS, tenant)
+    membership = _locked(tenant, username)
+    if membership.user.pk == user.pk and RANK[role] > RANK[Role(membership.role)]:
+        raise RaisesHimself
+    if membership.user.is_service_account and role == Role.MANAGER:
+        wrong = problem(
+            "role", "not_allowed", "a service account is researcher at most", role, ["viewer", "researcher"]
+        )
+        raise FieldsInvalid(errors=[wrong])
+    before = membership.role
+    if before == role:
+        return membership
+    _keep_a_manager(membership)
+    membership.role = role
+    membership.save(update_fields=["role"])
+    _record(user, tenant, "member.change", username, {"from": before, "to": role.value})
+    return membership
+
+
+@transaction.atomic
+def member_remove(*, user: access.Person, tenant: Tenant, username: str) -> None:
+    """End a membership and the tokens bound to it; jobs stay. Anybody may leave by himself. Raises as member_change."""
+    leaves = isinstance(user, User) and user.get_username() == username
+    access.require(user, Permission.VIEW if leaves else Permission.MANAGE_MEMBERS, tenant)
+    membership = _locked(tenant, username)
+    _keep_a_manager(membership)
+    Token.objects.filter(user=membership.user, tenant=tenant).delete()
+    membership.delete()
+    _record(user, tenant, "member.remove", username, {"role": membership.role})
+
+
+def _locked(tenant: Tenant, username: str) -> Membership:
+    """The membership, with all of the tenant's managers locked: two cannot leave at once."""
+    rows = Membership.objects.select_for_update(of=("self",)).select_related("user").filter(tenant=tenant)
+    list(rows.filter(role=Role.MANAGER).order_by("pk"))
+    found = rows.filter(user__username=username).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def _keep_a_manager(membership: Membership) -> None:
+    if membership.role != Role.MANAGER:
+        return
+    others = Membership.objects.filter(
+        tenant=membership.tenant_id, role=Role.MANAGER, user__is_active=True
+    ).exclude(pk=membership.pk)
+    if not others.exists():
+        raise LastManager
+
+
+def _record(user: access.Person, tenant: Tenant, action: str, target: str, details: dict[str, str]) -> None:
+    audit.record(actor=user, action=action, tenant_id=tenant.pk, target=target, details=details)

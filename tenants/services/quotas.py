@@ -1,0 +1,193 @@
+"""Limits: set one by one or as a change set, all or none, each with a reason and a line of history."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from django.db import connection, transaction
+from django.db.models import Sum
+
+from tenants import access
+from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, problem
+from tenants.models import Quota, QuotaChange, Tenant
+
+QUOTA_LOCK = 4_770_001
+"""Advisory lock of everybody who changes limits: the sum over all tenants must hold when it commits."""
+LARGEST_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One wished limit, in slots. if_limit: apply only while the limit is this."""
+
+    tenant: str
+    gpu_type: str
+    limit: int
+    if_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One limit as it was and as it is now, and the use that stands beside it."""
+
+    tenant: str
+    gpu_type: str
+    old_limit: int
+    new_limit: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Limits of one type summed over all tenants, beside what the cluster has and what may be promised."""
+
+    gpu_type: str
+    limits: int
+    capacity: int
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """What a change set did, or would do. id is None for a dry run."""
+
+    id: uuid.UUID | None
+    changes: tuple[Applied, ...]
+    totals: tuple[Total, ...]
+
+
+def quota_changes_apply(
+    *,
+    user: access.Person,
+    changes: Sequence[Change],
+    reason: str,
+    capacity: Mapping[str, int],
+    overcommit: float,
+    dry_run: bool = False,
+) -> ChangeSet:
+    """Set all limits or none. capacity: slots per type of the cluster; overcommit: how often it may be promised.
+
+    Lowering a limit below its use is legal and stops nothing. Raises AdminOnly, FieldsInvalid, LimitChanged,
+    Overcommitted; each names every wrong change.
+    """
+    access.require_admin(user)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [QUOTA_LOCK])
+        tenants = _tenants(changes, capacity)
+        rows = _lock(tenants.values(), {change.gpu_type for change in changes})
+        _refuse_outdated(changes, tenants, rows)
+        applied = tuple(
+            _applied(change, rows.get((tenants[change.tenant].pk, change.gpu_type))) for change in changes
+        )
+        totals = _totals(applied, capacity, overcommit)
+        change_set = None if dry_run else uuid.uuid4()
+        if change_set:
+            for one in applied:
+                _write(one, tenants[one.tenant], reason, user, change_set)
+    return ChangeSet(change_set, applied, totals)
+
+
+def _tenants(changes: Sequence[Change], capacity: Mapping[str, int]) -> dict[str, Tenant]:
+    """The tenants by slug, or FieldsInvalid naming every change that makes no sense."""
+    found = {tenant.slug: tenant for tenant in Tenant.objects.filter(slug__in={c.tenant for c in changes})}
+    known = set(capacity) | set(Quota.objects.values_list("gpu_type", flat=True).distinct())
+    wrong, seen = [], set()
+    for index, change in enumerate(changes):
+        at = f"changes[{index}]"
+        if change.tenant not in found:
+            wrong.append(
+                problem(f"{at}.tenant", "tenant_not_found", "there is no such tenant", change.tenant)
+            )
+        if change.gpu_type not in known:
+            wrong.append(
+                problem(
+                    f"{at}.gpu_type",
+                    "gpu_type_not_found",
+                    "the cluster has no such type",
+                    change.gpu_type,
+                    sorted(known),
+                )
+            )
+        if (change.tenant, change.gpu_type) in seen:
+            wrong.append(problem(at, "repeated", "this tenant and type are changed twice", change.tenant))
+        seen.add((change.tenant, change.gpu_type))
+    if wrong:
+        raise FieldsInvalid(errors=wrong)
+    return found
+
+
+def _lock(tenants: Iterable[Tenant], types: set[str]) -> dict[tuple[int, str], Quota]:
+    rows = Quota.objects.select_for_update(no_key=True).filter(tenant__in=list(tenants), gpu_type__in=types)
+    return {(row.tenant_id, row.gpu_type): row for row in rows.order_by("tenant_id", "gpu_type")}
+
+
+def _refuse_outdated(
+    changes: Sequence[Change], tenants: Mapping[str, Tenant], rows: Mapping[tuple[int, str], Quota]
+) -> None:
+    wrong = []
+    for index, change in enumerate(changes):
+        row = rows.get((tenants[change.tenant].pk, change.gpu_type))
+        now = row.limit if row else 0
+        if change.if_limit is not None and change.if_limit != now:
+            wrong.append(
+                problem(
+                    f"changes[{index}].if_limit", "limit_changed", f"the limit is {now}", change.if_limit, now
+                )
+            )
+    if wrong:
+        raise LimitChanged(errors=wrong)
+
+
+def _applied(change: Change, row: Quota | None) -> Applied:
+    return Applied(
+        change.tenant, change.gpu_type, row.limit if row else 0, change.limit, row.used if row else 0
+    )
+
+
+def _totals(applied: Sequence[Applied], capacity: Mapping[str, int], overcommit: float) -> tuple[Total, ...]:
+    """The sums as they will be. A sum that grows above what may be promised raises Overcommitted."""
+    sums = dict(Quota.objects.values_list("gpu_type").annotate(total=Sum("limit")).order_by())
+    totals, wrong = [], []
+    for gpu_type in sorted({one.gpu_type for one in applied}):
+        grows = sum(one.new_limit - one.old_limit for one in applied if one.gpu_type == gpu_type)
+        total = Total(
+            gpu_type,
+            sums.get(gpu_type, 0) + grows,
+            capacity.get(gpu_type, 0),
+            int(capacity.get(gpu_type, 0) * overcommit),
+        )
+        totals.append(total)
+        if grows > 0 and total.limits > total.allowed:
+            wrong += [
+                problem(
+                    f"changes[{index}].limit",
+                    "overcommitted",
+                    f"all limits for {gpu_type} would sum to {total.limits}; the cluster has {total.capacity}, "
+                    f"so at most {total.allowed} may be promised",
+                    one.new_limit,
+                    total.allowed,
+                )
+                for index, one in enumerate(applied)
+                if one.gpu_type == gpu_type and one.new_limit > one.old_limit
+            ]
+    if wrong:
+        raise Overcommitted(errors=wrong)
+    return tuple(totals)
+
+
+def _write(one: Applied, tenant: Tenant, reason: str, user: access.Person, change_set: uuid.UUID) -> None:
+    if one.new_limit == one.old_limit:
+        return
+    Quota.objects.update_or_create(tenant=tenant, gpu_type=one.gpu_type, defaults={"limit": one.new_limit})
+    QuotaChange.objects.create(
+        tenant=tenant,
+        gpu_type=one.gpu_type,
+        old_limit=one.old_limit,
+        new_limit=one.new_limit,
+        reason=reason,
+        actor_id=user.pk,
+        change_set=change_set,
+    )

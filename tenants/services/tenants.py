@@ -1,0 +1,84 @@
+"""Tenants themselves: created, renamed, suspended and resumed by platform admins, each with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+
+from tenants import access, audit
+from tenants.errors import FieldsInvalid, NameTaken, NotFound, VersionChanged, problem
+from tenants.models import Tenant
+
+PRIORITIES = ("low", "normal", "high", "urgent")
+EDITABLE = ("name", "state", "priorities", "jobs_limit")
+
+
+def version(tenant: Tenant) -> str:
+    """What changes with every edit, for If-Match: the number of the tenant's newest edit."""
+    newest = tenant.audit.filter(action__startswith="tenant.").order_by("-pk").values_list("pk", flat=True)
+    return f'"t{newest.first() or 0}"'
+
+
+@transaction.atomic
+def tenant_create(
+    *, user: access.Person, slug: str, name: str, reason: str, settings: Mapping[str, Any] | None = None
+) -> Tenant:
+    """A new, active tenant without quotas. settings: priorities, jobs_limit. Raises AdminOnly or NameTaken."""
+    access.require_admin(user)
+    values = dict(settings or {})
+    _check(values)
+    if Tenant.objects.filter(slug=slug).exists():
+        raise NameTaken(f"There is a tenant {slug} already.")
+    tenant = Tenant.objects.create(slug=slug, name=name, **values)
+    audit.record(
+        actor=user,
+        action="tenant.create",
+        tenant_id=tenant.pk,
+        target=slug,
+        reason=reason,
+        details={"name": name},
+    )
+    return tenant
+
+
+@transaction.atomic
+def tenant_change(
+    *, user: access.Person, slug: str, changes: Mapping[str, Any], reason: str, if_match: str | None = None
+) -> Tenant:
+    """Change name, state (active, suspended), priorities or jobs_limit. Suspending stops nothing that runs.
+
+    Raises AdminOnly, NotFound, VersionChanged, FieldsInvalid.
+    """
+    access.require_admin(user)
+    tenant = Tenant.objects.select_for_update(no_key=True).filter(slug=slug).first()
+    if tenant is None:
+        raise NotFound
+    if if_match not in (None, "*", version(tenant)):
+        raise VersionChanged(etag=version(tenant))
+    _check(changes)
+    before = {field: getattr(tenant, field) for field in changes if field in EDITABLE}
+    different = {field: value for field, value in changes.items() if before[field] != value}
+    if different:
+        Tenant.objects.filter(pk=tenant.pk).update(**different)
+        details = {field: {"from": before[field], "to": value} for field, value in different.items()}
+        action = {"suspended": "tenant.suspend", "active": "tenant.resume"}.get(
+            different.get("state", ""), "tenant.change"
+        )
+        audit.record(
+            actor=user, action=action, tenant_id=tenant.pk, target=slug, reason=reason, details=details
+        )
+    tenant.refresh_from_db()
+    return tenant
+
+
+def _check(values: Mapping[str, Any]) -> None:
+    wrong = [name for name in values.get("priorities", ()) if name not in PRIORITIES]
+    if wrong:
+        raise FieldsInvalid(
+            errors=[
+                problem("priorities", "not_allowed", "unknown priority", name, list(PRIORITIES))
+                for name in wrong
+            ]
+        )

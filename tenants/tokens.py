@@ -1,0 +1,138 @@
+"""API tokens: made once with their secret shown, kept as a hash, bound to less than their owner if he wishes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+from knox.crypto import hash_token
+
+from tenants import access, audit
+from tenants.errors import FieldsInvalid, NotFound, problem
+from tenants.models import Membership, Tenant, Token, User
+from tenants.roles import RANK, Role
+
+PREFIX = "lut_"
+DEFAULT_DAYS = 90
+LONGEST_DAYS = 366
+ID_LENGTH = (
+    16  # hexadecimal digits of the digest: enough to name one of a person's tokens, useless to forge it
+)
+SEEN_EVERY = timedelta(minutes=1)  # how fresh last_used_at is kept
+
+
+def identify(secret: str) -> User | None:
+    """The owner of this secret, with ``token`` set for tenants.access to bound him; None if it opens nothing."""
+    if not secret.startswith(PREFIX) or not secret.isascii():
+        return None
+    live = Q(expiry=None) | Q(expiry__gt=Now())
+    token = (
+        Token.objects.filter(live, pk=hash_token(secret), user__is_active=True).select_related("user").first()
+    )
+    if token is None:
+        return None
+    now = timezone.now()
+    if token.last_used_at is None or now - token.last_used_at > SEEN_EVERY:
+        Token.objects.filter(pk=token.pk).update(last_used_at=now)
+    user = token.user
+    user.token = token
+    return user
+
+
+def tokens_of(owner: User, *, tenant: Tenant | None = None) -> QuerySet[Token]:
+    """A person's tokens, newest first; expired ones too, until they are revoked."""
+    rows = Token.objects.filter(user=owner).select_related("tenant").order_by("-created", "pk")
+    return rows.filter(tenant=tenant) if tenant else rows
+
+
+def public_id(token: Token) -> str:
+    return token.pk[:ID_LENGTH]
+
+
+@transaction.atomic
+def token_create(
+    *,
+    user: access.Person,
+    owner: User,
+    name: str,
+    tenant: Tenant | None = None,
+    role: Role = Role.MANAGER,
+    days: int = DEFAULT_DAYS,
+) -> tuple[Token, str]:
+    """A token of owner and its secret, which nobody can read again.
+
+    A caller that came with a token himself gives away no more than that token. Raises FieldsInvalid.
+    """
+    problems = []
+    if not 1 <= days <= LONGEST_DAYS:
+        problems.append(
+            problem(
+                "expires_in_days",
+                "out_of_range",
+                f"must be 1 to {LONGEST_DAYS}",
+                days,
+                f"1 to {LONGEST_DAYS}",
+            )
+        )
+    problems += _beyond_own(user, owner, tenant, role, days)
+    if problems:
+        raise FieldsInvalid(errors=problems)
+    token, secret = Token.objects.create(
+        user=owner, expiry=timedelta(days=days), name=name, tenant=tenant, role_ceiling=role
+    )
+    audit.record(
+        actor=user,
+        action="token.create",
+        tenant_id=tenant.pk if tenant else None,
+        target=owner.get_username(),
+        details={"name": name, "role": role.value, "days": days},
+    )
+    return token, secret
+
+
+@transaction.atomic
+def token_revoke(*, user: access.Person, owner: User, token_id: str) -> None:
+    """End a token at once. Raises NotFound."""
+    if len(token_id) != ID_LENGTH:
+        raise NotFound
+    token = Token.objects.filter(user=owner, pk__startswith=token_id).first()
+    if token is None:
+        raise NotFound
+    audit.record(
+        actor=user,
+        action="token.revoke",
+        tenant_id=token.tenant_id,
+        target=owner.get_username(),
+        details={"name": token.name},
+    )
+    token.delete()
+
+
+def _beyond_own(
+    user: access.Person, owner: User, tenant: Tenant | None, role: Role, days: int
+) -> list[dict[str, object]]:
+    """What of a wished token would exceed the tenant's membership or the token that the caller came with."""
+    found = []
+    if tenant and not Membership.objects.filter(user=owner, tenant=tenant).exists():
+        found.append(problem("tenant", "not_a_member", "the owner is no member of this tenant", tenant.slug))
+    mine = access.token_of(user)
+    if mine is None:
+        return found
+    if mine.tenant_id and (tenant is None or tenant.pk != mine.tenant_id):
+        found.append(
+            problem("tenant", "beyond_own_token", "the token you came with is bound to another tenant")
+        )
+    if RANK[role] > RANK[Role(mine.role_ceiling)]:
+        allowed = mine.role_ceiling
+        found.append(
+            problem("role", "beyond_own_token", f"your own token allows at most {allowed}", role, allowed)
+        )
+    if mine.expiry and timezone.now() + timedelta(days=days) > mine.expiry + timedelta(minutes=1):
+        until = mine.expiry.date().isoformat()
+        found.append(
+            problem("expires_in_days", "beyond_own_token", f"your own token ends on {until}", days, until)
+        )
+    return found
