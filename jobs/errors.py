@@ -65,6 +65,15 @@ class UploadNotFound(JobError):
     code = "upload_not_found"
 
 
+class UploadInvalid(JobError):
+    """The archive is not taken."""
+
+    def __init__(self, code: str, message: str, entry: str | None = None) -> None:
+        wrong = {"path": "archive", "code": code, "message": message, "got": entry, "allowed": None}
+        super().__init__(message, errors=[wrong])
+        self.code = code  # type: ignore[misc]  # one class for all archive_* codes
+
+
 class CodeInvalid(JobError):
     """The code cannot be stored as it is."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import zstandard
@@ -145,7 +145,7 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
     return Page(found, max(last, head.lines), head)
 
 
-def raw_bytes(stream: Stream, start: int, stop: int) -> Iterator[bytes]:
+def raw_bytes(stream: Stream, start: int, stop: int) -> Generator[bytes, None, None]:
     """The bytes start…stop-1 as printed; where they were not kept, as many bytes that say so."""
     at = start
     while at < stop:

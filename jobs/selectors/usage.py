@@ -1,0 +1,165 @@
+"""What tenants hold, wait for and have used, in slots and slot-seconds, read off jobs, attempts and events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from django.db import connection
+from django.db.models import F, Q, Sum
+
+from jobs.models import Job
+from jobs.states import FINAL, Intent, State
+from tenants.models import Quota, Tenant
+
+CPU_TYPE = "cpu"
+
+
+class By(StrEnum):
+    """What usage is summed by; the slot type is always kept apart."""
+
+    USER = "user"
+    GPU_TYPE = "gpu_type"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """One quota beside its use, and the slots that queued jobs of this tenant ask for.
+
+    A job that takes any GPU type counts as waiting for each.
+    """
+
+    gpu_type: str
+    limit: int
+    used: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Slot-seconds. key: a username, a day (ISO) or the slot type itself.
+
+    used: held by attempts. waited: asked for while QUEUED. lost: held after the newest checkpoint by attempts that
+    ended neither done nor halted; part of used.
+    """
+
+    key: str
+    gpu_type: str
+    used: float
+    waited: float
+    lost: float
+
+
+def quotas_of(tenant: Tenant) -> list[QuotaUse]:
+    """The tenant's quotas by type."""
+    waiting = _waiting(tenant)
+    anything = waiting.get("", 0)
+    return [
+        QuotaUse(
+            row.gpu_type,
+            row.limit,
+            row.used,
+            waiting.get(row.gpu_type, 0) + (anything if row.gpu_type != CPU_TYPE else 0),
+        )
+        for row in Quota.objects.filter(tenant=tenant).order_by("gpu_type")
+    ]
+
+
+def _waiting(tenant: Tenant) -> dict[str, int]:
+    """Slots asked for by queued jobs, by wished type; "" is any GPU type."""
+    rows = Job.objects.filter(tenant=tenant, state=State.QUEUED, intent=Intent.RUN, deleted_at=None).values(
+        "gpu_type", cpu=Q(gpus=0)
+    )
+    sums: dict[str, int] = {}
+    for row in rows.annotate(total=Sum(F("slots") * F("learners"))).order_by():
+        kind = CPU_TYPE if row["cpu"] else row["gpu_type"]
+        sums[kind] = sums.get(kind, 0) + row["total"]
+    return sums
+
+
+def live_jobs(tenant: Tenant) -> int:
+    """Jobs that are not over."""
+    return Job.objects.filter(tenant=tenant, deleted_at=None).exclude(state__in=FINAL).count()
+
+
+def usage_of(tenant: Tenant, *, start: datetime, end: datetime, by: By) -> list[Usage]:
+    """Slot-seconds between start and end, by key and slot type; both times must be aware, start < end."""
+    key = {
+        By.USER: "owner.username",
+        By.GPU_TYPE: "part.slot_type",
+        By.DAY: "to_char(span.day, 'YYYY-MM-DD')",
+    }[by]
+    spans = SPANS_BY_DAY if by is By.DAY else SPAN_WHOLE
+    with connection.cursor() as cursor:
+        cursor.execute(USAGE.format(key=key, spans=spans), {"tenant": tenant.pk, "start": start, "end": end})
+        return [Usage(*row) for row in cursor.fetchall()]
+
+
+SPAN_WHOLE = "SELECT %(start)s::timestamptz AS day, %(start)s::timestamptz AS a, %(end)s::timestamptz AS b"
+SPANS_BY_DAY = """
+  SELECT day AT TIME ZONE 'UTC' AS day,
+         greatest(day AT TIME ZONE 'UTC', %(start)s::timestamptz) AS a,
+         least((day + interval '1 day') AT TIME ZONE 'UTC', %(end)s::timestamptz) AS b
+  FROM generate_series(date_trunc('day', %(start)s::timestamptz AT TIME ZONE 'UTC'),
+                       %(end)s::timestamptz AT TIME ZONE 'UTC', interval '1 day') AS day"""
+
+USAGE = """
+WITH span AS ({spans}),
+held AS (
+  SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
+         coalesce(attempt.closed_at, now()) AS b,
+         CASE WHEN attempt.closed_at IS NULL OR lower(attempt.outcome) IN ('completed', 'halted', 'halt_requested')
+              THEN NULL
+              ELSE coalesce((SELECT max(committed_at) FROM jobs_checkpoint AS saved
+                             WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
+                               AND saved.committed_at <= attempt.closed_at), attempt.opened_at)
+         END AS lost_from
+  FROM jobs_attempt AS attempt
+  WHERE attempt.tenant_id = %(tenant)s AND attempt.opened_at < %(end)s
+    AND coalesce(attempt.closed_at, now()) > %(start)s
+),
+moves AS (
+  SELECT event.job_id, event.to_state, event.at,
+         lead(event.at) OVER (PARTITION BY event.job_id ORDER BY event.n) AS until
+  FROM jobs_jobevent AS event
+  WHERE event.tenant_id = %(tenant)s AND event.to_state <> ''
+),
+queued AS (
+  SELECT move.job_id,
+         CASE WHEN job.gpus = 0 THEN 'cpu' WHEN job.gpu_type = '' THEN 'any' ELSE job.gpu_type END AS slot_type,
+         job.slots * job.learners AS size, move.at AS a,
+         coalesce(move.until, CASE WHEN job.state = 'QUEUED' THEN now() ELSE move.at END) AS b
+  FROM moves AS move JOIN jobs_job AS job ON job.id = move.job_id
+  WHERE move.to_state = 'QUEUED'
+),
+part AS (
+  SELECT job_id, slot_type, size, a, b, lost_from, TRUE AS holds FROM held
+  UNION ALL SELECT job_id, slot_type, size, a, b, NULL, FALSE FROM queued
+)
+SELECT {key} AS key, part.slot_type,
+  round(coalesce(sum(size * seconds) FILTER (WHERE holds), 0)::numeric, 3)::float8 AS used,
+  round(coalesce(sum(size * seconds) FILTER (WHERE NOT holds), 0)::numeric, 3)::float8 AS waited,
+  round(coalesce(sum(size * greatest(0, extract(epoch FROM
+    least(part.b, span.b) - greatest(part.lost_from, span.a)))) FILTER (WHERE lost_from IS NOT NULL), 0)::numeric, 3
+  )::float8 AS lost
+FROM part
+JOIN span ON part.a < span.b AND part.b > span.a
+JOIN jobs_job AS job ON job.id = part.job_id
+JOIN tenants_user AS owner ON owner.id = job.owner_id
+CROSS JOIN LATERAL (SELECT extract(epoch FROM least(part.b, span.b) - greatest(part.a, span.a)) AS seconds) AS overlap
+GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
+
+def quota_view(use: QuotaUse) -> dict[str, Any]:
+    """Plain JSON, with the version that If-Match takes: the limit itself, since use changes by the second."""
+    return {
+        "gpu_type": use.gpu_type,
+        "limit": use.limit,
+        "used": use.used,
+        "waiting": use.waiting,
+        "etag": f'"limit-{use.limit}"',
+    }

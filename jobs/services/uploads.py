@@ -1,0 +1,38 @@
+"""Code sent before its job: an archive, looked through while it is read, kept as it came."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import IO
+
+from django.db import transaction
+
+from jobs import archives, blobs
+from jobs.errors import NotAllowed, TenantSuspended, UploadInvalid
+from jobs.models import Upload
+from tenants import access
+from tenants.models import Tenant, User
+from tenants.roles import Permission
+
+USED_WITHIN = timedelta(hours=24)
+
+
+def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
+    """Keep a zip or tar.gz for a job to name in code.upload. archive: seekable, at its beginning.
+
+    Raises UploadInvalid with the archive's own code (archive_too_large, archive_path …); nothing is kept then.
+    """
+    if not access.may(user, Permission.SUBMIT, tenant.pk):
+        raise NotAllowed(f"Uploading to {tenant} takes at least the role researcher.")
+    if tenant.state == Tenant.State.SUSPENDED:
+        raise TenantSuspended
+    try:
+        found = archives.inspect(archive)
+    except archives.ArchiveError as error:
+        raise UploadInvalid(error.code, error.message, error.entry) from error
+    archive.seek(0)
+    with transaction.atomic():
+        blob = blobs.put(tenant.pk, archive)
+        return Upload.objects.create(
+            tenant=tenant, owner=user, blob=blob, files=found.files, bytes=found.bytes
+        )
