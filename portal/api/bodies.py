@@ -1,0 +1,76 @@
+"""What a request carries: read once, bounded, and refused by name when it is of a kind that is not taken."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from django.core.files.uploadedfile import UploadedFile
+from rest_framework.request import Request
+
+from portal.api import strict_json
+from portal.api.errors import ApiError, BadRequest, TooLarge
+from tenants.errors import problem
+
+MAX_BYTES = 1024 * 1024
+JSON = "application/json"
+MULTIPART = "multipart/form-data"
+YAML = ("application/yaml", "application/x-yaml", "text/yaml")
+
+
+class UnsupportedMediaType(ApiError):
+    """The body is of a kind that is not taken here."""
+
+    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="unsupported_media_type")
+
+
+def media_type(request: Request) -> str:
+    """The Content-Type without its parameters, lower case."""
+    return request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+
+
+def read_raw(request: Request, *kinds: str) -> bytes:
+    """The body as bytes, if it is of one of these kinds. An empty one may be of any kind."""
+    encoding = request.headers.get("Content-Encoding", "identity").lower()
+    if encoding != "identity":
+        raise UnsupportedMediaType(f"Content-Encoding {encoding[:40]} is not taken: send the body as it is.")
+    declared = request.META.get("CONTENT_LENGTH") or "0"
+    if not declared.isdecimal() or int(declared) > MAX_BYTES:
+        raise _too_large()
+    kind = media_type(request)
+    if kind not in kinds:
+        if declared != "0" or request.headers.get("Transfer-Encoding"):
+            raise UnsupportedMediaType(
+                f"Content-Type is {kind[:80] or 'missing'}; send {' or '.join(kinds)}."
+            )
+        return b""
+    body: bytes = request._request.read(MAX_BYTES + 1)
+    if len(body) > MAX_BYTES:
+        raise _too_large()
+    return body
+
+
+def read_json(request: Request) -> tuple[bytes, Any]:
+    """The body's bytes, and its value; no body at all is an empty object."""
+    raw = read_raw(request, JSON)
+    value = strict_json.read(raw) if raw.strip() else {}
+    if not isinstance(value, dict):
+        wrong = problem("", "wrong_type", "the body must be a JSON object")
+        raise BadRequest("The body must be a JSON object.", code="invalid", errors=[wrong])
+    return raw, value
+
+
+def files(request: Request) -> list[UploadedFile[Any]]:
+    """The files of a multipart body, in their order; none for any other kind."""
+    if media_type(request) != MULTIPART:
+        return []
+    return [
+        file for _, each in request._request.FILES.lists() for file in each if isinstance(file, UploadedFile)
+    ]
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(f"A body has at most {MAX_BYTES} bytes. Send code as an upload.")

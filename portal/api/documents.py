@@ -1,0 +1,128 @@
+"""What the OpenAPI document says of an operation: summary, parameters, bodies, errors and examples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, inline_serializer
+from rest_framework import serializers
+
+if TYPE_CHECKING:
+    from portal.api.operations import Operation
+
+PROBLEM_TYPE = "application/problem+json"
+MEANING = {
+    400: "The request is wrong; `errors` names each field.",
+    401: "No valid token and no session.",
+    403: "Your role does not allow this.",
+    404: "There is no such thing, or it is none of yours.",
+    409: "Not possible where things stand.",
+    412: "If-Match is stale; the answer carries the current ETag.",
+    413: "The body is too large.",
+    415: "The body is of a kind that is not taken here.",
+    416: "The range lies beyond the end.",
+    422: "This Idempotency-Key was used for another request.",
+    429: "Too many requests; see Retry-After.",
+    503: "The database does not answer right now; see Retry-After.",
+}
+
+
+class FieldProblem(serializers.Serializer[Any]):
+    path = serializers.CharField(help_text="resources.learners, changes[0].limit; empty for the whole body")
+    code = serializers.CharField()
+    message = serializers.CharField()
+    got = serializers.CharField(allow_null=True, required=False)
+    allowed = serializers.JSONField(allow_null=True, required=False)
+    line = serializers.IntegerField(allow_null=True, required=False)
+    column = serializers.IntegerField(allow_null=True, required=False)
+
+
+class Problem(serializers.Serializer[Any]):
+    """RFC 9457 problem details."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    code = serializers.CharField(help_text="stable; act on this, not on the text")
+    detail = serializers.CharField()
+    errors = FieldProblem(many=True)  # type: ignore[assignment]  # a field; the metaclass takes it off the class
+    request_id = serializers.CharField()
+
+
+def describe(each: Operation, method: str) -> dict[str, Any]:
+    """Arguments of extend_schema."""
+    summary, _, rest = (each.run.__doc__ or "").strip().partition("\n")
+    return {
+        "operation_id": each.run.__name__,
+        "summary": summary.rstrip("."),
+        "description": " ".join(rest.split()) or summary,
+        "tags": [each.run.__module__.rpartition(".")[2]],
+        "parameters": [*_query(each), *_headers(method)],
+        "request": _request(each, method),
+        "responses": _responses(each, method),
+        "examples": list(_examples(each)),
+    }
+
+
+def _query(each: Operation) -> list[Any]:
+    return [each.Query] if each.Query().fields else []
+
+
+def _headers(method: str) -> list[OpenApiParameter]:
+    if method == "post":
+        text = "1 to 128 printable characters; a repeat with the same key and body gets the same answer"
+        return [
+            OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)
+        ]
+    if method in ("patch", "put"):
+        text = "the ETag you read; 412 if it is stale"
+        return [OpenApiParameter("If-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)]
+    return []
+
+
+def _request(each: Operation, method: str) -> Any:
+    if method not in ("post", "put", "patch"):
+        return None
+    if "multipart/form-data" in each.kinds:
+        return {"multipart/form-data": each.In}
+    if each.kinds:
+        return dict.fromkeys(each.kinds, OpenApiTypes.OBJECT)
+    return {"application/json": each.In} if each.In else None
+
+
+def _responses(each: Operation, method: str) -> dict[Any, Any]:
+    fails = {400, 401, 404, 503, *each.fails}
+    if method != "get":
+        fails |= {403, 413, 415}
+    if method == "post":
+        fails |= {409, 422, 429}
+    if method in ("patch", "put"):
+        fails.add(412)
+    found: dict[Any, Any] = {
+        (code, PROBLEM_TYPE): OpenApiResponse(Problem, description=MEANING[code]) for code in sorted(fails)
+    }
+    return {each.status: _out(each)} | found
+
+
+def _out(each: Operation) -> Any:
+    if each.Out is None:
+        return OpenApiResponse(description="Done; no body.")
+    if not each.many:
+        return each.Out
+    return inline_serializer(
+        f"{each.Out.__name__}List",
+        {
+            "items": each.Out(many=True),
+            "next": serializers.CharField(allow_null=True, help_text="cursor of the next page"),
+        },
+    )
+
+
+def _examples(each: Operation) -> Any:
+    if each.ask is not None:
+        kind = "application/yaml" if isinstance(each.ask, str) else None
+        yield OpenApiExample("request", each.ask, request_only=True, media_type=kind or "application/json")
+    if each.tell is not None:
+        value = {"items": [each.tell], "next": None} if each.many else each.tell
+        yield OpenApiExample("answer", value, response_only=True, status_codes=[str(each.status)])

@@ -1,0 +1,212 @@
+"""The only place where an error becomes a status: RFC 9457 problem details, all errors of a request at once.
+
+A stranger's 404 and a missing thing's 404 have one body; only the request id differs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpResponse
+from rest_framework import exceptions as drf
+
+from jobs import errors as jobs
+from portal.api.rendering import json_bytes
+from tenants import errors as tenants
+from tenants.audit import request_id
+
+logger = logging.getLogger(__name__)
+
+CONTENT_TYPE = "application/problem+json"
+RETRY_AFTER_S = 2
+
+STATUS: dict[type[Exception], HTTPStatus] = {
+    jobs.JobNotFound: HTTPStatus.NOT_FOUND,
+    jobs.NotAllowed: HTTPStatus.FORBIDDEN,
+    jobs.IllegalTransition: HTTPStatus.CONFLICT,
+    jobs.TenantSuspended: HTTPStatus.CONFLICT,
+    jobs.SpecInvalid: HTTPStatus.BAD_REQUEST,
+    jobs.CheckpointNotFound: HTTPStatus.BAD_REQUEST,
+    jobs.UploadNotFound: HTTPStatus.BAD_REQUEST,
+    jobs.CodeInvalid: HTTPStatus.BAD_REQUEST,
+    jobs.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
+    jobs.IdempotencyKeyInvalid: HTTPStatus.BAD_REQUEST,
+    jobs.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    jobs.IdempotencyInProgress: HTTPStatus.CONFLICT,
+    jobs.JobError: HTTPStatus.BAD_REQUEST,
+    tenants.NotFound: HTTPStatus.NOT_FOUND,
+    tenants.NotAllowed: HTTPStatus.FORBIDDEN,
+    tenants.AdminOnly: HTTPStatus.FORBIDDEN,
+    tenants.RaisesHimself: HTTPStatus.FORBIDDEN,
+    tenants.FieldsInvalid: HTTPStatus.BAD_REQUEST,
+    tenants.NameTaken: HTTPStatus.CONFLICT,
+    tenants.AlreadyMember: HTTPStatus.CONFLICT,
+    tenants.LastManager: HTTPStatus.CONFLICT,
+    tenants.LimitChanged: HTTPStatus.CONFLICT,
+    tenants.Overcommitted: HTTPStatus.CONFLICT,
+    tenants.TenantNotEmpty: HTTPStatus.CONFLICT,
+    tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
+    tenants.TenantError: HTTPStatus.BAD_REQUEST,
+}
+"""Every error of the rooms below; the nearest class of an error's ancestry counts."""
+
+
+class ApiError(Exception):
+    """A request that is wrong before any room below is asked."""
+
+    status = HTTPStatus.BAD_REQUEST
+
+    def __init__(self, message: str, *, code: str, errors: list[dict[str, Any]] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details: dict[str, Any] = {"errors": errors} if errors else {}
+
+
+class BadRequest(ApiError):
+    """The request is not understood."""
+
+
+class TooLarge(ApiError):
+    """The body is larger than is taken."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="body_too_large")
+
+
+class NotHere(ApiError):
+    """There is no such thing, or it is none of yours."""
+
+    status = HTTPStatus.NOT_FOUND
+
+    def __init__(self) -> None:
+        super().__init__(str(tenants.NotFound()), code="not_found")
+
+
+class RangeNotSatisfiable(ApiError):
+    """The range lies beyond the end."""
+
+    status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+
+
+def answer(error: Exception) -> HttpResponse:
+    """The answer to any exception of a request. What nobody expected is logged and answered without its text."""
+    if isinstance(error, ApiError):
+        return problem(error.status, error.code, str(error), **error.details)
+    if isinstance(error, jobs.JobError | tenants.TenantError):
+        return _of_a_room(error)
+    if isinstance(error, drf.APIException):
+        return _of_the_framework(error)
+    if isinstance(error, Http404):
+        return answer(NotHere())
+    if isinstance(error, OperationalError | InterfaceError):
+        return unavailable(error)
+    if isinstance(error, RequestDataTooBig):
+        return answer(TooLarge("A body has at most 1048576 bytes. Send code as an upload."))
+    if isinstance(error, SuspiciousOperation):
+        return problem(HTTPStatus.BAD_REQUEST, "bad_request", "The request is malformed.")
+    if isinstance(error, PermissionDenied):
+        return problem(HTTPStatus.FORBIDDEN, "not_allowed", "You may not do this.")
+    logger.error("request failed", exc_info=error, extra={"request_id": request_id.get()})
+    text = f"Something went wrong here. Give request id {request_id.get()} to an administrator."
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", text)
+
+
+def unavailable(error: Exception) -> HttpResponse:
+    """The database is away, restarting or busy: nothing was changed, and the same request may be sent again."""
+    logger.warning("database did not serve a request", extra={"error": str(error).strip()[:300]})
+    text = "The database does not answer right now. Nothing was changed; send the request again."
+    response = problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", text)
+    response["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+def problem(status: int, code: str, detail: str, **more: Any) -> HttpResponse:
+    """One problem document. more: errors, etag, allowed_actions … beside the standard members."""
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": int(status),
+        "code": code,
+        "detail": detail,
+        "errors": more.pop("errors", []),
+        "request_id": request_id.get(),
+    } | more
+    return HttpResponse(json_bytes(body), status=int(status), content_type=CONTENT_TYPE)
+
+
+def _of_a_room(error: jobs.JobError | tenants.TenantError) -> HttpResponse:
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    if status == HTTPStatus.NOT_FOUND:
+        return answer(NotHere())
+    response = problem(status, error.code, error.message, **error.details)
+    if "etag" in error.details:
+        response["ETag"] = error.details["etag"]
+    if status == HTTPStatus.CONFLICT and isinstance(error, jobs.IdempotencyInProgress):
+        response["Retry-After"] = "1"
+    return response
+
+
+def _of_the_framework(error: drf.APIException) -> HttpResponse:
+    if isinstance(error, drf.ValidationError):
+        errors = [*field_errors(error.detail)]
+        return problem(error.status_code, "invalid", "Some fields are wrong.", errors=errors)
+    if isinstance(error, drf.UnsupportedMediaType):
+        return problem(error.status_code, "unsupported_media_type", str(error.detail))
+    code, text = _CODES.get(type(error), ("bad_request", str(error.detail)))
+    if isinstance(error, drf.PermissionDenied) and "CSRF" in str(error.detail):
+        code, text = "csrf_failed", f"{error.detail} Send the token of the csrftoken cookie as X-CSRFToken."
+    response = problem(error.status_code, code, text)
+    for name, value in _headers(error).items():
+        response[name] = value
+    return response
+
+
+_CODES: dict[type[drf.APIException], tuple[str, str]] = {
+    drf.NotAuthenticated: ("not_authenticated", "Log in, or send Authorization: Bearer with an API token."),
+    drf.AuthenticationFailed: ("token_invalid", "This token is unknown, revoked or expired."),
+    drf.PermissionDenied: ("not_allowed", "You may not do this."),
+    drf.MethodNotAllowed: ("method_not_allowed", "This path does not take this method; see Allow."),
+    drf.Throttled: ("too_many_requests", "Too many requests. Try again after Retry-After seconds."),
+    drf.ParseError: ("body_not_readable", "The body cannot be read as what its Content-Type says."),
+}
+
+
+def _headers(error: drf.APIException) -> dict[str, str]:
+    headers = {}
+    if auth := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = auth
+    if wait_s := getattr(error, "wait", None):
+        headers["Retry-After"] = str(math.ceil(wait_s))
+    return headers
+
+
+def field_errors(detail: Any, path: str = "") -> list[dict[str, Any]]:
+    """A serializer's nested errors as a flat list: path, code and message each."""
+    if isinstance(detail, dict):
+        found = []
+        for key, inner in detail.items():
+            if key == "non_field_errors":
+                found += field_errors(inner, path)
+            elif isinstance(key, int):
+                found += field_errors(inner, f"{path}[{key}]")
+            else:
+                found += field_errors(inner, f"{path}.{key}" if path else str(key))
+        return found
+    if isinstance(detail, list):
+        if any(isinstance(inner, dict | list) for inner in detail):
+            return [
+                each
+                for i, inner in enumerate(detail)
+                if inner
+                for each in field_errors(inner, f"{path}[{i}]")
+            ]
+        return [each for inner in detail for each in field_errors(inner, path)]
+    code = getattr(detail, "code", "invalid")
+    return [tenants.problem(path, code, str(detail))]

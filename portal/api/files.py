@@ -1,0 +1,139 @@
+"""What a job saved and left: checkpoints and results; and archives of code sent before a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponseBase
+from rest_framework import serializers
+
+from jobs.models import Checkpoint
+from jobs.selectors import checkpoints, results
+from jobs.services.uploads import USED_WITHIN, upload_store
+from portal.api import bodies, doors, paging
+from portal.api.downloads import LONGEST_PATH, blob_download
+from portal.api.errors import BadRequest, NotHere
+from portal.api.fields import Moment, Paged
+from portal.api.operations import Call, operation
+from tenants.errors import problem
+from tenants.roles import Permission
+
+
+class CheckpointOut(serializers.Serializer[Any]):
+    n = serializers.IntegerField()
+    attempt = serializers.IntegerField()
+    step = serializers.IntegerField(allow_null=True)
+    state = serializers.ChoiceField(Checkpoint.State.values)
+    implicit = serializers.BooleanField(help_text="the folder as it stood at the end, without a manifest")
+    parts = serializers.IntegerField()
+    world_size = serializers.IntegerField()
+    bytes = serializers.IntegerField()
+    created_at = Moment()
+    committed_at = Moment(allow_null=True)
+
+
+class FileOut(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    size = serializers.IntegerField()
+    sha256 = serializers.CharField()
+
+
+class Manifest(CheckpointOut):
+    files = FileOut(many=True)
+
+
+@operation(Out=CheckpointOut, Query=Paged, many=True)
+def checkpoint_list(call: Call, job_id: str) -> dict[str, Any]:
+    """A job's checkpoints, the newest first."""
+    rows = Checkpoint.objects.filter(job=doors.job(call, job_id))
+    return paging.page(call, rows, checkpoints.checkpoint_view, keys=("-n",))
+
+
+@operation(Out=Manifest)
+def checkpoint_manifest(call: Call, job_id: str, n: int) -> dict[str, Any]:
+    """One checkpoint with the path, size and SHA-256 of every file."""
+    return checkpoints.manifest(_checkpoint(call, job_id, n))
+
+
+@operation(Out=serializers.FileField, fails=(416,))
+def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseBase:
+    """One file of a checkpoint, as an attachment, in ranges if asked."""
+    saved = _checkpoint(call, job_id, n, "checkpoint.download")
+    blob = checkpoints.checkpoint_file(saved, path) if len(path) <= LONGEST_PATH else None
+    if blob is None:
+        raise NotHere
+    return blob_download(call, blob, path)
+
+
+def _checkpoint(call: Call, job_id: str, n: int, what: str = "job.read") -> Checkpoint:
+    job = doors.job(call, job_id, what)
+    saved = checkpoints.checkpoint_find(job.pk, n) if n < 2**31 else None
+    if saved is None:
+        raise NotHere
+    return saved
+
+
+class ResultOut(FileOut):
+    rank = serializers.IntegerField()
+
+
+@operation(
+    Out=ResultOut, many=True, tell={"path": "model.pt", "rank": 0, "size": 4096, "sha256": "9f86d081…"}
+)
+def result_list(call: Call, job_id: str) -> dict[str, Any]:
+    """What the program left in RESULT_DIR, after STORING."""
+    return paging.whole(results.result_list(doors.job(call, job_id).pk))
+
+
+@operation(Out=serializers.FileField, fails=(416,))
+def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
+    """One result, as an attachment, in ranges if asked."""
+    job = doors.job(call, job_id, "result.download")
+    blob = results.result_file(job.pk, path) if len(path) <= LONGEST_PATH else None
+    if blob is None:
+        raise NotHere
+    return blob_download(call, blob, path)
+
+
+class UploadIn(serializers.Serializer[Any]):
+    archive = serializers.FileField(help_text="zip or tar.gz")
+
+
+class UploadOut(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    files = serializers.IntegerField()
+    bytes = serializers.IntegerField(help_text="unpacked")
+    sha256 = serializers.CharField(help_text="of the archive")
+    expires_at = Moment()
+
+
+@operation(
+    In=UploadIn,
+    Out=UploadOut,
+    status=201,
+    kinds=(bodies.MULTIPART,),
+    tell={
+        "id": "3f9k2m7qx4ta",
+        "files": 3,
+        "bytes": 4096,
+        "sha256": "9f86d081…",
+        "expires_at": "2026-11-22T09:00:00.000Z",
+    },
+)
+def upload_create(call: Call, t: str) -> dict[str, Any]:
+    """Send code before its job; researchers. The answer's id goes into code.upload of a spec within 24 hours."""
+    tenant = doors.tenant(call, t, Permission.SUBMIT)
+    if bodies.media_type(call.request) != bodies.MULTIPART:
+        raise bodies.UnsupportedMediaType("Send the archive as multipart/form-data, in the field archive.")
+    files = bodies.files(call.request)
+    if len(files) != 1:
+        wrong = problem("archive", "required", f"send one file; {len(files)} were sent")
+        raise BadRequest("Some fields are wrong.", code="invalid", errors=[wrong])
+    made = upload_store(user=call.user, tenant=tenant, archive=files[0])
+    return {
+        "id": made.pk,
+        "files": made.files,
+        "bytes": made.bytes,
+        "sha256": made.blob.sha256,
+        "expires_at": made.created_at + USED_WITHIN,
+    }

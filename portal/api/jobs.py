@@ -1,0 +1,191 @@
+"""Jobs: listed, read, submitted, judged, edited and deleted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from jobs.errors import SpecInvalid
+from jobs.selectors import effects
+from jobs.selectors.jobs import ORDERS, job_list
+from jobs.selectors.views import job_view
+from jobs.services import job_check, job_delete, job_edit, job_submit
+from jobs.states import State
+from portal.api import bodies, doors, paging
+from portal.api.documents import FieldProblem
+from portal.api.fields import Paged, Strict, Text
+from portal.api.operations import Call, operation
+from portal.api.shapes import JOB_EXAMPLE, PRIORITIES, SPEC_YAML, STATES, Job
+from tenants import access, audit
+from tenants.roles import Permission
+
+SPEC_KINDS = (bodies.JSON, *bodies.YAML)
+
+
+class JobsQuery(Paged):
+    tenant = serializers.CharField(required=False, default="", max_length=40)
+    state = serializers.ListField(
+        child=serializers.ChoiceField(STATES),
+        required=False,
+        default=list,
+        help_text="one, or several by comma",
+    )
+    owner = serializers.CharField(required=False, default="", max_length=150)
+    tag = serializers.CharField(required=False, default="", max_length=60)
+    gpu_type = serializers.CharField(required=False, default="", max_length=40)
+    q = serializers.CharField(
+        required=False, default="", allow_blank=True, max_length=200, help_text="in name, id, owner and tags"
+    )
+    order = serializers.ChoiceField(list(ORDERS), required=False, default="newest")
+
+
+@operation(Out=Job, Query=JobsQuery, many=True, tell=JOB_EXAMPLE)
+def jobs_list(call: Call) -> dict[str, Any]:
+    """Jobs of all tenants the caller belongs to, and those shared with him.
+
+    A filter that names what he may not see finds nothing. A platform admin sees all; his looking is recorded.
+    """
+    query = call.query
+    _record_admin(call)
+    rows = job_list(
+        user=call.user,
+        tenant=query["tenant"],
+        states=[State(state) for state in query["state"]],
+        owner=query["owner"],
+        tag=query["tag"],
+        gpu_type=query["gpu_type"],
+        q=query["q"],
+        order=query["order"],
+    )
+    return paging.page(call, rows, job_view, keys=ORDERS[query["order"]])
+
+
+def _record_admin(call: Call) -> None:
+    if not access.is_platform_admin(call.user):
+        return
+    named = access.tenant_for(call.user, call.query["tenant"]) if call.query["tenant"] else None
+    tenant_id = named.pk if named else None
+    audit.admin_read(
+        user=call.user,
+        tenant_id=tenant_id,
+        action="job.list",
+        target=call.query["tenant"],
+        reason=call.reason,
+    )
+
+
+@operation(Out=Job, tell=JOB_EXAMPLE)
+def job_read(call: Call, job_id: str) -> dict[str, Any]:
+    """One job."""
+    return job_view(doors.job(call, job_id))
+
+
+class JobChange(Strict):
+    name = Text(required=False, max_length=120)
+    tags = serializers.ListField(child=Text(max_length=60), required=False, max_length=50)
+    priority = serializers.ChoiceField(PRIORITIES, required=False)
+
+
+@operation(
+    In=JobChange, Out=Job, ask={"tags": ["baseline"], "priority": "high"}, tell=JOB_EXAMPLE, fails=(409,)
+)
+def job_change(call: Call, job_id: str) -> dict[str, Any]:
+    """Change a job's name, tags or priority; its owner or a manager. Everything else is refused, not ignored."""
+    return job_view(job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data))
+
+
+@operation(status=204, fails=(409,))
+def job_remove(call: Call, job_id: str) -> None:
+    """Delete an ended job: hidden at once, its bytes purged after the retention time. Its owner or a manager."""
+    job_delete(user=call.user, job_id=job_id)
+
+
+@operation(
+    Out=Job,
+    status=201,
+    kinds=SPEC_KINDS,
+    location=lambda made: f"/api/v1/jobs/{made['id']}",
+    ask=SPEC_YAML,
+    tell=JOB_EXAMPLE,
+)
+def job_create(call: Call, t: str) -> dict[str, Any]:
+    """Submit a job; researchers. The body is a job spec, as JSON or as YAML (application/yaml).
+
+    When this answers, the job is durable and QUEUED. All errors of a spec are told at once.
+    """
+    tenant = doors.tenant(call, t, Permission.SUBMIT)
+    made = job_submit(
+        user=call.user, tenant=tenant, source=call.body, content_type=bodies.media_type(call.request)
+    )
+    return job_view(made)
+
+
+class Outlook(serializers.Serializer[Any]):
+    starts = serializers.BooleanField()
+    slot_type = serializers.CharField(allow_null=True)
+    nodes = serializers.ListField(child=serializers.CharField(), help_text="one per learner")
+    code = serializers.CharField(allow_blank=True)
+    message = serializers.CharField()
+    numbers = serializers.DictField()
+
+
+class Verdict(serializers.Serializer[Any]):
+    valid = serializers.BooleanField()
+    errors = FieldProblem(many=True)  # type: ignore[assignment]  # see documents.Problem
+    warnings = FieldProblem(many=True)
+    spec = serializers.DictField(
+        allow_null=True, help_text="normalised: defaults filled in, units made canonical"
+    )
+    now = Outlook(allow_null=True, help_text="what the scheduler would do if it were submitted now")
+
+
+@operation(
+    Out=Verdict,
+    kinds=SPEC_KINDS,
+    ask=SPEC_YAML,
+    tell={
+        "valid": False,
+        "errors": [
+            {
+                "path": "resources.learners",
+                "code": "out_of_range",
+                "message": "must be at least 1",
+                "got": "0",
+                "allowed": "at least 1",
+                "line": 9,
+                "column": 24,
+            }
+        ],
+        "warnings": [],
+        "spec": None,
+        "now": None,
+    },
+)
+def job_validate(call: Call, t: str) -> dict[str, Any]:
+    """Judge a job spec as submitting it would, and change nothing; researchers.
+
+    Answers 200 for a spec with errors, too: they are what was asked for.
+    """
+    tenant = doors.tenant(call, t, Permission.SUBMIT)
+    try:
+        checked = job_check(
+            user=call.user, tenant=tenant, source=call.body, content_type=bodies.media_type(call.request)
+        )
+    except SpecInvalid as error:
+        return {"valid": False, "errors": error.details["errors"], "warnings": [], "spec": None, "now": None}
+    foreseen = effects.preview(tenant, checked.spec)
+    return {
+        "valid": True,
+        "errors": [],
+        "warnings": [warning.as_dict() for warning in checked.findings.warnings],
+        "spec": checked.spec.normalised,
+        "now": {
+            "starts": foreseen.starts,
+            "slot_type": foreseen.slot_type,
+            "nodes": foreseen.nodes,
+            "code": foreseen.code,
+            "message": foreseen.message,
+            "numbers": foreseen.numbers,
+        },
+    }

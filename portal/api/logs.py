@@ -1,0 +1,154 @@
+"""A job's output: by lines, and as the bytes that were printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponseBase
+from rest_framework import serializers
+
+from jobs.models import Job
+from jobs.selectors import logs
+from jobs.selectors.lines import Line
+from portal.api import doors
+from portal.api.downloads import download
+from portal.api.errors import BadRequest, NotHere
+from portal.api.fields import Strict
+from portal.api.operations import Call, operation
+from tenants.errors import problem
+
+MOST_LINES = 5_000
+
+
+class Number(serializers.IntegerField):
+    """A number of a line, or of lines."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, min_value=0, max_value=2**63 - 1, **options)
+
+
+class StreamQuery(Strict):
+    learner = serializers.IntegerField(
+        required=False, default=0, min_value=0, max_value=2**31 - 1, help_text="rank"
+    )
+    attempt = serializers.IntegerField(
+        required=False, min_value=1, max_value=2**31 - 1, help_text="default: the newest"
+    )
+
+
+class LogsQuery(StreamQuery):
+    after = Number(help_text="lines above n")
+    before = Number(help_text="the last lines below n")
+    tail = Number(help_text="the last so many lines")
+    limit = serializers.IntegerField(
+        required=False, default=logs.PAGE_LINES, min_value=1, max_value=MOST_LINES
+    )
+    q = serializers.CharField(
+        required=False,
+        default="",
+        max_length=200,
+        trim_whitespace=False,
+        help_text="only lines that contain it",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        places = [name for name in ("after", "before", "tail") if name in attrs]
+        if len(places) > 1:
+            raise serializers.ValidationError({places[1]: "Give one of after, before and tail."})
+        if attrs["q"] and places and places != ["after"]:
+            raise serializers.ValidationError({"q": "A search goes on from `after`."})
+        return attrs
+
+
+class LineOut(serializers.Serializer[Any]):
+    n = serializers.IntegerField(help_text="from 1")
+    t = serializers.CharField(help_text="when it was printed")
+    text = serializers.CharField()
+    cut = serializers.IntegerField(required=False, help_text="characters left out of a very long line")
+
+
+class LogPage(serializers.Serializer[Any]):
+    attempt = serializers.IntegerField()
+    learner = serializers.IntegerField()
+    lines = LineOut(many=True)
+    first = serializers.IntegerField(allow_null=True, help_text="number of the first line given")
+    last = serializers.IntegerField(allow_null=True, help_text="number of the last line given")
+    next = serializers.IntegerField(help_text="`after` of the next page")
+    more = serializers.BooleanField(help_text="there are further lines now")
+    sealed = serializers.BooleanField(help_text="no further line will come")
+    total = serializers.IntegerField(help_text="complete lines so far")
+
+
+@operation(
+    Out=LogPage,
+    Query=LogsQuery,
+    tell={
+        "attempt": 1,
+        "learner": 0,
+        "lines": [{"n": 1, "t": "2026-11-21T09:00:02.120Z", "text": "step 1 loss 0.93"}],
+        "first": 1,
+        "last": 1,
+        "next": 1,
+        "more": False,
+        "sealed": False,
+        "total": 1,
+    },
+)
+def log_page(call: Call, job_id: str) -> dict[str, Any]:
+    """Lines of one learner's output: after a line, before a line, the last ones, or those that contain a text.
+
+    Lines are counted from 1 per attempt and learner. Without a place the page begins at the first line.
+    """
+    job, query = doors.job(call, job_id), call.query
+    stream = _stream(job, query)
+    if query["q"]:
+        page = logs.search(stream, query["q"], after=query.get("after", 0), limit=query["limit"])
+    else:
+        places = {name: query[name] for name in ("after", "before", "tail") if name in query} or {"after": 0}
+        page = logs.read_lines(stream, limit=query["limit"], **places)
+    if page.head is None and (job.attempt or query.get("attempt") or query["learner"]):
+        raise _no_stream(stream)
+    shown = [_line_view(line) for line in page.lines]
+    return {
+        "attempt": stream[1],
+        "learner": stream[2],
+        "lines": shown,
+        "first": shown[0]["n"] if shown else None,
+        "last": shown[-1]["n"] if shown else None,
+        "next": page.next,
+        "more": page.more,
+        "sealed": page.head.sealed if page.head else False,
+        "total": page.head.lines if page.head else 0,
+    }
+
+
+@operation(Out=serializers.FileField, Query=StreamQuery, fails=(416,))
+def log_raw(call: Call, job_id: str) -> HttpResponseBase:
+    """One learner's output exactly as it was printed, in ranges if asked, as an attachment."""
+    job = doors.job(call, job_id)
+    stream = _stream(job, call.query)
+    head = logs.heads([stream]).get(stream)
+    if head is None and (job.attempt or call.query["learner"]):
+        raise _no_stream(stream)
+    return download(
+        call,
+        size=head.size if head else 0,
+        read=lambda start, stop: logs.raw_bytes(stream, start, stop),
+        name=f"{job.pk}-{stream[1]}-{stream[2]}.log",
+    )
+
+
+def _stream(job: Job, query: Any) -> logs.Stream:
+    return (job.pk, query.get("attempt", job.attempt), query["learner"])
+
+
+def _no_stream(stream: logs.Stream) -> BadRequest | NotHere:
+    _, attempt, learner = stream
+    text = f"this job has no learner {learner} in attempt {attempt}"
+    wrong = problem("learner", "learner_not_found", text, learner)
+    return BadRequest("There is no such learner.", code="learner_not_found", errors=[wrong])
+
+
+def _line_view(line: Line) -> dict[str, Any]:
+    shown = {"n": line.n, "t": line.t, "text": line.text}
+    return shown | {"cut": line.cut} if line.cut else shown

@@ -1,0 +1,270 @@
+"""How a function becomes an operation of the API: its body and query checked, its answer made, its repeat harmless.
+
+An operation is a function ``(call, **path) -> body | Answer | HttpResponse`` under @operation; ``resource`` hangs the
+operations of one path under their methods. Errors are raised, and become an answer in portal.api.errors alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from django.http import HttpResponseBase
+from drf_spectacular.utils import OpenApiExample, extend_schema
+from rest_framework import exceptions, serializers
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from jobs.services import answer_once
+from portal.api import bodies, documents, errors, throttle
+from portal.api.auth import CookieAuthentication, TokenAuthentication
+from portal.api.fields import NoQuery, Strict
+from portal.api.rendering import AlwaysJson, JsonRenderer, json_bytes
+from tenants.audit import request_id
+from tenants.models import User
+
+REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+REASON_HEADER, REASON_PARAMETER = "X-Access-Reason", "access_reason"
+UNFIT_IN_A_PATH = re.compile("[\0\ud800-\udfff]")
+
+
+class Empty(Strict):
+    """A body without fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as its operation sees it. data and query are checked; body holds the bytes as they came."""
+
+    request: Request
+    user: User
+    query: Mapping[str, Any]
+    data: Any
+    body: bytes
+
+    @property
+    def if_match(self) -> str | None:
+        return self.request.headers.get("If-Match")
+
+    @property
+    def reason(self) -> str:
+        """Why a platform admin looks at what is not his, as he says; kept in the audit."""
+        given = self.request.headers.get(REASON_HEADER) or self.request.query_params.get(REASON_PARAMETER, "")
+        return "".join(letter for letter in given if letter.isprintable())[:500]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body with another status than the operation's own, or with headers of its own."""
+
+    body: Any
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Run = Callable[..., Any]
+Example = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What @operation knows: the function, its In, Query and Out, and how it is documented."""
+
+    run: Run
+    In: type[serializers.Serializer[Any]] | None
+    Query: type[serializers.Serializer[Any]]
+    Out: Any
+    many: bool
+    status: int
+    kinds: tuple[str, ...]  # media types of a body that the function reads itself, as bytes
+    secret: tuple[str, ...]  # fields of the answer that are shown once and never kept
+    location: Callable[[Any], str] | None
+    per_minute: int | None
+    ask: Example | str | None
+    tell: Example | None
+    fails: tuple[int, ...]
+
+    def __call__(self, request: Request, **path: str) -> HttpResponseBase:
+        """Check, do, answer."""
+        if any(UNFIT_IN_A_PATH.search(part) for part in path.values()):
+            raise errors.NotHere
+        if self.per_minute:
+            throttle.refuse_above(self._counter(request), self.per_minute)
+            throttle.count(self._counter(request))
+        query = self._checked_query(request)
+        body, data = self._checked_body(request)
+        assert isinstance(request.user, User)
+        call = Call(request, request.user, query, data, body)
+        key = request.headers.get("Idempotency-Key")
+        if request.method == "POST" and key is not None:
+            return self._respond(self._run_once(call, path, key))
+        return self._respond(self.run(call, **path))
+
+    def _checked_query(self, request: Request) -> Mapping[str, Any]:
+        checker = self.Query(data=_query_values(request, self.Query()))
+        checker.is_valid(raise_exception=True)
+        return dict(checker.validated_data)
+
+    def _checked_body(self, request: Request) -> tuple[bytes, Any]:
+        if request.method not in ("POST", "PUT", "PATCH"):
+            return b"", None
+        if self.kinds:
+            return (
+                b"" if "multipart/form-data" in self.kinds else bodies.read_raw(request, *self.kinds)
+            ), None
+        raw, value = bodies.read_json(request)
+        checker = (self.In or Empty)(data=value)
+        checker.is_valid(raise_exception=True)
+        return raw, checker.validated_data
+
+    def _run_once(self, call: Call, path: Mapping[str, str], key: str) -> Any:
+        """Run under an Idempotency-Key. What is shown once is not kept: a repeat gets null in its place."""
+        ran: list[Any] = []
+
+        def work() -> tuple[int, dict[str, Any]]:
+            ran.append(self.run(call, **path))
+            answer = ran[0] if isinstance(ran[0], Answer) else Answer(ran[0])
+            kept = orjson.loads(json_bytes(answer.body))
+            return answer.status or self.status, kept | {name: None for name in self.secret if name in kept}
+
+        status, body = answer_once(user=call.user, key=key, request_sha256=_hash(call), work=work)
+        return ran[0] if ran else Answer(body, status, {"Idempotency-Replayed": "true"})
+
+    def _respond(self, answer: Any) -> HttpResponseBase:
+        if isinstance(answer, HttpResponseBase):
+            return answer
+        if not isinstance(answer, Answer):
+            answer = Answer(answer)
+        headers = dict(answer.headers)
+        if isinstance(answer.body, dict) and answer.body.get("etag"):
+            headers["ETag"] = answer.body["etag"]
+        if self.location and isinstance(answer.body, dict):
+            headers["Location"] = self.location(answer.body)
+        return Response(answer.body, status=answer.status or self.status, headers=headers)
+
+    def _counter(self, request: Request) -> str:
+        return f"{self.run.__name__}:{request.user.pk}"
+
+
+def operation(
+    *,
+    Out: Any = None,
+    In: type[serializers.Serializer[Any]] | None = None,
+    Query: type[serializers.Serializer[Any]] = NoQuery,
+    many: bool = False,
+    status: int = 200,
+    kinds: tuple[str, ...] = (),
+    secret: tuple[str, ...] = (),
+    location: Callable[[Any], str] | None = None,
+    per_minute: int | None = None,
+    ask: Example | str | None = None,
+    tell: Example | None = None,
+    fails: tuple[int, ...] = (),
+) -> Callable[[Run], Operation]:
+    """Make an operation of a function. ask and tell are the examples of its documentation, tell is one item if many."""
+
+    def made(run: Run) -> Operation:
+        return Operation(
+            run, In, Query, Out, many, status, kinds, secret, location, per_minute, ask, tell, fails
+        )
+
+    return made
+
+
+class Resource(APIView):
+    """One path. Every exception under it becomes a problem document."""
+
+    authentication_classes = [TokenAuthentication, CookieAuthentication]
+    permission_classes = [IsAuthenticated]
+    renderer_classes = [JsonRenderer]
+    parser_classes = []
+    content_negotiation_class = AlwaysJson
+    http_method_names = [
+        "get",
+        "head",
+        "post",
+        "put",
+        "patch",
+        "delete",
+    ]  # no OPTIONS: no use from other origins
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        given = request.headers.get("X-Request-ID", "")
+        number = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        token = request_id.set(number)
+        try:
+            response = super().dispatch(request, *args, **kwargs)
+            if isinstance(response, Response):
+                response.render()
+        except Exception as error:  # raised while an answer was rendered
+            response = errors.answer(error)
+        finally:
+            request_id.reset(token)
+        response["X-Request-ID"] = number
+        response.headers.setdefault("Cache-Control", "no-store")
+        response.headers.setdefault("X-Content-Type-Options", "nosniff")
+        return response
+
+    def handle_exception(self, exc: Exception) -> Any:
+        if isinstance(exc, exceptions.NotAuthenticated | exceptions.AuthenticationFailed):
+            exc.auth_header = self.get_authenticate_header(self.request)  # type: ignore[union-attr]
+        response = errors.answer(exc)
+        if isinstance(exc, exceptions.MethodNotAllowed):
+            response["Allow"] = ", ".join(self.allowed_methods)
+        return response
+
+
+def resource(**by_method: Operation) -> Callable[..., HttpResponseBase]:
+    """The view of one path: resource(get=job_list, post=job_submit)."""
+    handlers = {method: _handler(method, each) for method, each in by_method.items()}
+    names = "".join(each.run.__name__.title().replace("_", "") for each in by_method.values())
+    view = type(f"{names}Resource", (Resource,), {**handlers, "operations": by_method})
+    return view.as_view()  # type: ignore[attr-defined]
+
+
+def _handler(method: str, each: Operation) -> Callable[..., HttpResponseBase]:
+    def handle(self: APIView, request: Request, **path: str) -> HttpResponseBase:
+        return each(request, **path)
+
+    handle.__name__ = method
+    handle.__doc__ = each.run.__doc__
+    return extend_schema(**documents.describe(each, method))(handle)
+
+
+def _query_values(request: Request, checker: serializers.Serializer[Any]) -> dict[str, Any]:
+    """The query as a plain object: lists where the checker has a list (repeated or by comma), one value elsewhere."""
+    values: dict[str, Any] = {}
+    twice: dict[str, list[str]] = {}
+    for name, given in request.query_params.lists():
+        if name == REASON_PARAMETER:
+            continue
+        if isinstance(checker.fields.get(name), serializers.ListField):
+            values[name] = [part for text in given for part in text.split(",") if part]
+        elif len(given) > 1:
+            twice[name] = ["Given more than once."]
+        else:
+            values[name] = given[0]
+    if twice:
+        raise exceptions.ValidationError(twice, code="repeated")
+    return values
+
+
+def _hash(call: Call) -> str:
+    """What an Idempotency-Key stands for: method, path and body."""
+    digest = hashlib.sha256(f"{call.request.method} {call.request.get_full_path()}\n".encode())
+    digest.update(call.body)
+    for file in bodies.files(call.request) if not call.body else ():
+        for piece in file.chunks():
+            digest.update(piece)
+        file.seek(0)
+    return digest.hexdigest()
+
+
+__all__ = ["Answer", "Call", "OpenApiExample", "Operation", "operation", "resource"]

@@ -1,0 +1,312 @@
+"""Quotas, their changes and their use."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+from rest_framework import serializers
+
+from jobs.selectors import effects, usage
+from jobs.services.quotas import quotas_change
+from portal.api import doors, paging
+from portal.api.errors import BadRequest
+from portal.api.fields import Flag, Moment, Paged, Strict, Text, Whole
+from portal.api.operations import Call, operation
+from tenants import access
+from tenants.errors import VersionChanged, problem
+from tenants.models import QuotaChange
+from tenants.services.quotas import LARGEST_LIMIT, Change, ChangeSet
+
+LONGEST_USAGE = timedelta(days=400)
+
+
+class QuotaOut(serializers.Serializer[Any]):
+    gpu_type = serializers.CharField()
+    limit = serializers.IntegerField()
+    used = serializers.IntegerField()
+    waiting = serializers.IntegerField(help_text="slots that queued jobs ask for")
+    etag = serializers.CharField()
+
+
+QUOTA_EXAMPLE = {"gpu_type": "a100", "limit": 16, "used": 12, "waiting": 4, "etag": '"limit-16"'}
+
+
+@operation(Out=QuotaOut, many=True, tell=QUOTA_EXAMPLE)
+def quota_list(call: Call, t: str) -> dict[str, Any]:
+    """What the tenant may hold of each slot type, holds, and waits for. A type without a row has no quota."""
+    return paging.whole([usage.quota_view(use) for use in usage.quotas_of(doors.tenant(call, t))])
+
+
+class LimitIn(Strict):
+    limit = Whole(max_value=LARGEST_LIMIT)
+    reason = Text(max_length=500)
+
+
+@operation(
+    In=LimitIn,
+    Out=QuotaOut,
+    ask={"limit": 16, "reason": "Second half of the grant"},
+    tell=QUOTA_EXAMPLE,
+    fails=(409,),
+)
+def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
+    """Set one limit; platform admins only. A limit below the use stops nothing: it keeps new jobs from starting."""
+    tenant = doors.tenant(call, t)
+    access.require_admin(call.user)
+    _refuse_stale(call, t, gpu_type)
+    quotas_change(
+        user=call.user, changes=[Change(t, gpu_type, call.data["limit"])], reason=call.data["reason"]
+    )
+    return next(usage.quota_view(use) for use in usage.quotas_of(tenant) if use.gpu_type == gpu_type)
+
+
+def _refuse_stale(call: Call, t: str, gpu_type: str) -> None:
+    if call.if_match in (None, "*"):
+        return
+    limits = dict(access.visible_tenants(call.user).get(slug=t).quotas.values_list("gpu_type", "limit"))
+    etag = f'"limit-{limits.get(gpu_type, 0)}"'
+    if call.if_match != etag:
+        raise VersionChanged(etag=etag)
+
+
+class QuotaChangeOut(serializers.Serializer[Any]):
+    id = serializers.IntegerField()
+    gpu_type = serializers.CharField()
+    old_limit = serializers.IntegerField()
+    new_limit = serializers.IntegerField()
+    reason = serializers.CharField()
+    actor = serializers.CharField(allow_null=True)
+    change_set = serializers.UUIDField(help_text="what was applied together")
+    at = Moment()
+
+
+@operation(
+    Out=QuotaChangeOut,
+    Query=Paged,
+    many=True,
+    tell={
+        "id": 17,
+        "gpu_type": "a100",
+        "old_limit": 8,
+        "new_limit": 16,
+        "reason": "Second half of the grant",
+        "actor": "admin",
+        "change_set": "0f1f7b3e-6a53-4b7a-9a0e-6b8a2b8a2f11",
+        "at": "2026-11-21T09:00:00.000Z",
+    },
+)
+def quota_change_list(call: Call, t: str) -> dict[str, Any]:
+    """Every limit ever set for this tenant, newest first."""
+    rows = doors.tenant(call, t).quota_changes.select_related("actor")
+    return paging.page(call, rows, _change_view, keys=("-pk",))
+
+
+def _change_view(row: QuotaChange) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "gpu_type": row.gpu_type,
+        "old_limit": row.old_limit,
+        "new_limit": row.new_limit,
+        "reason": row.reason,
+        "actor": row.actor.get_username() if row.actor else None,
+        "change_set": row.change_set,
+        "at": row.at,
+    }
+
+
+class ChangeIn(Strict):
+    tenant = Text(max_length=40)
+    gpu_type = Text(max_length=40)
+    limit = Whole(max_value=LARGEST_LIMIT)
+    if_limit = Whole(required=False, allow_null=True, default=None)
+
+
+class ChangeSetIn(Strict):
+    changes = serializers.ListField(child=ChangeIn(), min_length=1, max_length=500)
+    reason = Text(max_length=500)
+    dry_run = Flag(required=False, default=False)
+
+
+class AppliedOut(serializers.Serializer[Any]):
+    tenant = serializers.CharField()
+    gpu_type = serializers.CharField()
+    old_limit = serializers.IntegerField()
+    new_limit = serializers.IntegerField()
+    used = serializers.IntegerField()
+
+
+class OverOut(serializers.Serializer[Any]):
+    tenant = serializers.CharField()
+    gpu_type = serializers.CharField()
+    limit = serializers.IntegerField()
+    used = serializers.IntegerField()
+    over = serializers.IntegerField(help_text="slots held above the limit until jobs end; nothing is stopped")
+
+
+class AffectedOut(serializers.Serializer[Any]):
+    job = serializers.CharField()
+    name = serializers.CharField()
+    tenant = serializers.CharField()
+    slots = serializers.IntegerField(help_text="over all learners")
+    slot_type = serializers.CharField(allow_null=True)
+    reason = serializers.CharField(allow_blank=True, help_text="why it will wait")
+
+
+class TotalOut(serializers.Serializer[Any]):
+    gpu_type = serializers.CharField()
+    limits = serializers.IntegerField(help_text="summed over all tenants")
+    capacity = serializers.IntegerField()
+    allowed = serializers.IntegerField(help_text="capacity times what may be promised")
+
+
+class EffectsOut(serializers.Serializer[Any]):
+    over = OverOut(many=True)
+    starts = AffectedOut(many=True)
+    waits = AffectedOut(many=True)
+    totals = TotalOut(many=True)
+
+
+class ChangeSetOut(serializers.Serializer[Any]):
+    change_set = serializers.UUIDField(allow_null=True, help_text="null for a dry run")
+    dry_run = serializers.BooleanField()
+    changes = AppliedOut(many=True)
+    effects = EffectsOut()
+
+
+@operation(
+    In=ChangeSetIn,
+    Out=ChangeSetOut,
+    ask={
+        "changes": [
+            {"tenant": "vision-lab", "gpu_type": "a100", "limit": 12, "if_limit": 16},
+            {"tenant": "nlp-research", "gpu_type": "a100", "limit": 8, "if_limit": 4},
+        ],
+        "reason": "Deadline of the NLP group",
+        "dry_run": True,
+    },
+)
+def quota_changes(call: Call) -> dict[str, Any]:
+    """Set several limits, all or none; platform admins only. With dry_run nothing is set, and the effects are told.
+
+    A change whose if_limit is not the present limit refuses the set. The effects: who is over his limit, which
+    waiting jobs the scheduler starts at once because of the change, which it starts no longer, and the sums.
+    """
+    access.require_admin(call.user)
+    changes = [Change(**each) for each in call.data["changes"]]
+    before = effects.would_start({})
+    made = quotas_change(
+        user=call.user, changes=changes, reason=call.data["reason"], dry_run=call.data["dry_run"]
+    )
+    after = effects.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
+    return _change_set_view(made, before, after)
+
+
+def _change_set_view(made: ChangeSet, before: effects.Outlook, after: effects.Outlook) -> dict[str, Any]:
+    return {
+        "change_set": made.id,
+        "dry_run": made.id is None,
+        "changes": [
+            {
+                "tenant": one.tenant,
+                "gpu_type": one.gpu_type,
+                "old_limit": one.old_limit,
+                "new_limit": one.new_limit,
+                "used": one.used,
+            }
+            for one in made.changes
+        ],
+        "effects": {
+            "over": [
+                {
+                    "tenant": one.tenant,
+                    "gpu_type": one.gpu_type,
+                    "limit": one.new_limit,
+                    "used": one.used,
+                    "over": one.used - one.new_limit,
+                }
+                for one in made.changes
+                if one.used > one.new_limit
+            ],
+            "starts": [_affected(job) for job in after.starting if job.job not in before.starting_ids],
+            "waits": [_affected(job) for job in after.waiting if job.job in before.starting_ids],
+            "totals": [
+                {
+                    "gpu_type": total.gpu_type,
+                    "limits": total.limits,
+                    "capacity": total.capacity,
+                    "allowed": total.allowed,
+                }
+                for total in made.totals
+            ],
+        },
+    }
+
+
+def _affected(job: effects.Affected) -> dict[str, Any]:
+    return {
+        "job": job.job,
+        "name": job.name,
+        "tenant": job.tenant,
+        "slots": job.slots,
+        "slot_type": job.slot_type,
+        "reason": job.reason,
+    }
+
+
+class UsageQuery(Strict):
+    to = Moment(required=False, help_text="default: now")
+    by = serializers.ChoiceField([by.value for by in usage.By], required=False, default="user")
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        start = Moment(required=False, help_text="default: 30 days before `to`")
+        return {"from": start, **super().get_fields()}
+
+
+class UsageOut(serializers.Serializer[Any]):
+    key = serializers.CharField(help_text="the user, the day or the slot type, by `by`")
+    gpu_type = serializers.CharField(help_text="cpu for jobs without GPUs; any while a job waits for any GPU")
+    used = serializers.FloatField(help_text="slot-seconds held")
+    waited = serializers.FloatField(help_text="slot-seconds asked for while queued")
+    lost = serializers.FloatField(help_text="part of used that no checkpoint kept when an attempt failed")
+
+
+@operation(
+    Out=UsageOut,
+    Query=UsageQuery,
+    many=True,
+    tell={"key": "alice", "gpu_type": "a100", "used": 86400.0, "waited": 1200.0, "lost": 0.0},
+)
+def usage_list(call: Call, t: str) -> dict[str, Any]:
+    """GPU-seconds used, waited for and lost, by user, slot type or day (UTC)."""
+    tenant = doors.tenant(call, t)
+    end = _aware(call.query.get("to")) or timezone.now()
+    start = _aware(call.query.get("from")) or end - timedelta(days=30)
+    if not start < end <= start + LONGEST_USAGE:
+        text = f"must lie before `to`, by at most {LONGEST_USAGE.days} days"
+        wrong = problem("from", "out_of_range", text, start.isoformat())
+        raise BadRequest("The period is not valid.", code="invalid", errors=[wrong])
+    by = usage.By(call.query["by"])
+    found = usage.usage_of(tenant, start=start, end=end, by=by)
+    return {
+        **paging.whole(
+            [
+                {
+                    "key": row.key,
+                    by.value: row.key,
+                    "gpu_type": row.gpu_type,
+                    "used": row.used,
+                    "waited": row.waited,
+                    "lost": row.lost,
+                }
+                for row in found
+            ]
+        ),
+        "from": start,
+        "to": end,
+    }
+
+
+def _aware(at: datetime | None) -> datetime | None:
+    return at.replace(tzinfo=UTC) if at and at.tzinfo is None else at

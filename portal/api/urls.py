@@ -1,0 +1,91 @@
+"""Every path of /api/v1/. What is not here answers as any other missing thing does."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.urls import path, re_path
+
+from portal.api import (
+    cluster,
+    files,
+    history,
+    jobs,
+    logs,
+    me,
+    members,
+    metrics,
+    quotas,
+    schema,
+    shares,
+    tenants,
+    wishes,
+)
+from portal.api.errors import NotHere
+from portal.api.operations import Operation, operation, resource
+
+
+@operation()
+def nothing_here(call: object, rest: str) -> HttpResponse:
+    """Any path that is not one of the API."""
+    raise NotHere
+
+
+EVERYWHERE: dict[str, Operation] = dict.fromkeys(("get", "post", "put", "patch", "delete"), nothing_here)
+
+urlpatterns = [
+    path("me", resource(get=me.me)),
+    path("me/tokens", resource(get=me.token_list, post=me.token_create)),
+    path("me/tokens/<str:token_id>", resource(delete=me.token_revoke)),
+    path("tenants", resource(get=tenants.tenant_list, post=tenants.tenant_create)),
+    path("tenants/<str:t>", resource(get=tenants.tenant_get, patch=tenants.tenant_change)),
+    path("tenants/<str:t>/audit", resource(get=tenants.audit_list)),
+    path("tenants/<str:t>/members", resource(get=members.member_list, post=members.member_add)),
+    path(
+        "tenants/<str:t>/members/<str:username>",
+        resource(patch=members.member_change, delete=members.member_remove),
+    ),
+    path("tenants/<str:t>/service-accounts", resource(get=members.account_list, post=members.account_create)),
+    path("tenants/<str:t>/service-accounts/<str:name>", resource(delete=members.account_remove)),
+    path(
+        "tenants/<str:t>/service-accounts/<str:name>/tokens",
+        resource(get=members.account_token_list, post=members.account_token_create),
+    ),
+    path(
+        "tenants/<str:t>/service-accounts/<str:name>/tokens/<str:token_id>",
+        resource(delete=members.account_token_revoke),
+    ),
+    path("tenants/<str:t>/quotas", resource(get=quotas.quota_list)),
+    path("tenants/<str:t>/quotas/<str:gpu_type>", resource(put=quotas.quota_set)),
+    path("tenants/<str:t>/quota-changes", resource(get=quotas.quota_change_list)),
+    path("quota-changes", resource(post=quotas.quota_changes)),
+    path("tenants/<str:t>/usage", resource(get=quotas.usage_list)),
+    path("tenants/<str:t>/uploads", resource(post=files.upload_create)),
+    path("tenants/<str:t>/jobs:validate", resource(post=jobs.job_validate)),
+    path("tenants/<str:t>/jobs", resource(post=jobs.job_create)),
+    path("jobs", resource(get=jobs.jobs_list)),
+    path("jobs/<str:job_id>", resource(get=jobs.job_read, patch=jobs.job_change, delete=jobs.job_remove)),
+    path("jobs/<str:job_id>/halt", resource(post=wishes.halt)),
+    path("jobs/<str:job_id>/resume", resource(post=wishes.resume)),
+    path("jobs/<str:job_id>/cancel", resource(post=wishes.cancel)),
+    path("jobs/<str:job_id>/clone", resource(post=wishes.clone)),
+    path("jobs/<str:job_id>/events", resource(get=history.event_list)),
+    path("jobs/<str:job_id>/attempts", resource(get=history.attempt_list)),
+    path("jobs/<str:job_id>/learners", resource(get=history.learner_list)),
+    path("jobs/<str:job_id>/spec", resource(get=history.spec_read)),
+    path("jobs/<str:job_id>/logs", resource(get=logs.log_page)),
+    path("jobs/<str:job_id>/logs/raw", resource(get=logs.log_raw)),
+    path("jobs/<str:job_id>/metrics", resource(get=metrics.metric_series)),
+    path("jobs/<str:job_id>/checkpoints", resource(get=files.checkpoint_list)),
+    path("jobs/<str:job_id>/checkpoints/<int:n>", resource(get=files.checkpoint_manifest)),
+    path("jobs/<str:job_id>/checkpoints/<int:n>/files/<path:path>", resource(get=files.checkpoint_file)),
+    path("jobs/<str:job_id>/results", resource(get=files.result_list)),
+    path("jobs/<str:job_id>/results/<path:path>", resource(get=files.result_file)),
+    path("jobs/<str:job_id>/shares", resource(get=shares.share_list, post=shares.share_add)),
+    path("jobs/<str:job_id>/shares/<str:username>", resource(delete=shares.share_remove)),
+    path("cluster", resource(get=cluster.cluster_read)),
+    path("cluster/nodes", resource(get=cluster.node_list)),
+    path("runtimes", resource(get=cluster.runtime_list)),
+    path("schema/job", resource(get=cluster.job_schema)),
+    path("openapi.json", resource(get=schema.openapi)),
+    re_path(r"^(?P<rest>.*)$", resource(**EVERYWHERE)),
+]

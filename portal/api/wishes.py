@@ -1,0 +1,65 @@
+"""What people wish for a job: halt, resume, cancel, clone. A wish that stands already is answered the same again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from jobs.selectors.views import job_view
+from jobs.services import job_cancel, job_clone, job_halt, job_resume
+from portal.api.fields import Strict, Whole
+from portal.api.operations import Call, Empty, operation
+from portal.api.shapes import JOB_EXAMPLE, Job
+
+
+@operation(In=Empty, Out=Job, status=202, tell=JOB_EXAMPLE | {"intent": "HALT", "phase": "Halting"})
+def halt(call: Call, job_id: str) -> dict[str, Any]:
+    """Halt a job: it saves, ends and gives its GPUs back; its owner or a manager.
+
+    The receipt (step saved, steps lost, seconds taken) comes with the HALTED event and as last_halt.
+    """
+    return job_view(job_halt(user=call.user, job_id=job_id))
+
+
+class ResumeIn(Strict):
+    checkpoint = Whole(min_value=1, max_value=2**31 - 1, required=False, allow_null=True, default=None)
+
+
+@operation(
+    In=ResumeIn,
+    Out=Job,
+    status=202,
+    ask={"checkpoint": 3},
+    tell=JOB_EXAMPLE | {"state": "HALTED", "intent": "RUN", "phase": "Resuming"},
+)
+def resume(call: Call, job_id: str) -> dict[str, Any]:
+    """Resume a halted job from its newest valid checkpoint, or from checkpoint n; its owner or a manager."""
+    return job_view(job_resume(user=call.user, job_id=job_id, checkpoint=call.data["checkpoint"]))
+
+
+@operation(In=Empty, Out=Job, status=202, tell=JOB_EXAMPLE | {"intent": "CANCEL", "phase": "Canceling"})
+def cancel(call: Call, job_id: str) -> dict[str, Any]:
+    """Cancel a job for good; its owner or a manager. Its checkpoints stay."""
+    return job_view(job_cancel(user=call.user, job_id=job_id))
+
+
+class CloneIn(Strict):
+    checkpoint = Whole(min_value=1, max_value=2**31 - 1, required=False, allow_null=True, default=None)
+    spec = serializers.DictField(required=False, default=dict, help_text="changed fields; null removes one")
+
+
+@operation(
+    In=CloneIn,
+    Out=Job,
+    status=202,
+    location=lambda made: f"/api/v1/jobs/{made['id']}",
+    ask={"checkpoint": 3, "spec": {"env": {"LR": "0.01"}}},
+    tell=JOB_EXAMPLE | {"id": "3f9k3a1bcd2e", "cloned_from": "3f9k2m7qx4ta"},
+)
+def clone(call: Call, job_id: str) -> dict[str, Any]:
+    """Submit a copy of a job with some fields changed, if wished from one of its checkpoints; researchers."""
+    made = job_clone(
+        user=call.user, job_id=job_id, changes=call.data["spec"], checkpoint=call.data["checkpoint"]
+    )
+    return job_view(made)

@@ -1,0 +1,114 @@
+"""A token shows its secret once, carries no more than its owner and its bounds, and ends when it is told to."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.utils import timezone
+
+from jobs.models import IdempotentAnswer
+from tenants.models import AuditEntry, Token
+from tests.jobs.conftest import People
+from tests.portal.api.conftest import Api
+
+
+def test_me_names_tenants_with_role_and_permissions(alice: Api) -> None:
+    me = alice.get("/me").json()
+    assert me["username"] == "alice"
+    assert me["tenants"] == [
+        {
+            "slug": "vision-lab",
+            "name": "Vision-Lab",
+            "state": "active",
+            "role": "researcher",
+            "permissions": ["submit", "view"],
+        }
+    ]
+
+
+def test_a_secret_is_shown_once_and_opens_the_door(alice: Api) -> None:
+    made = alice.post("/me/tokens", {"name": "laptop"})
+    assert made.status_code == 201
+    secret = made.json()["secret"]
+    assert secret.startswith("lut_")
+    assert Api(secret=secret).get("/me").json()["username"] == "alice"
+    listed = alice.get("/me/tokens")
+    assert secret not in listed.content.decode()
+    assert {"laptop", "test"} == {item["name"] for item in listed.json()["items"]}
+
+
+def test_a_revoked_token_opens_nothing(alice: Api) -> None:
+    made = alice.post("/me/tokens", {"name": "laptop"}).json()
+    assert alice.delete(f"/me/tokens/{made['id']}").status_code == 204
+    answer = Api(secret=made["secret"]).get("/me")
+    assert answer.status_code == 401
+    assert answer.json()["code"] == "token_invalid"
+    assert answer["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_an_expired_token_opens_nothing(alice: Api, people: People) -> None:
+    made = alice.post("/me/tokens", {"name": "old"}).json()
+    Token.objects.filter(name="old").update(expiry=timezone.now() - timedelta(seconds=1))
+    assert Api(secret=made["secret"]).get("/me").status_code == 401
+
+
+def test_a_token_of_somebody_who_left_opens_nothing(alice: Api, people: People) -> None:
+    people.alice.is_active = False
+    people.alice.save()
+    assert alice.get("/me").status_code == 401
+
+
+def test_nobody_revokes_a_foreign_token(alice: Api, bob: Api) -> None:
+    made = alice.post("/me/tokens", {"name": "laptop"}).json()
+    assert bob.delete(f"/me/tokens/{made['id']}").status_code == 404
+    assert Api(secret=made["secret"]).get("/me").status_code == 200
+
+
+def test_a_token_may_be_bound_to_a_lower_role(dave: Api) -> None:
+    secret = dave.post("/me/tokens", {"name": "looker", "role": "viewer"}).json()["secret"]
+    looker = Api(secret=secret)
+    assert looker.get("/me").json()["tenants"][0]["role"] == "viewer"
+    assert (
+        looker.post("/tenants/vision-lab/members", {"username": "bob", "role": "viewer"}).status_code == 403
+    )
+
+
+def test_a_bound_token_makes_no_stronger_one(dave: Api) -> None:
+    body = {"name": "weak", "role": "viewer", "tenant": "vision-lab", "expires_in_days": 5}
+    weak = Api(secret=dave.post("/me/tokens", body).json()["secret"])
+    answer = weak.post("/me/tokens", {"name": "strong"})
+    assert answer.status_code == 400
+    assert {error["path"] for error in answer.json()["errors"]} == {"tenant", "role", "expires_in_days"}
+
+
+def test_a_token_is_bound_to_its_own_tenants_only(alice: Api) -> None:
+    answer = alice.post("/me/tokens", {"name": "x", "tenant": "nlp-research"})
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["path"] == "tenant"
+
+
+def test_a_repeated_request_makes_one_token_and_keeps_no_secret(alice: Api) -> None:
+    first = alice.post("/me/tokens", {"name": "ci"}, Idempotency_Key="k1").json()
+    again = alice.post("/me/tokens", {"name": "ci"}, Idempotency_Key="k1").json()
+    assert again == first | {"secret": None}
+    assert Token.objects.filter(name="ci").count() == 1
+    assert first["secret"] not in str(list(IdempotentAnswer.objects.values()))
+
+
+def test_making_a_token_leaves_an_audit_row(alice: Api, people: People) -> None:
+    alice.post("/me/tokens", {"name": "ci", "tenant": "vision-lab"}, X_Request_ID="req-1")
+    entry = AuditEntry.objects.get(action="token.create")
+    assert (entry.actor, entry.tenant, entry.request_id) == (people.alice, people.vision, "req-1")
+
+
+def test_guessing_tokens_is_slowed_down(anybody: Api) -> None:
+    guesser = Api(secret="lut_" + "0" * 60)
+    answers = [guesser.get("/me").status_code for _ in range(61)]
+    assert answers[0] == 401
+    assert answers[-1] == 429
+
+
+def test_making_tokens_in_a_loop_is_slowed_down(alice: Api) -> None:
+    answers = [alice.post("/me/tokens", {"name": "x"}) for _ in range(31)]
+    assert answers[-1].status_code == 429
+    assert int(answers[-1]["Retry-After"]) > 0
