@@ -119,6 +119,8 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
     ...verdict.warnings.map((finding) => row(finding, "warn")),
   );
   list.hidden = list.childElementCount === 0;
+  const quiet = page.querySelector<HTMLElement>("[data-quiet]");
+  if (quiet) quiet.hidden = !list.hidden || verdict.problem !== undefined;
   const count = verdict.errors.length;
   const { preview } = verdict;
   line.dataset.kind = verdict.problem || count ? "bad" : "good";

@@ -33,6 +33,7 @@ export class SpecEditor {
       state: EditorState.create({
         doc: field.value,
         extensions: [
+          EditorView.cspNonce.of(document.querySelector<HTMLMetaElement>("meta[name=style-nonce]")?.content ?? ""),
           lineNumbers(),
           history(),
           highlightActiveLine(),

@@ -1,4 +1,5 @@
 // The form beside the editor: each control names the spec value it stands for (data-path) and how to read it (data-kind).
+import { icon } from "../icon";
 import type { Finding } from "./check";
 import { pathOf, type Spec } from "./spec";
 
@@ -34,7 +35,8 @@ export class SpecForm {
       if (control.type === "radio") {
         (control as HTMLInputElement).checked = String(value ?? "") === control.value;
       } else {
-        control.value = Array.isArray(value) ? value.join(", ") : value == null ? "" : String(value);
+        const text = Array.isArray(value) ? value.join(", ") : value == null ? "" : String(value);
+        control.value = text || (control.dataset.default ?? "");
       }
     }
     this.showFiles(spec);
@@ -72,6 +74,7 @@ export class SpecForm {
 
 function fileRow(name: string, note: string): HTMLLIElement {
   const row = document.createElement("li");
+  row.append(icon("file-code-2"));
   const label = document.createElement("span");
   label.className = "mono f12";
   label.textContent = name;
