@@ -112,7 +112,7 @@ def job(
     )
     Progress.objects.create(job=made)
     JobEvent.objects.create(
-        job=made, tenant=of, n=1, code=EventCode.SUBMITTED, to_state=State.QUEUED, actor=owner, source="user"
+        job=made, tenant=of, n=1, code=EventCode.SUBMITTED, to_state=state, actor=owner, source="user"
     )
     for n in range(1, attempt + 1):
         add_attempt(made, n, held=holds and n == attempt)

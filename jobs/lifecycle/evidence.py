@@ -11,13 +11,13 @@ from jobs.states import StopReason
 NODE_SILENT_S = 45.0
 """A node that does not answer is lost only if its learner has been silent for so long, too."""
 
-TOLD_FATAL = {
+FATAL = {
     "data_error": StopReason.DATA_ERROR,
     "image_error": StopReason.IMAGE_ERROR,
     "deploy_failed": StopReason.DEPLOY_FAILED,
     "checkpoint_corrupt": StopReason.LEARNER_LOST,
 }
-"""Errors a shipper tells before the program runs, and what they mean; other codes are warnings."""
+"""Errors that a shipper tells or the cluster shows before the program runs; other codes are warnings."""
 
 SIGNALS = {130: "SIGINT", 134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
 
@@ -58,9 +58,12 @@ def node_lost(learner: LearnerSeen) -> Reason | None:
 def _of_learner(learner: LearnerSeen) -> tuple[StopReason, Reason] | None:
     numbers = {"learner": learner.rank, "node": learner.node}
     report = learner.report
-    if learner.error_code in TOLD_FATAL:
-        reason = TOLD_FATAL[learner.error_code]
-        return reason, Reason(reason.value, f"Learner {learner.rank}: {learner.message}", numbers)
+    if learner.error_code in FATAL:
+        reason = FATAL[learner.error_code]
+        return reason, Reason(learner.error_code, f"Learner {learner.rank}: {learner.message}", numbers)
+    if report is not None and learner.ended and report.reason in FATAL:
+        reason = FATAL[report.reason]
+        return reason, Reason(report.reason, f"Learner {learner.rank}: {report.message}", numbers)
     if not learner.finished and (lost := node_lost(learner)):
         return StopReason.NODE_LOST, lost
     if report is not None and report.reason == "evicted" and not learner.finished:
@@ -72,8 +75,9 @@ def _of_learner(learner: LearnerSeen) -> tuple[StopReason, Reason] | None:
     if learner.ended and learner.code is None:
         return StopReason.LEARNER_LOST, Reason(
             "learner_lost",
-            f"The processes of learner {learner.rank} on {learner.node} are gone without an exit code.",
-            numbers,
+            f"The processes of learner {learner.rank} on {learner.node} are gone without an exit code."
+            + (f" {report.message}" if report and report.message else ""),
+            numbers | {"evidence": report.reason if report else ""},
         )
     return None
 

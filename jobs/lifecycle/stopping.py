@@ -28,6 +28,14 @@ SILENCE_S = 3600.0  # what is still to be shipped is waited for so long: an outa
 NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners gone
 
 
+ENDED_WORDS = {
+    StopReason.HALT_REQUESTED: "Halted.",
+    StopReason.BUDGET_EXHAUSTED: "Halted: its tenant's budget is used up.",
+    StopReason.TIME_LIMIT: "Its time limit was over. A clone can go on from its newest checkpoint.",
+}
+"""What people read afterwards; other reasons keep the sentence with which the stop began."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Ask the cluster to stop the gang within so many seconds, or to remove it, or wait."""
@@ -103,6 +111,8 @@ def ending(job: JobSeen) -> Ending:
     if reason == StopReason.LEARNER_FAILED and job.restarts_used >= job.max_restarts:
         return Ending(State.FAILED, _budget_spent(job))
     target = AFTER_STOPPING[reason]
+    if reason in ENDED_WORDS:
+        return Ending(target, Reason(reason.value, ENDED_WORDS[reason], job.reason.numbers))
     if target == State.QUEUED and job.intent == Intent.HALT:
         return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {job.reason.message}"))
     if target != State.QUEUED:

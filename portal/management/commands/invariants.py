@@ -1,0 +1,31 @@
+"""`manage.py invariants`: re-check the rules that hold after any crash, on the live database and cluster."""
+
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from gpu_scheduler.clusters.base import ClusterError
+from jobs import invariants
+from portal.capacity import connect
+
+
+class Command(BaseCommand):
+    help = "Check the rules that hold after any crash. Changes nothing. Exit code 1 when one is broken."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        broken = []
+        try:
+            shown = connect().observe()
+            broken += invariants.orphans(shown)
+        except ClusterError as error:
+            self.stdout.write(f"NoOrphan was not checked: {error}")
+        broken += invariants.violations()
+        for violation in broken:
+            self.stdout.write(f"BROKEN {violation.name}: {violation.rule}")
+            for line in violation.found:
+                self.stdout.write(f"       {line}")
+        if broken:
+            self.stdout.write(f"\n{len(broken)} of {len(invariants.RULES) + 1} rules are broken.")
+            sys.exit(1)
+        self.stdout.write(f"All {len(invariants.RULES) + 1} rules hold.")

@@ -1,0 +1,96 @@
+"""Every rule is silent on a sound database and speaks when it is broken."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from jobs import events, invariants
+from jobs.models import Blob, CheckpointFile, Job
+from jobs.states import EventCode, Intent, State
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+BREAKS = {
+    "QuotaSum": "UPDATE tenants_quota SET used = used + 1",
+    "JobsSum": "UPDATE tenants_tenant SET jobs_used = jobs_used + 1",
+    "Guards": "SET CONSTRAINTS ALL IMMEDIATE; ALTER TABLE tenants_quota DISABLE TRIGGER quota_guard",
+    "HeldIffLive": "UPDATE jobs_job SET state = 'HALTED', last_halt = '{}' WHERE state = 'PROCESSING'",
+    "AttemptDense": "UPDATE jobs_job SET attempt = 2 WHERE state = 'COMPLETED'",
+    "GangWhole": "DELETE FROM jobs_learner WHERE rank = 1",
+    "SeqDense": "UPDATE jobs_job SET event_seq = event_seq + 1",
+    "Legal": "UPDATE jobs_jobevent SET from_state = 'STORING' WHERE code = 'MOVED'",
+    "Fold": "UPDATE jobs_job SET state = 'FAILED' WHERE state = 'COMPLETED'",
+    "NotForgotten": "UPDATE jobs_job SET settled = true WHERE state = 'QUEUED'",
+    "HaltTruth": "UPDATE jobs_job SET last_halt = NULL",
+    "RetryBound": "UPDATE jobs_job SET restarts_used = max_restarts + 1",
+    "ResumeFrom": "UPDATE jobs_attempt SET resume_from_id = (SELECT min(id) FROM jobs_checkpoint)",
+    "CkptValid": "UPDATE jobs_blob SET verified = false",
+    "GapFree": "UPDATE jobs_learner SET log_bytes = 7",
+    "TenantClosed": "UPDATE jobs_learner SET tenant_id = (SELECT max(id) FROM tenants_tenant)",
+}
+
+
+@pytest.fixture
+def sound(db: None) -> None:
+    """Jobs of every state, as factories build them, told by their histories."""
+    tenant = factories.tenant(quotas={"cpu": 64})
+    owner = factories.member(tenant)
+    for state in State:
+        halted = state == State.HALTED
+        job = factories.job(
+            owner=owner,
+            of=tenant,
+            state=state,
+            learners=2,
+            intent=Intent.HALT if halted else Intent.RUN,
+            last_halt={} if halted else None,
+            stop_reason="preempted" if state == State.STOPPING else "",
+        )
+        if state == State.COMPLETED:
+            saved = factories.checkpoint(job)
+            blob = Blob.objects.create(tenant=tenant, sha256="0" * 64, size=1, received=1, verified=True)
+            CheckpointFile.objects.create(checkpoint=saved, tenant=tenant, path="a", blob=blob)
+    moved = factories.job(owner=owner, of=tenant)
+    events.append(
+        job_id=moved.pk, tenant_id=tenant.pk, code=EventCode.MOVED, from_state="QUEUED", to_state="CANCELED"
+    )
+    Job.objects.filter(pk=moved.pk).update(state=State.CANCELED)
+    factories.tenant()
+
+
+def test_a_rule_exists_for_every_break_and_a_break_for_every_rule() -> None:
+    assert set(BREAKS) == {rule.name for rule in invariants.RULES}
+
+
+def test_a_sound_database_breaks_no_rule(sound: None) -> None:
+    assert invariants.violations() == []
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_rule_is_named(sound: None, name: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")  # no trigger stands in the way of the damage
+        cursor.execute(BREAKS[name])
+        cursor.execute("SET session_replication_role = origin")
+    assert name in {violation.name for violation in invariants.violations()}
+
+
+def test_a_gang_of_no_live_attempt_is_an_orphan() -> None:
+    job = factories.job(state=State.PROCESSING)
+    shown = {f"job-{job.pk}-1": None, f"job-{job.pk}-2": None}
+    (found,) = invariants.orphans(shown)  # type: ignore[arg-type]
+    assert found.found == (f"job-{job.pk}-2",)
+
+
+def test_the_command_says_what_holds_and_fails_when_something_does_not(
+    sound: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call_command("invariants")
+    assert "rules hold" in capsys.readouterr().out
+    Job.objects.filter(state=State.PROCESSING).update(restarts_used=5)
+    with pytest.raises(SystemExit):
+        call_command("invariants")
+    assert "BROKEN RetryBound" in capsys.readouterr().out
