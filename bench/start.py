@@ -1,6 +1,7 @@
 """Cold and warm start of the whole platform, and the memory it takes when idle.
 
-cold: empty data folder, so initdb, all migrations, the demo. warm: the same folder again. Both end when /readyz says
+cold: empty data folder, so initdb, all migrations, the demo with its first job. warm: a folder that was used before,
+without jobs. Both end when /readyz says
 that database, workers and cluster answer. Memory is the proportional share (PSS) summed over all processes: pages
 which they share count once. The plain sum of resident sets is recorded beside it.
 
@@ -25,41 +26,41 @@ SETTLE_S = 5
 
 
 def main() -> None:
-    cold, warm, stop, pss, rss = [], [], [], [], []
+    cold, warm, stop, shared, resident = [], [], [], [], []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
-            first, second = started(folder), None
-            cold.append(first[1])
-            first[0].stop()
-            second = started(folder)
-            warm.append(second[1])
+            first = Platform(Path(folder), nodes="auto", demo=True)
+            cold.append(seconds_to_ready(first))
+            first.stop()
+        with tempfile.TemporaryDirectory() as folder:
+            idle = Platform(Path(folder), nodes="auto")
+            seconds_to_ready(idle)
+            idle.stop()
+            warm.append(seconds_to_ready(idle))
             time.sleep(SETTLE_S)
-            shared, resident = memory(second[0])
-            pss.append(shared)
-            rss.append(resident)
+            once, each = memory(idle)
+            shared.append(once)
+            resident.append(each)
             began = time.monotonic()
-            second[0].stop()
+            idle.stop()
             stop.append(time.monotonic() - began)
     figures = {
         "cold_start_s": statistics.median(cold),
         "warm_start_s": statistics.median(warm),
         "stop_s": statistics.median(stop),
-        "memory_pss_mib": statistics.median(pss),
-        "memory_rss_sum_mib": statistics.median(rss),
+        "memory_pss_mib": statistics.median(shared),
+        "memory_rss_sum_mib": statistics.median(resident),
     }
     aims = {"cold_start_s": 6, "warm_start_s": 6, "memory_pss_mib": 520, "memory_rss_sum_mib": 520}
     record("start", figures, command="python -m bench.start", aims=aims)
 
 
-def started(folder: str) -> tuple[Platform, float]:
-    """A platform on this folder and the seconds until it was ready."""
-    platform = Platform(Path(folder), nodes="auto", demo=True)
-    platform.users = {
-        "nobody": {}
-    }  # the demo's passwords are not needed, and making them is not part of a start
+def seconds_to_ready(platform: Platform) -> float:
+    """Start it, and the seconds until /readyz said yes. The users' passwords are no part of a start."""
+    platform.users = {"nobody": {}}
     began = time.monotonic()
     platform.start()
-    return platform, time.monotonic() - began
+    return time.monotonic() - began
 
 
 def memory(platform: Platform) -> tuple[float, float]:
