@@ -406,6 +406,10 @@ class ResultFile(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank", "path"], name="result_once")]
 
 
+WORKER_LOCKS = 77
+"""Advisory lock (77, Worker.id) is held while that worker process lives; (76, 0) is the scheduling cycle's."""
+
+
 class Worker(models.Model):
     """One Celery worker process. It holds the advisory lock of its id while it lives, so the others see at once
     that it died; a host that merely froze is noticed when its leases end."""

@@ -20,7 +20,8 @@ def ready(request: HttpRequest) -> HttpResponse:
     answer = {
         "status": "ready" if good else "not ready",
         "parts": {
-            part.name: {"ready": part.ready} | ({"reason": part.reason} if part.reason else {})
+            part.name: {"ready": part.ready, "found": part.found}
+            | ({"reason": part.reason} if part.reason else {})
             for part in found
         },
     }

@@ -1,16 +1,14 @@
 """Can the database, the workers and the cluster do their work? Asked by /readyz and by `manage.py doctor`."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterError
-from jobs.models import Worker
+from jobs.selectors.installation import workers_alive
 from portal.capacity import connect
 
 WORKER_SILENCE_S = 15  # a worker looks at due jobs every LUTHIER_TICK_S
@@ -56,7 +54,7 @@ def workers() -> Part:
     """Workers prove themselves in the database, so that this holds with the broker gone, too."""
     silence_s = max(WORKER_SILENCE_S, 5 * settings.LUTHIER_TICK_S)
     try:
-        alive = Worker.objects.filter(seen_at__gt=Now() - timedelta(seconds=silence_s)).count()
+        alive = workers_alive(silence_s)
     except DatabaseError as error:
         return Part(
             "workers", "unknown", f"the database does not answer: {first_line(error)}", "See database."

@@ -15,8 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-WORKER_LOCKS = 77
-"""Advisory lock (77, Worker.id) is held while that worker process lives; (76, 0) is the scheduling cycle's."""
+from jobs.models import WORKER_LOCKS
 
 DEAD_OWNER = f"""
 lease_owner <> '' AND lease_owner ~ '^[0-9]+$' AND NOT EXISTS (

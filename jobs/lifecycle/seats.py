@@ -12,8 +12,7 @@ import socket
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from jobs.lifecycle.leases import WORKER_LOCKS
-from jobs.models import Worker
+from jobs.models import WORKER_LOCKS, Worker
 
 _owner = ""
 

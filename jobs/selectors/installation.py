@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import QuerySet
 
-from jobs.models import ClusterNode, Runtime
+from jobs.models import WORKER_LOCKS, ClusterNode, Runtime
 from jobs.spec import Context, Pool, Spec
 from tenants.models import Tenant
 
@@ -24,6 +25,18 @@ def pools() -> dict[str, Pool]:
         known = found.get(node.slot_type, Pool(0, 0))
         found[node.slot_type] = Pool(known.slots + node.slots, max(known.slots_per_node, node.slots))
     return found
+
+
+def workers_alive(silence_s: float) -> int:
+    """Worker processes that live (they hold their lock) and looked at due jobs within the last silence_s seconds."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM jobs_worker w WHERE seen_at > clock_timestamp() - make_interval(secs => %s)"
+            " AND EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s"
+            " AND objid = w.id AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
+            [silence_s, WORKER_LOCKS],
+        )
+        return int(cursor.fetchone()[0])
 
 
 def runtimes() -> QuerySet[Runtime]:

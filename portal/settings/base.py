@@ -213,5 +213,8 @@ LOGGING = {
         "django.server": {"level": "WARNING"},
         "uvicorn.access": {"level": "WARNING"},
         "axes": {"level": "WARNING"},
+        # A line per hint would be a line per job and second.
+        "celery.app.trace": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
     },
 }

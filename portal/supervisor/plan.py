@@ -28,9 +28,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """The processes in the order of their start; each stage starts when the one before is ready.
+    """The processes by stage: the servers first; then, once the tables are there, the other three together.
 
-    They end in the reverse order: the web server outlives the learners, so that their last checkpoint arrives.
+    They end one stage after the other, in the reverse order of these fields: the web server outlives the learners, so
+    that their last checkpoint arrives.
     """
 
     layout: Layout

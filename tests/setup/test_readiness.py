@@ -6,12 +6,12 @@ from unittest import mock
 
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import Client
 from pytest_django import Settings
 
 from gpu_scheduler.clusters.base import ClusterBusy
-from jobs.models import Worker
+from jobs.models import WORKER_LOCKS, Worker
 from portal import parts
 
 pytestmark = pytest.mark.django_db
@@ -19,16 +19,19 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def worker() -> Worker:
-    return Worker.objects.create(name="worker-1")
+    """A worker that lives: its row, and its lock on a connection."""
+    seat = Worker.objects.create(name="worker-1")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WORKER_LOCKS, seat.pk])
+    return seat
 
 
 def test_ready_when_database_workers_and_cluster_answer(client: Client, worker: Worker) -> None:
     answer = client.get("/readyz")
     assert answer.status_code == 200
-    assert answer.json() == {
-        "status": "ready",
-        "parts": {"database": {"ready": True}, "workers": {"ready": True}, "cluster": {"ready": True}},
-    }
+    parts_ready = {name: part["ready"] for name, part in answer.json()["parts"].items()}
+    assert parts_ready == {"database": True, "workers": True, "cluster": True}
+    assert answer.json()["parts"]["workers"]["found"] == "1 alive"
 
 
 def test_without_workers_not_ready(client: Client) -> None:
@@ -36,7 +39,12 @@ def test_without_workers_not_ready(client: Client) -> None:
     assert answer.status_code == 503
     assert answer["Retry-After"] == "2"
     assert "no worker was seen" in answer.json()["parts"]["workers"]["reason"]
-    assert answer.json()["parts"]["database"] == {"ready": True}
+    assert answer.json()["parts"]["database"]["ready"] is True
+
+
+def test_a_worker_that_was_killed_does_not_count(client: Client) -> None:
+    Worker.objects.create(name="worker-1")  # seen just now, but nobody holds its lock
+    assert client.get("/readyz").json()["parts"]["workers"]["ready"] is False
 
 
 def test_a_worker_that_fell_silent_does_not_count(client: Client, worker: Worker) -> None:
