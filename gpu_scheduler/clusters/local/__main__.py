@@ -31,9 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     if wrong:
         sys.stderr.write("\n".join(wrong) + "\n")
         return EX_CONFIG
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    _log_to_stderr()
     data = asked.data.resolve()
     try:
         folder = hold_folder(data)
@@ -79,6 +77,22 @@ def _check(asked: argparse.Namespace) -> tuple[list[str], tuple[LocalNode, ...]]
             f"--agent: {asked.agent} is not the learner agent's package; run from the project's folder"
         )
     return wrong, nodes
+
+
+class _Line(logging.Formatter):
+    """A fixed phrase, then its fields as name=value."""
+
+    _own = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = [f"{name}={value}" for name, value in record.__dict__.items() if name not in self._own]
+        return " ".join([super().format(record), *fields])
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Line("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 if __name__ == "__main__":

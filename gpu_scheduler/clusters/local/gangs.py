@@ -138,6 +138,7 @@ class Gangs:
             time.sleep(0.01)
         with self._lock:
             self._forget(gang, doomed)
+        logger.info("learners removed", extra={"gang": name, "learners": len(doomed)})
         self._on_change()
 
     def _are_gone(self, learners: Sequence[Learner]) -> bool:

@@ -287,8 +287,9 @@ class Learner:
         logger.warning("shipper died", extra={"learner": self.record.uid, "code": code, "again_in_s": pause})
 
     def _give_up(self, reason: str, message: str, *, kill: bool = True) -> None:
-        self.record.doomed = self.record.doomed or reason
-        self.record.message = message
+        if not self.record.doomed:
+            self.record.doomed = self.record.reason = reason
+            self.record.message = message
         self.record.shipper_done = True
         if kill:
             processes.kill_tree(self._launcher, [self.record.mark], root_too=True)
@@ -307,7 +308,7 @@ class Learner:
         self._peak_bytes = max(self._peak_bytes, held)
         limit_mib = self._gang.launch.memory_mib
         if limit_mib > 0 and held > limit_mib * MIB and not self._confined and not self.record.doomed:
-            self.record.doomed = "out_of_memory"
+            self._note_out_of_memory(held // MIB)
             logger.info("out of memory", extra={"learner": self.record.uid, "held_mib": held // MIB})
             processes.kill_tree(self._launcher, [self.record.mark], root_too=False)
 
@@ -403,10 +404,17 @@ class Learner:
         if cgroups is not None and self._confined:
             peak_mib = max(peak_mib, cgroups.peak_mib(record.mark) or 0)
             if cgroups.killed(record.mark):
-                record.doomed = record.doomed or "out_of_memory"
+                self._note_out_of_memory(peak_mib)
         if peak_mib:
             record.evidence["peak_memory_mib"] = peak_mib
-        if record.doomed == "out_of_memory":
-            limit = self._gang.launch.memory_mib
-            record.evidence |= {"reason": "out_of_memory", "memory_limit_mib": limit}
-            record.message = f"The learner used {peak_mib} MiB of memory, its limit is {limit} MiB."
+
+    def _note_out_of_memory(self, held_mib: int) -> None:
+        """Say it before the kill, so that nobody ever sees the exit code without its reason."""
+        limit = self._gang.launch.memory_mib
+        self.record.doomed = self.record.reason = "out_of_memory"
+        self.record.evidence |= {
+            "reason": "out_of_memory",
+            "peak_memory_mib": held_mib,
+            "memory_limit_mib": limit,
+        }
+        self.record.message = f"The learner used {held_mib} MiB of memory, its limit is {limit} MiB."
