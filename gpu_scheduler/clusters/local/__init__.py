@@ -13,5 +13,5 @@
     runtimes    virtual environments made on first use
     nodes       LOCAL_NODES
 
-Processes of one Unix user are no walls between tenants; the Kubernetes cluster is (docs/operations.md).
+Processes of one Unix user are no walls between tenants; the Kubernetes cluster is (docs/local-cluster.md).
 """
