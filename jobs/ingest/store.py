@@ -163,7 +163,7 @@ def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) ->
                 grant.job_id, grant.tenant_id, grant.attempt, grant.rank, chunk.offset, chunk.len, chunk.first_line,
                 chunk.lines, keeper.log_seq, Binary(data), json.dumps(chunk.times), chunk.tombstone,
             ))  # fmt: skip
-        keeper.changed = keeper.changed or bool(row.chunks)
+        keeper.changed = keeper.changed or row.restart or bool(row.chunks)
     if values:
         execute_values(cursor.cursor, INSERT_CHUNKS, values, page_size=500)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from learner_agent.settings import ShipperSettings
-from learner_agent.shipper.http import PIECE_BYTES, Client
+from learner_agent.shipper.http import PIECE_BYTES, Client, Refused
 
 MAX_CODE_BYTES = 1024**3
 MAX_CODE_FILES = 20_000
@@ -50,7 +50,12 @@ async def download(client: Client, path: str, target: Path, *, size: int, sha256
     have = part.stat().st_size if part.exists() else 0
     with part.open("ab") as sink:
         while have < size:
-            piece = await client.piece(path, have, min(PIECE_BYTES, size - have))
+            try:
+                piece = await client.piece(path, have, min(PIECE_BYTES, size - have))
+            except Refused as refusal:
+                if refusal.code == "blob_gone":
+                    raise CorruptCheckpoint(str(refusal)) from refusal
+                raise
             sink.write(piece)
             have += len(piece)
     if sha256_of(part) != sha256:

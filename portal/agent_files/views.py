@@ -5,6 +5,7 @@ Answers are short JSON or at most one piece of bytes, so that nothing here is he
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -20,6 +21,8 @@ from jobs import blobs, tokens
 from jobs.ingest import files
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
 from jobs.tokens import Grant
+
+logger = logging.getLogger(__name__)
 
 RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})\Z")
 CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})\Z")
@@ -55,7 +58,8 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                 if not grant.live:
                     return problem(409, "fenced", "A newer attempt has taken over, or this one is closed.")
                 return view(request, grant, **arguments)
-            except DatabaseError:
+            except DatabaseError as error:
+                logger.warning("no answer for a learner", extra={"path": request.path, "error": str(error)[:200]})
                 answer = problem(503, "database_away", "The database does not answer; try again.")
                 answer["Retry-After"] = "2"
                 return answer
@@ -158,7 +162,7 @@ def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
     try:
         content = blobs.read(blob, first, min(last - first + 1, blobs.MAX_PIECE))
     except blobs.BlobGone as error:
-        return problem(503, "blob_away", str(error))
+        return problem(410, "blob_gone", str(error))
     answer = HttpResponse(content, content_type="application/octet-stream", status=206)
     answer["Content-Range"] = f"bytes {first}-{first + len(content) - 1}/{blob.size}"
     answer["X-Content-Type-Options"] = "nosniff"

@@ -109,7 +109,7 @@ def next_attempt(job: Job, saved: Checkpoint | None) -> None:
     job.attempts.update(held=False, closed_at=timezone.now())
     job.attempt += 1
     job.intent = Intent.RUN
-    job.save()
+    job.save(update_fields=["attempt", "intent"])
     made = factories.add_attempt(job, job.attempt, held=True)
     made.resume_from = saved
     made.save()

@@ -1,0 +1,186 @@
+"""One commit of frames from many learners: what stands in the tables afterwards."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any
+
+import pytest
+import zstandard
+
+from jobs.ingest.store import commit
+from jobs.ingest.wishes import resumption, standings
+from jobs.models import Job, Learner, LogChunk, MetricPoint, Progress
+from jobs.states import Intent, State
+from jobs.tokens import Grant, grant_of
+from learner_agent.wire import Ack, Data, Event, Final, Frame, Metric, Nack, Wish
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+def grant(job: Job, rank: int = 0, attempt: int | None = None) -> Grant:
+    found = grant_of(factories.secret(job, attempt or job.attempt, rank))
+    assert found is not None
+    return found
+
+
+def data(off: int, payload: bytes) -> Data:
+    return Data(off, payload, 1000, [(len(payload), 0)], zlib.crc32(payload))
+
+
+def log_of(job: Job, rank: int = 0) -> bytes:
+    rows = LogChunk.objects.filter(job=job, rank=rank).order_by("offset")
+    return b"".join(zstandard.decompress(bytes(row.data)) for row in rows if not row.tombstone)
+
+
+def tell(job: Job, *frames: Frame, rank: int = 0) -> list[Ack | Nack]:
+    who = grant(job, rank)
+    return commit([(who, frame) for frame in frames]).answers[who.learner_id]
+
+
+@pytest.fixture
+def job() -> Job:
+    return factories.job(state=State.PROCESSING, learners=2)
+
+
+def test_frames_of_many_learners_share_a_commit_and_each_gets_its_own_answer(job: Job) -> None:
+    first, second = grant(job, 0), grant(job, 1)
+
+    done = commit([(first, data(0, b"a\n")), (second, data(0, b"b\nb")), (first, data(2, b"aa\n"))])
+
+    assert done.answers == {
+        first.learner_id: [Ack(5, {}, 0, False)],
+        second.learner_id: [Ack(3, {}, 0, False)],
+    }
+    assert (log_of(job, 0), log_of(job, 1)) == (b"a\naa\n", b"b\nb")
+    assert sorted(LogChunk.objects.filter(job=job).values_list("seq", flat=True)) == [1, 2]
+    progress = Progress.objects.get(job=job)
+    assert (progress.log_seq, progress.log_bytes) == (2, 8)
+
+
+def test_a_repeat_changes_nothing(job: Job) -> None:
+    for _ in range(3):
+        tell(job, data(0, b"once\n"))
+
+    assert log_of(job) == b"once\n"
+    assert Learner.objects.get(job=job, rank=0).log_lines == 1
+
+
+def test_the_jobs_cap_makes_one_tombstone_that_grows(job: Job, settings: Any) -> None:
+    settings.LUTHIER_LOG_JOB_MAX_BYTES = 10
+
+    for n in range(5):
+        tell(job, data(n * 6, b"line \n"))
+    tell(job, data(0, b"other\n"), rank=1)
+
+    rows = LogChunk.objects.filter(job=job, rank=0).order_by("offset")
+    assert [(row.offset, row.len, row.lines, row.tombstone) for row in rows] == [
+        (0, 6, 1, False), (6, 4, 0, False), (10, 20, 4, True),
+    ]  # fmt: skip
+    assert Learner.objects.get(job=job, rank=0).log_bytes == 30
+    assert LogChunk.objects.get(job=job, rank=1).tombstone
+
+
+def test_points_are_numbered_without_holes_and_a_repeat_burns_no_number(job: Job) -> None:
+    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 5000, 0.5), ("loss", 2, 6000, math.nan)], total=9))
+    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 5000, 0.5), ("loss", 2, 6000, math.nan)]))
+    tell(job, Metric("jsonl", 10, 20, [("loss", 2, 7000, 9.0), ("acc", 2, 0, math.inf)]))
+
+    rows = list(
+        MetricPoint.objects.filter(job=job).order_by("seq").values_list("seq", "name", "step", "value")
+    )
+    assert [row[:3] for row in rows] == [(1, "loss", 1), (2, "loss", 2), (3, "acc", 2)]
+    assert math.isnan(rows[1][3])
+    progress = Progress.objects.get(job=job)
+    assert (progress.step, progress.total, progress.metric_seq) == (2, 9, 3)
+    assert progress.metrics["acc"] == {"last": "Infinity", "step": 2, "rank": 0}
+
+
+def test_rank_0_speaks_for_the_gang(job: Job) -> None:
+    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.1)]), rank=1)
+    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.2)]), rank=0)
+    tell(job, Metric("jsonl", 10, 20, [("loss", 2, 0, 0.3)]), rank=1)
+
+    assert Progress.objects.get(job=job).metrics["loss"]["last"] == 0.2
+    assert MetricPoint.objects.filter(job=job).count() == 3
+
+
+def test_what_a_learner_reports_stands_in_its_row(job: Job) -> None:
+    tell(
+        job, Event(1, "phase", 0, {"phase": "PROCESSING"}), Event(2, "halt_seen", 0, {"gen": 4}),
+        Event(3, "exit", 0, {"code": 0, "halted": True}), data(0, b"x"), Final(1, zlib.crc32(b"x")),
+        Event(4, "phase", 0, {"phase": "DONE"}),
+    )  # fmt: skip
+
+    row = Learner.objects.get(job=job, rank=0)
+    assert (row.phase, row.gen_seen, row.exit_code, row.halted, row.log_sealed) == ("DONE", 4, 0, True, True)
+    assert None not in (row.halt_seen_at, row.exited_at, row.done_at)
+
+
+def test_a_rewound_stream_replaces_what_was_stored(job: Job) -> None:
+    tell(job, data(0, b"bad\n"))
+    (_, refusal) = tell(job, Final(4, zlib.crc32(b"all\n")))
+    assert isinstance(refusal, Nack)
+
+    tell(job, data(0, b"all\n"), Final(4, zlib.crc32(b"all\n")))
+
+    assert log_of(job) == b"all\n"
+    assert Progress.objects.get(job=job).log_bytes == 4
+
+
+def test_an_unknown_learner_gets_no_answer(job: Job) -> None:
+    ghost = Grant(10**9, job.pk, job.tenant_id, 1, 0, True)
+
+    assert commit([(ghost, data(0, b"x"))]).answers == {}
+
+
+def test_the_secret_of_a_closed_attempt_opens_the_door_only_until_its_log_is_sealed(job: Job) -> None:
+    from django.utils import timezone
+
+    secret = factories.secret(job, 1, 0)
+    job.attempts.update(held=False, closed_at=timezone.now())
+    found = grant_of(secret)
+    assert found is not None
+    assert not found.live
+
+    Learner.objects.filter(job=job, rank=0).update(log_sealed=True)
+    assert grant_of(secret) is None
+    assert grant_of("unknown") is None
+
+
+def test_the_secret_of_a_closed_attempt_is_worth_nothing_after_a_day(job: Job) -> None:
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    job.attempts.update(held=False, closed_at=timezone.now() - timedelta(hours=25))
+    assert grant_of(factories.secret(job, 1, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "intent"),
+    [
+        ({}, "RUN"),
+        ({"intent": Intent.HALT}, "HALT"),
+        ({"intent": Intent.CANCEL}, "CANCEL"),
+        ({"state": State.STOPPING, "stop_reason": "preempted"}, "HALT"),
+        ({"state": State.STOPPING, "stop_reason": "cancel_requested"}, "CANCEL"),
+        ({"attempt": 2}, "CANCEL"),
+    ],
+)
+def test_what_a_learner_must_hear(job: Job, fields: dict[str, object], intent: str) -> None:
+    who = grant(job)
+    Job.objects.filter(pk=job.pk).update(intent_gen=7, grace_s=33, **fields)
+
+    assert standings([who.learner_id])[who.learner_id].wish == Wish(intent, 7, 33)
+
+
+def test_a_learner_goes_on_from_the_servers_cursors(job: Job) -> None:
+    tell(job, data(0, b"abc"), Metric("jsonl", 0, 12, []))
+
+    found = resumption(grant(job).learner_id)
+
+    assert found is not None
+    assert (found.log, found.sealed, found.metrics) == (3, False, {"jsonl": 12})

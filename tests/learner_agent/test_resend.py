@@ -1,0 +1,269 @@
+"""Whatever dies, the stored log is what was printed: each byte once, each point once, each checkpoint whole."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from django.db.models import F
+
+from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, Learner, MetricPoint
+from jobs.states import EventCode, Intent
+from tests.learner_agent.harness import AgentServer, Rig, make_job, until
+
+MakeRig = Callable[..., Rig]
+
+NUMBERED = """
+import sys, time
+from learner_agent import training
+for n in range(20_000):
+    print("line", n)
+    if n % 100 == 0:
+        training.report(n, loss=1 / (n + 1))
+        sys.stdout.flush()
+        time.sleep(0.01)
+"""
+EXPECTED = "".join(f"line {n}\n" for n in range(20_000)).encode()
+
+
+def assert_whole(learner: Rig) -> None:
+    assert learner.stored_log() == EXPECTED
+    row = learner.row
+    assert (row.log_lines, row.log_sealed, row.phase, row.exit_code) == (20_000, True, "DONE", 0)
+    points = MetricPoint.objects.filter(job=learner.job).order_by("seq").values_list("seq", "step")
+    assert list(points) == [(n + 1, n * 100) for n in range(200)]
+
+
+def test_a_shipper_killed_again_and_again_loses_and_repeats_nothing(rig: MakeRig) -> None:
+    chance = random.Random(3)
+    learner = rig(make_job({"train.py": NUMBERED}))
+    learner.launch("python3 train.py")
+    for _ in range(8):
+        learner.ship()
+        time.sleep(chance.uniform(0.15, 0.6))
+        learner.kill_shipper()
+    learner.ship()
+
+    assert learner.wait() == (0, 0)
+    assert_whole(learner)
+
+
+def test_a_server_that_goes_and_comes_back_loses_nothing(rig: MakeRig, server: AgentServer) -> None:
+    learner = rig(make_job({"train.py": NUMBERED}))
+    learner.launch("python3 train.py")
+    learner.ship()
+    for _ in range(3):
+        before = learner.row.log_bytes
+        until(lambda before=before: learner.row.log_bytes > before or learner.row.log_sealed, "bytes arrive")
+        server.stop()
+        time.sleep(0.3)
+        server.start()
+
+    assert learner.wait(patience_s=60) == (0, 0)
+    assert_whole(learner)
+
+
+def test_a_program_that_ended_while_the_server_was_away_is_shipped_afterwards(
+    rig: MakeRig, server: AgentServer
+) -> None:
+    learner = rig(make_job({"train.py": NUMBERED}))
+    learner.launch("python3 train.py")
+    learner.ship()
+    until(lambda: learner.spool.phase() == "PROCESSING", "the program runs")
+    server.stop()
+    assert learner.launcher is not None
+    assert learner.launcher.wait(20) == 0
+    learner.kill_shipper()
+
+    server.start()
+    learner.ship()
+
+    assert learner.wait(patience_s=60) == (0, 0)
+    assert_whole(learner)
+
+
+def test_a_small_spool_tells_exactly_what_it_could_not_keep(rig: MakeRig, server: AgentServer) -> None:
+    learner = rig(make_job({"train.py": NUMBERED}))
+    learner.env["LUTHIER_SPOOL_BYTES"] = "60000"
+    learner.ship()
+    until(lambda: learner.spool.has("ready"), "the inputs are there")
+    server.stop()
+    learner.kill_shipper()
+    learner.launch("python3 train.py")
+    assert learner.launcher is not None
+    learner.launcher.wait(20)
+
+    server.start()
+    learner.ship()
+    learner.wait(patience_s=60)
+
+    stored = learner.stored_log()
+    assert len(stored) == len(EXPECTED)
+    assert b"?" * 1000 in stored
+    first, last = stored.index(b"?"), stored.rindex(b"?") + 1
+    assert stored[:first] + EXPECTED[first:last] + stored[last:] == EXPECTED
+    assert (learner.row.log_lines, learner.row.log_sealed) == (20_000, True)
+
+
+def test_a_launcher_that_is_killed_is_reported_with_everything_it_had_written(rig: MakeRig) -> None:
+    learner = rig(make_job({"train.py": "import time\nprint('last words', flush=True)\ntime.sleep(60)"}))
+    learner.launch("exec python3 train.py")
+    learner.ship()
+    until(lambda: learner.row.log_lines == 1, "the line is stored")
+    assert learner.launcher is not None
+
+    learner.launcher.kill()
+
+    assert learner.wait()[1] == 0
+    row = learner.row
+    assert (row.exit_code, row.phase, row.log_sealed) == (137, "DONE", True)
+    assert learner.stored_log() == b"last words\n"
+
+
+SAVER = """
+import os, time
+from learner_agent import training
+for step in range({steps}):
+    time.sleep(0.05)
+    with training.checkpoint(step, part=training.rank(), of={of}) as folder:
+        (folder / "weights").write_bytes(os.urandom(64) + b"%d" % step)
+    training.report(step, loss=1.0)
+"""
+
+
+def test_only_the_newest_checkpoints_are_kept_and_each_was_verified(rig: MakeRig) -> None:
+    job = make_job({"train.py": SAVER.format(steps=6, of=1)})
+    job.spec["checkpoint"] = {"every": "10m", "keep": 2}
+    job.save()
+    learner = rig(job)
+    learner.launch("python3 train.py")
+    learner.ship()
+
+    assert learner.wait() == (0, 0)
+
+    rows = list(Checkpoint.objects.filter(job=job).order_by("n"))
+    kept = [row for row in rows if row.state == "COMMITTED"]
+    assert {row.state for row in rows} <= {"COMMITTED", "DROPPED"}
+    assert len(kept) == 2
+    assert max(row.step or 0 for row in kept) == 5
+    assert CheckpointFile.objects.filter(checkpoint__in=rows).count() == 2
+    assert JobEvent.objects.filter(job=job, code=EventCode.CHECKPOINT_STORED).count() == len(rows)
+
+
+def test_a_gangs_checkpoint_counts_when_all_its_parts_are_there(rig: MakeRig) -> None:
+    job = make_job({"train.py": SAVER.format(steps=1, of=2)}, learners=2)
+    first, second = rig(job, rank=0), rig(job, rank=1)
+    for learner in (first,):
+        learner.launch("python3 train.py")
+        learner.ship()
+    assert first.wait() == (0, 0)
+    saved = Checkpoint.objects.get(job=job)
+    assert (saved.state, saved.parts) == ("UPLOADING", 2)
+
+    second.launch("python3 train.py")
+    second.ship()
+    assert second.wait() == (0, 0)
+
+    saved.refresh_from_db()
+    assert saved.state == "COMMITTED"
+    assert sorted(CheckpointFile.objects.values_list("part", "path")) == [(0, "weights"), (1, "weights")]
+
+
+def test_a_file_that_is_not_what_its_manifest_promises_is_refused_and_the_one_before_stays(
+    rig: MakeRig,
+) -> None:
+    program = """
+import json, os, pathlib, time
+from learner_agent import training
+with training.checkpoint(1) as folder:
+    (folder / "weights").write_bytes(b"good")
+place = pathlib.Path(os.environ["CHECKPOINT_DIR"]) / "step-2"
+place.mkdir()
+(place / "weights").write_bytes(b"bad!")
+files = [{"path": "weights", "size": 4, "sha256": "0" * 64}]
+(place / "manifest.json").write_text(json.dumps({"step": 2, "files": files}))
+"""
+    job = make_job({"train.py": program})
+    learner = rig(job)
+    learner.launch("python3 train.py")
+    learner.ship()
+
+    assert learner.wait() == (0, 0)
+
+    states = dict(Checkpoint.objects.filter(job=job).values_list("step", "state"))
+    assert states[1] == "COMMITTED"
+    assert states.get(2) != "COMMITTED"
+    assert JobEvent.objects.filter(job=job, code=EventCode.CHECKPOINT_CORRUPT).exists()
+    assert "not the file" in learner.row.message
+
+
+def test_large_files_go_in_pieces_and_survive_a_kill_in_between(rig: MakeRig) -> None:
+    program = """
+import os, random
+from learner_agent import training
+with training.checkpoint(1) as folder:
+    (folder / "weights").write_bytes(random.Random(1).randbytes(30_000_000))
+    (folder / "empty").write_bytes(b"")
+"""
+    job = make_job({"train.py": program})
+    learner = rig(job)
+    learner.launch("python3 train.py")
+    learner.ship()
+    until(lambda: CheckpointFile.objects.filter(blob__received__gt=0, blob__verified=False).exists()
+          or Checkpoint.objects.filter(state="COMMITTED").exists(), "the upload is under way")  # fmt: skip
+    learner.kill_shipper()
+    learner.ship()
+
+    assert learner.wait(patience_s=60) == (0, 0)
+
+    saved = Checkpoint.objects.get(job=job)
+    assert (saved.state, saved.bytes) == ("COMMITTED", 30_000_000)
+
+
+def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint_before_is_used(
+    rig: MakeRig,
+) -> None:
+    from jobs import blobs
+    from tests.learner_agent.test_end_to_end import next_attempt
+
+    job = make_job({"train.py": SAVER.format(steps=2, of=1)})
+    learner = rig(job)
+    learner.launch("python3 train.py")
+    learner.ship()
+    learner.wait()
+    older, newest = Checkpoint.objects.filter(job=job).order_by("step")
+    damaged = blobs._path(newest.files.get().blob)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"X")
+
+    next_attempt(job, newest)
+    again = rig(job)
+    again.launch("echo $RESUME_FROM")
+    again.ship()
+    assert again.wait(patience_s=30) == (0, 0)
+
+    assert again.stored_log().endswith(b"step-0\n")
+    newest.refresh_from_db()
+    assert newest.state == "CORRUPT"
+    assert JobEvent.objects.filter(job=job, code=EventCode.CHECKPOINT_CORRUPT).exists()
+    assert older.state == "COMMITTED"
+
+
+@pytest.mark.parametrize("intent", [Intent.HALT, Intent.CANCEL])
+def test_a_wish_reaches_a_program_that_knows_nothing_of_us_as_a_signal(rig: MakeRig, intent: Intent) -> None:
+    job = make_job({"train.py": "import time\nprint('up', flush=True)\ntime.sleep(60)"}, grace_s=1)
+    learner = rig(job)
+    learner.launch("exec python3 train.py")
+    learner.ship()
+    until(lambda: learner.row.log_lines == 1, "the program runs")
+    began = time.monotonic()
+
+    Job.objects.filter(pk=job.pk).update(intent=intent, intent_gen=F("intent_gen") + 1)
+
+    assert learner.wait() == (143, 0)
+    assert time.monotonic() - began < 4
+    row = Learner.objects.get(job=job)
+    assert (row.halted, row.gen_seen) == (True, 2)
+    assert json.loads((learner.state / "halt").read_text())["intent"] == intent

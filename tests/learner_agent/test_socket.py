@@ -1,0 +1,323 @@
+"""The learners' socket against hostile and unlucky peers: a clear close code, and the server lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import zlib
+from collections import Counter
+from typing import Any
+
+import pytest
+from django.db import connection
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from jobs.models import Job
+from jobs.tokens import grant_of
+from learner_agent import wire
+from learner_agent.wire import (
+    Ack,
+    Beat,
+    Data,
+    Event,
+    Final,
+    Hello,
+    Metric,
+    Nack,
+    Welcome,
+    WireError,
+    decode,
+    encode,
+)
+from portal.live.learner_consumer import Closed, Gone, LearnerConsumer
+from tests import factories
+from tests.learner_agent.harness import AgentServer, make_job
+from tests.learner_agent.test_wire import mutations
+
+pytestmark = pytest.mark.usefixtures("server")
+
+
+def url(server: AgentServer) -> str:
+    return f"ws://127.0.0.1:{server.port}/ws/agent/v1"
+
+
+def dial(server: AgentServer, secret: str | None) -> Any:
+    headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
+    return connect(
+        url(server),
+        additional_headers=headers,
+        compression=None,
+        proxy=None,
+        max_size=None,
+        ping_interval=None,
+    )
+
+
+def hello_of(job: Job, rank: int = 0) -> Hello:
+    return Hello(job.pk, job.attempt, rank)
+
+
+async def greeted(server: AgentServer, job: Job) -> ClientConnection:
+    """A connection past its WELCOME; use it in `async with`."""
+    socket: ClientConnection = await dial(server, factories.secret(job, job.attempt, 0))
+    await socket.send(encode(hello_of(job)))
+    assert isinstance(decode(await socket.recv()), Welcome)  # type: ignore[arg-type]
+    return socket
+
+
+async def closed_with(socket: ClientConnection) -> tuple[int, str]:
+    """Read to the end and say how it ended."""
+    with pytest.raises(ConnectionClosed):
+        await read_for_ever(socket)
+    assert socket.close_code is not None
+    return socket.close_code, socket.close_reason or ""
+
+
+async def read_for_ever(socket: ClientConnection) -> None:
+    while True:
+        await asyncio.wait_for(socket.recv(), 10)
+
+
+async def answer(socket: ClientConnection) -> Any:
+    """The next frame that is not a beat."""
+    while True:
+        frame = decode(await asyncio.wait_for(socket.recv(), 10))  # type: ignore[arg-type]
+        if not isinstance(frame, Beat):
+            return frame
+
+
+def data(off: int, payload: bytes) -> Data:
+    return Data(off, payload, 1000, [(len(payload), 0)], zlib.crc32(payload))
+
+
+def run(scenario: Any) -> Any:
+    return asyncio.run(scenario)
+
+
+@pytest.fixture
+def job(server: AgentServer) -> Job:
+    return make_job({"train.py": ""})
+
+
+@pytest.mark.parametrize("secret", [None, "", "wrong", "lsec_" + "x" * 5000])
+def test_without_a_known_secret_the_door_stays_closed(server: AgentServer, secret: str | None) -> None:
+    async def scenario() -> tuple[int, str]:
+        return await closed_with(await dial(server, secret))
+
+    code, reason = run(scenario())
+    assert code == wire.CLOSE_UNAUTHORIZED
+    assert "secret" in reason
+
+
+@pytest.mark.parametrize("field", ["job", "attempt", "rank"])
+def test_a_secret_opens_only_its_own_learners_door(server: AgentServer, job: Job, field: str) -> None:
+    other = {"job": "000000000000", "attempt": job.attempt + 1, "rank": 1}
+    hello = Hello(**({"job": job.pk, "attempt": job.attempt, "rank": 0} | {field: other[field]}))
+
+    async def scenario() -> tuple[int, str]:
+        socket = await dial(server, factories.secret(job, job.attempt, 0))
+        await socket.send(encode(hello))
+        return await closed_with(socket)
+
+    assert run(scenario())[0] == wire.CLOSE_FORBIDDEN
+
+
+def frame_of(kind: int, header: Any, payload: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack(">BH", kind, len(text)) + text + payload
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (b"", wire.CLOSE_BAD_FRAME),
+        (b"\xff\x00\x02{}", wire.CLOSE_BAD_FRAME),
+        ("text", wire.CLOSE_BAD_FRAME),
+        (encode(Hello("3f9k2m7qx4ta", 1, 0)), wire.CLOSE_BAD_FRAME),
+        (encode(Ack(5)), wire.CLOSE_BAD_FRAME),
+        (encode(Nack("log", "GAP", 5)), wire.CLOSE_BAD_FRAME),
+        (frame_of(wire.Kind.DATA, {"off": 2**63, "crc": 0, "reads": []}, b"x"), wire.CLOSE_BAD_FRAME),
+        (
+            frame_of(wire.Kind.METRIC, {"src": "jsonl", "off": 0, "next": 1}, b'[["a",-1,0,1]]'),
+            wire.CLOSE_BAD_FRAME,
+        ),
+        (frame_of(wire.Kind.EVENT, {"n": 1, "what": "party"}), wire.CLOSE_BAD_FRAME),
+        (frame_of(wire.Kind.EVENT, {"n": 1, "what": "exit", "data": {"x": "a\0b"}}), wire.CLOSE_BAD_FRAME),
+        (b"\x03" * (1024 * 1024 + 1), 1009),
+    ],
+)
+def test_a_bad_frame_closes_with_a_text_that_says_why(
+    server: AgentServer, job: Job, message: bytes | str, code: int
+) -> None:
+    async def scenario() -> tuple[int, str]:
+        socket = await greeted(server, job)
+        await socket.send(message)
+        return await closed_with(socket)
+
+    found, reason = run(scenario())
+    assert found == code
+    assert reason or code == 1009
+
+
+def test_data_before_hello_is_refused(server: AgentServer, job: Job) -> None:
+    async def scenario() -> tuple[int, str]:
+        socket = await dial(server, factories.secret(job, job.attempt, 0))
+        await socket.send(encode(data(0, b"x")))
+        return await closed_with(socket)
+
+    assert run(scenario()) == (wire.CLOSE_BAD_FRAME, "The first frame must be HELLO.")
+
+
+def test_an_unknown_protocol_is_refused_with_the_known_one(server: AgentServer, job: Job) -> None:
+    async def scenario() -> tuple[int, str]:
+        socket = await dial(server, factories.secret(job, job.attempt, 0))
+        await socket.send(encode(Hello(job.pk, job.attempt, 0, proto=99)))
+        return await closed_with(socket)
+
+    assert run(scenario()) == (wire.CLOSE_BAD_FRAME, "proto: this server speaks 1.")
+
+
+def test_a_gap_is_answered_with_where_to_go_on_and_the_connection_stays(
+    server: AgentServer, job: Job
+) -> None:
+    async def scenario() -> list[Any]:
+        async with await greeted(server, job) as socket:
+            await socket.send(encode(data(7, b"later")))
+            first = [await answer(socket), await answer(socket)]
+            await socket.send(encode(data(0, b"0123456")))
+            return [*first, await answer(socket)]
+
+    ack, nack, last = run(scenario())
+    assert (ack.log, nack.code, nack.next, last.log) == (0, "GAP", 0, 7)
+
+
+def test_points_without_number_arrive_and_the_wish_rides_on_the_answer(server: AgentServer, job: Job) -> None:
+    async def scenario() -> Any:
+        async with await greeted(server, job) as socket:
+            points = [("loss", 1, 0, float("nan")), ("loss", 2, 0, float("inf"))]
+            await socket.send(encode(Metric("jsonl", 0, 50, points)))
+            return await answer(socket)
+
+    ack = run(scenario())
+    assert ack.metrics == {"jsonl": 50}
+    assert ack.wish.intent == "RUN"
+
+
+def test_a_hundred_thousand_damaged_frames_end_in_nothing_but_a_refusal(job: Job) -> None:
+    """Each frame goes through a real consumer's reading, and the sound ones through the writer to the database."""
+    messages = mutations(100_000, seed=7)
+
+    async def scenario() -> Counter[str]:
+        found: Counter[str] = Counter()
+        waiting: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return waiting.pop(0)
+
+        async def send(event: dict[str, Any]) -> None:
+            found["answers"] += 1
+
+        consumer = LearnerConsumer({"headers": []}, receive, send)
+        consumer.grant = await asyncio.to_thread(
+            in_own_connection, grant_of, factories.secret(job, job.attempt, 0)
+        )
+        for message in messages:
+            waiting[:] = [{"type": "websocket.receive", "bytes": message}, {"type": "websocket.disconnect"}]
+            try:
+                await consumer._read()
+                found["bye"] += 1
+            except Gone:
+                found["taken"] += 1
+            except (WireError, Closed):
+                found["refused"] += 1
+        while consumer.waiting_bytes:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        return found
+
+    found = run(scenario())
+    assert found["taken"] + found["refused"] + found["bye"] == 100_000
+    assert found["taken"] > 1_000
+    assert found["answers"] > 0
+
+
+def in_own_connection(work: Any, *arguments: Any) -> Any:
+    try:
+        return work(*arguments)
+    finally:
+        connection.close()
+
+
+def test_bursts_of_damaged_frames_end_connections_but_never_the_server(server: AgentServer, job: Job) -> None:
+    messages = mutations(20_000, seed=8)
+
+    async def scenario() -> set[int]:
+        codes: set[int] = set()
+        for start in range(0, len(messages), 200):
+            async with await greeted(server, job) as socket:
+                try:
+                    for message in messages[start : start + 200]:
+                        await socket.send(message)
+                    codes.add((await closed_with(socket))[0])
+                except ConnectionClosed as end:
+                    codes |= {end.rcvd.code} if end.rcvd is not None else set()
+        async with await greeted(server, job) as socket:
+            await socket.send(encode(Event(1, "phase", 0, {"phase": "PROCESSING"})))
+            assert isinstance(await answer(socket), Ack)
+        return codes
+
+    assert run(scenario()) <= {wire.CLOSE_BAD_FRAME}
+
+
+def test_a_flood_fills_its_own_window_and_is_pushed_back(server: AgentServer, job: Job) -> None:
+    """Five megabytes without waiting for an answer: all of it arrives, in order."""
+    block = b"0123456789abcdef" * 4096
+
+    async def scenario() -> int:
+        async with await greeted(server, job) as socket:
+            for n in range(80):
+                await socket.send(encode(data(n * len(block), block)))
+            total = 80 * len(block)
+            await socket.send(encode(Final(total, zlib.crc32(block * 80))))
+            while True:
+                found = await answer(socket)
+                if isinstance(found, Ack) and found.sealed:
+                    return found.log
+
+    assert run(scenario()) == 80 * len(block)
+
+
+def test_a_silent_peer_that_never_says_hello_is_let_go(
+    server: AgentServer, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from portal.live import learner_consumer
+
+    monkeypatch.setattr(learner_consumer, "HELLO_S", 0.2)
+
+    async def scenario() -> tuple[int, str]:
+        return await closed_with(await dial(server, factories.secret(job, job.attempt, 0)))
+
+    assert run(scenario())[0] == wire.CLOSE_SILENT
+
+
+def test_an_attempt_that_was_closed_and_sealed_is_shown_the_door(server: AgentServer, job: Job) -> None:
+    from django.utils import timezone
+
+    async def before() -> ClientConnection:
+        return await greeted(server, job)
+
+    async def scenario() -> int:
+        socket = await before()
+        await asyncio.to_thread(close_attempt)
+        return (await closed_with(socket))[0]
+
+    def close_attempt() -> None:
+        from django.db import connection
+
+        job.attempts.update(held=False, closed_at=timezone.now())
+        job.learner_rows.update(log_sealed=True)
+        connection.close()
+
+    assert run(scenario()) == wire.CLOSE_FENCED
