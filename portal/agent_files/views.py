@@ -59,7 +59,9 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                     return problem(409, "fenced", "A newer attempt has taken over, or this one is closed.")
                 return view(request, grant, **arguments)
             except DatabaseError as error:
-                logger.warning("no answer for a learner", extra={"path": request.path, "error": str(error)[:200]})
+                logger.warning(
+                    "no answer for a learner", extra={"path": request.path, "error": str(error)[:200]}
+                )
                 answer = problem(503, "database_away", "The database does not answer; try again.")
                 answer["Retry-After"] = "2"
                 return answer

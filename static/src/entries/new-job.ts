@@ -122,12 +122,12 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
   const quiet = page.querySelector<HTMLElement>("[data-quiet]");
   if (quiet) quiet.hidden = !list.hidden || verdict.problem !== undefined;
   const count = verdict.errors.length;
-  const { preview } = verdict;
+  const { now } = verdict;
   line.dataset.kind = verdict.problem || count ? "bad" : "good";
   if (verdict.problem) line.textContent = verdict.problem;
   else if (count) line.textContent = count === 1 ? "1 error" : `${count} errors`;
-  else if (!preview) line.textContent = "Valid";
-  else line.textContent = preview.starts ? "Fits: starts now" : (preview.reason?.message ?? "Waits");
+  else if (!now) line.textContent = "Valid";
+  else line.textContent = now.starts ? `Fits: starts now on ${[...new Set(now.nodes)].join(", ")}` : now.message;
 }
 
 function row(finding: Finding, kind: string): HTMLLIElement {

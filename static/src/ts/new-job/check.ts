@@ -12,7 +12,7 @@ export interface Finding {
 export interface Verdict {
   errors: Finding[];
   warnings: Finding[];
-  preview?: { starts: boolean; reason?: { code: string; message: string; numbers: Record<string, unknown> } } | null;
+  now?: { starts: boolean; nodes: string[]; code: string; message: string; numbers: Record<string, unknown> } | null;
   problem?: string;
 }
 
@@ -44,7 +44,7 @@ export class Checker {
 async function ask(tenant: string, text: string, signal: AbortSignal): Promise<Verdict> {
   try {
     const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate`, new Yaml(text), signal);
-    return { errors: answer.errors ?? [], warnings: answer.warnings ?? [], preview: answer.preview ?? null };
+    return { errors: answer.errors ?? [], warnings: answer.warnings ?? [], now: answer.now ?? null };
   } catch (error) {
     if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: "The server does not answer" };
     const { errors, detail, title } = error.problem;
