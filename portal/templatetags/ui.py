@@ -26,6 +26,11 @@ PHASE_BADGES = {
     "Failed": ("red", "octagon-x"),
     "Halted": ("amber", "circle-pause"),
     "Canceled": ("neutral", "ban"),
+    # What a learner says of itself:
+    "Waiting": ("neutral", "clock"),
+    "Ready": ("violet", "layers"),
+    "Exited": ("neutral", "circle-check"),
+    "Done": ("green", "circle-check"),
 }
 """Family and icon per display phase; every "…ing" of a stop is amber and dashed (portal.md C.4)."""
 
@@ -81,7 +86,7 @@ def duration(seconds: Any) -> str:
 def ago(at: datetime | str | None) -> SafeString:
     """A <time> that says how long ago in words and the exact UTC instant in its title; one timer keeps all fresh."""
     if not at:
-        return format_html("—")
+        return SafeString("—")
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     words = duration(max(0.0, (timezone.now() - moment).total_seconds()))
     exact = moment.astimezone(timezone.get_default_timezone())

@@ -1,6 +1,7 @@
 // What every page has: htmx for partial refreshes, the clock, the theme button, forms that cannot be sent twice.
 import htmx from "htmx.org";
 import { csrfToken } from "../ts/api";
+import { startConnection } from "../ts/connection";
 import { startThemeToggle } from "../ts/theme";
 import { startClock } from "../ts/time";
 
@@ -23,5 +24,6 @@ addEventListener("pageshow", () => {
   }
 });
 startThemeToggle();
+startConnection();
 startClock();
 Object.assign(window, { htmx });

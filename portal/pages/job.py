@@ -1,0 +1,292 @@
+"""The job page: header with timeline and actions, and a tab per address. Every part works without script."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from jobs import services
+from jobs.errors import JobError, JobNotFound
+from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
+from jobs.selectors import logs
+from jobs.selectors.checkpoints import checkpoint_list
+from jobs.selectors.jobs import job_get, may_operate
+from jobs.selectors.views import job_view
+from jobs.spec import to_yaml
+from jobs.states import FINAL, Intent, State
+from portal.pages import job_cards, job_timeline
+from portal.pages.shell import frame
+from tenants import access
+from tenants.models import User
+from tenants.roles import Permission
+
+TAIL_LINES = 40
+EVENTS_PAGE = 200
+ERROR_BEFORE, ERROR_AFTER = 10, 3
+SILENT = timedelta(seconds=15)  # a learner that said nothing for so long is shown as silent
+TABS = (
+    ("", "Overview"),
+    ("metrics", "Metrics"),
+    ("logs", "Logs"),
+    ("learners", "Learners"),
+    ("events", "Events"),
+    ("checkpoints", "Checkpoints"),
+    ("spec", "Spec"),
+)
+VERBS = {"halt": services.job_halt, "cancel": services.job_cancel}
+
+
+@require_GET
+@login_required
+def page(request: HttpRequest, slug: str, job_id: str, tab: str = "") -> HttpResponse:
+    """One tab of a job. A stranger gets the page of a missing job."""
+    job = _job(request, slug, job_id)
+    if tab not in dict(TABS):
+        raise Http404
+    context = _frame(request, job, tab) | PARTS[tab](request, job)
+    return render(request, f"jobs/detail/{tab or 'overview'}.html", context)
+
+
+def act(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse:
+    """Halt, resume or cancel by a plain form, and go back to the page, which then says what stands."""
+    job = _job(request, slug, job_id)
+    assert isinstance(request.user, User)
+    try:
+        if verb == "resume":
+            text = request.POST.get("checkpoint", "")
+            services.job_resume(
+                user=request.user, job_id=job.pk, checkpoint=int(text) if text.isdecimal() else None
+            )
+        else:
+            VERBS[verb](user=request.user, job_id=job.pk)
+    except JobError as error:
+        messages.error(request, error.message)
+    return HttpResponseRedirect(f"/t/{slug}/jobs/{job.pk}")
+
+
+@login_required
+def act_or_ask(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse:
+    """POST does it; GET asks once more before canceling (with script a dialog does)."""
+    if request.method == "POST":
+        return act(request, slug, job_id, verb)
+    if verb != "cancel":
+        return HttpResponseRedirect(f"/t/{slug}/jobs/{_job(request, slug, job_id).pk}")
+    return render(request, "jobs/detail/cancel.html", _frame(request, _job(request, slug, job_id), ""))
+
+
+def _job(request: HttpRequest, slug: str, job_id: str) -> Job:
+    try:
+        job = job_get(user=request.user, job_id=job_id)
+    except JobNotFound:
+        raise Http404 from None
+    if job.tenant.slug != slug:
+        raise Http404
+    return job
+
+
+def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
+    """Header, timeline, tabs: what every tab has."""
+    view, now = job_view(job), timezone.now()
+    moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))
+    operates = may_operate(request.user, job)
+    actions = [one for one in view["allowed_actions"] if operates or one == "clone"]
+    if not access.may(request.user, Permission.SUBMIT, job.tenant_id):
+        actions = [one for one in actions if one != "clone"]
+    tabs = [
+        {"title": title, "href": f"/t/{job.tenant.slug}/jobs/{job.pk}" + (f"/{name}" if name else ""),
+         "current": name == tab, "count": _count(name, job)}
+        for name, title in TABS
+    ]  # fmt: skip
+    return frame(request, job.tenant, "jobs") | {
+        "job": view | {"size": f"{job.learners} × {job.gpus or job.slots}"},
+        "row": job,
+        "now": now,
+        "stretches": job_timeline.timeline(moves, now, Intent(job.intent)),
+        "actions": actions,
+        "tabs": tabs,
+        "tab": tab,
+        "is_live": State(job.state) not in FINAL,
+        "base": f"/t/{job.tenant.slug}/jobs/{job.pk}",
+        "seq": job.event_seq,
+        "device": (view["slot_type"] or view["gpu_type"] or ("any GPU" if job.gpus else "cpu")),
+        "lost_if_canceled": _lost(view),
+    }
+
+
+def _count(tab: str, job: Job) -> int | None:
+    match tab:
+        case "metrics":
+            return len(job.progress.metrics) or None
+        case "learners":
+            return job.learners
+        case "events":
+            return job.event_seq
+        case "checkpoints":
+            return Checkpoint.objects.filter(job=job, state=Checkpoint.State.COMMITTED).count() or None
+        case _:
+            return None
+
+
+def _lost(view: dict[str, Any]) -> int | None:
+    """Steps since the newest checkpoint, if both are known."""
+    step, kept = view["progress"]["step"], view["checkpoint"]
+    if step is None:
+        return None
+    return max(0, step - (kept["step"] or 0)) if kept else int(step)
+
+
+def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
+    view = job_view(job)
+    newest = Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n").first()
+    started_step = newest.resume_from.step or 0 if newest and newest.resume_from else 0
+    view["attempt_processing_at"] = newest.processing_at if newest else None
+    return {
+        "kpis": job_cards.kpis(view, now=timezone.now(), started_step=started_step),
+        "waiting": job_cards.waiting(view),
+        "reasons": _waits(job) if job.state == State.QUEUED else [],
+        "receipt": job_cards.receipt(view),
+        "failure": _failure(job) if job.state == State.FAILED else None,
+        "charts": job_cards.primary_metrics(view),
+        "learner_rows": _learners(job)[:8],
+        "events": _events(job)[:5],
+        "checkpoints": _kept(job)[:3],
+        "attempts": list(Attempt.objects.filter(job=job).order_by("-n")[:10]),
+        **_log_context(job, request),
+    }
+
+
+def _waits(job: Job) -> list[JobEvent]:
+    """How the reason for waiting changed, newest first."""
+    return list(JobEvent.objects.filter(job=job, code="WAITING").order_by("-n")[:8])
+
+
+def _failure(job: Job) -> dict[str, Any]:
+    """The learner that failed first, and the end of its log."""
+    failed = (
+        Learner.objects.filter(job=job, attempt=job.attempt)
+        .exclude(exit_code=None)
+        .exclude(exit_code=0)
+        .order_by("exited_at")
+        .first()
+    )
+    rank = failed.rank if failed else 0
+    page = logs.read_lines((job.pk, job.attempt, rank), tail=ERROR_BEFORE + ERROR_AFTER)
+    return {
+        "learner": failed,
+        "others": job.learners - 1,
+        "lines": page.lines,
+        "rank": rank,
+        "kept": next(iter(_kept(job)), None),
+    }
+
+
+def _learners(job: Job, attempt: int | None = None) -> list[dict[str, Any]]:
+    now = timezone.now()
+    rows = Learner.objects.filter(job=job, attempt=attempt or max(1, job.attempt)).order_by("rank")
+    return [
+        {
+            "row": row,
+            "silent": bool(row.last_seen_at and not row.done_at and now - row.last_seen_at > SILENT),
+            "phase": row.phase.capitalize(),
+        }
+        for row in rows
+    ]
+
+
+def _events(job: Job) -> list[JobEvent]:
+    return list(JobEvent.objects.filter(job=job).select_related("actor").order_by("-n")[:EVENTS_PAGE])
+
+
+def _kept(job: Job) -> list[Checkpoint]:
+    return [one for one in checkpoint_list(job.pk) if one.state == Checkpoint.State.COMMITTED]
+
+
+def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
+    """The log's first paint: the last lines of one learner, and the cursor from which the socket goes on."""
+    attempt = _number(request.GET.get("attempt")) or max(1, job.attempt)
+    rank = _number(request.GET.get("learner")) or 0
+    found = logs.read_lines((job.pk, attempt, rank), tail=TAIL_LINES)
+    known = found.head is not None
+    return {
+        "log": {
+            "attempt": attempt,
+            "rank": rank,
+            "lines": found.lines,
+            "cursor": found.next if known else 0,
+            "total": found.head.lines if found.head else 0,
+            "sealed": bool(found.head and found.head.sealed),
+            "known": known,
+        }
+    }
+
+
+def _metrics(request: HttpRequest, job: Job) -> dict[str, Any]:
+    groups: dict[str, list[str]] = {}
+    for name in sorted(job.progress.metrics):
+        groups.setdefault(name.split("/")[0] if "/" in name else "", []).append(name)
+    return {"groups": sorted(groups.items())}
+
+
+def _logs(request: HttpRequest, job: Job) -> dict[str, Any]:
+    return _log_context(job, request) | {
+        "ranks": range(job.learners),
+        "attempt_numbers": range(max(1, job.attempt), 0, -1),
+    }
+
+
+def _learner_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
+    attempt = _number(request.GET.get("attempt")) or max(1, job.attempt)
+    rows = _learners(job, attempt)
+    return {
+        "learner_rows": rows,
+        "attempt": attempt,
+        "attempt_numbers": range(max(1, job.attempt), 0, -1),
+        "ready": sum(one["row"].phase in ("PROCESSING", "EXITED", "STORING", "DONE") for one in rows),
+    }
+
+
+def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
+    return {"events": _events(job)}
+
+
+def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
+    rows = checkpoint_list(job.pk)
+    kept = [one for one in rows if one.state == Checkpoint.State.COMMITTED]
+    return {
+        "checkpoints": sorted(rows, key=lambda one: -one.n),
+        "kept_bytes": sum(one.bytes for one in kept),
+        "kept": len(kept),
+        "policy": job.spec.get("checkpoint") or {},
+    }
+
+
+def _spec_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
+    return {
+        "submitted": job.spec_text,
+        "as_yaml": to_yaml(job.spec),
+        "as_json": json.dumps(job.spec, indent=2, ensure_ascii=False),
+        "origin": request.build_absolute_uri("/").rstrip("/"),
+    }
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 9 else None
+
+
+PARTS = {
+    "": _overview,
+    "metrics": _metrics,
+    "logs": _logs,
+    "learners": _learner_tab,
+    "events": _event_tab,
+    "checkpoints": _checkpoint_tab,
+    "spec": _spec_tab,
+}

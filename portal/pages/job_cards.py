@@ -1,0 +1,220 @@
+"""What the job page says in its cards: numbers at a glance, why it waits, what a halt kept, why it failed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+
+from portal.templatetags.ui import duration, metric, thousands
+
+View = dict[str, Any]
+
+FIX = {"SPEC_INVALID", "DATA_UNREACHABLE", "NO_MATCHING_POOL", "EXCEEDS_MAX_QUOTA", "HELD_BY_USER"}
+ASK = {"TENANT_SUSPENDED", "BUDGET_EXHAUSTED", "HELD_BY_ADMIN"}
+CHECK_TITLES = {
+    "pool": "Device type",
+    "max_quota": "Largest job",
+    "tenant": "Tenant",
+    "quota": "Tenant quota",
+    "jobs": "Concurrent jobs",
+    "fair_share": "Fair share",
+    "capacity": "Free capacity",
+    "gang": "Gang placement",
+}
+LEGS = (("seen", "neutral"), ("saved", "amber"), ("verified", "teal"), ("released", "green"))
+
+
+@dataclass(frozen=True)
+class Kpi:
+    """One number of the strip. hot: the key by which the page keeps it fresh."""
+
+    title: str
+    value: str
+    small: str = ""
+    hot: str = ""
+    mono: bool = False
+    percent: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One admission check; used and asked are shares of the meter, 0 to 100, None without one."""
+
+    title: str
+    text: str
+    ok: bool | None
+    used: float | None = None
+    asked: float | None = None
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a queued job waits. kind: fix, ask, checking or wait; it chooses colour and chip."""
+
+    headline: str
+    kind: str
+    chip: str
+    position: int | None
+    cluster_position: int | None
+    checks: list[Check] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A part of a halt's time; x and width are shares of the whole, 0 to 100."""
+
+    name: str
+    family: str
+    seconds: float
+    x: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a halt kept and what it took; contracts 3."""
+
+    headline: str
+    step: int | None
+    steps_lost: int | None
+    seconds: float | None
+    checkpoint: int | None
+    legs: list[Leg]
+
+
+def primary_metrics(job: View, count: int = 2) -> list[str]:
+    """Names worth a chart: losses first, then the alphabet."""
+    return sorted(job["metrics"], key=lambda name: ("loss" not in name, name))[:count]
+
+
+def kpis(job: View, *, now: datetime, started_step: int) -> list[Kpi]:
+    progress = job["progress"]
+    step, total, percent = progress["step"], progress["total"], progress["percent"]
+    steps = (
+        f"{thousands(step)} / {thousands(total)}" if total else (thousands(step) if step is not None else "")
+    )
+    strip = [
+        Kpi(
+            "Progress",
+            f"{percent:.0f}%"
+            if percent is not None
+            else ("—" if step is None else f"step {thousands(step)}"),
+            steps if percent is not None else "",
+            hot="progress",
+            percent=percent,
+        ),
+        Kpi("Time left", *_time_left(job, now, started_step), hot="left"),
+    ]
+    for name in primary_metrics(job):
+        last = job["metrics"][name]
+        strip.append(
+            Kpi(
+                name, metric(last["last"]), f"step {thousands(last['step'])}", hot=f"metric:{name}", mono=True
+            )
+        )
+    unit = "GPU-hours" if job["gpus"] else "CPU slot-hours"
+    strip.append(
+        Kpi(unit, f"{job['slot_seconds'] / 3600:.2f}", f"{job['learners']} × {job['slots']}", hot="hours")
+    )
+    used, allowed = job["restarts_used"], job["max_restarts"]
+    strip.append(
+        Kpi("Restarts used", f"{used} of {allowed}", "lost nodes are free" if allowed else "", hot="restarts")
+    )
+    kept = job["checkpoint"]
+    strip.append(
+        Kpi(
+            "Last checkpoint",
+            "none yet"
+            if kept is None
+            else f"step {thousands(kept['step'])}"
+            if kept["step"] is not None
+            else "kept",
+            "" if kept is None else f"{duration((now - _at(kept['at'])).total_seconds())} ago",
+            hot="checkpoint",
+        )
+    )
+    return strip
+
+
+def waiting(job: View) -> Waiting | None:
+    """Why a QUEUED job waits; None for any other."""
+    if job["state"] != "QUEUED":
+        return None
+    code, numbers = job["reason"]["code"], job["reason"]["numbers"]
+    if code in FIX:
+        kind, chip = "fix", "Fix needed"
+    elif code in ASK:
+        kind, chip = "ask", "Ask an admin"
+    elif code in ("", "NOT_EVALUATED"):
+        kind, chip = "checking", "Checking"
+    else:
+        kind, chip = "wait", "Waiting"
+    return Waiting(
+        job["reason"]["message"] or "The scheduler has not looked at this job yet.",
+        kind,
+        chip,
+        numbers.get("position"),
+        numbers.get("cluster_position"),
+        [_check(one) for one in numbers.get("checks", [])],
+    )
+
+
+def receipt(job: View) -> Receipt | None:
+    """What the last halt kept, while the job stands halted."""
+    last = job["last_halt"]
+    if job["state"] != "HALTED" or not last:
+        return None
+    lost, parts = last.get("steps_lost"), last.get("parts") or {}
+    if last.get("checkpoint") is None:
+        headline = "Halted without a checkpoint"
+    elif lost == 0:
+        headline = "Halted with nothing lost"
+    elif lost is None:
+        headline = "Halted"
+    else:
+        headline = f"Halted, {thousands(lost)} steps to repeat"
+    return Receipt(
+        headline, last.get("step"), lost, last.get("seconds"), last.get("checkpoint"), _legs(parts)
+    )
+
+
+def _legs(parts: dict[str, float | None]) -> list[Leg]:
+    known = [(name, family, parts[name] or 0.0) for name, family in LEGS if parts.get(name) is not None]
+    whole = sum(seconds for _, _, seconds in known) or 1.0
+    legs, x = [], 0.0
+    for name, family, seconds in known:
+        width = 100 * seconds / whole
+        legs.append(Leg(name, family, seconds, round(x, 2), round(width, 2)))
+        x += width
+    return legs
+
+
+def _check(one: dict[str, Any]) -> Check:
+    title = CHECK_TITLES.get(one["check"], one["check"])
+    used, limit, asked = one.get("used"), one.get("limit"), one.get("asked")
+    if used is None or not limit or asked is None:
+        return Check(title, one["text"], one["ok"])
+    scale = max(limit, used + asked)
+    words = f"{used} of {limit} in use, this job adds {asked}"
+    return Check(title, one["text"], one["ok"], 100 * used / scale, 100 * asked / scale, words)
+
+
+def _time_left(job: View, now: datetime, started_step: int) -> tuple[str, str]:
+    progress, started = job["progress"], job.get("attempt_processing_at")
+    if job["state"] != "PROCESSING" or not progress["total"] or progress["step"] is None or started is None:
+        return "—", ""
+    done, left = progress["step"] - started_step, progress["total"] - progress["step"]
+    elapsed = (now - started).total_seconds()
+    if done <= 0 or elapsed <= 0:
+        return "—", "no pace yet"
+    return duration(left * elapsed / done), f"{done / elapsed:.3g} steps/s"
+
+
+def _at(text: str) -> datetime:
+    moment = parse_datetime(text)
+    assert moment is not None, text
+    return moment

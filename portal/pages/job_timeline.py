@@ -1,0 +1,88 @@
+"""A job's history as segments: which phase, how long, and why it ended; grouped by attempt. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import sqrt
+
+from jobs.models import JobEvent
+from jobs.states import FINAL, Intent, State, StopReason, display_phase
+from portal.templatetags.ui import PHASE_BADGES
+
+AHEAD = ("Deploying", "Downloading", "Processing", "Storing", "Completed")
+WIDEST = 12
+
+
+@dataclass
+class Segment:
+    """One phase that was visited. end is None while it lasts; ahead: not reached yet."""
+
+    phase: str
+    start: datetime | None = None
+    end: datetime | None = None
+    seconds: float = 0
+    why: str = ""
+    ahead: bool = False
+
+    @property
+    def family(self) -> str:
+        return PHASE_BADGES.get(self.phase, ("amber", "circle-dashed"))[0]
+
+    @property
+    def icon(self) -> str:
+        return PHASE_BADGES.get(self.phase, ("amber", "circle-dashed"))[1]
+
+    @property
+    def width(self) -> int:
+        """1 to 12: grows with the root of the duration, so that a long phase leaves room for a short one."""
+        return 1 if self.ahead else max(1, min(WIDEST, round(sqrt(self.seconds / 5))))
+
+
+@dataclass
+class Stretch:
+    """One attempt on the timeline, and what ended it."""
+
+    n: int
+    segments: list[Segment] = field(default_factory=list)
+    ended: str = ""
+
+    @property
+    def width(self) -> int:
+        return min(WIDEST, sum(segment.width for segment in self.segments))
+
+
+def timeline(events: Sequence[JobEvent], now: datetime, intent: Intent) -> list[Stretch]:
+    """Stretches in order. events: those that moved the job, oldest first."""
+    stretches: list[Stretch] = []
+    for event, following in zip(events, [*events[1:], None], strict=True):
+        state = State(event.to_state)
+        n = _attempt_of(event, state)
+        if not stretches or n > stretches[-1].n:
+            stretches.append(Stretch(n))
+        is_newest = following is None
+        end = following.at if following else (event.at if state in FINAL else None)
+        phase = display_phase(state, intent if is_newest else Intent.RUN, _stop_reason(event), event.attempt)
+        seconds = ((end or now) - event.at).total_seconds()
+        stretches[-1].segments.append(Segment(phase, event.at, end, seconds, event.message))
+        if state in FINAL or state in (State.HALTED, State.STOPPING):
+            stretches[-1].ended = event.message
+    if stretches and events and State(events[-1].to_state) not in FINAL | {State.HALTED, State.STOPPING}:
+        stretches[-1].segments += _ahead(State(events[-1].to_state))
+    return stretches
+
+
+def _attempt_of(event: JobEvent, state: State) -> int:
+    """A wait belongs to the attempt that it leads to."""
+    return event.attempt + 1 if state == State.QUEUED else max(1, event.attempt)
+
+
+def _stop_reason(event: JobEvent) -> str:
+    return event.reason if event.reason in set(StopReason) else StopReason.HALT_REQUESTED
+
+
+def _ahead(state: State) -> list[Segment]:
+    word = state.capitalize()
+    rest = AHEAD[AHEAD.index(word) + 1 :] if word in AHEAD else AHEAD
+    return [Segment(phase, ahead=True) for phase in rest]

@@ -1,0 +1,2 @@
+// The job page: live header and cards, actions without a reload, log viewer, charts.
+import "../ts/job-page";

@@ -1,0 +1,237 @@
+// The job page stays true while it is open: numbers in place, structure by fetching the same page again and morphing
+// the marked parts, so that the server's templates are the only source of markup.
+import { Idiomorph } from "idiomorph";
+import { ApiError, api } from "./api";
+import { metric, thousands } from "./format";
+import { live, type Frame } from "./live";
+import { toast } from "./toast";
+
+interface Job {
+  id: string;
+  name: string;
+  state: string;
+  phase: string;
+  attempt: number;
+  restarts_used: number;
+  max_restarts: number;
+  slot_seconds: number;
+  progress: { step: number | null; total: number | null; percent: number | null };
+  metrics: Record<string, { last: number | string; step: number }>;
+}
+
+const PARTS = "#job-top, [data-part]";
+const REFRESH_MS = 400; // several events at once are one refresh
+
+class JobPage extends HTMLElement {
+  private stop: (() => void) | undefined;
+  private seq = 0;
+  private waiting = 0;
+  private refreshing: AbortController | undefined;
+
+  connectedCallback(): void {
+    this.seq = Number(this.dataset.seq);
+    this.stop = live.watch(`job:${this.dataset.job}`, {
+      cursor: () => this.seq,
+      frame: (frame) => this.onFrame(frame),
+      gap: (_from, to) => {
+        this.seq = to;
+        this.refreshSoon();
+      },
+      error: (code) => code === "not_found" && toast("This job is no longer yours to see.", "error"),
+    });
+    this.addEventListener("submit", this.onSubmit);
+    document.addEventListener("click", onClick);
+    document.addEventListener("submit", this.onDialog);
+    live.addEventListener("resumed", this.refreshSoon);
+    favicon(document.querySelector("#job-badge .badge"));
+  }
+
+  disconnectedCallback(): void {
+    this.stop?.();
+    live.removeEventListener("resumed", this.refreshSoon);
+  }
+
+  private onFrame(frame: Frame): void {
+    const job = frame.job as Job | undefined;
+    if (job) this.show(job);
+    if (frame.to <= this.seq) return;
+    this.seq = frame.to;
+    this.refreshSoon();
+  }
+
+  /** Numbers that change often, in place. */
+  private show(job: Job): void {
+    const { step, total, percent } = job.progress;
+    const steps = total ? `${thousands(step ?? 0)} / ${thousands(total)}` : "";
+    const values: Record<string, string> = {
+      "restarts": `${job.restarts_used} of ${job.max_restarts}`,
+      "hours": (job.slot_seconds / 3600).toFixed(2),
+    };
+    if (percent !== null) {
+      values.progress = `${Math.round(percent)}%`;
+      values["progress:small"] = steps;
+      values.steps = `${Math.round(percent)}% · ${steps}`;
+    } else if (step !== null) values.progress = `step ${thousands(step)}`;
+    for (const [name, last] of Object.entries(job.metrics)) {
+      values[`metric:${name}`] = metric(last.last);
+      values[`metric:${name}:small`] = `step ${thousands(last.step)}`;
+    }
+    for (const cell of this.querySelectorAll<HTMLElement>("[data-hot]")) {
+      const key = cell.dataset.hot ?? "";
+      const text = values[key];
+      if (key === "bar" && percent !== null) {
+        cell.setAttribute("aria-valuenow", String(Math.round(percent)));
+        cell.querySelector("rect")?.setAttribute("width", String(percent));
+      } else if (text !== undefined && cell.textContent !== text) cell.textContent = text;
+    }
+    const done = percent === null || job.state !== "PROCESSING" ? "" : `${Math.round(percent)}% `;
+    document.title = `${done}${job.phase} · ${job.name} · Jobs`;
+    if (Object.keys(job.metrics).length && !this.querySelector("x-chart") && this.querySelector("#job-charts, #job-metrics")) this.refreshSoon();
+  }
+
+  private readonly refreshSoon = (): void => {
+    if (this.waiting) return;
+    this.waiting = window.setTimeout(() => {
+      this.waiting = 0;
+      void this.refresh();
+    }, REFRESH_MS);
+  };
+
+  private async refresh(): Promise<void> {
+    this.refreshing?.abort();
+    const controller = (this.refreshing = new AbortController());
+    try {
+      const answer = await fetch(location.pathname + location.search, { signal: controller.signal, credentials: "same-origin" });
+      if (!answer.ok) return;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const before = document.querySelector("#job-badge .badge")?.textContent;
+      for (const part of this.querySelectorAll<HTMLElement>(PARTS)) morph(part, page.getElementById(part.id));
+      this.takeNew(page);
+      replaceDialog(page);
+      const badge = document.querySelector<HTMLElement>("#job-badge .badge");
+      favicon(badge);
+      this.dispatchEvent(new CustomEvent("jobchange", { bubbles: true }));
+      if (badge && badge.textContent !== before) {
+        badge.classList.add("flash");
+        this.announce(`${this.dataset.name}: ${badge.textContent}`);
+      }
+    } catch (error) {
+      if (!controller.signal.aborted) console.warn("The page could not be refreshed", error);
+    }
+  }
+
+  /** A part that the page did not have when it was loaded, such as the numbers of a job that has just started. */
+  private takeNew(page: Document): void {
+    for (const part of page.querySelectorAll<HTMLElement>("x-job [data-part]")) {
+      if (document.getElementById(part.id)) continue;
+      const before = part.previousElementSibling;
+      const parent = part.parentElement;
+      const anchor = before?.id ? document.getElementById(before.id) : null;
+      if (anchor) anchor.after(document.importNode(part, true));
+      else if (parent) {
+        const index = [...(page.querySelectorAll(`.${[...parent.classList].join(".")}`) ?? [])].indexOf(parent);
+        this.querySelectorAll(`.${[...parent.classList].join(".")}`)[index]?.prepend(document.importNode(part, true));
+      }
+    }
+  }
+
+  private announce(text: string): void {
+    const region = document.getElementById("toasts");
+    if (region) toast(text);
+  }
+
+  private readonly onDialog = (event: Event): void => {
+    if ((event.target as Element).closest("dialog")) this.onSubmit(event);
+  };
+
+  /** Halt, resume and cancel without a reload; without script the same forms post and come back. */
+  private readonly onSubmit = (event: Event): void => {
+    const form = event.target as HTMLFormElement;
+    const verb = form.dataset.action;
+    if (!verb || event.defaultPrevented) return;
+    event.preventDefault();
+    const button = form.querySelector<HTMLButtonElement>("button:not([data-close])");
+    if (!button || button.disabled) return;
+    button.disabled = true;
+    button.setAttribute("aria-busy", "true");
+    void this.act(verb, form, button);
+  };
+
+  private async act(verb: string, form: HTMLFormElement, button: HTMLButtonElement): Promise<void> {
+    const chosen = new FormData(form).get("checkpoint");
+    try {
+      await api("POST", `/jobs/${this.dataset.job}/${verb}`, chosen ? { checkpoint: Number(chosen) } : {});
+      toast({ halt: "Halt asked for: the program saves and stops.", resume: "Resume asked for.", cancel: "Cancel asked for." }[verb] ?? "Done.");
+      form.closest("dialog")?.close();
+    } catch (error) {
+      const text = error instanceof ApiError ? error.message : "The server could not be reached; nothing was changed.";
+      toast(text, "error");
+    } finally {
+      button.disabled = false;
+      button.removeAttribute("aria-busy");
+      await this.refresh();
+    }
+  }
+}
+
+function morph(part: HTMLElement, fresh: HTMLElement | null): void {
+  if (!fresh) return;
+  if (part.dataset.part === "keep" && part.querySelector("x-chart")) return addCharts(part, fresh);
+  Idiomorph.morph(part, fresh, {
+    morphStyle: "outerHTML",
+    ignoreActiveValue: true,
+    callbacks: {
+      beforeNodeMorphed: (old: Node) => !(old instanceof HTMLElement && (old.localName.startsWith("x-chart") || old.localName === "x-log" || "stale" in old.dataset)),
+    },
+  });
+}
+
+/** Charts keep what they have drawn; only names that are new come in. */
+function addCharts(part: HTMLElement, fresh: HTMLElement): void {
+  const known = new Set([...part.querySelectorAll<HTMLElement>("x-chart")].map((chart) => chart.dataset.name));
+  for (const chart of fresh.querySelectorAll<HTMLElement>("x-chart")) {
+    const card = chart.closest(".card");
+    const grids = part.querySelectorAll(".g3");
+    if (!known.has(chart.dataset.name) && card) (grids[grids.length - 1] ?? part).append(document.importNode(card, true));
+  }
+}
+
+function replaceDialog(page: Document): void {
+  const old = document.querySelector("dialog.ask");
+  const fresh = page.querySelector("dialog.ask");
+  if (old instanceof HTMLDialogElement && old.open) return;
+  if (old && fresh) old.replaceWith(document.importNode(fresh, true));
+  else if (old) old.remove();
+  else if (fresh) document.body.append(document.importNode(fresh, true));
+}
+
+function onClick(event: MouseEvent): void {
+  const target = (event.target as Element).closest<HTMLElement>("[data-copy],[data-copy-from],[data-dialog],[data-close]");
+  if (!target) return;
+  const { copy, copyFrom, dialog } = target.dataset;
+  if (dialog) {
+    const found = document.getElementById(dialog);
+    if (!(found instanceof HTMLDialogElement)) return;
+    event.preventDefault();
+    found.showModal();
+  } else if ("close" in target.dataset) {
+    const found = target.closest("dialog");
+    if (!found) return;
+    event.preventDefault();
+    found.close();
+  } else {
+    const text = copy ?? document.getElementById(copyFrom ?? "")?.textContent ?? "";
+    void navigator.clipboard.writeText(text).then(() => toast("Copied."), () => toast("The browser does not let this page copy.", "error"));
+  }
+}
+
+/** A dot in the tab: the family of the state. */
+function favicon(badge: Element | null): void {
+  const link = document.querySelector<HTMLLinkElement>('link[rel="icon"]');
+  if (!badge || !link) return;
+  const colour = getComputedStyle(badge).getPropertyValue("--sol").trim() || "#6b7483";
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="${colour}"/></svg>`;
+  link.href = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+}
+
+customElements.define("x-job", JobPage);

@@ -1,0 +1,167 @@
+// One socket per tab (/ws/v1/live). Channels are read by cursor, so a lost connection costs time and never an item:
+// what comes twice is dropped, what is missing is fetched by REST by whoever watches.
+
+export interface Frame {
+  ch: string;
+  from: number;
+  to: number;
+  items: unknown[];
+  [state: string]: unknown;
+}
+
+export interface Watcher {
+  /** Number of the last item that this watcher has; read again at every reconnect. */
+  cursor(): number;
+  frame(frame: Frame): void;
+  /** Items that the server left out; fetch them by REST. lost: they were never kept. */
+  gap?(from: number, to: number, lost: boolean): void;
+  error?(code: string, message: string): void;
+  /** Dropped while the tab is hidden, taken up again at its cursor. */
+  heavy?: boolean;
+}
+
+export type Status = "connecting" | "live" | "stale" | "ended";
+
+const BACKOFF_S = [0.5, 1, 2, 4, 8, 15];
+const STALE_MS = 5_000; // the server sends a frame on every socket every 2 s
+const DEAD_MS = 12_000;
+const PING_MS = 15_000;
+const HIDDEN_MS = 30_000;
+
+class Live extends EventTarget {
+  status: Status = "connecting";
+  heardAt = Date.now();
+  retryAt = 0;
+  failures = 0;
+  private socket: WebSocket | undefined;
+  private timer = 0;
+  private readonly watchers = new Map<string, Set<Watcher>>();
+  private sleeping = false;
+
+  start(): void {
+    if (this.timer) return;
+    this.timer = window.setInterval(() => this.look(), 500);
+    window.setInterval(() => this.say({ op: "ping" }), PING_MS);
+    addEventListener("online", () => this.retryNow());
+    addEventListener("pageshow", () => this.retryNow());
+    document.addEventListener("visibilitychange", () => this.visibility());
+    this.connect();
+  }
+
+  /** Watch a channel; the answer stops it. */
+  watch(ch: string, watcher: Watcher): () => void {
+    const watchers = this.watchers.get(ch) ?? new Set();
+    this.watchers.set(ch, watchers.add(watcher));
+    this.subscribe(ch);
+    this.start();
+    return () => {
+      watchers.delete(watcher);
+      if (watchers.size) return;
+      this.watchers.delete(ch);
+      this.say({ op: "unsub", ch });
+    };
+  }
+
+  retryNow(): void {
+    if (this.status === "ended") return;
+    const open = this.socket && this.socket.readyState <= WebSocket.OPEN;
+    if (open && Date.now() - this.heardAt < STALE_MS) return;
+    this.connect();
+  }
+
+  private connect(): void {
+    this.socket?.close();
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = new WebSocket(`${scheme}://${location.host}/ws/v1/live`);
+    this.socket = socket;
+    this.retryAt = 0;
+    const openedAt = Date.now();
+    socket.onopen = () => {
+      for (const ch of this.watchers.keys()) this.subscribe(ch);
+      this.say({ op: "ping" });
+    };
+    socket.onmessage = (event: MessageEvent<string>) => {
+      if (socket === this.socket) this.receive(event.data);
+    };
+    socket.onclose = (event) => {
+      if (socket === this.socket) this.closed(event.code, Date.now() - openedAt);
+    };
+  }
+
+  private closed(code: number, lastedMs: number): void {
+    this.socket = undefined;
+    if (code === 4401 || code === 4403) return this.become("ended");
+    if (lastedMs > 10_000) this.failures = 0;
+    const base = BACKOFF_S[Math.min(this.failures, BACKOFF_S.length - 1)] ?? 15;
+    this.failures += 1;
+    this.retryAt = Date.now() + base * 1000 * (0.7 + 0.6 * Math.random());
+    this.tell();
+  }
+
+  private receive(text: string): void {
+    this.heardAt = Date.now();
+    this.failures = 0;
+    if (this.status !== "live") this.become("live");
+    const frame = JSON.parse(text) as Frame & { op?: string; gap?: { from: number; to: number; lost?: boolean }; error?: { code: string; message: string } };
+    if (frame.op) return;
+    for (const watcher of this.watchers.get(frame.ch) ?? []) {
+      if (frame.error) watcher.error?.(frame.error.code, frame.error.message);
+      else if (frame.gap) watcher.gap?.(frame.gap.from, frame.gap.to, frame.gap.lost ?? false);
+      else if (frame.items) watcher.frame(frame);
+    }
+  }
+
+  private look(): void {
+    const silence = Date.now() - this.heardAt;
+    if (this.status === "ended") return;
+    if (silence > STALE_MS && this.status !== "stale") this.become("stale");
+    if (this.socket && silence > DEAD_MS && !document.hidden) {
+      this.heardAt = Math.max(this.heardAt, Date.now() - STALE_MS); // one try per period
+      this.connect();
+    }
+    if (!this.socket && this.retryAt && Date.now() >= this.retryAt) this.connect();
+    if (this.status === "stale") this.tell();
+  }
+
+  private visibility(): void {
+    if (document.hidden) {
+      window.setTimeout(() => document.hidden && this.sleep(true), HIDDEN_MS);
+    } else {
+      this.sleep(false);
+      this.retryNow();
+    }
+  }
+
+  private sleep(sleeping: boolean): void {
+    if (this.sleeping === sleeping) return;
+    this.sleeping = sleeping;
+    for (const [ch, watchers] of this.watchers) {
+      if (![...watchers].every((watcher) => watcher.heavy)) continue;
+      if (sleeping) this.say({ op: "unsub", ch });
+      else this.subscribe(ch);
+    }
+  }
+
+  private subscribe(ch: string): void {
+    const watchers = [...(this.watchers.get(ch) ?? [])];
+    if (this.sleeping && watchers.every((watcher) => watcher.heavy)) return;
+    this.say({ op: "sub", ch, after: Math.min(...watchers.map((watcher) => watcher.cursor())) });
+  }
+
+  private say(frame: Record<string, unknown>): void {
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(frame));
+  }
+
+  private become(status: Status): void {
+    const before = this.status;
+    this.status = status;
+    this.tell();
+    if (status === "live" && before === "stale") this.dispatchEvent(new Event("resumed"));
+  }
+
+  private tell(): void {
+    this.dispatchEvent(new Event("change"));
+  }
+}
+
+export const live = new Live();

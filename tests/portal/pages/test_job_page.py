@@ -1,0 +1,220 @@
+"""The job page: every tab in every state, for those who may see it; actions as plain forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import Job, JobEvent, Learner, Progress
+from jobs.states import EventCode, Intent, State
+from tenants.models import User
+from tenants.roles import Role
+from tests import factories
+from tests.jobs.test_log_lines import store
+
+pytestmark = pytest.mark.django_db
+TABS = ["", "/metrics", "/logs", "/learners", "/events", "/checkpoints", "/spec"]
+
+
+@pytest.fixture
+def alice() -> User:
+    return factories.member(factories.tenant("vision-lab"), "alice")
+
+
+@pytest.fixture
+def open_page(client: Client) -> Callable[..., str]:
+    def open_one(user: User, job: Job, tab: str = "", *, status: int = 200) -> str:
+        client.force_login(user)
+        answer = client.get(f"/t/{job.tenant.slug}/jobs/{job.pk}{tab}")
+        assert answer.status_code == status
+        return answer.content.decode()
+
+    return open_one
+
+
+def moved(job: Job, to: State, **fields: object) -> None:
+    """One more event that moved the job."""
+    job.event_seq += 1
+    job.save()
+    JobEvent.objects.create(
+        job=job,
+        tenant=job.tenant,
+        n=job.event_seq,
+        code=EventCode.MOVED,
+        to_state=to,
+        attempt=job.attempt,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_every_tab_of_a_job_in_every_state_opens(
+    alice: User, open_page: Callable[..., str], state: State
+) -> None:
+    intent = Intent.HALT if state == State.HALTED else Intent.RUN
+    job = factories.job(owner=alice, state=state, intent=intent, stop_reason="halt_requested", learners=2)
+    moved(job, state, reason="halt_requested")
+    for tab in TABS:
+        text = open_page(alice, job, tab)
+        assert job.pk in text
+        assert 'style="' not in text.split("<main", 1)[1]
+
+
+def test_a_stranger_gets_the_page_of_a_missing_job(alice: User, client: Client) -> None:
+    job = factories.job(owner=alice)
+    bob = factories.member(factories.tenant("nlp-research"), "bob")
+    client.force_login(bob)
+    for tab in TABS:
+        foreign = client.get(f"/t/vision-lab/jobs/{job.pk}{tab}")
+        missing = client.get(f"/t/vision-lab/jobs/3f9k2m7qx4ta{tab}")
+        assert (foreign.status_code, missing.status_code) == (404, 404)
+        assert foreign.content.replace(job.pk.encode(), b"") == missing.content.replace(b"3f9k2m7qx4ta", b"")
+    assert client.get(f"/t/nlp-research/jobs/{job.pk}").status_code == 404
+
+
+def test_a_viewer_sees_the_job_and_no_buttons(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    carol = factories.member(job.tenant, "carol", Role.VIEWER)
+    assert f"/jobs/{job.pk}/halt" in open_page(alice, job)
+    page = open_page(carol, job)
+    assert f"/jobs/{job.pk}/halt" not in page
+    assert "jobs/new?from" not in page
+
+
+def test_halt_and_resume_are_plain_forms_that_come_back_to_the_page(alice: User, client: Client) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    client.force_login(alice)
+    answer = client.post(f"/t/vision-lab/jobs/{job.pk}/halt")
+    assert answer.headers["Location"] == f"/t/vision-lab/jobs/{job.pk}"
+    job.refresh_from_db()
+    assert job.intent == Intent.HALT
+    client.post(f"/t/vision-lab/jobs/{job.pk}/resume")
+    job.refresh_from_db()
+    assert job.intent == Intent.RUN
+
+
+def test_what_cannot_be_done_is_said_on_the_page(alice: User, client: Client) -> None:
+    job = factories.job(owner=alice, state=State.COMPLETED)
+    client.force_login(alice)
+    answer = client.post(f"/t/vision-lab/jobs/{job.pk}/halt", follow=True)
+    assert "cannot be halted" in answer.content.decode() or "halted" in answer.content.decode()
+
+
+def test_canceling_asks_once_more(alice: User, client: Client) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    client.force_login(alice)
+    page = client.get(f"/t/vision-lab/jobs/{job.pk}/cancel")
+    assert "cannot be resumed" in page.content.decode()
+    job.refresh_from_db()
+    assert job.intent == Intent.RUN
+    client.post(f"/t/vision-lab/jobs/{job.pk}/cancel")
+    job.refresh_from_db()
+    assert job.intent == Intent.CANCEL
+
+
+def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(
+        owner=alice,
+        reason_code="QUOTA_GPUS",
+        reason_message="Waiting for quota: 6 of 8 CPU slots in use, this job needs 4.",
+        reason_numbers={
+            "position": 3,
+            "cluster_position": 9,
+            "checks": [
+                {
+                    "check": "pool",
+                    "ok": True,
+                    "used": None,
+                    "limit": None,
+                    "asked": None,
+                    "text": "There are nodes",
+                },
+                {"check": "quota", "ok": False, "used": 6, "limit": 8, "asked": 4, "text": "6 of 8 in use"},
+                {"check": "gang", "ok": None, "used": None, "limit": None, "asked": None, "text": "All fit"},
+            ],
+        },
+    )
+    page = open_page(alice, job)
+    for words in (
+        "6 of 8 CPU slots in use",
+        "#3",
+        "#9 in the cluster",
+        "Waiting",
+        "Tenant quota",
+        "Gang placement",
+    ):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    ("code", "chip"),
+    [("EXCEEDS_MAX_QUOTA", "Fix needed"), ("TENANT_SUSPENDED", "Ask an admin"), ("", "Checking")],
+)
+def test_the_chip_says_who_has_to_act(
+    alice: User, open_page: Callable[..., str], code: str, chip: str
+) -> None:
+    assert chip in open_page(alice, factories.job(owner=alice, reason_code=code, reason_message="x"))
+
+
+def test_a_halted_job_shows_its_receipt(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(
+        owner=alice,
+        state=State.HALTED,
+        intent=Intent.HALT,
+        last_halt={
+            "step": 41_250,
+            "steps_lost": 0,
+            "seconds": 3.4,
+            "checkpoint": 9,
+            "parts": {"seen": 0.2, "saved": 1.7, "verified": 1.2, "released": 0.3},
+        },
+    )
+    page = open_page(alice, job)
+    for words in ("Halted with nothing lost", "step 41,250", "3.4 s", "saved 1.7", "verified"):
+        assert words in page
+    assert f"/jobs/{job.pk}/resume" in page
+
+
+def test_a_failed_job_shows_who_failed_first_and_the_end_of_its_log(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(
+        owner=alice, state=State.FAILED, learners=2, reason_message="Learner 1 exited with 3."
+    )
+    store(job, [b"fine\nTraceback (most recent call last):\nValueError: <b>no</b>\n"], rank=1, sealed=True)
+    Learner.objects.filter(job=job, rank=1).update(exit_code=3, exited_at=timezone.now())
+    page = open_page(alice, job)
+    for words in ("Learner 1 exited with 3.", "learner 1", "ValueError: &lt;b&gt;no&lt;/b&gt;"):
+        assert words in page
+
+
+def test_the_first_paint_has_the_log_s_last_lines_and_the_numbers(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    store(job, [b"".join(b"line %d\n" % n for n in range(1, 101))])
+    Progress.objects.filter(job=job).update(
+        step=420,
+        total=1_000,
+        metrics={"loss": {"last": "NaN", "step": 420}, "acc": {"last": 0.5, "step": 400}},
+    )
+    page = open_page(alice, job)
+    for words in ("line 100", "42%", "420 / 1,000", "NaN", "<title>42% Processing"):
+        assert words in page
+    assert "line 60<" not in page
+
+
+def test_an_attempt_after_a_halt_is_its_own_stretch_of_the_timeline(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    for to, attempt in [("DEPLOYING", 1), ("PROCESSING", 1), ("STOPPING", 1), ("HALTED", 1), ("QUEUED", 1),
+                        ("DEPLOYING", 2), ("PROCESSING", 2)]:  # fmt: skip
+        job.attempt = attempt
+        moved(job, State(to), reason="halt_requested" if to == "STOPPING" else "")
+    page = open_page(alice, job)
+    for words in ("Attempt 1", "Attempt 2", "Halting", "Resuming"):
+        assert words in page
