@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, Max, Sum
+from django.db.models import Max, Sum
 from django.db.models.functions import Now
 
 from jobs import blobs, events, wake
@@ -221,14 +221,16 @@ def restorable(grant: Grant) -> Checkpoint | None:
     if wished is None or wished.state == Checkpoint.State.COMMITTED:
         return wished
     older = Checkpoint.objects.filter(job_id=wished.job_id, state=Checkpoint.State.COMMITTED)
-    return older.order_by(F("step").desc(nulls_last=True), "-n").first()
+    return older.order_by(*Checkpoint.NEWEST_FIRST).first()
 
 
 def _drop_old(job_id: str) -> None:
     """Keep the newest of a job's checkpoints, as many as its spec says; never fewer than one, nor one in use."""
     spec = Job.objects.values_list("spec", flat=True).get(pk=job_id)
     keep = max(1, int((spec.get("checkpoint") or {}).get("keep") or DEFAULT_KEEP))
-    committed = Checkpoint.objects.filter(job_id=job_id, state=Checkpoint.State.COMMITTED).order_by("-n")
+    committed = Checkpoint.objects.filter(job_id=job_id, state=Checkpoint.State.COMMITTED).order_by(
+        *Checkpoint.NEWEST_FIRST
+    )
     in_use = set(
         Attempt.objects.filter(closed_at=None, resume_from__job_id=job_id).values_list(
             "resume_from", flat=True

@@ -51,6 +51,8 @@ class Keeper:
             found = read_checkpoint(manifest, self.base)
         except (NotWhole, OSError) as error:
             self._seen.add(mark)
+            if _is_gone(manifest):
+                return  # the program has put it away in favour of a newer one
             self.link.tell("error", code="checkpoint_not_whole", message=str(error))
             return
         if found is None:
@@ -71,7 +73,8 @@ class Keeper:
                 if isinstance(error, Refused) and error.code == "hash_mismatch":
                     continue  # damaged on the way, or on this disk: once more, and _upload looks at the disk
                 self._settle(files.key, "REFUSED")
-                self.link.tell("error", code=f"{files.offer.what}_not_kept", message=str(error)[:1000])
+                if files.offer.what != "checkpoint" or not _is_gone(files.folder / "manifest.json"):
+                    self.link.tell("error", code=f"{files.offer.what}_not_kept", message=str(error)[:1000])
                 return False
             self._settle(files.key, state)
             return True
@@ -136,3 +139,7 @@ def _mark(manifest: Path) -> tuple[str, int]:
         return str(manifest), manifest.stat().st_mtime_ns
     except OSError:
         return str(manifest), 0
+
+
+def _is_gone(manifest: Path) -> bool:
+    return not manifest.exists()
