@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -174,3 +175,22 @@ def second_start(platform: Platform, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(
         command, cwd=ROOT, env=platform.environment(), capture_output=True, text=True, timeout=60, check=False
     )
+
+
+def test_with_the_broker_gone_for_good_jobs_still_run(own: Platform) -> None:
+    own.env["REDIS_URL"] = f"redis://127.0.0.1:{free_port()}/0"  # nobody listens there, ever
+    own.start()
+    alice = own.client("alice")
+    spec = {
+        "apiVersion": "luthier/v1",
+        "name": "alone",
+        "framework": "plain",
+        "code": {"files": {"hello.py": "print('hello')"}},
+        "command": "python hello.py",
+        "resources": {"learners": 1, "gpus": 0, "cpus": 1, "memory": "128Mi"},
+    }
+    began = time.monotonic()
+    job = alice.submit(spec)
+    assert time.monotonic() - began < 2, "a request must not wait for the broker"
+    alice.wait_state(job["id"], "COMPLETED", within_s=60)
+    assert b"hello" in alice.raw_log(job["id"], attempt=1)
