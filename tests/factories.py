@@ -12,6 +12,7 @@ from typing import Any
 from django.utils import timezone
 
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, Progress
+from jobs.spec.definition import DEFAULTS
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, State
 from tenants.models import Membership, Quota, Tenant, User
 from tenants.roles import Role
@@ -56,18 +57,18 @@ def member(of: Tenant, username: str = "", role: Role = Role.RESEARCHER, **field
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    """A normalised luthier/v1 spec of a one-learner CPU job; resources and the rest by keyword."""
+    """A normalised luthier/v1 spec of a one-learner CPU job; resources and the rest by keyword, wrong ones too."""
     resources = {"learners": 1, "gpus": 0, "cpus": 1, "memory": "1Gi"}
     resources.update(changes.pop("resources", {}))
-    return {
+    least = {
         "apiVersion": "luthier/v1",
         "name": "train",
         "framework": "sklearn",
         "code": {"files": {"train.py": "print('hello')\n"}},
         "command": "python train.py",
         "resources": resources,
-        "max_restarts": 0,
-    } | changes
+    }
+    return DEFAULTS | least | changes
 
 
 def job(

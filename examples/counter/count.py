@@ -4,13 +4,14 @@ Halted and resumed it goes on at the next number; killed without a halt it goes 
 so numbers may come twice (in two attempts) but never go missing.
 """
 
+import os
 import sys
 import time
 import zlib
 
 from learner_agent import training
 
-SAVE_EVERY_S = 1.0
+SAVE_EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "1"))  # checkpoint.every of the job
 
 
 def main() -> None:

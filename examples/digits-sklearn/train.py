@@ -22,6 +22,8 @@ from sklearn.neural_network import MLPClassifier
 
 from learner_agent import training
 
+EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "5"))  # checkpoint.every of the job
+
 
 def main() -> None:
     options = read_options()
@@ -52,7 +54,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--checkpoint-s", type=float, default=5.0, help="seconds between checkpoints")
+    parser.add_argument("--checkpoint-s", type=float, default=EVERY_S, help="seconds between checkpoints")
     parser.add_argument(
         "--step-s",
         type=float,

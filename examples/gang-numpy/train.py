@@ -23,7 +23,7 @@ from learner_agent import training
 STEPS = int(os.environ.get("STEPS", "400"))
 STEP_S = float(os.environ.get("STEP_S", "0"))
 BATCH, RATE, MOMENTUM, SEED = 64, 0.1, 0.9, 7
-SAVE_EVERY_S = 5.0
+SAVE_EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "5"))  # checkpoint.every of the job
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from learner_agent import training
 
 SIZES = (784, 128, 10)
 
+EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "10"))  # checkpoint.every of the job
+
 
 def main() -> None:
     options = read_options()
@@ -53,7 +55,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--images", type=int, default=None, help="train on the first N images only")
-    parser.add_argument("--checkpoint-s", type=float, default=10.0, help="seconds between checkpoints")
+    parser.add_argument("--checkpoint-s", type=float, default=EVERY_S, help="seconds between checkpoints")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("DATA_DIR", ".")) / "mnist")
     return parser.parse_args()
 

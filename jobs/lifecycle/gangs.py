@@ -10,7 +10,7 @@ from django.conf import settings
 from gpu_scheduler.clusters.base import Launch, LearnerSpec
 from jobs import tokens
 from jobs.lifecycle.looking import Loaded
-from jobs.spec.units import parse_memory
+from jobs.spec.units import parse_duration, parse_memory
 
 
 def launch_of(loaded: Loaded) -> Launch:
@@ -60,6 +60,7 @@ def environment(loaded: Loaded, rank: int) -> dict[str, str]:
         "LUTHIER_ATTEMPT": attempt.n,
         "LUTHIER_RANK": rank,
         "LUTHIER_GRACE_S": job.grace_s,
+        "LUTHIER_CHECKPOINT_EVERY_S": parse_duration(job.spec["checkpoint"]["every"]),
         "RANK": rank,
         "WORLD_SIZE": attempt.learners,
         "LOCAL_RANK": 0,

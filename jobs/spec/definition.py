@@ -243,7 +243,11 @@ def _course() -> dict[str, Any]:
             "default": defaults,
             "properties": {
                 "every": _quantity(
-                    "duration", "Wanted time between checkpoints.", "1s", "7d", defaults["every"]
+                    "duration",
+                    "Wanted time between checkpoints; the program reads it as LUTHIER_CHECKPOINT_EVERY_S.",
+                    "1s",
+                    "7d",
+                    defaults["every"],
                 ),
                 "keep": _whole("Newest checkpoints kept.", 1, 100, defaults["keep"]),
                 "grace": _quantity(

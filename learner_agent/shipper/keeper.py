@@ -45,8 +45,8 @@ class Keeper:
 
     async def _keep_checkpoint(self, manifest: Path) -> None:
         mark = _mark(manifest)
-        if mark in self._seen:
-            return
+        if mark in self._seen or not manifest.exists():
+            return  # the latter: pruned when a newer one was stored
         try:
             found = read_checkpoint(manifest, self.base)
         except (NotWhole, OSError) as error:
