@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 REMOVE_S = 15.0
 """How long remove waits for killed processes to be gone before it answers busy."""
 MEMORY_S = 1.0
-SHUTDOWN_SLACK_S = 15.0
+SHUTDOWN_SLACK_S = 10.0
 """After the last grace, how long shippers may still deliver when the daemon goes."""
 
 
@@ -153,6 +153,10 @@ class Gangs:
         now = boot_clock()
         with self._lock:
             for record in self._store.load():
+                if record.boot != self._house.boot:
+                    # The machine was restarted: no process is left, and the boot clock began anew.
+                    record.boot, record.kill_at = self._house.boot, None
+                    record.node_lost = any(learner.started for learner in record.learners)
                 gang = Gang(self._house, record)
                 self._gangs[gang.name] = gang
                 for learner in gang.learners:
@@ -210,12 +214,12 @@ class Gangs:
             )
 
     def abandon(self) -> None:
-        """End what did not end by itself before the daemon goes."""
+        """Leave no process behind. A shipper that could not deliver is started again by the next daemon."""
         with self._lock:
             for gang in self._gangs.values():
                 for learner in gang.learners:
                     if not learner.ended:
-                        learner.abandon()
+                        learner.kill()
                 self._store.save(gang.record)
 
     # How

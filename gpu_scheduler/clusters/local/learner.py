@@ -350,11 +350,6 @@ class Learner:
         ]
         return left == 0 and not alive
 
-    def abandon(self) -> None:
-        """The daemon goes and can wait no longer: end everything and note the node as lost."""
-        self.kill()
-        self._finish(self._ending())
-
     def clear(self, trash: Path) -> None:
         """Take the directory away at once; its content is deleted by whoever empties the trash."""
         if self._house.cgroups is not None:

@@ -276,6 +276,36 @@ def test_sigterm_kills_what_does_not_obey_within_its_grace(daemon: NodeDaemon) -
     assert daemon.processes() == []
 
 
+@pytest.mark.fault
+def test_a_shipper_that_cannot_deliver_before_the_daemon_goes_delivers_to_the_next(
+    daemon: NodeDaemon,
+) -> None:
+    daemon.cluster.launch(replace(launch("job-x-1", "runs"), grace_s=1))
+    running(daemon)
+    wait_for(lambda: pids(daemon, "shipper"))
+    os.kill(pids(daemon, "shipper")[0], signal.SIGSTOP)
+    daemon.terminate()
+    assert daemon.processes() == []
+    daemon.start()
+    (learner,) = ended(daemon)
+    assert (learner.reason, learner.exit_code) == ("node_lost", 143)
+    assert len((daemon.learner("job-x-1") / "state" / "shipper_lives").read_text().split()) == 2
+
+
+def test_after_a_restart_of_the_machine_a_gang_is_lost_with_its_node(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    daemon.kill()
+    for pid in pids(daemon, "launcher") + pids(daemon, "shipper"):
+        os.kill(pid, signal.SIGKILL)
+    file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
+    boot = json.loads(file.read_text())["boot"]
+    file.write_text(file.read_text().replace(boot, "the machine's run before"))
+    daemon.start()
+    (learner,) = ended(daemon)
+    assert (learner.phase, learner.reason, learner.exit_code) == (LearnerPhase.FAILED, "node_lost", None)
+
+
 def test_a_second_sigterm_leaves_the_learners_to_the_next_daemon(daemon: NodeDaemon) -> None:
     daemon.cluster.launch(replace(launch("job-x-1", "stubborn"), grace_s=600))
     running(daemon)
