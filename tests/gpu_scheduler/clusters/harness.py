@@ -13,7 +13,7 @@ from typing import Protocol
 from gpu_scheduler.clusters.base import Cluster, GangReport, Launch, LearnerPhase, LearnerSpec
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon
+from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, wait_for
 
 
 def launch(name: str, *behaviours: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> Launch:
@@ -53,7 +53,8 @@ class Harness(Protocol):
     def settle(self) -> None:
         """Let what is under way happen: a moment of real time, or of the virtual clock."""
 
-    def time_passes(self, seconds: float) -> None: ...
+    def programs_run(self, name: str) -> None:
+        """Await that every learner's program has really begun."""
 
     def unanswered(self) -> AbstractContextManager[None]:
         """While in here the cluster does not answer."""
@@ -89,6 +90,9 @@ class MemoryHarness:
     def settle(self) -> None:
         self.time_passes(0.25)
 
+    def programs_run(self, name: str) -> None:
+        eventually(self, name, all_in(LearnerPhase.RUNNING))
+
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         for name, report in self.cluster.listing().items():
@@ -118,8 +122,10 @@ class LocalHarness:
     def settle(self) -> None:
         time.sleep(0.05)
 
-    def time_passes(self, seconds: float) -> None:
-        time.sleep(seconds)
+    def programs_run(self, name: str) -> None:
+        for learner in eventually(self, name, all_in(LearnerPhase.RUNNING)).learners:
+            folder = self.daemon.learner(name, learner.rank, learner.node)
+            wait_for((folder / "state" / "phase").exists)
 
     @contextmanager
     def unanswered(self) -> Iterator[None]:

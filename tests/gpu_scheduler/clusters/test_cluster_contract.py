@@ -73,8 +73,7 @@ def test_stop_never_blocks_and_ends_every_learner(harness: Harness) -> None:
 
 def test_a_learner_that_ignores_the_stop_is_killed_after_the_grace(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "stubborn"))
-    eventually(harness, "job-x-1", RUNNING)
-    harness.settle()
+    harness.programs_run("job-x-1")
     harness.cluster.stop("job-x-1", grace_s=0.5)
     harness.settle()
     (learner,) = eventually(harness, "job-x-1", OVER).learners
@@ -84,8 +83,7 @@ def test_a_learner_that_ignores_the_stop_is_killed_after_the_grace(harness: Harn
 
 def test_a_second_stop_never_lengthens_the_grace(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "stubborn"))
-    eventually(harness, "job-x-1", RUNNING)
-    harness.settle()
+    harness.programs_run("job-x-1")
     harness.cluster.stop("job-x-1", grace_s=0.5)
     harness.cluster.stop("job-x-1", grace_s=600)
     eventually(harness, "job-x-1", OVER)
@@ -93,8 +91,7 @@ def test_a_second_stop_never_lengthens_the_grace(harness: Harness) -> None:
 
 def test_a_shorter_second_grace_shortens_the_first(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "stubborn"))
-    eventually(harness, "job-x-1", RUNNING)
-    harness.settle()
+    harness.programs_run("job-x-1")
     harness.cluster.stop("job-x-1", grace_s=600)
     harness.settle()
     assert not harness.cluster.observe()["job-x-1"].gone_or_ended
