@@ -3,19 +3,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 
-.PHONY: help env front-end up test test-fast test-long test-cluster check fmt bench docs lock runtimes clean
+.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs lock runtimes clean
 
 help:             ## Say what there is
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
 
-env:              ## Create or refresh .venv from the lock files
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: install python3, or name one with PYTHON=..." >&2; exit 1; }
+env: python       ## Create or refresh .venv from the lock files
 	@$(PYTHON) tools/environment.py
+
+python:           ## Say so when there is no Python
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: install python3, or name one with PYTHON=..." >&2; exit 1; }
 
 front-end: env    ## Bundle the TypeScript sources into static/dist
 	@$(PY) tools/front_end.py
 
-up: front-end     ## Start the whole platform on this machine
+up: python        ## Start the whole platform on this machine
+	@$(PYTHON) tools/environment.py runtime build
+	@$(PY) tools/front_end.py
 	@$(PY) manage.py up $(ARGS)
 
 test: front-end   ## Run the tests that a change must pass

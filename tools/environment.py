@@ -5,6 +5,7 @@ Nothing happens when the environment already matches the locks; then it costs ab
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 STAMP = os.path.join(VENV, ".locked")
 GROUPS = ("runtime", "dev", "build")
+TOO_MUCH = (
+    " + ",
+    " - ",
+    " ~ ",
+    " Downloaded",
+    "Resolved",
+    "Prepared",
+)  # of uv's report, which names every package
 OLDEST = (3, 11)
 # uv does not read pip's settings; a machine that reaches its packages through them should still work.
 MACHINE_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -27,33 +36,26 @@ PIP_TO_UV = {
 
 
 def main():
-    groups = tuple(sys.argv[1:]) or GROUPS
+    asked = tuple(sys.argv[1:]) or GROUPS
     if sys.version_info < OLDEST:
         stop(
             "Luthier needs Python 3.11 or newer; this is %s. Name another with PYTHON=python3.12." % version()
         )
-    fingerprint = locks_fingerprint(groups)
-    if stamp() == fingerprint:
+    installed = stamp()
+    if all(installed.get(group) == fingerprint(group) for group in asked):
         return
+    # What an earlier call installed stays: `make up` after `make test` takes nothing away.
+    groups = [group for group in GROUPS if group in asked or group in installed]
     started = time.monotonic()
     say("Setting up the Python environment (%s) ..." % ", ".join(groups))
     if not os.path.exists(os.path.join(VENV, "bin", "python")):
         run([sys.executable, "-m", "venv", "--without-pip", "--clear", VENV], "create the environment")
     locks = [lock_path(group) for group in groups]
-    command = [
-        find_uv(),
-        "pip",
-        "sync",
-        "--require-hashes",
-        "--compile-bytecode",
-        "--python",
-        python(),
-        *locks,
-    ]
-    run(command, "install the locked packages")
+    options = ["--require-hashes", "--compile-bytecode", "--python", python()]
+    run([find_uv(), "pip", "sync", *options, *locks], "install the locked packages")
     shutil.rmtree(os.path.join(VENV, ".bootstrap"), ignore_errors=True)
     with open(STAMP, "w") as file:
-        file.write(fingerprint)
+        json.dump({group: fingerprint(group) for group in groups}, file)
     say("Python environment ready in %.1f s" % (time.monotonic() - started))
 
 
@@ -102,20 +104,20 @@ def install_debian_venv():
     )
 
 
-def locks_fingerprint(groups):
-    digest = hashlib.sha256(("%s %s" % (version(), " ".join(groups))).encode())
-    for group in groups:
-        with open(lock_path(group), "rb") as file:
-            digest.update(file.read())
-    return digest.hexdigest()
+def fingerprint(group):
+    """Of one group's lock and the Python it is installed for."""
+    with open(lock_path(group), "rb") as file:
+        return hashlib.sha256(version().encode() + file.read()).hexdigest()
 
 
 def stamp():
+    """Fingerprints of the groups that are installed now, by name."""
     try:
         with open(STAMP) as file:
-            return file.read()
-    except OSError:
-        return ""
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def lock_path(group):
@@ -139,12 +141,17 @@ def run(command, purpose):
     for theirs, ours in PIP_TO_UV.items():
         if env.get(theirs):
             env.setdefault(ours, env[theirs])
-    env.setdefault("UV_LINK_MODE", "copy" if os.environ.get("CI") else "hardlink")
     env.setdefault("PIP_ROOT_USER_ACTION", "ignore")
     if os.path.exists(MACHINE_CERTIFICATES):
         env.setdefault("UV_SYSTEM_CERTS", "true")  # a mirror or proxy may be known to this machine only
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    if subprocess.call(command, env=env) != 0:
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
+    for line in process.stderr:
+        text = line.decode(errors="replace")
+        if not text.startswith(TOO_MUCH):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    if process.wait() != 0:
         stop("Could not %s; the lines above say why." % purpose)
 
 
