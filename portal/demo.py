@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import Error as DatabaseError
 from django.db import connection, transaction
+from django.urls import reverse
 
 from examples import catalog
 from jobs.errors import JobError
@@ -58,7 +59,7 @@ class Access:
 def first_start() -> dict[str, Any]:
     """On a database without people: the demo and its first job; {} otherwise.
 
-    {"users": as make_demo, "job": id} or {"users": …, "job_problem": sentence}.
+    {"users": as make_demo, "job": path of its page} or {"users": …, "job_problem": sentence}.
     """
     with _alone():
         if User.objects.exists():
@@ -96,7 +97,7 @@ def _first_job() -> dict[str, str]:
         job = job_submit(user=alice, tenant=tenant, source=catalog.load(catalog.FIRST_JOB))
     except (JobError, DatabaseError) as error:
         return {"job_problem": str(error)}
-    return {"job": job.id}
+    return {"job": reverse("job", args=[tenant.slug, job.pk])}
 
 
 def _tenant(slug: str, name: str) -> Tenant:

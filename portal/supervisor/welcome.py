@@ -16,7 +16,7 @@ def welcome(url: str, made: dict[str, Any]) -> str:
     if made.get("job"):
         lines += [
             "",
-            f"  A first job is on its way; log in as alice and watch it at  {url}/jobs/{made['job']}",
+            f"  A first job is on its way; log in as alice and watch it at  {url}{made['job']}",
         ]
     elif made.get("job_problem"):
         lines += ["", f"  The example job was not submitted: {made['job_problem']}"]

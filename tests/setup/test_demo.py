@@ -9,6 +9,7 @@ from django.core.management import call_command
 
 from jobs.models import Job
 from portal import demo
+from portal.runtimes import register_runtimes
 from tenants.models import Membership, Quota, Tenant, Token, User
 
 pytestmark = pytest.mark.django_db
@@ -71,6 +72,14 @@ def test_the_second_tenant_gets_a_quarter() -> None:
     run()
     limits = dict(Quota.objects.values_list("tenant__slug", "limit"))
     assert limits == {"vision-lab": 16, "nlp-research": 4}
+
+
+def test_a_first_start_submits_the_example_as_alice() -> None:
+    register_runtimes()
+    made = demo.first_start()
+    job = Job.objects.get()
+    assert made["job"] == f"/t/vision-lab/jobs/{job.pk}"
+    assert (job.owner.username, job.framework, job.state) == ("alice", "sklearn", "QUEUED")
 
 
 def test_a_first_start_happens_only_on_an_empty_database() -> None:

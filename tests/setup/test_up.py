@@ -70,7 +70,7 @@ def test_the_first_start_prints_one_time_passwords_and_the_first_job(platform: P
     printed = platform.log.read_text()
     for name in ("alice", "bob", "carol", "dave", "admin"):
         assert re.search(rf"^    {name}\s+\S{{12,}}", printed, re.MULTILINE)
-    assert re.search(rf"{platform.url}/jobs/[0-9a-z]{{12}}", printed), printed
+    assert re.search(rf"{platform.url}/t/vision-lab/jobs/[0-9a-z]{{12}}", printed), printed
 
 
 @pytest.mark.parametrize("role", ["valkey", "worker-1", "nodes", "web", "postgres"])
