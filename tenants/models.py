@@ -10,6 +10,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
+from django.utils.crypto import salted_hmac
 from knox.models import AbstractAuthToken
 
 from tenants.roles import Role
@@ -34,6 +35,11 @@ class User(AbstractUser):
 
     token: Token | None = None
     """The API token this caller came with, if any; set by tenants.tokens, never stored."""
+
+    def _get_session_auth_hash(self, secret: str | None = None) -> str:
+        """Django's, and also changed by preferences["sessions"]: raising that number ends every session."""
+        key = f"{User.__module__}.sessions.{self.preferences.get('sessions', 0)}"
+        return salted_hmac(key, self.password, secret=secret, algorithm="sha256").hexdigest()
 
     @property
     def is_platform_admin(self) -> bool:

@@ -87,15 +87,31 @@ def live_jobs(tenant: Tenant) -> int:
 
 def usage_of(tenant: Tenant, *, start: datetime, end: datetime, by: By) -> list[Usage]:
     """Slot-seconds between start and end, by key and slot type; both times must be aware, start < end."""
-    key = {
-        By.USER: "owner.username",
-        By.GPU_TYPE: "part.slot_type",
-        By.DAY: "to_char(span.day, 'YYYY-MM-DD')",
-    }[by]
-    spans = SPANS_BY_DAY if by is By.DAY else SPAN_WHOLE
+    return _usage(tenant, start, end, key=KEYS[by], by_day=by is By.DAY)
+
+
+def usage_by_day_and_user(tenant: Tenant, *, start: datetime, end: datetime) -> list[Usage]:
+    """As usage_of, keyed by "2026-11-21 alice", for charts that stack users on days."""
+    return _usage(tenant, start, end, key=f"{KEYS[By.DAY]} || ' ' || {KEYS[By.USER]}", by_day=True)
+
+
+def usage_by_job(tenant: Tenant, *, start: datetime, end: datetime) -> list[Usage]:
+    """As usage_of, keyed by job id."""
+    return _usage(tenant, start, end, key="part.job_id", by_day=False)
+
+
+def _usage(tenant: Tenant, start: datetime, end: datetime, *, key: str, by_day: bool) -> list[Usage]:
+    spans = SPANS_BY_DAY if by_day else SPAN_WHOLE
     with connection.cursor() as cursor:
         cursor.execute(USAGE.format(key=key, spans=spans), {"tenant": tenant.pk, "start": start, "end": end})
         return [Usage(*row) for row in cursor.fetchall()]
+
+
+KEYS = {
+    By.USER: "owner.username",
+    By.GPU_TYPE: "part.slot_type",
+    By.DAY: "to_char(span.day, 'YYYY-MM-DD')",
+}
 
 
 SPAN_WHOLE = "SELECT %(start)s::timestamptz AS day, %(start)s::timestamptz AS a, %(end)s::timestamptz AS b"

@@ -20,11 +20,17 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         "theme": request.COOKIES.get("theme", ""),
         "my_memberships": SimpleLazyObject(lambda: _memberships(request)),
         "platform_admin": access.is_platform_admin(request.user) if hasattr(request, "user") else False,
+        "shortcuts_on": SimpleLazyObject(lambda: _shortcuts(request)),
     }
 
 
 def frame(request: HttpRequest, tenant: Any, here: str) -> dict[str, Any]:
-    """Context of a page inside a tenant. here: the sidebar entry to mark (overview, jobs, members …)."""
+    """Context of a page inside a tenant, or of one outside with the tenant used last; None: there is none.
+
+    here: the sidebar entry to mark (overview, jobs, members …).
+    """
+    if tenant is None:
+        return {"tenant": None, "here": here}
     live = [State.QUEUED, *HOLDS_GPUS]
     return {
         "tenant": tenant,
@@ -39,3 +45,8 @@ def _memberships(request: HttpRequest) -> list[Membership]:
     if not getattr(request, "user", None) or not request.user.is_authenticated:
         return []
     return list(access.memberships(request.user).select_related("tenant").order_by("tenant__name"))
+
+
+def _shortcuts(request: HttpRequest) -> bool:
+    """Single-key shortcuts, unless the person has switched them off (WCAG 2.1.4)."""
+    return bool(getattr(request.user, "preferences", {}).get("shortcuts", True))

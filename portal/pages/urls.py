@@ -2,9 +2,10 @@
 
 from django.urls import path, re_path
 
-from portal.pages import auth, job, jobs, new_job, overview
+from portal.pages import auth, cluster, job, jobs, me, members, new_job, overview, tokens, usage
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
+_TENANT = "t/<slug:slug>/"
 
 urlpatterns = [
     path("login", auth.Login.as_view(), name="login"),
@@ -17,4 +18,19 @@ urlpatterns = [
     re_path(rf"^{JOB}$", job.page, name="job"),
     re_path(rf"^{JOB}/(?P<verb>halt|resume|cancel)$", job.act_or_ask, name="job-act"),
     re_path(rf"^{JOB}/(?P<tab>metrics|logs|learners|events|checkpoints|spec)$", job.page, name="job-tab"),
+    path(f"{_TENANT}members", members.listing, name="members"),
+    path(f"{_TENANT}members/add", members.add, name="member-add"),
+    path(f"{_TENANT}members/<str:username>", members.change, name="member-change"),
+    path(f"{_TENANT}usage", usage.page, name="usage"),
+    path(f"{_TENANT}usage.csv", usage.export, name="usage-export"),
+    path(f"{_TENANT}tokens", tokens.listing, name="tokens"),
+    path(f"{_TENANT}tokens/new", tokens.create, name="token-new"),
+    path(f"{_TENANT}tokens/accounts", tokens.account_add, name="account-add"),
+    path(f"{_TENANT}tokens/accounts/<str:name>/close", tokens.account_close, name="account-close"),
+    path(f"{_TENANT}tokens/<str:token_id>/revoke", tokens.revoke, name="token-revoke"),
+    path("cluster", cluster.page, name="cluster"),
+    path("me", me.page, name="me"),
+    path("me/appearance", me.appearance, name="me-appearance"),
+    path("me/password", me.password, name="me-password"),
+    path("me/sign-out-others", me.sign_out_others, name="me-sign-out-others"),
 ]

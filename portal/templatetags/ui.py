@@ -121,3 +121,27 @@ def metric(value: Any) -> str:
     if isinstance(value, (int, float)):
         return f"{value:.4g}"
     return "—" if value is None or value == "" else str(value)
+
+
+@register.filter
+def hours(count: Any) -> str:
+    """GPU-hours with one decimal; an em dash for none."""
+    return f"{count:,.1f}" if count else "—"
+
+
+@register.filter
+def percent(part: Any, whole: Any) -> str:
+    """part of whole in full percent; an em dash when there is no whole."""
+    return f"{100 * float(part) / float(whole):.0f} %" if whole else "—"
+
+
+@register.filter
+def signed(count: int) -> str:
+    """+8, −8, ±0 with the typographic minus."""
+    return f"+{count:,}" if count > 0 else f"−{-count:,}" if count else "±0"
+
+
+@register.filter
+def minus(left: int, right: int) -> int:
+    """What is left; templates cannot subtract."""
+    return left - right

@@ -2,6 +2,8 @@
 import htmx from "htmx.org";
 import { csrfToken } from "../ts/api";
 import { startConnection } from "../ts/connection";
+import { startForms } from "../ts/forms";
+import { startShortcuts } from "../ts/shortcuts";
 import { startThemeToggle } from "../ts/theme";
 import { startClock } from "../ts/time";
 
@@ -26,4 +28,6 @@ addEventListener("pageshow", () => {
 startThemeToggle();
 startConnection();
 startClock();
+startForms();
+startShortcuts();
 Object.assign(window, { htmx });

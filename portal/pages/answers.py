@@ -1,0 +1,36 @@
+"""What a form of these pages answers: go on with a message, or say what was wrong and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+
+from jobs.errors import JobError
+from tenants.errors import TenantError
+
+
+def problems_of(error: TenantError | JobError) -> list[str]:
+    """Every wrong field in a sentence of its own, else the error's."""
+    errors = error.details.get("errors") or []
+    return [f"{_plain(each['path'])}: {each['message']}." for each in errors] or [error.message]
+
+
+def after(request: HttpRequest, act: Callable[[], object], *, to: str, done: str) -> HttpResponse:
+    """Run act; say done or what was wrong, then go to a page that may be reloaded without doing it again."""
+    try:
+        act()
+    except (TenantError, JobError) as error:
+        for line in problems_of(error):
+            messages.error(request, line)
+    else:
+        messages.success(request, done)
+    return HttpResponseRedirect(to)
+
+
+def _plain(path: str) -> str:
+    return (
+        path.replace("_", " ").replace("[", " ").replace("]", "").replace(".", " ")[:1].upper()
+        + path.replace("_", " ")[1:]
+    )

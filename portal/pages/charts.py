@@ -1,0 +1,118 @@
+"""Geometry of stacked bars by day, in percent of the plot. Pure; tenant/_bars.html draws them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from portal.pages.meters import REST, SERIES, series
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One part of a day's bar; all in percent of the plot, as text for the attributes."""
+
+    kind: str
+    x: str
+    y: str
+    width: str
+    height: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of the legend with its total over the shown days."""
+
+    name: str
+    kind: str
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class DayRow:
+    """One day for the table beside the chart: a number per key, then their sum."""
+
+    day: date
+    values: tuple[float, ...]
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    blocks: tuple[Block, ...]
+    keys: tuple[Key, ...]
+    ticks: tuple[str, ...]
+    """Labels of the value axis from the top down, in five steps."""
+    days: tuple[tuple[str, str], ...]
+    """Labels of the day axis: percent and text."""
+    rows: tuple[DayRow, ...]
+    future: str
+    """Percent at which days that are still to come begin; empty if none."""
+    limit: str
+    """Percent from the top of the line that is possible a day; empty if it lies above the plot."""
+
+
+def stacked_days(
+    values: Mapping[tuple[date, str], float], *, first: date, days: int, today: date, possible: float = 0.0
+) -> Bars:
+    """values: by day and name. Names are ordered by their total; those after the sixth share one colour."""
+    totals: dict[str, float] = {}
+    for (_, name), value in values.items():
+        totals[name] = totals.get(name, 0.0) + value
+    names = sorted((name for name, total in totals.items() if total > 0), key=lambda name: -totals[name])
+    shown = [first + timedelta(days=n) for n in range(days)]
+    rows = tuple(_row(day, names, values) for day in shown)
+    top = _round_up(max([row.total for row in rows], default=0.0))
+    width = 100 / days
+    return Bars(
+        blocks=tuple(block for n, row in enumerate(rows) for block in _stack(row, n * width, width, top)),
+        keys=tuple(Key(name, series(index), totals[name]) for index, name in enumerate(names)),
+        ticks=tuple(_axis(top * step / 4) for step in (4, 3, 2, 1, 0)),
+        days=tuple(
+            (f"{(n + 0.5) * width:.2f}", f"{day.day} {day:%b}" if day.day == 1 or not n else str(day.day))
+            for n, day in enumerate(shown)
+            if n % 5 == 0
+        ),
+        rows=tuple(row for row in rows if row.day <= today),
+        future=f"{((today - first).days + 1) * width:.2f}" if today < shown[-1] else "",
+        limit=f"{100 - 100 * possible / top:.2f}" if 0 < possible <= top else "",
+    )
+
+
+def _row(day: date, names: Sequence[str], values: Mapping[tuple[date, str], float]) -> DayRow:
+    each = tuple(values.get((day, name), 0.0) for name in names)
+    return DayRow(day, each, sum(each))
+
+
+def _stack(row: DayRow, x: float, width: float, top: float) -> list[Block]:
+    blocks, below = [], 0.0
+    for index, value in enumerate(row.values):
+        if value <= 0:
+            continue
+        height = 100 * value / top
+        kind = SERIES[index] if index < len(SERIES) else REST
+        blocks.append(
+            Block(
+                kind,
+                f"{x + 0.16 * width:.2f}",
+                f"{100 - below - height:.2f}",
+                f"{0.68 * width:.2f}",
+                f"{height:.2f}",
+            )
+        )
+        below += height
+    return blocks
+
+
+def _round_up(value: float) -> float:
+    """The next number of the shape 1, 2, 4 or 8 times a power of ten: quarters of it read well."""
+    if value <= 0:
+        return 1.0
+    power = 10 ** math.floor(math.log10(value))
+    return float(next(step * power for step in (1, 2, 4, 8, 10) if step * power >= value))
+
+
+def _axis(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.3g}"

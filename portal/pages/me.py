@@ -1,0 +1,91 @@
+"""What a person sets for himself: theme, shortcuts, password; and where he is signed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth.forms import PasswordChangeForm
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_GET, require_POST
+
+from portal.pages.guard import person, signed_in
+from portal.pages.shell import frame
+from tenants import access, sessions
+from tenants.models import User
+
+YEAR_S = 365 * 24 * 3600
+THEMES = ("", "light", "dark")
+
+
+@require_GET
+@signed_in
+def page(request: HttpRequest) -> HttpResponse:
+    return _page(request, PasswordChangeForm(person(request)))
+
+
+@require_POST
+@signed_in
+def appearance(request: HttpRequest) -> HttpResponse:
+    """Theme (a cookie, so that the first paint has it) and single-key shortcuts (the account's)."""
+    user = person(request)
+    theme = request.POST.get("theme", "")
+    answer = HttpResponseRedirect("/me")
+    if theme not in THEMES:
+        messages.error(request, "Choose system, light or dark.")
+        return answer
+    if theme:
+        answer.set_cookie("theme", theme, max_age=YEAR_S, samesite="Lax", secure=request.is_secure())
+    else:
+        answer.delete_cookie("theme", samesite="Lax")
+    user.preferences = {**user.preferences, "shortcuts": request.POST.get("shortcuts") == "on"}
+    User.objects.filter(pk=user.pk).update(preferences=user.preferences)
+    messages.success(request, "Saved.")
+    return answer
+
+
+@sensitive_post_parameters()
+@require_POST
+@signed_in
+def password(request: HttpRequest) -> HttpResponse:
+    """Change it; every other session of this person ends."""
+    form = PasswordChangeForm(person(request), request.POST)
+    if not form.is_valid():
+        return _page(request, form, status=422)
+    update_session_auth_hash(request, form.save())
+    messages.success(request, "The password is changed. Every other session was signed out.")
+    return HttpResponseRedirect("/me")
+
+
+@require_POST
+@signed_in
+def sign_out_others(request: HttpRequest) -> HttpResponse:
+    """End every session of this person but this one."""
+    user = person(request)
+    sessions.end_all(user)
+    update_session_auth_hash(request, user)
+    messages.success(request, "Every other session was signed out.")
+    return HttpResponseRedirect("/me")
+
+
+def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) -> HttpResponse:
+    user = person(request)
+    rows = access.memberships(user).select_related("tenant").order_by("tenant__name")
+    context = frame(request, last_tenant(request), "me") | {
+        "form": form,
+        "rows": rows,
+        "shortcuts": user.preferences.get("shortcuts", True),
+        "themes": (("", "System"), ("light", "Light"), ("dark", "Dark")),
+    }
+    return render(request, "me/page.html", context, status=status)
+
+
+def last_tenant(request: HttpRequest) -> Any:
+    """The tenant whose sidebar a page outside tenants shows: the one used last, while it is still the caller's."""
+    user = person(request)
+    slug = user.last_tenant.slug if user.last_tenant else ""
+    rows = access.visible_tenants(user)
+    return rows.filter(slug=slug).first() or (None if access.is_platform_admin(user) else rows.first())

@@ -1,0 +1,132 @@
+"""Who belongs to a tenant, and as what; managers add, change and remove."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Count, Q
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from jobs.models import Job
+from jobs.selectors import usage
+from jobs.states import FINAL
+from portal.pages.answers import after
+from portal.pages.guard import in_tenant
+from portal.pages.shell import frame
+from tenants import access
+from tenants.models import Membership, Tenant
+from tenants.roles import Permission, Role
+from tenants.services.members import member_add, member_change, member_remove
+
+ROLES = (
+    (Role.VIEWER, "Sees jobs, logs, metrics, quotas. Owns no jobs."),
+    (Role.RESEARCHER, "Also submits jobs; halts, resumes and clones own jobs; may use the whole quota."),
+    (Role.MANAGER, "Also acts on everybody’s jobs, adds members and service accounts. Cannot change quotas."),
+)
+
+
+@require_GET
+@in_tenant
+def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """Everybody with role, last sign-in, live jobs and this month's use."""
+    people, programs = _rows(tenant)
+    context = frame(request, tenant, "members") | {
+        "people": people,
+        "programs": programs,
+        "manages": access.may(request.user, Permission.MANAGE_MEMBERS, tenant.pk),
+        "roles": [
+            {"role": role, "text": text, "count": sum(row["role"] == role for row in people)}
+            for role, text in ROLES
+        ],
+        "managers": sum(row["role"] == Role.MANAGER for row in people),
+    }
+    return render(request, "tenant/members.html", context)
+
+
+@require_POST
+@in_tenant
+def add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    name, role = request.POST.get("username", "").strip(), _role(request)
+    back = f"/t/{tenant.slug}/members"
+    if not name or role is None:
+        messages.error(request, "Give a user name and one of the three roles.")
+        return HttpResponseRedirect(back)
+    return after(
+        request,
+        lambda: member_add(user=request.user, tenant=tenant, username=name, role=role),
+        to=back,
+        done=f"{name} is a {role} of {tenant} now.",
+    )
+
+
+@require_POST
+@in_tenant
+def change(request: HttpRequest, tenant: Tenant, username: str) -> HttpResponse:
+    """Give another role, or with remove=yes none at all."""
+    back = f"/t/{tenant.slug}/members"
+    who: Any = request.user
+    if request.POST.get("remove"):
+        return after(
+            request,
+            lambda: member_remove(user=who, tenant=tenant, username=username),
+            to="/" if username == who.get_username() else back,
+            done=f"{username} is no member of {tenant} any more. Jobs stay.",
+        )
+    role = _role(request)
+    if role is None:
+        messages.error(request, "Choose one of the three roles.")
+        return HttpResponseRedirect(back)
+    return after(
+        request,
+        lambda: member_change(user=who, tenant=tenant, username=username, role=role),
+        to=back,
+        done=f"{username} is a {role} of {tenant} now.",
+    )
+
+
+def month_start(now: datetime | None = None) -> datetime:
+    """The first instant of this month, UTC: usage is counted by UTC days."""
+    return (now or timezone.now()).astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def gpu_hours(rows: list[usage.Usage]) -> dict[str, float]:
+    """GPU-hours by key; CPU slots are counted apart and left out here."""
+    hours: dict[str, float] = {}
+    for row in rows:
+        if row.gpu_type != usage.CPU_TYPE:
+            hours[row.key] = hours.get(row.key, 0.0) + row.used / 3600
+    return hours
+
+
+def _rows(tenant: Tenant) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    hours = gpu_hours(usage.usage_of(tenant, start=month_start(), end=timezone.now(), by=usage.By.USER))
+    live = Q(deleted_at=None) & ~Q(state__in=FINAL)
+    running = dict(
+        Job.objects.filter(live, tenant=tenant).values_list("owner").annotate(n=Count("pk")).order_by()
+    )
+    rows = Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username")
+    people: list[dict[str, Any]] = []
+    programs: list[dict[str, Any]] = []
+    for row in rows:
+        user = row.user
+        shown = {
+            "username": user.get_username(),
+            "name": user.get_full_name() or user.email,
+            "role": row.role,
+            "seen_at": user.last_login,
+            "running": running.get(user.pk, 0),
+            "hours": hours.get(user.get_username(), 0.0),
+            "since": row.created_at,
+        }
+        (programs if user.is_service_account else people).append(shown)
+    return people, programs
+
+
+def _role(request: HttpRequest) -> Role | None:
+    wished = request.POST.get("role", "")
+    return Role(wished) if wished in set(Role) else None

@@ -1,0 +1,98 @@
+"""Geometry of meters: where the bars of a quota lie, in percent of the scale. Pure; components/meter.html draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SERIES = ("f1", "f4", "f5", "f2", "f6", "f3")
+"""Classes of the six series colours in the order in which they differ most; the seventh and later are grey."""
+REST = "f0"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One rectangle. kind: its class in the style sheet; x and width: percent, as text for the attribute."""
+
+    kind: str
+    x: str
+    width: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """label says in words what the bars show; tick and before: percent of the limit and of the limit it replaces."""
+
+    label: str
+    bars: tuple[Bar, ...]
+    tick: str | None
+    before: str | None = None
+
+
+def series(index: int) -> str:
+    return SERIES[index] if index < len(SERIES) else REST
+
+
+def quota_meter(
+    label: str, *, limit: int, used: int, waiting: int = 0, scale: int = 0, before: int | None = None
+) -> Meter:
+    """Used slots, those above the limit apart, waiting ones hatched behind them, and a tick at the limit.
+
+    scale: slots that the whole width stands for; meters of one column share it.
+    """
+    whole = max(scale, limit, before or 0, used + waiting, 1)
+    within = min(used, limit)
+    parts = [("us", within), ("ov", used - within), ("wa", waiting)]
+    bars = (_bar("tr", 0, limit, whole), *_in_a_row(parts, whole))
+    text = f"{label}: {used} of {limit} used" + (f", {waiting} waiting" if waiting else "")
+    shown = None if before is None or before == limit else _percent(before, whole)
+    return Meter(text, bars, _percent(limit, whole), shown)
+
+
+def shared_meter(
+    label: str, holders: Sequence[tuple[str, int]], *, limit: int, waiting: int, scale: int = 0
+) -> Meter:
+    """A quota by holder, in series colours: (name, slots) each."""
+    used = sum(slots for _, slots in holders)
+    whole = max(scale, limit, used + waiting, 1)
+    parts = [(series(index), slots) for index, (_, slots) in enumerate(holders)]
+    bars = (_bar("tr", 0, limit, whole), *_in_a_row([*parts, ("wa", waiting)], whole))
+    names = ", ".join(f"{name} {slots}" for name, slots in holders) or "nobody holds any"
+    return Meter(f"{label}: {names}; {waiting} waiting; limit {limit}", bars, _percent(limit, whole))
+
+
+def pool_meter(label: str, *, used: int, free: int, down: int) -> Meter:
+    """A pool: used, free and down add up to its slots."""
+    whole = max(1, used + free + down)
+    bars = _in_a_row([("us", used), ("fr", free), ("dn", down)], whole)
+    return Meter(f"{label}: {used} used, {free} free, {down} down of {whole}", tuple(bars), None)
+
+
+def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: int) -> Meter:
+    """Limits of all tenants in a row against what the cluster has; what is promised beyond it stands out."""
+    total = sum(limits)
+    whole = max(total, allowed, capacity, 1)
+    bars, at = [], 0
+    for limit in limits:
+        inside = max(0, min(limit, capacity - at))
+        bars += _in_a_row([("s", inside), ("oc", limit - inside)], whole, at)
+        at += limit
+    text = f"{label}: limits add up to {total} of {capacity}, the policy allows {allowed}"
+    return Meter(text, tuple(bars), _percent(capacity, whole))
+
+
+def _in_a_row(parts: Iterable[tuple[str, int]], whole: int, start: int = 0) -> list[Bar]:
+    bars, at = [], start
+    for kind, count in parts:
+        if count > 0:
+            bars.append(_bar(kind, at, count, whole))
+            at += count
+    return bars
+
+
+def _bar(kind: str, at: int, count: int, whole: int) -> Bar:
+    return Bar(kind, _percent(at, whole), _percent(count, whole))
+
+
+def _percent(count: float, whole: float) -> str:
+    return f"{100 * count / whole:.2f}"

@@ -1,0 +1,178 @@
+"""API tokens of the caller and, for managers, of the tenant's service accounts. A secret is shown once, by the POST."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from portal.pages.answers import after, problems_of
+from portal.pages.guard import in_tenant
+from portal.pages.members import ROLES
+from portal.pages.shell import frame
+from tenants import access, tokens
+from tenants.errors import TenantError
+from tenants.models import Tenant, Token
+from tenants.roles import Permission, Role
+from tenants.services import accounts
+
+PERIODS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "1 year"))
+SOON = timedelta(days=14)
+
+
+@require_GET
+@in_tenant
+def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    return _page(request, tenant)
+
+
+@require_POST
+@in_tenant
+@never_cache
+def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """Make a token, of the caller or of ?account, and show its secret in this answer only."""
+    who: Any = request.user
+    wished, problems = _read(request)
+    account = request.POST.get("account", "")
+    if problems:
+        return _page(request, tenant, problems=problems, wished=wished, status=422)
+    try:
+        if account:
+            token, secret = accounts.account_token_create(
+                user=who, tenant=tenant, name=account, token_name=wished["name"], days=wished["days"]
+            )
+        else:
+            token, secret = tokens.token_create(
+                user=who,
+                owner=who,
+                name=wished["name"],
+                tenant=tenant if wished["bound"] else None,
+                role=wished["role"],
+                days=wished["days"],
+            )
+    except TenantError as error:
+        return _page(request, tenant, problems=problems_of(error), wished=wished, status=422)
+    return _page(request, tenant, made={"token": token, "secret": secret, "account": account})
+
+
+@require_POST
+@in_tenant
+def revoke(request: HttpRequest, tenant: Tenant, token_id: str) -> HttpResponse:
+    """End one of the caller's tokens."""
+    who: Any = request.user
+    return after(
+        request,
+        lambda: tokens.token_revoke(user=who, owner=who, token_id=token_id),
+        to=f"/t/{tenant.slug}/tokens",
+        done="The token is revoked: it opens nothing any more.",
+    )
+
+
+@require_POST
+@in_tenant
+def account_add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """A new service account; its first token is another step."""
+    who: Any = request.user
+    name = request.POST.get("name", "").strip()
+    role = Role.VIEWER if request.POST.get("role") == Role.VIEWER else Role.RESEARCHER
+    return after(
+        request,
+        lambda: accounts.account_create(user=who, tenant=tenant, name=name, role=role),
+        to=f"/t/{tenant.slug}/tokens#accounts",
+        done=f"{name} is there. Make a token for it next.",
+    )
+
+
+@require_POST
+@in_tenant
+def account_close(request: HttpRequest, tenant: Tenant, name: str) -> HttpResponse:
+    who: Any = request.user
+    return after(
+        request,
+        lambda: accounts.account_remove(user=who, tenant=tenant, name=name),
+        to=f"/t/{tenant.slug}/tokens#accounts",
+        done=f"{name} is closed and its tokens are revoked. Its jobs stay.",
+    )
+
+
+def _read(request: HttpRequest) -> tuple[dict[str, Any], list[str]]:
+    name, problems = request.POST.get("name", "").strip(), []
+    if not 1 <= len(name) <= 80:
+        problems.append(
+            "Name: give one of at most 80 characters, so that you know later where the token lives."
+        )
+    role = request.POST.get("role", Role.RESEARCHER)
+    if role not in set(Role):
+        problems.append("Role ceiling: choose viewer, researcher or manager.")
+        role = Role.RESEARCHER
+    days = request.POST.get("days", str(tokens.DEFAULT_DAYS))
+    if days not in {str(count) for count, _ in PERIODS}:
+        problems.append("Expires: choose one of the periods.")
+        days = str(tokens.DEFAULT_DAYS)
+    bound = request.POST.get("bound", "yes") == "yes"
+    return {"name": name, "role": Role(role), "days": int(days), "bound": bound}, problems
+
+
+def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: Any) -> HttpResponse:
+    who: Any = request.user
+    manages = access.may(who, Permission.MANAGE_MEMBERS, tenant.pk)
+    mine = [_view(token) for token in tokens.tokens_of(who)]
+    context = frame(request, tenant, "tokens") | {
+        "mine": mine,
+        "valid": sum(not row["expired"] for row in mine),
+        "expired": sum(row["expired"] for row in mine),
+        "soon": [row for row in mine if row["soon"]],
+        "accounts": _accounts(who, tenant) if manages else [],
+        "manages": manages,
+        "roles": ROLES,
+        "periods": PERIODS,
+        "base": settings.LUTHIER_PUBLIC_URL.rstrip("/"),
+        "wished": {"name": "", "role": Role.RESEARCHER, "days": tokens.DEFAULT_DAYS, "bound": True},
+    }
+    return render(request, "tenant/tokens.html", context | more, status=status)
+
+
+def _view(token: Token) -> dict[str, Any]:
+    now = timezone.now()
+    left = token.expiry - now if token.expiry else None
+    return {
+        "id": tokens.public_id(token),
+        "name": token.name,
+        "tenant": token.tenant.slug if token.tenant else "",
+        "role": token.role_ceiling,
+        "created": token.created,
+        "used": token.last_used_at,
+        "expiry": token.expiry,
+        "days_left": left.days if left else None,
+        "expired": left is not None and left.total_seconds() <= 0,
+        "soon": left is not None and timedelta() < left < SOON,
+    }
+
+
+def _accounts(who: Any, tenant: Tenant) -> list[dict[str, Any]]:
+    rows = accounts.accounts(user=who, tenant=tenant)
+    prefix = len(accounts.username_of(tenant, ""))
+    by_owner: dict[int, list[Token]] = {}
+    for token in (
+        Token.objects.filter(user__in=rows.values("user")).select_related("tenant").order_by("expiry")
+    ):
+        by_owner.setdefault(token.user_id, []).append(token)
+    return [
+        {
+            "name": row.user.get_username()[prefix:],
+            "role": row.role,
+            "tokens": len(by_owner.get(row.user_id, [])),
+            "used": max(
+                (t.last_used_at for t in by_owner.get(row.user_id, []) if t.last_used_at), default=None
+            ),
+            "next": next((t.expiry for t in by_owner.get(row.user_id, []) if t.expiry), None),
+            "since": row.created_at,
+        }
+        for row in rows
+    ]

@@ -1,0 +1,40 @@
+// Small helps for plain forms: copy buttons, selects that save themselves, focus on what went wrong.
+
+async function copy(button: HTMLElement): Promise<void> {
+  const text = button.dataset.copy ?? "";
+  try {
+    await navigator.clipboard.writeText(text);
+    say(button, "Copied");
+  } catch {
+    // No permission, or a page without TLS: leave the text selected, one key copies it.
+    const source = button.parentElement?.querySelector("pre,code");
+    if (source) getSelection()?.selectAllChildren(source);
+    say(button, "Press Ctrl C");
+  }
+}
+
+function say(button: HTMLElement, text: string): void {
+  const status = document.getElementById("toasts");
+  if (!status) return;
+  const line = document.createElement("p");
+  line.className = "toast info";
+  line.textContent = text;
+  status.append(line);
+  setTimeout(() => line.remove(), 2500);
+  button.focus();
+}
+
+export function startForms(): void {
+  for (const button of document.querySelectorAll<HTMLElement>("[data-copy]")) button.hidden = false;
+  // With scripts a changed role saves itself, so the button beside it is only for pages without.
+  for (const button of document.querySelectorAll<HTMLElement>("[data-plain]")) button.hidden = true;
+  document.querySelector<HTMLElement>("[data-focus]")?.focus();
+  document.addEventListener("click", (event) => {
+    const button = (event.target as Element).closest<HTMLElement>("[data-copy]");
+    if (button) void copy(button);
+  });
+  document.addEventListener("change", (event) => {
+    const field = event.target as HTMLElement;
+    if (field instanceof HTMLSelectElement && "saves" in field.dataset) field.form?.requestSubmit();
+  });
+}

@@ -1,0 +1,82 @@
+// Single-key shortcuts. Off in text fields, with a modifier held, and when the person has switched them off.
+
+const GO_MS = 1200;
+const PLACES: Record<string, string> = { o: "", j: "jobs", u: "usage", m: "members", k: "tokens" };
+let prefix = 0;
+
+function tenant(): string {
+  return document.querySelector<HTMLElement>(".app")?.dataset.tenant ?? "";
+}
+
+function typing(target: EventTarget | null): boolean {
+  const element = target as HTMLElement | null;
+  return !!element?.closest("input:not([type=checkbox]):not([type=radio]),textarea,select,[contenteditable=true],.cm-editor");
+}
+
+function move(step: number): void {
+  const rows = [...document.querySelectorAll<HTMLTableRowElement>("tr[data-job]")];
+  if (!rows.length) return;
+  const at = rows.findIndex((row) => row.contains(document.activeElement));
+  const next = rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + step))];
+  next?.querySelector<HTMLElement>("a.name")?.focus();
+}
+
+function press(selector: string): boolean {
+  const element = document.querySelector<HTMLElement>(selector);
+  if (!element || element.hidden) return false;
+  if (element.matches("input,select")) element.focus();
+  else element.click();
+  return true;
+}
+
+function act(key: string): boolean {
+  const row = document.activeElement?.closest<HTMLElement>("tr[data-job]");
+  switch (key) {
+    case "g":
+      prefix = Date.now();
+      return true;
+    case "n":
+      return press("a[href$='/jobs/new']");
+    case "/":
+      return press("#q,[type=search]");
+    case "t":
+      return press("[data-theme-toggle]");
+    case ".":
+      return press("#new-jobs");
+    case "?":
+      (document.getElementById("keys") as HTMLElement | null)?.togglePopover();
+      return true;
+    case "j":
+      move(1);
+      return true;
+    case "k":
+      move(-1);
+      return true;
+    case "x":
+      row?.querySelector<HTMLInputElement>("input[name=job]:not(:disabled)")?.click();
+      return !!row;
+    default:
+      return false;
+  }
+}
+
+function go(key: string): boolean {
+  prefix = 0;
+  if (key === "c") {
+    location.assign("/cluster");
+    return true;
+  }
+  const place = PLACES[key];
+  if (place === undefined || !tenant()) return false;
+  location.assign(`/t/${tenant()}/${place}`);
+  return true;
+}
+
+export function startShortcuts(): void {
+  if (document.documentElement.dataset.shortcuts === "off") return;
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    const waiting = prefix > 0 && Date.now() - prefix < GO_MS;
+    if (waiting ? go(event.key) : act(event.key)) event.preventDefault();
+  });
+}

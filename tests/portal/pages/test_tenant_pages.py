@@ -1,0 +1,172 @@
+"""Members, tokens, usage, profile and cluster: who sees them, and what their forms do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import Attempt, ClusterNode
+from jobs.states import State
+from tenants.models import Membership, Tenant, Token, User
+from tests import factories
+from tests.portal.pages.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_manager_adds_changes_and_removes_a_member(signed_in: SignIn, lab: Tenant, dave: User) -> None:
+    factories.user("erin")
+    client = signed_in(dave)
+    client.post("/t/vision-lab/members/add", {"username": "erin", "role": "viewer"})
+    assert Membership.objects.get(user__username="erin").role == "viewer"
+    client.post("/t/vision-lab/members/erin", {"role": "researcher"})
+    assert Membership.objects.get(user__username="erin").role == "researcher"
+    client.post("/t/vision-lab/members/erin", {"remove": "yes"})
+    assert not Membership.objects.filter(user__username="erin").exists()
+
+
+def test_an_unknown_member_is_refused_with_the_field_and_the_remedy(signed_in: SignIn, dave: User) -> None:
+    answer = signed_in(dave).post(
+        "/t/vision-lab/members/add", {"username": "nobody", "role": "viewer"}, follow=True
+    )
+    assert "Username: there is no such person" in answer.content.decode()
+
+
+def test_the_last_manager_stays(signed_in: SignIn, dave: User) -> None:
+    answer = signed_in(dave).post("/t/vision-lab/members/dave", {"remove": "yes"}, follow=True)
+    assert Membership.objects.filter(user=dave).exists()
+    assert "at least one manager" in answer.content.decode()
+
+
+def test_a_researcher_sees_members_but_no_forms(signed_in: SignIn, alice: User, carol: User) -> None:
+    page = signed_in(alice).get("/t/vision-lab/members").content.decode()
+    assert "carol" in page
+    assert "Add a member" not in page
+    refused = signed_in(alice).post("/t/vision-lab/members/carol", {"role": "manager"})
+    assert refused.status_code == 302
+    assert Membership.objects.get(user=carol).role == "viewer"
+
+
+def test_a_tokens_secret_is_shown_once_and_opens_the_api(signed_in: SignIn, alice: User) -> None:
+    client = signed_in(alice)
+    made = client.post(
+        "/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30", "bound": "yes"}
+    )
+    secret = made.context["made"]["secret"]
+    assert secret.startswith("lut_")
+    assert secret in made.content.decode()
+    assert secret not in client.get("/t/vision-lab/tokens").content.decode()
+    me = Client().get("/api/v1/me", headers={"Authorization": f"Bearer {secret}"})
+    assert "alice" in me.content.decode()
+
+
+def test_a_token_without_a_name_is_refused_and_the_rest_is_kept(signed_in: SignIn, alice: User) -> None:
+    answer = signed_in(alice).post("/t/vision-lab/tokens/new", {"name": "", "role": "viewer", "days": "7"})
+    assert answer.status_code == 422
+    assert "Name: give one" in answer.content.decode()
+    assert answer.context["wished"]["days"] == 7
+    assert not Token.objects.exists()
+
+
+def test_a_revoked_token_is_gone_and_a_foreign_one_stays(signed_in: SignIn, alice: User, dave: User) -> None:
+    client = signed_in(alice)
+    client.post("/t/vision-lab/tokens/new", {"name": "mine", "role": "viewer", "days": "7"})
+    signed_in(dave).post("/t/vision-lab/tokens/new", {"name": "his", "role": "viewer", "days": "7"})
+    for token in Token.objects.all():
+        client.post(f"/t/vision-lab/tokens/{token.pk[:16]}/revoke")
+    assert list(Token.objects.values_list("name", flat=True)) == ["his"]
+
+
+def test_a_service_account_is_made_given_a_token_and_closed(signed_in: SignIn, dave: User) -> None:
+    client = signed_in(dave)
+    client.post("/t/vision-lab/tokens/accounts", {"name": "ci", "role": "researcher"})
+    made = client.post("/t/vision-lab/tokens/new", {"name": "runner", "account": "ci", "days": "30"})
+    assert made.context["made"]["token"].user.is_service_account
+    assert "ci" in client.get("/t/vision-lab/tokens").content.decode()
+    client.post("/t/vision-lab/tokens/accounts/ci/close")
+    assert not Token.objects.exists()
+
+
+def test_use_of_the_month_adds_up_over_users_and_days(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    job = factories.job(of=lab, owner=alice, state=State.PROCESSING, name="paid", slots=2)
+    now = timezone.now()
+    Attempt.objects.filter(job=job).update(
+        opened_at=now - timedelta(minutes=30), closed_at=now, held=False, outcome="COMPLETED"
+    )
+    page = signed_in(alice).get("/t/vision-lab/usage?of=cpu")
+    assert page.context["total"]["cpu"] == pytest.approx(1.0, abs=0.01)
+    assert sum(key.total for key in page.context["chart"].keys) == pytest.approx(1.0, abs=0.01)
+    assert "paid" in page.content.decode()
+    csv = signed_in(alice).get("/t/vision-lab/usage.csv").content.decode().splitlines()
+    assert csv[0].startswith("day,user,type")
+    assert sum(float(line.split(",")[3]) for line in csv[1:]) == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("month", ["", "2026-13", "1-1", "9999-01", "x" * 500])
+def test_a_strange_month_shows_the_present_one(signed_in: SignIn, alice: User, month: str) -> None:
+    answer = signed_in(alice).get("/t/vision-lab/usage", {"month": month})
+    assert answer.status_code == 200
+    assert answer.context["month"].following == ""
+
+
+def test_the_clusters_numbers_add_up(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    for name, ready in (("node-a", True), ("node-b", True), ("node-c", False)):
+        ClusterNode.objects.create(name=name, cluster="memory", slot_type="cpu", slots=4, ready=ready)
+    factories.job(of=lab, owner=alice, state=State.PROCESSING, name="mine", slots=3)
+    page = signed_in(alice).get("/cluster")
+    pool = page.context["pools"][0]["pool"]
+    assert pool.used + pool.free + pool.down == pool.slots == 12
+    assert "mine" in page.content.decode()
+
+
+def test_a_foreign_job_has_no_name_on_the_cluster_page(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=4)
+    other = factories.tenant("nlp-research")
+    factories.job(of=other, owner=factories.member(other, "bob"), state=State.PROCESSING, name="secret-llm")
+    page = signed_in(alice).get("/cluster").content.decode()
+    assert "secret-llm" not in page
+    assert "1 of other tenants" in page
+
+
+def test_the_theme_is_a_cookie_and_shortcuts_are_the_accounts(signed_in: SignIn, alice: User) -> None:
+    client = signed_in(alice)
+    answer = client.post("/me/appearance", {"theme": "dark"})
+    assert answer.cookies["theme"].value == "dark"
+    page = client.get("/me").content.decode()
+    assert 'data-theme="dark"' in page
+    assert 'data-shortcuts="off"' in page
+
+
+def test_signing_out_others_keeps_this_session(signed_in: SignIn, alice: User) -> None:
+    here, there = signed_in(alice), signed_in(alice)
+    here.post("/me/sign-out-others")
+    assert here.get("/me").status_code == 200
+    assert there.get("/me").status_code == 302
+
+
+def test_a_changed_password_ends_other_sessions(signed_in: SignIn, alice: User) -> None:
+    here, there = signed_in(alice), signed_in(alice)
+    new = "purple monkey dishwasher 9"
+    passwords = {"old_password": factories.PASSWORD, "new_password1": new, "new_password2": new}
+    assert here.post("/me/password", passwords | {"old_password": "wrong"}).status_code == 422
+    assert here.post("/me/password", passwords).status_code == 302
+    assert here.get("/me").status_code == 200
+    assert there.get("/me").status_code == 302
+
+
+@pytest.mark.parametrize("place", ["members", "usage", "tokens", "usage.csv"])
+def test_strangers_get_the_page_of_a_missing_tenant(signed_in: SignIn, alice: User, place: str) -> None:
+    factories.tenant("nlp-research")
+    client = signed_in(alice)
+    foreign, missing = client.get(f"/t/nlp-research/{place}"), client.get(f"/t/nowhere/{place}")
+    assert foreign.status_code == missing.status_code == 404
+    assert foreign.content == missing.content
+
+
+def test_a_person_without_a_tenant_sees_profile_and_cluster(signed_in: SignIn) -> None:
+    client = signed_in(factories.user("erin"))
+    assert client.get("/me").status_code == 200
+    assert client.get("/cluster").status_code == 200
