@@ -6,6 +6,7 @@ Read only, and never mended silently: a broken rule is a fault of the platform t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -175,19 +176,26 @@ RULES = (
 )
 
 
+ALL = " UNION ALL ".join(
+    f"(SELECT '{rule.name}', line FROM ({rule.sql}) AS broken(line) LIMIT {SHOWN})" for rule in RULES
+)
+
+
 def violations() -> list[Violation]:
     """Every rule that does not hold, with at most SHOWN examples each, as of one moment."""
-    found = []
     fresh = not connection.in_atomic_block
     with transaction.atomic(), connection.cursor() as cursor:
         if fresh:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             cursor.execute("SET LOCAL statement_timeout = '5min'")
-        for rule in RULES:
-            cursor.execute(f"SELECT * FROM ({rule.sql}) broken LIMIT {SHOWN}")
-            if rows := cursor.fetchall():
-                found.append(Violation(rule.name, rule.rule, tuple(row[0] for row in rows)))
-    return found
+        cursor.execute(ALL)
+        rows = cursor.fetchall()
+    broken = defaultdict(list)
+    for name, line in rows:
+        broken[name].append(line)
+    return [
+        Violation(rule.name, rule.rule, tuple(broken[rule.name])) for rule in RULES if rule.name in broken
+    ]
 
 
 def orphans(gangs: Mapping[str, GangReport]) -> list[Violation]:

@@ -63,7 +63,7 @@ def next_step(job: JobSeen) -> Step:
     """What to do about a gang that is still there."""
     if job.all_quiet or _given_up(job):
         return Step(remove=True)
-    running = [learner for learner in job.learners if learner.code is None and not learner.ended]
+    running = [learner for learner in job.learners if not (learner.exited or learner.ended)]
     if not running:
         return Step()  # the programs are gone, what they left is being shipped
     if not is_asked_first(job):
@@ -86,7 +86,7 @@ def _given_up(job: JobSeen) -> bool:
         return job.stop_s > _insisting_grace_s(job) + SHIPPING_S
     if job.stop_s <= 3 * job.grace_s + SHIPPING_S:
         return False
-    return any(learner.code is None for learner in waited) or all(
+    return not all(learner.exited for learner in waited) or all(
         learner.silent_s is None or learner.silent_s > SILENCE_S for learner in waited
     )
 

@@ -1,0 +1,47 @@
+"""Every failpoint of the sources, found by reading them: the names that are passed to fp()."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from jobs.states import TRANSITIONS
+
+SOURCES = sorted((Path(__file__).parents[3] / "jobs").rglob("*.py"))
+INSIDE = (
+    "admit.before_move",
+    "admit.after_move",
+    "admit.after_quota",
+    "admit.after_rows",
+    "admit.before_commit",
+)
+INSIDE += ("move.after_swap", "move.after_slots_returned", "move.before_commit", "launch.before_commit")
+"""Points within a transaction: whoever stands still there holds locks, so nobody can overtake him."""
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "fp":
+            yield node.args[0]
+
+
+def _names(argument: ast.expr) -> Iterator[str]:
+    """A literal is itself; the two f-strings stand for one point per move and per act."""
+    if isinstance(argument, ast.Constant):
+        yield str(argument.value)
+    elif isinstance(argument, ast.JoinedStr) and ast.unparse(argument) == "f'move.before_{name}'":
+        for source, targets in TRANSITIONS.items():
+            if source != "QUEUED":
+                yield from (f"move.before_{source}_to_{target}".lower() for target in targets)
+        yield from ("move.before_queued_to_halted", "move.before_queued_to_canceled")
+    elif isinstance(argument, ast.JoinedStr) and ast.unparse(argument) == "f'{decision.act}.before_cluster'":
+        yield from ("launch.before_cluster", "stop.before_cluster", "remove.before_cluster")
+    else:
+        raise AssertionError(f"a failpoint whose name cannot be read: {ast.unparse(argument)}")
+
+
+POINTS = sorted(
+    {name for path in SOURCES for call in _calls(ast.parse(path.read_text())) for name in _names(call)}
+)
+OUTSIDE = [name for name in POINTS if name not in INSIDE]

@@ -1,0 +1,329 @@
+"""The decision, row by row: what is known on the left, the one next step on the right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.clusters.base import GangReport, LearnerPhase, LearnerReport
+from jobs.lifecycle.decision import Act, Decision, decide
+from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.states import FINAL, HOLDS_GPUS, TRANSITIONS, Intent, Phase, State, StopReason
+
+RUNNING, ENDED_OK, FAILED, UNKNOWN = (
+    LearnerPhase.RUNNING,
+    LearnerPhase.SUCCEEDED,
+    LearnerPhase.FAILED,
+    LearnerPhase.UNKNOWN,
+)
+
+
+def learner(
+    phase: Phase = Phase.PROCESSING, shown: LearnerPhase | None = RUNNING, rank: int = 0, **fields: Any
+) -> LearnerSeen:
+    reason, exit_code = fields.pop("why", ""), fields.pop("shown_code", None)
+    report = LearnerReport(rank, "node-a", f"u{rank}", shown, exit_code, reason) if shown else None
+    fields.setdefault("silent_s", 1.0)
+    return LearnerSeen(rank=rank, node="node-a", phase=phase, report=report, **fields)
+
+
+def seen(state: State, *learners: LearnerSeen, gone: bool = False, **fields: Any) -> JobSeen:
+    """A launched gang of these learners, by default one that runs the program."""
+    group = learners or (learner(),)
+    reports = tuple(one.report for one in group if one.report is not None)
+    gang = None if gone else GangReport("job-x-1", reports)
+    fields.setdefault("launched", True)
+    fields.setdefault("attempt", 1)
+    if stop_reason := fields.get("stop_reason"):
+        fields.setdefault("reason", Reason(stop_reason, "What had happened."))
+    return JobSeen(id="x", state=state, learners=tuple(group), gang=gang, **fields)
+
+
+def outcome(decision: Decision) -> str:
+    """One word: the state moved to (with its stop reason), the act, or 'wait', or 'settle'."""
+    if decision.move is not None:
+        stop = f" {decision.move.stop_reason}" if decision.move.stop_reason else ""
+        return f"{decision.move.to}{stop}"
+    if decision.act is not Act.NONE:
+        return decision.act.value
+    return "settle" if decision.again_s is None else "wait"
+
+
+EXITED = {"phase": Phase.EXITED, "exited": True}
+P, S = State.PROCESSING, State.STOPPING
+HALT, CANCEL = {"intent": Intent.HALT}, {"intent": Intent.CANCEL}
+HALTING = {"stop_reason": "halt_requested", "intent": Intent.HALT, "intent_gen": 2, "grace_s": 60.0}
+FAILING = {
+    "stop_reason": "learner_failed",
+    "reason": Reason("learner_failed", "Learner 0 exited with code 1."),
+}
+
+TABLE: list[tuple[str, JobSeen, str]] = [
+    # Waiting
+    ("queued waits", JobSeen("x", State.QUEUED), "wait"),
+    ("queued, halt", JobSeen("x", State.QUEUED, **HALT), "HALTED"),
+    ("queued, cancel", JobSeen("x", State.QUEUED, **CANCEL), "CANCELED"),
+    ("queued, backing off", JobSeen("x", State.QUEUED, wait_s=20), "wait"),
+    ("halted rests", JobSeen("x", State.HALTED, **HALT), "settle"),
+    ("halted, resume", JobSeen("x", State.HALTED), "QUEUED"),
+    ("halted, cancel", JobSeen("x", State.HALTED, **CANCEL), "CANCELED"),
+    *((f"{state} rests", JobSeen("x", state), "settle") for state in sorted(FINAL)),
+    # Deploying
+    ("not launched", seen(State.DEPLOYING, gone=True, launched=False, looked=False), "launch"),
+    (
+        "not launched, halt",
+        seen(State.DEPLOYING, gone=True, launched=False, **HALT),
+        "STOPPING halt_requested",
+    ),
+    (
+        "not launched, cancel",
+        seen(State.DEPLOYING, gone=True, launched=False, **CANCEL),
+        "STOPPING cancel_requested",
+    ),
+    ("launched, nothing heard", seen(State.DEPLOYING, learner(Phase.WAITING, silent_s=None)), "wait"),
+    (
+        "one of two downloads",
+        seen(State.DEPLOYING, learner(Phase.DOWNLOADING), learner(Phase.WAITING, rank=1)),
+        "wait",
+    ),
+    (
+        "all download",
+        seen(State.DEPLOYING, learner(Phase.DOWNLOADING), learner(Phase.READY, rank=1)),
+        "DOWNLOADING",
+    ),
+    ("one of two is ready", seen(State.DOWNLOADING, learner(), learner(Phase.READY, rank=1)), "wait"),
+    ("all process", seen(State.DOWNLOADING, learner(), learner(rank=1)), "PROCESSING"),
+    ("quick program ended", seen(State.DEPLOYING, learner(**EXITED, exit_code=0)), "DOWNLOADING"),
+    ("gang removed by hand", seen(State.DEPLOYING, gone=True), "STOPPING learner_lost"),
+    (
+        "inputs are missing",
+        seen(State.DOWNLOADING, learner(Phase.DOWNLOADING, error_code="data_error")),
+        "STOPPING data_error",
+    ),
+    (
+        "runtime cannot be built",
+        seen(State.DEPLOYING, learner(Phase.WAITING, FAILED, why="deploy_failed")),
+        "STOPPING deploy_failed",
+    ),
+    (
+        "checkpoint cannot be read back",
+        seen(State.DOWNLOADING, learner(Phase.DOWNLOADING, error_code="checkpoint_corrupt")),
+        "STOPPING learner_lost",
+    ),
+    # Processing
+    ("processing", seen(P), "wait"),
+    ("processing, halt", seen(P, **HALT), "STOPPING halt_requested"),
+    ("processing, cancel", seen(P, **CANCEL), "STOPPING cancel_requested"),
+    ("time is up", seen(P, time_left_s=-0.1), "STOPPING time_limit"),
+    ("time is not up", seen(P, time_left_s=0.1), "wait"),
+    ("exited well", seen(P, learner(**EXITED, exit_code=0)), "STORING"),
+    ("exited well, halt came too late", seen(P, learner(**EXITED, exit_code=0), **HALT), "STORING"),
+    ("exited well, time is up as well", seen(P, learner(**EXITED, exit_code=0), time_left_s=-1), "STORING"),
+    ("one of two exited", seen(P, learner(**EXITED, exit_code=0), learner(rank=1)), "wait"),
+    (
+        "exited after a halt",
+        seen(P, learner(**EXITED, exit_code=0, halted=True), **HALT),
+        "STOPPING halt_requested",
+    ),
+    (
+        "exited after a halt that was withdrawn",
+        seen(P, learner(**EXITED, exit_code=0, halted=True)),
+        "STOPPING halt_requested",
+    ),
+    (
+        "finished mark wins over the halt",
+        seen(P, learner(**EXITED, exit_code=0, halted=True, finished_mark=True), **HALT),
+        "STORING",
+    ),
+    (
+        "killed by the halt's own SIGTERM",
+        seen(P, learner(**EXITED, exit_code=143, halted=True), **HALT),
+        "STOPPING halt_requested",
+    ),
+    ("exited badly", seen(P, learner(**EXITED, exit_code=1)), "STOPPING learner_failed"),
+    (
+        "the cluster's code wins",
+        seen(P, learner(**EXITED, exit_code=0, shown_code=9)),
+        "STOPPING learner_failed",
+    ),
+    (
+        "the cluster knows the code, the shipper has not told yet",
+        seen(P, learner(Phase.PROCESSING, RUNNING, shown_code=0)),
+        "wait",
+    ),
+    ("ended, shipper died with it", seen(P, learner(Phase.PROCESSING, ENDED_OK, shown_code=0)), "STORING"),
+    (
+        "out of memory",
+        seen(P, learner(Phase.PROCESSING, FAILED, shown_code=137, why="out_of_memory")),
+        "STOPPING learner_failed",
+    ),
+    ("processes gone without a code", seen(P, learner(Phase.PROCESSING, FAILED)), "STOPPING learner_lost"),
+    (
+        "evicted",
+        seen(P, learner(Phase.PROCESSING, FAILED, why="evicted", shown_code=137)),
+        "STOPPING learner_lost",
+    ),
+    (
+        "node lost by the cluster's word",
+        seen(P, learner(Phase.PROCESSING, FAILED, why="node_lost")),
+        "STOPPING node_lost",
+    ),
+    ("node silent, learner speaks", seen(P, learner(Phase.PROCESSING, UNKNOWN, silent_s=3)), "wait"),
+    (
+        "node silent, learner silent",
+        seen(P, learner(Phase.PROCESSING, UNKNOWN, silent_s=50)),
+        "STOPPING node_lost",
+    ),
+    ("silence alone", seen(P, learner(silent_s=1e6)), "wait"),
+    # Storing
+    ("storing", seen(State.STORING, learner(**EXITED, exit_code=0)), "wait"),
+    ("storing, halt", seen(State.STORING, learner(**EXITED, exit_code=0), **HALT), "wait"),
+    (
+        "storing, cancel",
+        seen(State.STORING, learner(**EXITED, exit_code=0), **CANCEL),
+        "STOPPING cancel_requested",
+    ),
+    ("stored, gang still there", seen(State.STORING, learner(**EXITED, exit_code=0, done=True)), "remove"),
+    (
+        "stored, gang gone",
+        seen(State.STORING, learner(shown=None, **EXITED, done=True), gone=True),
+        "COMPLETED",
+    ),
+    ("results refused", seen(State.STORING, learner(**EXITED, error_code="results_not_kept")), "remove"),
+    (
+        "results refused, gone",
+        seen(
+            State.STORING, learner(shown=None, **EXITED, done=True, error_code="results_not_kept"), gone=True
+        ),
+        "FAILED",
+    ),
+    ("gone before it was stored", seen(State.STORING, learner(shown=None, **EXITED), gone=True), "FAILED"),
+    (
+        "node lost while storing",
+        seen(State.STORING, learner(Phase.STORING, FAILED, why="node_lost")),
+        "STOPPING node_lost",
+    ),
+    # Stopping: ask, then insist
+    ("asked, it saves", seen(S, stop_s=5, **HALTING), "wait"),
+    ("asked, not heard yet", seen(S, stop_s=11, **HALTING), "stop"),
+    ("asked and heard", seen(S, learner(gen_seen=2), stop_s=11, **HALTING), "wait"),
+    ("asked and heard, far too long", seen(S, learner(gen_seen=2), stop_s=136, **HALTING), "stop"),
+    ("never began", seen(S, learner(Phase.DOWNLOADING), stop_s=0, **HALTING), "stop"),
+    ("exited, ships", seen(S, learner(**EXITED, halted=True), stop_s=20, **HALTING), "wait"),
+    (
+        "exited, ships for long",
+        seen(S, learner(**EXITED, halted=True, silent_s=1), stop_s=9000, **HALTING),
+        "wait",
+    ),
+    (
+        "exited, fell silent",
+        seen(S, learner(**EXITED, halted=True, silent_s=4000), stop_s=9000, **HALTING),
+        "remove",
+    ),
+    ("all shipped", seen(S, learner(**EXITED, halted=True, done=True), stop_s=9, **HALTING), "remove"),
+    ("all processes ended", seen(S, learner(shown=FAILED), stop_s=9, **HALTING), "remove"),
+    ("gone", seen(S, learner(shown=None), gone=True, **HALTING), "HALTED"),
+    (
+        "gone, resume wished meanwhile",
+        seen(S, learner(shown=None), gone=True, stop_reason="halt_requested"),
+        "HALTED",
+    ),
+    (
+        "gone, cancel wished meanwhile",
+        seen(S, learner(shown=None), gone=True, stop_reason="halt_requested", **CANCEL),
+        "CANCELED",
+    ),
+    ("finished while halting", seen(S, learner(**EXITED, exit_code=0), **HALTING), "STORING"),
+    (
+        "finished while canceling",
+        seen(S, learner(**EXITED, exit_code=0), stop_reason="cancel_requested", **CANCEL),
+        "wait",
+    ),
+    ("cancel insists at once", seen(S, stop_reason="cancel_requested", **CANCEL), "stop"),
+    ("cancel overtakes a halt", seen(S, stop_reason="halt_requested", **CANCEL), "stop"),
+    ("cancel gives up waiting", seen(S, stop_s=131, stop_reason="cancel_requested", **CANCEL), "remove"),
+    ("failed gang is stopped", seen(S, learner(**EXITED, exit_code=1), learner(rank=1), **FAILING), "stop"),
+    (
+        "dead node",
+        seen(S, learner(shown=UNKNOWN, silent_s=100), stop_s=61, stop_reason="node_lost"),
+        "remove",
+    ),
+    (
+        "dead node, not yet",
+        seen(S, learner(shown=UNKNOWN, silent_s=100), stop_s=30, stop_reason="node_lost"),
+        "stop",
+    ),
+    # Where STOPPING leads
+    ("failed, no budget", seen(S, gone=True, **FAILING), "FAILED"),
+    ("failed, budget", seen(S, gone=True, max_restarts=1, **FAILING), "QUEUED"),
+    ("failed, budget spent", seen(S, gone=True, max_restarts=1, restarts_used=1, **FAILING), "FAILED"),
+    ("failed, halt stands", seen(S, gone=True, max_restarts=1, **FAILING, **HALT), "HALTED"),
+    ("lost node is free", seen(S, gone=True, stop_reason="node_lost"), "QUEUED"),
+    ("lost learner is free", seen(S, gone=True, stop_reason="learner_lost"), "QUEUED"),
+    ("preempted", seen(S, gone=True, stop_reason="preempted"), "QUEUED"),
+    ("time limit", seen(S, gone=True, stop_reason="time_limit"), "FAILED"),
+    ("budget of the tenant", seen(S, gone=True, stop_reason="budget_exhausted"), "HALTED"),
+    ("refused image", seen(S, gone=True, stop_reason="image_error"), "FAILED"),
+    (
+        "no readable checkpoint left",
+        seen(S, gone=True, stop_reason="node_lost", corrupt_checkpoints=2),
+        "FAILED",
+    ),
+    (
+        "an older checkpoint is left",
+        seen(S, gone=True, stop_reason="node_lost", corrupt_checkpoints=2, has_checkpoint=True),
+        "QUEUED",
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_the_next_step(job: JobSeen, expected: str) -> None:
+    assert outcome(decide(job)) == expected
+
+
+@pytest.mark.parametrize(("job", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_every_move_is_legal_and_says_why(job: JobSeen, expected: str) -> None:
+    move = decide(job).move
+    if move is None:
+        return
+    assert move.to in TRANSITIONS[job.state]
+    assert (move.stop_reason is not None) == (move.to == State.STOPPING)
+    if move.to in FINAL | {State.HALTED, State.QUEUED, State.STOPPING}:
+        assert move.reason.code
+        if job.reason.message or not job.gang:
+            assert move.reason.message.strip().endswith(".")
+
+
+@pytest.mark.parametrize("intent", list(Intent))
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("stop_reason", list(StopReason))
+def test_a_job_is_never_settled_while_it_holds_slots_or_somebody_waits(
+    state: State, intent: Intent, stop_reason: StopReason
+) -> None:
+    job = seen(state, intent=intent, stop_reason=stop_reason)
+    decision = decide(job)
+    settled = outcome(decision) == "settle"
+    assert settled == (state in FINAL or (state == State.HALTED and intent == Intent.HALT))
+    if state in HOLDS_GPUS and decision.move is None:
+        assert decision.act is not Act.NONE or decision.again_s is not None
+
+
+def test_only_the_programs_own_failure_is_charged() -> None:
+    for reason in StopReason:
+        move = decide(seen(S, gone=True, stop_reason=reason, max_restarts=3)).move
+        assert move is not None
+        assert move.charged == (reason == StopReason.LEARNER_FAILED)
+
+
+def test_canceling_beats_every_reason_to_stop() -> None:
+    for reason in StopReason:
+        assert outcome(decide(seen(S, gone=True, stop_reason=reason, **CANCEL))) == "CANCELED"
+
+
+def test_a_decision_depends_on_nothing_but_its_facts() -> None:
+    for _, job, expected in TABLE:
+        assert decide(replace(job)) == decide(job)
+        assert outcome(decide(job)) == expected

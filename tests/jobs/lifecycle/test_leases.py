@@ -1,0 +1,174 @@
+"""Two workers on one job do no harm: who lost the lease writes nothing, and who died is overtaken at once."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg2
+import pytest
+from django.db import connection
+
+from jobs.lifecycle import leases, looking, reconcile, seats, transitions
+from jobs.lifecycle.decision import Move
+from jobs.lifecycle.facts import Reason
+from jobs.models import Job, Worker
+from jobs.states import Intent, State
+from tests import factories
+from tests.jobs.lifecycle.world import World, job_of, state
+
+CANCEL = Move(State.CANCELED, Reason("cancel_requested", "Canceled."))
+
+
+@pytest.mark.django_db
+def test_a_lease_is_had_by_one() -> None:
+    job = factories.job()
+    first = leases.claim(job.pk, "w1")
+    assert first is not None
+    assert leases.claim(job.pk, "w2") is None
+    assert leases.claim_due("w2", 10) == []
+    assert leases.release(first, again_s=0, intent_gen=1)
+    second = leases.claim(job.pk, "w2")
+    assert second is not None
+    assert second.fence > first.fence
+    assert second.token != first.token
+
+
+@pytest.mark.django_db
+def test_a_lease_that_ended_is_open_to_the_next_and_closed_to_the_first(world: World) -> None:
+    job = world.submit()
+    late = leases.claim(job.pk, "w1")
+    loaded = looking.load(job.pk)
+    assert late is not None
+    assert loaded is not None
+    world.elapse(11)
+    assert leases.claim(job.pk, "w2") is not None
+    with pytest.raises(transitions.StaleJob):
+        transitions.move(loaded, CANCEL, late)
+    assert not leases.renew(late)
+    assert not leases.release(late, again_s=5, intent_gen=1)
+    assert leases.release_later(late, 5) is None
+    assert state(job) == State.QUEUED
+    assert job.events.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_move_is_refused_once_the_job_has_moved_on(world: World) -> None:
+    job = world.submit()
+    lease = leases.claim(job.pk, "w1")
+    loaded = looking.load(job.pk)
+    assert lease is not None
+    assert loaded is not None
+    transitions.move(loaded, CANCEL, lease)
+    with pytest.raises(transitions.StaleJob):
+        transitions.move(loaded, CANCEL, lease)
+    assert job.events.filter(to_state=State.CANCELED).count() == 1
+
+
+@pytest.mark.django_db
+def test_a_ring_while_somebody_looks_is_not_lost(world: World) -> None:
+    job = world.submit()
+    lease = leases.claim(job.pk, "w1")
+    assert lease is not None
+    world.report(job)  # rings
+    leases.release(lease, again_s=300, intent_gen=1)
+    assert [due.job_id for due in leases.claim_due("w2", 10)] == [job.pk]
+
+
+@pytest.mark.django_db
+def test_a_wish_that_comes_while_a_job_is_settled_is_not_lost(world: World) -> None:
+    job = world.submit(state=State.HALTED, intent=Intent.HALT)
+    lease = leases.claim(job.pk, "w1")
+    assert lease is not None
+    world.wish(job, Intent.RUN)
+    assert not leases.release(lease, again_s=None, intent_gen=1)
+    assert not job_of(job).settled
+
+
+@pytest.mark.django_db
+def test_a_settled_job_is_nobodys_business(world: World) -> None:
+    job = world.submit(state=State.COMPLETED)
+    world.settle()
+    assert job_of(job).settled
+    assert leases.claim(job.pk, "w1") is None
+
+
+@pytest.mark.django_db
+def test_a_poisonous_job_backs_off_is_quarantined_and_harms_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison, good = world.submit(), world.submit()
+    decide = reconcile.decide
+
+    def decide_or_fail(seen: object) -> object:
+        if seen.id == poison.pk:  # type: ignore[attr-defined]
+            raise RuntimeError("a fault of ours")
+        return decide(seen)  # type: ignore[arg-type]
+
+    Job.objects.filter(pk=poison.pk).update(intent=Intent.CANCEL)
+    monkeypatch.setattr(reconcile, "decide", decide_or_fail)
+    world.settle()
+    assert state(good) == State.DEPLOYING
+    for _ in range(10):
+        world.elapse(100)
+        world.tick()
+    sick = job_of(poison)
+    assert sick.fail_streak == reconcile.QUARANTINE_AFTER
+    assert sick.events.filter(reason="quarantined").count() == 1
+    assert sick.state == State.QUEUED
+    monkeypatch.setattr(reconcile, "decide", decide)
+    world.elapse(3600)
+    world.settle()
+    assert (state(poison), job_of(poison).fail_streak) == (State.CANCELED, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_dead_workers_leases_are_open_at_once() -> None:
+    job = factories.job()
+    settings = connection.get_connection_params()
+    settings.pop("cursor_factory", None)
+    dying = psycopg2.connect(**{key: value for key, value in settings.items() if key != "isolation_level"})
+    seat = Worker.objects.create(name="dying")
+    with dying.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [leases.WORKER_LOCKS, seat.pk])
+    assert leases.claim(job.pk, str(seat.pk)) is not None
+    assert leases.claim_due("w2", 10) == []
+    dying.close()  # what the kernel does for a process that was killed
+    for _ in range(200):
+        if taken := leases.claim_due("w2", 10):
+            break
+        threading.Event().wait(0.01)
+    assert [lease.job_id for lease in taken] == [job.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_stands_up_leaves_neither_row_nor_lock() -> None:
+    seat = seats.take("w")
+    assert seats.owner() == str(seat)
+    assert seats.keep(seat)
+    seats.leave(seat)
+    assert not Worker.objects.exists()
+    assert not seats.keep(seat)
+    assert seats.owner().startswith("process-")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_workers_share_what_is_due_without_taking_a_job_twice() -> None:
+    tenant = factories.tenant()
+    owner = factories.member(tenant)
+    jobs = {factories.job(owner=owner, of=tenant).pk for _ in range(60)}
+    taken: list[str] = []
+    start = threading.Barrier(6)
+
+    def work(name: str) -> None:
+        start.wait(10)
+        while found := leases.claim_due(name, 7):
+            taken.extend(lease.job_id for lease in found)
+        connection.close()
+
+    threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == len(set(taken))
+    assert set(taken) == jobs
