@@ -11,7 +11,7 @@ from guardian.models import UserObjectPermission
 from guardian.shortcuts import assign_perm, remove_perm
 
 from jobs import announce
-from jobs.errors import JobNotFound
+from jobs.errors import NotAllowed
 from jobs.models import Job
 from jobs.selectors.jobs import job_get, require_operate
 from tenants import access, audit
@@ -81,7 +81,7 @@ def _deciding(user: access.Person, job_id: str) -> Job:
     job = job_get(user=user, job_id=job_id)
     require_operate(user, job)
     if not access.permissions_in(user, job.tenant_id):
-        raise JobNotFound
+        raise NotAllowed("A job that was shared with you is shared on by its own tenant only.")
     return job
 
 

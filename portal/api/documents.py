@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, inline_serializer
+from django.conf import settings
 from rest_framework import serializers
 
 if TYPE_CHECKING:
     from portal.api.operations import Operation
 
+BYTES = object()
+"""Out of an operation that answers with a file."""
 PROBLEM_TYPE = "application/problem+json"
 MEANING = {
     400: "The request is wrong; `errors` names each field.",
@@ -50,13 +55,33 @@ class Problem(serializers.Serializer[Any]):
     request_id = serializers.CharField()
 
 
+class BearerScheme(OpenApiAuthenticationExtension):
+    target_class = "portal.api.auth.TokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "An API token, lut_…"}
+
+
+class CookieScheme(OpenApiAuthenticationExtension):
+    target_class = "portal.api.auth.CookieAuthentication"
+    name = "session"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        text = "The portal's session. What changes something needs X-CSRFToken."
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME, "description": text}
+
+
 def describe(each: Operation, method: str) -> dict[str, Any]:
     """Arguments of extend_schema."""
-    summary, _, rest = (each.run.__doc__ or "").strip().partition("\n")
+    if each.hidden:
+        return {"exclude": True}
+    text = " ".join((each.run.__doc__ or "").split())
+    summary, _, rest = text.partition(". ")
     return {
         "operation_id": each.run.__name__,
         "summary": summary.rstrip("."),
-        "description": " ".join(rest.split()) or summary,
+        "description": rest or text,
         "tags": [each.run.__module__.rpartition(".")[2]],
         "parameters": [*_query(each), *_headers(method)],
         "request": _request(each, method),
@@ -102,6 +127,8 @@ def _responses(each: Operation, method: str) -> dict[Any, Any]:
     found: dict[Any, Any] = {
         (code, PROBLEM_TYPE): OpenApiResponse(Problem, description=MEANING[code]) for code in sorted(fails)
     }
+    if each.Out is BYTES:
+        return {(each.status, "application/octet-stream"): OpenApiTypes.BINARY} | found
     return {each.status: _out(each)} | found
 
 
@@ -110,13 +137,16 @@ def _out(each: Operation) -> Any:
         return OpenApiResponse(description="Done; no body.")
     if not each.many:
         return each.Out
-    return inline_serializer(
-        f"{each.Out.__name__}List",
-        {
-            "items": each.Out(many=True),
-            "next": serializers.CharField(allow_null=True, help_text="cursor of the next page"),
-        },
-    )
+    return _list_of(each.Out)
+
+
+@cache
+def _list_of(item: type[serializers.Serializer[Any]]) -> Any:
+    fields = {
+        "items": item(many=True),
+        "next": serializers.CharField(allow_null=True, help_text="cursor of the next page"),
+    }
+    return inline_serializer(f"{item.__name__}List", fields)
 
 
 def _examples(each: Operation) -> Any:

@@ -11,6 +11,7 @@ from jobs.models import Checkpoint
 from jobs.selectors import checkpoints, results
 from jobs.services.uploads import USED_WITHIN, upload_store
 from portal.api import bodies, doors, paging
+from portal.api.documents import BYTES
 from portal.api.downloads import LONGEST_PATH, blob_download
 from portal.api.errors import BadRequest, NotHere
 from portal.api.fields import Moment, Paged
@@ -55,7 +56,7 @@ def checkpoint_manifest(call: Call, job_id: str, n: int) -> dict[str, Any]:
     return checkpoints.manifest(_checkpoint(call, job_id, n))
 
 
-@operation(Out=serializers.FileField, fails=(416,))
+@operation(Out=BYTES, fails=(416,))
 def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseBase:
     """One file of a checkpoint, as an attachment, in ranges if asked."""
     saved = _checkpoint(call, job_id, n, "checkpoint.download")
@@ -85,7 +86,7 @@ def result_list(call: Call, job_id: str) -> dict[str, Any]:
     return paging.whole(results.result_list(doors.job(call, job_id).pk))
 
 
-@operation(Out=serializers.FileField, fails=(416,))
+@operation(Out=BYTES, fails=(416,))
 def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     """One result, as an attachment, in ranges if asked."""
     job = doors.job(call, job_id, "result.download")

@@ -11,6 +11,7 @@ from jobs.models import Job
 from jobs.selectors import logs
 from jobs.selectors.lines import Line
 from portal.api import doors
+from portal.api.documents import BYTES
 from portal.api.downloads import download
 from portal.api.errors import BadRequest, NotHere
 from portal.api.fields import Strict
@@ -122,7 +123,7 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
     }
 
 
-@operation(Out=serializers.FileField, Query=StreamQuery, fails=(416,))
+@operation(Out=BYTES, Query=StreamQuery, fails=(416,))
 def log_raw(call: Call, job_id: str) -> HttpResponseBase:
     """One learner's output exactly as it was printed, in ranges if asked, as an attachment."""
     job = doors.job(call, job_id)

@@ -90,10 +90,11 @@ class Operation:
     ask: Example | str | None
     tell: Example | None
     fails: tuple[int, ...]
+    hidden: bool  # left out of the OpenAPI document
 
     def __call__(self, request: Request, **path: str) -> HttpResponseBase:
         """Check, do, answer."""
-        if any(UNFIT_IN_A_PATH.search(part) for part in path.values()):
+        if any(UNFIT_IN_A_PATH.search(str(part)) for part in path.values()):
             raise errors.NotHere
         if self.per_minute:
             throttle.refuse_above(self._counter(request), self.per_minute)
@@ -167,12 +168,13 @@ def operation(
     ask: Example | str | None = None,
     tell: Example | None = None,
     fails: tuple[int, ...] = (),
+    hidden: bool = False,
 ) -> Callable[[Run], Operation]:
     """Make an operation of a function. ask and tell are the examples of its documentation, tell is one item if many."""
 
     def made(run: Run) -> Operation:
         return Operation(
-            run, In, Query, Out, many, status, kinds, secret, location, per_minute, ask, tell, fails
+            run, In, Query, Out, many, status, kinds, secret, location, per_minute, ask, tell, fails, hidden
         )
 
     return made

@@ -24,7 +24,7 @@ from portal.api.errors import NotHere
 from portal.api.operations import Operation, operation, resource
 
 
-@operation()
+@operation(hidden=True)
 def nothing_here(call: object, rest: str) -> HttpResponse:
     """Any path that is not one of the API."""
     raise NotHere

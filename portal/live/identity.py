@@ -15,13 +15,11 @@ from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
-from knox.auth import TokenAuthentication
-from rest_framework.exceptions import AuthenticationFailed
 
 from jobs.models import Learner
 from jobs.selectors.jobs import jobs_visible_to
 from portal.live.names import Channel, Topic
-from tenants import access
+from tenants import access, tokens
 from tenants.models import User
 
 
@@ -74,12 +72,7 @@ def _may_see(user: User, job_id: str) -> bool:
 
 
 def _by_token(secret: str) -> User | None:
-    try:
-        user, token = TokenAuthentication().authenticate_credentials(secret.encode())
-    except AuthenticationFailed:
-        return None
-    user.token = token
-    return user
+    return tokens.identify(secret)
 
 
 def _by_session(key: str) -> User | None:

@@ -24,7 +24,7 @@ from jobs.spec import to_yaml
 from jobs.states import FINAL, Intent, State
 from portal.pages import job_cards, job_timeline
 from portal.pages.shell import frame
-from tenants import access
+from tenants import access, audit
 from tenants.models import User
 from tenants.roles import Permission
 
@@ -89,6 +89,10 @@ def _job(request: HttpRequest, slug: str, job_id: str) -> Job:
         raise Http404 from None
     if job.tenant.slug != slug:
         raise Http404
+    reason = request.GET.get("access_reason", "")
+    audit.admin_read(
+        user=request.user, tenant_id=job.tenant_id, action="job.read", target=job.pk, reason=reason
+    )
     return job
 
 

@@ -167,6 +167,7 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "VERSION": "1.0.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": [],  # choices stay where they are used, instead of under names like State39fEnum
 }
 
 # --- pages and static files ---------------------------------------------------------------------
