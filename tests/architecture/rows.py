@@ -1,0 +1,241 @@
+"""Who may do what at which door: one row per route. A route without a row fails the matrix.
+
+A rule names those who are let in; everybody else is listed with the status he gets instead.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from portal.live.names import Topic
+from tests.architecture.world import LEARNERS, Who
+
+IN = 0
+"""The operation's own status: let in."""
+Rule = Mapping[Who, int]
+
+TENANT_PEOPLE = (Who.VIEWER, Who.COLLEAGUE, Who.OWNER, Who.MANAGER)
+OUTSIDE = (Who.STRANGER, Who.GUEST, Who.OPERATOR)
+
+
+def rule(**groups: int) -> Rule:
+    """A rule out of groups of people; nobody and learners are always turned away at the door."""
+    named: dict[Who, int] = dict.fromkeys(Who, IN)
+    named |= dict.fromkeys((Who.NOBODY, *LEARNERS), 401)
+    for group, status in groups.items():
+        for who in GROUPS[group]:
+            named[who] = status
+    return named
+
+
+GROUPS: dict[str, tuple[Who, ...]] = {
+    "outside": OUTSIDE,
+    "stranger": (Who.STRANGER,),
+    "guest": (Who.GUEST,),
+    "operator": (Who.OPERATOR,),
+    "viewer": (Who.VIEWER,),
+    "colleague": (Who.COLLEAGUE,),
+    "owner": (Who.OWNER,),
+    "manager": (Who.MANAGER,),
+    "people": TENANT_PEOPLE,
+    "admin": (Who.ADMIN,),
+}
+
+ANY_USER = rule()
+TENANT_READ = rule(outside=404)
+TENANT_MANAGE = rule(outside=404, viewer=403, colleague=403, owner=403)
+TENANT_SUBMIT = rule(outside=404, viewer=403, admin=403)
+TENANT_ADMIN = rule(outside=404, people=403)
+INSTALLATION_ADMIN = rule(outside=403, people=403)
+JOB_READ = rule(stranger=404)
+JOB_OPERATE = rule(stranger=404, guest=403, viewer=403, colleague=403)
+JOB_CLONE = rule(stranger=404, guest=403, operator=403, viewer=403, admin=403)
+JOB_SHARE = rule(stranger=404, guest=403, operator=403, viewer=403, colleague=403)
+OWN_THING = rule(outside=404, viewer=404, colleague=404, manager=404, admin=404)
+NEVER = rule(outside=404, people=404, admin=404)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation: its rule, what its path's variables stand for (names in World.things), and a body that works."""
+
+    rule: Rule
+    things: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    content_type: str = "application/json"
+
+    def payload(self) -> bytes:
+        if self.body is None:
+            return b""
+        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+
+
+SPEC = {
+    "apiVersion": "luthier/v1",
+    "name": "train",
+    "framework": "sklearn",
+    "code": {"files": {"train.py": "print('hello')\n"}},
+    "command": "python train.py",
+}
+REASON = {"reason": "matrix"}
+HALTED, DONE = {"job_id": "halted"}, {"job_id": "done"}
+
+
+def _archive() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        info = tarfile.TarInfo("train.py")
+        info.size = 5
+        tar.addfile(info, io.BytesIO(b"pass\n"))
+    return packed.getvalue()
+
+
+BOUNDARY = "matrix"
+UPLOAD = (
+    (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="archive"; filename="code.tar.gz"\r\n'
+        "Content-Type: application/gzip\r\n\r\n"
+    ).encode()
+    + _archive()
+    + f"\r\n--{BOUNDARY}--\r\n".encode()
+)
+
+T, J = "tenants/<str:t>", "jobs/<str:job_id>"
+API: dict[str, Row] = {
+    "GET me": Row(ANY_USER),
+    "GET me/tokens": Row(ANY_USER),
+    "POST me/tokens": Row(ANY_USER, body={"name": "x"}),
+    "DELETE me/tokens/<str:token_id>": Row(OWN_THING),
+    "GET tenants": Row(ANY_USER),
+    "POST tenants": Row(INSTALLATION_ADMIN, body={"slug": "speech", "name": "Speech", **REASON}),
+    f"GET {T}": Row(TENANT_READ),
+    f"PATCH {T}": Row(TENANT_ADMIN, body={"name": "Vision", **REASON}),
+    f"GET {T}/audit": Row(TENANT_MANAGE),
+    f"GET {T}/members": Row(TENANT_READ),
+    f"POST {T}/members": Row(TENANT_MANAGE, body={"username": "gina", "role": "viewer"}),
+    f"PATCH {T}/members/<str:username>": Row(TENANT_MANAGE, body={"role": "researcher"}),
+    f"DELETE {T}/members/<str:username>": Row(
+        rule(outside=404, colleague=403, owner=403)  # carol herself may leave
+    ),
+    f"GET {T}/service-accounts": Row(TENANT_MANAGE),
+    f"POST {T}/service-accounts": Row(TENANT_MANAGE, body={"name": "deploy"}),
+    f"DELETE {T}/service-accounts/<str:name>": Row(TENANT_MANAGE),
+    f"GET {T}/service-accounts/<str:name>/tokens": Row(TENANT_MANAGE),
+    f"POST {T}/service-accounts/<str:name>/tokens": Row(TENANT_MANAGE, body={"name": "x"}),
+    f"DELETE {T}/service-accounts/<str:name>/tokens/<str:token_id>": Row(
+        TENANT_MANAGE, {"token_id": "account_token"}
+    ),
+    f"GET {T}/quotas": Row(TENANT_READ),
+    f"PUT {T}/quotas/<str:gpu_type>": Row(TENANT_ADMIN, body={"limit": 9, **REASON}),
+    f"GET {T}/quota-changes": Row(TENANT_READ),
+    "POST quota-changes": Row(
+        INSTALLATION_ADMIN,
+        body={"changes": [{"tenant": "vision-lab", "gpu_type": "cpu", "limit": 9}], **REASON},
+    ),
+    f"GET {T}/usage": Row(TENANT_READ),
+    f"POST {T}/uploads": Row(
+        TENANT_SUBMIT, body=UPLOAD, content_type=f"multipart/form-data; boundary={BOUNDARY}"
+    ),
+    f"POST {T}/jobs:validate": Row(TENANT_SUBMIT, body=SPEC),
+    f"POST {T}/jobs": Row(TENANT_SUBMIT, body=SPEC),
+    "GET jobs": Row(ANY_USER),
+    f"GET {J}": Row(JOB_READ),
+    f"PATCH {J}": Row(JOB_OPERATE, body={"tags": ["x"]}),
+    f"DELETE {J}": Row(JOB_OPERATE, DONE),
+    f"POST {J}/halt": Row(JOB_OPERATE),
+    f"POST {J}/resume": Row(JOB_OPERATE, HALTED),
+    f"POST {J}/cancel": Row(JOB_OPERATE),
+    f"POST {J}/clone": Row(JOB_CLONE),
+    f"GET {J}/events": Row(JOB_READ),
+    f"GET {J}/attempts": Row(JOB_READ),
+    f"GET {J}/learners": Row(JOB_READ),
+    f"GET {J}/spec": Row(JOB_READ),
+    f"GET {J}/logs": Row(JOB_READ),
+    f"GET {J}/logs/raw": Row(JOB_READ),
+    f"GET {J}/metrics": Row(JOB_READ),
+    f"GET {J}/checkpoints": Row(JOB_READ),
+    f"GET {J}/checkpoints/<int:n>": Row(JOB_READ),
+    f"GET {J}/checkpoints/<int:n>/files/<path:path>": Row(JOB_READ),
+    f"GET {J}/results": Row(JOB_READ),
+    f"GET {J}/results/<path:path>": Row(JOB_READ),
+    f"GET {J}/shares": Row(JOB_SHARE),
+    f"POST {J}/shares": Row(JOB_SHARE, body={"username": "bob", "permission": "view"}),
+    f"DELETE {J}/shares/<str:username>": Row(JOB_SHARE, {"username": "guest"}),
+    "GET cluster": Row(ANY_USER),
+    "GET cluster/nodes": Row(ANY_USER),
+    "GET runtimes": Row(ANY_USER),
+    "GET schema/job": Row(ANY_USER),
+    "GET openapi.json": Row(ANY_USER),
+    **{f"{method} ^(?P<rest>.*)$": Row(NEVER) for method in ("GET", "POST", "PUT", "PATCH", "DELETE")},
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page or form of the portal. let_in: who gets it; all others get what they would of a missing one.
+
+    intent: what a form wishes for the job named by its address; only those who are let in may bring it about.
+    open_to_all: needs no account. secret: for learners, with a secret of their own.
+    """
+
+    let_in: Rule
+    methods: tuple[str, ...] = ("GET",)
+    things: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    intent: str = ""
+    open_to_all: bool = False
+    for_learners: bool = False
+
+
+TENANT_SLUG = "t/<slug:slug>"
+JOB_PAGE = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
+PUBLIC = Page(ANY_USER, open_to_all=True)
+FOR_LEARNERS = Page(rule(), for_learners=True)
+PAGES: dict[str, tuple[Page, ...]] = {
+    "healthz": (PUBLIC,),
+    "readyz": (PUBLIC,),
+    "login": (PUBLIC,),
+    "logout": (Page(ANY_USER, methods=("POST",), open_to_all=True),),
+    "": (Page(ANY_USER),),
+    f"{TENANT_SLUG}/": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
+    f"{TENANT_SLUG}/jobs/halt": (
+        Page(
+            rule(outside=404, viewer=403, colleague=403),
+            methods=("POST",),
+            data={"job": "running"},
+            intent="HALT",
+        ),
+    ),
+    f"^{JOB_PAGE}$": (Page(JOB_READ),),
+    f"^{JOB_PAGE}/(?P<verb>halt|resume|cancel)$": (
+        Page(JOB_OPERATE, methods=("POST",), things={"verb": "halt_verb"}, intent="HALT"),
+        Page(JOB_OPERATE, methods=("POST",), things={"verb": "cancel_verb"}, intent="CANCEL"),
+    ),
+    f"^{JOB_PAGE}/(?P<tab>metrics|logs|learners|events|checkpoints|spec)$": tuple(
+        Page(JOB_READ, things={"tab": tab})
+        for tab in ("metrics_tab", "logs_tab", "learners_tab", "events_tab", "checkpoints_tab", "spec_tab")
+    ),
+    "agent/v1/job": (FOR_LEARNERS,),
+    "agent/v1/code": (FOR_LEARNERS,),
+    "agent/v1/checkpoints/<int:n>/files/<int:file_id>": (FOR_LEARNERS,),
+    "agent/v1/checkpoints/<int:n>/verify": (FOR_LEARNERS,),
+    "agent/v1/uploads/<int:blob_id>": (FOR_LEARNERS,),
+}
+
+
+CHANNELS: dict[Topic, tuple[str, Rule]] = {
+    Topic.JOB: ("job:{running}", JOB_READ),
+    Topic.LOGS: ("job:{running}:logs:1:0", JOB_READ),
+    Topic.METRICS: ("job:{running}:metrics", JOB_READ),
+    Topic.JOBS: ("tenant:{t}:jobs", TENANT_READ),
+    Topic.QUOTAS: ("tenant:{t}:quotas", TENANT_READ),
+    Topic.CLUSTER: ("cluster", ANY_USER),
+}
+"""Channels of the live socket: a name, and who may watch it."""

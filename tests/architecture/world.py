@@ -1,0 +1,134 @@
+"""The world of the isolation matrix: two tenants, everybody who may knock, and one thing of every kind to knock at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from guardian.shortcuts import assign_perm
+
+from jobs import blobs
+from jobs.models import CheckpointFile, ClusterNode, Job, ResultFile, Runtime
+from jobs.states import State
+from tenants.models import Tenant, Token, User
+from tenants.roles import Role
+from tenants.services.accounts import account_create, account_token_create
+from tenants.tokens import public_id
+from tests import factories
+
+
+class Who(StrEnum):
+    """Everybody who may knock at a door of tenant A, where alice owns a job."""
+
+    NOBODY = "nobody"  # neither token nor session
+    STRANGER = "stranger"  # bob, a manager elsewhere
+    GUEST = "guest"  # gina, to whom alice's jobs were shown
+    OPERATOR = "operator"  # olga, to whom alice's jobs were entrusted
+    VIEWER = "viewer"  # carol
+    COLLEAGUE = "colleague"  # erin, another researcher
+    OWNER = "owner"  # alice
+    MANAGER = "manager"  # dave
+    ADMIN = "admin"
+    LEARNER = "learner"  # the secret of the job's own learner
+    OTHER_LEARNER = "other learner"  # the secret of another job's learner
+
+
+TABS = ("metrics", "logs", "learners", "events", "checkpoints", "spec")
+LEARNERS = frozenset({Who.LEARNER, Who.OTHER_LEARNER})
+
+
+@dataclass(frozen=True)
+class World:
+    """users: everybody with an account. things: what stands in for the variable parts of an address."""
+
+    users: dict[Who, User]
+    secrets: dict[Who, str]
+    tenant: Tenant
+    things: dict[str, Any]
+
+
+MISSING: dict[str, Any] = {
+    "t": "no-such-team",
+    "slug": "no-such-team",
+    "job_id": "000000000000",
+    "running": "000000000000",
+    "halted": "000000000000",
+    "done": "000000000000",
+    "attempt": 999,
+    "rank": 999,
+}
+"""What takes the place of a real name when the answer for a missing thing is wanted."""
+
+
+def build() -> World:
+    """Make the world. Alice's jobs: running (with log, checkpoint, result), halted, done."""
+    here, there = factories.tenant("vision-lab"), factories.tenant("nlp-research")
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=64)
+    Runtime.objects.create(slug="sklearn", title="scikit-learn")
+    users = {
+        Who.STRANGER: factories.member(there, "bob", Role.MANAGER),
+        Who.GUEST: factories.user("gina"),
+        Who.OPERATOR: factories.user("olga"),
+        Who.VIEWER: factories.member(here, "carol", Role.VIEWER),
+        Who.COLLEAGUE: factories.member(here, "erin"),
+        Who.OWNER: factories.member(here, "alice"),
+        Who.MANAGER: factories.member(here, "dave", Role.MANAGER),
+        Who.ADMIN: factories.user("admin", is_superuser=True),
+    }
+    alice = users[Who.OWNER]
+    running = factories.job(owner=alice, of=here, state=State.PROCESSING, name="secret-project")
+    halted = factories.job(owner=alice, of=here, state=State.HALTED, intent="HALT", name="secret-halted")
+    done = factories.job(owner=alice, of=here, state=State.COMPLETED, name="secret-done")
+    for job in (running, halted, done):
+        assign_perm("jobs.view_job", users[Who.GUEST], job)
+        assign_perm("jobs.view_job", users[Who.OPERATOR], job)
+        assign_perm("jobs.operate_job", users[Who.OPERATOR], job)
+        _fill(job)
+    foreign = factories.job(of=there, owner=users[Who.STRANGER], state=State.PROCESSING)
+    dave = users[Who.MANAGER]
+    account_create(user=dave, tenant=here, name="ci")
+    account_token, _ = account_token_create(user=dave, tenant=here, name="ci", token_name="nightly")
+    own_token, _ = Token.objects.create(user=alice, name="mine")
+    return World(
+        users=users,
+        secrets={
+            Who.LEARNER: factories.secret(running, 1, 0),
+            Who.OTHER_LEARNER: factories.secret(foreign, 1, 0),
+        },
+        tenant=here,
+        things={
+            "t": here.slug,
+            "slug": here.slug,
+            "job_id": running.pk,
+            "running": running.pk,
+            "halted": halted.pk,
+            "done": done.pk,
+            "attempt": 1,
+            "rank": 0,
+            "n": 1,
+            "path": "model.pt",
+            "username": "carol",
+            "guest": "gina",
+            "name": "ci",
+            "gpu_type": "cpu",
+            "token_id": public_id(own_token),
+            "account_token": public_id(account_token),
+            "rest": "no/such/path",
+            "file_id": CheckpointFile.objects.get(checkpoint__job=running).pk,
+            "blob_id": CheckpointFile.objects.get(checkpoint__job=running).blob_id,
+            "halt_verb": "halt",
+            "cancel_verb": "cancel",
+            **{f"{tab}_tab": tab for tab in TABS},
+        },
+    )
+
+
+def _fill(job: Job) -> None:
+    """A checkpoint and a result of one file each."""
+    blob = blobs.put(job.tenant_id, f"weights of {job.pk}".encode())
+    saved = factories.checkpoint(job)
+    CheckpointFile.objects.create(checkpoint=saved, tenant_id=job.tenant_id, path="model.pt", blob=blob)
+    ResultFile.objects.create(
+        job=job, tenant_id=job.tenant_id, attempt=max(job.attempt, 1), rank=0, path="model.pt", blob=blob
+    )
