@@ -188,7 +188,8 @@ class Learner:
 
     def look(self, now: float) -> bool:
         """Notice what happened since; True if the record changed."""
-        if self.ended or self.removing or not self.record.started:
+        # PREPARING on disk may mean that an earlier daemon died while it started the gang: `run` goes on with it.
+        if self.ended or self.removing or self.record.phase is LearnerPhase.PREPARING:
             return False
         before = (self.record.exit_code, self.record.shipper, self.record.shipper_done, self.record.doomed)
         launcher_alive = self._launcher is not None and self._launcher.is_alive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -47,6 +48,10 @@ def seen(daemon: NodeDaemon, gang: str = "job-x-1", rank: int = 0, node: str = "
 def pids(daemon: NodeDaemon, word: str) -> list[int]:
     """Living processes of this daemon's learners with this word on their command line."""
     return [pid for pid in daemon.processes() if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+
+
+def marked(pid: int, variable: str) -> bool:
+    return variable.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 # What a learner gets
@@ -179,6 +184,28 @@ def test_a_start_that_was_never_noted_down_is_found_by_its_mark(daemon: NodeDaem
     daemon.start()
     wait_for(lambda: learners(daemon)[0].phase is LearnerPhase.RUNNING)
     assert sorted(pids(daemon, "launcher") + pids(daemon, "shipper")) == processes
+
+
+def test_a_start_cut_in_the_middle_is_carried_on_by_the_next_daemon(daemon: NodeDaemon) -> None:
+    """As if the daemon had been killed after it started the first learner of two."""
+    daemon.cluster.launch(launch("job-x-1", "runs", "runs"))
+    running(daemon)
+    (first,) = [pid for pid in pids(daemon, "launcher") if marked(pid, "LUTHIER_RANK=0")]
+    daemon.kill()
+    for pid in daemon.processes():
+        if marked(pid, "LUTHIER_RANK=1"):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(daemon.learner("job-x-1", 1))
+    file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
+    saved = json.loads(file.read_text())
+    for learner in saved["learners"]:
+        learner |= {"launcher": None, "shipper": None, "phase": "PREPARING"}
+    file.write_text(json.dumps(saved))
+    daemon.start()
+    wait_for(lambda: all(learner.phase is LearnerPhase.RUNNING for learner in learners(daemon)))
+    running(daemon)
+    assert first in pids(daemon, "launcher")
+    assert len(pids(daemon, "launcher")) == len(pids(daemon, "shipper")) == 2
 
 
 def test_a_number_given_to_another_process_is_not_mistaken_for_the_learner(daemon: NodeDaemon) -> None:
