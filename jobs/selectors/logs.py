@@ -20,6 +20,7 @@ Stream = tuple[str, int, int]
 """Job id, attempt, rank."""
 
 PAGE_LINES = 1_000
+WHOLE_LINE = 10**9  # text_max for lines that are not to be cut
 PAGE_BYTES = 1024 * 1024
 CHUNKS_PER_QUERY = 16
 SEARCH_S = 2.0  # a search answers within this time and says how far it came

@@ -52,7 +52,15 @@ class LogsQuery(StreamQuery):
         help_text="only lines that contain it",
     )
 
+    full = serializers.BooleanField(
+        required=False, default=False, help_text="whole lines, however long; at most 10 of them"
+    )
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["full"] and attrs["limit"] > 10:
+            raise serializers.ValidationError(
+                {"full": "Whole lines come at most 10 at a time: give limit=10."}
+            )
         places = [name for name in ("after", "before", "tail") if name in attrs]
         if len(places) > 1:
             raise serializers.ValidationError({places[1]: "Give one of after, before and tail."})
@@ -106,7 +114,8 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
         page = logs.search(stream, query["q"], after=query.get("after", 0), limit=query["limit"])
     else:
         places = {name: query[name] for name in ("after", "before", "tail") if name in query} or {"after": 0}
-        page = logs.read_lines(stream, limit=query["limit"], **places)
+        text_max = logs.WHOLE_LINE if query["full"] else logs.TEXT_MAX
+        page = logs.read_lines(stream, limit=query["limit"], text_max=text_max, **places)
     if page.head is None and (job.attempt or query.get("attempt") or query["learner"]):
         raise _no_stream(stream)
     shown = [_line_view(line) for line in page.lines]

@@ -1,2 +1,3 @@
 // The job page: live header and cards, actions without a reload, log viewer, charts.
 import "../ts/job-page";
+import "../ts/log/x-log";

@@ -44,6 +44,7 @@ class Socket:
             "headers": headers,
             "subprotocols": [],
         }
+        self.passed_over: list[dict[str, Any]] = []
         self.wire = ApplicationCommunicator(websocket_application, scope)
 
     async def open(self) -> Socket:
@@ -59,7 +60,15 @@ class Socket:
         await self.wire.send_input({"type": "websocket.receive", "text": text})
 
     async def next(self, within_s: float = 5, **having: Any) -> dict[str, Any]:
-        """The next frame that has these keys with these values (...: any value); others are passed over."""
+        """The next frame that has these keys with these values (...: any value); others wait for their turn."""
+
+        def fits(frame: dict[str, Any]) -> bool:
+            return all(key in frame and value in (..., frame[key]) for key, value in having.items())
+
+        for frame in self.passed_over:
+            if fits(frame):
+                self.passed_over.remove(frame)
+                return frame
         deadline = time.monotonic() + within_s
         while True:
             # receive_output would end the application when it times out.
@@ -68,8 +77,9 @@ class Socket:
             if message["type"] == "websocket.close":
                 raise Closed(message["code"])
             frame = json.loads(message["text"])
-            if all(key in frame and value in (..., frame[key]) for key, value in having.items()):
+            if fits(frame):
                 return dict(frame)
+            self.passed_over.append(frame)
 
     async def items(self, ch: str, upto: int, within_s: float = 10) -> list[dict[str, Any]]:
         """Items of a channel until number upto; fails on a hole or a double."""

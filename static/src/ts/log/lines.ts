@@ -1,0 +1,198 @@
+// Lines of one learner's log: what is in memory, what is fetched when it is looked at, what the socket brings.
+import { api } from "../api";
+import { live, type Frame } from "../live";
+import { plain } from "./ansi";
+
+export const enum Level {
+  None,
+  Warn,
+  Error,
+  Trace,
+}
+
+export interface Line {
+  n: number;
+  t: string;
+  text: string;
+  cut: number;
+  level: Level;
+  rank: number;
+}
+
+export interface LogPage {
+  attempt: number;
+  learner: number;
+  lines: { n: number; t: string; text: string; cut?: number }[];
+  next: number;
+  more: boolean;
+  sealed: boolean;
+  total: number;
+}
+
+export interface Stream {
+  job: string;
+  attempt: number;
+  rank: number;
+}
+
+export const BLOCK = 1000;
+const BLOCKS_KEPT = 200;
+const ERROR = /^E\s|\b(?:error|fatal|critical|exception|panic|traceback|oom|out of memory)\b|[a-z]Error\b|[a-z]Exception\b/i;
+const WARN = /^W\s|\bwarn(?:ing)?\b|[a-z]Warning\b/i;
+
+/** The level of a line, given that of the one before: a traceback's body belongs to it. */
+export function levelOf(text: string, before: Level): Level {
+  const words = plain(text);
+  if (before === Level.Trace && /^\s/.test(words)) return Level.Trace;
+  if (/^Traceback \(most recent call last\)/.test(words)) return Level.Trace;
+  if (ERROR.test(words)) return Level.Error;
+  return WARN.test(words) ? Level.Warn : Level.None;
+}
+
+export class Lines extends EventTarget {
+  total = 0; // complete lines in the store, as far as we know
+  sealed = false;
+  tail: Line | null = null; // the unfinished last line
+  problem = "";
+  unavailable = false;
+  readonly lost: [number, number][] = [];
+  private readonly blocks = new Map<number, Line[]>();
+  private readonly fetching = new Map<number, Promise<void>>();
+  private stop: (() => void) | undefined;
+
+  constructor(readonly stream: Stream) {
+    super();
+  }
+
+  get path(): string {
+    return `/jobs/${this.stream.job}/logs?learner=${this.stream.rank}&attempt=${this.stream.attempt}`;
+  }
+
+  /** Fetch the last lines and follow what comes. */
+  async open(tail: number): Promise<void> {
+    try {
+      const page = await api<LogPage>("GET", `${this.path}&tail=${tail}`);
+      this.problem = "";
+      this.take(page);
+      this.total = Math.max(page.total, page.next);
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : "The log could not be loaded.";
+    }
+    this.changed();
+    if (this.problem) return;
+    this.stop = live.watch(`job:${this.stream.job}:logs:${this.stream.attempt}:${this.stream.rank}`, {
+      cursor: () => this.total,
+      frame: (frame) => this.receive(frame),
+      gap: (from, to, lost) => {
+        if (lost) this.lost.push([from, to]);
+        this.total = Math.max(this.total, to);
+        this.changed();
+      },
+      error: (code) => {
+        this.unavailable = code !== "not_found";
+        this.changed();
+      },
+      heavy: true,
+    });
+  }
+
+  close(): void {
+    this.stop?.();
+    this.stop = undefined;
+  }
+
+  /** Line n if it is in memory. */
+  get(n: number): Line | undefined {
+    return this.blocks.get(Math.floor((n - 1) / BLOCK))?.[(n - 1) % BLOCK];
+  }
+
+  isLost(n: number): boolean {
+    return this.lost.some(([from, to]) => n >= from && n <= to);
+  }
+
+  /** Fetch the block of line n; answers at once if it is there or under way. */
+  need(n: number): Promise<void> {
+    const block = Math.floor((n - 1) / BLOCK);
+    const under = this.fetching.get(block);
+    if (under) return under;
+    const work = this.fetch(block).finally(() => this.fetching.delete(block));
+    this.fetching.set(block, work);
+    return work;
+  }
+
+  /** Call with every line from `from` on, fetching as it goes, until the answer is true or there are no more. */
+  async scan(from: number, look: (line: Line) => boolean, upto = this.total): Promise<Line | null> {
+    for (let n = from; n <= upto; n += 1) {
+      if (!this.get(n) && !this.isLost(n)) await this.need(n);
+      const line = this.get(n);
+      if (line && look(line)) return line;
+    }
+    return null;
+  }
+
+  /** Forget blocks far from the line that is looked at; they are fetched again when needed. */
+  forget(around: number): void {
+    if (this.blocks.size <= BLOCKS_KEPT) return;
+    const centre = Math.floor((around - 1) / BLOCK);
+    const last = Math.floor((this.total - 1) / BLOCK);
+    const far = [...this.blocks.keys()].filter((block) => block < last - 1).sort((a, b) => Math.abs(b - centre) - Math.abs(a - centre));
+    for (const block of far.slice(0, this.blocks.size - BLOCKS_KEPT)) this.blocks.delete(block);
+  }
+
+  private async fetch(block: number): Promise<void> {
+    try {
+      const page = await api<LogPage>("GET", `${this.path}&after=${block * BLOCK}&limit=${BLOCK}`);
+      this.take(page);
+      const upto = Math.min((block + 1) * BLOCK, page.more ? page.next : this.total);
+      let gap = 0;
+      for (let n = block * BLOCK + 1; n <= upto; n += 1) {
+        if (this.get(n) || this.isLost(n)) continue;
+        gap = n;
+        this.lost.push([n, n]);
+      }
+      if (gap || page.lines.length) this.changed();
+      this.problem = "";
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : "The log could not be loaded.";
+      this.changed();
+      await new Promise((done) => setTimeout(done, 3000));
+    }
+  }
+
+  private take(page: LogPage): void {
+    this.sealed = page.sealed;
+    this.total = Math.max(this.total, page.total);
+    for (const line of page.lines) this.put(line);
+  }
+
+  private receive(frame: Frame): void {
+    this.unavailable = false;
+    for (const item of frame.items as LogPage["lines"]) if (item.n > this.total || !this.get(item.n)) this.put(item);
+    this.total = Math.max(this.total, frame.to);
+    if ("sealed" in frame) this.sealed = Boolean(frame.sealed);
+    if ("tail" in frame) {
+      const tail = frame.tail as LogPage["lines"][number] | null;
+      this.tail = tail && { ...tail, cut: tail.cut ?? 0, level: Level.None, rank: this.stream.rank };
+    }
+    this.changed();
+  }
+
+  private put(line: LogPage["lines"][number]): void {
+    const block = Math.floor((line.n - 1) / BLOCK);
+    let lines = this.blocks.get(block);
+    if (!lines) this.blocks.set(block, (lines = []));
+    const before = this.get(line.n - 1)?.level ?? Level.None;
+    lines[(line.n - 1) % BLOCK] = {
+      n: line.n,
+      t: line.t,
+      text: line.text,
+      cut: line.cut ?? 0,
+      level: levelOf(line.text, before),
+      rank: this.stream.rank,
+    };
+  }
+
+  private changed(): void {
+    this.dispatchEvent(new Event("change"));
+  }
+}

@@ -1,0 +1,59 @@
+// Searching a log: the server looks through all that is stored, the lines that come later are looked at here.
+import { api } from "../api";
+import { plain } from "./ansi";
+import { keyOf } from "./rows";
+import type { Lines, LogPage } from "./lines";
+
+const MOST = 5_000;
+
+export class Search {
+  readonly matches: string[] = []; // keys of lines, in order of line number
+  more = false;
+  running = false;
+  private readonly seen = new Map<Lines, number>();
+  private aborted = false;
+
+  constructor(
+    readonly text: string,
+    private readonly sources: Lines[],
+    private readonly changed: () => void,
+  ) {}
+
+  async run(): Promise<void> {
+    this.running = true;
+    for (const lines of this.sources) await this.ask(lines);
+    this.running = false;
+    this.changed();
+  }
+
+  abort(): void {
+    this.aborted = true;
+  }
+
+  /** Look at lines that came since. */
+  update(): void {
+    if (this.running) return;
+    for (const lines of this.sources) {
+      const from = this.seen.get(lines) ?? lines.total;
+      for (let n = from + 1; n <= lines.total; n += 1) {
+        const line = lines.get(n);
+        if (line && plain(line.text).toLowerCase().includes(this.text.toLowerCase())) this.matches.push(keyOf(line));
+      }
+      this.seen.set(lines, lines.total);
+    }
+  }
+
+  private async ask(lines: Lines): Promise<void> {
+    let after = 0;
+    for (;;) {
+      const page = await api<LogPage>("GET", `${lines.path}&q=${encodeURIComponent(this.text)}&after=${after}&limit=1000`);
+      if (this.aborted) return;
+      for (const line of page.lines) this.matches.push(`${lines.stream.rank}:${line.n}`);
+      after = page.next;
+      this.more = page.more && this.matches.length >= MOST;
+      this.changed();
+      if (!page.more || this.more) break;
+    }
+    this.seen.set(lines, Math.max(after, lines.total));
+  }
+}

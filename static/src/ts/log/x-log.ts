@@ -1,0 +1,456 @@
+// <x-log>: the log viewer. Follows until the reader looks back, then nothing moves under his eyes.
+import { api } from "../api";
+import { live } from "../live";
+import { thousands } from "../format";
+import { toast } from "../toast";
+import { nodes, plain } from "./ansi";
+import { Level, Lines, type Line, type LogPage } from "./lines";
+import { Pane } from "./pane";
+import { AllRows, ListedRows, isOf, type Rows } from "./rows";
+import { Search } from "./search";
+import { button, controls, type Controls } from "./toolbar";
+
+type Times = "off" | "clock" | "relative";
+const TIMES: Times[] = ["clock", "relative", "off"];
+const CLASSES = { [Level.None]: "lr", [Level.Warn]: "lr w", [Level.Error]: "lr e", [Level.Trace]: "lr tb" };
+const TAIL = 1000;
+
+class LogViewer extends HTMLElement {
+  private sources: Lines[] = [];
+  private rows!: Rows;
+  private pane!: Pane;
+  private tools: Controls | undefined;
+  private search: Search | undefined;
+  private match = -1;
+  private level: "all" | "warn" | "error" = "all";
+  private times: Times = "clock";
+  private picked: [number, number] | null = null;
+  private seenTotal = 0;
+  private readonly pill = document.createElement("button");
+  private readonly note = document.createElement("div");
+  private readonly status = document.createElement("div");
+  private started = "";
+
+  connectedCallback(): void {
+    if (this.pane) return;
+    this.classList.toggle("nots", false);
+    if (!("known" in this.dataset)) {
+      document.addEventListener("jobchange", this.begin);
+      return;
+    }
+    this.build();
+  }
+
+  disconnectedCallback(): void {
+    document.removeEventListener("jobchange", this.begin);
+    for (const lines of this.sources) lines.close();
+    live.removeEventListener("change", this.showStatus);
+  }
+
+  /** The job may have begun to print since the page was loaded. */
+  private readonly begin = (): void => {
+    const page = document.querySelector<HTMLElement>("x-job");
+    const phase = document.querySelector("#job-badge .badge")?.textContent ?? "";
+    if (this.pane || !page || /Queued/.test(phase)) return;
+    this.dataset.attempt = String(Math.max(1, Number(this.dataset.attempt)));
+    this.build();
+  };
+
+  private get isFull(): boolean {
+    return "full" in this.dataset;
+  }
+
+  private get rank(): string {
+    return this.dataset.rank ?? "0";
+  }
+
+  private build(): void {
+    const holder = document.createElement("div");
+    holder.className = "lvp";
+    this.pane = new Pane(new AllRows(this.makeSources()[0] as Lines), {
+      fill: (row, index) => this.fill(row, index),
+      heightOf: (index, columns) => this.heightOf(index, columns),
+      moved: () => this.showStatus(),
+    });
+    const { scroller } = this.pane;
+    scroller.setAttribute("role", "log");
+    scroller.setAttribute("aria-live", "off");
+    scroller.tabIndex = 0;
+    this.pill.type = "button";
+    this.pill.className = "btn s newest";
+    this.pill.addEventListener("click", () => this.pane.follow());
+    this.note.className = "lvm";
+    this.status.className = "lst";
+    holder.append(scroller, this.pill, this.note);
+    const parts: HTMLElement[] = [holder];
+    if (this.isFull) {
+      this.tools = controls(this.dataset.icons ?? "", {
+        learners: Number(this.dataset.learners),
+        attempts: Math.max(1, Number(this.dataset.attempts)),
+        rank: this.rank,
+        attempt: Number(this.dataset.attempt),
+      });
+      this.wire(this.tools);
+      parts.unshift(this.tools.bar);
+      parts.push(this.status);
+    }
+    this.replaceChildren(...parts);
+    scroller.addEventListener("click", (event) => this.onClick(event));
+    this.addEventListener("keydown", (event) => this.onKey(event));
+    document.addEventListener("selectionchange", () => {
+      const chosen = getSelection();
+      if (chosen && !chosen.isCollapsed && scroller.contains(chosen.anchorNode)) this.pane.pause();
+    });
+    live.addEventListener("change", this.showStatus);
+    void this.open();
+  }
+
+  private makeSources(): Lines[] {
+    for (const lines of this.sources) lines.close();
+    const job = this.dataset.job ?? "";
+    const attempt = Number(this.dataset.attempt);
+    const count = Number(this.dataset.learners);
+    const ranks = this.rank === "all" ? Array.from({ length: count }, (_, rank) => rank) : [Number(this.rank)];
+    this.sources = ranks.map((rank) => new Lines({ job, attempt, rank }));
+    for (const lines of this.sources) lines.addEventListener("change", () => this.onLines(lines));
+    return this.sources;
+  }
+
+  private async open(): Promise<void> {
+    const linked = /^#L(\d+)(?:-(\d+))?$/.exec(location.hash);
+    this.chooseRows("");
+    await Promise.all(this.sources.map((lines) => lines.open(this.isFull ? 300 : 60)));
+    const query = new URLSearchParams(location.search);
+    if (this.isFull && linked) this.goTo(Number(linked[1]), Number(linked[2] ?? linked[1]));
+    else if (this.isFull && query.get("level") === "error") void this.jumpToError();
+    else this.pane.follow();
+    const text = query.get("q");
+    if (this.isFull && text && this.tools) {
+      this.tools.find.value = text;
+      void this.find();
+    }
+    this.seenTotal = this.total;
+    this.showStatus();
+  }
+
+  private get total(): number {
+    return this.sources.reduce((sum, lines) => sum + lines.total, 0);
+  }
+
+  private chooseRows(key: string): void {
+    const merged = this.sources.length > 1;
+    if (!merged && this.level === "all") this.rows = new AllRows(this.sources[0] as Lines);
+    else {
+      const chosen = this.level === "all" ? () => true : isOf(this.level);
+      const listed = new ListedRows(this.sources, chosen, (lines) => (this.level === "all" ? Math.max(1, lines.total - TAIL) : 1));
+      listed.update();
+      this.rows = listed;
+    }
+    this.pane.swap(this.rows, key);
+  }
+
+  private onLines(lines: Lines): void {
+    if (this.rows instanceof ListedRows) this.rows.update();
+    this.search?.update();
+    if (this.pane.following) this.seenTotal = this.total;
+    lines.forget(this.pane.firstIndex() + 1);
+    this.started ||= this.sources[0]?.get(1)?.t ?? "";
+    this.pane.refresh();
+    this.showStatus();
+  }
+
+  // --- drawing ---
+
+  private fill(row: HTMLElement, index: number): void {
+    const line = this.rows.at(index);
+    const n = line?.n ?? index + 1;
+    row.className = line ? CLASSES[line.level] : "lr";
+    row.dataset.n = String(n);
+    if (line) row.dataset.rank = String(line.rank);
+    const number = document.createElement("button");
+    number.type = "button";
+    number.className = "n";
+    number.tabIndex = -1;
+    number.textContent = String(n);
+    const time = document.createElement("span");
+    time.className = "ts";
+    time.textContent = line ? this.timeOf(line.t) : "";
+    const text = document.createElement("span");
+    text.className = "m";
+    if (line) text.append(...nodes(line.text, this.search?.text ?? ""));
+    else text.textContent = this.sources[0]?.isLost(n) ? "— not kept —" : "…";
+    if (line?.cut) text.append(this.more(line));
+    const parts: Node[] = [number, time];
+    if (this.sources.length > 1 && line) {
+      const rank = document.createElement("span");
+      rank.className = "rk";
+      rank.textContent = `L${line.rank}`;
+      parts.push(rank);
+    }
+    if (line && line === this.sources[0]?.tail) row.classList.add("tailing");
+    if (this.picked && n >= this.picked[0] && n <= this.picked[1]) row.classList.add("pick");
+    if (this.search && this.search.matches[this.match] === `${line?.rank ?? this.rank}:${n}`) {
+      for (const mark of text.querySelectorAll(".hl")) mark.classList.add("c");
+    }
+    row.replaceChildren(...parts, text);
+  }
+
+  private more(line: Line): HTMLElement {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.className = "more";
+    made.textContent = ` show ${thousands(line.cut)} more characters`;
+    made.addEventListener("click", () => {
+      const lines = this.sources.find((one) => one.stream.rank === line.rank);
+      if (!lines) return;
+      void api<LogPage>("GET", `${lines.path}&after=${line.n - 1}&limit=1&full=true`).then(
+        (page) => {
+          Object.assign(line, { text: page.lines[0]?.text ?? line.text, cut: page.lines[0]?.cut ?? 0 });
+          this.pane.relayout();
+        },
+        () => toast("The rest of the line could not be loaded.", "error"),
+      );
+    });
+    return made;
+  }
+
+  private timeOf(t: string): string {
+    if (this.times === "off" || !t) return "";
+    if (this.times === "clock" || !this.started) return t.slice(11, 23);
+    const seconds = (Date.parse(t) - Date.parse(this.started)) / 1000;
+    return `${seconds < 0 ? "-" : "+"}${Math.abs(seconds).toFixed(3)}`.padStart(12);
+  }
+
+  private heightOf(index: number, columns: number): number {
+    const line = this.rows.at(index);
+    return line ? Math.max(1, Math.ceil(plain(line.text).length / columns)) : 1;
+  }
+
+  private readonly showStatus = (): void => {
+    const { following } = this.pane;
+    const fresh = this.total - this.seenTotal;
+    if (following) this.seenTotal = this.total;
+    const ended = this.sources.length > 0 && this.sources.every((lines) => lines.sealed);
+    const text = following ? (ended ? "— end of log —" : "Following") : fresh > 0 ? `↓ ${thousands(fresh)} new lines` : "↓ Newest";
+    if (this.pill.textContent !== text) this.pill.textContent = text;
+    this.pill.hidden = following && (ended || this.isFull);
+    const problem = this.sources.find((lines) => lines.problem)?.problem;
+    this.note.replaceChildren();
+    if (problem && !this.total) this.showProblem(problem);
+    else if (this.rows.length === 0) this.showEmpty(ended);
+    const first = this.rows.at(this.pane.firstIndex());
+    this.pane.scroller.setAttribute("aria-label", `Log of learner ${this.rank}, ${thousands(this.total)} lines`);
+    if (!this.tools) return;
+    this.tools.follow.setAttribute("aria-pressed", String(following));
+    const stale = live.status !== "live" || this.sources.some((lines) => lines.unavailable);
+    const state = stale ? "Not live" : ended ? "End of log" : "Live";
+    const words = [
+      following ? "Following" : `Paused${first ? ` at ${first.t.slice(11, 19)}, line ${thousands(first.n)}` : ""}`,
+      this.search?.running ? "Searching…" : "",
+      `${thousands(this.total)} lines`,
+      state,
+    ];
+    this.status.replaceChildren(...words.filter(Boolean).map((word, at) => {
+      const span = document.createElement("span");
+      span.textContent = word;
+      if (at === 0) span.dataset.following = String(following);
+      return span;
+    }));
+    this.showFound();
+  };
+
+  private showProblem(problem: string): void {
+    const title = document.createElement("b");
+    title.textContent = "The log could not be loaded";
+    const why = document.createElement("p");
+    why.textContent = problem;
+    const again = button(this.dataset.icons ?? "", "refresh-cw", "Try again", "Try again");
+    again.addEventListener("click", () => void this.open());
+    this.note.append(title, why, again);
+  }
+
+  private showEmpty(ended: boolean): void {
+    const title = document.createElement("b");
+    title.textContent = this.level !== "all" ? `No ${this.level} in what is loaded` : ended ? "This learner printed nothing" : "Nothing printed yet";
+    this.note.append(title);
+  }
+
+  private showFound(): void {
+    if (!this.tools) return;
+    const { matches } = this.search ?? { matches: [] };
+    const place = this.match >= 0 ? `${this.match + 1} of ` : "";
+    this.tools.found.textContent = this.search ? `${place}${matches.length}${this.search.more ? "+" : ""}` : "";
+  }
+
+  // --- what the reader does ---
+
+  private wire(tools: Controls): void {
+    tools.learner?.addEventListener("change", () => this.switchTo(tools.learner?.value ?? "0", this.dataset.attempt ?? "1"));
+    tools.attempt?.addEventListener("change", () => this.switchTo(this.rank, tools.attempt?.value ?? "1"));
+    for (const one of tools.levels) one.addEventListener("click", () => void this.filter(one));
+    let typing = 0;
+    tools.find.addEventListener("input", () => {
+      clearTimeout(typing);
+      typing = window.setTimeout(() => void this.find(), 250);
+    });
+    tools.next.addEventListener("click", () => this.step(1));
+    tools.previous.addEventListener("click", () => this.step(-1));
+    tools.clear.addEventListener("click", () => {
+      tools.find.value = "";
+      void this.find();
+    });
+    tools.follow.addEventListener("click", () => (this.pane.following ? this.pane.pause() : this.pane.follow()));
+    tools.error.addEventListener("click", () => void this.jumpToError());
+    tools.wrap.addEventListener("click", () => this.toggleWrap());
+    tools.times.addEventListener("click", () => this.nextTimes());
+    tools.full.addEventListener("click", () => void (document.fullscreenElement ? document.exitFullscreen() : this.requestFullscreen()));
+    this.linkRaw();
+  }
+
+  private linkRaw(): void {
+    const rank = this.rank === "all" ? "0" : this.rank;
+    if (this.tools) this.tools.download.href = `/api/v1/jobs/${this.dataset.job}/logs/raw?learner=${rank}&attempt=${this.dataset.attempt}`;
+  }
+
+  private switchTo(rank: string, attempt: string): void {
+    this.dataset.rank = rank;
+    this.dataset.attempt = attempt;
+    const query = new URLSearchParams(location.search);
+    query.set("learner", rank);
+    query.set("attempt", attempt);
+    history.replaceState(null, "", `?${query}`);
+    this.search?.abort();
+    this.search = undefined;
+    this.picked = null;
+    this.started = "";
+    this.makeSources();
+    this.linkRaw();
+    void this.open();
+  }
+
+  private async filter(chosen: HTMLButtonElement): Promise<void> {
+    this.level = (chosen.dataset.level ?? "all") as typeof this.level;
+    for (const one of this.tools?.levels ?? []) one.setAttribute("aria-pressed", String(one === chosen));
+    const key = this.rows.keyAt(this.pane.firstIndex());
+    if (this.level !== "all") for (const lines of this.sources) void lines.scan(1, () => false);
+    this.chooseRows(key);
+    this.showStatus();
+  }
+
+  private async find(): Promise<void> {
+    const text = this.tools?.find.value ?? "";
+    this.search?.abort();
+    this.match = -1;
+    this.search = text ? new Search(text, this.sources, () => this.showStatus()) : undefined;
+    this.pane.refill();
+    this.showFound();
+    if (!this.search) return;
+    this.pane.pause();
+    try {
+      await this.search.run();
+      const from = this.rows.at(this.pane.firstIndex())?.n ?? 1;
+      this.match = this.search.matches.findIndex((key) => Number(key.split(":")[1]) >= from) - 1;
+      this.step(1);
+    } catch {
+      if (this.tools) this.tools.found.textContent = "search failed";
+    }
+  }
+
+  private step(by: number): void {
+    const count = this.search?.matches.length ?? 0;
+    if (!count) return;
+    this.match = (this.match + by + count) % count;
+    const index = this.rows.indexOf(this.search?.matches[this.match] ?? "");
+    if (index >= 0) this.pane.show(index);
+    this.pane.refill();
+    this.showFound();
+  }
+
+  private async jumpToError(): Promise<void> {
+    for (const lines of this.sources) {
+      const found = await lines.scan(1, (line) => line.level >= Level.Error);
+      if (!found) continue;
+      const index = this.rows.indexOf(`${found.rank}:${found.n}`);
+      this.picked = [found.n, found.n];
+      if (index >= 0) this.pane.show(index);
+      return;
+    }
+    toast("There is no error in this log.");
+  }
+
+  private goTo(from: number, to: number): void {
+    this.picked = [Math.min(from, to), Math.max(from, to)];
+    this.pane.show(Math.max(0, this.rows.indexOf(`${this.rank === "all" ? 0 : this.rank}:${from}`)));
+  }
+
+  private onClick(event: MouseEvent): void {
+    const row = (event.target as Element).closest<HTMLElement>(".lr");
+    if (!row || !(event.target as Element).closest(".n")) return;
+    const n = Number(row.dataset.n);
+    this.picked = event.shiftKey && this.picked ? [Math.min(n, this.picked[0]), Math.max(n, this.picked[0])] : [n, n];
+    const [from, to] = this.picked;
+    this.pane.pause();
+    if (this.isFull) history.replaceState(null, "", `${location.pathname}${location.search}#L${from}${to > from ? `-${to}` : ""}`);
+    this.pane.refill();
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    if (typing) {
+      if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
+      if (event.key === "Escape") this.pane.scroller.focus();
+      return;
+    }
+    const find = (event.ctrlKey || event.metaKey) && event.key === "f";
+    if (find && document.activeElement === this.tools?.find) return; // the second time: the browser's own
+    const page = this.pane.scroller.clientHeight - 40;
+    const keys: Record<string, () => void> = {
+      f: () => (this.pane.following ? this.pane.pause() : this.pane.follow()),
+      G: () => this.pane.follow(),
+      End: () => this.pane.follow(),
+      g: () => this.pane.toStart(),
+      Home: () => this.pane.toStart(),
+      PageUp: () => this.pane.scrollBy(-page),
+      PageDown: () => this.pane.scrollBy(page),
+      ArrowUp: () => this.pane.scrollBy(-20),
+      ArrowDown: () => this.pane.scrollBy(20),
+      "/": () => this.tools?.find.focus(),
+      n: () => this.step(1),
+      N: () => this.step(-1),
+      w: () => this.toggleWrap(),
+      m: () => this.nextTimes(),
+      e: () => void this.jumpToError(),
+      z: () => void this.requestFullscreen(),
+      y: () => this.copy(),
+    };
+    const act = find ? () => this.tools?.find.focus() : event.ctrlKey || event.metaKey || event.altKey ? undefined : keys[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+
+  private copy(): void {
+    const [from, to] = this.picked ?? [0, -1];
+    const texts: string[] = [];
+    for (let n = from; n <= to; n += 1) texts.push(plain(this.sources[0]?.get(n)?.text ?? ""));
+    if (texts.length) void navigator.clipboard.writeText(texts.join("\n")).then(() => toast(`${texts.length} lines copied.`));
+  }
+
+  private toggleWrap(): void {
+    const on = this.classList.toggle("wrap");
+    this.tools?.wrap.setAttribute("aria-pressed", String(on));
+    this.pane.wrap = on;
+    this.pane.relayout();
+  }
+
+  private nextTimes(): void {
+    this.times = TIMES[(TIMES.indexOf(this.times) + 1) % TIMES.length] ?? "clock";
+    this.classList.toggle("nots", this.times === "off");
+    const words = { off: "off", clock: "time of day", relative: "since the first line" }[this.times];
+    this.tools?.times.setAttribute("aria-label", `Timestamps: ${words}`);
+    this.tools?.times.setAttribute("aria-pressed", String(this.times !== "off"));
+    this.pane.refill();
+  }
+}
+
+customElements.define("x-log", LogViewer);

@@ -1,0 +1,102 @@
+"""A real Chromium against a real platform: `make up` in a folder of its own, once per run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.platform import Client, Platform, running
+
+os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright keeps a loop in the test's thread
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
+PICTURES = Path(os.environ.get("LUTHIER_PICTURES", "")) if os.environ.get("LUTHIER_PICTURES") else None
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with running(tmp_path_factory.mktemp("up"), nodes="node-a:cpu:4,node-b:cpu:4") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.fail("No Chromium: install Debian's `chromium`, or name one with CHROMIUM=...")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--force-color-profile=srgb"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_as(browser: Browser, platform: Platform) -> Iterator[Callable[..., Page]]:
+    """A page of a signed-in person: open_as("alice", "/path", width=390, theme="dark")."""
+    opened: list[BrowserContext] = []
+
+    def open_one(
+        name: str = "alice", path: str = "/", *, width: int = 1440, height: int = 900, theme: str = "light"
+    ) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if theme == "dark" else "light",
+            reduced_motion="reduce",
+            locale="en-US",
+            timezone_id="UTC",
+        )
+        opened.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        sign_in(page, platform, name)
+        page.goto(platform.url + path)
+        return page
+
+    yield open_one
+    for context in opened:
+        context.close()
+
+
+def sign_in(page: Page, platform: Platform, name: str) -> None:
+    """Log in by the form, as a person does."""
+    page.goto(f"{platform.url}/login")
+    page.get_by_label("Username").fill(name)
+    page.locator("input[type=password]").fill(platform.users[name]["password"])
+    page.locator("form button[type=submit], form button.p").first.click()
+    page.wait_for_url(lambda url: "/login" not in url)
+
+
+@pytest.fixture
+def alice(platform: Platform) -> Client:
+    return platform.client("alice")
+
+
+@pytest.fixture
+def picture() -> Callable[[Page, str], None]:
+    """Keep a picture of the page where LUTHIER_PICTURES says so."""
+
+    def take(page: Page, name: str, **more: Any) -> None:
+        if PICTURES is not None:
+            PICTURES.mkdir(parents=True, exist_ok=True)
+            page.evaluate("document.fonts.ready")
+            page.screenshot(path=PICTURES / f"{name}.png", **more)
+
+    return take
+
+
+def spec(name: str, program: str, **changes: Any) -> dict[str, Any]:
+    """A one-learner CPU job that runs this Python program on the platform's plain runtime."""
+    return {
+        "apiVersion": "luthier/v1",
+        "name": name,
+        "framework": "plain",
+        "code": {"files": {"main.py": program}},
+        "command": "python -u main.py",
+        "resources": {"learners": 1, "gpus": 0, "cpus": 1, "memory": "512Mi"},
+    } | changes

@@ -1,0 +1,68 @@
+"""Small programs that browser tests run as jobs; each is whole and ordinary."""
+
+TRAINER = '''\
+import json, math, sys, time
+from learner_agent import training
+
+TOTAL, PACE = int(sys.argv[1]), float(sys.argv[2])
+start = 0
+if saved := training.resume_from():
+    start = json.loads((saved / "state.json").read_text())["step"]
+print(f"starting at step {start}", flush=True)
+
+def save(step):
+    with training.checkpoint(step) as folder:
+        (folder / "state.json").write_text(json.dumps({"step": step}))
+
+for step in range(start + 1, TOTAL + 1):
+    loss = 2.0 * math.exp(-step / (TOTAL / 3)) + 0.1 * math.sin(step)
+    training.report(step, total=TOTAL, loss=loss, lr=0.1 / step)
+    print(f"step {step} loss={loss:.4f}", flush=True)
+    if step % 50 == 0:
+        save(step)
+    if training.halt_requested():
+        save(step)
+        print("halt requested, saved", flush=True)
+        sys.exit(0)
+    time.sleep(PACE)
+training.finish()
+print("done", flush=True)
+'''
+
+COUNTER = '''\
+import sys, time
+
+COUNT, BURST, PAUSE = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+for first in range(1, COUNT + 1, BURST):
+    sys.stdout.write("".join(f"line {n}\\n" for n in range(first, min(first + BURST, COUNT + 1))))
+    sys.stdout.flush()
+    time.sleep(PAUSE)
+'''
+
+WAITER = '''\
+import time
+print("waiting", flush=True)
+time.sleep(600)
+'''
+
+BROKEN = '''\
+import sys
+print("loading data", flush=True)
+print("UserWarning: 3 files are empty", flush=True)
+def train():
+    raise ValueError("cannot read shard <3>")
+train()
+'''
+
+COLOURS = '''\
+import sys
+print("\\x1b[1mbold\\x1b[0m \\x1b[31mred\\x1b[0m \\x1b[38;5;208morange\\x1b[0m \\x1b[38;2;20;200;120mgreen\\x1b[0m")
+print("<img src=x onerror=alert(1)> & <b>not bold</b>")
+print("\\x1b]8;;http://evil.example\\x07link\\x1b]8;;\\x07 and https://example.org/page?x=1")
+print("right\\u202eleft and \\x07bell")
+print("x" * 30000)
+for n in range(20):
+    print(f"\\r{n * 5:3d} %", end="", flush=True)
+print("\\rdone   ")
+print("no newline at the end", end="")
+'''
