@@ -5,8 +5,10 @@ Each byte is stored once, the job completes, the slots come back, and no process
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +22,7 @@ from tests.platform import Client, Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 LINES = 200_000
-SECONDS = 60
+SECONDS = 25
 
 PROGRAM = f"""\
 import sys, time
@@ -127,6 +129,25 @@ def redis_of(platform: Platform) -> redis.Redis:
     return redis.Redis.from_url(platform.redis_url())
 
 
+@contextlib.contextmanager
+def without_valkey(platform: Platform) -> Iterator[None]:
+    """Kill Valkey again each time that the supervisor has brought it back."""
+    stop = threading.Event()
+
+    def keep_it_down() -> None:
+        while not stop.wait(0.05):
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                platform.kill("valkey")
+
+    killer = threading.Thread(target=keep_it_down)
+    killer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        killer.join()
+
+
 def check_end(platform: Platform, client: Client, job: str) -> None:
     """What must hold after any fault: completed, byte-equal, slots back, no process left, invariants intact."""
     ended = client.wait_state(job, "COMPLETED", within_s=SECONDS * 3 + 120)
@@ -157,6 +178,19 @@ def test_no_line_is_lost_or_doubled(platform: Platform, fault: str) -> None:
     wait_for(platform.is_ready, within_s=60, what="ready again")
 
 
+@pytest.mark.skipif(
+    "LUTHIER_LONG" not in os.environ, reason="five minutes of silence: only by make test-long"
+)
+@pytest.mark.timeout(1200)
+def test_five_minutes_without_a_web_server(platform: Platform) -> None:
+    client = platform.client()
+    job = client.submit(spec())["id"]
+    client.wait_state(job, "PROCESSING", within_s=90)
+    with frozen(platform.pids()["web"]):
+        time.sleep(300)
+    check_end(platform, client, job)
+
+
 def test_everything_at_once(platform: Platform) -> None:
     client = platform.client()
     job = client.submit(spec())["id"]
@@ -177,3 +211,57 @@ def lines_so_far_or_zero(client: Client, job: str) -> int:
         return lines_so_far(client, job)
     except OSError:
         return 0
+
+
+def test_without_valkey_for_good_everything_works_only_slower(platform: Platform) -> None:
+    client = platform.client()
+    with without_valkey(platform):
+        job = client.submit(spec())["id"]
+        client.wait_state(job, "PROCESSING", within_s=90)
+        check_end(platform, client, job)
+    wait_for(platform.is_ready, within_s=120, what="ready again")
+
+
+MOMENTS = {"deploy": "DEPLOYING DOWNLOADING PROCESSING", "halt": "PROCESSING", "finish": "STORING COMPLETED"}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_workers_killed_in_the_middle_cost_seconds_and_no_job(platform: Platform, moment: str) -> None:
+    """Kill every worker just as one acts: while deploying, right after a halt was asked for, and while finishing."""
+    client = platform.client()
+    job = client.submit(brief())["id"]
+    if moment != "deploy":
+        client.wait_state(job, *MOMENTS[moment].split(), within_s=60)
+    if moment == "halt":
+        client.post(f"/jobs/{job}/halt")
+    kill_workers(platform, job)
+    if moment == "halt":
+        halted = client.wait_state(job, "HALTED", within_s=90)
+        assert halted["last_halt"]["steps_lost"] == 0
+        client.post(f"/jobs/{job}/resume")
+    ended = client.wait_state(job, "COMPLETED", within_s=90)
+    assert ended["progress"]["step"] == 40
+    assert ended["restarts_used"] == 0
+    platform.manage("invariants")
+    wait_for(platform.is_ready, within_s=60, what="ready again")
+
+
+COUNTING = """\
+import time
+from learner_agent import training
+start = training.resume_from()
+first = int((start / "step").read_text()) if start else 0
+for step in range(first + 1, 41):
+    time.sleep(0.1)
+    training.report(step, total=40, value=step)
+    if training.halt_requested() or step == 40:
+        with training.checkpoint(step) as folder:
+            (folder / "step").write_text(str(step))
+    if training.halt_requested():
+        break
+"""
+
+
+def brief() -> dict[str, Any]:
+    """Four seconds of counting that save when a halt is wished."""
+    return spec() | {"name": "brief", "code": {"files": {"main.py": COUNTING}}}
