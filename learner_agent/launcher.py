@@ -109,7 +109,7 @@ class Launcher:
             return self._end(EXIT_NOT_FOUND)
         os.close(write_end)
         self.spool.set_phase("PROCESSING")
-        self.spool.ring()
+        self.spool.ring(state=True)
         try:
             self._watch(read_end)
         finally:
@@ -298,7 +298,7 @@ class Launcher:
         self.spool.write(
             "halt_seen", {"gen": self.halting.gen, "aware": self.halting.aware, "at_ms": now_ms()}
         )
-        self.spool.ring()
+        self.spool.ring(state=True)
 
     def _press(self, now: float) -> None:
         halting = self.halting
@@ -334,7 +334,7 @@ class Launcher:
         }
         self.spool.write("exit", ending)
         self.spool.set_phase("EXITED")
-        self.spool.ring()
+        self.spool.ring(state=True)
         return code
 
     def _was_halted(self) -> bool:

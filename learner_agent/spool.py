@@ -12,7 +12,7 @@
     finished           the program's own mark: done
     exit               how the program ended (launcher); written whole or not at all
     lock               held by the living launcher
-    bell               a FIFO: a byte means "look again"
+    bell               a FIFO: "." means more bytes to ship, "!" that one of the other files changed
     checkpoints/       CHECKPOINT_DIR
 
 Bounded: above ``cap`` bytes of log the head and the newest stay, the middle goes. Standard library only.
@@ -104,12 +104,15 @@ class Spool:
     def set_phase(self, phase: str) -> None:
         replace_file(self.root / "phase", phase.encode())
 
-    def ring(self) -> None:
-        """Tell the shipper to look again; never blocks, and losing it costs a quarter of a second."""
+    def ring(self, *, state: bool = False) -> None:
+        """Tell the shipper to look again; never blocks, and losing it costs a quarter of a second.
+
+        state: one of the small files changed, not only the log or the metrics.
+        """
         try:
             if self._bell is None:
                 self._bell = self.open_bell()
-            os.write(self._bell, b".")
+            os.write(self._bell, b"!" if state else b".")
         except OSError:
             pass  # full: it is ringing already; absent: the shipper looks by itself
 
@@ -341,6 +344,8 @@ class LogReader:
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
+        self._idle: Tuple[int, int] = (-1, -1)  # stamp of the directory when nothing followed
+        self._idle_at = -1  # … this offset
         self._start = -1  # segment that is open
         self._handle = -1
         self._file_at = 0  # position in the file of a record …
@@ -366,15 +371,30 @@ class LogReader:
         """Give what follows offset: bytes, a gap that begins there, or None if nothing more is there yet."""
         for _ in range(3):  # a segment may be dropped between looking and opening
             if not self._seek(offset):
-                return self._gap_at(offset)
+                return self._gap_at(offset) or self._hole_at(offset)
             piece = self._take(offset, limit, max_reads)
             if piece is not None:
                 return piece
+            stamp = self._stamp()
+            if self._idle_at == offset and stamp == self._idle:
+                return None
             gap = self._gap_at(offset)
             if gap is not None or not self._has_later_segment():
+                self._idle, self._idle_at = stamp, offset
                 return gap
             self.close()
         return None
+
+    def _stamp(self) -> Tuple[int, int]:
+        """Changes whenever a segment or a gap comes: most looks at a quiet log end with these two calls."""
+        try:
+            gaps = os.stat(str(self.spool.log_dir / "gaps")).st_size
+        except OSError:
+            gaps = 0
+        try:
+            return os.stat(str(self.spool.log_dir)).st_mtime_ns, gaps
+        except OSError:
+            return -1, gaps
 
     def _gap_at(self, offset: int) -> Optional[Gap]:
         """Join the tombstones that follow each other from offset on, as far as nothing was kept between them."""
@@ -384,6 +404,11 @@ class LogReader:
             if gap.off == end and gap.off not in kept:
                 end, lines = gap.to, lines + gap.lines
         return Gap(offset, end, lines) if end > offset else None
+
+    def _hole_at(self, offset: int) -> Optional[Gap]:
+        """Everything before the first segment is gone, and nobody counted it: the reader went back too far."""
+        first = min(self.spool.segments(), default=0)
+        return Gap(offset, first, 0) if first > offset else None
 
     def _seek(self, offset: int) -> bool:
         if self._handle >= 0 and self._off <= offset and not self._passed(offset):

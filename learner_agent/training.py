@@ -114,7 +114,7 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
         raise
     home = _inside()
     if home is not None:
-        home.ring()
+        home.ring(state=True)
 
 
 def resume_from() -> Optional[Path]:
@@ -128,7 +128,7 @@ def finish() -> None:
     home = _inside()
     if home is not None:
         home.write("finished", {"at_ms": spool.now_ms()})
-        home.ring()
+        home.ring(state=True)
 
 
 def rank() -> int:

@@ -56,7 +56,9 @@ MAX_READS = 1_000
 UNAUTHORIZED_TRIES = 5
 KEPT_BYTES = 64 * 1024 * 1024
 """Acknowledged log that the spool keeps, so that a checksum that disagrees can be answered by sending again."""
-TIDY_S = 0.5
+TIDY_S = 2.0
+METRICS_PACE_S = 0.1
+"""Points that follow a batch sooner than this gather for the next one: nobody draws faster."""
 
 
 class Fenced(Exception):
@@ -76,6 +78,9 @@ class Link:
         self.sealed = False
         self.changed = asyncio.Event()
         self._moved = asyncio.Condition()
+        self._awaited = 0
+        self._metrics_at = 0.0
+        self._metrics_timer: asyncio.TimerHandle | None = None
         self._reader = LogReader(spool)
         self._boot = secrets.token_hex(8)
         self._sent = self.acked
@@ -111,8 +116,7 @@ class Link:
         self._offers[offer.key] = offer
         self._offered.discard(offer.key)
         self.changed.set()
-        async with self._moved:
-            await self._moved.wait_for(lambda: offer.key in self._answers)
+        await self._until(lambda: offer.key in self._answers)
         del self._offers[offer.key]
         return self._answers.pop(offer.key)
 
@@ -131,13 +135,19 @@ class Link:
 
     async def all_confirmed(self) -> None:
         """Wait until the log is sealed, every event told and every metric taken in."""
-        async with self._moved:
-            await self._moved.wait_for(lambda: self.sealed and not self._events and self._drained())
+        await self._until(lambda: self.sealed and not self._events and self._drained())
 
     async def metrics_drained(self) -> None:
         """Wait until no source has anything left and nothing of them is under way."""
-        async with self._moved:
-            await self._moved.wait_for(self._drained)
+        await self._until(self._drained)
+
+    async def _until(self, claim: Callable[[], bool]) -> None:
+        self._awaited += 1
+        try:
+            async with self._moved:
+                await self._moved.wait_for(claim)
+        finally:
+            self._awaited -= 1
 
     def _drained(self) -> bool:
         return not self._busy and all(source.read() is None for source in self.sources)
@@ -260,8 +270,9 @@ class Link:
             await socket.send(encode(Beat(n, now_ms(), self._unsent(), self.gen_seen)))
 
     async def _notify(self) -> None:
-        async with self._moved:
-            self._moved.notify_all()
+        if self._awaited:
+            async with self._moved:
+                self._moved.notify_all()
 
     # --- up
 
@@ -302,18 +313,22 @@ class Link:
             crc = zlib.crc32(found.data)
             return Data(found.off, payload=found.data, t0=found.t0, reads=found.reads, crc=crc)
         if found is None:
-            first = min(self.spool.segments(), default=0)
-            if first <= self._sent:
-                return None
-            found = Gap(self._sent, first, 0)  # the server went back behind what the spool still has
+            return None
         return Data(found.off, gone=found.to - found.off, lines=found.lines)
 
     async def _send_metrics(self, socket: ClientConnection) -> None:
+        now = time.monotonic()
+        early_s = self._metrics_at + METRICS_PACE_S - now
+        if early_s > 0 and not self._awaited:
+            if self._metrics_timer is None:
+                self._metrics_timer = asyncio.get_running_loop().call_later(early_s, self._metrics_due)
+            return
         for source in self.sources:
             if source.name in self._busy:
                 continue
             batch = source.read()
             if batch is not None:
+                self._metrics_at = now
                 self._busy[source.name] = batch
                 frame = Metric(source.name, batch.off, batch.next, batch.points, batch.total)
                 await socket.send(encode(frame))
@@ -324,6 +339,10 @@ class Link:
         if final is not None and not self._final_said and not self.sealed and self.acked >= final.size:
             self._final_said = True
             await socket.send(encode(final))
+
+    def _metrics_due(self) -> None:
+        self._metrics_timer = None
+        self.changed.set()
 
     def _unsent(self) -> int:
         starts = self.spool.segments()

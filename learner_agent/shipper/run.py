@@ -71,7 +71,7 @@ class Shipper:
         loop = asyncio.get_running_loop()
         bell = self.spool.open_bell()
         rung = asyncio.Event()
-        loop.add_reader(bell, _answer, bell, rung)
+        loop.add_reader(bell, _answer, bell, self.link.changed, rung)
         died_at = None
         try:
             while True:
@@ -241,12 +241,13 @@ class Shipper:
                 await self.keeper.keep(files)
 
 
-def _answer(bell: int, rung: asyncio.Event) -> None:
-    """Empty the bell and pass it on."""
-    rung.set()
+def _answer(bell: int, more: asyncio.Event, state: asyncio.Event) -> None:
+    """Empty the bell and pass on what it means."""
+    more.set()
     try:
-        while os.read(bell, 4096):
-            pass
+        while content := os.read(bell, 4096):
+            if b"!" in content:
+                state.set()
     except BlockingIOError:
         pass
 

@@ -88,9 +88,11 @@ class Reported:
 
     def read(self) -> Batch | None:
         try:
-            with self.path.open("rb") as source:
+            if os.stat(self.path).st_size <= self.cursor:
+                return None
+            with self.path.open("rb", buffering=0) as source:
                 source.seek(self.cursor)
-                data = source.read(READ_BYTES)
+                data = source.read(READ_BYTES) or b""
         except OSError:
             return None
         points: list[Point] = []

@@ -200,3 +200,13 @@ def test_a_bell_that_nobody_hears_never_blocks(tmp_path: Path) -> None:
     spool = spool_at(tmp_path)
     for _ in range(100_000):
         spool.ring()
+
+
+def test_a_reader_that_goes_back_behind_what_is_kept_meets_a_hole(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path)
+    log = LogWriter(spool, segment_bytes=1_000)
+    for _ in range(50):
+        log.write(b"x" * 100, 1)
+    spool.drop_below(3_000)
+
+    assert LogReader(spool).read(0) == Gap(0, 3_000, 0)
