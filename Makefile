@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 
-.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs lock runtimes clean
+.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs lock runtimes data clean
 
 help:             ## Say what there is
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ runtimes: env     ## Re-lock the runtimes of jobs after a change of examples/run
 	@for source in examples/runtimes/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --custom-compile-command "make runtimes" $$source -o $${source%.in}.txt || exit 1; done
+
+data: env         ## Fetch the data of the MNIST examples into .luthier/datasets
+	@$(PY) -m examples.data.fetch mnist
 
 clean:            ## Remove what the set-up made, but no data
 	rm -rf .venv node_modules static/dist

@@ -20,6 +20,13 @@ from jobs.spec.problems import Path, Problem, path_text, printable
 Schema = Mapping[str, Any]
 Places = Mapping[Path, tuple[int, int]]
 
+KEYWORDS = frozenset(
+    {"type", "const", "enum", "oneOf", "properties", "required", "additionalProperties", "propertyNames"}
+    | {"items", "uniqueItems", "minItems", "maxItems", "minProperties", "maxProperties"}
+    | {"pattern", "minLength", "maxLength", "minimum", "maximum"}
+)
+"""What this walk interprets; the schema may constrain by nothing else."""
+
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from jobs.spec import json_schema, parse
 from jobs.spec.definition import DEFAULTS, MAX_PATTERN_CHARS
+from jobs.spec.walk import KEYWORDS
 from tests.jobs.spec.test_bad_specs import RANGES
 from tests.jobs.spec.test_job_spec import FULL, LEAST, codes, spec_with
 
@@ -25,6 +26,29 @@ BEYOND_SCHEMA = {
 
 def test_schema_is_a_valid_schema() -> None:
     Draft202012Validator.check_schema(json_schema())
+
+
+def test_schema_constrains_by_nothing_that_the_check_does_not_interpret() -> None:
+    notes = {"$schema", "$id", "title", "description", "default"}
+    unknown = {
+        word for word in keywords(json_schema()) if word not in KEYWORDS | notes and not word.startswith("x-")
+    }
+    assert unknown == set()
+
+
+def keywords(schema: object) -> set[str]:
+    """Every keyword of a schema and of the schemas inside it; the names of fields are none."""
+    if isinstance(schema, list):
+        return set().union(*map(keywords, schema))
+    if not isinstance(schema, dict):
+        return set()
+    inner = [keywords(part) for part in schema.get("properties", {}).values()]
+    inner += [
+        keywords(schema[key])
+        for key in ("items", "propertyNames", "additionalProperties", "oneOf")
+        if key in schema
+    ]
+    return set(schema).union(*inner)
 
 
 def test_schema_is_a_fresh_copy() -> None:
