@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 from django.db.backends.postgresql.operations import DatabaseOperations
+from hypothesis import HealthCheck, settings
 
 from tests.servers import Servers
+
+# A busy machine is no failure: what a property may cost is bounded by its examples, not by a clock.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 STARTED = pytest.StashKey[Servers]()
 

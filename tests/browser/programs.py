@@ -1,6 +1,6 @@
 """Small programs that browser tests run as jobs; each is whole and ordinary."""
 
-TRAINER = '''\
+TRAINER = """\
 import json, math, sys, time
 from learner_agent import training
 
@@ -27,9 +27,9 @@ for step in range(start + 1, TOTAL + 1):
     time.sleep(PACE)
 training.finish()
 print("done", flush=True)
-'''
+"""
 
-COUNTER = '''\
+COUNTER = """\
 import sys, time
 
 COUNT, BURST, PAUSE = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
@@ -37,24 +37,24 @@ for first in range(1, COUNT + 1, BURST):
     sys.stdout.write("".join(f"line {n}\\n" for n in range(first, min(first + BURST, COUNT + 1))))
     sys.stdout.flush()
     time.sleep(PAUSE)
-'''
+"""
 
-WAITER = '''\
+WAITER = """\
 import time
 print("waiting", flush=True)
 time.sleep(600)
-'''
+"""
 
-BROKEN = '''\
+BROKEN = """\
 import sys
 print("loading data", flush=True)
 print("UserWarning: 3 files are empty", flush=True)
 def train():
     raise ValueError("cannot read shard <3>")
 train()
-'''
+"""
 
-COLOURS = '''\
+COLOURS = """\
 import sys
 print("\\x1b[1mbold\\x1b[0m \\x1b[31mred\\x1b[0m \\x1b[38;5;208morange\\x1b[0m \\x1b[38;2;20;200;120mgreen\\x1b[0m")
 print("<img src=x onerror=alert(1)> & <b>not bold</b>")
@@ -65,4 +65,4 @@ for n in range(20):
     print(f"\\r{n * 5:3d} %", end="", flush=True)
 print("\\rdone   ")
 print("no newline at the end", end="")
-'''
+"""
