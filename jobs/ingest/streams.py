@@ -179,7 +179,8 @@ class Row:
         elif frame.what == "exit":
             self._move_phase(Phase.EXITED)
             self.changes.update(
-                exit_code=_small(data.get("code"), 137),
+                # A launcher that died took its program with it: nobody knows how that would have ended.
+                exit_code=None if data.get("lost") is True else _small(data.get("code"), 137),
                 halted=data.get("halted") is True,
                 finished_mark=data.get("finished") is True,
             )

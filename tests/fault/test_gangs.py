@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy, LearnerPhase
@@ -157,3 +159,17 @@ def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: 
         ),
         within_s=20,
     )
+
+
+def test_a_killed_launcher_costs_the_job_no_restart(platform: Platform) -> None:
+    client = platform.client()
+    job = client.submit(spec("orphaned", "import time\ntime.sleep(8)\nprint('through')\n", 1, max_restarts=0))
+    client.wait_state(job["id"], "PROCESSING")
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[-1:] == ["launcher"] and process.environ().get("TRAINING_ID") == job["id"]:
+                process.kill()
+    ended = client.wait_state(job["id"], "COMPLETED", within_s=90)
+    assert (ended["attempt"], ended["restarts_used"]) == (2, 0)
+    codes = [event["reason"] for event in client.get(f"/jobs/{job['id']}/events")["items"]]
+    assert "learner_lost" in codes

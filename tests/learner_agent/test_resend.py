@@ -119,7 +119,8 @@ def test_a_launcher_that_is_killed_is_reported_with_everything_it_had_written(ri
 
     assert learner.wait()[1] == 0
     row = learner.row
-    assert (row.exit_code, row.phase, row.log_sealed) == (137, "DONE", True)
+    assert (row.exit_code, row.phase, row.log_sealed) == (None, "DONE", True)
+    assert row.exited_at is not None
     assert learner.stored_log() == b"last words\n"
 
 
