@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -55,28 +56,36 @@ class Usage:
 
 def quotas_of(tenant: Tenant) -> list[QuotaUse]:
     """The tenant's quotas by type."""
-    waiting = _waiting(tenant)
-    anything = waiting.get("", 0)
-    return [
-        QuotaUse(
-            row.gpu_type,
-            row.limit,
-            row.used,
-            waiting.get(row.gpu_type, 0) + (anything if row.gpu_type != CPU_TYPE else 0),
-        )
-        for row in Quota.objects.filter(tenant=tenant).order_by("gpu_type")
-    ]
+    waiting = _waiting_by_tenant(tenant=tenant).get(tenant.pk, {})
+    return [_use(row, waiting) for row in Quota.objects.filter(tenant=tenant).order_by("gpu_type")]
 
 
-def _waiting(tenant: Tenant) -> dict[str, int]:
-    """Slots asked for by queued jobs, by wished type; "" is any GPU type."""
-    rows = Job.objects.filter(tenant=tenant, state=State.QUEUED, intent=Intent.RUN, deleted_at=None).values(
-        "gpu_type", cpu=Q(gpus=0)
-    )
-    sums: dict[str, int] = {}
-    for row in rows.annotate(total=Sum(F("slots") * F("learners"))).order_by():
+def all_quotas() -> dict[int, list[QuotaUse]]:
+    """Every tenant's quotas by type, by tenant id; for callers that have checked for a platform admin."""
+    waiting = _waiting_by_tenant()
+    found: dict[int, list[QuotaUse]] = {}
+    for row in Quota.objects.order_by("tenant_id", "gpu_type"):
+        found.setdefault(row.tenant_id, []).append(_use(row, waiting.get(row.tenant_id, {})))
+    return found
+
+
+def _use(row: Quota, waiting: Mapping[str, int]) -> QuotaUse:
+    anything = waiting.get("", 0) if row.gpu_type != CPU_TYPE else 0
+    return QuotaUse(row.gpu_type, row.limit, row.used, waiting.get(row.gpu_type, 0) + anything)
+
+
+def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:
+    """Slots asked for by queued jobs, by tenant id and wished type; "" is any GPU type."""
+    rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None, **narrowed)
+    sums: dict[int, dict[str, int]] = {}
+    for row in (
+        rows.values("tenant_id", "gpu_type", cpu=Q(gpus=0))
+        .annotate(total=Sum(F("slots") * F("learners")))
+        .order_by()
+    ):
         kind = CPU_TYPE if row["cpu"] else row["gpu_type"]
-        sums[kind] = sums.get(kind, 0) + row["total"]
+        of_tenant = sums.setdefault(row["tenant_id"], {})
+        of_tenant[kind] = of_tenant.get(kind, 0) + row["total"]
     return sums
 
 

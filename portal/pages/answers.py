@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from django.contrib import messages
@@ -30,7 +31,6 @@ def after(request: HttpRequest, act: Callable[[], object], *, to: str, done: str
 
 
 def _plain(path: str) -> str:
-    return (
-        path.replace("_", " ").replace("[", " ").replace("]", "").replace(".", " ")[:1].upper()
-        + path.replace("_", " ")[1:]
-    )
+    """changes[0].if_limit reads "Changes 0 if limit"."""
+    text = re.sub(r"[_.\[\]]+", " ", path).strip()
+    return text[:1].upper() + text[1:]

@@ -3,9 +3,12 @@
 from django.urls import path, re_path
 
 from portal.pages import auth, cluster, job, jobs, me, members, new_job, overview, tokens, usage
+from portal.pages.admin import overview as admin
+from portal.pages.admin import quotas, tenants
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 _TENANT = "t/<slug:slug>/"
+_ADMIN = "admin-console/"
 
 urlpatterns = [
     path("login", auth.Login.as_view(), name="login"),
@@ -33,4 +36,14 @@ urlpatterns = [
     path("me/appearance", me.appearance, name="me-appearance"),
     path("me/password", me.password, name="me-password"),
     path("me/sign-out-others", me.sign_out_others, name="me-sign-out-others"),
+    path(_ADMIN, admin.page, name="admin"),
+    path(f"{_ADMIN}tenants", tenants.listing, name="admin-tenants"),
+    path(f"{_ADMIN}tenants/new", tenants.new, name="admin-tenant-new"),
+    path(f"{_ADMIN}tenants/<slug:slug>", tenants.detail, name="admin-tenant"),
+    path(f"{_ADMIN}tenants/<slug:slug>/state", tenants.state, name="admin-tenant-state"),
+    path(f"{_ADMIN}tenants/<slug:slug>/members", tenants.add_member, name="admin-tenant-member"),
+    path(f"{_ADMIN}quotas", quotas.page, name="admin-quotas"),
+    path(f"{_ADMIN}quota-history", quotas.history, name="admin-quota-history"),
+    path(f"{_ADMIN}people", admin.people, name="admin-people"),
+    path(f"{_ADMIN}audit", admin.audit_log, name="admin-audit"),
 ]

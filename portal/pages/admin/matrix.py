@@ -1,0 +1,166 @@
+"""The quota matrix: every tenant's limits by type beside what is used, with a draft laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+
+from jobs.selectors import cluster, usage
+from jobs.selectors.overview import Live, live_by_tenant
+from portal.pages.meters import Meter, pool_meter, promise_meter, quota_meter
+from tenants.access import Person
+from tenants.models import Tenant
+from tenants.services.quotas import Change
+
+Key = tuple[str, str]
+"""A tenant's slug and a slot type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One limit. before: as it is stored; limit: as the draft wishes it."""
+
+    tenant: str
+    kind: str
+    before: int
+    limit: int
+    used: int
+    waiting: int
+    meter: Meter
+
+    @property
+    def changed(self) -> bool:
+        return self.limit != self.before
+
+    @property
+    def over(self) -> int:
+        return max(0, self.used - self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One slot type: what the cluster has of it, and what all limits add up to."""
+
+    kind: str
+    unit: str
+    pool: cluster.PoolUse | None
+    before: int
+    total: int
+    capacity: int
+    allowed: int
+    promised: Meter
+    now: Meter
+
+    @property
+    def left(self) -> int:
+        """Slots not promised yet; negative when more is promised than there is."""
+        return self.capacity - self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    tenant: Tenant
+    live: Live
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def changes(self) -> list[Cell]:
+        return [cell for row in self.rows for cell in row.cells if cell.changed]
+
+
+def matrix(user: Person, wished: Mapping[Key, int] | None = None) -> Matrix:
+    """The limits as they stand, or as a draft wishes them. The caller is a platform admin."""
+    wished = wished or {}
+    tenants = list(Tenant.objects.order_by("name", "slug"))
+    quotas = {pk: {use.gpu_type: use for use in uses} for pk, uses in usage.all_quotas().items()}
+    pools = {pool.slot_type: pool for pool in cluster.pools(cluster.nodes(user))}
+    kinds = sorted({*pools, *(kind for uses in quotas.values() for kind in uses)})
+    live = live_by_tenant()
+    uses = {
+        (tenant.slug, kind): quotas.get(tenant.pk, {}).get(kind) or usage.QuotaUse(kind, 0, 0, 0)
+        for tenant in tenants
+        for kind in kinds
+    }
+    scales = {kind: _scale(kind, uses, wished) for kind in kinds}
+    rows = tuple(
+        Row(
+            tenant,
+            live.get(tenant.pk, Live(0, 0)),
+            tuple(
+                _cell((tenant.slug, kind), uses[tenant.slug, kind], wished, scales[kind]) for kind in kinds
+            ),
+        )
+        for tenant in tenants
+    )
+    columns = tuple(_column(kind, index, rows, pools.get(kind)) for index, kind in enumerate(kinds))
+    return Matrix(columns, rows)
+
+
+def changes_of(drawn: Matrix) -> list[Change]:
+    """The draft as services take it: each change holds only while the limit is what the admin saw."""
+    return [Change(cell.tenant, cell.kind, cell.limit, cell.before) for cell in drawn.changes]
+
+
+def _scale(kind: str, uses: Mapping[Key, usage.QuotaUse], wished: Mapping[Key, int]) -> int:
+    return max(
+        (
+            max(use.limit, wished.get(key, 0), use.used + use.waiting)
+            for key, use in uses.items()
+            if key[1] == kind
+        ),
+        default=1,
+    )
+
+
+def _cell(key: Key, use: usage.QuotaUse, wished: Mapping[Key, int], scale: int) -> Cell:
+    limit = wished.get(key, use.limit)
+    meter = quota_meter(
+        f"{key[0]} {key[1]}", limit=limit, used=use.used, waiting=use.waiting, scale=scale, before=use.limit
+    )
+    return Cell(key[0], key[1], use.limit, limit, use.used, use.waiting, meter)
+
+
+def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse | None) -> Column:
+    limits = [row.cells[index].limit for row in rows]
+    capacity = pool.slots if pool else 0
+    allowed = int(capacity * settings.LUTHIER_OVERCOMMIT_MAX)
+    used, free, down = (pool.used, pool.free, pool.down) if pool else (0, 0, 0)
+    return Column(
+        kind,
+        "slots" if kind == usage.CPU_TYPE else "GPUs",
+        pool,
+        sum(row.cells[index].before for row in rows),
+        sum(limits),
+        capacity,
+        allowed,
+        promise_meter(kind, limits, capacity=capacity, allowed=allowed),
+        pool_meter(kind, used=used, free=free, down=down),
+    )
+
+
+def read_limits(form: Mapping[str, Any]) -> tuple[dict[Key, int], dict[Key, int], list[str]]:
+    """Fields "limit:<tenant>:<type>" and "if:<tenant>:<type>" as numbers, and a sentence per wrong one."""
+    wished: dict[Key, int] = {}
+    seen: dict[Key, int] = {}
+    problems = []
+    for name, text in form.items():
+        what, _, rest = name.partition(":")
+        tenant, _, kind = rest.partition(":")
+        if what not in ("limit", "if") or not kind:
+            continue
+        if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= 1_000_000):
+            problems.append(
+                f"{tenant} {kind}: {text[:20]!r} is no limit; give a whole number from 0 to 1,000,000."
+            )
+            continue
+        (wished if what == "limit" else seen)[tenant, kind] = int(text)
+    return wished, seen, problems

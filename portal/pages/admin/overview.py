@@ -1,0 +1,97 @@
+"""The installation now: the cluster, who waits and for whom to act, limits that are full, and who works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.paginator import Paginator
+from django.db.models import Prefetch, Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from jobs.models import Job
+from jobs.selectors import cluster, overview
+from portal.pages.admin.matrix import Matrix, matrix
+from portal.pages.admin.shell import frame
+from portal.pages.cluster import pool_view
+from portal.pages.guard import admins_only, person
+from tenants.models import AuditEntry, Membership, QuotaChange, User
+
+FULL = 0.9
+WAITING_SHOWN = 8
+CHANGES_SHOWN = 5
+PER_PAGE = 50
+WHO_ACTS = {
+    "QUOTA_GPUS": "admin",
+    "QUOTA_JOBS": "admin",
+    "EXCEEDS_MAX_QUOTA": "owner",
+    "NO_MATCHING_POOL": "owner",
+    "SPEC_INVALID": "owner",
+    "DATA_UNREACHABLE": "owner",
+    "TENANT_SUSPENDED": "admin",
+}
+"""Who can end a wait, by its code; for the others nobody need do anything."""
+
+
+@require_GET
+@admins_only
+def page(request: HttpRequest) -> HttpResponse:
+    user = person(request)
+    nodes = cluster.nodes(user)
+    context = frame(request, "overview") | {
+        "pools": [pool_view(pool) for pool in cluster.pools(nodes)],
+        "down": [node for node in nodes if not node.ready],
+        "queue": overview.queue(),
+        "working": overview.working(),
+        "waiting": [_waiting(job) for job in overview.waiting_jobs()[:WAITING_SHOWN]],
+        "full": _full(matrix(user)),
+        "changes": QuotaChange.objects.select_related("tenant", "actor").order_by("-pk")[:CHANGES_SHOWN],
+        "now": timezone.now(),
+    }
+    return render(request, "admin/overview.html", context)
+
+
+@require_GET
+@admins_only
+def people(request: HttpRequest) -> HttpResponse:
+    """Everybody with an account and the tenants he belongs to."""
+    q = request.GET.get("q", "").strip()[:120]
+    rows = User.objects.filter(is_service_account=False).order_by("username")
+    if q:
+        rows = rows.filter(
+            Q(username__icontains=q) | Q(email__icontains=q) | Q(memberships__tenant__slug=q)
+        ).distinct()
+    memberships = Membership.objects.select_related("tenant").order_by("tenant__slug")
+    rows = rows.prefetch_related(Prefetch("memberships", queryset=memberships))
+    found = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
+    return render(request, "admin/people.html", frame(request, "people") | {"page": found, "q": q})
+
+
+@require_GET
+@admins_only
+def audit_log(request: HttpRequest) -> HttpResponse:
+    """What people changed and what platform admins read, newest first."""
+    q = request.GET.get("q", "").strip()[:120]
+    rows = AuditEntry.objects.select_related("tenant", "actor").order_by("-pk")
+    if q:
+        rows = rows.filter(
+            Q(action__icontains=q) | Q(target__icontains=q) | Q(actor__username=q) | Q(tenant__slug=q)
+        )
+    found = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
+    return render(request, "admin/audit.html", frame(request, "audit") | {"page": found, "q": q})
+
+
+def _waiting(job: Job) -> dict[str, Any]:
+    return {
+        "job": job,
+        "kind": "cpu" if not job.gpus else job.gpu_type or "any",
+        "acts": WHO_ACTS.get(job.reason_code, "nobody"),
+        "waits_s": (timezone.now() - job.queued_at).total_seconds(),
+    }
+
+
+def _full(drawn: Matrix) -> list[Any]:
+    cells = [cell for row in drawn.rows for cell in row.cells if cell.limit or cell.used]
+    return sorted((c for c in cells if c.used >= FULL * c.limit), key=lambda c: -c.waiting)[:WAITING_SHOWN]

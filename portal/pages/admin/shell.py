@@ -1,0 +1,22 @@
+"""The console's frame: a sidebar of its own and the way back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+
+from jobs.selectors import installation
+from portal.pages.me import last_tenant
+from tenants.models import Tenant, User
+
+
+def frame(request: HttpRequest, here: str) -> dict[str, Any]:
+    """here: the sidebar entry to mark (overview, tenants, people, quotas, history, audit)."""
+    return {
+        "here": here,
+        "back": last_tenant(request),
+        "tenant_count": Tenant.objects.count(),
+        "people_count": User.objects.filter(is_service_account=False, is_active=True).count(),
+        "nodes_out": installation.nodes().filter(ready=False).count(),
+    }

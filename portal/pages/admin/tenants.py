@@ -1,0 +1,187 @@
+"""Tenants: all of them, one of them, a new one; suspended and resumed with a reason that the tenant reads."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.db import transaction
+from django.db.models import Count
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.text import slugify
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from jobs.selectors import usage
+from jobs.selectors.jobs import job_list
+from jobs.selectors.views import job_view
+from jobs.services.quotas import quotas_change
+from jobs.states import HOLDS_GPUS, State
+from portal.pages import charts
+from portal.pages.admin.matrix import matrix, read_limits
+from portal.pages.admin.shell import frame
+from portal.pages.answers import after, problems_of
+from portal.pages.cells import row
+from portal.pages.guard import admins_only, person
+from tenants import audit
+from tenants.errors import TenantError
+from tenants.models import Membership, Tenant
+from tenants.roles import Role
+from tenants.services.members import member_add
+from tenants.services.quotas import Change
+from tenants.services.tenants import tenant_change, tenant_create
+
+DAYS = 30
+SHOWN = 12
+
+
+@require_GET
+@admins_only
+def listing(request: HttpRequest) -> HttpResponse:
+    drawn = matrix(person(request))
+    members = dict(Membership.objects.values_list("tenant").annotate(n=Count("pk")).order_by())
+    managers: dict[int, list[str]] = {}
+    for tenant_id, name in Membership.objects.filter(role=Role.MANAGER).values_list(
+        "tenant", "user__username"
+    ):
+        managers.setdefault(tenant_id, []).append(name)
+    rows = [
+        {"row": each, "members": members.get(each.tenant.pk, 0), "managers": managers.get(each.tenant.pk, [])}
+        for each in drawn.rows
+    ]
+    return render(request, "admin/tenants.html", frame(request, "tenants") | {"matrix": drawn, "rows": rows})
+
+
+@require_GET
+@admins_only
+def detail(request: HttpRequest, slug: str) -> HttpResponse:
+    """One tenant: 30 days of use, what runs, limits, people. Seeing its jobs is recorded in its audit log."""
+    tenant = _get(slug)
+    user = person(request)
+    audit.admin_read(
+        user=user, tenant_id=tenant.pk, action="tenant.read", target=slug, reason="admin console"
+    )
+    jobs = job_list(user=user, tenant=slug)
+    live = jobs.filter(state__in=[*HOLDS_GPUS, State.QUEUED])
+    context = frame(request, "tenants") | {
+        "tenant": tenant,
+        "chart": _chart(tenant),
+        "jobs": [row(job_view(job)) for job in live[:SHOWN]],
+        "running": jobs.filter(state__in=HOLDS_GPUS).count(),
+        "queued": jobs.filter(state=State.QUEUED).count(),
+        "cells": next(each.cells for each in matrix(user).rows if each.tenant.pk == tenant.pk),
+        "members": Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"),
+        "events": tenant.audit.select_related("actor").order_by("-pk")[:SHOWN],
+        "roles": list(Role),
+    }
+    return render(request, "admin/tenant.html", context)
+
+
+@require_http_methods(["GET", "POST"])
+@admins_only
+def new(request: HttpRequest) -> HttpResponse:
+    """A tenant with its limits and its first manager, all in one step or not at all."""
+    values = {name: request.POST.get(name, "").strip() for name in ("name", "slug", "manager", "reason")}
+    wished, _, problems = read_limits(request.POST)
+    limits = {kind: limit for (_, kind), limit in wished.items()}
+    if request.method == "POST":
+        problems += _missing(values)
+        if not problems:
+            problems = _create(request, values, limits)
+        if not problems:
+            messages.success(request, f"{values['name']} is there.")
+            return HttpResponseRedirect(f"/admin-console/tenants/{values['slug']}")
+    drawn = matrix(person(request))
+    context = frame(request, "tenants") | {
+        "values": values,
+        "problems": problems,
+        "columns": [{"column": column, "limit": limits.get(column.kind, 0)} for column in drawn.columns],
+    }
+    return render(request, "admin/tenant_new.html", context, status=422 if problems else 200)
+
+
+@require_POST
+@admins_only
+def state(request: HttpRequest, slug: str) -> HttpResponse:
+    """Suspend or resume; the service asks for the reason to be written into the audit log."""
+    tenant = _get(slug)
+    wished = request.POST.get("state", "")
+    reason = request.POST.get("reason", "").strip()
+    back = f"/admin-console/tenants/{slug}"
+    if wished not in Tenant.State.values or not reason:
+        messages.error(request, "Reason: say why; the tenant reads it.")
+        return HttpResponseRedirect(back)
+    return after(
+        request,
+        lambda: tenant_change(user=person(request), slug=slug, changes={"state": wished}, reason=reason),
+        to=back,
+        done=f"{tenant.name} is {wished}." + (" What runs goes on." if wished == "suspended" else ""),
+    )
+
+
+@require_POST
+@admins_only
+def add_member(request: HttpRequest, slug: str) -> HttpResponse:
+    tenant = _get(slug)
+    name, role = request.POST.get("username", "").strip(), request.POST.get("role", "")
+    back = f"/admin-console/tenants/{slug}"
+    if not name or role not in set(Role):
+        messages.error(request, "Give a user name and one of the three roles.")
+        return HttpResponseRedirect(back)
+    return after(
+        request,
+        lambda: member_add(user=person(request), tenant=tenant, username=name, role=Role(role)),
+        to=back,
+        done=f"{name} is a {role} of {tenant} now.",
+    )
+
+
+def _get(slug: str) -> Tenant:
+    tenant = Tenant.objects.filter(slug=slug).first()
+    if tenant is None:
+        raise Http404
+    return tenant
+
+
+def _missing(values: dict[str, str]) -> list[str]:
+    problems = []
+    if not 1 <= len(values["name"]) <= 120:
+        problems.append("Name: give one of at most 120 characters.")
+    if values["slug"] != slugify(values["slug"]) or not 1 <= len(values["slug"]) <= 40:
+        problems.append(
+            "Slug: lower-case letters, digits and dashes, at most 40; it stands in every address."
+        )
+    if not values["reason"]:
+        problems.append("Reason: say why; it goes into the audit log.")
+    return problems
+
+
+def _create(request: HttpRequest, values: dict[str, str], limits: dict[str, int]) -> list[str]:
+    user = person(request)
+    slug, reason = values["slug"], values["reason"]
+    try:
+        with transaction.atomic():
+            made = tenant_create(user=user, slug=slug, name=values["name"], reason=reason)
+            changes = [Change(slug, kind, limit, 0) for kind, limit in limits.items() if limit]
+            if changes:
+                quotas_change(user=user, changes=changes, reason=reason)
+            if values["manager"]:
+                member_add(user=user, tenant=made, username=values["manager"], role=Role.MANAGER)
+    except TenantError as error:
+        return problems_of(error)
+    return []
+
+
+def _chart(tenant: Tenant) -> charts.Bars:
+    now = timezone.now()
+    today = now.astimezone(UTC).date()
+    first = today - timedelta(days=DAYS - 1)
+    start = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
+    values: dict[Any, float] = {}
+    for use in usage.usage_by_day_and_user(tenant, start=start, end=now):
+        day = use.key.split(" ", 1)[0]
+        key = (type(today).fromisoformat(day), use.gpu_type)
+        values[key] = values.get(key, 0.0) + use.used / 3600
+    return charts.stacked_days(values, first=first, days=DAYS, today=today)

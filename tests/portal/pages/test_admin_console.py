@@ -1,0 +1,155 @@
+"""The admin console: hidden from others; tenants, limits as a draft, their effects, all or none, and the way back."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.models import ClusterNode
+from jobs.states import State
+from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, User
+from tests import factories
+from tests.portal.pages.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+PLACES = ["", "tenants", "tenants/new", "tenants/vision-lab", "quotas", "quota-history", "people", "audit"]
+
+
+@pytest.fixture(autouse=True)
+def _nodes() -> None:
+    for name in ("node-a", "node-b"):
+        ClusterNode.objects.create(name=name, cluster="memory", slot_type="cpu", slots=8)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_console_exists_for_platform_admins_only(
+    signed_in: SignIn, lab: Tenant, dave: User, admin: User, place: str
+) -> None:
+    assert signed_in(admin).get(f"/admin-console/{place}").status_code == 200
+    assert signed_in(dave).get(f"/admin-console/{place}").status_code == 404
+
+
+def test_a_draft_says_what_it_would_start_and_changes_nothing(
+    signed_in: SignIn, lab: Tenant, alice: User, admin: User
+) -> None:
+    Quota.objects.filter(tenant=lab).update(limit=0)
+    factories.job(of=lab, owner=alice, state=State.QUEUED, name="patient", slots=4)
+    draft = {"limit:vision-lab:cpu": "8", "if:vision-lab:cpu": "0", "action": "review"}
+    page = signed_in(admin).post("/admin-console/quotas", draft).content.decode()
+    assert "patient of vision-lab starts" in page
+    assert Quota.objects.get(tenant=lab).limit == 0
+
+
+def test_a_draft_below_the_use_says_by_how_much(
+    signed_in: SignIn, lab: Tenant, alice: User, admin: User
+) -> None:
+    factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=6)
+    draft = {"limit:vision-lab:cpu": "4", "if:vision-lab:cpu": "8", "action": "review"}
+    assert (
+        "vision-lab is 2 over its new limit"
+        in signed_in(admin).post("/admin-console/quotas", draft).content.decode()
+    )
+
+
+def test_several_limits_are_applied_as_one_set_and_a_revert_drafts_the_old_ones(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    factories.tenant("nlp-research")
+    client = signed_in(admin)
+    wished = {f"limit:{slug}:cpu": "6" for slug in ("vision-lab", "nlp-research")}
+    seen = {f"if:{slug}:cpu": "8" for slug in ("vision-lab", "nlp-research")}
+    client.post("/admin-console/quotas", wished | seen | {"action": "apply", "reason": "fair"})
+    assert set(Quota.objects.values_list("limit", flat=True)) == {6}
+    sets = set(QuotaChange.objects.values_list("change_set", flat=True))
+    assert len(sets) == 1
+    assert "fair" in client.get("/admin-console/quota-history").content.decode()
+    draft = client.get(f"/admin-console/quotas?revert={sets.pop()}")
+    assert sorted(cell.limit for cell in draft.context["matrix"].changes) == [8, 8]
+    assert draft.context["reason"] == "Revert: fair"
+    assert set(Quota.objects.values_list("limit", flat=True)) == {6}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "5", "reason": "x"}, "the limit is 8"),
+        ({"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "8", "reason": " "}, "Reason: say why"),
+        ({"limit:vision-lab:cpu": "-1", "reason": "x"}, "is no limit; give a whole number"),
+        ({"limit:vision-lab:cpu": "1e3", "reason": "x"}, "is no limit; give a whole number"),
+        (
+            {"limit:vision-lab:cpu": "900", "if:vision-lab:cpu": "8", "reason": "x"},
+            "at most 20 may be promised",
+        ),
+        ({"limit:vision-lab:cpu": "8", "if:vision-lab:cpu": "8", "reason": "x"}, "Change at least one limit"),
+    ],
+)
+def test_a_bad_draft_is_refused_whole_and_says_why(
+    signed_in: SignIn, lab: Tenant, admin: User, fields: dict[str, str], text: str
+) -> None:
+    answer = signed_in(admin).post("/admin-console/quotas", fields | {"action": "apply"})
+    assert answer.status_code == 422
+    assert text in answer.content.decode()
+    assert Quota.objects.get(tenant=lab).limit == 8
+
+
+def test_htmx_gets_the_review_and_the_cells_alone(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    draft = {"limit:vision-lab:cpu": "4", "if:vision-lab:cpu": "8", "action": "review"}
+    text = (
+        signed_in(admin).post("/admin-console/quotas", draft, headers={"HX-Request": "true"}).content.decode()
+    )
+    assert "<html" not in text
+    assert 'id="cell-vision-lab-cpu" hx-swap-oob="true"' in text
+    assert "1 change, not applied" in text
+
+
+def test_an_unknown_change_set_is_missing(signed_in: SignIn, admin: User) -> None:
+    for text in ("nonsense", "0f1f7b3e-6a53-4b7a-9a0e-6b8a2b8a2f11"):
+        assert signed_in(admin).get(f"/admin-console/quotas?revert={text}").status_code == 404
+
+
+def test_a_tenant_is_made_with_limits_and_manager_or_not_at_all(signed_in: SignIn, admin: User) -> None:
+    client = signed_in(admin)
+    form = {
+        "name": "Genomics",
+        "slug": "genomics",
+        "manager": "nobody",
+        "reason": "new group",
+        "limit:new:cpu": "4",
+    }
+    refused = client.post("/admin-console/tenants/new", form)
+    assert refused.status_code == 422
+    assert "there is no such person" in refused.content.decode()
+    assert 'value="Genomics"' in refused.content.decode()
+    assert not Tenant.objects.filter(slug="genomics").exists()
+    factories.user("trent")
+    client.post("/admin-console/tenants/new", form | {"manager": "trent"})
+    made = Tenant.objects.get(slug="genomics")
+    assert made.quotas.get().limit == 4
+    assert Membership.objects.get(tenant=made).role == "manager"
+
+
+def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    client = signed_in(admin)
+    client.post("/admin-console/tenants/vision-lab/state", {"state": "suspended", "reason": ""})
+    lab.refresh_from_db()
+    assert lab.state == "active"
+    client.post("/admin-console/tenants/vision-lab/state", {"state": "suspended", "reason": "unpaid"})
+    lab.refresh_from_db()
+    assert lab.state == "suspended"
+    assert AuditEntry.objects.filter(action="tenant.suspend", reason="unpaid").exists()
+    assert "Open submission again" in client.get("/admin-console/tenants/vision-lab").content.decode()
+
+
+def test_reading_a_tenant_is_recorded_once(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    client = signed_in(admin)
+    for _ in range(3):
+        client.get("/admin-console/tenants/vision-lab")
+    assert AuditEntry.objects.filter(action="tenant.read").count() == 1
+
+
+def test_the_matrix_adds_up(signed_in: SignIn, lab: Tenant, alice: User, admin: User) -> None:
+    factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=3)
+    drawn = signed_in(admin).get("/admin-console/quotas").context["matrix"]
+    column = drawn.columns[0]
+    assert column.total == sum(row.cells[0].limit for row in drawn.rows) == 8
+    assert column.pool.used + column.pool.free + column.pool.down == column.capacity == 16
+    assert sum(row.cells[0].used for row in drawn.rows) == column.pool.used == 3
