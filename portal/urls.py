@@ -14,6 +14,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/", include("portal.agent_files.urls")),
 ]
 if find_spec("portal.api") and find_spec("portal.api.urls"):
+    from portal.api import schema
+
+    urlpatterns.append(path("docs/api", schema.docs, name="api-docs"))
     urlpatterns.append(path("api/v1/", include("portal.api.urls")))
 if find_spec("portal.pages") and find_spec("portal.pages.urls"):
     urlpatterns.append(path("", include("portal.pages.urls")))

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from knox.crypto import hash_token
 
-from tenants import access, audit
+from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NotFound, problem
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import RANK, Role
@@ -66,7 +66,7 @@ def token_create(
 
     A caller that came with a token himself gives away no more than that token. Raises FieldsInvalid.
     """
-    problems = []
+    problems = [each for each in [checks.text("name", name, 80)] if each]
     if not 1 <= days <= LONGEST_DAYS:
         problems.append(
             problem(

@@ -117,7 +117,7 @@ def account_list(call: Call, t: str) -> dict[str, Any]:
 
 
 class AccountIn(Strict):
-    name = serializers.SlugField(max_length=60)
+    name = Text(max_length=60)
     role = serializers.ChoiceField(ROLES, required=False, default=Role.RESEARCHER.value)
 
 

@@ -1,13 +1,17 @@
-"""The OpenAPI document of this API, and the page that shows it to people."""
+"""The OpenAPI document of this API, and the page that shows it to people without any script."""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.views.decorators.http import require_safe
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework import serializers
 
@@ -16,11 +20,17 @@ from portal.api.rendering import json_bytes
 
 
 @cache
-def document() -> bytes:
+def document() -> dict[str, Any]:
     """Made once per process: it depends on the code alone."""
     made = SchemaGenerator(urlconf="portal.urls").get_schema(request=None, public=True)
     paths = {path: item for path, item in made["paths"].items() if path.startswith("/api/v1/")}
-    return json_bytes(made | {"paths": paths})
+    whole: dict[str, Any] = json.loads(json_bytes(made | {"paths": paths}))
+    return whole
+
+
+@cache
+def document_bytes() -> bytes:
+    return json_bytes(document())
 
 
 class DocumentOut(serializers.Serializer[Any]):
@@ -30,10 +40,50 @@ class DocumentOut(serializers.Serializer[Any]):
 @operation(Out=DocumentOut)
 def openapi(call: Call) -> HttpResponse:
     """This document."""
-    return HttpResponse(document(), content_type="application/vnd.oai.openapi+json")
+    return HttpResponse(document_bytes(), content_type="application/vnd.oai.openapi+json")
 
 
+@require_safe
 @login_required
 def docs(request: HttpRequest) -> HttpResponse:
-    """The document as a page; everything it loads is our own."""
-    return render(request, "api/docs.html")
+    """The document as a page: operations by group, with parameters and examples."""
+    context = {"groups": _groups(), "description": document()["info"]["description"]}
+    return render(request, "api/docs.html", context)
+
+
+@cache
+def _groups() -> list[dict[str, Any]]:
+    by_tag: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for each in _operations():
+        by_tag[each["tag"]].append(each)
+    return [{"name": name, "operations": operations} for name, operations in by_tag.items()]
+
+
+def _operations() -> Iterator[dict[str, Any]]:
+    for path, methods in document()["paths"].items():
+        for method, each in methods.items():
+            status, told = next(iter(sorted(each["responses"].items())))
+            ask_type, ask = _example(each.get("requestBody", {}).get("content", {}))
+            yield {
+                "id": each["operationId"],
+                "tag": each["tags"][0],
+                "method": method.upper(),
+                "path": path,
+                "summary": each.get("summary", ""),
+                "description": each.get("description", ""),
+                "parameters": each.get("parameters", []),
+                "ask": ask,
+                "ask_type": ask_type,
+                "tell": _example(told.get("content", {}))[1],
+                "status": status,
+                "fails": [code for code in sorted(each["responses"]) if code >= "400"],
+            }
+
+
+def _example(content: dict[str, Any]) -> tuple[str, str]:
+    """Media type and text of the first example of a body; both empty when there is none."""
+    for kind, body in content.items():
+        for example in body.get("examples", {}).values():
+            value = example["value"]
+            return kind, value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return "", ""

@@ -57,7 +57,7 @@ def tenant_get(call: Call, t: str) -> dict[str, Any]:
 
 
 class TenantIn(Strict):
-    slug = serializers.SlugField(max_length=40)
+    slug = Text(max_length=40)
     name = Text(max_length=120)
     priorities = serializers.ListField(child=Text(max_length=12), required=False, min_length=1, max_length=4)
     jobs_limit = Whole(required=False, allow_null=True, max_value=1_000_000)

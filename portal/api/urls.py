@@ -86,6 +86,6 @@ urlpatterns = [
     path("cluster/nodes", resource(get=cluster.node_list)),
     path("runtimes", resource(get=cluster.runtime_list)),
     path("schema/job", resource(get=cluster.job_schema)),
-    path("openapi.json", resource(get=schema.openapi)),
+    path("openapi.json", resource(get=schema.openapi), name="openapi"),
     re_path(r"^(?P<rest>.*)$", resource(**EVERYWHERE)),
 ]

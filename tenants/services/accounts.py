@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import transaction
 from django.db.models import QuerySet
 
-from tenants import access, audit
+from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NameTaken, NotFound, problem
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import Permission, Role
@@ -42,6 +42,7 @@ def account_create(
         allowed = [Role.VIEWER.value, Role.RESEARCHER.value]
         wrong = problem("role", "not_allowed", "a service account is researcher at most", role, allowed)
         raise FieldsInvalid(errors=[wrong])
+    checks.refuse(checks.slug("name", name, 60))
     username = username_of(tenant, name)
     if User.objects.filter(username=username).exists():
         raise NameTaken(f"There is an account {name} in {tenant} already.")

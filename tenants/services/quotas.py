@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import Sum
 
-from tenants import access
+from tenants import access, checks
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, problem
 from tenants.models import Quota, QuotaChange, Tenant
 
@@ -73,6 +74,7 @@ def quota_changes_apply(
     Overcommitted; each names every wrong change.
     """
     access.require_admin(user)
+    checks.refuse(checks.text("reason", reason, 500), *(_bounds(n, each) for n, each in enumerate(changes)))
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [QUOTA_LOCK])
@@ -88,6 +90,13 @@ def quota_changes_apply(
             for one in applied:
                 _write(one, tenants[one.tenant], reason, user, change_set)
     return ChangeSet(change_set, applied, totals)
+
+
+def _bounds(index: int, change: Change) -> dict[str, Any] | None:
+    if 0 <= change.limit <= LARGEST_LIMIT:
+        return None
+    allowed = f"0 to {LARGEST_LIMIT}"
+    return problem(f"changes[{index}].limit", "out_of_range", f"must be {allowed}", change.limit, allowed)
 
 
 def _tenants(changes: Sequence[Change], capacity: Mapping[str, int]) -> dict[str, Tenant]:

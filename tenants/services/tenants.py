@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
-from tenants import access, audit
+from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NameTaken, NotFound, VersionChanged, problem
 from tenants.models import Tenant
 
@@ -29,6 +29,9 @@ def tenant_create(
     access.require_admin(user)
     values = dict(settings or {})
     _check(values)
+    checks.refuse(
+        checks.slug("slug", slug, 40), checks.text("name", name, 120), checks.text("reason", reason, 500)
+    )
     if Tenant.objects.filter(slug=slug).exists():
         raise NameTaken(f"There is a tenant {slug} already.")
     tenant = Tenant.objects.create(slug=slug, name=name, **values)
@@ -58,6 +61,8 @@ def tenant_change(
     if if_match not in (None, "*", version(tenant)):
         raise VersionChanged(etag=version(tenant))
     _check(changes)
+    name = changes.get("name", tenant.name)
+    checks.refuse(checks.text("name", name, 120), checks.text("reason", reason, 500))
     before = {field: getattr(tenant, field) for field in changes if field in EDITABLE}
     different = {field: value for field, value in changes.items() if before[field] != value}
     if different:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portal.live.names import Topic
-from tests.architecture.world import LEARNERS, Who
+from tests.architecture.world import LEARNERS, TABS, Who
 
 IN = 0
 """The operation's own status: let in."""
@@ -179,48 +179,67 @@ API: dict[str, Row] = {
 class Page:
     """One page or form of the portal. let_in: who gets it; all others get what they would of a missing one.
 
-    intent: what a form wishes for the job named by its address; only those who are let in may bring it about.
-    open_to_all: needs no account. secret: for learners, with a secret of their own.
+    post: a form, sent with data (names in World.things, or plain values). changes: who is let in changes something by
+    it, nobody else does. open_to_all: needs no account. for_learners: takes their secret and nothing else.
     """
 
     let_in: Rule
-    methods: tuple[str, ...] = ("GET",)
+    post: bool = False
     things: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
-    intent: str = ""
+    changes: bool = False
     open_to_all: bool = False
     for_learners: bool = False
+
+
+def form(let_in: Rule, things: Mapping[str, str] | None = None, *, changes: bool = True, **data: str) -> Page:
+    return Page(let_in, post=True, things=things or {}, data=data, changes=changes)
 
 
 TENANT_SLUG = "t/<slug:slug>"
 JOB_PAGE = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 PUBLIC = Page(ANY_USER, open_to_all=True)
 FOR_LEARNERS = Page(rule(), for_learners=True)
+TENANT_OPERATE = rule(outside=404, viewer=403, colleague=403)
 PAGES: dict[str, tuple[Page, ...]] = {
     "healthz": (PUBLIC,),
     "readyz": (PUBLIC,),
     "login": (PUBLIC,),
-    "logout": (Page(ANY_USER, methods=("POST",), open_to_all=True),),
+    "logout": (Page(ANY_USER, post=True, open_to_all=True),),
     "": (Page(ANY_USER),),
+    "cluster": (Page(ANY_USER),),
+    "docs/api": (Page(ANY_USER),),
+    "me": (Page(ANY_USER),),
+    "me/appearance": (form(ANY_USER, changes=False, theme="dark"),),
+    "me/password": (form(ANY_USER, changes=False),),
+    "me/sign-out-others": (form(ANY_USER, changes=False),),
     f"{TENANT_SLUG}/": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/members": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/members/add": (form(TENANT_MANAGE, username="gina", role="viewer"),),
+    f"{TENANT_SLUG}/members/<str:username>": (form(TENANT_MANAGE, role="researcher"),),
+    f"{TENANT_SLUG}/usage": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/usage.csv": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/tokens": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/tokens/new": (
+        form(rule(outside=404, admin=403), name="laptop", days="30", role="viewer"),
+        form(TENANT_MANAGE, name="nightly", days="30", account="ci"),
+    ),
+    f"{TENANT_SLUG}/tokens/accounts": (form(TENANT_MANAGE, name="deploy"),),
+    f"{TENANT_SLUG}/tokens/accounts/<str:name>/close": (form(TENANT_MANAGE),),
+    f"{TENANT_SLUG}/tokens/<str:token_id>/revoke": (
+        form(rule(outside=404, viewer=403, colleague=403, manager=403, admin=403)),
+    ),
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
-    f"{TENANT_SLUG}/jobs/halt": (
-        Page(
-            rule(outside=404, viewer=403, colleague=403),
-            methods=("POST",),
-            data={"job": "running"},
-            intent="HALT",
-        ),
-    ),
+    f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running"),),
     f"^{JOB_PAGE}$": (Page(JOB_READ),),
     f"^{JOB_PAGE}/(?P<verb>halt|resume|cancel)$": (
-        Page(JOB_OPERATE, methods=("POST",), things={"verb": "halt_verb"}, intent="HALT"),
-        Page(JOB_OPERATE, methods=("POST",), things={"verb": "cancel_verb"}, intent="CANCEL"),
+        form(JOB_OPERATE, {"verb": "halt_verb"}),
+        form(JOB_OPERATE, {"verb": "cancel_verb"}),
+        form(JOB_OPERATE, {"verb": "resume_verb", "job_id": "halted"}),
     ),
     f"^{JOB_PAGE}/(?P<tab>metrics|logs|learners|events|checkpoints|spec)$": tuple(
-        Page(JOB_READ, things={"tab": tab})
-        for tab in ("metrics_tab", "logs_tab", "learners_tab", "events_tab", "checkpoints_tab", "spec_tab")
+        Page(JOB_READ, things={"tab": f"{tab}_tab"}) for tab in TABS
     ),
     "agent/v1/job": (FOR_LEARNERS,),
     "agent/v1/code": (FOR_LEARNERS,),

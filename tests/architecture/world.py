@@ -119,6 +119,7 @@ def build() -> World:
             "blob_id": CheckpointFile.objects.get(checkpoint__job=running).blob_id,
             "halt_verb": "halt",
             "cancel_verb": "cancel",
+            "resume_verb": "resume",
             **{f"{tab}_tab": tab for tab in TABS},
         },
     )

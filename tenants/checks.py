@@ -1,0 +1,35 @@
+"""What a text must look like before it becomes a row; shared by services, so that every window refuses the same."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tenants.errors import FieldsInvalid, problem
+
+SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
+
+
+def refuse(*found: dict[str, Any] | None) -> None:
+    """Raise FieldsInvalid with all problems there are; None stands for none."""
+    if wrong := [each for each in found if each is not None]:
+        raise FieldsInvalid(errors=wrong)
+
+
+def text(path: str, value: str, longest: int) -> dict[str, Any] | None:
+    """A text for people: not empty, printable, so long at most."""
+    if not value.strip():
+        return problem(path, "required", "must not be empty")
+    if len(value) > longest:
+        return problem(path, "too_long", f"has at most {longest} characters", value, longest)
+    if not value.isprintable():
+        return problem(path, "not_printable", "must be printable characters", ascii(value))
+    return None
+
+
+def slug(path: str, value: str, longest: int) -> dict[str, Any] | None:
+    """A name for addresses: small letters, digits, - and _."""
+    if len(value) > longest or not SLUG.fullmatch(value):
+        rule = f"1 to {longest} small letters, digits, - and _, a letter or digit first"
+        return problem(path, "not_a_slug", f"must be {rule}", value, rule)
+    return None
