@@ -1,0 +1,135 @@
+"""The writer: one commit for all that waits, and a database that comes and goes."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import DataError, OperationalError
+
+from jobs.ingest import writer as module
+from jobs.ingest.store import Committed
+from jobs.ingest.writer import Item, Writer
+from jobs.tokens import Grant
+from learner_agent.wire import Ack, Data, Nack
+
+
+def data(off: int, payload: bytes = b"x") -> Data:
+    return Data(off, payload, 0, [(len(payload), 0)], zlib.crc32(payload))
+
+
+class Answers:
+    """Collects what a connection was told, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, list[Ack | Nack] | None]] = []
+        self.changed = threading.Condition()
+
+    def __call__(self, count: int, answers: list[Ack | Nack] | None) -> None:
+        with self.changed:
+            self.told.append((count, answers))
+            self.changed.notify_all()
+
+    def wait(self, frames: int) -> list[tuple[int, list[Ack | Nack] | None]]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: sum(count for count, _ in self.told) >= frames, timeout=10)
+            return list(self.told)
+
+
+def grant(number: int) -> Grant:
+    return Grant(number, f"job{number}", 1, 1, 0, True)
+
+
+class Store:
+    """Stands for the database: fails as told, and keeps the batches it committed."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[Grant, Any]]] = []
+        self.failures: list[Exception] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.poison: int | None = None
+
+    def commit(self, batch: list[tuple[Grant, Any]]) -> Committed:
+        self.gate.wait(10)
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.poison is not None and any(frame.off == self.poison for _, frame in batch):
+            raise DataError("cannot be stored")
+        self.batches.append(batch)
+        answers: dict[int, list[Ack | Nack]] = {
+            who.learner_id: [Ack(frame.off + frame.size)] for who, frame in batch
+        }
+        return Committed(answers, lambda: None, frozenset())
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    made = Store()
+    monkeypatch.setattr(module, "commit", made.commit)
+    return made
+
+
+@pytest.fixture
+def writer(store: Store) -> Iterator[Writer]:
+    made = Writer()
+    yield made
+    made.stop()
+
+
+def test_what_waits_during_a_commit_shares_the_next_one(writer: Writer, store: Store) -> None:
+    store.gate.clear()
+    first, second = Answers(), Answers()
+    writer.submit(Item(grant(1), data(0), first))
+    while writer._waiting:
+        pass  # the writer has taken the first frame and stands at the gate
+    for off in range(1, 50):
+        writer.submit(Item(grant(1), data(off), first))
+        writer.submit(Item(grant(2), data(off), second))
+    store.gate.set()
+
+    assert first.wait(50) == [(1, [Ack(1)]), (49, [Ack(50)])]
+    assert second.wait(49) == [(49, [Ack(50)])]
+    assert [len(batch) for batch in store.batches] == [1, 98]
+
+
+def test_a_database_that_is_away_loses_no_frame_and_no_order(writer: Writer, store: Store) -> None:
+    store.failures = [OperationalError("the database system is shutting down") for _ in range(3)]
+    answers = Answers()
+    for off in range(20):
+        writer.submit(Item(grant(1), data(off), answers))
+
+    told = answers.wait(20)
+
+    assert all(found is not None for _, found in told)
+    assert [frame.off for batch in store.batches for _, frame in batch] == list(range(20))
+
+
+def test_one_frame_that_cannot_be_stored_harms_no_other(writer: Writer, store: Store) -> None:
+    store.poison = 3
+    store.gate.clear()
+    good, bad = Answers(), Answers()
+    for off in range(6):
+        writer.submit(Item(grant(off), data(off), bad if off == 3 else good))
+    store.gate.set()
+
+    assert bad.wait(1) == [(1, None)]
+    assert all(found is not None for _, found in good.wait(5))
+
+
+def test_a_large_backlog_is_cut_into_batches_of_bounded_size(writer: Writer, store: Store) -> None:
+    store.gate.clear()
+    answers = Answers()
+    payload = b"x" * 200_000
+    for n in range(100):
+        writer.submit(Item(grant(1), data(n * len(payload), payload), answers))
+    store.gate.set()
+
+    answers.wait(100)
+    assert (
+        max(sum(frame.size for _, frame in batch) for batch in store.batches)
+        <= module.MAX_BATCH_BYTES + 200_000
+    )

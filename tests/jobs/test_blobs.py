@@ -1,0 +1,130 @@
+"""The blob store: whole or in pieces, hashed here, kept once per tenant, and gone when nobody needs it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from io import BytesIO
+
+import pytest
+
+from jobs import blobs
+from jobs.models import Blob, Upload
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_the_same_bytes_are_kept_once_per_tenant() -> None:
+    one, other = factories.tenant(), factories.tenant()
+    content = os.urandom(5000)
+
+    first, again, elsewhere = (
+        blobs.put(one.pk, content),
+        blobs.put(one.pk, BytesIO(content)),
+        blobs.put(other.pk, content),
+    )
+
+    assert first.pk == again.pk != elsewhere.pk
+    assert (first.size, first.sha256, first.verified) == (5000, sha256(content), True)
+    assert blobs.read(elsewhere, 100, 50) == content[100:150]
+    with blobs.open(first) as source:
+        assert source.read() == content
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000, 10_000])
+def test_pieces_go_on_where_the_last_one_ended_and_the_last_one_verifies(piece: int) -> None:
+    content = os.urandom(3000) if piece > 1 else b"abc"
+    blob = blobs.begin(factories.tenant().pk, sha256(content), len(content))
+
+    for at in range(0, len(content), piece):
+        blob = blobs.append(blob.pk, at, content[at : at + piece])
+
+    assert (blob.received, blob.verified) == (len(content), True)
+    assert blobs.read(blob, 0, 10_000) == content
+
+
+def test_an_empty_file_is_a_blob_too() -> None:
+    blob = blobs.begin(factories.tenant().pk, sha256(b""), 0)
+
+    assert blobs.append(blob.pk, 0, b"").verified
+
+
+def test_a_piece_in_the_wrong_place_is_told_where_to_go_on() -> None:
+    blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
+    blobs.append(blob.pk, 0, b"abc")
+
+    for offset in (0, 2, 4):
+        with pytest.raises(blobs.WrongOffset) as refusal:
+            blobs.append(blob.pk, offset, b"d")
+        assert refusal.value.received == 3
+
+
+def test_a_restarted_server_hashes_the_earlier_pieces_from_its_disk() -> None:
+    blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
+    blobs.append(blob.pk, 0, b"abc")
+    blobs._hashers = blobs._Hashers()
+
+    assert blobs.append(blob.pk, 3, b"def").verified
+
+
+def test_bytes_that_do_not_hash_to_what_was_announced_are_thrown_away() -> None:
+    blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
+    blobs.append(blob.pk, 0, b"abc")
+
+    with pytest.raises(blobs.HashMismatch):
+        blobs.append(blob.pk, 3, b"xxx")
+
+    blob.refresh_from_db()
+    assert (blob.received, blob.verified) == (0, False)
+    blobs.append(blob.pk, 0, b"abc")
+    assert blobs.append(blob.pk, 3, b"def").verified
+
+
+def test_more_than_was_announced_is_refused() -> None:
+    blob = blobs.begin(factories.tenant().pk, sha256(b"abc"), 3)
+
+    with pytest.raises(blobs.TooLarge):
+        blobs.append(blob.pk, 0, b"abcd")
+
+
+def test_damage_on_the_disk_is_found_by_hashing_again() -> None:
+    blob = blobs.put(factories.tenant().pk, b"precious")
+    assert blobs.recheck(blob)
+    blobs._path(blob).write_bytes(b"preciouX")
+
+    assert not blobs.recheck(blob)
+    blob.refresh_from_db()
+    assert not blob.verified
+    with pytest.raises(blobs.BlobGone):
+        blobs.open(blob)
+
+
+def test_only_what_nobody_refers_to_is_released() -> None:
+    tenant = factories.tenant()
+    used, free = blobs.put(tenant.pk, b"used"), blobs.put(tenant.pk, b"free")
+    Upload.objects.create(tenant=tenant, owner=factories.member(tenant), blob=used, files=1, bytes=4)
+
+    assert blobs.release([used.pk, free.pk, free.pk]) == 1
+
+    assert list(Blob.objects.filter(pk__in=[used.pk, free.pk])) == [used]
+    assert blobs._path(used).exists()
+    assert not blobs._path(free).exists()
+
+
+async def collect(blob: Blob, start: int, end: int | None) -> bytes:
+    return b"".join([block async for block in blobs.stream(blob, start, end)])
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, None), (10, 20), (5, None), (7, 7)])
+def test_a_stream_gives_exactly_the_range(start: int, end: int | None) -> None:
+    import asyncio
+
+    content = os.urandom(3_000_000)
+    blob = blobs.put(factories.tenant().pk, content)
+
+    assert asyncio.run(collect(blob, start, end)) == content[start:end]

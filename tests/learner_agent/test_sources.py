@@ -1,0 +1,243 @@
+"""Where points come from: reports, rules over the log, TensorBoard files; whatever else stands in them is skipped."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner_agent.shipper.sources import Reported, Rules, Source, TensorBoard
+from learner_agent.shipper.tensorboard import NotAnEventFile, Scalar, records, scalars
+from learner_agent.spool import LogWriter, Spool
+from learner_agent.wire import MAX_POINTS, Metric, Point, decode, encode
+
+
+def drain(source: Source) -> list[Point]:
+    """All points a source has, batch by batch, each of which must fit a frame."""
+    points: list[Point] = []
+    while (batch := source.read()) is not None:
+        assert batch.next > batch.off
+        assert len(batch.points) <= MAX_POINTS
+        frame = Metric(source.name, batch.off, batch.next, batch.points, batch.total)
+        assert len(decode(encode(frame)).points) == len(batch.points)
+        points += batch.points
+        source.confirm(batch)
+    return points
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    made = Spool(tmp_path / "state")
+    made.root.mkdir()
+    made.create()
+    return made
+
+
+# --- metrics.jsonl
+
+
+def test_any_program_may_write_reports_and_what_is_no_report_is_skipped(spool: Spool) -> None:
+    lines = [
+        '{"step": 1, "time": 1700000000.5, "loss": 0.5, "acc": 1}', "not json", "[1]", '{"loss": 1}',
+        '{"step": -1, "loss": 1}', '{"step": 2.0, "loss": "NaN", "name": "text", "ok": true, "nested": {}}',
+        '{"step": 3, "loss": "-Infinity", "total": 9}', '{"step": "4", "loss": 1}', "[" * 5000, "",
+    ]  # fmt: skip
+    spool.metrics.write_text("\n".join(lines) + "\n" + '{"step": 5, "loss"')
+    source = Reported(spool.metrics)
+
+    points = drain(source)
+
+    assert [(name, step) for name, step, _, _ in points] == [
+        ("loss", 1),
+        ("acc", 1),
+        ("loss", 2),
+        ("loss", 3),
+    ]
+    assert points[0][2] == 1_700_000_000_500
+    assert math.isnan(points[2][3])
+    assert points[3][3] == -math.inf
+    with spool.metrics.open("a") as more:
+        more.write(": 7}\n")
+    assert [(step, value) for _, step, _, value in drain(source)] == [(5, 7.0)]
+
+
+def test_a_million_bytes_of_reports_come_in_batches_and_once(spool: Spool) -> None:
+    spool.metrics.write_text("".join(json.dumps({"step": n, "loss": n / 2}) + "\n" for n in range(30_000)))
+
+    points = drain(Reported(spool.metrics))
+
+    assert [step for _, step, _, _ in points] == list(range(30_000))
+
+
+def test_a_line_without_end_does_not_stop_what_follows(spool: Spool) -> None:
+    spool.metrics.write_bytes(b"x" * 700_000 + b"\n" + b'{"step": 1, "loss": 1}\n')
+
+    assert [point[1] for point in drain(Reported(spool.metrics))] == [1]
+
+
+def test_announced_totals_travel_with_their_batch(spool: Spool) -> None:
+    spool.metrics.write_text('{"step": 1, "total": 50, "loss": 1}\n{"step": 2, "loss": 1}\n')
+
+    batch = Reported(spool.metrics).read()
+
+    assert batch is not None
+    assert batch.total == 50
+
+
+# --- rules
+
+
+def log(spool: Spool, text: bytes) -> None:
+    writer = LogWriter(spool)
+    for at in range(0, len(text), 37):  # lines are cut anywhere
+        writer.write(text[at : at + 37], 1_700_000_000_000)
+    writer.close()
+
+
+def test_rules_find_steps_and_values_in_lines_however_they_were_cut(spool: Spool) -> None:
+    log(spool, b"".join(b"noise\nstep=%d loss=%.3f lr=1e-4\n" % (n, n / 8) for n in range(100)))
+    source = Rules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+) lr=(?P<lr>\S+)"])
+
+    points = drain(source)
+
+    assert [(step, value) for name, step, _, value in points if name == "loss"] == [
+        (n, n / 8) for n in range(100)
+    ]
+    assert {value for name, _, _, value in points if name == "lr"} == {1e-4}
+    assert points[0][2] == 1_700_000_000_000
+
+
+def test_without_a_step_matching_lines_are_counted(spool: Spool) -> None:
+    log(spool, b"loss 3\nother\nloss 2\nloss nan\nloss high\nloss 1%\n")
+
+    points = drain(Rules(spool, [r"loss (?P<loss>\S+)"]))
+
+    assert [(step, str(value)) for _, step, _, value in points] == [
+        (1, "3.0"),
+        (2, "2.0"),
+        (3, "nan"),
+        (5, "1.0"),
+    ]
+
+
+def test_a_rule_without_step_belongs_to_the_last_step_seen(spool: Spool) -> None:
+    log(spool, b"Epoch 7\nval 0.5\nEpoch 8\nval 0.25\n")
+
+    points = drain(Rules(spool, [r"Epoch (?P<step>\d+)", r"val (?P<val>\S+)"]))
+
+    assert [(step, value) for _, step, _, value in points] == [(7, 0.5), (8, 0.25)]
+
+
+def test_a_progress_bar_counts_with_its_last_drawing(spool: Spool) -> None:
+    log(spool, b"step=1 loss=9\rstep=1 loss=5\r\nstep=2 loss=4\n")
+
+    points = drain(Rules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+)"]))
+
+    assert [(step, value) for _, step, _, value in points] == [(1, 5.0), (2, 4.0)]
+
+
+def test_rules_go_on_where_they_were_confirmed_after_a_restart(spool: Spool) -> None:
+    log(spool, b"loss 1\nloss 2\nlo")
+    first = Rules(spool, [r"loss (?P<loss>\S+)"])
+    assert len(drain(first)) == 2
+    writer = LogWriter(spool)
+    writer.size = 16
+    writer.write(b"ss 3\n", 1)
+
+    again = Rules(spool, [r"loss (?P<loss>\S+)"])
+
+    assert [(step, value) for _, step, _, value in drain(again)] == [(3, 3.0)]
+
+
+# --- TensorBoard
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while True:
+        value, low = value >> 7, value & 127
+        out += bytes([low | (128 if value else 0)])
+        if not value:
+            return out
+
+
+def field(number: int, content: bytes | int) -> bytes:
+    if isinstance(content, int):
+        return varint(number << 3) + varint(content)
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def simple(tag: str, value: float) -> bytes:
+    return field(5, field(1, field(1, tag.encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)))
+
+
+def tensor(tag: str, kind: int, content: bytes, number: int = 4) -> bytes:
+    return field(5, field(1, field(1, tag.encode()) + field(8, field(1, kind) + field(number, content))))
+
+
+def event(step: int, summary: bytes) -> bytes:
+    return varint(1 << 3 | 1) + struct.pack("<d", 1_700_000_000.25) + field(2, step) + summary
+
+
+def record(content: bytes) -> bytes:
+    return struct.pack("<Q", len(content)) + b"sum1" + content + b"sum2"
+
+
+def test_both_ways_of_writing_a_scalar_are_read() -> None:
+    assert scalars(event(3, simple("loss", 0.5))) == [Scalar("loss", 3, 1_700_000_000.25, 0.5)]
+    assert scalars(event(4, tensor("acc", 1, struct.pack("<f", 0.25)))) == [
+        Scalar("acc", 4, 1_700_000_000.25, 0.25)
+    ]
+    assert scalars(event(4, tensor("n", 9, varint(77), number=10))) == [
+        Scalar("n", 4, 1_700_000_000.25, 77.0)
+    ]
+    assert scalars(event(4, tensor("hist", 1, struct.pack("<ff", 1, 2)))) == []
+    assert scalars(event(4, tensor("text", 7, b"words", number=8))) == []
+
+
+@given(st.binary(max_size=300))
+def test_garbled_events_give_nothing_and_raise_nothing(content: bytes) -> None:
+    assert isinstance(scalars(content), list)
+    try:
+        assert isinstance(list(records(content)), list)
+    except NotAnEventFile:
+        pass
+
+
+def test_event_files_are_followed_while_they_grow_with_their_run_as_prefix(
+    spool: Spool, tmp_path: Path
+) -> None:
+    (tmp_path / "tb" / "train").mkdir(parents=True)
+    path = tmp_path / "tb" / "train" / "events.out.tfevents.1.host"
+    whole = record(event(0, b"")) + record(event(1, simple("loss", 0.5)))
+    torn = record(event(2, simple("loss", math.inf)))
+    path.write_bytes(whole + torn[:20])
+    source = TensorBoard(spool, [tmp_path / "tb", tmp_path / "absent"], look_every_s=0.0)
+
+    assert drain(source) == [("train/loss", 1, 1_700_000_000_250, 0.5)]
+    with path.open("ab") as more:
+        more.write(torn[20:])
+    assert drain(source) == [("train/loss", 2, 1_700_000_000_250, math.inf)]
+
+    again = TensorBoard(spool, [tmp_path / "tb"], look_every_s=0.0)
+    assert drain(again) == []
+
+
+def test_pictures_among_the_scalars_are_stepped_over(spool: Spool, tmp_path: Path) -> None:
+    path = tmp_path / "tb" / "events.out.tfevents.1"
+    path.parent.mkdir()
+    path.write_bytes(record(b"\x00" * 3_000_000) + record(event(5, simple("loss", 1.0))))
+
+    assert [point[1] for point in drain(TensorBoard(spool, [path.parent], look_every_s=0.0))] == [5]
+
+
+def test_a_file_that_only_looks_like_one_is_left_alone(spool: Spool, tmp_path: Path) -> None:
+    (tmp_path / "tb").mkdir()
+    (tmp_path / "tb" / "notes-on-tfevents.txt").write_text("just a text about tfevents\n" * 10)
+
+    assert drain(TensorBoard(spool, [tmp_path / "tb"], look_every_s=0.0)) == []

@@ -1,0 +1,163 @@
+"""A learner's HTTP requests: its own job's bytes and nobody else's."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from jobs import blobs
+from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.states import State
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job() -> Job:
+    made = factories.job(state=State.DOWNLOADING)
+    made.code = blobs.put(made.tenant_id, b"archive of code")
+    made.save(update_fields=["code"])
+    return made
+
+
+def ask(client: Client, method: str, path: str, secret: str | None, **options: Any) -> Any:
+    headers = dict(options.pop("headers", {}))
+    if secret is not None:
+        headers["Authorization"] = f"Bearer {secret}"
+    call = getattr(client, method)
+    return call(f"/agent/v1/{path}", headers=headers, **options)
+
+
+PATHS = [
+    ("get", "job"), ("get", "code"), ("get", "checkpoints/1/files/1"), ("post", "checkpoints/1/verify"),
+    ("put", "uploads/1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+@pytest.mark.parametrize("secret", [None, "", "wrong", "lut_someone"])
+def test_without_a_learners_secret_nothing_answers(
+    client: Client, method: str, path: str, secret: str | None
+) -> None:
+    answer = ask(client, method, path, secret)
+
+    assert answer.status_code == 401
+    assert answer["Content-Type"] == "application/problem+json"
+    assert answer.json()["code"] == "unauthorized"
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_a_closed_attempt_is_fenced_off(client: Client, job: Job, method: str, path: str) -> None:
+    job.attempts.update(held=False, closed_at=timezone.now())
+
+    answer = ask(client, method, path, factories.secret(job, 1, 0))
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "fenced")
+
+
+def test_the_answer_says_what_to_run_and_with_what(client: Client, job: Job) -> None:
+    job.spec |= {"metrics": [{"pattern": "a(?P<b>.)"}], "data": [{"name": "x", "path": "y"}]}
+    job.save(update_fields=["spec"])
+
+    answer = ask(client, "get", "job", factories.secret(job, 1, 0)).json()
+
+    assert (answer["job"], answer["attempt"], answer["rank"], answer["restore"]) == (job.pk, 1, 0, None)
+    assert answer["code"]["sha256"] == hashlib.sha256(b"archive of code").hexdigest()
+    assert answer["metrics"] == [{"pattern": "a(?P<b>.)"}]
+    assert answer["data"] == [{"name": "x", "path": "y"}]
+
+
+def test_code_comes_by_pieces(client: Client, job: Job) -> None:
+    secret = factories.secret(job, 1, 0)
+
+    whole = ask(client, "get", "code", secret)
+    piece = ask(client, "get", "code", secret, headers={"Range": "bytes=3-6"})
+    beyond = ask(client, "get", "code", secret, headers={"Range": "bytes=99-100"})
+
+    assert whole.content == b"archive of code"
+    assert (piece.status_code, piece.content, piece["Content-Range"]) == (206, b"hive", "bytes 3-6/15")
+    assert beyond.status_code == 416
+
+
+def saved_by(job: Job, content: bytes) -> Checkpoint:
+    made = factories.checkpoint(job, step=5)
+    CheckpointFile.objects.create(
+        checkpoint=made, tenant=job.tenant, path="model", blob=blobs.put(job.tenant_id, content)
+    )
+    return made
+
+
+def test_a_checkpoint_is_given_only_to_the_attempt_that_goes_on_from_it(client: Client, job: Job) -> None:
+    saved = saved_by(job, b"weights")
+    other = factories.job(of=job.tenant, state=State.DOWNLOADING)
+    job.attempts.update(resume_from=saved)
+
+    entry = ask(client, "get", "job", factories.secret(job, 1, 0)).json()["restore"]
+    path = entry["files"][0]["url"].removeprefix("/agent/v1/")
+
+    assert (entry["n"], entry["step"], entry["implicit"]) == (saved.n, 5, False)
+    assert ask(client, "get", path, factories.secret(job, 1, 0)).content == b"weights"
+    assert ask(client, "get", path, factories.secret(other, 1, 0)).status_code == 404
+
+
+def test_a_job_that_cannot_go_on_says_so(client: Client, job: Job) -> None:
+    saved = factories.checkpoint(job, state=Checkpoint.State.CORRUPT)
+    job.attempts.update(resume_from=saved)
+
+    answer = ask(client, "get", "job", factories.secret(job, 1, 0))
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "no_valid_checkpoint")
+
+
+def put(client: Client, secret: str, blob: Blob, content: bytes, span: str) -> Any:
+    return ask(
+        client, "put", f"uploads/{blob.pk}", secret, data=content, content_type="application/octet-stream",
+        headers={"Content-Range": span},
+    )  # fmt: skip
+
+
+def test_a_file_is_taken_in_pieces(client: Client, job: Job) -> None:
+    secret = factories.secret(job, 1, 0)
+    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abcdef").hexdigest(), 6)
+
+    first = put(client, secret, blob, b"abc", "bytes 0-2/6").json()
+    wrong = put(client, secret, blob, b"f", "bytes 5-5/6")
+    last = put(client, secret, blob, b"def", "bytes 3-5/6").json()
+
+    assert first == {"received": 3, "verified": False}
+    assert (wrong.status_code, wrong.json()["received"]) == (409, 3)
+    assert last == {"received": 6, "verified": True}
+
+
+def test_another_tenants_upload_does_not_exist(client: Client, job: Job) -> None:
+    foreign = blobs.begin(factories.tenant().pk, hashlib.sha256(b"abc").hexdigest(), 3)
+
+    answer = put(client, factories.secret(job, 1, 0), foreign, b"abc", "bytes 0-2/3")
+
+    assert answer.status_code == 404
+    assert not Blob.objects.get(pk=foreign.pk).received
+
+
+@pytest.mark.parametrize("span", ["", "bytes", "bytes a-b/c", "bytes 0-2", "bytes -1-2/3"])
+def test_a_piece_must_say_where_it_belongs(client: Client, job: Job, span: str) -> None:
+    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abc").hexdigest(), 3)
+
+    answer = put(client, factories.secret(job, 1, 0), blob, b"abc", span)
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "content_range_invalid")
+
+
+def test_a_damaged_piece_is_refused_and_told_in_the_jobs_history(client: Client, job: Job) -> None:
+    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abc").hexdigest(), 3)
+    saved = factories.checkpoint(job, state=Checkpoint.State.UPLOADING, committed_at=None)
+    CheckpointFile.objects.create(checkpoint=saved, tenant=job.tenant, path="model", blob=blob)
+
+    answer = put(client, factories.secret(job, 1, 0), blob, b"abX", "bytes 0-2/3")
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "hash_mismatch")
+    assert job.events.filter(code="CHECKPOINT_CORRUPT").count() == 1
