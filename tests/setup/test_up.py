@@ -18,6 +18,7 @@ import psutil
 import psycopg2
 import pytest
 
+from examples import catalog
 from portal.settings.embedded import layout
 from tests.platform import ROOT, Platform, free_port, wait_for
 
@@ -194,3 +195,28 @@ def test_with_the_broker_gone_for_good_jobs_still_run(own: Platform) -> None:
     assert time.monotonic() - began < 2, "a request must not wait for the broker"
     alice.wait_state(job["id"], "COMPLETED", within_s=60)
     assert b"hello" in alice.raw_log(job["id"], attempt=1)
+
+
+def test_ctrl_c_lets_a_job_save_its_work_and_the_next_start_goes_on_with_it(own: Platform) -> None:
+    own.start()
+    spec = catalog.load("counter")
+    spec["command"] = "python count.py 300 20"
+    job = own.client("alice").submit(spec)
+    wait_for(lambda: step_of(own, job["id"]) > 10, within_s=60, what="ten steps")
+    found = processes(own)
+    assert len(found) > len(own.pids()), "a learner runs"
+    own.stop()
+    assert_all_gone(found, within_s=1)
+    own.start()
+    alice = own.client("alice")
+    done = alice.wait_state(job["id"], "COMPLETED", within_s=90)
+    assert done["attempt"] == 2
+    printed = b"".join(alice.raw_log(job["id"], attempt=attempt) for attempt in (1, 2))
+    numbers = [int(line.split()[1]) for line in printed.splitlines() if line.startswith(b"line ")]
+    assert numbers == list(range(1, 301)), "each line once: the checkpoint of the stop was taken up again"
+    assert done["restarts_used"] == 0, "the platform's own stop is not the program's fault"
+
+
+def step_of(platform: Platform, job_id: str) -> int:
+    progress = platform.client("alice").job(job_id)["progress"] or {}
+    return int(progress.get("step") or 0)
