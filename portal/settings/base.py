@@ -31,6 +31,7 @@ LUTHIER_LEASE_S = ENV.luthier_lease_s
 LUTHIER_TICK_S = ENV.luthier_tick_s
 LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days
 LUTHIER_LOG_JOB_MAX_BYTES = ENV.luthier_log_job_max_bytes
+SENTRY_DSN = ENV.sentry_dsn
 LUTHIER_OVERCOMMIT_MAX = ENV.luthier_overcommit_max
 DATABASE_URL = ENV.database_url or EMBEDDED.database_url
 REDIS_URL = ENV.redis_url or EMBEDDED.redis_url
