@@ -122,7 +122,16 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "seq": job.event_seq,
         "device": (view["slot_type"] or view["gpu_type"] or ("any GPU" if job.gpus else "cpu")),
         "lost_if_canceled": _lost(view),
+        "marks": json.dumps(_marks(job)),
     }
+
+
+def _marks(job: Job) -> list[tuple[int, str]]:
+    """Steps that charts mark: where an attempt went on, and where something was saved ("")."""
+    resumed = Attempt.objects.filter(job=job, n__gt=1).order_by("n").values_list("n", "resume_from__step")
+    marks = [(step or 0, f"attempt {n}") for n, step in resumed]
+    saved = Checkpoint.objects.filter(job=job, state=Checkpoint.State.COMMITTED).exclude(step=None)
+    return marks + [(step, "") for step in saved.order_by("-n").values_list("step", flat=True)[:50]]
 
 
 def _count(tab: str, job: Job) -> int | None:
@@ -186,10 +195,21 @@ def _failure(job: Job) -> dict[str, Any]:
     return {
         "learner": failed,
         "others": job.learners - 1,
-        "lines": page.lines,
+        "lines": _with_errors(page.lines),
         "rank": rank,
         "kept": next(iter(_kept(job)), None),
     }
+
+
+def _with_errors(lines: list[logs.Line]) -> list[tuple[logs.Line, bool]]:
+    """Each line, and whether it belongs to a traceback or to its last words."""
+    marked, inside = [], False
+    for line in lines:
+        began = line.text.startswith("Traceback")
+        ended = inside and not line.text.startswith((" ", "\t"))
+        marked.append((line, inside or began))
+        inside = began or (inside and not ended)
+    return marked
 
 
 def _learners(job: Job, attempt: int | None = None) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ export interface Frame {
 }
 
 export interface Watcher {
-  /** Number of the last item that this watcher has; read again at every reconnect. */
+  /** Number of the last item that this watcher has, -1 for "from now on"; read again at every reconnect. */
   cursor(): number;
   frame(frame: Frame): void;
   /** Items that the server left out; fetch them by REST. lost: they were never kept. */
@@ -145,7 +145,8 @@ class Live extends EventTarget {
   private subscribe(ch: string): void {
     const watchers = [...(this.watchers.get(ch) ?? [])];
     if (this.sleeping && watchers.every((watcher) => watcher.heavy)) return;
-    this.say({ op: "sub", ch, after: Math.min(...watchers.map((watcher) => watcher.cursor())) });
+    const after = Math.min(...watchers.map((watcher) => watcher.cursor()));
+    this.say({ op: "sub", ch, ...(after < 0 ? {} : { after }) });
   }
 
   private say(frame: Record<string, unknown>): void {

@@ -37,16 +37,18 @@ export interface Stream {
 
 export const BLOCK = 1000;
 const BLOCKS_KEPT = 200;
-const ERROR = /^E\s|\b(?:error|fatal|critical|exception|panic|traceback|oom|out of memory)\b|[a-z]Error\b|[a-z]Exception\b/i;
-const WARN = /^W\s|\bwarn(?:ing)?\b|[a-z]Warning\b/i;
+const ERROR = /^E\s|\b(?:error|fatal|critical|exception|panic|traceback|oom|out of memory)\b/i;
+const ERROR_NAME = /[a-z](?:Error|Exception)\b/; // ValueError, KeyboardException
+const WARN = /^W\s|\bwarn(?:ing)?\b/i;
+const WARN_NAME = /[a-z]Warning\b/;
 
 /** The level of a line, given that of the one before: a traceback's body belongs to it. */
 export function levelOf(text: string, before: Level): Level {
   const words = plain(text);
   if (before === Level.Trace && /^\s/.test(words)) return Level.Trace;
   if (/^Traceback \(most recent call last\)/.test(words)) return Level.Trace;
-  if (ERROR.test(words)) return Level.Error;
-  return WARN.test(words) ? Level.Warn : Level.None;
+  if (ERROR.test(words) || ERROR_NAME.test(words)) return Level.Error;
+  return WARN.test(words) || WARN_NAME.test(words) ? Level.Warn : Level.None;
 }
 
 export class Lines extends EventTarget {

@@ -19,6 +19,7 @@ class LogViewer extends HTMLElement {
   private sources: Lines[] = [];
   private rows!: Rows;
   private pane!: Pane;
+  private built = false;
   private tools: Controls | undefined;
   private search: Search | undefined;
   private match = -1;
@@ -32,28 +33,33 @@ class LogViewer extends HTMLElement {
   private started = "";
 
   connectedCallback(): void {
-    if (this.pane) return;
-    this.classList.toggle("nots", false);
-    if (!("known" in this.dataset)) {
-      document.addEventListener("jobchange", this.begin);
-      return;
-    }
-    this.build();
+    if (this.built) return;
+    document.addEventListener("jobchange", this.onJob);
+    live.addEventListener("change", this.showStatus);
+    document.addEventListener("selectionchange", this.onSelection);
+    this.addEventListener("keydown", (event) => this.onKey(event));
+    if ("known" in this.dataset) this.build();
   }
 
   disconnectedCallback(): void {
-    document.removeEventListener("jobchange", this.begin);
+    document.removeEventListener("jobchange", this.onJob);
+    document.removeEventListener("selectionchange", this.onSelection);
     for (const lines of this.sources) lines.close();
     live.removeEventListener("change", this.showStatus);
   }
 
-  /** The job may have begun to print since the page was loaded. */
-  private readonly begin = (): void => {
-    const page = document.querySelector<HTMLElement>("x-job");
-    const phase = document.querySelector("#job-badge .badge")?.textContent ?? "";
-    if (this.pane || !page || /Queued/.test(phase)) return;
-    this.dataset.attempt = String(Math.max(1, Number(this.dataset.attempt)));
+  /** The job may have begun to print, or gone on in a new attempt, since the page was loaded. */
+  private readonly onJob = (): void => {
+    const newest = Number(document.querySelector<HTMLElement>("x-job")?.dataset.attempt ?? 0);
+    const watched = this.dataset.attempt === (this.dataset.attempts === "0" ? "1" : this.dataset.attempts);
+    if (newest < 1 || (this.built && (!watched || newest <= Number(this.dataset.attempts)))) return;
+    this.dataset.attempts = this.dataset.attempt = String(newest);
     this.build();
+  };
+
+  private readonly onSelection = (): void => {
+    const chosen = getSelection();
+    if (chosen && !chosen.isCollapsed && this.built && this.pane.scroller.contains(chosen.anchorNode)) this.pane.pause();
   };
 
   private get isFull(): boolean {
@@ -65,6 +71,7 @@ class LogViewer extends HTMLElement {
   }
 
   private build(): void {
+    this.built = true;
     const holder = document.createElement("div");
     holder.className = "lvp";
     this.pane = new Pane(new AllRows(this.makeSources()[0] as Lines), {
@@ -96,12 +103,6 @@ class LogViewer extends HTMLElement {
     }
     this.replaceChildren(...parts);
     scroller.addEventListener("click", (event) => this.onClick(event));
-    this.addEventListener("keydown", (event) => this.onKey(event));
-    document.addEventListener("selectionchange", () => {
-      const chosen = getSelection();
-      if (chosen && !chosen.isCollapsed && scroller.contains(chosen.anchorNode)) this.pane.pause();
-    });
-    live.addEventListener("change", this.showStatus);
     void this.open();
   }
 
@@ -227,6 +228,7 @@ class LogViewer extends HTMLElement {
   }
 
   private readonly showStatus = (): void => {
+    if (!this.built || !this.rows) return;
     const { following } = this.pane;
     const fresh = this.total - this.seenTotal;
     if (following) this.seenTotal = this.total;

@@ -1,0 +1,70 @@
+// <x-chart-tools>: one bar for all charts of the page.
+import { change, settings } from "./settings";
+
+class ChartTools extends HTMLElement {
+  connectedCallback(): void {
+    if (this.childElementCount) return;
+    this.append(this.axis(), this.smoothing(), this.logarithmic(), this.find());
+  }
+
+  private axis(): HTMLElement {
+    const group = document.createElement("span");
+    group.className = "seg";
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", "X axis");
+    for (const [value, words] of [["step", "Step"], ["time", "Time"], ["relative", "Relative"]] as const) {
+      const made = toggle(words, settings.x === value);
+      made.className = "";
+      made.addEventListener("click", () => {
+        change({ x: value });
+        for (const one of group.querySelectorAll("button")) one.setAttribute("aria-pressed", String(one === made));
+      });
+      group.append(made);
+    }
+    return group;
+  }
+
+  private smoothing(): HTMLElement {
+    const group = document.createElement("label");
+    group.className = "grp";
+    const input = document.createElement("input");
+    Object.assign(input, { type: "range", min: "0", max: "0.99", step: "0.01", value: String(settings.smooth), className: "rng" });
+    const shown = document.createElement("output");
+    shown.className = "rv";
+    shown.textContent = settings.smooth.toFixed(2);
+    input.addEventListener("input", () => {
+      shown.textContent = Number(input.value).toFixed(2);
+      change({ smooth: Number(input.value) });
+    });
+    group.append("Smoothing", input, shown);
+    return group;
+  }
+
+  private logarithmic(): HTMLElement {
+    const made = toggle("Log y", settings.log);
+    made.addEventListener("click", () => {
+      change({ log: !settings.log });
+      made.setAttribute("aria-pressed", String(settings.log));
+    });
+    return made;
+  }
+
+  private find(): HTMLElement {
+    const input = document.createElement("input");
+    Object.assign(input, { type: "search", className: "in", placeholder: "Find a metric", value: settings.find });
+    input.setAttribute("aria-label", "Find a metric");
+    input.addEventListener("input", () => change({ find: input.value.trim() }));
+    return input;
+  }
+}
+
+function toggle(words: string, pressed: boolean): HTMLButtonElement {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.className = "btn s";
+  made.textContent = words;
+  made.setAttribute("aria-pressed", String(pressed));
+  return made;
+}
+
+customElements.define("x-chart-tools", ChartTools);

@@ -1,0 +1,347 @@
+// <x-chart>: one metric over steps or time. Drawn only while in sight, at most twice a second; zoom survives new data.
+import uPlot from "uplot";
+import { metric, thousands } from "../format";
+import { button } from "../log/toolbar";
+import { columns, drawMarks, options, short, tabulate, type Mark, type Table } from "./plot";
+import { BUCKETS, Metrics, addPoint, type Axis, type Point, type Series } from "./series";
+import { change, settings } from "./settings";
+
+const REDRAW_MS = 500;
+const MOUNTED_MAX = 12;
+const mounted = new Set<Chart>();
+
+class Chart extends HTMLElement {
+  private series: Series[] = [];
+  private table: Table = { x: [], lines: [], notFinite: [] };
+  private plot: uPlot | undefined;
+  private metrics!: Metrics;
+  private holder!: HTMLElement;
+  private readonly tip = document.createElement("div");
+  private readonly reset = document.createElement("button");
+  private observer: IntersectionObserver | undefined;
+  private visible = false;
+  private loaded = false;
+  private timer = 0;
+  private lastDraw = 0;
+  private tableShown = false;
+
+  connectedCallback(): void {
+    this.holder = this.querySelector<HTMLElement>("[data-plot]") as HTMLElement;
+    this.metrics = Metrics.of(this.dataset.job ?? "");
+    this.metrics.addEventListener("points", this.onPoints);
+    this.metrics.addEventListener("gap", this.reload);
+    document.addEventListener("chartsettings", this.onSettings);
+    document.addEventListener("themechange", this.rebuild);
+    this.buildTools();
+    this.tip.className = "tip";
+    this.tip.hidden = true;
+    this.holder.tabIndex = 0;
+    this.holder.setAttribute("role", "img");
+    this.holder.addEventListener("keydown", (event) => this.onKey(event));
+    this.observer = new IntersectionObserver((entries) => this.onSight(entries.some((entry) => entry.isIntersecting)), { rootMargin: "120px" });
+    this.observer.observe(this);
+    new ResizeObserver(() => this.plot?.setSize(this.size())).observe(this.holder);
+  }
+
+  disconnectedCallback(): void {
+    this.observer?.disconnect();
+    this.metrics.removeEventListener("points", this.onPoints);
+    this.metrics.removeEventListener("gap", this.reload);
+    document.removeEventListener("chartsettings", this.onSettings);
+    document.removeEventListener("themechange", this.rebuild);
+    this.unmount();
+  }
+
+  private get name(): string {
+    return this.dataset.name ?? "";
+  }
+
+  private get axis(): Axis {
+    return settings.x === "step" ? "step" : "time";
+  }
+
+  // --- data ---
+
+  private readonly onSight = (visible: boolean): void => {
+    this.visible = visible;
+    if (!visible) return;
+    if (!this.loaded) void this.load();
+    else this.drawSoon();
+  };
+
+  private readonly reload = (): void => {
+    this.loaded = false;
+    if (this.visible) void this.load();
+  };
+
+  private async load(): Promise<void> {
+    this.loaded = true;
+    try {
+      const zoom = settings.zoom && settings.x !== "relative" ? settings.zoom : undefined;
+      const range = zoom && this.axis === "time" ? ([zoom[0] * 1000, zoom[1] * 1000] as [number, number]) : zoom;
+      this.series = await this.metrics.fetch(this.name, this.axis, range);
+      this.holder.querySelector(".sk")?.remove();
+      this.holder.querySelector(".emp")?.remove();
+      this.draw();
+    } catch (error) {
+      this.loaded = false;
+      this.showProblem(error instanceof Error ? error.message : "The numbers could not be loaded.");
+    }
+  }
+
+  private readonly onPoints = (event: Event): void => {
+    const points = (event as CustomEvent<Point[]>).detail.filter((point) => point.name === this.name);
+    if (!points.length || !this.loaded) return;
+    for (const point of points) addPoint(this.series, point, this.axis);
+    if (this.series.some((one) => one.buckets.length > 3 * BUCKETS)) this.loaded = false;
+    if (!this.visible) return;
+    if (!this.loaded) void this.load();
+    else this.drawSoon();
+  };
+
+  private readonly onSettings = (event: Event): void => {
+    const changed = (event as CustomEvent<string[]>).detail;
+    const card = this.closest<HTMLElement>(".card");
+    if (card) card.hidden = Boolean(settings.find) && !this.name.toLowerCase().includes(settings.find.toLowerCase());
+    if (changed.includes("x") || changed.includes("zoom")) this.reload();
+    else this.rebuild();
+  };
+
+  // --- drawing ---
+
+  private drawSoon(): void {
+    if (this.timer) return;
+    const wait = Math.max(0, this.lastDraw + REDRAW_MS - Date.now());
+    this.timer = window.setTimeout(() => {
+      this.timer = 0;
+      requestAnimationFrame(() => this.draw());
+    }, wait);
+  }
+
+  private readonly rebuild = (): void => {
+    this.unmount();
+    if (this.visible && this.loaded) this.draw();
+  };
+
+  private draw(): void {
+    if (!this.isConnected || !this.visible) return;
+    this.lastDraw = Date.now();
+    const before = this.table.lines.length;
+    this.table = tabulate(this.series, settings);
+    this.showWords();
+    if (!this.table.x.length) return this.showProblem(settings.log ? "No value above 0 to draw on a logarithmic scale." : "No value in this range.");
+    if (this.tableShown) return this.drawTable();
+    const data = columns(this.table, settings);
+    if (this.plot && before === this.table.lines.length) {
+      this.plot.setData(data, !settings.zoom);
+      if (settings.zoom) this.plot.redraw();
+      return;
+    }
+    this.unmount();
+    this.makeRoom();
+    this.holder.replaceChildren();
+    this.plot = new uPlot(options(this.table, settings, this.size(), this.hooks()), data, this.holder);
+    this.holder.append(this.tip);
+    if (settings.zoom) this.plot.setScale("x", { min: settings.zoom[0], max: settings.zoom[1] });
+    mounted.add(this);
+  }
+
+  /** Drawn charts cost time at every point: the one farthest out of sight makes room. */
+  private makeRoom(): void {
+    if (mounted.size < MOUNTED_MAX) return;
+    for (const other of mounted) if (!other.visible) return other.unmount();
+  }
+
+  private unmount(): void {
+    this.plot?.destroy();
+    this.plot = undefined;
+    mounted.delete(this);
+  }
+
+  private size(): { width: number; height: number } {
+    return { width: Math.max(120, this.holder.clientWidth), height: this.holder.clientHeight || 178 };
+  }
+
+  private hooks(): uPlot.Hooks.Arrays {
+    return {
+      draw: [(plot) => drawMarks(plot, this.marks(), this.table.notFinite)],
+      setCursor: [(plot) => this.showTip(plot)],
+      setSelect: [(plot) => this.onSelect(plot)],
+    };
+  }
+
+  private marks(): Mark[] {
+    if (settings.x !== "step") return [];
+    return JSON.parse(this.closest<HTMLElement>("x-job")?.dataset.marks ?? "[]") as Mark[];
+  }
+
+  private onSelect(plot: uPlot): void {
+    const { left, width } = plot.select;
+    if (width < 4) return;
+    const zoom: [number, number] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    change({ zoom });
+  }
+
+  // --- words ---
+
+  private showWords(): void {
+    const first = this.series[0]?.buckets;
+    const last = first?.[first.length - 1];
+    const value = this.querySelector("[data-last]");
+    if (value && last) value.textContent = metric(last[3]);
+    this.reset.hidden = !settings.zoom;
+    if (settings.zoom) this.reset.textContent = `${short(settings.zoom[0])} – ${short(settings.zoom[1])}, reset`;
+    const lows = this.series.flatMap((one) => one.buckets.flatMap((bucket) => (bucket[1] === null ? [] : [bucket[1]])));
+    const words = last ? `${this.name}: ${metric(last[3])} at ${settings.x === "step" ? `step ${thousands(last[0])}` : "the newest point"}, lowest ${metric(Math.min(...lows))}, ${thousands(this.points())} points` : `${this.name}: no points`;
+    this.holder.setAttribute("aria-label", words);
+    this.showLegend();
+  }
+
+  private points(): number {
+    return this.series.reduce((sum, one) => sum + one.points, 0);
+  }
+
+  private showLegend(): void {
+    const legend = this.querySelector("[data-legend]");
+    if (!legend) return;
+    const entry = (classes: string, text: string): HTMLElement => {
+      const span = document.createElement("span");
+      const swatch = document.createElement("i");
+      swatch.className = classes;
+      span.append(swatch, text);
+      return span;
+    };
+    const many = this.series.length > 1;
+    const entries = this.table.lines.map((line, at) => entry(`c${at + 1}${at % 2 ? " d" : ""}`, many ? `learner ${line.rank}` : this.name));
+    if (this.series.length > this.table.lines.length) entries.push(entry("", `${this.series.length - this.table.lines.length} more learners`));
+    if (settings.smooth > 0) entries.push(entry("c1", `smoothed ${settings.smooth.toFixed(2)}`));
+    if (this.series.some((one) => one.overtaken.length)) entries.push(entry("c1 d", "overtaken"));
+    if (this.table.notFinite.length) {
+      const cross = document.createElement("span");
+      cross.className = "nf";
+      cross.textContent = `✕ ${this.table.notFinite.length} not finite`;
+      entries.push(cross);
+    }
+    legend.replaceChildren(...entries);
+  }
+
+  private showTip(plot: uPlot): void {
+    const { idx, left } = plot.cursor;
+    const x = idx === null || idx === undefined ? undefined : this.table.x[idx];
+    this.tip.hidden = x === undefined || left === undefined || left < 0;
+    if (this.tip.hidden || x === undefined || idx === null || idx === undefined) return;
+    const place = settings.x === "step" ? `step ${thousands(x)}` : settings.x === "time" ? new Date(x * 1000).toISOString().slice(11, 19) : `${short(x)} s`;
+    const values = this.table.lines
+      .map((line) => ({ line, value: line.drawn[idx] }))
+      .filter((one) => one.value !== null && one.value !== undefined)
+      .sort((a, b) => (b.value ?? 0) - (a.value ?? 0))
+      .map(({ line, value }) => `${this.table.lines.length > 1 ? `L${line.rank} ` : ""}${metric(value)}`);
+    this.tip.textContent = [place, ...values].join(" · ");
+    const right = (left ?? 0) > plot.over.clientWidth / 2;
+    this.tip.style.left = right ? "56px" : "auto";
+    this.tip.style.right = right ? "auto" : "8px";
+    this.tip.style.top = "4px";
+  }
+
+  private showProblem(text: string): void {
+    this.unmount();
+    const note = document.createElement("div");
+    note.className = "emp";
+    const words = document.createElement("p");
+    words.textContent = text;
+    const again = button(this.dataset.icons ?? "", "refresh-cw", `Try again: ${this.name}`, "Try again");
+    again.addEventListener("click", this.reload);
+    note.append(words, again);
+    this.holder.replaceChildren(note);
+  }
+
+  private drawTable(): void {
+    this.unmount();
+    const box = document.createElement("div");
+    box.className = "dt";
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", `Values of ${this.name}`);
+    const table = document.createElement("table");
+    const head = table.createTHead().insertRow();
+    for (const title of [settings.x === "step" ? "step" : "time", ...this.table.lines.map((line) => (this.table.lines.length > 1 ? `L${line.rank}` : this.name))]) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.className = "n";
+      cell.textContent = title;
+      head.append(cell);
+    }
+    const body = table.createTBody();
+    for (let at = this.table.x.length - 1; at >= Math.max(0, this.table.x.length - 300); at -= 1) {
+      const row = body.insertRow();
+      const x = this.table.x[at] ?? 0;
+      for (const text of [settings.x === "time" ? new Date(x * 1000).toISOString().slice(0, 19) : thousands(x), ...this.table.lines.map((line) => metric(line.raw[at]))]) {
+        const cell = row.insertCell();
+        cell.className = "n";
+        cell.textContent = text;
+      }
+    }
+    box.append(table);
+    this.holder.replaceChildren(box);
+  }
+
+  // --- what the reader does ---
+
+  private buildTools(): void {
+    const tools = this.querySelector(".tools");
+    if (!tools || tools.childElementCount) return;
+    const sprite = this.dataset.icons ?? "";
+    const table = button(sprite, "table", `Values as a table: ${this.name}`);
+    table.setAttribute("aria-pressed", "false");
+    table.addEventListener("click", () => {
+      this.tableShown = !this.tableShown;
+      table.setAttribute("aria-pressed", String(this.tableShown));
+      this.unmount();
+      this.draw();
+    });
+    const big = button(sprite, "maximize-2", `Enlarge: ${this.name}`);
+    big.setAttribute("aria-pressed", "false");
+    big.addEventListener("click", () => {
+      const on = !("big" in this.dataset);
+      if (on) this.dataset.big = "";
+      else delete this.dataset.big;
+      big.setAttribute("aria-pressed", String(on));
+      this.rebuild();
+    });
+    this.reset.type = "button";
+    this.reset.className = "zp";
+    this.reset.hidden = true;
+    this.reset.addEventListener("click", () => change({ zoom: null }));
+    tools.before(this.reset);
+    tools.append(table, big);
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    const plot = this.plot;
+    if (!plot || event.ctrlKey || event.metaKey || event.altKey) return;
+    const steps = event.shiftKey ? 10 : 1;
+    const { min = 0, max = 1 } = plot.scales.x ?? {};
+    const width = (max ?? 1) - (min ?? 0);
+    const middle = ((max ?? 1) + (min ?? 0)) / 2;
+    const move = (by: number): void => {
+      const last = this.table.x.length - 1;
+      const at = Math.max(0, Math.min(last, (plot.cursor.idx ?? last) + by));
+      plot.setCursor({ left: plot.valToPos(this.table.x[at] ?? 0, "x"), top: 10 });
+    };
+    const keys: Record<string, () => void> = {
+      ArrowLeft: () => move(-steps),
+      ArrowRight: () => move(steps),
+      "+": () => change({ zoom: [middle - width / 4, middle + width / 4] }),
+      "-": () => change({ zoom: [middle - width, middle + width] }),
+      "0": () => change({ zoom: null }),
+      a: () => this.querySelector<HTMLButtonElement>(".tools button")?.click(),
+    };
+    const act = keys[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+}
+
+customElements.define("x-chart", Chart);
