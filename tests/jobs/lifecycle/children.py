@@ -1,0 +1,100 @@
+"""Workers as processes of their own that a test may kill, and a cluster in memory that outlives them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from gpu_scheduler.clusters.memory import MemoryCluster
+from jobs import failpoints
+from jobs.lifecycle import cluster as clusters
+from jobs.lifecycle import seats
+
+VERBS = ("nodes", "launch", "observe", "stop", "remove")
+
+
+class Served:
+    """Lets other processes call the five verbs of this process's cluster over a Unix socket."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.address = str(Path(tempfile.mkdtemp()) / "cluster")
+        self._listener = Listener(self.address, "AF_UNIX")
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(caller,), daemon=True).start()
+
+    def _answer(self, caller: Connection) -> None:
+        """One call after the other until the caller hangs up or dies."""
+        try:
+            while True:
+                verb, arguments, options = caller.recv()
+                assert verb in VERBS
+                try:
+                    caller.send((True, getattr(self.cluster, verb)(*arguments, **options)))
+                except Exception as error:
+                    caller.send((False, error))
+        except (EOFError, OSError, pickle.UnpicklingError):
+            caller.close()
+
+
+class Remote:
+    """The same cluster, from another process."""
+
+    name = "memory"
+
+    def __init__(self, address: str) -> None:
+        self._server = Client(address, "AF_UNIX")
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        if verb not in VERBS:
+            raise AttributeError(verb)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._server.send((verb, arguments, options))
+            good, answer = self._server.recv()
+            if good:
+                return answer
+            raise answer
+
+        return call
+
+
+def in_child(work: Callable[[], object], served: Served, *, kill_at: str = "") -> bool:
+    """Do the work in a forked worker with a seat of its own. True if it was killed at that point."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            connection.connection = None  # the parent's; its socket must not be spoken on here
+            clusters.use(Remote(served.address))  # type: ignore[arg-type]
+            seats.take(f"child-{os.getpid()}")
+            failpoints.arm(lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == kill_at else None)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the worker failed"
+    return False

@@ -1,0 +1,150 @@
+"""Whole lives of jobs as steps: what happens to a job, each followed by a look of some worker.
+
+Together they pass every failpoint. Each step may be run again after a worker was killed in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from jobs.models import Job
+from jobs.states import Intent, Phase, State
+from tests.jobs.lifecycle.world import World, state
+
+Look = Callable[[], object]
+
+
+def halted_resumed_failed_restarted_completed(world: World, look: Look) -> Iterator[Job]:
+    job = world.submit(learners=2, max_restarts=1, grace_s=10)
+    yield job
+    look()
+    world.report(job, phase=Phase.DOWNLOADING)
+    look()
+    world.report(job, phase=Phase.PROCESSING)
+    look()
+    assert state(job) == State.PROCESSING
+    world.wish(job, Intent.HALT)
+    look()
+    world.save(job, 10)
+    world.exit(job, halted=True)
+    world.done(job)
+    look()
+    assert state(job) == State.HALTED
+    world.wish(job, Intent.RUN)
+    look()
+    look()
+    world.report(job, phase=Phase.PROCESSING)
+    look()
+    world.exit(job, 1, rank=0)
+    look()
+    world.elapse(12)
+    look()
+    world.report(job, phase=Phase.PROCESSING)
+    look()
+    world.exit(job, 0)
+    look()
+    world.done(job)
+    look()
+    assert state(job) == State.COMPLETED
+
+
+def canceled_while_waiting(world: World, look: Look) -> Iterator[Job]:
+    job = world.submit()
+    yield job
+    world.wish(job, Intent.CANCEL)
+    look()
+    assert state(job) == State.CANCELED
+
+
+def halted_while_waiting_then_canceled(world: World, look: Look) -> Iterator[Job]:
+    job = world.submit()
+    yield job
+    world.wish(job, Intent.HALT)
+    look()
+    assert state(job) == State.HALTED
+    world.wish(job, Intent.CANCEL)
+    look()
+    assert state(job) == State.CANCELED
+
+
+def canceled_while_deploying(world: World, look: Look) -> Iterator[Job]:
+    job = world.submit(grace_s=10)
+    yield job
+    look()
+    world.wish(job, Intent.CANCEL)
+    look()
+    world.elapse(11)
+    look()
+    assert state(job) == State.CANCELED
+
+
+def halted_while_downloading(world: World, look: Look) -> Iterator[Job]:
+    job = world.submit(grace_s=10)
+    yield job
+    look()
+    world.report(job, phase=Phase.DOWNLOADING)
+    look()
+    world.wish(job, Intent.HALT)
+    look()
+    world.elapse(11)
+    look()
+    assert state(job) == State.HALTED
+
+
+def finished_while_halting(world: World, look: Look) -> Iterator[Job]:
+    job = world.running()
+    yield job
+    world.wish(job, Intent.HALT)
+    look()
+    world.exit(job, 0)
+    look()
+    world.done(job)
+    look()
+    assert state(job) == State.COMPLETED
+
+
+def canceled_while_storing(world: World, look: Look) -> Iterator[Job]:
+    job = world.running(grace_s=10)
+    yield job
+    world.exit(job, 0)
+    look()
+    assert state(job) == State.STORING
+    world.wish(job, Intent.CANCEL)
+    look()
+    world.done(job)
+    look()
+    assert state(job) == State.CANCELED
+
+
+def lost_its_results(world: World, look: Look) -> Iterator[Job]:
+    job = world.running()
+    yield job
+    world.exit(job, 0)
+    look()
+    world.cluster.exit(f"job-{job.pk}-1", 0, 0)
+    world.elapse(3)
+    look()
+    assert state(job) == State.FAILED
+
+
+def failed_without_budget(world: World, look: Look) -> Iterator[Job]:
+    job = world.running(grace_s=10)
+    yield job
+    world.exit(job, 1)
+    look()
+    world.done(job)
+    look()
+    assert state(job) == State.FAILED
+
+
+LIVES = (
+    halted_resumed_failed_restarted_completed,
+    canceled_while_waiting,
+    halted_while_waiting_then_canceled,
+    canceled_while_deploying,
+    halted_while_downloading,
+    finished_while_halting,
+    canceled_while_storing,
+    lost_its_results,
+    failed_without_budget,
+)

@@ -1,0 +1,114 @@
+"""A worker killed between any two effects costs seconds and never a job: another one finishes what it began."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from gpu_scheduler.clusters.memory import MemoryCluster
+from gpu_scheduler.model import Node
+from jobs import failpoints, invariants
+from jobs.lifecycle import cluster as clusters
+from jobs.lifecycle import seats
+from jobs.models import Job, Worker
+from jobs.states import FINAL, State
+from tests.jobs.lifecycle.children import Served, in_child
+from tests.jobs.lifecycle.lives import LIVES
+from tests.jobs.lifecycle.points import POINTS
+from tests.jobs.lifecycle.world import World, used
+
+LOOKS = 3
+Life = Callable[[World, Callable[[], Any]], Iterator[Job]]
+
+
+@pytest.fixture
+def served_world(transactional_db: None) -> Iterator[tuple[World, Served]]:
+    """The world whose cluster children reach; its database is committed to, so that they see it."""
+    world = World(
+        lambda clock: MemoryCluster([Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)], clock=clock)
+    )
+    clusters.use(world.cluster)
+    served = Served(world.cluster)
+    yield world, served
+    served.close()
+    failpoints.arm(None)
+    clusters.use(None)
+
+
+@pytest.fixture(scope="module")
+def passed_by(django_db_setup: None, django_db_blocker: Any) -> dict[str, Life]:
+    """For each point the shortest life that passes it, found by living them all once and forgetting it."""
+    found: dict[str, Life] = {}
+    with django_db_blocker.unblock(), transaction.atomic():
+        for life in reversed(LIVES):  # the first of LIVES is the longest
+            world = World(lambda clock: MemoryCluster([Node("node-a", "cpu", 4)], clock=clock))
+            clusters.use(world.cluster)
+            passed: set[str] = set()
+            failpoints.arm(passed.add)
+            for _ in life(world, partial(look_often, world)):
+                passed.clear()  # what came before was another worker's
+            failpoints.arm(None)
+            found = dict.fromkeys(passed, life) | found
+        clusters.use(None)
+        transaction.set_rollback(True)
+    return found
+
+
+def look_often(world: World) -> None:
+    for _ in range(LOOKS):
+        world.tick()
+
+
+@pytest.mark.django_db
+def test_every_failpoint_is_passed_by_some_life(passed_by: dict[str, Life]) -> None:
+    assert set(passed_by) == set(POINTS)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", POINTS)
+def test_a_worker_killed_there_is_overtaken(
+    served_world: tuple[World, Served], passed_by: dict[str, Life], point: str
+) -> None:
+    world, served = served_world
+    overtaken_s: list[float] = []
+
+    def tick() -> None:
+        world.tick(seats.owner())
+
+    def look() -> None:
+        """One worker looks, and is killed at the point if it comes there; then others go on."""
+        if not overtaken_s and in_child(tick, served, kill_at=point):
+            before = time.monotonic()
+            _await_lock_free()
+            in_child(tick, served)
+            overtaken_s.append(time.monotonic() - before)
+        for _ in range(LOOKS):
+            tick()
+        assert invariants.violations() == []
+
+    for _ in passed_by[point](world, look):
+        pass
+    assert overtaken_s, "the worker was not killed"
+    assert overtaken_s[0] < 5
+    assert all(count == 1 for count in world.cluster.created.values())
+    assert used(world.tenant) == 0
+    assert not world.cluster.listing()
+    assert all(job.state in (*FINAL, State.HALTED) for job in Job.objects.all())
+
+
+def _await_lock_free() -> None:
+    """The kernel closes a killed process's connection; PostgreSQL notices it at once, but not before we look."""
+    deadline = time.monotonic() + 5
+    with connection.cursor() as cursor:
+        while time.monotonic() < deadline:
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+            if cursor.fetchone()[0] == 0:
+                break
+            time.sleep(0.005)
+    Worker.objects.all().delete()
