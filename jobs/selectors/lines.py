@@ -10,8 +10,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
 
 KEPT_BYTES = 256 * 1024  # of one line; what a program prints beyond is counted, not shown
+PLAIN_BYTES = 64 * 1024  # lines up to here need none of the care that longer ones do
 TEXT_MAX = 10_000  # characters of a line's text unless the whole line is asked for
 
 
@@ -31,9 +34,11 @@ class Chunk:
     lost: bool = False
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line. t: RFC 3339 of the read that brought its first byte, "" if unknown. cut: characters left out."""
+class Line(NamedTuple):
+    """One line. t: RFC 3339 of the read that brought its first byte, "" if unknown. cut: characters left out.
+
+    A tuple, because a loud log makes a hundred thousand of them a second.
+    """
 
     n: int
     t: str
@@ -77,11 +82,15 @@ class LineCutter:
         starts = [at for at, _ in chunk.times]
         offset = 0
         for piece in pieces[:-1]:
-            if self._number > self._after:
+            if self._number <= self._after:
+                self._forget()
+            elif self._kept or self._dropped or len(piece) > PLAIN_BYTES or b"\r" in piece:
                 self._gather(piece, chunk, starts, offset)
                 yield self._finish()
-            else:
-                self._forget()
+            else:  # nearly every line there is: whole, short and written once
+                text = piece.decode("utf-8", "replace")
+                shown = text[: self._text_max]
+                yield Line(self._number, _time_at(chunk, starts, offset), shown, len(text) - len(shown))
             self._number += 1
             offset += len(piece) + 1
         if pieces[-1] and self._number > self._after:
@@ -137,5 +146,11 @@ def _time_at(chunk: Chunk, starts: list[int], offset: int) -> str:
     at = bisect_right(starts, offset) - 1
     if at < 0:
         return ""
-    moment = datetime.fromtimestamp(chunk.times[at][1] / 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    seconds, milliseconds = divmod(chunk.times[at][1], 1000)
+    return f"{_second(seconds)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> str:
+    """The same for all lines of a second, and a loud log has thousands of those."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
