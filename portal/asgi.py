@@ -1,17 +1,13 @@
 """The ASGI application: HTTP by Django, websockets by Channels."""
 
 import os
-from importlib.util import find_spec
-from typing import Any
 
 from channels.routing import ProtocolTypeRouter
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
+http = get_asgi_application()  # before anything that needs the models
 
-protocols: dict[str, Any] = {"http": get_asgi_application()}
-if find_spec("portal.live") and find_spec("portal.live.routing"):
-    from portal.live.routing import websocket_application
+from portal.live.routing import websocket_application  # noqa: E402
 
-    protocols["websocket"] = websocket_application
-application = ProtocolTypeRouter(protocols)
+application = ProtocolTypeRouter({"http": http, "websocket": websocket_application})

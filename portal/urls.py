@@ -1,25 +1,20 @@
 """The URL map. Each window of the portal brings its own; this page only says where they hang."""
 
-from importlib.util import find_spec
-
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
 from portal import health
+from portal.api import schema
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),
     path("staff/", admin.site.urls),
     path("agent/v1/", include("portal.agent_files.urls")),
+    path("docs/api", schema.docs, name="api-docs"),
+    path("api/v1/", include("portal.api.urls")),
+    path("", include("portal.pages.urls")),
 ]
-if find_spec("portal.api") and find_spec("portal.api.urls"):
-    from portal.api import schema
-
-    urlpatterns.append(path("docs/api", schema.docs, name="api-docs"))
-    urlpatterns.append(path("api/v1/", include("portal.api.urls")))
-if find_spec("portal.pages") and find_spec("portal.pages.urls"):
-    urlpatterns.append(path("", include("portal.pages.urls")))
 
 handler400 = "portal.pages.errors.bad_request"
 handler403 = "portal.pages.errors.forbidden"

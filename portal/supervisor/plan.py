@@ -146,7 +146,7 @@ def _nodes(where: Layout, nodes: str, env: dict[str, str]) -> Service:
         env=env,
         stop_signal=SIGTERM,
         stop_s=NODE_STOP_S,
-        stopping_note="running learners get time for a checkpoint; Ctrl-C again kills them",
+        stopping_note="Running learners get time for a checkpoint; Ctrl-C again kills them",
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from portal.supervisor.service import Service, backoff_s
 STEADY_S = 30  # a life of this length clears the memory of earlier failures
 FIRST_START_TRIES = 3
 READY_POLL_S = 0.05
+NOTE_AFTER_S = 2
 LOG_MAX_BYTES = 20 * 1024 * 1024
 
 
@@ -69,9 +71,11 @@ class Supervised:
         else:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(self.service.stop_signal)
-        try:
-            await asyncio.wait_for(asyncio.shield(process.wait()), self.service.stop_s)
-        except TimeoutError:
+        if await _gone(process, NOTE_AFTER_S):
+            return
+        if self.service.stopping_note and not impatient:
+            self._report.say(self.service.stopping_note)
+        if not await _gone(process, self.service.stop_s - NOTE_AFTER_S):
             self._report.say(f"{self.service.title} did not end in {self.service.stop_s:.0f} s and is killed")
             kill_tree(process.pid)
             await process.wait()
@@ -92,7 +96,8 @@ class Supervised:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         command = dies_with_parent(self.service.command, self.service.on_parent_death)
-        with self._open_log() as log:
+        self.bound_log()
+        with self._log_path.open("ab") as log:
             # A session of its own: Ctrl-C at the terminal reaches us alone, and we end the services in order.
             self._process = await asyncio.create_subprocess_exec(
                 *command,
@@ -126,12 +131,21 @@ class Supervised:
             [f"{self.service.title} {what}. The end of {self._log_path}:", *(f"  {line}" for line in tail)]
         )
 
-    def _open_log(self):  # type: ignore[no-untyped-def]
-        """The service's log, appended to; a large one is put aside once so that two generations are kept."""
-        with contextlib.suppress(FileNotFoundError):
+    def bound_log(self) -> None:
+        """Put a large log aside, so that two generations are kept. The service holds it open, for appending."""
+        with contextlib.suppress(OSError):
             if self._log_path.stat().st_size > LOG_MAX_BYTES:
-                self._log_path.rename(self._log_path.with_suffix(".log.1"))
-        return self._log_path.open("ab")
+                shutil.copyfile(self._log_path, self._log_path.with_suffix(".log.1"))
+                os.truncate(self._log_path, 0)
+
+
+async def _gone(process: asyncio.subprocess.Process, within_s: float) -> bool:
+    """Whether it ends in this time."""
+    try:
+        await asyncio.wait_for(asyncio.shield(process.wait()), max(0.0, within_s))
+    except TimeoutError:
+        return False
+    return True
 
 
 def ended(code: int | None) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from portal.supervisor import postgres
@@ -20,6 +20,7 @@ from portal.supervisor.welcome import welcome
 READY_WITHIN_S = 60
 READY_POLL_S = 0.1
 TELL_S = 10
+TEND_LOGS_S = 60
 
 
 class Supervisor:
@@ -45,7 +46,7 @@ class Supervisor:
             await asyncio.wait({start, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if start.done():
                 start.result()
-                await waiting
+                await self._tend_logs(waiting)
             start.cancel()
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -63,7 +64,7 @@ class Supervisor:
             await self._start_servers(preparation)
             await preparation.until_migrated()
             # At once, because loading their code is most of it; they end one stage after the other.
-            await asyncio.gather(*(self._stage(stage) for stage in (plan.web, plan.nodes, plan.workers)))
+            await together(*(self._stage(stage) for stage in (plan.web, plan.nodes, plan.workers)))
             await self._until_ready()
             self._report.plain(welcome(plan.url, await preparation.until_done()))
         finally:
@@ -87,7 +88,7 @@ class Supervisor:
             for service in services
         ]
         self._running.append(stage)
-        await asyncio.gather(*(self._start_one(supervised) for supervised in stage))
+        await together(*(self._start_one(supervised) for supervised in stage))
 
     async def _start_one(self, supervised: Supervised) -> None:
         await supervised.start()
@@ -109,13 +110,18 @@ class Supervisor:
             await asyncio.sleep(READY_POLL_S)
         self._report.say(f"Luthier runs, but not all of it is ready: {missing(answer)}")
 
+    async def _tend_logs(self, until: asyncio.Task[Any]) -> None:
+        """Keep the logs of a long life bounded."""
+        while not until.done():
+            await asyncio.wait({until}, timeout=TEND_LOGS_S)
+            for member in (member for stage in self._running for member in stage):
+                member.bound_log()
+
     async def _end(self) -> None:
         stages = [stage for stage in reversed(self._running) if stage]
         if stages:
             self._report.say("Stopping")
         for stage in stages:
-            for note in {member.service.stopping_note for member in stage if member.pid} - {""}:
-                self._report.say(note)
             await asyncio.gather(*(supervised.stop() for supervised in stage))
         self._register.clear()
         if stages:
@@ -128,6 +134,17 @@ class Supervisor:
         if self._signals > 1:
             members = [member for stage in self._running for member in stage if member.pid]
             self._impatience = [asyncio.create_task(member.stop()) for member in members if member.stopping]
+
+
+async def together(*parts: Coroutine[Any, Any, None]) -> None:
+    """All at once; when one fails, the others are given up before its error goes on."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def missing(answer: dict[str, Any]) -> str:

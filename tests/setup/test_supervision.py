@@ -21,6 +21,7 @@ from portal.supervisor.lock import DataLock
 from portal.supervisor.process import Supervised
 from portal.supervisor.report import Report
 from portal.supervisor.service import Service, backoff_s
+from portal.supervisor.supervisor import together
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [
@@ -120,6 +121,38 @@ async def test_a_second_wish_to_stop_kills_the_whole_tree(supervise: Start) -> N
     await family.stop()
     await patient
     assert not psutil.wait_procs(members, timeout=5)[1]
+
+
+async def test_a_large_log_is_put_aside_while_its_service_writes_on(
+    supervise: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portal.supervisor.process.LOG_MAX_BYTES", 1000)
+    talker = "import time\nwhile True: print('x' * 100, flush=True); time.sleep(0.01)"
+    service = supervise(toy([sys.executable, "-c", talker]))
+    await service.start()
+    log = tmp_path / "toy.log"
+    await until(lambda: log.stat().st_size > 1000)
+    service.bound_log()
+    assert (tmp_path / "toy.log.1").stat().st_size > 1000
+    await until(lambda: 0 < log.stat().st_size < 1000)
+
+
+async def test_when_one_of_several_cannot_start_the_others_are_given_up() -> None:
+    given_up = asyncio.Event()
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
+
+    async def broken() -> None:
+        raise CannotStart("no")
+
+    with pytest.raises(CannotStart):
+        await together(slow(), broken())
+    assert given_up.is_set()
 
 
 async def test_pids_are_written_for_people_and_tests(supervise: Start, tmp_path: Path) -> None:
