@@ -24,7 +24,9 @@ CHECKS = (
     ("floors", [str(BIN / "lint-imports"), "--no-logo"]),
     ("scripts", [sys.executable, "tools/front_end.py", "types"]),
 )
-SERIAL = ("-n", "0", "-p", "no:randomly")
+SERIAL = ("-n", "0")
+# Fault tests mostly wait. Two files at a time, each with platforms of its own, halve them even on two cores.
+IN_PAIRS = ("-n", "2", "--dist", "loadfile")
 
 
 def main() -> int:
@@ -40,7 +42,7 @@ def main() -> int:
         failed += suite("everyday", ["-n", cores, *extra], reports)
         if not only_everyday:
             env = {"LUTHIER_LONG": "1"} if long else {}
-            failed += suite("fault", [*SERIAL, "-m", "fault", *extra], reports, env)
+            failed += suite("fault", [*IN_PAIRS, "-m", "fault", *extra], reports, env)
             failed += browser_suite(extra, reports, env)
         print(closing_line(reports, time.monotonic() - started), flush=True)
     if failed:
