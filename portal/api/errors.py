@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2
+MAX_ERRORS = 50
+"""More than this helps nobody."""
 
 STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.JobNotFound: HTTPStatus.NOT_FOUND,
@@ -155,7 +157,7 @@ def _of_a_room(error: jobs.JobError | tenants.TenantError) -> HttpResponse:
 
 def _of_the_framework(error: drf.APIException) -> HttpResponse:
     if isinstance(error, drf.ValidationError):
-        errors = [*field_errors(error.detail)]
+        errors = field_errors(error.detail)[:MAX_ERRORS]
         return problem(error.status_code, "invalid", "Some fields are wrong.", errors=errors)
     if isinstance(error, drf.UnsupportedMediaType):
         return problem(error.status_code, "unsupported_media_type", str(error.detail))

@@ -196,6 +196,8 @@ def form(let_in: Rule, things: Mapping[str, str] | None = None, *, changes: bool
     return Page(let_in, post=True, things=things or {}, data=data, changes=changes)
 
 
+CONSOLE = "admin-console/"
+CONSOLE_ONLY = rule(outside=404, people=404)
 TENANT_SLUG = "t/<slug:slug>"
 JOB_PAGE = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 PUBLIC = Page(ANY_USER, open_to_all=True)
@@ -241,6 +243,19 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"^{JOB_PAGE}/(?P<tab>metrics|logs|learners|events|checkpoints|spec)$": tuple(
         Page(JOB_READ, things={"tab": f"{tab}_tab"}) for tab in TABS
     ),
+    f"{CONSOLE}": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}tenants": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}tenants/new": (
+        Page(CONSOLE_ONLY),
+        form(CONSOLE_ONLY, name="Speech", slug="speech", reason="matrix", manager="dave"),
+    ),
+    f"{CONSOLE}tenants/<slug:slug>": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}tenants/<slug:slug>/state": (form(CONSOLE_ONLY, state="suspended", reason="matrix"),),
+    f"{CONSOLE}tenants/<slug:slug>/members": (form(CONSOLE_ONLY, username="gina", role="viewer"),),
+    f"{CONSOLE}quotas": (Page(CONSOLE_ONLY), form(CONSOLE_ONLY, changes=False)),
+    f"{CONSOLE}quota-history": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}people": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}audit": (Page(CONSOLE_ONLY),),
     "agent/v1/job": (FOR_LEARNERS,),
     "agent/v1/code": (FOR_LEARNERS,),
     "agent/v1/checkpoints/<int:n>/files/<int:file_id>": (FOR_LEARNERS,),

@@ -86,10 +86,16 @@ def _fault(world: World, who: Who, route: Route, page: Page) -> str:
 def _told_apart(world: World, who: Who, route: Route, page: Page, answer: HttpResponse) -> str:
     if answer.status_code != 404:
         return f"{answer.status_code} instead of 404"
-    values = _values(world, page)
-    name = next(each for each in ("job_id", "slug") if each in route.variables)
-    missing, _ = _knock(world, who, route.path(values | {name: MISSING[name]}), page)
+    missing, _ = _knock(world, who, _nowhere(world, route, page), page)
     return "" if _bare(answer) == _bare(missing) else "a foreign thing looks other than a missing one"
+
+
+def _nowhere(world: World, route: Route, page: Page) -> str:
+    """The same address with a name that nothing has, or an address that is none."""
+    for name in ("job_id", "slug"):
+        if name in route.variables:
+            return route.path(_values(world, page) | {name: MISSING[name]})
+    return "/no-such-page/at-all"
 
 
 def _knock(world: World, who: Who, address: str, page: Page) -> tuple[HttpResponse, bool]:

@@ -1,0 +1,297 @@
+"""Jobs by REST: submitted once, listed in pages, judged, wished for, cloned; a refusal says what is possible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import OperationalError
+
+from jobs.models import ClusterNode, Job, Runtime
+from jobs.states import State
+from portal.api.shapes import SPEC, SPEC_YAML
+from tests import factories
+from tests.architecture.rows import UPLOAD
+from tests.jobs.conftest import People
+from tests.portal.api.conftest import Api
+
+JOBS = "/tenants/vision-lab/jobs"
+UPLOAD_KIND = {"Content-Type": "multipart/form-data; boundary=matrix"}
+
+
+@pytest.fixture(autouse=True)
+def installation(people: People) -> None:
+    """What a spec is judged against: one node and one runtime."""
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Runtime.objects.create(slug="sklearn", title="scikit-learn")
+
+
+def submit(caller: Api, **changes: Any) -> dict[str, Any]:
+    answer = caller.post(JOBS, SPEC | changes)
+    assert answer.status_code == 201, answer.content
+    return dict(answer.json())
+
+
+def test_a_submitted_job_is_queued_and_says_where_it_is(alice: Api) -> None:
+    answer = alice.post(JOBS, SPEC)
+    job = answer.json()
+    assert answer.status_code == 201
+    assert answer["Location"] == f"/api/v1/jobs/{job['id']}"
+    assert answer["ETag"] == job["etag"]
+    assert (job["state"], job["owner"], job["tenant"]) == ("QUEUED", "alice", "vision-lab")
+    assert job["reason"]["message"]
+    assert alice.get(f"/jobs/{job['id']}").json() == job
+
+
+@pytest.mark.parametrize("kind", ["application/yaml", "text/yaml", "application/x-yaml; charset=utf-8"])
+def test_a_spec_may_be_yaml(alice: Api, kind: str) -> None:
+    answer = alice("POST", JOBS, SPEC_YAML, **{"Content-Type": kind})
+    assert answer.status_code == 201, answer.content
+    assert answer.json()["name"] == "digits"
+
+
+def test_all_errors_of_a_spec_come_at_once_with_their_places(alice: Api) -> None:
+    wrong = SPEC_YAML.replace("learners: 1", "leraners: 1").replace("memory: 1Gi", "memory: 1Tb")
+    answer = alice("POST", JOBS, wrong, **{"Content-Type": "application/yaml"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "spec_invalid")
+    errors = answer.json()["errors"]
+    assert {error["path"] for error in errors} == {"resources.leraners", "resources.memory"}
+    assert all(error["line"] for error in errors)
+    assert Job.objects.count() == 0
+
+
+def test_validating_tells_what_would_happen_and_changes_nothing(alice: Api) -> None:
+    verdict = alice.post(f"{JOBS}:validate", SPEC).json()
+    assert verdict["valid"]
+    assert verdict["now"]["starts"]
+    assert verdict["now"]["nodes"] == ["node-a"]
+    assert verdict["spec"]["resources"]["learners"] == 1
+    big = SPEC | {"resources": {"learners": 9, "cpus": 1}}
+    refused = alice.post(f"{JOBS}:validate", big).json()
+    assert not refused["valid"]
+    assert refused["errors"][0]["path"] == "resources.learners"
+    assert Job.objects.count() == 0
+
+
+def test_validating_says_why_a_job_would_wait(alice: Api, people: People) -> None:
+    people.vision.quotas.update(limit=1)
+    verdict = alice.post(f"{JOBS}:validate", SPEC | {"resources": {"learners": 2, "cpus": 1}}).json()
+    assert verdict["valid"]
+    assert verdict["warnings"][0]["code"] == "above_quota"
+    assert not verdict["now"]["starts"]
+    assert verdict["now"]["message"]
+
+
+def test_the_same_key_submits_once(alice: Api) -> None:
+    first = alice.post(JOBS, SPEC, Idempotency_Key="submit-1")
+    again = alice.post(JOBS, SPEC, Idempotency_Key="submit-1")
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert again["Idempotency-Replayed"] == "true"
+    assert again["Location"] == first["Location"]
+    assert Job.objects.count() == 1
+
+
+def test_the_same_key_with_another_body_is_refused(alice: Api) -> None:
+    alice.post(JOBS, SPEC, Idempotency_Key="submit-1")
+    answer = alice.post(JOBS, SPEC | {"name": "other"}, Idempotency_Key="submit-1")
+    assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_key_reused")
+    assert Job.objects.count() == 1
+
+
+def test_the_same_key_of_another_person_is_another_key(alice: Api, dave: Api) -> None:
+    assert (
+        alice.post(JOBS, SPEC, Idempotency_Key="k").json()
+        != dave.post(JOBS, SPEC, Idempotency_Key="k").json()
+    )
+
+
+@pytest.mark.parametrize("key", ["", "x" * 129, "with blank", "ünicode"])
+def test_a_key_of_another_shape_is_refused(alice: Api, key: str) -> None:
+    answer = alice.post(JOBS, SPEC, Idempotency_Key=key)
+    assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_invalid")
+    assert Job.objects.count() == 0
+
+
+def test_a_refused_request_leaves_its_key_free(alice: Api) -> None:
+    assert alice.post(JOBS, {"name": "x"}, Idempotency_Key="k").status_code == 400
+    assert alice.post(JOBS, {"name": "x"}, Idempotency_Key="k").status_code == 400
+    people_job = alice.post(JOBS, SPEC, Idempotency_Key="k")
+    assert people_job.status_code == 201
+
+
+def test_pages_show_every_job_once_while_others_come(alice: Api, people: People) -> None:
+    made = {factories.job(owner=people.alice, name=f"n{n}").pk for n in range(7)}
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        page = alice.get(f"/jobs?page_size=3{cursor}").json()
+        seen += [job["id"] for job in page["items"]]
+        factories.job(owner=people.alice)
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert len(seen) == len(set(seen))
+    assert made <= set(seen)
+    assert seen == sorted(seen, reverse=True)
+
+
+@pytest.mark.parametrize("order", ["oldest", "name", "-name", "state", "priority"])
+def test_every_order_pages_without_a_hole(alice: Api, people: People, order: str) -> None:
+    made = {factories.job(owner=people.alice, name="ab"[n % 2]).pk for n in range(5)}
+    first = alice.get(f"/jobs?order={order}&page_size=2").json()
+    second = alice.get(f"/jobs?order={order}&page_size=2&cursor={first['next']}").json()
+    third = alice.get(f"/jobs?order={order}&page_size=2&cursor={second['next']}").json()
+    ids = [job["id"] for page in (first, second, third) for job in page["items"]]
+    assert (len(ids), set(ids), third["next"]) == (5, made, None)
+
+
+def test_a_cursor_serves_its_own_list_only(alice: Api, dave: Api, people: People) -> None:
+    for _ in range(2):
+        factories.job(owner=people.alice)
+    cursor = alice.get("/jobs?page_size=1").json()["next"]
+    assert alice.get(f"/jobs?page_size=1&cursor={cursor}").status_code == 200
+    assert alice.get(f"/jobs?page_size=1&order=oldest&cursor={cursor}").json()["code"] == "cursor_invalid"
+    assert alice.get(f"/tenants?cursor={cursor}").json()["code"] == "cursor_invalid"
+    assert dave.get(f"/jobs?page_size=1&cursor={cursor}").json()["code"] == "cursor_invalid"
+
+
+def test_filters_narrow_the_list(alice: Api, people: People) -> None:
+    halted = factories.job(owner=people.alice, state=State.HALTED, tags=["vision"], name="resnet")
+    factories.job(owner=people.dave, name="bert")
+    for query in ("state=HALTED,FAILED", "state=HALTED&state=FAILED", "tag=vision", "owner=alice", "q=resn"):
+        assert [job["id"] for job in alice.get(f"/jobs?{query}").json()["items"]] == [halted.pk], query
+    assert alice.get("/jobs?tenant=nlp-research").json()["items"] == []
+
+
+def test_a_change_needs_the_version_it_was_made_for(alice: Api) -> None:
+    job = submit(alice)
+    changed = alice.patch(f"/jobs/{job['id']}", {"tags": ["x"]}, If_Match=job["etag"])
+    assert (changed.status_code, changed.json()["tags"]) == (200, ["x"])
+    stale = alice.patch(f"/jobs/{job['id']}", {"tags": ["y"]}, If_Match=job["etag"])
+    assert (stale.status_code, stale.json()["code"]) == (412, "version_changed")
+    assert stale["ETag"] == changed["ETag"]
+    assert alice.patch(f"/jobs/{job['id']}", {"tags": ["z"]}).status_code == 200
+
+
+def test_a_wish_is_answered_with_the_job_and_again_the_same(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.PROCESSING)
+    first, again = (alice.post(f"/jobs/{job.pk}/halt") for _ in range(2))
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert first.json()["intent"] == again.json()["intent"] == "HALT"
+    assert first.json()["phase"] == "Halting"
+    assert len(Job.objects.get(pk=job.pk).events.filter(code="WISHED")) == 1
+
+
+def test_what_is_impossible_says_what_is_possible(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.COMPLETED)
+    answer = alice.post(f"/jobs/{job.pk}/resume")
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (409, "illegal_transition")
+    assert "clone" in problem["allowed_actions"]
+    assert problem["state"] == "COMPLETED"
+
+
+def test_resume_takes_a_checkpoint_and_refuses_one_that_is_not_there(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED, intent="HALT")
+    factories.checkpoint(job)
+    wrong = alice.post(f"/jobs/{job.pk}/resume", {"checkpoint": 7})
+    assert (wrong.status_code, wrong.json()["code"], wrong.json()["checkpoints"]) == (
+        400,
+        "checkpoint_not_found",
+        [1],
+    )
+    assert alice.post(f"/jobs/{job.pk}/resume", {"checkpoint": 1}).status_code == 202
+
+
+def test_a_clone_changes_fields_and_stays_whole(alice: Api) -> None:
+    job = submit(alice)
+    clone = alice.post(f"/jobs/{job['id']}/clone", {"spec": {"name": "again", "env": {"LR": "0.1"}}})
+    assert clone.status_code == 202
+    assert clone.json()["cloned_from"] == job["id"]
+    assert clone.json()["spec"]["env"] == {"LR": "0.1"}
+    wrong = alice.post(f"/jobs/{job['id']}/clone", {"spec": {"resources": {"learners": 0}}})
+    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (400, "resources.learners")
+
+
+def test_a_deleted_job_is_gone_and_a_live_one_is_not(alice: Api, people: People) -> None:
+    live, done = factories.job(owner=people.alice), factories.job(owner=people.alice, state=State.FAILED)
+    assert alice.delete(f"/jobs/{live.pk}").status_code == 409
+    assert alice.delete(f"/jobs/{done.pk}").status_code == 204
+    assert alice.get(f"/jobs/{done.pk}").status_code == 404
+    assert [job["id"] for job in alice.get("/jobs").json()["items"]] == [live.pk]
+
+
+def test_a_suspended_tenant_submits_nothing_and_halts_what_runs(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.PROCESSING)
+    type(people.vision).objects.filter(pk=people.vision.pk).update(state="suspended")
+    assert alice.post(JOBS, SPEC).json()["code"] == "tenant_suspended"
+    assert alice.post(f"/jobs/{job.pk}/halt").status_code == 202
+
+
+def test_the_spec_comes_as_yaml_that_may_be_sent_again(alice: Api) -> None:
+    job = submit(alice)
+    text = alice.get(f"/jobs/{job['id']}/spec", Accept="application/yaml")
+    assert text["Content-Type"].startswith("application/yaml")
+    again = alice("POST", JOBS, text.content, **{"Content-Type": "application/yaml"})
+    assert again.status_code == 201, again.content
+    assert alice.get(f"/jobs/{job['id']}/spec").json() == alice.get(f"/jobs/{again.json()['id']}/spec").json()
+
+
+def test_an_upload_becomes_a_job_s_code(alice: Api) -> None:
+    sent = alice("POST", "/tenants/vision-lab/uploads", UPLOAD, **UPLOAD_KIND)
+    assert (sent.status_code, sent.json()["files"]) == (201, 1)
+    job = submit(alice, code={"upload": sent.json()["id"]})
+    assert Job.objects.get(pk=job["id"]).code is not None
+
+
+def test_an_upload_of_another_tenant_is_a_missing_one(alice: Api, bob: Api) -> None:
+    sent = alice("POST", "/tenants/vision-lab/uploads", UPLOAD, **UPLOAD_KIND).json()
+    answers = [
+        bob.post("/tenants/nlp-research/jobs", SPEC | {"code": {"upload": upload}})
+        for upload in (sent["id"], "000000000000")
+    ]
+    assert {answer.status_code for answer in answers} == {400}
+    assert len({str({**answer.json(), "request_id": ""}) for answer in answers}) == 1
+
+
+def test_an_archive_that_climbs_out_is_refused(alice: Api) -> None:
+    answer = alice.client.post(
+        "/api/v1/tenants/vision-lab/uploads",
+        {"archive": SimpleUploadedFile("x.zip", b"PK\x03\x04nonsense")},
+        headers=alice.headers,
+    )
+    assert answer.status_code == 400
+    assert answer.json()["code"].startswith("archive_")
+
+
+def test_what_a_person_does_by_cookie_needs_the_csrf_token(people: People) -> None:
+    from django.test import Client
+
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(people.alice)
+    assert client.get("/api/v1/me").status_code == 200
+    refused = client.post(f"/api/v1{JOBS}", SPEC, content_type="application/json")
+    assert (refused.status_code, refused.json()["code"]) == (403, "csrf_failed")
+    assert Job.objects.count() == 0
+
+
+def test_a_database_that_is_away_is_503_and_never_500(alice: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(**_: object) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr("portal.api.doors.job_get", away)
+    answer = alice.get("/jobs/000000000000")
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert int(answer["Retry-After"]) > 0
+
+
+def test_a_bug_is_500_without_its_secrets(alice: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("portal.api.doors.job_get", broken)
+    answer = alice.get("/jobs/000000000000")
+    assert answer.status_code == 500
+    assert "secret detail" not in answer.content.decode()
+    assert answer.json()["request_id"] in answer.json()["detail"]
