@@ -5,7 +5,10 @@
     protocol    the JSON on the socket
     daemon      the process: socket, loop, signals
     gangs       what the daemon does for one gang, from launch to removal
-    learner     one learner's two processes, launcher and shipper
+    learner     one learner's two processes, from start to end
+    shipper     keeps the second of them alive until it has delivered
+    ending      what the spool says of a program's end
+    house       what all learners of a daemon share
     store       what a restarted daemon must know, on disk
     processes   starting, finding, killing and measuring processes of Linux
     memory      the memory limit of a learner

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpu_scheduler.clusters.local import processes
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Bell, Daemon, hold_folder
 from gpu_scheduler.clusters.local.gangs import Gangs
-from gpu_scheduler.clusters.local.learner import House
+from gpu_scheduler.clusters.local.house import House
 from gpu_scheduler.clusters.local.memory import Cgroups
 from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
 from gpu_scheduler.clusters.local.runtimes import Runtimes

@@ -75,7 +75,7 @@ class Daemon:
         processes.become_subreaper()
         self._gangs.load()
         server = _Server(self._path, self._answer)
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, name="socket")
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="socket")
         serving.start()
         logger.info("node daemon ready", extra={"socket": str(self._path), "gangs": self._gangs.count()})
         try:

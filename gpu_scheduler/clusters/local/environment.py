@@ -32,12 +32,16 @@ class Folders:
         return self.root / "state"
 
     @property
-    def exit(self) -> Path:
-        return self.state / "exit"
-
-    @property
     def code(self) -> Path:
         return self.root / "code"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.root / "launcher.log"
+
+    @property
+    def shipper_log(self) -> Path:
+        return self.root / "shipper.log"
 
     def named(self) -> dict[str, str]:
         """The directories by the names that FfDL gave them."""

@@ -18,7 +18,9 @@ from pathlib import Path
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, Launch, LaunchRefused, LearnerPhase
 from gpu_scheduler.clusters.local import processes
-from gpu_scheduler.clusters.local.learner import STOPPED_CODE, House, Learner
+from gpu_scheduler.clusters.local.ending import STOPPED_CODE
+from gpu_scheduler.clusters.local.house import House
+from gpu_scheduler.clusters.local.learner import Learner
 from gpu_scheduler.clusters.local.nodes import LocalNode
 from gpu_scheduler.clusters.local.runtimes import Preparing, RuntimeFailed, Runtimes
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord, Store, boot_clock
@@ -40,6 +42,9 @@ class Gang:
         self.record = record
         self.learners = [Learner(house, record, learner) for learner in record.learners]
         self.message = ""
+        self.unsaved = False
+        self.trouble = ""
+        """What keeps this machine from looking after the gang now; tried again until it is over."""
 
     @property
     def name(self) -> str:
@@ -55,7 +60,8 @@ class Gang:
 
     def report(self) -> GangReport:
         learners = tuple(learner.report() for learner in self.learners)
-        return GangReport(self.name, learners, self.record.stop_at is not None, self.message)
+        message = f"The node has trouble: {self.trouble}" if self.trouble else self.message
+        return GangReport(self.name, learners, self.record.stop_at is not None, message)
 
     def ask_to_stop(self, now: float, grace_s: float) -> bool:
         """Note a stop; a second one can only shorten the grace. True if it changes anything."""
@@ -168,9 +174,8 @@ class Gangs:
         """Move every gang on; returns in how many seconds to look again if nothing happens before."""
         now = boot_clock()
         with self._lock:
-            changed = [gang for gang in self._gangs.values() if self._move_on(gang, now)]
-            for gang in changed:
-                self._store.save(gang.record)
+            for gang in self._gangs.values():
+                self._look_after(gang, now)
             if now >= self._memory_due and any(not gang.ended for gang in self._gangs.values()):
                 self._memory_due = now + MEMORY_S
                 rows = processes.table()
@@ -215,6 +220,7 @@ class Gangs:
 
     def abandon(self) -> None:
         """Leave no process behind. A shipper that could not deliver is started again by the next daemon."""
+        self._runtimes.close()
         with self._lock:
             for gang in self._gangs.values():
                 for learner in gang.learners:
@@ -251,12 +257,26 @@ class Gangs:
             seats.append(LearnerRecord(spec.rank, spec.node, uid, mark, devices))
         return seats
 
+    def _look_after(self, gang: Gang, now: float) -> None:
+        """One step of one gang, and its file. Trouble with one gang (a full disk) is no trouble of the others."""
+        try:
+            gang.unsaved |= self._move_on(gang, now)
+            if gang.unsaved:
+                self._store.save(gang.record)
+                gang.unsaved = False
+                gang.trouble = ""
+        except OSError as error:
+            gang.unsaved = True
+            if gang.trouble != str(error):
+                gang.trouble = str(error)
+                logger.error("gang not looked after", extra={"gang": gang.name, "error": str(error)})
+
     def _move_on(self, gang: Gang, now: float) -> bool:
         """One step of one gang; True if its record changed."""
-        if gang.ended or any(learner.removing for learner in gang.learners if not learner.record.started):
+        if gang.ended:
             return False
         changed = False
-        if gang.preparing or any(not learner.record.started for learner in gang.learners):
+        if gang.preparing and not any(learner.removing for learner in gang.learners):
             changed = self._prepare(gang, now)
         for learner in gang.learners:
             changed |= learner.look(now)
@@ -265,7 +285,10 @@ class Gangs:
         return changed
 
     def _prepare(self, gang: Gang, now: float) -> bool:
-        """Bring a gang towards its start: a stop ends it, its runtime may take a while, then all start at once."""
+        """Bring a gang towards its start: a stop ends it, its runtime may take a while, then all start at once.
+
+        Raises OSError for what may pass, such as a full disk; what will not pass fails the gang.
+        """
         if gang.record.stop_at is not None and not any(learner.record.started for learner in gang.learners):
             reason = "node_lost" if gang.record.node_lost else "stopped"
             for learner in gang.learners:
@@ -279,7 +302,7 @@ class Gangs:
                 gang.message = found.text
                 return False
             self._start(gang, found, now)
-        except (RuntimeFailed, OSError) as error:
+        except (RuntimeFailed, FileNotFoundError, PermissionError) as error:
             logger.warning("gang not started", extra={"gang": gang.name, "error": str(error)[:500]})
             for learner in gang.learners:
                 learner.kill()

@@ -7,49 +7,29 @@ for its program died with it.
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.clusters.base import ENDED, LearnerPhase, LearnerReport
+from gpu_scheduler.clusters.local import ending as endings
 from gpu_scheduler.clusters.local import environment, processes
-from gpu_scheduler.clusters.local.environment import Folders
-from gpu_scheduler.clusters.local.memory import MIB, Cgroups
+from gpu_scheduler.clusters.local.house import House, last_words
+from gpu_scheduler.clusters.local.memory import MIB
 from gpu_scheduler.clusters.local.processes import Process, Stat
+from gpu_scheduler.clusters.local.shipper import Shipper
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 
 logger = logging.getLogger(__name__)
 
-SHIPPER_DONE, SHIPPER_FENCED, SHIPPER_MISCONFIGURED = 0, 76, 78
-SHIPPER_BACKOFF_S = 0.2
-SHIPPER_BACKOFF_MAX_S = 15.0
-SHIPPER_QUICK_DEATHS = 20
-"""So many deaths in a row, each within QUICK_S of its start, and the learner is given up."""
-QUICK_S = 10.0
 LOST_S = 3.0
 """How long a dead launcher's ``exit`` may be missing: its shipper writes one in its place after a second."""
 LAUNCHER_SLACK_S = 2.0
 """How long a launcher may take to write down the end of a program that we killed."""
-STOPPED_CODE = 128 + signal.SIGTERM
-
-
-@dataclass(frozen=True, slots=True)
-class House:
-    """What all learners of a daemon share. agent: the directory of the learner agent's package."""
-
-    data: Path
-    agent: Path
-    python: str
-    boot: str
-    cgroups: Cgroups | None
-
-    def folders(self, gang: str, learner: LearnerRecord) -> Folders:
-        return Folders(self.data / "nodes" / learner.node / f"{gang}-{learner.rank}")
+SIGNALLED = 128
 
 
 class Learner:
@@ -62,10 +42,7 @@ class Learner:
         self._house = house
         self._gang = gang
         self._launcher: Process | None = None
-        self._shipper: Process | None = None
-        self._shipper_born = 0.0
-        self._shipper_due = 0.0
-        self._quick_deaths = 0
+        self._shipper = Shipper(house, gang, record, self.folders)
         self._launcher_dead_at: float | None = None
         self._termed = False
         self._killed_at: float | None = None
@@ -91,8 +68,11 @@ class Learner:
 
     def pidfds(self) -> list[int]:
         """What becomes readable when one of the processes ends."""
-        found = (process.fileno() for process in (self._launcher, self._shipper) if process is not None)
+        found = (process.fileno() for process in self._processes())
         return [pidfd for pidfd in found if pidfd >= 0]
+
+    def _processes(self) -> list[Process]:
+        return [process for process in (self._launcher, self._shipper.process) if process is not None]
 
     # Starting and finding again
 
@@ -100,18 +80,11 @@ class Learner:
         """After a restart of the daemon: take up what still runs. What never started is started by ``run``."""
         if not self.record.started or self.ended:
             return
-        for which, mark in (("launcher", self.record.mark), ("shipper", self._shipper_mark)):
-            identity = getattr(self.record, which)
-            boot = self._house.boot
-            found = (
-                processes.find_marked(mark, boot)
-                if identity is None
-                else processes.find_again(identity, boot)
-            )
-            if found is not None:
-                setattr(self.record, which, found.identity)
-                setattr(self, f"_{which}", found)
-        self._shipper_born = now
+        self._launcher = processes.take_up(self.record.launcher, self.record.mark, self._house.boot)
+        if self._launcher is not None:
+            self.record.launcher = self._launcher.identity
+        self._shipper.find_again(now)
+        self._confined = self._house.cgroups is not None and self._house.cgroups.holds(self.record.mark)
 
     def prepare(self) -> None:
         """Make the directories; all ranks do so before any is started."""
@@ -125,12 +98,12 @@ class Learner:
         self.record.started = True
         self.record.phase = LearnerPhase.RUNNING
         if self.record.shipper is None:
-            self._start_shipper(now)
+            self._shipper.start(now)
         if self.record.launcher is None:
             self._start_launcher(runtime, devices)
 
     def _start_launcher(self, runtime: Path, devices: Sequence[str]) -> None:
-        launch = self._gang.launch
+        launch, mark = self._gang.launch, self.record.mark
         command = [str(runtime / "bin" / "python"), "-E", "-s", str(self._house.agent), "launcher"]
         if not isinstance(launch.command, str):
             command += ["--", *launch.command]
@@ -141,165 +114,62 @@ class Learner:
             runtime=runtime,
             devices=devices,
             ports=self._gang.ports,
-            mark=self.record.mark,
+            mark=mark,
         )
         self._launcher = processes.start(
             command,
             env=env,
             cwd=self.folders.code,
-            output=self.folders.root / "launcher.log",
+            output=self.folders.launcher_log,
             boot=self._house.boot,
         )
         self.record.launcher = self._launcher.identity
         if self._house.cgroups is not None and launch.memory_mib > 0:
-            self._confined = self._house.cgroups.confine(
-                self.record.mark, self._launcher.pid, launch.memory_mib
-            )
-
-    def _start_shipper(self, now: float) -> None:
-        agent = self._house.agent
-        env = environment.of_shipper(
-            self._gang.launch,
-            self.record.rank,
-            folders=self.folders,
-            data_root=self._house.data / "datasets",
-            import_from=agent.parent,
-            mark=self._shipper_mark,
-        )
-        self._shipper = processes.start(
-            [self._house.python, "-m", agent.name, "shipper"],
-            env=env,
-            cwd=self.folders.root,
-            output=self._shipper_log,
-            boot=self._house.boot,
-        )
-        self._shipper_born = now
-        self.record.shipper = self._shipper.identity
-
-    @property
-    def _shipper_mark(self) -> str:
-        return f"{self.record.mark}.shipper"
-
-    @property
-    def _shipper_log(self) -> Path:
-        return self.folders.root / "shipper.log"
+            self._confined = self._house.cgroups.confine(mark, self._launcher.pid, launch.memory_mib)
 
     # Watching
 
     def look(self, now: float) -> bool:
-        """Notice what happened since; True if the record changed."""
+        """Notice what happened since; True if the record changed. Raises OSError."""
         # PREPARING on disk may mean that an earlier daemon died while it started the gang: `run` goes on with it.
         if self.ended or self.removing or self.record.phase is LearnerPhase.PREPARING:
             return False
-        before = (self.record.exit_code, self.record.shipper, self.record.shipper_done, self.record.doomed)
-        launcher_alive = self._launcher is not None and self._launcher.is_alive()
-        ending = self._ending()
-        if ending is not None and self.record.exit_code is None and not ending.get("lost"):
-            self.record.exit_code = int(ending.get("code", processes.KILLED))
-        if not launcher_alive and self._launcher_dead_at is None:
-            self._launcher_dead_at = now
-            # The program dies with its launcher; what it had started is ours to end.
-            processes.kill_tree(None, [self.record.mark], root_too=True)
-        if ending is None and self._launcher_dead_at is not None and not self._began():
-            ending = self._write_exit_in_its_place()
-        if not self.record.shipper_done:
-            self._look_at_shipper(now)
+        before = self._seen()
+        self._look_at_launcher(now)
+        ending = endings.read(self.folders)
+        if ending is None and self._launcher_dead_at is not None and not endings.began(self.folders):
+            ending = self._speak_for_launcher()
+        self.record.exit_code = endings.code_of(ending)
+        if (given_up := self._shipper.look(now)) is not None:
+            self._doom(given_up.reason, given_up.message)
+            if given_up.ends_program:
+                processes.kill_tree(self._launcher, [self.record.mark], root_too=True)
         if self._launcher_dead_at is not None and self.record.shipper_done:
             waited = now - self._launcher_dead_at >= LOST_S
             if ending is not None or waited or self.record.doomed:
                 self._finish(ending)
-                return True
-        return before != (
-            self.record.exit_code,
-            self.record.shipper,
-            self.record.shipper_done,
-            self.record.doomed,
-        )
+        return before != self._seen()
 
-    def _ending(self) -> Mapping[str, Any] | None:
-        """How the program ended, in the launcher's words."""
-        try:
-            value = json.loads(self.folders.exit.read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
-        return value if isinstance(value, dict) else None
+    def _seen(self) -> tuple[object, ...]:
+        record = self.record
+        return record.phase, record.exit_code, record.shipper, record.shipper_done, record.doomed
 
-    def _began(self) -> bool:
-        """Say whether the launcher came as far as starting the program."""
-        return (self.folders.state / "phase").exists()
+    def _look_at_launcher(self, now: float) -> None:
+        alive = self._launcher is not None and self._launcher.is_alive()
+        if not alive and self._launcher_dead_at is None:
+            self._launcher_dead_at = now
+            # The program dies with its launcher; what it had started is ours to end.
+            processes.kill_tree(None, [self.record.mark], root_too=True)
 
-    def _write_exit_in_its_place(self) -> Mapping[str, Any]:
-        """A launcher killed before it did anything leaves no word, and its shipper would wait for one for ever.
-
-        One that began is the shipper's to notice: only it knows how much of the log there is.
-        """
+    def _speak_for_launcher(self) -> Mapping[str, Any]:
+        """The launcher is gone and did nothing: say so in the spool, and why if it could not even start."""
         stopped = self._gang.stop_at is not None
-        ending = {
-            "code": STOPPED_CODE if stopped else processes.KILLED,
-            "signal": None,
-            "started": False,
-            "halted": stopped,
-            "finished": False,
-            "lost": not stopped,
-            "size": 0,
-            "crc": None,
-        }
-        temporary = self.folders.exit.with_suffix(".tmp")
-        temporary.write_text(json.dumps(ending))
-        temporary.replace(self.folders.exit)
-        return ending
-
-    def _look_at_shipper(self, now: float) -> None:
-        """Notice the shipper's end: done, given up, or to be started again after a pause."""
-        if self._shipper is not None:
-            if self._shipper.is_alive():
-                if now - self._shipper_born > QUICK_S:
-                    self._quick_deaths = 0
-                return
-            code, self._shipper = self._shipper.exit_code, None
-            if code == SHIPPER_DONE:
-                self.record.shipper_done = True
-            elif code == SHIPPER_FENCED:
-                # The attempt is over for the server; the shipper has told the launcher to end.
-                self._give_up("fenced", "The server no longer knows this attempt.", kill=False)
-            elif code == SHIPPER_MISCONFIGURED:
-                self._give_up("deploy_failed", f"The shipper could not start: {self._last_words()}")
-            else:
-                self._note_shipper_death(code, now)
-        if self.record.shipper_done or now < self._shipper_due:
-            return
-        if (self.folders.state / "shipper" / "done.json").exists():
-            # It ended well while no daemon was there to see its exit code.
-            self.record.shipper_done = True
-            return
-        try:
-            self._start_shipper(now)
-        except OSError as error:
-            logger.warning("shipper not started", extra={"error": str(error)})
-            self._shipper_due = now + 1.0
-
-    def _note_shipper_death(self, code: int | None, now: float) -> None:
-        self._quick_deaths += 1
-        if self._quick_deaths >= SHIPPER_QUICK_DEATHS:
-            self._give_up("shipper_failed", f"The shipper keeps dying: {self._last_words()}")
-            return
-        pause = min(SHIPPER_BACKOFF_MAX_S, SHIPPER_BACKOFF_S * 2 ** (self._quick_deaths - 1))
-        self._shipper_due = now + pause
-        logger.warning("shipper died", extra={"learner": self.record.uid, "code": code, "again_in_s": pause})
-
-    def _give_up(self, reason: str, message: str, *, kill: bool = True) -> None:
-        if not self.record.doomed:
-            self.record.doomed = self.record.reason = reason
-            self.record.message = message
-        self.record.shipper_done = True
-        if kill:
-            processes.kill_tree(self._launcher, [self.record.mark], root_too=True)
-
-    def _last_words(self) -> str:
-        try:
-            return " ".join(self._shipper_log.read_text(errors="replace").split("\n")[-4:])[-400:].strip()
-        except OSError:
-            return "it said nothing."
+        code = None if self._launcher is None else self._launcher.exit_code
+        if not stopped and code is not None and code < SIGNALLED:
+            self._doom(
+                "deploy_failed", f"The launcher could not start: {last_words(self.folders.launcher_log)}"
+            )
+        return endings.write_in_its_place(self.folders, stopped=stopped)
 
     def watch_memory(self, rows: Mapping[int, Stat]) -> None:
         """Remember the most memory the program held; end it above its limit where no cgroup does."""
@@ -309,6 +179,7 @@ class Learner:
         self._peak_bytes = max(self._peak_bytes, held)
         limit_mib = self._gang.launch.memory_mib
         if limit_mib > 0 and held > limit_mib * MIB and not self._confined and not self.record.doomed:
+            # Said before the kill, so that nobody ever sees the exit code without its reason.
             self._note_out_of_memory(held // MIB)
             logger.info("out of memory", extra={"learner": self.record.uid, "held_mib": held // MIB})
             processes.kill_tree(self._launcher, [self.record.mark], root_too=False)
@@ -340,15 +211,10 @@ class Learner:
     def kill(self) -> bool:
         """Kill everything of this learner; True once nothing is left."""
         self.removing = True
-        for process in (self._launcher, self._shipper):
-            if process is not None:
-                process.signal(signal.SIGKILL)
-        left = processes.kill_tree(None, [self.record.mark, self._shipper_mark], root_too=True)
-        alive = [
-            process
-            for process in (self._launcher, self._shipper)
-            if process is not None and process.is_alive()
-        ]
+        for process in self._processes():
+            process.signal(signal.SIGKILL)
+        left = processes.kill_tree(None, [self.record.mark, self._shipper.mark], root_too=True)
+        alive = [process for process in self._processes() if process.is_alive()]
         return left == 0 and not alive
 
     def clear(self, trash: Path) -> None:
@@ -362,37 +228,33 @@ class Learner:
     def _finish(self, ending: Mapping[str, Any] | None) -> None:
         """Both processes are gone: what is left to say about this learner."""
         record = self.record
-        lost = ending is None or bool(ending.get("lost"))
-        record.exit_code = None if lost or ending is None else int(ending.get("code", processes.KILLED))
+        record.exit_code = endings.code_of(ending)
         self._note_memory()
-        if record.doomed:
-            record.reason = record.doomed
-        elif lost:
-            record.reason, record.message = (
-                "launcher_lost",
-                "The learner's processes died and left no exit code.",
-            )
-        elif ending is not None and not ending.get("started", True):
-            self._note_refusal()
-        if self._gang.node_lost and not (ending or {}).get("finished") and self._was_interrupted(ending):
+        if not record.doomed:
+            if ending is None or ending.get("lost"):
+                record.reason = "launcher_lost"
+                record.message = "The learner's processes died and left no exit code."
+            elif not ending.get("started", True):
+                record.reason, record.message = endings.refusal(self.folders)
+        if self._gang.node_lost and self._was_interrupted(ending):
             record.reason, record.message = "node_lost", "The node was shut down."
-        record.phase = (
-            LearnerPhase.SUCCEEDED if record.exit_code == 0 and not record.reason else LearnerPhase.FAILED
-        )
+        succeeded = record.exit_code == 0 and not record.reason
+        record.phase = LearnerPhase.SUCCEEDED if succeeded else LearnerPhase.FAILED
         logger.info(
             "learner ended", extra={"learner": record.uid, "code": record.exit_code, "reason": record.reason}
         )
 
     def _was_interrupted(self, ending: Mapping[str, Any] | None) -> bool:
-        return ending is None or bool(ending.get("halted")) or self.record.exit_code != 0
+        """Say whether the program ended because the node went, not because it was through."""
+        if ending is None:
+            return True
+        return not ending.get("finished") and (bool(ending.get("halted")) or self.record.exit_code != 0)
 
-    def _note_refusal(self) -> None:
-        """The program never began: say why, if the shipper did."""
-        try:
-            refused = json.loads((self.folders.state / "refused").read_text("utf-8"))
-            self.record.reason, self.record.message = str(refused["code"]), str(refused["message"])[:1000]
-        except (OSError, ValueError, KeyError, TypeError):
-            self.record.reason = "stopped"
+    def _doom(self, reason: str, message: str) -> None:
+        """The first reason for which we end a learner is the one that counts."""
+        if not self.record.doomed:
+            self.record.doomed = self.record.reason = reason
+            self.record.message = message
 
     def _note_memory(self) -> None:
         record, cgroups = self.record, self._house.cgroups
@@ -402,15 +264,13 @@ class Learner:
             if cgroups.killed(record.mark):
                 self._note_out_of_memory(peak_mib)
         if peak_mib:
-            record.evidence["peak_memory_mib"] = peak_mib
+            record.evidence["peak_memory_mib"] = max(peak_mib, record.evidence.get("peak_memory_mib", 0))
 
     def _note_out_of_memory(self, held_mib: int) -> None:
-        """Say it before the kill, so that nobody ever sees the exit code without its reason."""
         limit = self._gang.launch.memory_mib
-        self.record.doomed = self.record.reason = "out_of_memory"
+        self._doom("out_of_memory", f"The learner used {held_mib} MiB of memory, its limit is {limit} MiB.")
         self.record.evidence |= {
             "reason": "out_of_memory",
             "peak_memory_mib": held_mib,
             "memory_limit_mib": limit,
         }
-        self.record.message = f"The learner used {held_mib} MiB of memory, its limit is {limit} MiB."

@@ -56,6 +56,10 @@ class Cgroups:
             return False
         return True
 
+    def holds(self, mark: str) -> bool:
+        """Say whether this learner is confined already."""
+        return self._folder(mark).is_dir()
+
     def peak_mib(self, mark: str) -> int | None:
         try:
             return int((self._folder(mark) / "memory.peak").read_text()) // MIB

@@ -181,6 +181,11 @@ def find_marked(mark: str, boot: str) -> Process | None:
     return None
 
 
+def take_up(identity: Identity | None, mark: str, boot: str) -> Process | None:
+    """The process of an earlier daemon, by what that noted of it or, if it came to note nothing, by its mark."""
+    return find_marked(mark, boot) if identity is None else find_again(identity, boot)
+
+
 _children: set[int] = set()
 
 

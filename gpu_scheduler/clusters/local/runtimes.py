@@ -99,6 +99,13 @@ class Runtimes:
             self._ready[name] = build.folder
             return build.folder
 
+    def close(self) -> None:
+        """End what is being built: nothing of it is kept, the next use begins anew."""
+        with self._lock:
+            builds = list(self._builds.values())
+        for build in builds:
+            build.give_up()
+
     def _run(self, build: _Build) -> None:
         build.run()
         self._on_change()
@@ -117,6 +124,8 @@ class _Build:
         self._got: set[str] = set()
         self._step = ""
         self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._child: subprocess.Popen[str] | None = None
+        self._given_up = False
 
     def progress(self) -> str:
         """For people: "Preparing runtime pytorch, 1.1 of 2.4 GB"."""
@@ -143,6 +152,12 @@ class _Build:
         finally:
             self.done = True
 
+    def give_up(self) -> None:
+        """Kill the builder, if one is at work."""
+        self._given_up = True
+        if self._child is not None:
+            self._child.kill()
+
     def _make(self) -> None:
         for leftover in (self.folder, *self.folder.parent.glob(f"{self.folder.name}.building-*")):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -158,10 +173,11 @@ class _Build:
         building.rename(self.folder)
 
     def _call(self, *arguments: str) -> None:
-        command = [*find_uv(), *arguments]
+        if self._given_up:
+            raise RuntimeFailed("the node daemon is going down")
         with processes.spawning:
-            child = subprocess.Popen(
-                command,
+            child = self._child = subprocess.Popen(
+                [*_dying_with_us(), *find_uv(), *arguments],
                 env=_uv_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -212,6 +228,12 @@ def find_uv() -> list[str]:
         if candidate and Path(candidate).exists():
             return [str(candidate)]
     raise RuntimeFailed("uv is not installed; `make env` installs it")
+
+
+def _dying_with_us() -> list[str]:
+    """A wrapper that lets the kernel kill a builder whose daemon was killed, where the machine has one."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
 
 def _uv_environment() -> dict[str, str]:

@@ -61,7 +61,7 @@ class Harness(Protocol):
 
 
 def eventually(
-    harness: Harness, name: str, holds: Callable[[GangReport], bool], *, within_s: float = 15
+    harness: Harness, name: str, holds: Callable[[GangReport], bool], *, within_s: float = 30
 ) -> GangReport:
     """Observe until the gang's report satisfies holds; the report, or an assertion with the last one."""
     give_up = time.monotonic() + within_s

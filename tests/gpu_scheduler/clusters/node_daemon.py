@@ -92,11 +92,16 @@ class NodeDaemon:
         for name in self.cluster.observe():
             self.cluster.remove(name)
         self.terminate()
-        left = self.processes()
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        self._folder.cleanup()
-        assert not left, f"processes left behind: {left}"
+        try:
+            wait_for(lambda: not self.processes(), within_s=10, what=self._left_behind)
+        finally:
+            for pid in self.processes():
+                os.kill(pid, signal.SIGKILL)
+            self._folder.cleanup()
+
+    def _left_behind(self) -> list[str]:
+        """Command lines of what should be gone."""
+        return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in self.processes()]
 
     def processes(self) -> list[int]:
         """Every living process that has something to do with this daemon's folder."""
@@ -126,7 +131,7 @@ def running_daemon(**options: object) -> Iterator[NodeDaemon]:
         daemon.close()
 
 
-def wait_for(holds: Callable[[], object], *, within_s: float = 15, what: Callable[[], object] = str) -> None:
+def wait_for(holds: Callable[[], object], *, within_s: float = 30, what: Callable[[], object] = str) -> None:
     """Await a condition."""
     give_up = time.monotonic() + within_s
     while not holds():

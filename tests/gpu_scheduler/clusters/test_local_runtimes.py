@@ -138,3 +138,11 @@ def test_a_gang_stopped_while_its_runtime_is_made_never_starts(daemon: NodeDaemo
     (learner,) = daemon.cluster.observe()["job-x-1"].learners
     assert (learner.exit_code, learner.reason) == (143, "stopped")
     assert not (daemon.learner("job-x-1") / "state" / "seen.json").exists()
+
+
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_a_builder_ends_with_its_daemon(daemon: NodeDaemon, end: str) -> None:
+    (daemon.requirements / "slow.txt").write_text(IMPOSSIBLE)
+    daemon.cluster.launch(replace(launch("job-x-1", "runs"), runtime="slow"))
+    getattr(daemon, end)()
+    wait_for(lambda: not daemon.processes(), within_s=10, what=daemon.processes)

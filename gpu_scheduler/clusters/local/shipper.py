@@ -1,0 +1,127 @@
+"""One learner's shipper, kept alive until it has delivered everything.
+
+It keeps no state but the spool, so it may die at any time and is started again after a pause.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from gpu_scheduler.clusters.local import environment, processes
+from gpu_scheduler.clusters.local.environment import Folders
+from gpu_scheduler.clusters.local.house import House, last_words
+from gpu_scheduler.clusters.local.processes import Process
+from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
+
+logger = logging.getLogger(__name__)
+
+DONE, FENCED, MISCONFIGURED = 0, 76, 78
+"""Exit codes of ``learner_agent shipper``; any other is a death."""
+BACKOFF_S = 0.2
+BACKOFF_MAX_S = 15.0
+QUICK_DEATHS = 20
+"""So many deaths in a row, each within QUICK_S of its start, and the learner is given up."""
+QUICK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The shipper will not be started again. ends_program: the program must be ended with it."""
+
+    reason: str
+    message: str
+    ends_program: bool = True
+
+
+class Shipper:
+    """Starts one shipper, looks after it, and knows when it is done. Times are of the boot clock."""
+
+    def __init__(self, house: House, gang: GangRecord, record: LearnerRecord, folders: Folders) -> None:
+        self.process: Process | None = None
+        self._house = house
+        self._gang = gang
+        self._record = record
+        self._folders = folders
+        self._born = 0.0
+        self._due = 0.0
+        self._quick_deaths = 0
+
+    @property
+    def mark(self) -> str:
+        return f"{self._record.mark}.shipper"
+
+    def find_again(self, now: float) -> None:
+        """Take up the shipper that an earlier daemon started."""
+        self.process = processes.take_up(self._record.shipper, self.mark, self._house.boot)
+        if self.process is not None:
+            self._record.shipper = self.process.identity
+        self._born = now
+
+    def start(self, now: float) -> None:
+        """Raises OSError."""
+        agent = self._house.agent
+        env = environment.of_shipper(
+            self._gang.launch,
+            self._record.rank,
+            folders=self._folders,
+            data_root=self._house.datasets,
+            import_from=agent.parent,
+            mark=self.mark,
+        )
+        self.process = processes.start(
+            [self._house.python, "-m", agent.name, "shipper"],
+            env=env,
+            cwd=self._folders.root,
+            output=self._folders.shipper_log,
+            boot=self._house.boot,
+        )
+        self._born = now
+        self._record.shipper = self.process.identity
+
+    def look(self, now: float) -> GivenUp | None:
+        """Notice its end: done, given up, or to be started again after a pause."""
+        if self._record.shipper_done:
+            return None
+        if self.process is not None:
+            if self.process.is_alive():
+                if now - self._born > QUICK_S:
+                    self._quick_deaths = 0
+                return None
+            code, self.process = self.process.exit_code, None
+            if code != DONE and (given_up := self._judge(code, now)) is not None:
+                self._record.shipper_done = True
+                return given_up
+            self._record.shipper_done = code == DONE
+        if not self._record.shipper_done and now >= self._due:
+            self._again(now)
+        return None
+
+    def _judge(self, code: int | None, now: float) -> GivenUp | None:
+        """Decide about a shipper that ended before it was done."""
+        if code == FENCED:
+            # The attempt is over for the server; the shipper has told the launcher to end.
+            return GivenUp("fenced", "The server no longer knows this attempt.", ends_program=False)
+        if code == MISCONFIGURED:
+            return GivenUp("deploy_failed", f"The shipper could not start: {self._last_words()}")
+        self._quick_deaths += 1
+        if self._quick_deaths >= QUICK_DEATHS:
+            return GivenUp("shipper_failed", f"The shipper keeps dying: {self._last_words()}")
+        pause = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (self._quick_deaths - 1))
+        self._due = now + pause
+        logger.warning("shipper died", extra={"learner": self._record.uid, "code": code, "again_in_s": pause})
+        return None
+
+    def _again(self, now: float) -> None:
+        if (self._folders.state / "shipper" / "done.json").exists():
+            # It ended well while no daemon was there to see its exit code.
+            self._record.shipper_done = True
+            return
+        try:
+            self.start(now)
+        except OSError as error:
+            logger.warning("shipper not started", extra={"learner": self._record.uid, "error": str(error)})
+            self._due = now + 1.0
+
+    def _last_words(self) -> str:
+        return last_words(self._folders.shipper_log)

@@ -1,0 +1,107 @@
+"""What the daemon's loop and its requests do to each other, without a daemon process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.clusters.base import LearnerPhase
+from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local.gangs import Gangs
+from gpu_scheduler.clusters.local.house import House
+from gpu_scheduler.clusters.local.nodes import read_nodes
+from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
+from tests.gpu_scheduler.clusters.harness import launch
+from tests.gpu_scheduler.clusters.node_daemon import FAKE_AGENT, wait_for
+
+
+@pytest.fixture
+def gangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gangs]:
+    """The loop is the test's own: nothing moves but by ``look``. Other children of the suite are not swept."""
+    monkeypatch.setattr(processes, "sweep_orphans", lambda: None)
+    requirements = tmp_path / "requirements"
+    requirements.mkdir()
+    (requirements / "fake.txt").write_text("")
+    runtimes = Runtimes(tmp_path / "data", requirements)
+    runtime = runtimes.folder("fake")
+    (runtime / "bin").mkdir(parents=True)
+    (runtime / "bin" / "python").symlink_to(sys.executable)
+    (runtime / READY).touch()
+    house = House(tmp_path / "data", FAKE_AGENT, sys.executable, processes.boot_id(), None)
+    gangs = Gangs(house, read_nodes("node-a:cpu:4"), runtimes)
+    yield gangs
+    for report in gangs.observe(None):
+        gangs.remove(report.name, None)
+
+
+def test_a_gang_under_removal_is_not_started_by_the_loop(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As an earlier daemon left it: noted as about to start, with no process yet."""
+    gangs.launch(launch("job-x-1", "runs"))
+    learner = gangs._gangs["job-x-1"].learners[0]
+    learner.record.started = True
+    killed = type(learner).kill
+
+    def kill_then_let_the_loop_look(learner):
+        gone = killed(learner)
+        for _ in range(50):
+            gangs.look()
+            time.sleep(0.002)  # the runtime is looked at in a thread
+        return gone
+
+    monkeypatch.setattr(type(learner), "kill", kill_then_let_the_loop_look)
+    gangs.remove("job-x-1", None)
+    assert processes.find_marked(learner.record.mark, processes.boot_id()) is None
+    assert not list((tmp_path / "data" / "nodes").glob("node-a/*"))
+
+
+def test_a_disk_that_takes_no_file_stops_no_other_gang_and_is_caught_up_with(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gangs.launch(launch("job-x-1", "exits:0"))
+    gangs.launch(launch("job-y-1", "exits:0"))
+    save = gangs._store.save
+
+    def full_for_x(record) -> None:
+        if record.launch.name == "job-x-1":
+            raise OSError(28, "No space left on device")
+        save(record)
+
+    monkeypatch.setattr(gangs._store, "save", full_for_x)
+
+    def y_is_through() -> bool:
+        gangs.look()
+        return gangs.observe(["job-y-1"])[0].gone_or_ended
+
+    wait_for(y_is_through)
+    monkeypatch.setattr(gangs._store, "save", save)
+
+    def x_is_through() -> bool:
+        gangs.look()
+        return gangs.observe(["job-x-1"])[0].gone_or_ended
+
+    wait_for(x_is_through)
+    saved = {record.launch.name: record.learners[0].phase for record in gangs._store.load()}
+    assert saved == {"job-x-1": LearnerPhase.SUCCEEDED, "job-y-1": LearnerPhase.SUCCEEDED}
+
+
+def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_path: Path) -> None:
+    python = next((tmp_path / "data" / "runtimes").glob("fake-*")) / "bin" / "python"
+    python.unlink()
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "libgone.so: cannot open" >&2\nexit 127\n')
+    python.chmod(0o755)
+    gangs.launch(launch("job-x-1", "runs"))
+
+    def over() -> bool:
+        gangs.look()
+        return gangs.observe(None)[0].gone_or_ended
+
+    wait_for(over)
+    (learner,) = gangs.observe(None)[0].learners
+    assert learner.reason == "deploy_failed"
+    assert "libgone.so: cannot open" in learner.message
