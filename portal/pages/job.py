@@ -126,10 +126,10 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     }
 
 
-def _marks(job: Job) -> list[tuple[int, str]]:
+def _marks(job: Job) -> list[tuple[int | None, str]]:
     """Steps that charts mark: where an attempt went on, and where something was saved ("")."""
     resumed = Attempt.objects.filter(job=job, n__gt=1).order_by("n").values_list("n", "resume_from__step")
-    marks = [(step or 0, f"attempt {n}") for n, step in resumed]
+    marks: list[tuple[int | None, str]] = [(step or 0, f"attempt {n}") for n, step in resumed]
     saved = Checkpoint.objects.filter(job=job, state=Checkpoint.State.COMMITTED).exclude(step=None)
     return marks + [(step, "") for step in saved.order_by("-n").values_list("step", flat=True)[:50]]
 

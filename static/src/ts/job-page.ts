@@ -107,6 +107,7 @@ class JobPage extends HTMLElement {
       const before = document.querySelector("#job-badge .badge")?.textContent;
       for (const part of this.querySelectorAll<HTMLElement>(PARTS)) morph(part, page.getElementById(part.id));
       this.takeNew(page);
+      document.title = page.title;
       const fresh = page.querySelector<HTMLElement>("x-job");
       for (const name of ["marks", "attempt"]) if (fresh?.dataset[name]) this.dataset[name] = fresh.dataset[name];
       replaceDialog(page);

@@ -351,7 +351,8 @@ class LogViewer extends HTMLElement {
     try {
       await this.search.run();
       const from = this.rows.at(this.pane.firstIndex())?.n ?? 1;
-      this.match = this.search.matches.findIndex((key) => Number(key.split(":")[1]) >= from) - 1;
+      const ahead = this.search.matches.findIndex((key) => Number(key.split(":")[1]) >= from);
+      this.match = (ahead < 0 ? this.search.matches.length - 1 : ahead) - 1; // the nearest: ahead, else the last
       this.step(1);
     } catch {
       if (this.tools) this.tools.found.textContent = "search failed";

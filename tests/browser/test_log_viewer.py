@@ -1,0 +1,190 @@
+"""The log viewer in a real Chromium: each line once, nothing moves under the reader, old data looks old."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import programs
+from tests.browser.conftest import spec
+from tests.platform import Client, Platform, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+Open = Callable[..., Page]
+
+ROWS = """() => [...document.querySelectorAll('x-log .lr')]
+    .map((row) => [Number(row.dataset.n), row.querySelector('.m').textContent, row.getBoundingClientRect().top])
+    .sort((a, b) => a[2] - b[2])"""
+
+
+def submitted(client: Client, name: str, program: str, arguments: str = "", **changes: Any) -> str:
+    job = client.submit(spec(name, program, command=f"python -u main.py {arguments}", **changes))
+    return str(job["id"])
+
+
+def log_of(job: str, more: str = "") -> str:
+    return f"/t/vision-lab/jobs/{job}/logs{more}"
+
+
+def first_visible(page: Page) -> tuple[int, float]:
+    top = page.locator("x-log .lvs").bounding_box()
+    assert top
+    n, _, y = next(row for row in page.evaluate(ROWS) if row[2] >= top["y"] - 1)
+    return n, y
+
+
+def all_lines(page: Page, count: int) -> list[tuple[int, str]]:
+    """Every line that the viewer shows, by scrolling from the first to the last."""
+    seen: dict[int, str] = {}
+    page.locator("x-log .lvs").focus()
+    page.keyboard.press("Home")
+    wait_for(lambda: page.evaluate(ROWS)[0][0] == 1, within_s=10)
+    deadline = time.monotonic() + 90
+    while len(seen) < count and time.monotonic() < deadline:
+        wait_for(lambda: all(text != "…" for _, text, _ in page.evaluate(ROWS)), within_s=20)
+        for n, text, _ in page.evaluate(ROWS):
+            assert seen.setdefault(n, text) == text
+        page.keyboard.press("PageDown")
+        page.wait_for_timeout(30)
+    return sorted(seen.items())
+
+
+def test_lines_come_by_themselves_and_each_once_over_a_killed_web_server(
+    platform: Platform, alice: Client, open_as: Open
+) -> None:
+    job = submitted(alice, "counted", programs.COUNTER, "3000 50 0.15")
+    alice.wait_state(job, "PROCESSING")
+    page = open_as("alice", log_of(job))
+    expect(page.locator("x-log .lr").first).to_be_visible()
+    for _ in range(2):
+        platform.kill("web", signal.SIGKILL)
+        wait_for(platform.is_ready, within_s=60)
+        page.wait_for_timeout(1500)
+    alice.wait_state(job, "COMPLETED", within_s=90)
+    expect(page.locator("x-log .lst")).to_contain_text("3,000 lines", timeout=30_000)
+    assert all_lines(page, 3000) == [(n, f"line {n}") for n in range(1, 3001)]
+
+
+def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(alice: Client, open_as: Open) -> None:
+    job = submitted(alice, "flood", programs.COUNTER, "14000 500 0.3")
+    page = open_as("alice", log_of(job))
+    expect(page.locator("x-log .lst")).to_contain_text(",", timeout=30_000)
+    page.locator("x-log .lvs").hover()
+    page.mouse.wheel(0, -600)
+    expect(page.locator("x-log .lst")).to_contain_text("Paused")
+    page.wait_for_timeout(300)
+    before = first_visible(page)
+    count = int(page.locator("x-log .lst").inner_text().split(" lines")[0].split()[-1].replace(",", ""))
+    wait_for(
+        lambda: (
+            int(page.locator("x-log .lst").inner_text().split(" lines")[0].split()[-1].replace(",", ""))
+            >= min(count + 10_000, 14_000)
+        ),
+        within_s=60,
+        every_s=0.3,
+    )
+    assert first_visible(page) == before
+    expect(page.locator("x-log .newest")).to_contain_text("new lines")
+    page.locator("x-log .newest").click()
+    expect(page.locator("x-log .lst")).to_contain_text("Following")
+    alice.wait_state(job, "COMPLETED", within_s=60)
+    expect(page.locator("x-log .lr").last).to_be_visible()
+    wait_for(lambda: page.evaluate(ROWS)[-1][1] == "line 14000", within_s=15)
+
+
+def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(
+    alice: Client, open_as: Open
+) -> None:
+    job = submitted(alice, "searched", programs.COUNTER, "5000 1000 0")
+    alice.wait_state(job, "COMPLETED")
+    page = open_as("alice", log_of(job))
+    page.get_by_label("Search the log").fill("line 123")
+    expect(page.locator("x-log .nm")).to_have_text("11 of 11")
+    page.get_by_label("Next match").click()
+    expect(page.locator("x-log mark.hl.c")).to_have_text("line 123")
+    expect(page.locator('x-log .lr[data-n="1230"]')).to_be_visible()
+    page.goto(page.url.split("?")[0] + "#L2500-2502")
+    page.reload()
+    expect(page.locator('x-log .lr[data-n="2500"].pick')).to_be_visible()
+    assert page.locator("x-log .lr.pick").count() == 3
+
+
+def test_output_is_text_whatever_it_says(alice: Client, open_as: Open) -> None:
+    job = submitted(alice, "colours", programs.COLOURS)
+    alice.wait_state(job, "COMPLETED")
+    page = open_as("alice", log_of(job))
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    expect(page.locator('x-log .lr[data-n="1"] .a1')).to_have_text("red")
+    expect(page.locator('x-log .lr[data-n="2"]')).to_contain_text(
+        "<img src=x onerror=alert(1)> & <b>not bold</b>"
+    )
+    assert page.locator("x-log img").count() == 0
+    hrefs = page.eval_on_selector_all("x-log .lr a", "links => links.map((link) => link.href)")
+    assert hrefs == ["https://example.org/page?x=1"]
+    expect(page.locator('x-log .lr[data-n="6"] .m')).to_have_text("done   ")
+    expect(page.locator('x-log .lr[data-n="7"] .m')).to_have_text("no newline at the end")
+    page.get_by_role("button", name="show 20,000 more characters").click()
+    wait_for(lambda: len(page.locator('x-log .lr[data-n="5"] .m').inner_text()) == 30_000, within_s=10)
+    assert dialogs == []
+
+
+def test_the_first_error_is_one_key_away(alice: Client, open_as: Open) -> None:
+    job = submitted(alice, "broken", programs.BROKEN)
+    alice.wait_state(job, "FAILED")
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    expect(page.locator(".fail")).to_contain_text("exited with code 1")
+    expect(page.locator(".fail .l.e").last).to_contain_text("ValueError: cannot read shard <3>")
+    page.get_by_role("link", name="View error").click()
+    expect(page.locator("x-log .lr.pick")).to_contain_text("Traceback")
+    page.get_by_role("button", name="Error", exact=True).click()
+    expect(page.locator("x-log .lr").last).to_contain_text("ValueError")
+
+
+def test_all_learners_are_shown_in_order_of_time(alice: Client, open_as: Open) -> None:
+    job = submitted(
+        alice,
+        "gang",
+        programs.TRAINER,
+        "20 0.05",
+        resources={"learners": 2, "gpus": 0, "cpus": 1, "memory": "256Mi"},
+    )
+    alice.wait_state(job, "COMPLETED")
+    page = open_as("alice", log_of(job))
+    page.get_by_label("Learner", exact=True).select_option("all")
+    expect(page.locator("x-log .rk").first).to_be_visible()
+    assert set(page.locator("x-log .rk").all_inner_texts()) == {"L0", "L1"}
+    times = page.evaluate(
+        """() => [...document.querySelectorAll('x-log .lr')]
+            .sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)
+            .map((row) => row.querySelector('.ts').textContent)"""
+    )
+    assert times == sorted(times)
+
+
+def test_a_page_that_is_no_longer_live_looks_old_and_recovers_by_itself(
+    platform: Platform, alice: Client, open_as: Open
+) -> None:
+    job = submitted(alice, "long", programs.TRAINER, "4000 0.1")
+    alice.wait_state(job, "PROCESSING")
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    expect(page.locator("x-connection")).to_have_text("Live")
+    web = platform.pids()["web"]
+    os.kill(web, signal.SIGSTOP)
+    try:
+        expect(page.locator(".banner.lost")).to_contain_text("Live updates paused since", timeout=9_000)
+        assert page.locator("[data-live][data-stale]").count() == page.locator("[data-live]").count()
+        expect(page.locator("#job-kpis .asof")).to_contain_text("as of")
+    finally:
+        os.kill(web, signal.SIGCONT)
+    expect(page.locator(".banner.lost")).to_have_count(0, timeout=30_000)
+    assert page.locator("[data-stale]").count() == 0
+    alice.post(f"/jobs/{job}/cancel")
+    expect(page.locator("#job-badge")).to_have_text("Canceled", timeout=30_000)
+    wait_for(lambda: page.title().startswith("Canceled"), within_s=10)
