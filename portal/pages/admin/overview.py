@@ -50,7 +50,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "changes": QuotaChange.objects.select_related("tenant", "actor").order_by("-pk")[:CHANGES_SHOWN],
         "now": timezone.now(),
     }
-    return render(request, "admin/overview.html", context)
+    return render(request, "console/overview.html", context)
 
 
 @require_GET
@@ -66,7 +66,7 @@ def people(request: HttpRequest) -> HttpResponse:
     memberships = Membership.objects.select_related("tenant").order_by("tenant__slug")
     rows = rows.prefetch_related(Prefetch("memberships", queryset=memberships))
     found = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "admin/people.html", frame(request, "people") | {"page": found, "q": q})
+    return render(request, "console/people.html", frame(request, "people") | {"page": found, "q": q})
 
 
 @require_GET
@@ -80,7 +80,7 @@ def audit_log(request: HttpRequest) -> HttpResponse:
             Q(action__icontains=q) | Q(target__icontains=q) | Q(actor__username=q) | Q(tenant__slug=q)
         )
     found = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "admin/audit.html", frame(request, "audit") | {"page": found, "q": q})
+    return render(request, "console/audit.html", frame(request, "audit") | {"page": found, "q": q})
 
 
 def _waiting(job: Job) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def page(request: HttpRequest) -> HttpResponse:
             return HttpResponseRedirect("/admin-console/quota-history")
     reviewed = _review(request, drawn, seen) if not problems else {"problems": problems}
     if request.headers.get("HX-Request"):
-        return render(request, "admin/_quota_review.html", {"matrix": drawn, "swap": True} | reviewed)
+        return render(request, "console/_quota_review.html", {"matrix": drawn, "swap": True} | reviewed)
     return _page(request, drawn, reason=reason, status=422 if problems else 200, **reviewed)
 
 
@@ -82,12 +82,12 @@ def history(request: HttpRequest) -> HttpResponse:
         "tenants": Tenant.objects.order_by("slug").values_list("slug", flat=True),
         "kinds": QuotaChange.objects.order_by("gpu_type").values_list("gpu_type", flat=True).distinct(),
     }
-    return render(request, "admin/quota_history.html", context)
+    return render(request, "console/quota_history.html", context)
 
 
 def _page(request: HttpRequest, drawn: Matrix, *, status: int = 200, **more: Any) -> HttpResponse:
     return render(
-        request, "admin/quotas.html", frame(request, "quotas") | {"matrix": drawn} | more, status=status
+        request, "console/quotas.html", frame(request, "quotas") | {"matrix": drawn} | more, status=status
     )
 
 

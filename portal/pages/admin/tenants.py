@@ -51,7 +51,7 @@ def listing(request: HttpRequest) -> HttpResponse:
         {"row": each, "members": members.get(each.tenant.pk, 0), "managers": managers.get(each.tenant.pk, [])}
         for each in drawn.rows
     ]
-    return render(request, "admin/tenants.html", frame(request, "tenants") | {"matrix": drawn, "rows": rows})
+    return render(request, "console/tenants.html", frame(request, "tenants") | {"matrix": drawn, "rows": rows})
 
 
 @require_GET
@@ -76,7 +76,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "events": tenant.audit.select_related("actor").order_by("-pk")[:SHOWN],
         "roles": list(Role),
     }
-    return render(request, "admin/tenant.html", context)
+    return render(request, "console/tenant.html", context)
 
 
 @require_http_methods(["GET", "POST"])
@@ -99,7 +99,7 @@ def new(request: HttpRequest) -> HttpResponse:
         "problems": problems,
         "columns": [{"column": column, "limit": limits.get(column.kind, 0)} for column in drawn.columns],
     }
-    return render(request, "admin/tenant_new.html", context, status=422 if problems else 200)
+    return render(request, "console/tenant_new.html", context, status=422 if problems else 200)
 
 
 @require_POST

@@ -1,0 +1,90 @@
+"""/staff/ is for platform admins; what may not be changed by hand cannot be, and the last admin stays one."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from jobs.models import Job
+from portal.staff import site
+from tenants.models import User
+from tests import factories
+from tests.jobs.conftest import People, people
+
+__all__ = ["people"]
+
+ADDRESSES = ["admin:index"] + [
+    f"admin:{model._meta.app_label}_{model._meta.model_name}_{view}"
+    for model, page in site._registry.items()
+    for view in ("changelist", "add")
+]
+READ_ONLY = [
+    model
+    for model, page in site._registry.items()
+    if not hasattr(page, "add_form") and model.__name__ != "Runtime"
+]
+
+
+def signed_in(user: User | None) -> Client:
+    client = Client()
+    if user:
+        client.force_login(user)
+    return client
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_nobody_but_a_platform_admin_finds_anything(people: People, address: str) -> None:
+    path = reverse(address)
+    asked = signed_in(None).get(path)
+    assert (asked.status_code, asked["Location"].split("?")[0]) in ((302, "/login"), (302, "/staff/login/"))
+    for user in (people.alice, people.dave, people.bob):
+        assert signed_in(user).get(path).status_code == 404
+    missing = signed_in(people.dave).get("/staff/no-such-page/")
+    assert missing.status_code == 404
+
+
+@pytest.mark.parametrize("address", [address for address in ADDRESSES if not address.endswith("_add")])
+def test_a_platform_admin_sees_every_list(people: People, address: str) -> None:
+    factories.job(owner=people.alice)
+    assert signed_in(people.admin).get(reverse(address)).status_code == 200
+
+
+@pytest.mark.parametrize("model", READ_ONLY)
+def test_what_has_its_own_page_is_not_changed_here(people: People, model: type) -> None:
+    name = f"admin:{model._meta.app_label}_{model._meta.model_name}_add"  # type: ignore[attr-defined]
+    assert signed_in(people.admin).get(reverse(name)).status_code == 403
+
+
+def test_a_job_s_state_is_read_only(people: People) -> None:
+    job = factories.job(owner=people.alice)
+    path = reverse("admin:jobs_job_change", args=[job.pk])
+    assert signed_in(people.admin).get(path).status_code == 200
+    assert signed_in(people.admin).post(path, {"state": "COMPLETED"}).status_code == 403
+    assert Job.objects.get(pk=job.pk).state == "QUEUED"
+
+
+def test_the_last_platform_admin_stays_one(people: People) -> None:
+    path = reverse("admin:tenants_user_change", args=[people.admin.pk])
+    answer = signed_in(people.admin).post(path, {"username": "admin", "is_active": "on"})
+    assert answer.status_code == 200
+    assert "last platform admin" in answer.content.decode()
+    people.admin.refresh_from_db()
+    assert people.admin.is_superuser
+
+
+def test_a_person_is_added_without_any_rights(people: People) -> None:
+    secret = "a long enough pass phrase 7"
+    body = {"username": "fred", "password1": secret, "password2": secret, "usable_password": "true"}
+    answer = signed_in(people.admin).post(reverse("admin:tenants_user_add"), body)
+    assert answer.status_code == 302, answer.content.decode()[:3000]
+    fred = User.objects.get(username="fred")
+    assert not fred.is_superuser
+    assert not fred.is_staff
+    assert fred.check_password(secret)
+
+
+def test_nobody_is_deleted(people: People) -> None:
+    path = reverse("admin:tenants_user_delete", args=[people.alice.pk])
+    assert signed_in(people.admin).post(path, {"post": "yes"}).status_code == 403
+    assert User.objects.filter(pk=people.alice.pk).exists()
