@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import psycopg2
 import redis
 
@@ -18,6 +19,15 @@ from portal.supervisor.children import dies_with_parent
 START_S = 60
 
 
+def remove_abandoned(folder: Path) -> None:
+    """Remove the files of runs that were killed; a name ends with the run's pid, and its servers died with it."""
+    for data in folder.glob("luthier-test-*"):
+        pid = data.name.rpartition("-")[2]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(layout(data).runtime, ignore_errors=True)
+            shutil.rmtree(data, ignore_errors=True)
+
+
 class Servers:
     """One PostgreSQL without durability and one Valkey; `stop` leaves neither process nor file."""
 
@@ -26,6 +36,7 @@ class Servers:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
+        remove_abandoned(self.layout.data.parent)
         self.layout.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.layout.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         postgres.prepare(self.layout)
