@@ -67,7 +67,9 @@ class Ticker(threading.Thread):
             self._in_turn(self._duties_turn, duties.run_due)
 
     def stop(self, timeout_s: float = 10) -> None:
-        """Stop looking, let begun work end, and stand up."""
+        """Stop looking, let begun work end, and stand up. A second call does nothing."""
+        if self._over.is_set():
+            return
         self._over.set()
         if self.is_alive():
             self.join(timeout_s)

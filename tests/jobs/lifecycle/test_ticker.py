@@ -1,0 +1,131 @@
+"""The ticker makes it certain: no message, no broker, a killed worker, a database that went away for a moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from gpu_scheduler.clusters.memory import MemoryCluster
+from gpu_scheduler.model import Node
+from jobs.lifecycle import cluster as clusters
+from jobs.lifecycle.ticker import Ticker
+from jobs.models import Duty, Job, Learner, Worker
+from jobs.states import Phase, State
+from tests import factories
+from tests.jobs.lifecycle.world import job_of, state
+
+ROOT = Path(__file__).parents[3]
+
+
+def wait_for(look: Callable[[], object], within_s: float = 20) -> None:
+    deadline = time.monotonic() + within_s
+    while not look():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def ticker(transactional_db: None) -> Iterator[Ticker]:
+    clusters.use(MemoryCluster([Node("node-a", "cpu", 4)]))
+    running = Ticker("test", tick_s=0.05)
+    running.start()
+    yield running
+    running.stop()
+    clusters.use(None)
+
+
+def test_a_job_is_deployed_by_the_ticker_alone(ticker: Ticker) -> None:
+    job = factories.job()
+    wait_for(lambda: state(job) == State.DEPLOYING and job.attempts.get().launched_at)
+    Learner.objects.filter(job=job).update(phase=Phase.PROCESSING)
+    wait_for(lambda: state(job) == State.PROCESSING)
+    assert Worker.objects.get().name == "test"
+    wait_for(
+        lambda: set(Duty.objects.values_list("name", flat=True)) == {"cycle", "orphans", "purge", "tidy"}
+    )
+
+
+def test_a_ticker_that_stops_leaves_no_seat(ticker: Ticker) -> None:
+    wait_for(Worker.objects.exists)
+    ticker.stop()
+    assert not Worker.objects.exists()
+
+
+def test_a_ticker_whose_connection_was_cut_sits_down_again(ticker: Ticker) -> None:
+    wait_for(Worker.objects.exists)
+    first = Worker.objects.get().pk
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+    wait_for(lambda: Worker.objects.filter(pk__gt=first).exists())
+    job = factories.job()
+    wait_for(lambda: state(job) == State.DEPLOYING)
+
+
+def worker_process(name: str) -> subprocess.Popen[bytes]:
+    """A real Celery worker on the test database whose broker is a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        dead_port = probe.getsockname()[1]
+    database = f"postgresql:///{connection.settings_dict['NAME']}?host={connection.settings_dict['HOST']}"
+    user = connection.settings_dict["USER"]
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "portal.settings.base",
+        "DATABASE_URL": database.replace("///", f"//{user}@/") if user else database,
+        "REDIS_URL": f"redis://127.0.0.1:{dead_port}/0",
+        "LUTHIER_CLUSTER": "memory",
+        "LUTHIER_DATA": str(settings.LUTHIER_DATA),
+        "LUTHIER_TICK_S": "0.1",
+        "SECRET_KEY": settings.SECRET_KEY,
+    }
+    options = ["--pool", "threads", "--concurrency", "2", "--hostname", f"{name}@test"]
+    options += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
+    command = [sys.executable, "-m", "celery", "-A", "portal.celery", "worker", *options]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(180)
+@pytest.mark.django_db(transaction=True)
+def test_without_a_broker_jobs_start_and_a_killed_worker_is_overtaken_within_seconds() -> None:
+    workers = [worker_process("one"), worker_process("two")]
+    try:
+        wait_for(lambda: Worker.objects.count() == 2, 60)
+        job = factories.job()
+        wait_for(lambda: state(job) == State.DEPLOYING)
+        # A worker dies with the job's lease in its hand.
+        seat = Worker.objects.get(name__startswith="one").pk
+        workers[0].send_signal(signal.SIGSTOP)
+        Job.objects.filter(pk=job.pk).update(
+            lease_owner=str(seat),
+            lease_token="00000000-0000-4000-8000-000000000000",
+            lease_until="2100-01-01T00:00Z",
+        )
+        fence = job_of(job).fence
+        time.sleep(1)
+        assert job_of(job).fence == fence, "a frozen worker's lease is kept until it ends"
+        workers[0].kill()
+        killed_at = time.monotonic()
+        wait_for(lambda: job_of(job).fence > fence, 10)
+        assert time.monotonic() - killed_at < 5
+        workers[1].send_signal(signal.SIGTERM)
+        assert workers[1].wait(30) == 0
+        assert not Worker.objects.filter(name__startswith="two").exists()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
