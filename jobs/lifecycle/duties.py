@@ -115,6 +115,8 @@ def purge_deleted(_: Result) -> Result:
 
 def purge(job_id: str) -> None:
     """Remove every row and byte of a deleted job. May be cut off anywhere and done again."""
+    if not Job.objects.filter(pk=job_id, deleted_at__isnull=False).exists():
+        return
     _delete_in_parts(LogChunk._meta.db_table, job_id)
     _delete_in_parts(MetricPoint._meta.db_table, job_id)
     held = [

@@ -1,7 +1,7 @@
 """Who may act on a job: a lease of a few seconds, taken by one UPDATE and guarded by a random token.
 
 A lease only lessens overlap. What makes overlap harmless is that every result is written WHERE lease_token is still
-the one it was found with. See docs/adr/0005-leases.md.
+the one it was found with. See docs/adr/0010-leases-and-seats.md.
 """
 
 from __future__ import annotations

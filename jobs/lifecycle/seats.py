@@ -1,7 +1,7 @@
 """One row and one advisory lock per worker process: when it dies, its lock is free at once and its leases are open.
 
 The lock is held by one connection of its own thread (the ticker's). A lost connection loses the seat: a new one is
-taken, and what was leased under the old one may be taken over, which is harmless (docs/adr/0005-leases.md).
+taken, and what was leased under the old one may be taken over, which is harmless (docs/adr/0010-leases-and-seats.md).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from jobs import events, wake
 from jobs.errors import CheckpointNotFound, TenantSuspended
-from jobs.models import Checkpoint, Job
+from jobs.models import Checkpoint, Job, Progress
 from jobs.services.locking import lock_job, refuse, reload
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant, User
@@ -49,7 +49,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
             chosen = checkpoint_of(job, checkpoint)
             Job.objects.filter(pk=job_id).update(resume_from=chosen)
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
-            _wish(job, Intent.RUN, user, f"Resume{_from(chosen)}{after}")
+            _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")
     return reload(job_id)
 
 
@@ -102,5 +102,11 @@ def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
     wake.hint("jobs.tasks.reconcile_job", job.pk)
 
 
-def _from(checkpoint: Checkpoint | None) -> str:
-    return f" from checkpoint {checkpoint.n}" if checkpoint else ""
+def _from(job: Job, checkpoint: Checkpoint | None) -> str:
+    """Where it goes on from; said out loud when that is the very beginning and steps are repeated."""
+    if checkpoint is not None:
+        return f" from checkpoint {checkpoint.n}"
+    done = Progress.objects.filter(job=job).values_list("step", flat=True).first()
+    if done and not job.checkpoints.filter(state=Checkpoint.State.COMMITTED).exists():
+        return f" from the beginning ({done} steps are repeated: no checkpoint was saved)"
+    return ""

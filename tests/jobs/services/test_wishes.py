@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs.errors import CheckpointNotFound, IllegalTransition, JobNotFound, NotAllowed, TenantSuspended
-from jobs.models import Job, JobEvent
+from jobs.models import Job, JobEvent, Progress
 from jobs.services.wishes import job_cancel, job_halt, job_resume
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant
@@ -85,6 +85,13 @@ def test_resume_of_a_halted_job_wishes_to_run_from_the_chosen_checkpoint(people:
     first, _ = factories.checkpoint(job, step=10), factories.checkpoint(job, step=20)
     answer = job_resume(user=people.alice, job_id=job.pk, checkpoint=1)
     assert (answer.intent, answer.resume_from, answer.settled) == (Intent.RUN, first, False)
+
+
+def test_a_resume_without_a_checkpoint_says_that_steps_are_repeated(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT)
+    Progress.objects.filter(job=job).update(step=42)
+    job_resume(user=people.alice, job_id=job.pk)
+    assert "42 steps are repeated" in wishes(job)[0].message
 
 
 def test_resume_while_halting_lets_the_halt_complete_first(people: People) -> None:

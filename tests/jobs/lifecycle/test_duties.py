@@ -1,0 +1,150 @@
+"""What must be done from time to time: nobody's gangs, deleted jobs, old answers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.db.models.functions import Now
+
+from gpu_scheduler.clusters.base import ClusterBusy
+from jobs import blobs
+from jobs.lifecycle import duties
+from jobs.models import (
+    Blob,
+    CheckpointFile,
+    Duty,
+    IdempotentAnswer,
+    Job,
+    JobEvent,
+    Learner,
+    LogChunk,
+    MetricPoint,
+    ResultFile,
+    Upload,
+    Worker,
+)
+from jobs.states import State
+from tests import factories
+from tests.jobs.lifecycle.world import World, gang
+
+pytestmark = pytest.mark.django_db
+
+
+def be_due() -> None:
+    Duty.objects.update(next_at=Now() - timedelta(seconds=1))
+    duties.run_due()
+
+
+def test_a_duty_is_done_by_one_and_not_again_before_its_time(world: World) -> None:
+    assert set(duties.run_due()) == {"orphans", "purge", "tidy"}
+    assert duties.run_due() == []
+    assert duties.due() == {"cycle"}
+
+
+def test_a_gang_of_no_live_attempt_is_removed_the_second_time_it_is_seen(world: World) -> None:
+    job = world.running()
+    launch = world.cluster.launched(gang(job))
+    world.exit(job)
+    world.done(job)
+    world.settle()
+    world.cluster.launch(launch)  # a worker that had frozen goes on
+    be_due()
+    assert set(world.cluster.listing()) == {f"job-{job.pk}-1"}
+    be_due()
+    assert not world.cluster.listing()
+
+
+def test_a_live_gang_is_never_an_orphan(world: World) -> None:
+    job = world.running()
+    for _ in range(3):
+        be_due()
+    assert set(world.cluster.listing()) == {gang(job)}
+
+
+def test_a_cluster_that_does_not_answer_keeps_what_was_seen(world: World) -> None:
+    job = world.running()
+    launch = world.cluster.launched(gang(job))
+    world.exit(job)
+    world.done(job)
+    world.settle()
+    world.cluster.launch(launch)
+    be_due()
+    world.cluster.fail_next("observe", ClusterBusy("later"))
+    be_due()
+    assert world.cluster.listing()
+    be_due()
+    assert not world.cluster.listing()
+
+
+def deleted(world: World, days_ago: float) -> Job:
+    """A completed job with a row of everything, deleted some days ago."""
+    job = world.submit(state=State.COMPLETED)
+    saved = factories.checkpoint(job)
+    kept = {
+        name: blobs.put(world.tenant.pk, f"{name} of {job.pk}".encode())
+        for name in ("code", "model", "result")
+    }
+    CheckpointFile.objects.create(checkpoint=saved, tenant=world.tenant, path="m", blob=kept["model"])
+    ResultFile.objects.create(job=job, tenant=world.tenant, attempt=1, rank=0, path="r", blob=kept["result"])
+    place = {"job": job, "tenant": world.tenant, "attempt": 1, "rank": 0, "seq": 1}
+    LogChunk.objects.create(**place, offset=0, len=1, first_line=1, lines=0, data=b"x")
+    MetricPoint.objects.create(**place, name="loss", step=1, value=0.5, at=job.created_at)
+    Job.objects.filter(pk=job.pk).update(code=kept["code"], deleted_at=Now() - timedelta(days=days_ago))
+    return job
+
+
+def test_a_deleted_job_is_purged_with_every_row_and_byte_once_its_time_is_over(world: World) -> None:
+    old, fresh = deleted(world, settings.LUTHIER_RETENTION_DAYS + 1), deleted(world, 1)
+    clone = world.submit(cloned_from=old)
+    files = {path for path in Path(settings.LUTHIER_DATA).rglob("blobs/**/*") if path.is_file()}
+    be_due()
+    assert set(Job.objects.values_list("pk", flat=True)) == {fresh.pk, clone.pk}
+    for model in (Learner, JobEvent, LogChunk, MetricPoint, ResultFile):
+        assert not model.objects.filter(job_id=old.pk).exists(), model.__name__
+    assert LogChunk.objects.filter(job=fresh).exists()
+    assert Blob.objects.count() == 3
+    left = {path for path in Path(settings.LUTHIER_DATA).rglob("blobs/**/*") if path.is_file()}
+    assert len(files - left) == 3
+    clone.refresh_from_db()
+    assert clone.cloned_from is None
+
+
+def test_bytes_that_a_clone_still_uses_outlive_their_first_job(world: World) -> None:
+    old = deleted(world, settings.LUTHIER_RETENTION_DAYS + 1)
+    code = Blob.objects.get(pk=Job.objects.get(pk=old.pk).code_id)
+    clone = world.submit(code=code)
+    be_due()
+    clone.refresh_from_db()
+    assert blobs.read(clone.code, 0, 4) == b"code"
+
+
+def test_a_job_that_is_not_deleted_is_never_purged(world: World) -> None:
+    job = deleted(world, 500)
+    Job.objects.filter(pk=job.pk).update(deleted_at=None)
+    duties.purge(job.pk)
+    assert Job.objects.filter(pk=job.pk).exists()
+    assert LogChunk.objects.filter(job=job).exists()
+
+
+def test_old_answers_unused_uploads_and_dead_workers_are_forgotten(world: World) -> None:
+    day = timedelta(hours=25)
+    for key, age in (("old", day), ("new", timedelta(0))):
+        IdempotentAnswer.objects.create(
+            user=world.alice, key=key, request_sha256="a" * 64, created_at=Now() - age
+        )
+        Upload.objects.create(
+            tenant=world.tenant,
+            owner=world.alice,
+            blob=blobs.put(world.tenant.pk, key.encode()),
+            files=1,
+            bytes=3,
+            created_at=Now() - age,
+        )
+        Worker.objects.create(name=key, seen_at=Now() - age)
+    be_due()
+    assert IdempotentAnswer.objects.get().key == "new"
+    assert Upload.objects.count() == Blob.objects.count() == 1
+    assert Worker.objects.get().name == "new"
