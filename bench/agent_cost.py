@@ -16,13 +16,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from bench.log_path import make_jobs
 from bench.record import record
 from tests.platform import ROOT, Platform, running
+
+SETTLED_S = 4.0
+"""After the starts and the fetching of inputs, from here to the program's end, is what a training second costs."""
 
 PROGRAM = """
 import sys, time
@@ -76,22 +78,31 @@ def under_the_agent(platform: Platform, folder: Path, job: str, number: int, ste
         [sys.executable, str(ROOT / "learner_agent"), "launcher"], env=env, cwd=folder
     )
     began = time.monotonic()
-    seen: dict[str, Any] = {}
+    cpu: dict[str, float] = {}
+    rss: dict[str, float] = {"launcher": 0.0, "shipper": 0.0}
+    samples: list[tuple[float, float]] = []
     while shipper.poll() is None:
         for name, process in (("launcher", launcher), ("shipper", shipper)):
             try:
                 watched = psutil.Process(process.pid)
                 times = watched.cpu_times()
-                seen[f"{name}_cpu_s"] = times.user + times.system
-                seen[f"{name}_rss_mib"] = max(
-                    seen.get(f"{name}_rss_mib", 0.0), watched.memory_info().rss / 2**20
-                )
+                cpu[name] = times.user + times.system
+                rss[name] = max(rss[name], watched.memory_info().rss / 2**20)
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
+        if launcher.poll() is None:
+            samples.append((time.monotonic() - began, sum(cpu.values())))
         time.sleep(0.1)
         assert time.monotonic() - began < steps, "the agent does not end"
     launcher.wait()
-    return seen | {"work_s": float(out.read_text()), "seconds": steps * 0.1}
+    settled = next(sample for sample in samples if sample[0] >= SETTLED_S)
+    return {
+        "cpu_s": sum(cpu.values()),
+        "steady_cpu_per_s": (samples[-1][1] - settled[1]) / (samples[-1][0] - settled[0]),
+        "launcher_rss_mib": rss["launcher"],
+        "shipper_rss_mib": rss["shipper"],
+        "work_s": float(out.read_text()),
+    }
 
 
 def main() -> None:
@@ -110,13 +121,9 @@ def main() -> None:
             runs.append(under_the_agent(platform, folder, job, number, steps))
             ratios.append(runs[-1]["work_s"] / without)
     spread = statistics.stdev(ratios) / math.sqrt(len(ratios)) * 2.78 if len(ratios) > 1 else 0.0
-    trained = sum(run["seconds"] for run in runs)
-    start_s = import_cost()
     figures = {
-        "agent_cpu_per_training_s": sum(run["launcher_cpu_s"] + run["shipper_cpu_s"] for run in runs) / trained,
-        "agent_cpu_per_training_s_without_start": sum(
-            run["launcher_cpu_s"] + run["shipper_cpu_s"] - start_s for run in runs
-        ) / trained,
+        "agent_cpu_per_training_s": statistics.mean(run["steady_cpu_per_s"] for run in runs),
+        "agent_cpu_s_of_a_whole_run": statistics.mean(run["cpu_s"] for run in runs),
         "slowdown": statistics.mean(ratios),
         "slowdown_95_low": statistics.mean(ratios) - spread,
         "slowdown_95_high": statistics.mean(ratios) + spread,
@@ -128,24 +135,7 @@ def main() -> None:
         figures,
         command=f"python -m bench.agent_cost --pairs {options.pairs} --seconds {options.seconds:g}",
         baseline="the same program without the agent, in turn",
-        aims={"agent_cpu_per_training_s_without_start": 0.01, "shipper_rss_mib": 64},
-    )
-
-
-def import_cost() -> float:
-    """CPU-seconds that the two interpreters and their imports take, whatever happens afterwards."""
-    code = "import time; import learner_agent.{0}; print(time.process_time())"
-    return sum(
-        float(
-            subprocess.run(
-                [sys.executable, "-c", code.format(name)],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        )
-        for name in ("launcher", "shipper")
+        aims={"agent_cpu_per_training_s": 0.01, "shipper_rss_mib": 64},
     )
 
 
