@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
 """How often the spool is looked at without a bell."""
+CHECKPOINTS_S = 0.5
+"""How often CHECKPOINT_DIR is looked at."""
 DEATH_S = 1.0
 JOB = "shipper/job.json"
 EXIT_FENCED = 76
@@ -78,10 +81,8 @@ class Shipper:
                 self._notice()
                 self.link.changed.set()
                 died_at = self._notice_death(died_at)
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(rung.wait(), LOOK_S)
-                except TimeoutError:
-                    pass
                 rung.clear()
         finally:
             loop.remove_reader(bell)
@@ -142,7 +143,8 @@ class Shipper:
         self._open_sources()
         while not self.exited.is_set():
             await self.keeper.keep_new_checkpoints()
-            await asyncio.wait([asyncio.create_task(self.exited.wait())], timeout=0.5)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.exited.wait(), CHECKPOINTS_S)
         await self._wind_up()
 
     async def _bring_inputs(self) -> None:
