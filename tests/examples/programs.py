@@ -9,39 +9,25 @@ import signal
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from gpu_scheduler.clusters.local.runtimes import Runtimes
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
-RUNTIMES = Path(os.environ.get("LUTHIER_TEST_RUNTIMES", REPOSITORY / ".venv" / "runtimes"))
+BUILT = REPOSITORY / ".venv" / "examples"
+"""Runtimes and data sets that the tests make once."""
 
 
 @cache
 def runtime(name: str) -> Path:
-    """Return the Python of a runtime, made from its lock file when it is not there yet."""
-    python = RUNTIMES / name / "bin" / "python"
-    lock = EXAMPLES / "runtimes" / f"{name}.txt"
-    mark = RUNTIMES / name / "locked"
-    if mark.exists() and mark.read_bytes() == lock.read_bytes():
-        return python
-    venv.create(RUNTIMES / name, clear=True, symlinks=True)
-    uv = [
-        sys.executable,
-        "-m",
-        "uv",
-        "pip",
-        "sync",
-        "--quiet",
-        "--require-hashes",
-        "--allow-empty-requirements",
-    ]
-    subprocess.run([*uv, "--compile-bytecode", "--python", str(python), str(lock)], check=True)
-    mark.write_bytes(lock.read_bytes())
-    return python
+    """Return the Python of a runtime, built as the local cluster builds it when it is not there yet."""
+    builder = [sys.executable, "-m", "gpu_scheduler.clusters.local.runtimes", "--data", str(BUILT)]
+    subprocess.run([*builder, name], check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    return Runtimes(BUILT, EXAMPLES / "runtimes").folder(name) / "bin" / "python"
 
 
 @dataclass
