@@ -6,7 +6,7 @@ The cluster's word (exit codes, lost nodes) outranks the learner's, which a tena
 from __future__ import annotations
 
 from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
-from jobs.states import StopReason
+from jobs.states import Intent, StopReason
 
 NODE_SILENT_S = 45.0
 """A node that does not answer is lost only if its learner has been silent for so long, too."""
@@ -36,9 +36,14 @@ def failure(job: JobSeen) -> tuple[StopReason, Reason] | None:
 
 
 def halt_reached(job: JobSeen) -> bool:
-    """A learner ended after a halt had reached it and did not say that it was finished."""
+    """A learner ended after a halt had reached it and did not say that it was finished.
+
+    A node that goes down tells its learners the same; if nobody wished a halt, that is the node's loss.
+    """
     return any(
-        learner.code is not None and learner.halted and not learner.finished_mark for learner in job.learners
+        learner.code is not None and learner.halted and not learner.finished_mark
+        for learner in job.learners
+        if job.intent == Intent.HALT or learner.report is None or learner.report.reason != "node_lost"
     )
 
 

@@ -55,13 +55,15 @@ class Learner:
 
     def report(self) -> LearnerReport:
         record = self.record
+        # Said while it is being stopped, so that nobody takes its end for a halt that somebody wished.
+        leaving = "node_lost" if self._gang.node_lost and not self.ended else ""
         return LearnerReport(
             rank=record.rank,
             node=record.node,
             uid=record.uid,
             phase=record.phase,
             exit_code=record.exit_code,
-            reason=record.reason,
+            reason=record.reason or leaving,
             message=record.message,
             evidence=dict(record.evidence),
         )

@@ -170,6 +170,11 @@ TABLE: list[tuple[str, JobSeen, str]] = [
         seen(P, learner(Phase.PROCESSING, FAILED, why="node_lost")),
         "STOPPING node_lost",
     ),
+    (
+        "a node that goes down with grace is no halt",
+        seen(P, learner(shown=FAILED, why="node_lost", shown_code=0, exit_code=0, halted=True, **EXITED)),
+        "STOPPING node_lost",
+    ),
     ("node silent, learner speaks", seen(P, learner(Phase.PROCESSING, UNKNOWN, silent_s=3)), "wait"),
     (
         "node silent, learner silent",
