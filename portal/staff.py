@@ -60,7 +60,7 @@ def _refuse_strangers(request: HttpRequest) -> None:
 site = StaffSite(name="admin")
 
 
-class NeverDeleted(ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class NeverDeleted(ModelAdmin):
     """What others refer to is switched off, not removed."""
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -83,7 +83,7 @@ class ReadOnly(NeverDeleted):
         return self.admin_site.has_permission(request)
 
 
-class PersonForm(UserChangeForm):  # type: ignore[misc]
+class PersonForm(UserChangeForm):
     """Keeps the installation from losing its last platform admin."""
 
     def clean(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class PersonForm(UserChangeForm):  # type: ignore[misc]
 
 
 @admin.register(User, site=site)
-class PersonAdmin(NeverDeleted, UserAdmin):  # type: ignore[misc]
+class PersonAdmin(UserAdmin, NeverDeleted):
     """People and service accounts. Roles in tenants are the business of the admin console."""
 
     form = PersonForm

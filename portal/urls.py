@@ -1,15 +1,14 @@
 """The URL map. Each window of the portal brings its own; this page only says where they hang."""
 
-from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
-from portal import health
+from portal import health, staff
 from portal.api import schema
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),
-    path("staff/", admin.site.urls),
+    path("staff/", staff.site.urls),
     path("agent/v1/", include("portal.agent_files.urls")),
     path("docs/api", schema.docs, name="api-docs"),
     path("api/v1/", include("portal.api.urls")),

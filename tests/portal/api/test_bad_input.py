@@ -1,4 +1,4 @@
-"""Bad input gets its own stable code, names every wrong field at once, and changes nothing. Source: the bad-input matrix."""
+"""Bad input gets its own stable code, names every wrong field at once, and changes nothing."""
 
 from __future__ import annotations
 
