@@ -50,19 +50,20 @@ class JsonReader:
         return value
 
     def _refuse_size(self) -> None:
-        """Count depth and values before anything is built."""
-        depth = values = 0
+        """Count depth and values before anything is built. A key and its value are two texts at most."""
+        depth = 0
+        counts = {",": 0, '"': 0}
         for token in _TOKEN.finditer(self.text):
-            match token[0][0]:
-                case "[" | "{":
-                    depth += 1
-                    if depth > MAX_DEPTH:
-                        message = f"the body is nested deeper than {MAX_DEPTH} levels"
-                        raise SpecError([Problem("", "body_too_deep", message)])
-                case "]" | "}":
-                    depth -= 1
-                case ",":
-                    values += 1
-                    if values > MAX_VALUES:
-                        message = f"the body has more than {MAX_VALUES} values"
-                        raise SpecError([Problem("", "body_too_large", message)])
+            character = token[0][0]
+            if character in "[{":
+                depth += 1
+                if depth > MAX_DEPTH:
+                    message = f"the body is nested deeper than {MAX_DEPTH} levels"
+                    raise SpecError([Problem("", "body_too_deep", message)])
+            elif character in "]}":
+                depth -= 1
+            else:
+                counts[character] += 1
+                if counts[","] > MAX_VALUES or counts['"'] > 2 * MAX_VALUES:
+                    message = f"the body has more than {MAX_VALUES} values"
+                    raise SpecError([Problem("", "body_too_large", message)])
