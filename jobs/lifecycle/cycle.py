@@ -230,7 +230,9 @@ def _explain(waits: Sequence[Explanation]) -> None:
 
 WRITE_REASONS = """
 UPDATE jobs_job j SET reason_code = v.code, reason_message = v.message, reason_numbers = v.numbers,
-  event_seq = event_seq + %s
+  event_seq = event_seq + %s,
+  next_reconcile_at = CASE WHEN j.intent = 'RUN' AND j.lease_token IS NULL AND j.start_after IS NULL
+    THEN clock_timestamp() + interval '10 minutes' ELSE j.next_reconcile_at END
 FROM jsonb_to_recordset(%s) AS v(job text, code text, message text, numbers jsonb)
 WHERE j.id = v.job AND j.state = 'QUEUED' RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
@@ -13,7 +14,6 @@ from jobs import archives, blobs, events, wake
 from jobs.errors import CodeInvalid, NotAllowed, SpecInvalid, TenantSuspended, UploadNotFound
 from jobs.models import Blob, Job, Progress, Upload
 from jobs.selectors.installation import spec_context
-from jobs.services.locking import reload
 from jobs.spec import Findings, Spec, SpecError, check, parse
 from jobs.states import EventCode
 from tenants import access
@@ -21,6 +21,9 @@ from tenants.models import Tenant, User
 from tenants.roles import Permission
 
 PRIORITY_RANK = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
+
+FIRST_LOOK = timedelta(seconds=30)
+"""What waits is the scheduling cycle's business; a look at the single job only makes sure that it is not forgotten."""
 
 Source = str | bytes | Mapping[str, Any]
 
@@ -54,7 +57,7 @@ def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str 
             user=user, tenant=tenant, spec=spec, code=store_code(spec, user, tenant), source=source
         )
         wake.cycle()
-    return reload(job.pk)
+    return job
 
 
 def parse_spec(source: Source, content_type: str | None = None) -> Spec:
@@ -113,11 +116,14 @@ def create_job(
         time_limit_s=spec.time_limit_s,
         grace_s=spec.checkpoint.grace_s,
         intent_by=user,
+        next_reconcile_at=Now() + FIRST_LOOK,
         reason_code="NOT_EVALUATED",
         reason_message="Waits for the scheduler's next look, usually within a second.",
     )
-    Progress.objects.create(job=job)
-    events.append(
+    Progress.objects.create(
+        job=job
+    )  # the insert brings the row's defaults back, so nobody has to read it again
+    job.event_seq = events.append(
         job_id=job.pk,
         tenant_id=tenant.pk,
         code=EventCode.SUBMITTED,

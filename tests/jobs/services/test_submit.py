@@ -22,7 +22,7 @@ from jobs.errors import (
 )
 from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
 from jobs.selectors.jobs import job_get, job_list
-from jobs.selectors.views import etag
+from jobs.selectors.views import etag, job_view
 from jobs.services import job_check, job_clone, job_delete, job_edit, job_submit
 from jobs.states import EventCode, State
 from tenants.models import Tenant
@@ -205,3 +205,8 @@ def test_only_an_ended_job_is_deleted_and_then_it_is_gone(people: People) -> Non
     assert list(job_list(user=people.alice)) == [running]
     with pytest.raises(JobNotFound):
         job_get(user=people.alice, job_id=ended.pk)
+
+
+def test_what_submitting_answers_is_what_reading_shows(people: People) -> None:
+    answered = job_view(job_submit(user=people.alice, tenant=people.vision, source=factories.spec()))
+    assert answered == job_view(job_get(user=people.alice, job_id=answered["id"]))
