@@ -1,6 +1,6 @@
 """The examples as templates: job specs with their code inside, ready to be submitted.
 
-An example is a folder with ``job.yaml`` (a spec without ``code``), its program files and a README whose title
+An example is a folder with ``job.yaml`` (a spec without ``code``), its Python files and a README whose title
 and first paragraph describe it. ``load`` fills ``code.files`` from the folder.
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent
-NOT_CODE = frozenset({"job.yaml", "README.md"})
 FIRST_JOB = "digits-sklearn"
 """What a new installation runs first."""
 
@@ -73,12 +72,9 @@ def _template(name: str) -> Template:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {
-        path.relative_to(folder).as_posix(): path.read_text("utf-8")
-        for path in paths
-        if path.name not in NOT_CODE and not path.name.startswith(".") and path.suffix != ".pyc"
-    }
+    """Return the program's own files; what a run of it left beside them (checkpoints, results) is none of it."""
+    paths = sorted(folder.glob("*.py"))
+    return {path.name: path.read_text("utf-8") for path in paths}
 
 
 def _description(readme: Path) -> tuple[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from examples import catalog
@@ -43,3 +46,14 @@ def test_unknown_example_is_told_with_the_known_ones() -> None:
 def test_loaded_specs_are_fresh() -> None:
     catalog.load("plain")["name"] = "changed"
     assert catalog.load("plain")["name"] == "sunspots"
+
+
+def test_what_a_run_leaves_beside_a_program_is_not_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(EXAMPLES / "plain", tmp_path / "plain")
+    (tmp_path / "plain" / "checkpoints").mkdir()
+    (tmp_path / "plain" / "checkpoints" / "state.pickle").write_bytes(b"\x80\x05")
+    (tmp_path / "plain" / "weights.json").write_text("{}")
+    monkeypatch.setattr(catalog, "ROOT", tmp_path)
+    assert set(catalog.load("plain")["code"]["files"]) == {"train.py"}
