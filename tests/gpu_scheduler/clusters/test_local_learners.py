@@ -388,6 +388,6 @@ def test_removing_forty_gangs_at_once_leaves_nothing(daemon: NodeDaemon) -> None
         began = time.monotonic()
         for index in range(40):
             many.cluster.remove(f"job-x{index}-1")
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         assert many.cluster.observe() == {}
         wait_for(lambda: many.processes() == [many.pid])
