@@ -154,8 +154,9 @@ class Hub:
             case Kind.LOGS:
                 self._mark(f"job:{hint.job_id}:logs:{hint.attempt}:{hint.rank}")
             case Kind.METRICS:
-                self._mark(f"job:{hint.job_id}:metrics")
-                self._mark(f"job:{hint.job_id}")
+                self._mark(
+                    f"job:{hint.job_id}:metrics"
+                )  # the job's own numbers come with the sweep, once a second
             case Kind.JOB:
                 self._mark(f"job:{hint.job_id}")
                 self._mark_topics((Topic.JOBS, Topic.QUOTAS))

@@ -1,0 +1,139 @@
+"""The job page in all its states: nothing for axe to find, fits every screen, charts that keep their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import programs
+from tests.browser.conftest import spec
+from tests.platform import ROOT, Client, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+TABS = ["", "/metrics", "/logs", "/learners", "/events", "/checkpoints", "/spec"]
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+
+@pytest.fixture(scope="module")
+def jobs(platform: Any) -> Iterator[dict[str, str]]:
+    """One job in each state that stands still, and one that runs."""
+    client: Client = platform.client("alice")
+
+    def submit(name: str, program: str, arguments: str = "", **changes: Any) -> str:
+        return str(
+            client.submit(spec(name, program, command=f"python -u main.py {arguments}", **changes))["id"]
+        )
+
+    made = {"running": submit("digits-sgd", programs.TRAINER, "3000 0.1")}
+    made["halted"] = submit("vit-tiny", programs.TRAINER, "900 0.05")
+    made["failed"] = submit("broken-data", programs.BROKEN)
+    made["completed"] = submit("colours", programs.COLOURS)
+    client.wait_state(made["halted"], "PROCESSING")
+    wait_for(lambda: (client.job(made["halted"])["progress"]["step"] or 0) > 20, within_s=30)
+    client.post(f"/jobs/{made['halted']}/halt")
+    client.wait_state(made["halted"], "HALTED")
+    client.wait_state(made["failed"], "FAILED")
+    client.wait_state(made["completed"], "COMPLETED")
+    size = {"learners": 2, "gpus": 0, "cpus": 4, "memory": "256Mi"}
+    made["queued"] = submit("too-big", programs.WAITER, resources=size)
+    yield made
+    for name in ("running", "halted", "queued"):
+        client.post(f"/jobs/{made[name]}/cancel")
+    client.wait_state(made["running"], "CANCELED")
+
+
+def problems(page: Page) -> list[str]:
+    """What axe finds, in one line each."""
+    page.evaluate(Path(AXE).read_text())
+    found = page.evaluate(
+        "(tags) => axe.run(document, {runOnly: tags}).then((found) => found.violations.map((one) =>"
+        " one.id + ': ' + one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(' | ')))",
+        TAGS,
+    )
+    return list(found)
+
+
+@pytest.mark.parametrize("state", ["running", "halted", "failed", "completed", "queued"])
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
+def test_the_page_in_every_state_has_no_violation_and_fits_the_screen(
+    jobs: dict[str, str],
+    open_as: Callable[..., Page],
+    picture: Callable[..., None],
+    state: str,
+    width: int,
+    theme: str,
+) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs[state]}", width=width, theme=theme)
+    expect(page.locator("x-connection")).to_contain_text("Live")
+    page.wait_for_timeout(800)
+    picture(page, f"job-{state}-{width}-{theme}", full_page=width == 390)
+    assert problems(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+@pytest.mark.parametrize("tab", TABS[1:])
+@pytest.mark.parametrize(("width", "theme"), [(1440, "dark"), (390, "light")])
+def test_every_tab_has_no_violation_and_fits_the_screen(
+    jobs: dict[str, str],
+    open_as: Callable[..., Page],
+    picture: Callable[..., None],
+    tab: str,
+    width: int,
+    theme: str,
+) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}{tab}", width=width, theme=theme)
+    expect(page.locator("x-connection")).to_contain_text("Live")
+    page.wait_for_timeout(1_000)
+    picture(page, f"job-tab-{tab[1:]}-{width}-{theme}")
+    assert problems(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_a_chart_s_zoom_survives_new_points_and_is_in_the_address(
+    jobs: dict[str, str], open_as: Callable[..., Page]
+) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}/metrics")
+    plot = page.locator('x-chart[data-name="loss"] .u-over')
+    plot.hover()
+    box = plot.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40, steps=5)
+    page.mouse.up()
+    reset = page.locator('x-chart[data-name="loss"] .zp')
+    expect(reset).to_be_visible()
+    before, points = (
+        reset.inner_text(),
+        page.locator('x-chart[data-name="loss"] [data-plot]').get_attribute("aria-label"),
+    )
+    assert "zoom=" in page.url
+    expect(page.locator('x-chart[data-name="loss"] [data-plot]')).not_to_have_attribute(
+        "aria-label", points or ""
+    )
+    assert reset.inner_text() == before
+    reset.click()
+    expect(reset).to_be_hidden()
+
+
+def test_a_chart_can_be_read_as_a_table(jobs: dict[str, str], open_as: Callable[..., Page]) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}/metrics")
+    page.get_by_role("button", name="Values as a table: loss").click()
+    expect(page.get_by_role("region", name="Values of loss").locator("tbody tr").first).to_be_visible()
+
+
+def test_canceling_asks_first_and_escape_keeps_the_job(
+    jobs: dict[str, str], alice: Client, open_as: Callable[..., Page]
+) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['queued']}")
+    page.get_by_role("link", name="Cancel").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("cannot be resumed")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert alice.job(jobs["queued"])["intent"] == "RUN"
