@@ -12,7 +12,9 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    targets = [target for target in LINK.findall(page.read_text()) if "://" not in target and target[0] != "#"]
+    targets = [
+        target for target in LINK.findall(page.read_text()) if "://" not in target and target[0] != "#"
+    ]
     missing = [target for target in targets if not (page.parent / target.partition("#")[0]).exists()]
     assert not missing
 
@@ -35,3 +37,13 @@ def test_every_setting_is_explained() -> None:
 
     explained = (ROOT / "docs" / "operations.md").read_text()
     assert [name for name in Environment.model_fields if name.upper() not in explained] == []
+
+
+def test_every_document_that_code_names_exists() -> None:
+    named = re.compile(r"\bdocs/[\w/-]+\.md\b")
+    rooms = ("portal", "jobs", "tenants", "gpu_scheduler", "learner_agent", "tests", "tools", "bench")
+    sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    missing = {
+        name for path in sources for name in named.findall(path.read_text()) if not (ROOT / name).exists()
+    }
+    assert not missing

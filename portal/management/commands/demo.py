@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError
 
 from gpu_scheduler.clusters.base import ClusterError
 from portal import demo
+from portal.diagnosis import running_url
 
 
 class Command(BaseCommand):
@@ -27,9 +27,9 @@ class Command(BaseCommand):
         except ClusterError as error:
             raise CommandError(f"The cluster does not say what it offers: {error}") from error
         if options["json"]:
-            self.stdout.write(json.dumps({"url": settings.LUTHIER_PUBLIC_URL, "users": users}))
+            self.stdout.write(json.dumps({"url": running_url(), "users": users}))
             return
-        self.stdout.write(f"{settings.LUTHIER_PUBLIC_URL}\n")
+        self.stdout.write(f"{running_url()}\n")
         self.stdout.write(f"{'user':<8}{'tenant':<14}{'role':<12}{'password':<18}token")
         for name, user in users.items():
             row = (
