@@ -51,7 +51,9 @@ def listing(request: HttpRequest) -> HttpResponse:
         {"row": each, "members": members.get(each.tenant.pk, 0), "managers": managers.get(each.tenant.pk, [])}
         for each in drawn.rows
     ]
-    return render(request, "console/tenants.html", frame(request, "tenants") | {"matrix": drawn, "rows": rows})
+    return render(
+        request, "console/tenants.html", frame(request, "tenants") | {"matrix": drawn, "rows": rows}
+    )
 
 
 @require_GET
