@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
 from jobs.errors import JobError
-from tenants.errors import TenantError
+from tenants.errors import AdminOnly, NotAllowed, NotFound, TenantError
 
 
 def problems_of(error: TenantError | JobError) -> list[str]:
@@ -19,9 +20,16 @@ def problems_of(error: TenantError | JobError) -> list[str]:
 
 
 def after(request: HttpRequest, act: Callable[[], object], *, to: str, done: str) -> HttpResponse:
-    """Run act; say done or what was wrong, then go to a page that may be reloaded without doing it again."""
+    """Run act; say done or what was wrong, then go to a page that may be reloaded without doing it again.
+
+    What the caller may not do answers 403, what is not there 404, as everywhere.
+    """
     try:
         act()
+    except (NotAllowed, AdminOnly) as error:
+        raise PermissionDenied(error.message) from error
+    except NotFound as error:
+        raise Http404 from error
     except (TenantError, JobError) as error:
         for line in problems_of(error):
             messages.error(request, line)

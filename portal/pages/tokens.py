@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
@@ -17,7 +18,7 @@ from portal.pages.guard import in_tenant
 from portal.pages.members import ROLES
 from portal.pages.shell import frame
 from tenants import access, tokens
-from tenants.errors import TenantError
+from tenants.errors import NotAllowed, NotFound, TenantError
 from tenants.models import Tenant, Token
 from tenants.roles import Permission, Role
 from tenants.services import accounts
@@ -56,6 +57,10 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
                 role=wished["role"],
                 days=wished["days"],
             )
+    except NotAllowed as error:
+        raise PermissionDenied(error.message) from error
+    except NotFound as error:
+        raise Http404 from error
     except TenantError as error:
         return _page(request, tenant, problems=problems_of(error), wished=wished, status=422)
     return _page(request, tenant, made={"token": token, "secret": secret, "account": account})

@@ -46,7 +46,7 @@ def test_a_researcher_sees_members_but_no_forms(signed_in: SignIn, alice: User, 
     assert "carol" in page
     assert "Add a member" not in page
     refused = signed_in(alice).post("/t/vision-lab/members/carol", {"role": "manager"})
-    assert refused.status_code == 302
+    assert refused.status_code == 403
     assert Membership.objects.get(user=carol).role == "viewer"
 
 
