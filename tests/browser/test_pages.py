@@ -1,0 +1,287 @@
+"""Every page in both themes, on a desk and on a phone: readable by axe, no sideways scroll, nothing blocked.
+
+The job page and its log and charts have tests of their own. LUTHIER_PICTURES=folder keeps a picture of each.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage
+
+from tests.browser import programs
+from tests.browser.axe import violations
+from tests.browser.conftest import sign_in, spec
+from tests.platform import ROOT, Platform, running
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+PAGES: dict[str, tuple[str, str]] = {
+    "overview": ("alice", "/t/vision-lab/"),
+    "overview-empty": ("bob", "/t/nlp-research/"),
+    "jobs": ("alice", "/t/vision-lab/jobs"),
+    "jobs-none-match": ("alice", "/t/vision-lab/jobs?q=nothing-like-this"),
+    "jobs-none-yet": ("bob", "/t/nlp-research/jobs"),
+    "new-job": ("alice", "/t/vision-lab/jobs/new"),
+    "members": ("dave", "/t/vision-lab/members"),
+    "members-read-only": ("carol", "/t/vision-lab/members"),
+    "usage": ("alice", "/t/vision-lab/usage"),
+    "usage-types": ("alice", "/t/vision-lab/usage?by=type&of=gpu"),
+    "usage-empty": ("bob", "/t/nlp-research/usage?month=2026-01"),
+    "tokens": ("dave", "/t/vision-lab/tokens"),
+    "cluster": ("alice", "/cluster"),
+    "profile": ("alice", "/me"),
+    "missing": ("alice", "/t/no-such-team/"),
+    "admin-overview": ("admin", "/admin-console/"),
+    "admin-tenants": ("admin", "/admin-console/tenants"),
+    "admin-tenant": ("admin", "/admin-console/tenants/vision-lab"),
+    "admin-tenant-new": ("admin", "/admin-console/tenants/new"),
+    "admin-quotas": ("admin", "/admin-console/quotas"),
+    "admin-quota-history": ("admin", "/admin-console/quota-history"),
+    "admin-people": ("admin", "/admin-console/people"),
+    "admin-audit": ("admin", "/admin-console/audit"),
+}
+LOOKS = [(theme, width) for theme in ("light", "dark") for width in (1440, 390)]
+WIDTHS = (320, 390, 768, 1180, 1440)
+
+
+@pytest.fixture(scope="module")
+def showcase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """A platform with something of everything: jobs in every state, a month of use, more tenants."""
+    nodes = "node-a:cpu:8,node-b:cpu:8,gpu-1:a100:8"
+    with running(tmp_path_factory.mktemp("show"), nodes=nodes) as started:
+        subprocess.run(
+            [sys.executable, "-m", "tests.browser.seed"],
+            cwd=ROOT,
+            env=started.environment(),
+            check=True,
+            timeout=120,
+        )
+        alice = started.client("alice")
+        runs = alice.submit(spec("resnet50-run", programs.TRAINER, command="python -u main.py 4000 0.2"))
+        halts = alice.submit(spec("resnet50-halted", programs.TRAINER, command="python -u main.py 4000 0.1"))
+        fails = alice.submit(spec("broken-loader", programs.BROKEN))
+        gang = {"learners": 4, "gpus": 8, "gpu_type": "a100", "cpus": 1, "memory": "512Mi"}
+        waits = alice.submit(
+            spec("gang-too-large", programs.WAITER, resources=gang | {"learners": 1, "gpus": 8})
+        )
+        for job in (runs, halts):
+            alice.wait_state(job["id"], "PROCESSING")
+        alice.post(f"/jobs/{halts['id']}/halt")
+        alice.wait_state(halts["id"], "HALTED", within_s=90)
+        alice.wait_state(fails["id"], "FAILED", within_s=90)
+        assert waits["id"]
+        yield started
+
+
+@pytest.fixture(scope="module")
+def contexts(browser: Browser, showcase: Platform) -> Iterator[Callable[[str, str, int], BrowserContext]]:
+    """A signed-in context per person, theme and width, made once."""
+    made: dict[tuple[str, str, int], BrowserContext] = {}
+
+    def context(name: str, theme: str, width: int) -> BrowserContext:
+        if (name, theme, width) not in made:
+            fresh = browser.new_context(
+                viewport={"width": width, "height": 900 if width > 760 else 844},
+                color_scheme="dark" if theme == "dark" else "light",
+                reduced_motion="reduce",
+                locale="en-US",
+                timezone_id="UTC",
+            )
+            if any(key[0] == name for key in made):
+                other = next(value for key, value in made.items() if key[0] == name)
+                fresh.add_cookies(other.cookies())
+            else:
+                sign_in(fresh.new_page(), showcase, name)
+            made[name, theme, width] = fresh
+        return made[name, theme, width]
+
+    yield context
+    for each in made.values():
+        each.close()
+
+
+@pytest.mark.parametrize(("theme", "width"), LOOKS, ids=[f"{theme}-{width}" for theme, width in LOOKS])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_readable_by_everybody(
+    contexts: Callable[[str, str, int], BrowserContext],
+    showcase: Platform,
+    picture: Callable[..., None],
+    name: str,
+    theme: str,
+    width: int,
+) -> None:
+    who, path = PAGES[name]
+    page = contexts(who, theme, width).new_page()
+    told: list[str] = []
+    page.on("console", lambda message: told.append(_text(message)) if message.type == "error" else None)
+    page.goto(showcase.url + path)
+    page.wait_for_load_state("load")
+    page.wait_for_function("document.documentElement.dataset.theme")
+    picture(page, f"{name}-{width}-{theme}", full_page=True)
+    found = violations(page)
+    page.close()
+    assert not found, "\n".join(found)
+    blocked = [line for line in told if "Content Security Policy" in line or "Refused" in line]
+    assert not blocked, blocked
+
+
+def _text(message: ConsoleMessage) -> str:
+    return message.text
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_scrolls_sideways(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform, name: str
+) -> None:
+    who, path = PAGES[name]
+    page = contexts(who, "light", 1440).new_page()
+    page.goto(showcase.url + path)
+    wide = []
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        if over > 0:
+            wide.append(f"{width} px: {over} px too wide, by {page.evaluate(WIDEST)}")
+    page.close()
+    assert not wide, "\n".join(wide)
+
+
+WIDEST = """() => [...document.querySelectorAll('body *')]
+  .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest('.tw'))
+  .slice(0, 4).map(e => e.tagName + '.' + e.className).join(' ')"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_login_page_is_readable_and_tells_nobody_which_names_exist(
+    browser: Browser, showcase: Platform, picture: Callable[..., None], theme: str
+) -> None:
+    context = browser.new_context(
+        color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.goto(f"{showcase.url}/login?next=/t/vision-lab/jobs")
+    picture(page, f"login-{theme}")
+    assert not violations(page)
+    page.get_by_label("Username").fill("nobody-here")
+    page.get_by_label("Password").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("alert").wait_for()
+    picture(page, f"login-error-{theme}")
+    assert not violations(page)
+    context.close()
+
+
+def test_a_role_changes_by_choosing_it(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform
+) -> None:
+    page = contexts("dave", "light", 1440).new_page()
+    page.goto(f"{showcase.url}/t/vision-lab/members")
+    page.get_by_label("Role of erin").select_option("viewer")
+    page.get_by_text("erin is a viewer of vision-lab now.").wait_for()
+    page.close()
+
+
+def test_removing_a_member_asks_first_with_the_focus_on_keeping(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform, picture: Callable[..., None]
+) -> None:
+    page = contexts("dave", "light", 1440).new_page()
+    page.goto(f"{showcase.url}/t/vision-lab/members")
+    page.get_by_role("button", name="Remove frank").click()
+    dialog = page.get_by_role("dialog")
+    dialog.wait_for()
+    assert dialog.get_by_role("button", name="Keep").evaluate("e => e === document.activeElement")
+    picture(page, "members-remove")
+    assert not violations(page)
+    dialog.get_by_role("button", name="Keep").click()
+    assert page.get_by_role("button", name="Remove frank").is_visible()
+    page.close()
+
+
+def test_a_token_is_made_copied_and_revoked(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform, picture: Callable[..., None]
+) -> None:
+    page = contexts("alice", "dark", 1440).new_page()
+    page.goto(f"{showcase.url}/t/vision-lab/tokens")
+    page.get_by_role("button", name="New token").click()
+    picture(page, "tokens-new")
+    assert not violations(page)
+    page.locator("#new-name").fill("laptop")
+    page.get_by_role("button", name="Create token").click()
+    secret = page.locator("#secret-text").inner_text()
+    assert secret.startswith("lut_")
+    picture(page, "tokens-created", full_page=True)
+    assert not violations(page)
+    page.get_by_role("link", name="I have stored it").click()
+    page.get_by_role("button", name="Revoke laptop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    page.get_by_text("The token is revoked").wait_for()
+    page.close()
+
+
+def test_a_quota_draft_shows_its_effect_before_it_counts(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform, picture: Callable[..., None]
+) -> None:
+    page = contexts("admin", "light", 1440).new_page()
+    page.goto(f"{showcase.url}/admin-console/quotas")
+    field = page.get_by_label("Limit of robotics for cpu")
+    before = int(field.input_value())
+    field.focus()
+    page.keyboard.press("-")
+    page.get_by_text("1 change, not applied").wait_for()
+    assert page.locator("#cell-robotics-cpu s").inner_text() == str(before)
+    picture(page, "admin-quotas-draft", full_page=True)
+    assert not violations(page)
+    page.get_by_label("Reason").fill("Deadline of the others")
+    page.get_by_role("button", name="Apply changes").click()
+    page.wait_for_url("**/quota-history")
+    assert page.get_by_text("Deadline of the others").is_visible()
+    page.get_by_role("link", name="Revert the change").first.click()
+    page.get_by_text("1 change, not applied").wait_for()
+    assert page.get_by_label("Limit of robotics for cpu").input_value() == str(before)
+    page.close()
+
+
+def test_shortcuts_lead_and_stay_out_of_text_fields(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform
+) -> None:
+    page = contexts("alice", "light", 1440).new_page()
+    page.goto(f"{showcase.url}/t/vision-lab/")
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.wait_for_url("**/t/vision-lab/jobs")
+    page.keyboard.press("/")
+    page.keyboard.type("gj?")
+    assert page.locator("#q").input_value() == "gj?"
+    assert page.url.endswith("/jobs")
+    page.close()
+
+
+@pytest.mark.parametrize("path", ["/t/vision-lab/", "/t/vision-lab/jobs", "/t/vision-lab/members", "/me"])
+def test_a_page_works_without_scripts(browser: Browser, showcase: Platform, path: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    sign_in(page, showcase, "dave")
+    answer = page.goto(showcase.url + path)
+    assert answer is not None
+    assert answer.status == 200
+    assert page.get_by_role("heading", level=1).is_visible()
+    context.close()
+
+
+BUDGETS = {"app.js": 40_000, "new-job.js": 215_000, "app.css": 20_000}
+"""Bytes after gzip, portal.md C.10; new-job.js together with app.js."""
+
+
+def test_bundles_keep_their_budgets() -> None:
+    import gzip
+
+    dist = ROOT / "static" / "dist"
+    sizes = {name: len(gzip.compress(Path(dist / name).read_bytes())) for name in (*BUDGETS, "admin.css")}
+    assert sizes["app.js"] <= BUDGETS["app.js"], sizes
+    assert sizes["app.js"] + sizes["new-job.js"] <= BUDGETS["new-job.js"], sizes
+    assert sizes["app.css"] + sizes["admin.css"] <= BUDGETS["app.css"], sizes
