@@ -50,6 +50,7 @@ class Bars:
     rows: tuple[DayRow, ...]
     future: str
     """Percent at which days that are still to come begin; empty if none."""
+    future_width: str
     limit: str
     """Percent from the top of the line that is possible a day; empty if it lies above the plot."""
 
@@ -66,6 +67,7 @@ def stacked_days(
     rows = tuple(_row(day, names, values) for day in shown)
     top = _round_up(max([row.total for row in rows], default=0.0))
     width = 100 / days
+    ended = (today - first).days + 1
     return Bars(
         blocks=tuple(block for n, row in enumerate(rows) for block in _stack(row, n * width, width, top)),
         keys=tuple(Key(name, series(index), totals[name]) for index, name in enumerate(names)),
@@ -76,7 +78,8 @@ def stacked_days(
             if n % 5 == 0
         ),
         rows=tuple(row for row in rows if row.day <= today),
-        future=f"{((today - first).days + 1) * width:.2f}" if today < shown[-1] else "",
+        future=f"{ended * width:.2f}" if today < shown[-1] else "",
+        future_width=f"{100 - ended * width:.2f}",
         limit=f"{100 - 100 * possible / top:.2f}" if 0 < possible <= top else "",
     )
 

@@ -75,6 +75,8 @@ class Filters:
 @in_tenant
 def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     """The page, or for htmx the rows alone."""
+    if "rows" in request.GET:
+        return _some(request, tenant)
     filters = Filters.read(request.GET)
     rows = _rows(request, tenant, filters)
     page = list(rows.filter(pk__lt=filters.before)[: PAGE + 1] if filters.before else rows[: PAGE + 1])
@@ -95,6 +97,15 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         ],
     }
     return render(request, "jobs/list.html", context)
+
+
+def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """The rows of ?rows=<id>,<id> alone, as the list draws them: what a page fetches when jobs have changed."""
+    ids = [each for each in request.GET["rows"].split(",")[:BULK_MAX] if is_job_id(each)]
+    found = _rows(request, tenant, Filters()).filter(pk__in=ids)
+    return render(
+        request, "jobs/_rows.html", {"tenant": tenant, "rows": [row(job_view(job)) for job in found]}
+    )
 
 
 @require_POST

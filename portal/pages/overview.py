@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.models import Job
+from jobs.selectors import cluster
 from jobs.selectors.jobs import job_list
 from jobs.selectors.views import job_view
 from jobs.states import FINAL, HOLDS_GPUS, State
@@ -38,6 +39,10 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             row(job_view(job)) for job in mine.filter(state__in=FINAL).order_by("-finished_at")[:SHOWN]
         ],
         "quotas": [quota_row(quota, waiting) for quota, waiting in _quotas(tenant)],
+        "queued": [
+            row(job_view(job)) for job in mine.filter(state=State.QUEUED).order_by("queued_at", "pk")[:SHOWN]
+        ],
+        "pools": cluster.pools(cluster.nodes(request.user)),
         "first_run": not mine.exists(),
     }
     return render(request, "overview.html", context)

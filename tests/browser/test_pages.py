@@ -246,6 +246,32 @@ def test_a_quota_draft_shows_its_effect_before_it_counts(
     page.close()
 
 
+def test_the_list_and_the_overview_follow_jobs_without_a_reload(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform
+) -> None:
+    alice = showcase.client("alice")
+    first = alice.submit(spec("follow-me", programs.WAITER))
+    context = contexts("alice", "light", 1440)
+    jobs, overview = context.new_page(), context.new_page()
+    jobs.goto(f"{showcase.url}/t/vision-lab/jobs?q=follow")
+    overview.goto(f"{showcase.url}/t/vision-lab/")
+    row = jobs.locator(f"#job-{first['id']}")
+    row.get_by_text("Processing").wait_for(timeout=60_000)
+    box = row.get_by_role("checkbox")
+    box.check()
+    second = alice.submit(spec("follow-me-too", programs.WAITER))
+    jobs.locator("#new-jobs").get_by_text("1 new job").wait_for(timeout=30_000)
+    assert jobs.locator(f"#job-{second['id']}").count() == 0, "a new row moved the others"
+    alice.post(f"/jobs/{first['id']}/cancel")
+    row.get_by_text("Canceled").wait_for(timeout=60_000)
+    overview.get_by_role("link", name="follow-me-too").first.wait_for(timeout=30_000)
+    jobs.locator("#new-jobs").click()
+    jobs.locator(f"#job-{second['id']}").wait_for()
+    alice.post(f"/jobs/{second['id']}/cancel")
+    jobs.close()
+    overview.close()
+
+
 def test_shortcuts_lead_and_stay_out_of_text_fields(
     contexts: Callable[[str, str, int], BrowserContext], showcase: Platform
 ) -> None:

@@ -66,10 +66,13 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         user=user, tenant_id=tenant.pk, action="tenant.read", target=slug, reason="admin console"
     )
     jobs = job_list(user=user, tenant=slug)
+    gpus = tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists()
+    resource = request.GET.get("of") or ("gpu" if gpus else "cpu")
     live = jobs.filter(state__in=[*HOLDS_GPUS, State.QUEUED])
     context = frame(request, "tenants") | {
         "tenant": tenant,
-        "chart": _chart(tenant),
+        "of": resource,
+        "chart": _chart(tenant, resource),
         "jobs": [row(job_view(job)) for job in live[:SHOWN]],
         "running": jobs.filter(state__in=HOLDS_GPUS).count(),
         "queued": jobs.filter(state=State.QUEUED).count(),
@@ -176,13 +179,16 @@ def _create(request: HttpRequest, values: dict[str, str], limits: dict[str, int]
     return []
 
 
-def _chart(tenant: Tenant) -> charts.Bars:
+def _chart(tenant: Tenant, resource: str) -> charts.Bars:
+    """30 days by slot type; GPU-hours and CPU slot-hours are never added up."""
     now = timezone.now()
     today = now.astimezone(UTC).date()
     first = today - timedelta(days=DAYS - 1)
     start = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
     values: dict[Any, float] = {}
     for use in usage.usage_by_day_and_user(tenant, start=start, end=now):
+        if (use.gpu_type == usage.CPU_TYPE) != (resource == "cpu"):
+            continue
         day = use.key.split(" ", 1)[0]
         key = (type(today).fromisoformat(day), use.gpu_type)
         values[key] = values.get(key, 0.0) + use.used / 3600

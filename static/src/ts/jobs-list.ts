@@ -1,0 +1,117 @@
+// A list of jobs that stays right: changed rows are fetched as the server draws them and morphed in place; new jobs
+// are counted in a pill, so no row moves under the pointer. The overview's cards are refreshed whole, the same way.
+import { Idiomorph } from "idiomorph";
+import { type Frame, live } from "./live";
+
+const GATHER_MS = 1000;
+const ROWS_AT_ONCE = 100;
+
+interface Item {
+  id: string;
+  deleted?: boolean;
+}
+
+/** Inputs keep what the person chose. */
+const options = {
+  morphStyle: "outerHTML" as const,
+  callbacks: { beforeNodeMorphed: (old: Node) => !(old instanceof HTMLInputElement) },
+};
+
+class Jobs {
+  private readonly changed = new Set<string>();
+  private readonly fresh = new Set<string>();
+  private timer = 0;
+  private seq = -1;
+  private first = true;
+
+  constructor(region: HTMLElement) {
+    live.watch(region.dataset.live ?? "", { cursor: () => this.seq, frame: (frame) => this.take(frame) });
+    live.addEventListener("resumed", () => this.soon());
+  }
+
+  private take(frame: Frame): void {
+    this.seq = Math.max(this.seq, frame.to);
+    const items = frame.items as Item[];
+    const shown = (id: string): boolean => document.getElementById(`job-${id}`) !== null;
+    const newest = document.querySelector<HTMLElement>("tr[data-job]")?.dataset.job ?? "";
+    for (const { id, deleted } of items) {
+      if (shown(id)) this.changed.add(id);
+      // Ids sort by time: what is newer than the newest row came after this page was drawn.
+      else if (!deleted && !this.first && id > newest) this.fresh.add(id);
+    }
+    this.first = false;
+    if (this.changed.size || this.fresh.size) this.soon();
+  }
+
+  private soon(): void {
+    if (!this.timer) this.timer = window.setTimeout(() => void this.refresh(), GATHER_MS);
+  }
+
+  private async refresh(): Promise<void> {
+    this.timer = 0;
+    this.announce();
+    const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
+    for (const id of ids) this.changed.delete(id);
+    if (ids.length) {
+      const answer = await fetch(`${location.pathname}?rows=${ids.join(",")}`, { credentials: "same-origin" });
+      if (answer.ok) this.draw(await answer.text(), ids);
+    }
+    if (this.changed.size) this.soon();
+  }
+
+  private draw(html: string, ids: string[]): void {
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    for (const id of ids) {
+      const old = document.getElementById(`job-${id}`);
+      const row = template.content.querySelector(`#job-${id}`);
+      if (old && row) Idiomorph.morph(old, row, options);
+      else if (old) old.setAttribute("aria-disabled", "true");
+    }
+  }
+
+  private announce(): void {
+    const pill = document.getElementById("new-jobs");
+    const text = pill?.querySelector("span");
+    if (!pill || !text || !this.fresh.size) return;
+    text.textContent = `${this.fresh.size} new job${this.fresh.size === 1 ? "" : "s"}`;
+    pill.hidden = false;
+  }
+}
+
+/** Cards that hang on one channel together (overview, cluster, quotas): all of them are drawn anew. */
+class Cards {
+  private timer = 0;
+  private seq = -1;
+  private first = true;
+
+  constructor(private readonly body: HTMLElement) {
+    live.watch(body.dataset.follow ?? "", { cursor: () => this.seq, frame: (frame) => this.take(frame) });
+    live.addEventListener("resumed", () => this.soon());
+  }
+
+  private take(frame: Frame): void {
+    this.seq = Math.max(this.seq, frame.to);
+    if (!this.first && frame.items.length) this.soon();
+    this.first = false;
+  }
+
+  private soon(): void {
+    if (!this.timer && !document.hidden) this.timer = window.setTimeout(() => void this.refresh(), GATHER_MS);
+  }
+
+  private async refresh(): Promise<void> {
+    this.timer = 0;
+    const answer = await fetch(location.href, { credentials: "same-origin" });
+    if (!answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(this.body.id);
+    if (fresh) Idiomorph.morph(this.body, fresh, options);
+  }
+}
+
+export function startJobsList(): void {
+  const list = document.querySelector<HTMLElement>("[data-region=jobs][data-live]");
+  if (list) new Jobs(list);
+  const cards = document.querySelector<HTMLElement>("[data-follow]");
+  if (cards) new Cards(cards);
+}
