@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy
@@ -58,6 +58,12 @@ def run(*, request: bool = True) -> list[str]:
             while _take_request():
                 started += one_pass()
     return started
+
+
+def has_new() -> bool:
+    """Somebody waits whom no pass has looked at yet: his hint may have been lost."""
+    fresh = Q(reason_code__in=(WaitReason.NOT_EVALUATED.value, "resume_requested"))
+    return Job.objects.filter(fresh, state=State.QUEUED, intent=Intent.RUN, deleted_at=None).exists()
 
 
 def one_pass() -> list[str]:

@@ -24,7 +24,7 @@ from jobs.lifecycle.facts import JobSeen, Reason
 from jobs.lifecycle.gangs import launch_of
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.looking import Loaded, load, with_report
-from jobs.states import EventCode, State, StopReason
+from jobs.states import HOLDS_GPUS, EventCode, State, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ def hold(lease: Lease) -> bool:
 def _walk(lease: Lease) -> bool:
     """Decide and do until there is nothing more to do now."""
     cluster = clusters.connected()
+    wants_cycle = False
     for step in range(MAX_STEPS):
         if step and not lease.may_act(settings.LUTHIER_LEASE_S / 2) and not leases.renew(lease):
             raise transitions.StaleJob(lease.job_id)
@@ -85,23 +86,25 @@ def _walk(lease: Lease) -> bool:
             decision = decide(seen)
             if decision.move is not None:
                 transitions.move(loaded, decision.move, lease)
+                wants_cycle |= decision.move.to == State.QUEUED or decision.move.to not in HOLDS_GPUS
                 continue
             if decision.act is not Act.NONE:
                 fp(f"{decision.act}.before_cluster")
                 if _act(loaded, seen, decision, lease, cluster):
                     continue
         except ClusterBusy as busy:
-            return _wait_for_cluster(loaded, lease, busy)
+            _wait_for_cluster(loaded, lease, busy)
+            return wants_cycle
         if decision.note is not None:
             transitions.note_reason(loaded, lease, decision.note)
         fp("reconcile.before_release")
         if leases.release(lease, again_s=decision.again_s, intent_gen=seen.intent_gen):
             fp("reconcile.after_release")
-            return decision.wants_cycle
+            return wants_cycle or decision.wants_cycle
         if not leases.renew(lease):  # lost, else a newer wish overtook us: look again
             raise transitions.StaleJob(lease.job_id)
     leases.release(lease, again_s=0, intent_gen=0)
-    return False
+    return wants_cycle
 
 
 def _look(loaded: Loaded, lease: Lease, cluster: Cluster) -> JobSeen:
@@ -153,12 +156,11 @@ def _require(lease: Lease) -> None:
         raise LeaseOver
 
 
-def _wait_for_cluster(loaded: Loaded, lease: Lease, busy: ClusterError) -> bool:
+def _wait_for_cluster(loaded: Loaded, lease: Lease, busy: ClusterError) -> None:
     """The cluster does not answer or asks us to wait: nobody's job fails for it, and people are told."""
     message = f"The cluster asks to wait: {busy}"
     transitions.note_reason(loaded, lease, Reason("cluster_busy", message))
     leases.release(lease, again_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=loaded.job.intent_gen)
-    return False
 
 
 def _quarantine(lease: Lease) -> None:

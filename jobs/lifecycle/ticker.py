@@ -61,8 +61,8 @@ class Ticker(threading.Thread):
             for lease in leases.claim_due(seats.owner(), min(BATCH, room)):
                 self._do(lambda lease=lease: self._hold(lease))  # type: ignore[misc]
         due = duties.due()
-        if cycle.DUTY in due:
-            self._in_turn(self._cycle_turn, lambda: run_cycle(request=False))
+        if cycle.DUTY in due or cycle.has_new():
+            self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
         if due - {cycle.DUTY}:
             self._in_turn(self._duties_turn, duties.run_due)
 

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Coalesce, Now
 
-from jobs import announce, events, wake
+from jobs import announce, events
 from jobs.failpoints import fp
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
@@ -65,8 +65,6 @@ def move(loaded: Loaded, move: Move, lease: Lease) -> None:
             numbers=dict(reason.numbers),
             source="lifecycle",
         )
-        if move.to == State.QUEUED or (source in HOLDS_GPUS and move.to not in HOLDS_GPUS):
-            wake.cycle()
         fp("move.before_commit")
     fp("move.after_commit")
 
