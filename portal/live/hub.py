@@ -314,6 +314,9 @@ class _Readers:
         except (OperationalError, InterfaceError) as error:
             connections.close_all()
             raise StoreDown(str(error)) from error
+        except Exception as error:  # one bad row must not end the reading for everybody
+            logger.exception("a channel could not be read")
+            raise StoreDown(str(error)) from error
 
     async def close(self) -> None:
         together = threading.Barrier(READERS)

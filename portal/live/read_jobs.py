@@ -11,7 +11,7 @@ from django.db.models import Max, Q
 from jobs.models import Job, JobEvent
 from jobs.selectors.jobs import with_details
 from jobs.selectors.views import job_view, moment, progress_view
-from jobs.states import FINAL, Intent, State, display_phase
+from jobs.states import FINAL, Intent, State, StopReason, display_phase
 from portal.live.frames import cut_items, items_frame
 from portal.live.names import Channel
 from portal.live.sources import Page, Want
@@ -127,7 +127,8 @@ def _items(job: Job, events: list[JobEvent]) -> list[dict[str, Any]]:
 
 def _item(job: Job, event: JobEvent, state: State, *, is_newest: bool) -> dict[str, Any]:
     intent = Intent(job.intent) if is_newest else Intent.RUN
-    stop_reason = job.stop_reason if is_newest else event.reason
+    named = [reason for reason in (event.reason, job.stop_reason) if reason in set(StopReason)]
+    stop_reason = named[0] if named else StopReason.HALT_REQUESTED
     return {
         "n": event.n,
         "at": moment(event.at),

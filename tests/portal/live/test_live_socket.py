@@ -129,6 +129,45 @@ async def test_a_job_s_events_come_with_the_job_as_it_stands(job: Job, alice: Us
     assert "spec" not in frame["job"]
 
 
+async def test_a_checkpoint_that_arrives_while_the_job_halts_is_told_like_any_event(
+    job: Job, alice: User, socket_of: Open
+) -> None:
+    ch = f"job:{job.pk}"
+    await Job.objects.filter(pk=job.pk).aupdate(
+        state="STOPPING", stop_reason="halt_requested", stop_at=timezone.now()
+    )
+    append = sync_to_async(events.append)
+    for message in ("saved", "and saved again"):
+        await append(
+            job_id=job.pk,
+            tenant_id=job.tenant_id,
+            code=EventCode.CHECKPOINT_STORED,
+            message=message,
+            attempt=1,
+        )
+    socket = await socket_of(alice)
+    await socket.sub(ch, after=0)
+    items = await socket.items(ch, 3)
+    assert [(item["message"], item["phase"]) for item in items[1:]] == [
+        ("saved", "Halting"),
+        ("and saved again", "Halting"),
+    ]
+
+
+async def test_one_row_that_cannot_be_read_is_said_and_ends_nothing(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ch = f"job:{job.pk}"
+    socket = await socket_of(alice)
+    await socket.sub(ch, after=0)
+    await socket.next(ch=ch)
+    with monkeypatch.context() as broken:
+        broken.setattr("portal.live.read_jobs.job_state", lambda job: 1 / 0)
+        await Progress.objects.filter(job=job).aupdate(step=1)
+        assert (await socket.next(ch=ch, error=...))["error"]["code"] == "unavailable"
+    assert (await socket.next(ch=ch, items=[]))["job"]["progress"]["step"] == 1
+
+
 async def test_metric_points_come_in_order_and_not_a_number_is_a_word(
     job: Job, alice: User, socket_of: Open
 ) -> None:
