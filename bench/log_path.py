@@ -162,7 +162,9 @@ async def play_learners(url: str, jobs: list[str], rate: float, seconds: float) 
     }
 
 
-async def watch(url: str, token: str, job: str, start: int, done: Any, found: dict[str, Any]) -> None:
+async def watch(
+    url: str, token: str, job: str, start: int, done: Any, arrived: Any, found: dict[str, Any]
+) -> None:
     """One viewer: counts lines and holes, and takes the time of each frame's newest line."""
     async with connect(
         url.replace("http", "ws", 1) + "/ws/v1/live", additional_headers={"Authorization": f"Bearer {token}"},
@@ -177,8 +179,9 @@ async def watch(url: str, token: str, job: str, start: int, done: Any, found: di
                 message = orjson.loads(await asyncio.wait_for(socket.recv(), 0.5))
             except TimeoutError:
                 continue
-            if message.get("gap"):
-                found["holes"] += 1
+            if message.get("gap"):  # too slow for the socket: these are to be fetched by REST
+                found["gap_lines"] += message["gap"]["to"] - message["gap"]["from"] + 1
+                arrived.value += message["gap"]["to"] - message["gap"]["from"] + 1
                 at = message["gap"]["to"]
             items = message.get("items")
             if not items:
@@ -188,6 +191,7 @@ async def watch(url: str, token: str, job: str, start: int, done: Any, found: di
                 found["holes"] += 1
             at = items[-1]["n"]
             found["lines"] += len(items)
+            arrived.value += len(items)
             found["delays_ms"].append((now - int(items[-1]["text"].split(" ", 1)[0])) / 1e6)
 
 
@@ -199,16 +203,25 @@ def play_viewers(
     viewers: int,
     ready: Any,
     done: Any,
+    arrived: Any,
     out: Any,
 ) -> None:
     """A process of viewers, spread evenly over the jobs."""
 
     async def all_of_them() -> dict[str, Any]:
-        found: dict[str, Any] = {"lines": 0, "holes": 0, "delays_ms": [], "ready": 0}
+        found: dict[str, Any] = {"lines": 0, "holes": 0, "gap_lines": 0, "delays_ms": [], "ready": 0}
         began, cpu = time.monotonic(), time.process_time()
         tasks = [
             asyncio.create_task(
-                watch(url, tokens[n % len(tokens)], jobs[n % len(jobs)], starts[n % len(jobs)], done, found)
+                watch(
+                    url,
+                    tokens[n % len(tokens)],
+                    jobs[n % len(jobs)],
+                    starts[n % len(jobs)],
+                    done,
+                    arrived,
+                    found,
+                )
             )
             for n in range(viewers)
         ]
@@ -234,13 +247,14 @@ def measure(
     """One run; returns its figures and moves starts on."""
     spawn = multiprocessing.get_context("spawn")
     ready, done, out = spawn.Event(), spawn.Event(), spawn.Queue()
+    arrived = spawn.Value("q", 0, lock=False)
     process = None
     if viewers:
         tokens = [
             str(platform.users[name]["token"]) for name in ("alice", "carol", "dave")
         ]  # 100 sockets each at most
         process = spawn.Process(
-            target=play_viewers, args=(platform.url, tokens, jobs, starts, viewers, ready, done, out)
+            target=play_viewers, args=(platform.url, tokens, jobs, starts, viewers, ready, done, arrived, out)
         )
         process.start()
         assert ready.wait(60), "the viewers did not come"
@@ -260,7 +274,7 @@ def measure(
         starts[place] += per_job
     if process is not None:
         expected = int(sent["lines"]) * viewers // len(jobs)
-        time.sleep(2)  # what is under way arrives
+        wait_for_the_rest(arrived, expected)
         done.set()
         found = None
         while found is None:
@@ -271,12 +285,22 @@ def measure(
         process.join()
         figures |= {
             "delivered_share": found["lines"] / expected,
+            "left_to_rest_share": found["gap_lines"] / expected,
             "holes": float(found["holes"]),
             "viewers_cpu_share": found["cpu_share"],
             "p50_ms": percentile(found["delays_ms"], 0.5),
             "p99_ms": percentile(found["delays_ms"], 0.99),
         }
     return figures
+
+
+def wait_for_the_rest(arrived: Any, expected: int) -> None:
+    """Wait until everything has arrived, or nothing more does."""
+    last, since = -1, time.monotonic()
+    while arrived.value < expected and time.monotonic() - since < 5:
+        if arrived.value != last:
+            last, since = arrived.value, time.monotonic()
+        time.sleep(0.1)
 
 
 def make_jobs(platform: Platform, learners: int) -> list[str]:
