@@ -78,13 +78,17 @@ class LineCutter:
         if chunk.lost:
             self._skip(chunk)
             return
-        pieces = chunk.data.split(b"\n")
+        data, offset = chunk.data, 0
+        known = min(self._after - self._number + 1, chunk.lines)
+        if known > 0:  # lines that nobody asked for are stepped over as a whole
+            data = data.split(b"\n", known)[known]
+            offset = len(chunk.data) - len(data)
+            self._number += known
+            self._forget()
+        pieces = data.split(b"\n")
         starts = [at for at, _ in chunk.times]
-        offset = 0
         for piece in pieces[:-1]:
-            if self._number <= self._after:
-                self._forget()
-            elif self._kept or self._dropped or len(piece) > PLAIN_BYTES or b"\r" in piece:
+            if self._kept or self._dropped or len(piece) > PLAIN_BYTES or b"\r" in piece:
                 self._gather(piece, chunk, starts, offset)
                 yield self._finish()
             else:  # nearly every line there is: whole, short and written once

@@ -172,8 +172,9 @@ def _read(want: Want, head: Head, first: list[Chunk], *, limit: int, size_max: i
         return Page([], want.after, head, tail=_tail(want.stream, text_max))
     cutter = LineCutter(after=want.after, text_max=text_max)
     lines: list[Line] = []
-    size = 0
+    size = end = 0
     for chunk in _following(want.stream, first):
+        end = chunk.offset + chunk.length
         for line in cutter.feed(chunk):
             if len(lines) == limit or (lines and size + line.size > size_max):
                 return Page(lines, _reached(want, lines, cutter), head, True, holes=cutter.holes)
@@ -185,7 +186,9 @@ def _read(want: Want, head: Head, first: list[Chunk], *, limit: int, size_max: i
     more = rest is not None and len(lines) == limit
     if rest and not more:
         lines.append(rest)
-    tail = None if head.sealed else _tail(want.stream, text_max)
+    tail = None
+    if not head.sealed:  # what was just read usually ends where the stream does
+        tail = cutter.rest() if end >= head.size else _tail(want.stream, text_max)
     return Page(lines, _reached(want, lines, cutter), head, more, tail, cutter.holes)
 
 
