@@ -1,10 +1,11 @@
-"""Write one benchmark's figures to bench/results/NAME.json and print them as the table of docs/benchmarks.md."""
+"""Write one benchmark's figures to bench/results/NAME.json and docs/benchmarks.md, and print them."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +53,7 @@ def record(
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    subprocess.run([sys.executable, str(RESULTS.parents[1] / "tools" / "figures.py")], check=False)
     print(f"\n{name} ({command}), {document['cores']} cores, commit {commit}")
     for key, value in figures.items():
         aim = f"   aim {aims[key]:g}" if aims and key in aims else ""
