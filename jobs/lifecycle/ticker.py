@@ -120,10 +120,8 @@ def _close_connection(together: threading.Barrier) -> None:
     together.wait(timeout=30)
 
 
-def run_cycle(*, request: bool) -> list[str]:
-    """Start what can start, and take each started job as far as it goes, in this very thread."""
-    started = cycle.run(request=request)
-    for job_id in started:
-        if reconcile.reconcile(job_id, owner=seats.owner()):
-            cycle.run()
-    return started
+def run_cycle(*, request: bool) -> None:
+    """Start what can start, and take each started job as far as it goes, in this very thread, until nothing starts."""
+    while started := cycle.run(request=request):
+        wanted = [reconcile.reconcile(job_id, owner=seats.owner()) for job_id in started]
+        request = any(wanted)

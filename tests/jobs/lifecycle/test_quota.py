@@ -15,8 +15,8 @@ from django.db.models import F
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node, Placement, Start
 from jobs import failpoints, invariants
+from jobs.lifecycle import admission, leases, looking, transitions
 from jobs.lifecycle import cluster as clusters
-from jobs.lifecycle import cycle, leases, looking, transitions
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
 from jobs.models import Attempt, Job
@@ -38,9 +38,9 @@ def test_an_admission_takes_all_slots_of_the_gang_or_none(world: World) -> None:
     Quota.objects.update(limit=3)
     small, large = world.submit(learners=2), world.submit(learners=2)
     with transaction.atomic():
-        cycle.admit(start_of(small), "memory")
-    with pytest.raises(cycle.NotAdmitted, match="quota"), transaction.atomic():
-        cycle.admit(start_of(large), "memory")
+        admission.admit(start_of(small), "memory")
+    with pytest.raises(admission.NotAdmitted, match="quota"), transaction.atomic():
+        admission.admit(start_of(large), "memory")
     assert used(world.tenant) == 2
     assert (state(large), job_of(large).attempt) == (State.QUEUED, 0)
     assert large.events.count() == 1
@@ -50,8 +50,8 @@ def test_an_admission_takes_all_slots_of_the_gang_or_none(world: World) -> None:
 @pytest.mark.django_db
 def test_no_row_of_quota_means_none(world: World) -> None:
     Quota.objects.all().delete()
-    with pytest.raises(cycle.NotAdmitted), transaction.atomic():
-        cycle.admit(start_of(world.submit()), "memory")
+    with pytest.raises(admission.NotAdmitted), transaction.atomic():
+        admission.admit(start_of(world.submit()), "memory")
 
 
 @pytest.mark.django_db
@@ -59,8 +59,8 @@ def test_the_limit_of_live_jobs_and_a_suspension_hold_at_the_last_moment(world: 
     job = world.submit()
     for change in ({"jobs_limit": 0}, {"jobs_limit": None, "state": "suspended"}):
         Tenant.objects.filter(pk=world.tenant.pk).update(**change)
-        with pytest.raises(cycle.NotAdmitted, match="suspended or at its limit"), transaction.atomic():
-            cycle.admit(start_of(job), "memory")
+        with pytest.raises(admission.NotAdmitted, match="suspended or at its limit"), transaction.atomic():
+            admission.admit(start_of(job), "memory")
     assert used(world.tenant) == 0
 
 
@@ -130,8 +130,8 @@ def test_64_threads_that_submit_start_and_end_jobs_never_hold_a_slot_too_many(
             job = factories.job(owner=owners[tenant.pk], of=tenant, learners=dice.randint(1, 3))
         try:
             with transaction.atomic():
-                cycle.admit(start_of(job, f"node-{dice.randrange(8)}"), "memory")
-        except cycle.NotAdmitted:
+                admission.admit(start_of(job, f"node-{dice.randrange(8)}"), "memory")
+        except admission.NotAdmitted:
             count("refused")
             return
         count("started")

@@ -1,0 +1,135 @@
+"""Give a waiting job its slots and its next attempt: quota, attempt and learners in one transaction, or nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from django.db import connection, transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from gpu_scheduler.model import Start
+from jobs import announce, events, tokens
+from jobs.failpoints import fp
+from jobs.models import Attempt, Checkpoint, Job, Learner
+from jobs.states import EventCode, Intent, State
+from tenants.models import Tenant
+
+
+class NotAdmitted(Exception):
+    """The job may not start after all: its quota, its tenant or its own wish changed since the snapshot."""
+
+
+def admit(start: Start, cluster: str) -> None:
+    """Inside a transaction: the move to DEPLOYING, quota, attempt and learners. Raises NotAdmitted."""
+    fp("admit.before_move")
+    placement = start.placement
+    job = _take_job(start)
+    fp("admit.after_move")
+    _take_quota(job, placement.slot_type, job.slots * job.learners)
+    fp("admit.after_quota")
+    n = job.attempt + 1
+    attempt = Attempt.objects.create(
+        job=job,
+        tenant_id=job.tenant_id,
+        n=n,
+        cluster=cluster,
+        slot_type=placement.slot_type,
+        slots=job.slots,
+        learners=job.learners,
+        nodes=list(placement.nodes),
+        resume_from=checkpoint_for(job),
+    )
+    Learner.objects.bulk_create(
+        Learner(
+            job=job,
+            tenant_id=job.tenant_id,
+            attempt=n,
+            rank=rank,
+            node=node,
+            secret_sha256=tokens.derive(job.pk, n, rank)[1],
+        )
+        for rank, node in enumerate(placement.nodes)
+    )
+    fp("admit.after_rows")
+    events.append(
+        job_id=job.pk,
+        tenant_id=job.tenant_id,
+        code=EventCode.PLACED,
+        from_state=State.QUEUED.value,
+        to_state=State.DEPLOYING.value,
+        attempt=n,
+        reason="placed",
+        message=_placed(attempt),
+        numbers={
+            "nodes": list(placement.nodes),
+            "slots": job.slots,
+            "slot_type": placement.slot_type,
+            "checkpoint": attempt.resume_from.n if attempt.resume_from else None,
+        },
+        source="scheduler",
+    )
+    transaction.on_commit(partial(announce.quotas_changed, job.tenant_id), robust=True)
+
+
+def checkpoint_for(job: Job) -> Checkpoint | None:
+    """What the next attempt goes on from: the newest valid checkpoint, or the one its people went back to, until an
+    attempt made from that one has saved a checkpoint of its own."""
+    valid = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
+    wished = job.resume_from
+    if wished is not None and wished.state == Checkpoint.State.COMMITTED:
+        first = job.attempts.filter(resume_from=wished, opened_at__gte=job.queued_at).order_by("n").first()
+        first = first or job.attempts.filter(resume_from=wished).order_by("n").last()
+        valid = valid.filter(attempt__gte=first.n) if first else valid.none()
+        return valid.order_by(*Checkpoint.NEWEST_FIRST).first() or wished
+    return valid.order_by(*Checkpoint.NEWEST_FIRST).first()
+
+
+def _take_job(start: Start) -> Job:
+    row = Job.objects.filter(pk=start.job, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
+    moved = row.update(
+        state=State.DEPLOYING,
+        attempt=F("attempt") + 1,
+        reason_code="deploying",
+        reason_message="Its learners are being started.",
+        reason_numbers={},
+        stop_reason="",
+        stop_at=None,
+        start_after=None,
+        head_since=None,
+        lease_owner="",
+        lease_token=None,
+        lease_until=None,
+        settled=False,
+        next_reconcile_at=Now(),
+    )
+    if moved != 1:
+        raise NotAdmitted("it no longer waits")
+    job = Job.objects.select_related("resume_from").get(pk=start.job)
+    job.attempt -= 1  # as it was: the caller opens the next
+    return job
+
+
+def _take_quota(job: Job, slot_type: str, slots: int) -> None:
+    """The conditional UPDATE; the tables' triggers are the second lock."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'UPDATE tenants_quota SET used = used + %s WHERE tenant_id = %s AND gpu_type = %s AND used + %s <= "limit"',
+            [slots, job.tenant_id, slot_type, slots],
+        )
+        if cursor.rowcount != 1:
+            raise NotAdmitted(f"quota of {slot_type} is used up")
+        cursor.execute(
+            "UPDATE tenants_tenant SET jobs_used = jobs_used + 1 WHERE id = %s AND state = %s"
+            " AND (jobs_limit IS NULL OR jobs_used < jobs_limit)",
+            [job.tenant_id, Tenant.State.ACTIVE],
+        )
+        if cursor.rowcount != 1:
+            raise NotAdmitted("the tenant is suspended or at its limit of live jobs")
+
+
+def _placed(attempt: Attempt) -> str:
+    nodes = ", ".join(dict.fromkeys(attempt.nodes))
+    from_checkpoint = f", from checkpoint {attempt.resume_from.n}" if attempt.resume_from else ""
+    learners = f"{attempt.learners} learner{'s' if attempt.learners > 1 else ''}"
+    return f"Attempt {attempt.n}: {learners} with {attempt.slots} {attempt.slot_type} each on {nodes}{from_checkpoint}"

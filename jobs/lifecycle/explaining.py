@@ -1,0 +1,95 @@
+"""Say why each job waits, in the words and numbers of the scheduler, and write only what changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from gpu_scheduler.model import Explanation, WaitReason
+from jobs import events
+from jobs.models import Job, JobEvent
+from jobs.states import EventCode, Intent, State
+
+NUMBERS_ONLY = 500  # explanations of which only numbers changed, written per pass
+CHUNK = 500
+
+
+def explain(waits: Sequence[Explanation]) -> None:
+    """Write why each job waits, only where that changed; a new code is an event, new numbers are not."""
+    shown = {
+        job: (code, message)
+        for job, code, message in Job.objects.filter(state=State.QUEUED).values_list(
+            "pk", "reason_code", "reason_message"
+        )
+    }
+    changed = [
+        wait for wait in waits if wait.job in shown and shown[wait.job] != (wait.code.value, wait.message)
+    ]
+    fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
+    numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
+    numbers_only.sort(key=lambda wait: wait.numbers.get("cluster_position") or 0)
+    for part in _chunks(fresh):
+        _write_reasons(part, with_event=True)
+    for part in _chunks(numbers_only[:NUMBERS_ONLY]):
+        _write_reasons(part, with_event=False)
+
+
+WRITE_REASONS = """
+UPDATE jobs_job j SET reason_code = v.code, reason_message = v.message, reason_numbers = v.numbers,
+  event_seq = event_seq + %s,
+  next_reconcile_at = CASE WHEN j.intent = 'RUN' AND j.lease_token IS NULL AND j.start_after IS NULL
+    THEN clock_timestamp() + interval '10 minutes' ELSE j.next_reconcile_at END
+FROM jsonb_to_recordset(%s) AS v(job text, code text, message text, numbers jsonb)
+WHERE j.id = v.job AND j.state = 'QUEUED' RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
+"""
+
+
+def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
+    by_job = {wait.job: wait for wait in waits}
+    rows = [
+        {"job": wait.job, "code": wait.code.value, "message": wait.message, "numbers": dict(wait.numbers)}
+        for wait in waits
+    ]
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(WRITE_REASONS, [int(with_event), json.dumps(rows, default=str)])
+            written = cursor.fetchall()
+        if with_event:
+            JobEvent.objects.bulk_create(
+                JobEvent(
+                    job_id=job,
+                    tenant_id=tenant,
+                    n=n,
+                    code=EventCode.WAITING,
+                    attempt=attempt,
+                    reason=by_job[job].code.value,
+                    message=by_job[job].message,
+                    numbers=json.loads(json.dumps(dict(by_job[job].numbers), default=str)),
+                    source="scheduler",
+                )
+                for job, tenant, n, attempt in written
+            )
+        for job, tenant, n, _ in written:
+            events.announce_later(job, tenant, n)
+
+
+def keep_heads(before: Mapping[str, datetime], after: Mapping[str, datetime]) -> None:
+    """The policy's own memory: since when each head of a queue could not start."""
+    for job in set(before) | set(after):
+        if before.get(job) != after.get(job):
+            Job.objects.filter(pk=job, state=State.QUEUED).update(head_since=after.get(job))
+
+
+def tell_cluster_busy(why: str) -> None:
+    waiting = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN).values_list("pk", flat=True)
+    message = (
+        f"The cluster does not answer, so nothing starts now; everything that waits keeps its place. ({why})"
+    )
+    explain([Explanation(job, WaitReason.NOT_EVALUATED, message, {}) for job in waiting])
+
+
+def _chunks(waits: Sequence[Explanation]) -> Iterable[Sequence[Explanation]]:
+    return (waits[start : start + CHUNK] for start in range(0, len(waits), CHUNK))
