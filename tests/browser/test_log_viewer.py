@@ -144,7 +144,7 @@ def test_the_first_error_is_one_key_away(alice: Client, open_as: Open) -> None:
     page.get_by_role("link", name="View error").click()
     expect(page.locator("x-log .lr.pick")).to_contain_text("Traceback")
     page.get_by_role("button", name="Error", exact=True).click()
-    expect(page.locator("x-log .lr").last).to_contain_text("ValueError")
+    expect(page.locator("x-log .lr.e", has_text="ValueError")).to_be_visible()
 
 
 def test_all_learners_are_shown_in_order_of_time(alice: Client, open_as: Open) -> None:

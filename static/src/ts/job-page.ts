@@ -138,9 +138,9 @@ class JobPage extends HTMLElement {
     }
   }
 
+  /** Where the job has come to rest is worth a word; what it passes through shows in the header. */
   private announce(text: string): void {
-    const region = document.getElementById("toasts");
-    if (region) toast(text);
+    if (!text.endsWith("ing") && !text.endsWith("Queued")) toast(text);
   }
 
   private readonly onDialog = (event: Event): void => {
