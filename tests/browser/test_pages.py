@@ -181,7 +181,7 @@ def test_a_role_changes_by_choosing_it(
 ) -> None:
     page = contexts("dave", "light", 1440).new_page()
     page.goto(f"{showcase.url}/t/vision-lab/members")
-    page.get_by_label("Role of erin").select_option("viewer")
+    page.get_by_label("Role of erin", exact=True).select_option("viewer")
     page.get_by_text("erin is a viewer of vision-lab now.").wait_for()
     page.close()
 
@@ -263,7 +263,7 @@ def test_the_list_and_the_overview_follow_jobs_without_a_reload(
     jobs.locator("#new-jobs").get_by_text("1 new job").wait_for(timeout=30_000)
     assert jobs.locator(f"#job-{second['id']}").count() == 0, "a new row moved the others"
     alice.post(f"/jobs/{first['id']}/cancel")
-    row.get_by_text("Canceled").wait_for(timeout=60_000)
+    row.get_by_text("Canceled", exact=True).wait_for(timeout=60_000)
     overview.get_by_role("link", name="follow-me-too").first.wait_for(timeout=30_000)
     jobs.locator("#new-jobs").click()
     jobs.locator(f"#job-{second['id']}").wait_for()

@@ -44,7 +44,7 @@ export class SpecEditor {
           EditorState.tabSize.of(2),
           // Tab indents; Escape, then Tab, leaves the editor.
           keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
-          EditorView.contentAttributes.of({ "aria-label": "Job spec in YAML", "aria-multiline": "true" }),
+          EditorView.contentAttributes.of({ "aria-label": "Job spec in YAML", "aria-multiline": "true", tabindex: "0" }),
           EditorView.updateListener.of((update) => {
             if (!update.docChanged) return;
             field.value = update.state.doc.toString();
