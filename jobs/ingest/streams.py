@@ -14,7 +14,7 @@ from jobs.states import Phase
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack
 
-MAX_CHUNK = 512 * 1024
+MAX_CHUNK = 256 * 1024
 """Bytes of one stored chunk; frames of one commit that follow each other share chunks up to this size."""
 PHASE_ORDER = {phase.value: place for place, phase in enumerate(Phase)}
 CRC_UNKNOWN = -1

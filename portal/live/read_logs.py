@@ -12,7 +12,7 @@ from portal.live.frames import Frame, cut_items, gap_frame, items_frame
 from portal.live.names import Channel
 from portal.live.sources import Page, Want
 
-PAGE_LINES = 5_000
+PAGE_LINES = 2_000  # of one learner in one look, so that many loud ones take turns
 TAIL_EVERY_S = 0.25  # a progress bar is shown this often
 
 
