@@ -108,6 +108,7 @@ def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(
     expect(page.locator("x-log .nm")).to_have_text("11 of 11")
     page.get_by_label("Next match").click()
     expect(page.locator("x-log mark.hl.c")).to_have_text("line 123")
+    page.get_by_label("Next match").click()
     expect(page.locator('x-log .lr[data-n="1230"]')).to_be_visible()
     page.goto(page.url.split("?")[0] + "#L2500-2502")
     page.reload()
