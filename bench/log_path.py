@@ -187,11 +187,14 @@ async def watch(
             if not items:
                 continue
             now = time.time_ns()
-            if items[0]["n"] != at + 1:
+            if items[0]["n"] > at + 1:
                 found["holes"] += 1
-            at = items[-1]["n"]
-            found["lines"] += len(items)
-            arrived.value += len(items)
+            fresh = max(
+                0, items[-1]["n"] - max(at, items[0]["n"] - 1)
+            )  # what overlaps is known by its number
+            at = max(at, items[-1]["n"])
+            found["lines"] += fresh
+            arrived.value += fresh
             found["delays_ms"].append((now - int(items[-1]["text"].split(" ", 1)[0])) / 1e6)
 
 
