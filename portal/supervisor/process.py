@@ -88,7 +88,9 @@ class Supervised:
             code = await process.wait()
             failures = 0 if time.monotonic() - born > STEADY_S else failures + 1
             pause_s = backoff_s(failures - 1) if failures else 0.0
-            self._report.say(f"{self.service.title} {ended(code)}; starting it again in {pause_s:.1f} s")
+            self._report.say(
+                f"{self.service.title} {ended(code)} (see {self._log_path}); starting it again in {pause_s:.1f} s"
+            )
             await asyncio.sleep(pause_s)
             process = await self._spawn()
             if await self._becomes_ready(process, time.monotonic() + self.service.start_s):

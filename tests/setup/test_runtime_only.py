@@ -16,7 +16,8 @@ from pathlib import Path
 def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
-locked = {normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", Path("requirements/runtime.txt").read_text(), re.M)}
+lock = Path("requirements/runtime.txt").read_text()
+locked = {normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.M)}
 owned = packages_distributions().items()
 foreign = {module for module, owners in owned if not {normal(owner) for owner in owners} & locked}
 
