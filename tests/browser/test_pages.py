@@ -65,16 +65,15 @@ def showcase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         runs = alice.submit(spec("resnet50-run", programs.TRAINER, command="python -u main.py 4000 0.2"))
         halts = alice.submit(spec("resnet50-halted", programs.TRAINER, command="python -u main.py 4000 0.1"))
         fails = alice.submit(spec("broken-loader", programs.BROKEN))
-        gang = {"learners": 4, "gpus": 8, "gpu_type": "a100", "cpus": 1, "memory": "512Mi"}
-        waits = alice.submit(
-            spec("gang-too-large", programs.WAITER, resources=gang | {"learners": 1, "gpus": 8})
-        )
+        gpus = {"learners": 1, "gpus": 8, "gpu_type": "a100", "cpus": 1, "memory": "512Mi"}
+        takes = alice.submit(spec("takes-all-gpus", programs.WAITER, resources=gpus))
+        alice.wait_state(takes["id"], "PROCESSING")
+        alice.submit(spec("waits-for-gpus", programs.WAITER, resources=gpus))
         for job in (runs, halts):
             alice.wait_state(job["id"], "PROCESSING")
         alice.post(f"/jobs/{halts['id']}/halt")
         alice.wait_state(halts["id"], "HALTED", within_s=90)
         alice.wait_state(fails["id"], "FAILED", within_s=90)
-        assert waits["id"]
         yield started
 
 
