@@ -1,0 +1,45 @@
+"""`manage.py what_if`: the scheduler's answer to limits that nobody has set."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from jobs.models import ClusterNode
+from tenants.models import Quota
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+def answer(*arguments: str) -> dict[str, list[dict[str, object]]]:
+    out = StringIO()
+    call_command("what_if", "--json", *arguments, stdout=out)
+    return dict(json.loads(out.getvalue()))
+
+
+@pytest.fixture
+def waiting_job() -> str:
+    """A job of four CPU slots whose tenant may use two."""
+    ClusterNode.objects.create(name="node-a", slot_type="cpu", slots=8, ready=True)
+    lab = factories.tenant("vision-lab", quotas={"cpu": 2})
+    return str(factories.job(of=lab, learners=2, slots=2).pk)
+
+
+def test_a_higher_limit_would_start_the_job_and_sets_nothing(waiting_job: str) -> None:
+    assert [job["job"] for job in answer()["waiting"]] == [waiting_job]
+    assert [job["job"] for job in answer("--limit", "vision-lab:cpu=4")["starting"]] == [waiting_job]
+    assert Quota.objects.get().limit == 2
+
+
+def test_an_unknown_tenant_is_named_with_those_there_are(waiting_job: str) -> None:
+    with pytest.raises(CommandError, match=r"no tenant nobody; there are vision-lab"):
+        answer("--limit", "nobody:cpu=4")
+
+
+def test_a_limit_of_another_form_is_told_the_form(waiting_job: str) -> None:
+    with pytest.raises(CommandError, match="TENANT:TYPE=SLOTS"):
+        answer("--limit", "vision-lab=4")
