@@ -1,0 +1,214 @@
+"""Limits change all or none, never above what may be promised; a dry run tells what would follow; usage adds up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from jobs.models import Attempt, ClusterNode, JobEvent
+from jobs.states import State
+from tenants.models import Quota, QuotaChange
+from tests import factories
+from tests.jobs.conftest import People
+from tests.portal.api.conftest import Api
+
+QUOTAS = "/tenants/vision-lab/quotas"
+
+
+@pytest.fixture(autouse=True)
+def cluster(people: People) -> None:
+    """16 CPU slots; both tenants are promised 8 of them."""
+    for name in ("node-a", "node-b"):
+        ClusterNode.objects.create(name=name, cluster="memory", slot_type="cpu", slots=8)
+
+
+def change(tenant: str, limit: int, **more: Any) -> dict[str, Any]:
+    return {"tenant": tenant, "gpu_type": "cpu", "limit": limit, **more}
+
+
+def limits() -> dict[str, int]:
+    return dict(Quota.objects.values_list("tenant__slug", "limit"))
+
+
+def test_quotas_show_limit_use_and_what_waits(alice: Api, people: People) -> None:
+    factories.job(owner=people.alice, state=State.PROCESSING, slots=2)
+    factories.job(owner=people.alice, learners=3)
+    factories.job(owner=people.alice, intent="HALT")
+    row = alice.get(QUOTAS).json()["items"][0]
+    assert (row["gpu_type"], row["limit"], row["used"], row["waiting"]) == ("cpu", 8, 2, 3)
+
+
+def test_setting_a_limit_leaves_a_line_of_history(admin: Api, alice: Api) -> None:
+    answer = admin.put(f"{QUOTAS}/cpu", {"limit": 10, "reason": "Grant"})
+    assert (answer.status_code, answer.json()["limit"]) == (200, 10)
+    line = alice.get("/tenants/vision-lab/quota-changes").json()["items"][0]
+    assert (line["old_limit"], line["new_limit"], line["reason"], line["actor"]) == (8, 10, "Grant", "admin")
+
+
+def test_history_cannot_be_rewritten(admin: Api) -> None:
+    admin.put(f"{QUOTAS}/cpu", {"limit": 10, "reason": "Grant"})
+    for tamper in (
+        lambda: QuotaChange.objects.update(reason="x"),
+        lambda: QuotaChange.objects.all().delete(),
+    ):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            tamper()
+
+
+def test_a_limit_needs_its_reason_and_a_number_in_range(admin: Api) -> None:
+    for body in (
+        {"limit": 9},
+        {"limit": -1, "reason": "x"},
+        {"limit": 9, "reason": " "},
+        {"limit": 1.5, "reason": "x"},
+    ):
+        assert admin.put(f"{QUOTAS}/cpu", body).status_code == 400, body
+    assert limits()["vision-lab"] == 8
+
+
+def test_an_unknown_type_has_no_quota(admin: Api) -> None:
+    answer = admin.put(f"{QUOTAS}/h9000", {"limit": 1, "reason": "x"})
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "gpu_type_not_found")
+
+
+def test_promises_stay_within_what_may_be_promised(admin: Api) -> None:
+    assert admin.put(f"{QUOTAS}/cpu", {"limit": 12, "reason": "x"}).status_code == 200  # 20 = 1.25 x 16
+    answer = admin.put(f"{QUOTAS}/cpu", {"limit": 13, "reason": "x"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "overcommitted")
+    assert limits() == {"vision-lab": 12, "nlp-research": 8}
+
+
+def test_lowering_is_always_possible_even_where_too_much_is_promised(admin: Api) -> None:
+    Quota.objects.filter(tenant__slug="vision-lab").update(limit=100)
+    assert admin.put(f"{QUOTAS}/cpu", {"limit": 90, "reason": "less"}).status_code == 200
+
+
+def test_a_limit_below_the_use_stops_nothing(admin: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.PROCESSING, slots=6)
+    assert admin.put(f"{QUOTAS}/cpu", {"limit": 2, "reason": "x"}).status_code == 200
+    job.refresh_from_db()
+    assert (job.state, Quota.objects.get(tenant=people.vision).used) == (State.PROCESSING, 6)
+
+
+def test_a_stale_version_is_refused(admin: Api) -> None:
+    etag = admin.get(QUOTAS).json()["items"][0]["etag"]
+    assert admin.put(f"{QUOTAS}/cpu", {"limit": 9, "reason": "x"}, If_Match=etag).status_code == 200
+    stale = admin.put(f"{QUOTAS}/cpu", {"limit": 7, "reason": "x"}, If_Match=etag)
+    assert (stale.status_code, stale["ETag"]) == (412, '"limit-9"')
+
+
+def test_a_change_set_is_applied_whole_or_not_at_all(admin: Api) -> None:
+    good, bad = change("vision-lab", 12), change("nlp-research", 20)
+    answer = admin.post("/quota-changes", {"changes": [good, bad], "reason": "x"})
+    assert answer.json()["code"] == "overcommitted"
+    assert limits() == {"vision-lab": 8, "nlp-research": 8}
+    both = admin.post("/quota-changes", {"changes": [good, change("nlp-research", 4)], "reason": "x"})
+    assert both.status_code == 200
+    assert limits() == {"vision-lab": 12, "nlp-research": 4}
+    assert QuotaChange.objects.values("change_set").distinct().count() == 1
+
+
+def test_every_wrong_change_of_a_set_is_named(admin: Api) -> None:
+    changes = [
+        change("nobody", 1),
+        change("vision-lab", 1),
+        change("vision-lab", 2),
+        {"tenant": "nlp-research", "gpu_type": "x", "limit": 1},
+    ]
+    answer = admin.post("/quota-changes", {"changes": changes, "reason": "x"})
+    paths = {error["path"] for error in answer.json()["errors"]}
+    assert paths == {"changes[0].tenant", "changes[2]", "changes[3].gpu_type"}
+
+
+def test_a_change_made_for_another_limit_refuses_the_set(admin: Api) -> None:
+    changes = [change("vision-lab", 9, if_limit=8), change("nlp-research", 7, if_limit=5)]
+    answer = admin.post("/quota-changes", {"changes": changes, "reason": "x"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "limit_changed")
+    assert answer.json()["errors"][0]["path"] == "changes[1].if_limit"
+    assert limits() == {"vision-lab": 8, "nlp-research": 8}
+
+
+def test_a_dry_run_tells_the_effects_and_changes_nothing(admin: Api, people: People) -> None:
+    factories.job(owner=people.bob, state=State.PROCESSING, slots=6)
+    waiting = factories.job(owner=people.alice, slots=8, learners=1, name="big")
+    Quota.objects.filter(tenant=people.vision).update(limit=4)
+    body = {"changes": [change("vision-lab", 8), change("nlp-research", 2)], "reason": "x", "dry_run": True}
+    told = admin.post("/quota-changes", body).json()
+    assert told["change_set"] is None
+    assert told["effects"]["over"] == [
+        {"tenant": "nlp-research", "gpu_type": "cpu", "limit": 2, "used": 6, "over": 4}
+    ]
+    assert [each["job"] for each in told["effects"]["starts"]] == [waiting.pk]
+    assert told["effects"]["totals"] == [{"gpu_type": "cpu", "limits": 10, "capacity": 16, "allowed": 20}]
+    assert limits() == {"vision-lab": 4, "nlp-research": 8}
+    back = {"changes": [change("vision-lab", 2)], "reason": "x", "dry_run": True}
+    Quota.objects.filter(tenant=people.vision).update(limit=8)
+    assert [each["job"] for each in admin.post("/quota-changes", back).json()["effects"]["waits"]] == [
+        waiting.pk
+    ]
+
+
+def test_an_applied_set_tells_the_same_effects_as_its_dry_run(admin: Api, people: People) -> None:
+    factories.job(owner=people.alice, slots=8)
+    Quota.objects.filter(tenant=people.vision).update(limit=4)
+    body = {"changes": [change("vision-lab", 8)], "reason": "x"}
+    dry = admin.post("/quota-changes", body | {"dry_run": True}).json()
+    done = admin.post("/quota-changes", body).json()
+    assert done["effects"] == dry["effects"]
+    assert done["change_set"]
+
+
+def ran(people: People, owner: Any, *, start_h: float, hours: float, outcome: str, slots: int = 2) -> Any:
+    """A job that waited one hour, then held its slots so long; times count back from midnight UTC today."""
+    midnight = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    job = factories.job(owner=owner, state=State.FAILED, slots=slots)
+    opened = midnight - timedelta(hours=start_h)
+    JobEvent.objects.create(
+        job=job, tenant=job.tenant, n=2, code="MOVED", from_state="QUEUED", to_state="DEPLOYING", at=opened
+    )
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "SET LOCAL session_replication_role = replica"
+        )  # the guards of the past are not the subject
+        Attempt.objects.filter(job=job).update(
+            opened_at=opened, closed_at=opened + timedelta(hours=hours), outcome=outcome
+        )
+        JobEvent.objects.filter(job=job, n=1).update(at=opened - timedelta(hours=1))
+        cursor.execute("SET LOCAL session_replication_role = DEFAULT")
+    return job
+
+
+def test_usage_adds_up_by_user_type_and_day(alice: Api, people: People) -> None:
+    ran(people, people.alice, start_h=30, hours=12, outcome="COMPLETED")  # from 18:00 to 06:00: two days
+    ran(people, people.dave, start_h=10, hours=2, outcome="learner_failed", slots=3)
+    rows = {
+        by: alice.get(f"/tenants/vision-lab/usage?by={by}").json()["items"]
+        for by in ("user", "gpu_type", "day")
+    }
+    users = {row["user"]: (row["used"], row["waited"], row["lost"]) for row in rows["user"]}
+    assert users == {"alice": (12 * 7200, 7200, 0), "dave": (2 * 3600 * 3, 3600 * 3, 2 * 3600 * 3)}
+    assert [row["used"] for row in rows["day"]] == [6 * 7200, 6 * 7200 + 6 * 3600]
+    assert [(row["gpu_type"], row["used"]) for row in rows["gpu_type"]] == [("cpu", 12 * 7200 + 6 * 3600)]
+
+
+def test_work_that_a_checkpoint_kept_is_not_lost(alice: Api, people: People) -> None:
+    job = ran(people, people.alice, start_h=10, hours=2, outcome="node_lost")
+    attempt = Attempt.objects.get(job=job)
+    factories.checkpoint(job, committed_at=attempt.opened_at + timedelta(minutes=90))
+    row = alice.get("/tenants/vision-lab/usage").json()["items"][0]
+    assert (row["used"], row["lost"]) == (4 * 3600, 3600)
+
+
+def test_usage_takes_a_period_and_refuses_a_wrong_one(alice: Api, people: People) -> None:
+    ran(people, people.alice, start_h=30, hours=12, outcome="COMPLETED")
+    midnight = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    start, end = (midnight - timedelta(hours=20)).isoformat(), (midnight - timedelta(hours=19)).isoformat()
+    query = f"from={start}&to={end}".replace("+", "%2B")
+    assert alice.get(f"/tenants/vision-lab/usage?{query}").json()["items"][0]["used"] == 7200
+    for wrong in (f"from={end}&to={start}", "from=2001-01-01T00:00:00Z", "from=yesterday", "by=owner"):
+        answer = alice.get(f"/tenants/vision-lab/usage?{wrong}".replace("+", "%2B"))
+        assert answer.status_code == 400, wrong
