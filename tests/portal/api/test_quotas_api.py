@@ -177,7 +177,7 @@ def ran(people: People, owner: Any, *, start_h: float, hours: float, outcome: st
         Attempt.objects.filter(job=job).update(
             opened_at=opened, closed_at=opened + timedelta(hours=hours), outcome=outcome
         )
-        JobEvent.objects.filter(job=job, n=1).update(at=opened - timedelta(hours=1))
+        JobEvent.objects.filter(job=job, n=1).update(at=opened - timedelta(hours=1), to_state="QUEUED")
         cursor.execute("SET LOCAL session_replication_role = DEFAULT")
     return job
 
