@@ -42,7 +42,7 @@ class AdminOnly(TenantError):
 
 
 class FieldsInvalid(TenantError):
-    """Some fields are wrong. details["errors"]: path, code, message, got, allowed each."""
+    """Some fields are wrong."""  # details["errors"]: path, code, message, got, allowed each
 
     code = "invalid"
 
@@ -72,19 +72,19 @@ class RaisesHimself(TenantError):
 
 
 class LimitChanged(TenantError):
-    """A limit is no longer what you saw. Read the quotas again, then repeat the change. details: errors."""
+    """A limit is no longer what you saw. Read the quotas again, then repeat the change."""  # details: errors
 
     code = "limit_changed"
 
 
 class VersionChanged(TenantError):
-    """This has changed since you read it. Read it again, then repeat the change. details: etag."""
+    """This has changed since you read it. Read it again, then repeat the change."""  # details: etag
 
     code = "version_changed"
 
 
 class Overcommitted(TenantError):
-    """The limits would sum to more than this installation may promise. details: errors."""
+    """The limits would sum to more than this installation may promise."""  # details: errors
 
     code = "overcommitted"
 

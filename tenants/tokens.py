@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 from django.db import transaction
@@ -59,15 +60,23 @@ def token_create(
     owner: User,
     name: str,
     tenant: Tenant | None = None,
-    role: Role = Role.MANAGER,
-    days: int = DEFAULT_DAYS,
+    role: Role | None = None,
+    days: int | None = None,
 ) -> tuple[Token, str]:
     """A token of owner and its secret, which nobody can read again.
 
-    A caller that came with a token himself gives away no more than that token. Raises FieldsInvalid.
+    A caller that came with a token himself gives away no more than that token; what he leaves open is filled
+    with as much as his own token allows. Raises FieldsInvalid.
     """
+    mine = access.token_of(user)
+    role = role or (Role(mine.role_ceiling) if mine else Role.MANAGER)
+    expiry = timedelta(days=DEFAULT_DAYS if days is None else days)
+    if days is None and mine and mine.expiry:
+        expiry = min(expiry, mine.expiry - timezone.now())
+    if tenant is None and mine and owner.pk == user.pk:
+        tenant = mine.tenant
     problems = [each for each in [checks.text("name", name, 80)] if each]
-    if not 1 <= days <= LONGEST_DAYS:
+    if days is not None and not 1 <= days <= LONGEST_DAYS:
         problems.append(
             problem(
                 "expires_in_days",
@@ -77,18 +86,18 @@ def token_create(
                 f"1 to {LONGEST_DAYS}",
             )
         )
-    problems += _beyond_own(user, owner, tenant, role, days)
+    problems += _beyond_own(user, owner, tenant, role, days or 0)
     if problems:
         raise FieldsInvalid(errors=problems)
     token, secret = Token.objects.create(
-        user=owner, expiry=timedelta(days=days), name=name, tenant=tenant, role_ceiling=role
+        user=owner, expiry=expiry, name=name, tenant=tenant, role_ceiling=role
     )
     audit.record(
         actor=user,
         action="token.create",
         tenant_id=tenant.pk if tenant else None,
         target=owner.get_username(),
-        details={"name": name, "role": role.value, "days": days},
+        details={"name": name, "role": role.value, "days": math.ceil(expiry / timedelta(days=1))},
     )
     return token, secret
 

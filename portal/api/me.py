@@ -92,9 +92,14 @@ class TokenMade(TokenOut):
 class TokenIn(Strict):
     name = Text(max_length=80)
     tenant = Text(max_length=40, required=False, allow_null=True, default=None)
-    role = serializers.ChoiceField(ROLES, required=False, default=Role.MANAGER.value)
+    role = serializers.ChoiceField(
+        ROLES, required=False, help_text="manager unless given, or what the caller's own token allows"
+    )
     expires_in_days = Whole(
-        min_value=1, max_value=tokens.LONGEST_DAYS, required=False, default=tokens.DEFAULT_DAYS
+        min_value=1,
+        max_value=tokens.LONGEST_DAYS,
+        required=False,
+        help_text=f"{tokens.DEFAULT_DAYS} unless given, or the days that the caller's own token has left",
     )
 
 
@@ -127,15 +132,16 @@ def token_list(call: Call) -> dict[str, Any]:
 def token_create(call: Call) -> dict[str, Any]:
     """Make a token for oneself; its secret is shown in this answer only.
 
-    It may be bound to one tenant and to a lower role, and it ends after 1 to 366 days (90 unless given).
+    It may be bound to one tenant and to a lower role, and it ends after 1 to 366 days. What a
+    caller with a token leaves open is taken from that token.
     """
     token, secret = tokens.token_create(
         user=call.user,
         owner=call.user,
         name=call.data["name"],
         tenant=_own_tenant(call, call.data["tenant"]),
-        role=Role(call.data["role"]),
-        days=call.data["expires_in_days"],
+        role=Role(call.data["role"]) if "role" in call.data else None,
+        days=call.data.get("expires_in_days"),
     )
     return token_view(token) | {"secret": secret}
 

@@ -148,7 +148,10 @@ def account_token_list(call: Call, t: str, name: str) -> dict[str, Any]:
 class AccountTokenIn(Strict):
     name = Text(max_length=80)
     expires_in_days = Whole(
-        min_value=1, max_value=tokens.LONGEST_DAYS, required=False, default=tokens.DEFAULT_DAYS
+        min_value=1,
+        max_value=tokens.LONGEST_DAYS,
+        required=False,
+        help_text=f"{tokens.DEFAULT_DAYS} unless given, or the days that the caller's own token has left",
     )
 
 
@@ -168,7 +171,7 @@ def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
         tenant=doors.tenant(call, t),
         name=name,
         token_name=call.data["name"],
-        days=call.data["expires_in_days"],
+        days=call.data.get("expires_in_days"),
     )
     return token_view(token) | {"secret": secret}
 

@@ -9,7 +9,7 @@ from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NameTaken, NotFound, problem
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import Permission, Role
-from tenants.tokens import DEFAULT_DAYS, token_create, token_revoke
+from tenants.tokens import token_create, token_revoke
 
 
 def username_of(tenant: Tenant, name: str) -> str:
@@ -65,7 +65,7 @@ def account_remove(*, user: access.Person, tenant: Tenant, name: str) -> None:
 
 
 def account_token_create(
-    *, user: access.Person, tenant: Tenant, name: str, token_name: str, days: int = DEFAULT_DAYS
+    *, user: access.Person, tenant: Tenant, name: str, token_name: str, days: int | None = None
 ) -> tuple[Token, str]:
     """A token for the account, bound to its tenant, and the secret to show once."""
     account = account_get(user=user, tenant=tenant, name=name)
