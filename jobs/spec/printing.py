@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from jobs.spec.definition import json_schema
 from jobs.spec.model import Spec
 
 
@@ -25,7 +26,18 @@ def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
+def _in_order(value: Any, schema: Mapping[str, Any]) -> Any:
+    """The same value with the keys of each object as the format lists them: a database column forgets the order."""
+    if not isinstance(value, Mapping):
+        return value
+    known = schema.get("properties", {})
+    keys = [key for key in known if key in value] + [key for key in value if key not in known]
+    return {key: _in_order(value[key], known.get(key, {})) for key in keys}
+
+
 def to_yaml(spec: Spec | Mapping[str, Any]) -> str:
     """Return YAML which parses to an equal spec; keys stay in the order of the format."""
     value = spec.normalised if isinstance(spec, Spec) else dict(spec)
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(
+        _in_order(value, json_schema()), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110
+    )

@@ -93,6 +93,19 @@ def test_code_is_printed_as_a_block() -> None:
     assert "  files:\n    train.py: |\n      import os\n" in to_yaml(parse(FULL))
 
 
+def test_yaml_comes_in_the_order_of_the_format_whatever_the_order_it_was_kept_in() -> None:
+    kept = {
+        "env": {"B": "1", "A": "2"},
+        "resources": {"memory": "1Gi", "learners": 2},
+        "name": "x",
+        "apiVersion": "luthier/v1",
+    }
+    lines = to_yaml(kept).splitlines()
+    assert lines[:2] == ["apiVersion: luthier/v1", "name: x"]
+    assert lines.index("  B: '1'") < lines.index("  A: '2'"), "the names in env are the user's own"
+    assert lines.index("  learners: 2") < lines.index("  memory: 1Gi")
+
+
 def test_words_of_old_yaml_stay_text() -> None:
     text = to_yaml(LEAST) + "tags: [no, on, off, yes, y]\n"
     assert parse(text).tags == ("no", "on", "off", "yes", "y")
