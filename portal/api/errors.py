@@ -12,7 +12,8 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, UnreadablePostError
+from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
@@ -111,6 +112,10 @@ def answer(error: Exception) -> HttpResponse:
         return unavailable(error)
     if isinstance(error, RequestDataTooBig):
         return answer(TooLarge("A body has at most 1048576 bytes. Send code as an upload."))
+    if isinstance(error, MultiPartParserError | UnreadablePostError):
+        return problem(
+            HTTPStatus.BAD_REQUEST, "body_not_readable", "The body is not the multipart form it says it is."
+        )
     if isinstance(error, SuspiciousOperation):
         return problem(HTTPStatus.BAD_REQUEST, "bad_request", "The request is malformed.")
     if isinstance(error, PermissionDenied):

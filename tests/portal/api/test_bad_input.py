@@ -96,6 +96,13 @@ def test_another_kind_of_body_is_refused(dave: Api, kind: str) -> None:
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
 
 
+@pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=x"])
+def test_a_form_that_is_none_is_refused(alice: Api, kind: str) -> None:
+    answer = alice("POST", "/tenants/vision-lab/uploads", b"not a form", **{"Content-Type": kind})
+    assert answer.status_code == 400
+    assert answer.json()["code"] in ("body_not_readable", "invalid")
+
+
 def test_a_packed_body_is_refused(dave: Api) -> None:
     answer = dave.post(MEMBERS, b"\x1f\x8b", Content_Encoding="gzip")
     assert answer.status_code == 415
