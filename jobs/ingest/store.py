@@ -257,7 +257,7 @@ def _write_report(cursor: Any, row: Row) -> None:
     moments = []
     if "exit_code" in columns:
         moments.append("exited_at = coalesce(exited_at, now())")
-    if "gen_seen" in columns:
+    if "gen_seen" in columns or columns.get("halted"):  # a program that ended halted has seen it, told or not
         moments.append("halt_seen_at = coalesce(halt_seen_at, now())")
     if columns.get("phase") == Phase.DONE:
         moments.append("done_at = coalesce(done_at, now())")

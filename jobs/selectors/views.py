@@ -7,8 +7,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from jobs.models import Job
-from jobs.states import Intent, State, allowed_actions, display_phase
+from jobs.models import Job, JobEvent
+from jobs.states import EventCode, Intent, State, allowed_actions, display_phase
 
 
 def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
@@ -50,6 +50,25 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
         "finished_at": moment(job.finished_at),
         "allowed_actions": [action.value for action in allowed_actions(state, intent)],
         "etag": etag(job),
+    }
+
+
+def event_view(event: JobEvent) -> dict[str, Any]:
+    """One line of a job's history, the same by REST and on the socket. A move's code is the state it led to, so the
+    receipt of a halt is the reason.numbers of the HALTED event."""
+    moved = event.code == EventCode.MOVED
+    return {
+        "n": event.n,
+        "at": moment(event.at),
+        "code": event.to_state if moved else event.code,
+        "from_state": event.from_state or None,
+        "to_state": event.to_state or None,
+        "attempt": event.attempt,
+        "reason": {"code": event.reason, "message": event.message, "numbers": event.numbers},
+        "message": event.message,
+        "numbers": event.numbers,
+        "actor": event.actor.get_username() if event.actor else None,
+        "source": event.source,
     }
 
 

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from rest_framework import serializers
 
 from jobs.models import Attempt, JobEvent, Learner
-from jobs.selectors.views import moment
+from jobs.selectors.views import event_view, moment
 from jobs.spec import to_yaml
 from jobs.states import EventCode, Phase
 from portal.api import doors, paging
@@ -17,15 +17,24 @@ from portal.api.operations import Call, operation
 from portal.api.rendering import json_bytes
 from portal.api.shapes import SPEC, STATES
 
+EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *STATES]
+"""A move is told by the state it led to."""
+
+
+class EventReason(serializers.Serializer[Any]):
+    code = serializers.CharField(allow_blank=True)
+    message = serializers.CharField(allow_blank=True)
+    numbers = serializers.DictField()
+
 
 class Event(serializers.Serializer[Any]):
     n = serializers.IntegerField(help_text="1, 2, 3 … per job")
     at = Moment()
-    code = serializers.ChoiceField([code.value for code in EventCode])
-    from_state = serializers.ChoiceField([*STATES, ""])
-    to_state = serializers.ChoiceField([*STATES, ""])
+    code = serializers.ChoiceField(EVENT_CODES)
+    from_state = serializers.ChoiceField(STATES, allow_null=True)
+    to_state = serializers.ChoiceField(STATES, allow_null=True)
     attempt = serializers.IntegerField()
-    reason = serializers.CharField(allow_blank=True)
+    reason = EventReason()
     message = serializers.CharField(allow_blank=True)
     numbers = serializers.DictField()
     actor = serializers.CharField(allow_null=True)
@@ -45,11 +54,11 @@ class EventsQuery(Paged):
     tell={
         "n": 3,
         "at": "2026-11-21T09:00:02.000Z",
-        "code": "MOVED",
+        "code": "PROCESSING",
         "from_state": "DOWNLOADING",
         "to_state": "PROCESSING",
         "attempt": 1,
-        "reason": "",
+        "reason": {"code": "", "message": "All learners run.", "numbers": {}},
         "message": "All learners run.",
         "numbers": {},
         "actor": None,
@@ -62,22 +71,6 @@ def event_list(call: Call, job_id: str) -> dict[str, Any]:
     if "after" in call.query:
         rows = rows.filter(n__gt=call.query["after"])
     return paging.page(call, rows, event_view, keys=("n",))
-
-
-def event_view(row: JobEvent) -> dict[str, Any]:
-    return {
-        "n": row.n,
-        "at": moment(row.at),
-        "code": row.code,
-        "from_state": row.from_state,
-        "to_state": row.to_state,
-        "attempt": row.attempt,
-        "reason": row.reason,
-        "message": row.message,
-        "numbers": row.numbers,
-        "actor": row.actor.get_username() if row.actor else None,
-        "source": row.source,
-    }
 
 
 class AttemptOut(serializers.Serializer[Any]):

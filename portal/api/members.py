@@ -11,7 +11,8 @@ from portal.api.fields import Moment, Paged, Strict, Text, Whole
 from portal.api.me import TOKEN_EXAMPLE, TokenMade, TokenOut, token_view
 from portal.api.operations import Call, operation
 from tenants import tokens
-from tenants.models import Membership
+from tenants.errors import VersionChanged
+from tenants.models import Membership, Tenant
 from tenants.roles import Permission, Role
 from tenants.services import accounts, members
 
@@ -25,6 +26,7 @@ class Member(serializers.Serializer[Any]):
     role = serializers.ChoiceField(ROLES)
     is_service_account = serializers.BooleanField()
     since = Moment()
+    etag = serializers.CharField()
 
 
 MEMBER_EXAMPLE = {
@@ -33,6 +35,7 @@ MEMBER_EXAMPLE = {
     "role": "viewer",
     "is_service_account": False,
     "since": "2026-11-21T09:00:00.000Z",
+    "etag": '"7-viewer"',
 }
 
 
@@ -69,13 +72,22 @@ class RoleIn(Strict):
     role = serializers.ChoiceField(ROLES)
 
 
-@operation(In=RoleIn, Out=Member, ask={"role": "researcher"}, tell=MEMBER_EXAMPLE, fails=(409,))
+@operation(In=RoleIn, Out=Member, ask={"role": "researcher"}, tell=MEMBER_EXAMPLE, fails=(409, 412))
 def member_change(call: Call, t: str, username: str) -> dict[str, Any]:
     """Give a member another role; managers only. Nobody raises himself; the last manager stays one."""
     tenant = doors.tenant(call, t, Permission.MANAGE_MEMBERS)
+    _refuse_stale(call, tenant, username)
     return member_view(
         members.member_change(user=call.user, tenant=tenant, username=username, role=Role(call.data["role"]))
     )
+
+
+def _refuse_stale(call: Call, tenant: Tenant, username: str) -> None:
+    if call.if_match in (None, "*"):
+        return
+    row = tenant.memberships.filter(user__username=username).first()
+    if row is not None and call.if_match != _etag(row):
+        raise VersionChanged(etag=_etag(row))
 
 
 @operation(status=204, fails=(409,))
@@ -91,7 +103,12 @@ def member_view(row: Membership) -> dict[str, Any]:
         "role": row.role,
         "is_service_account": row.user.is_service_account,
         "since": row.created_at,
+        "etag": _etag(row),
     }
+
+
+def _etag(row: Membership) -> str:
+    return f'"{row.pk}-{row.role}"'
 
 
 class Account(serializers.Serializer[Any]):

@@ -10,7 +10,7 @@ from django.db.models import Max, Q
 
 from jobs.models import Job, JobEvent
 from jobs.selectors.jobs import with_details
-from jobs.selectors.views import job_view, moment, progress_view
+from jobs.selectors.views import event_view, job_view, progress_view
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
 from portal.live.frames import cut_items, items_frame
 from portal.live.names import Channel
@@ -129,21 +129,10 @@ def _item(job: Job, event: JobEvent, state: State, *, is_newest: bool) -> dict[s
     intent = Intent(job.intent) if is_newest else Intent.RUN
     named = [reason for reason in (event.reason, job.stop_reason) if reason in set(StopReason)]
     stop_reason = named[0] if named else StopReason.HALT_REQUESTED
-    return {
-        "n": event.n,
-        "at": moment(event.at),
-        "code": event.code,
-        "from_state": event.from_state or None,
-        "to_state": event.to_state or None,
-        "attempt": event.attempt,
-        "message": event.message,
-        "numbers": event.numbers,
-        "actor": event.actor.get_username() if event.actor else None,
-        "source": event.source,
+    return event_view(event) | {
         "state": state.value,
         "phase": display_phase(state, intent, stop_reason, event.attempt),
         "progress": progress_view(job),
-        "reason": {"code": event.reason, "message": event.message, "numbers": event.numbers},
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import OperationalError
 
-from jobs.models import ClusterNode, Job, Runtime
+from jobs.models import ClusterNode, Job, JobEvent, Runtime
 from jobs.states import State
 from portal.api.shapes import SPEC, SPEC_YAML
 from tests import factories
@@ -295,3 +295,26 @@ def test_a_bug_is_500_without_its_secrets(alice: Api, monkeypatch: pytest.Monkey
     assert answer.status_code == 500
     assert "secret detail" not in answer.content.decode()
     assert answer.json()["request_id"] in answer.json()["detail"]
+
+
+def test_the_receipt_of_a_halt_is_the_reason_of_its_halted_event(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice)
+    receipt = {"step": 33, "steps_lost": 0, "seconds": 0.9, "checkpoint": 1, "parts": {}}
+    JobEvent.objects.create(
+        job=job, tenant=job.tenant, n=2, code="MOVED", from_state="STOPPING", to_state="HALTED",
+        reason="halt_requested", message="Halted.", numbers=receipt,
+    )  # fmt: skip
+    events = alice.get(f"/jobs/{job.pk}/events").json()["items"]
+    halted = next(event for event in events if event["code"] == "HALTED")
+    assert halted["reason"] == {"code": "halt_requested", "message": "Halted.", "numbers": receipt}
+    assert (events[0]["from_state"], halted["from_state"]) == (None, "STOPPING")
+
+
+def test_a_stale_member_is_not_changed(dave: Api) -> None:
+    path = "/tenants/vision-lab/members/carol"
+    etag = next(
+        m["etag"] for m in dave.get("/tenants/vision-lab/members").json()["items"] if m["username"] == "carol"
+    )
+    assert dave.patch(path, {"role": "researcher"}, If_Match=etag).status_code == 200
+    stale = dave.patch(path, {"role": "viewer"}, If_Match=etag)
+    assert (stale.status_code, stale.json()["code"]) == (412, "version_changed")
