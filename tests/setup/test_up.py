@@ -98,17 +98,21 @@ def test_doctor_finds_nothing_wrong(platform: Platform) -> None:
     assert "Nothing is wrong" in platform.manage("doctor")
 
 
+def listening_on(process: psutil.Process) -> set[str]:
+    """Addresses on which a process takes TCP connections; one that has ended meanwhile takes none."""
+    try:
+        found = process.net_connections(kind="tcp")
+    except psutil.NoSuchProcess:
+        return set()
+    return {connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN}
+
+
 def test_data_and_sockets_are_private(platform: Platform) -> None:
     where = layout(platform.data)
     for folder in (where.data, where.postgres_data, where.postgres_socket_dir):
         assert folder.stat().st_mode & 0o077 == 0, folder
-    listening = {
-        (connection.laddr.ip, process.name())
-        for process in processes(platform)
-        for connection in process.net_connections(kind="tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert {address for address, _ in listening} == {"127.0.0.1"}
+    addresses = {address for process in processes(platform) for address in listening_on(process)}
+    assert addresses == {"127.0.0.1"}
 
 
 def test_ctrl_c_leaves_no_process_and_no_socket(own: Platform) -> None:
