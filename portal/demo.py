@@ -105,9 +105,14 @@ def _tenant(slug: str, name: str) -> Tenant:
 
 
 def _quotas(tenants: dict[str, Tenant]) -> None:
-    """The first tenant may use all of each type, the second a quarter. Limits that exist stay as they are."""
+    """The first tenant may use all of each type, the second a quarter. Limits that exist stay as they are.
+
+    On a cluster so small that this would be over the policy, the first yields what the second needs.
+    """
     for gpu_type, slots in capacity_by_type().items():
-        for slug, limit in zip(TENANTS, (slots, max(1, slots // SECOND_SHARE)), strict=True):
+        second = max(1, slots // SECOND_SHARE)
+        first = max(1, min(slots, slots + slots // SECOND_SHARE - second))
+        for slug, limit in zip(TENANTS, (first, second), strict=True):
             Quota.objects.get_or_create(tenant=tenants[slug], gpu_type=gpu_type, defaults={"limit": limit})
 
 

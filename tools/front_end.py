@@ -27,7 +27,14 @@ def main() -> None:
     if read(PACKAGES / ".installed") != packages:
         step(
             "Installing the front end's packages",
-            lambda: npm("ci", "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts"),
+            lambda: npm(
+                "ci",
+                "--loglevel=error",
+                "--no-audit",
+                "--no-fund",
+                "--no-update-notifier",
+                "--ignore-scripts",
+            ),
         )
         (PACKAGES / ".installed").write_text(packages)
     if sys.argv[1:] == ["types"]:

@@ -19,8 +19,10 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   document.documentElement.classList.add("scripted");
 
   let last: Verdict = { errors: [], warnings: [] };
-  const checker = new Checker(tenant, (verdict) => {
+  let judged = ""; // the text that `last` is about; findings on an older text hold nobody back
+  const checker = new Checker(tenant, (verdict, text) => {
     last = verdict;
+    judged = text;
     editor.mark(marks(verdict, editor.text));
     form.markErrors(verdict.errors);
     showVerdict(page, verdict);
@@ -58,7 +60,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
     void navigator.clipboard.writeText(editor.text).then(() => toast("Spec copied."));
   });
   page.querySelector("form")?.addEventListener("submit", (event) => {
-    if (last.errors.length) {
+    if (last.errors.length && judged === editor.text) {
       event.preventDefault();
       const first = last.errors[0] as Finding;
       if (!form.focus(first.path)) editor.focusLine(lineOf(first, editor.text));

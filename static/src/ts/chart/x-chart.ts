@@ -37,6 +37,7 @@ class Chart extends HTMLElement {
     this.tip.hidden = true;
     this.holder.tabIndex = 0;
     this.holder.setAttribute("role", "img");
+    this.holder.setAttribute("aria-label", "Not drawn yet");
     this.holder.addEventListener("keydown", (event) => this.onKey(event));
     this.observer = new IntersectionObserver((entries) => this.onSight(entries.some((entry) => entry.isIntersecting)), { rootMargin: "120px" });
     this.observer.observe(this);

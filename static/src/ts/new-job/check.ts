@@ -24,7 +24,7 @@ export class Checker {
 
   constructor(
     private readonly tenant: string,
-    private readonly done: (verdict: Verdict) => void,
+    private readonly done: (verdict: Verdict, text: string) => void,
   ) {}
 
   soon(text: string): void {
@@ -37,7 +37,7 @@ export class Checker {
     this.running?.abort();
     const running = (this.running = new AbortController());
     const verdict = await ask(this.tenant, text, running.signal);
-    if (!running.signal.aborted) this.done(verdict);
+    if (!running.signal.aborted) this.done(verdict, text);
   }
 }
 
