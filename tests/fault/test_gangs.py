@@ -171,5 +171,5 @@ def test_a_killed_launcher_costs_the_job_no_restart(platform: Platform) -> None:
                 process.kill()
     ended = client.wait_state(job["id"], "COMPLETED", within_s=90)
     assert (ended["attempt"], ended["restarts_used"]) == (2, 0)
-    codes = [event["reason"] for event in client.get(f"/jobs/{job['id']}/events")["items"]]
+    codes = [event["reason"]["code"] for event in client.get(f"/jobs/{job['id']}/events")["items"]]
     assert "learner_lost" in codes
