@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from channels.routing import URLRouter
 from django.urls import path, re_path
 
+from portal.live.learner_consumer import LearnerConsumer
 from portal.live.live_consumer import LiveConsumer, NoSuchSocket
 
+# Django's types know views in a path, not the ASGI applications that Channels hangs there.
 live: Any = LiveConsumer.as_asgi()
+learner: Any = LearnerConsumer.as_asgi()
 nothing: Any = NoSuchSocket.as_asgi()
-routes: list[Any] = [path("ws/v1/live", live)]
-if find_spec("portal.live.learner_consumer"):
-    learner: Any = import_module("portal.live.learner_consumer")
-    routes.append(path("ws/agent/v1", learner.LearnerConsumer.as_asgi()))
-routes.append(re_path(r"", nothing))
 
-websocket_application = URLRouter(routes)
+websocket_application = URLRouter(
+    [path("ws/v1/live", live), path("ws/agent/v1", learner), re_path(r"", nothing)]
+)

@@ -13,12 +13,13 @@ from django.views.decorators.http import require_GET
 from jobs.models import Job
 from jobs.selectors import cluster
 from jobs.selectors.jobs import job_list
+from jobs.selectors.usage import QuotaUse, quotas_of
 from jobs.selectors.views import job_view
 from jobs.states import FINAL, HOLDS_GPUS, State
 from portal.pages.cells import row
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
-from tenants.models import Quota, Tenant
+from tenants.models import Tenant
 
 SHOWN = 8
 FAILED_WITHIN = timedelta(hours=24)
@@ -38,7 +39,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "ended": [
             row(job_view(job)) for job in mine.filter(state__in=FINAL).order_by("-finished_at")[:SHOWN]
         ],
-        "quotas": [quota_row(quota, waiting) for quota, waiting in _quotas(tenant)],
+        "quotas": [quota_row(use) for use in quotas_of(tenant)],
         "queued": [
             row(job_view(job)) for job in mine.filter(state=State.QUEUED).order_by("queued_at", "pk")[:SHOWN]
         ],
@@ -48,15 +49,15 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     return render(request, "overview.html", context)
 
 
-def quota_row(quota: Quota, waiting: int) -> dict[str, Any]:
+def quota_row(use: QuotaUse) -> dict[str, Any]:
     """A meter of one cell per device (at most 64 cells drawn): used, free, waiting beyond the limit's tick."""
-    per_cell = max(1, -(-(max(quota.limit, quota.used) + waiting) // 64))
-    cells = [("u", quota.used), ("", max(0, quota.limit - quota.used)), ("tick", 0), ("w", waiting)]
+    per_cell = max(1, -(-(max(use.limit, use.used) + use.waiting) // 64))
+    cells = [("u", use.used), ("", max(0, use.limit - use.used)), ("tick", 0), ("w", use.waiting)]
     return {
-        "type": quota.gpu_type,
-        "used": quota.used,
-        "limit": quota.limit,
-        "waiting": waiting,
+        "type": use.gpu_type,
+        "used": use.used,
+        "limit": use.limit,
+        "waiting": use.waiting,
         "cells": [
             kind for kind, count in cells for _ in range(1 if kind == "tick" else -(-count // per_cell))
         ],
@@ -71,13 +72,3 @@ def _attention(mine: Any) -> list[Job]:
     stuck = mine.filter(state=State.QUEUED, reason_code__in=FIX_NEEDED)
     forgotten = mine.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR)
     return [*stuck[:SHOWN], *failed[:SHOWN], *forgotten[:SHOWN]][:SHOWN]
-
-
-def _quotas(tenant: Tenant) -> list[tuple[Quota, int]]:
-    waiting: dict[str, int] = {}
-    for job in Job.objects.filter(tenant=tenant, state=State.QUEUED, deleted_at=None).only(
-        "gpus", "gpu_type", "slots", "learners"
-    ):
-        kind = job.gpu_type or ("any" if job.gpus else "cpu")
-        waiting[kind] = waiting.get(kind, 0) + job.slots * job.learners
-    return [(quota, waiting.get(quota.gpu_type, 0)) for quota in tenant.quotas.all()]
