@@ -14,11 +14,26 @@ import dataclasses
 import enum
 import json
 import math
-import re
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, ClassVar, Dict, List, Optional, Tuple, Type
+from typing import Any, ClassVar, Dict, List, Optional, Tuple, Type
+
+from learner_agent.wire_checks import (
+    NAME_CHARS,
+    Check,
+    cursors,
+    details,
+    flag,
+    maybe,
+    one_of,
+    path,
+    rows,
+    sha256,
+    text,
+    whole,
+)
+from learner_agent.wire_checks import WireError as WireError  # part of this room's face
 
 PROTO = 1
 MAX_HEADER = 65_535
@@ -29,9 +44,6 @@ MAX_MESSAGE = 1024 * 1024
 MAX_READS = 2_000
 MAX_POINTS = 2_000
 MAX_FILES = 5_000
-MAX_OFFSET = 2**62
-NAME_CHARS = 120
-PATH_CHARS = 1_024
 
 CLOSE_BAD_FRAME = 4400
 CLOSE_UNAUTHORIZED = 4401
@@ -43,12 +55,7 @@ CLOSE_RESTART = 1012
 CLOSE_TRY_LATER = 1013
 
 _PREFIX = struct.Struct(">BH")
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-class WireError(ValueError):
-    """These bytes are not a frame; the message names the field and what it must be."""
 
 
 class Kind(enum.IntEnum):
@@ -67,119 +74,6 @@ class Kind(enum.IntEnum):
     BYE = 11
 
 
-# --- checks: each takes (field name, value) and returns the value to keep, or raises WireError
-
-
-Check = Callable[[str, Any], Any]
-
-
-def _whole(low: int = 0, high: int = MAX_OFFSET) -> Check:
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise WireError(f"{name}: a whole number from {low} to {high} is needed")
-        return value
-
-    return check
-
-
-def _text(chars: int, *, least: int = 0) -> Check:
-    def check(name: str, value: Any) -> str:
-        if not isinstance(value, str) or not least <= len(value) <= chars:
-            raise WireError(f"{name}: text of {least} to {chars} characters is needed")
-        if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise WireError(f"{name}: NUL and lone surrogates are not text")
-        return value
-
-    return check
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise WireError(f"{name}: true or false is needed")
-    return value
-
-
-def _one_of(*words: str) -> Check:
-    def check(name: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise WireError(f"{name}: one of {', '.join(words)} is needed")
-        return value
-
-    return check
-
-
-def _maybe(inner: Check) -> Check:
-    def check(name: str, value: Any) -> Any:
-        return None if value is None else inner(name, value)
-
-    return check
-
-
-def _rows(limit: int, *columns: Check) -> Check:
-    """A list of at most limit rows, each a list with one value per column."""
-
-    def check(name: str, value: Any) -> List[Tuple[Any, ...]]:
-        if not isinstance(value, list) or len(value) > limit:
-            raise WireError(f"{name}: a list of at most {limit} rows is needed")
-        rows = []
-        for row in value:
-            if not isinstance(row, list) or len(row) != len(columns):
-                raise WireError(f"{name}: each row needs {len(columns)} values")
-            rows.append(tuple(column(name, cell) for column, cell in zip(columns, row)))
-        return rows
-
-    return check
-
-
-def _cursors(name: str, value: Any) -> Dict[str, int]:
-    if not isinstance(value, dict) or len(value) > 100:
-        raise WireError(f"{name}: an object of at most 100 cursors is needed")
-    return {_text(NAME_CHARS)(name, key): _whole()(name, cell) for key, cell in value.items()}
-
-
-def _details(name: str, value: Any) -> Dict[str, Any]:
-    """A flat object of short texts, numbers, flags and nulls."""
-    if not isinstance(value, dict) or len(value) > 50:
-        raise WireError(f"{name}: an object of at most 50 fields is needed")
-    kept: Dict[str, Any] = {}
-    for key, cell in value.items():
-        if isinstance(cell, str):
-            cell = _text(4_000)(name, cell)
-        elif isinstance(cell, int) and not isinstance(cell, bool):
-            cell = _whole(-MAX_OFFSET)(name, cell)
-        elif not (
-            cell is None or isinstance(cell, bool) or (isinstance(cell, float) and math.isfinite(cell))
-        ):
-            raise WireError(f"{name}: {key[:40]!r} must be text, a number, a flag or null")
-        kept[_text(60)(name, key)] = cell
-    return kept
-
-
-def _wish(name: str, value: Any) -> Wish:
-    if not isinstance(value, dict):
-        raise WireError(f"{name}: an object is needed")
-    return Wish(
-        intent=_one_of("RUN", "HALT", "CANCEL")(f"{name}.intent", value.get("intent")),
-        gen=_whole()(f"{name}.gen", value.get("gen")),
-        grace_s=_whole(0, 604_800)(f"{name}.grace_s", value.get("grace_s")),
-    )
-
-
-def _sha256(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not _SHA256.match(value):
-        raise WireError(f"{name}: 64 lower-case hexadecimal digits are needed")
-    return value
-
-
-def _path(name: str, value: Any) -> str:
-    """A relative path of plain steps; it is only ever compared and stored, never opened by the server."""
-    text: str = _text(PATH_CHARS, least=1)(name, value)
-    steps = text.split("/")
-    if "\\" in text or any(step in ("", ".", "..") for step in steps):
-        raise WireError(f"{name}: a relative path without '..', '.', empty steps and backslashes is needed")
-    return text
-
-
 # --- frames
 
 
@@ -192,15 +86,25 @@ class Wish:
     grace_s: int
 
 
+def _wish(name: str, value: Any) -> Wish:
+    if not isinstance(value, dict):
+        raise WireError(f"{name}: an object is needed")
+    return Wish(
+        intent=one_of("RUN", "HALT", "CANCEL")(f"{name}.intent", value.get("intent")),
+        gen=whole()(f"{name}.gen", value.get("gen")),
+        grace_s=whole(0, 604_800)(f"{name}.grace_s", value.get("grace_s")),
+    )
+
+
 @dataclass(frozen=True)
 class Hello:
     """First frame of a connection. log_from and log_to: the bytes of the stream that the spool still holds."""
 
     kind: ClassVar[Kind] = Kind.HELLO
     checks: ClassVar[Dict[str, Check]] = {
-        "proto": _whole(1, 99), "version": _text(40), "job": _text(40, least=1), "attempt": _whole(1, 10**6),
-        "rank": _whole(0, 10**6), "boot": _text(64), "log_from": _whole(), "log_to": _whole(),
-        "gen_seen": _whole(),
+        "proto": whole(1, 99), "version": text(40), "job": text(40, least=1), "attempt": whole(1, 10**6),
+        "rank": whole(0, 10**6), "boot": text(64), "log_from": whole(), "log_to": whole(),
+        "gen_seen": whole(),
     }  # fmt: skip
     job: str
     attempt: int
@@ -219,8 +123,8 @@ class Welcome:
 
     kind: ClassVar[Kind] = Kind.WELCOME
     checks: ClassVar[Dict[str, Check]] = {
-        "session": _text(64), "now_ms": _whole(), "log": _whole(), "metrics": _cursors, "sealed": _flag,
-        "wish": _wish, "beat_s": _whole(1, 3600), "window": _whole(1), "max_data": _whole(1, MAX_DATA),
+        "session": text(64), "now_ms": whole(), "log": whole(), "metrics": cursors, "sealed": flag,
+        "wish": _wish, "beat_s": whole(1, 3600), "window": whole(1), "max_data": whole(1, MAX_DATA),
     }  # fmt: skip
     session: str
     now_ms: int
@@ -242,8 +146,8 @@ class Data:
 
     kind: ClassVar[Kind] = Kind.DATA
     checks: ClassVar[Dict[str, Check]] = {
-        "off": _whole(), "crc": _whole(0, 2**32 - 1), "t0": _whole(),
-        "reads": _rows(MAX_READS, _whole(1, MAX_DATA), _whole(0, 10**12)), "gone": _whole(), "lines": _whole(),
+        "off": whole(), "crc": whole(0, 2**32 - 1), "t0": whole(),
+        "reads": rows(MAX_READS, whole(1, MAX_DATA), whole(0, 10**12)), "gone": whole(), "lines": whole(),
     }  # fmt: skip
     off: int
     payload: bytes = b""
@@ -281,7 +185,7 @@ class Metric:
 
     kind: ClassVar[Kind] = Kind.METRIC
     checks: ClassVar[Dict[str, Check]] = {
-        "src": _text(NAME_CHARS, least=1), "off": _whole(), "next": _whole(), "total": _maybe(_whole()),
+        "src": text(NAME_CHARS, least=1), "off": whole(), "next": whole(), "total": maybe(whole()),
     }  # fmt: skip
     src: str
     off: int
@@ -299,7 +203,7 @@ class Event:
 
     kind: ClassVar[Kind] = Kind.EVENT
     checks: ClassVar[Dict[str, Check]] = {
-        "n": _whole(1), "what": _one_of("phase", "exit", "error", "halt_seen"), "at_ms": _whole(), "data": _details,
+        "n": whole(1), "what": one_of("phase", "exit", "error", "halt_seen"), "at_ms": whole(), "data": details,
     }  # fmt: skip
     n: int
     what: str
@@ -322,10 +226,10 @@ class Ckpt:
 
     kind: ClassVar[Kind] = Kind.CKPT
     checks: ClassVar[Dict[str, Check]] = {
-        "key": _text(200, least=1), "what": _one_of("checkpoint", "implicit", "results"),
-        "step": _maybe(_whole()), "part": _whole(0, 10**6), "of": _whole(1, 10**6), "world": _whole(1, 10**6),
-        "state": _one_of("", "UPLOADING", "COMMITTED", "REFUSED"), "message": _text(4_000),
-        "need": _rows(MAX_FILES, _whole(), _whole(), _whole()),
+        "key": text(200, least=1), "what": one_of("checkpoint", "implicit", "results"),
+        "step": maybe(whole()), "part": whole(0, 10**6), "of": whole(1, 10**6), "world": whole(1, 10**6),
+        "state": one_of("", "UPLOADING", "COMMITTED", "REFUSED"), "message": text(4_000),
+        "need": rows(MAX_FILES, whole(), whole(), whole()),
     }  # fmt: skip
     key: str
     what: str = "checkpoint"
@@ -351,7 +255,7 @@ class Ack:
 
     kind: ClassVar[Kind] = Kind.ACK
     checks: ClassVar[Dict[str, Check]] = {
-        "log": _whole(), "metrics": _cursors, "event": _whole(), "sealed": _flag, "wish": _maybe(_wish),
+        "log": whole(), "metrics": cursors, "event": whole(), "sealed": flag, "wish": maybe(_wish),
     }  # fmt: skip
     log: int
     metrics: Dict[str, int] = field(default_factory=dict)
@@ -366,8 +270,8 @@ class Nack:
 
     kind: ClassVar[Kind] = Kind.NACK
     checks: ClassVar[Dict[str, Check]] = {
-        "stream": _text(NAME_CHARS), "code": _one_of("GAP", "CRC", "SEALED", "FENCED"), "next": _whole(),
-        "message": _text(4_000),
+        "stream": text(NAME_CHARS), "code": one_of("GAP", "CRC", "SEALED", "FENCED"), "next": whole(),
+        "message": text(4_000),
     }  # fmt: skip
     stream: str
     code: str
@@ -381,7 +285,7 @@ class Beat:
 
     kind: ClassVar[Kind] = Kind.BEAT
     checks: ClassVar[Dict[str, Check]] = {
-        "n": _whole(), "at_ms": _whole(), "unsent": _whole(), "gen_seen": _whole(), "wish": _maybe(_wish),
+        "n": whole(), "at_ms": whole(), "unsent": whole(), "gen_seen": whole(), "wish": maybe(_wish),
     }  # fmt: skip
     n: int
     at_ms: int = 0
@@ -399,7 +303,7 @@ class Final:
 
     kind: ClassVar[Kind] = Kind.FINAL
     checks: ClassVar[Dict[str, Check]] = {
-        "size": _whole(), "crc": _maybe(_whole(0, 2**32 - 1)), "log_from": _whole(),
+        "size": whole(), "crc": maybe(whole(0, 2**32 - 1)), "log_from": whole(),
     }  # fmt: skip
     size: int
     crc: Optional[int] = None
@@ -412,9 +316,9 @@ class Bye:
 
     kind: ClassVar[Kind] = Kind.BYE
     checks: ClassVar[Dict[str, Check]] = {
-        "reason": _text(400),
-        "retry_ms": _whole(0, 3_600_000),
-        "done": _flag,
+        "reason": text(400),
+        "retry_ms": whole(0, 3_600_000),
+        "done": flag,
     }
     reason: str = ""
     retry_ms: int = 0
@@ -486,7 +390,7 @@ def _build(shape: Type[Any], header: Dict[str, Any], payload: bytes) -> Frame:
     elif shape is Metric:
         values["points"] = _points(_json("points", payload))
     elif shape is Ckpt:
-        values["files"] = _rows(MAX_FILES, _path, _whole(), _sha256)("files", _json("files", payload))
+        values["files"] = rows(MAX_FILES, path, whole(), sha256)("files", _json("files", payload))
     elif payload:
         raise WireError(f"payload: {shape.__name__.upper()} carries none")
     try:
@@ -515,10 +419,8 @@ def _refuse_constant(word: str) -> Any:
 
 
 def _points(value: Any) -> List[Point]:
-    rows = _rows(MAX_POINTS, _text(NAME_CHARS, least=1), _whole(), _whole(0, 2**52), number_in)(
-        "points", value
-    )
-    return [(name, step, at, number) for name, step, at, number in rows]
+    points = rows(MAX_POINTS, text(NAME_CHARS, least=1), whole(), whole(0, 2**52), number_in)("points", value)
+    return [(name, step, at, number) for name, step, at, number in points]
 
 
 def number_out(value: float) -> Any:

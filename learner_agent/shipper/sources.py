@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from learner_agent.shipper.tensorboard import NotAnEventFile, records, scalars
 from learner_agent.spool import Gap, LogReader, Spool
-from learner_agent.wire import MAX_OFFSET, NAME_CHARS, Point, WireError, number_in
+from learner_agent.wire import Point, WireError, number_in
+from learner_agent.wire_checks import MAX_OFFSET, NAME_CHARS
 
 BATCH_POINTS = 1_000
 READ_BYTES = 256 * 1024

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from learner_agent import wire
 from learner_agent.wire import WireError, Wish, decode, encode
+from learner_agent.wire_checks import MAX_OFFSET
 
-offsets = st.integers(0, wire.MAX_OFFSET)
+offsets = st.integers(0, MAX_OFFSET)
 texts = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
 names = st.text(
     st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=40
