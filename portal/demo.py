@@ -50,7 +50,7 @@ PEOPLE = (
 class Access:
     """How to be one of these people; shown once, kept nowhere."""
 
-    tenant: str
+    tenant: str | None
     role: str
     password: str
     token: str
@@ -68,7 +68,7 @@ def first_start() -> dict[str, Any]:
     return {"users": users} | _first_job()
 
 
-def make_demo() -> dict[str, dict[str, str]]:
+def make_demo() -> dict[str, dict[str, str | None]]:
     """The five people with new secrets, by name."""
     with _alone():
         return _make()
@@ -83,7 +83,7 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _make() -> dict[str, dict[str, str]]:
+def _make() -> dict[str, dict[str, str | None]]:
     tenants = {slug: _tenant(slug, name) for slug, name in TENANTS.items()}
     _quotas(tenants)
     return {person.name: asdict(_access(person, tenants)) for person in PEOPLE}
@@ -131,7 +131,7 @@ def _access(person: Person, tenants: dict[str, Tenant]) -> Access:
     Token.objects.filter(user=user, name=TOKEN_NAME).delete()
     _, token = Token.objects.create(user=user, expiry=TOKEN_TTL, name=TOKEN_NAME, tenant=tenant)
     return Access(
-        tenant=person.tenant,
+        tenant=person.tenant or None,
         role=person.role.value if person.role else "admin",
         password=password,
         token=token,

@@ -34,6 +34,7 @@ def checkpoint_view(saved: Checkpoint) -> dict[str, Any]:
         "bytes": saved.bytes,
         "created_at": moment(saved.created_at),
         "committed_at": moment(saved.committed_at),
+        "etag": f'"{saved.n}-{saved.state.lower()}"',
     }
 
 

@@ -74,6 +74,16 @@ def job_get(*, user: access.Person, job_id: str) -> Job:
     return job
 
 
+def job_to_operate(*, user: access.Person, job_id: str) -> Job:
+    """One job that the caller may act on, without its details. Raises JobNotFound or NotAllowed."""
+    rows = jobs_visible_to(user).select_related("tenant", "owner")
+    job = rows.filter(pk=job_id).first() if is_job_id(job_id) else None
+    if job is None:
+        raise JobNotFound
+    require_operate(user, job)
+    return job
+
+
 def job_list(
     *,
     user: access.Person,

@@ -70,7 +70,8 @@ def read_lines(
     """One page: the lines above `after`, the last ones below `before`, or the last `tail` ones."""
     if after is None:
         head = heads([stream]).get(stream)
-        end = before if before is not None else (head.lines if head else 0) + 1
+        count = line_count(stream, head) if head and before is not None else head.lines if head else 0
+        end = count + 1 if before is None else min(before, count + 1)
         limit = min(limit, tail) if tail is not None else limit
         after = max(0, end - 1 - limit)
         limit = max(0, end - 1 - after) + (
@@ -118,6 +119,11 @@ def heads(streams: Sequence[Stream]) -> dict[Stream, Head]:
         return {(job, attempt, rank): Head(*rest) for job, attempt, rank, *rest in cursor.fetchall()}
 
 
+def line_count(stream: Stream, head: Head) -> int:
+    """Lines that can be read: the complete ones, and once the stream is sealed its last bytes without a line end."""
+    return head.lines + (1 if head.sealed and head.size and _tail(stream, 1) else 0)
+
+
 def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
     """Lines above `after` that contain q, upper and lower case alike.
 
@@ -143,7 +149,7 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
     end = cutter.rest() if head.sealed else None
     if end and needle in end.text.casefold():
         found.append(end)
-    return Page(found, max(last, head.lines), head)
+    return Page(found, max(last, end.n if end else head.lines), head)
 
 
 def raw_bytes(stream: Stream, start: int, stop: int) -> Generator[bytes, None, None]:

@@ -18,7 +18,13 @@ def result_list(job_id: str) -> list[dict[str, Any]]:
     those of other learners by learner-<rank>/<path>."""
     rows = _newest(job_id).select_related("blob").order_by("rank", "path")
     return [
-        {"path": _shown_path(entry), "rank": entry.rank, "size": entry.blob.size, "sha256": entry.blob.sha256}
+        {
+            "path": _shown_path(entry),
+            "rank": entry.rank,
+            "size": entry.blob.size,
+            "sha256": entry.blob.sha256,
+            "etag": f'"{entry.blob.sha256}"',
+        }
         for entry in rows
     ]
 

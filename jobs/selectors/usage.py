@@ -186,5 +186,9 @@ def quota_view(use: QuotaUse) -> dict[str, Any]:
         "limit": use.limit,
         "used": use.used,
         "waiting": use.waiting,
-        "etag": f'"limit-{use.limit}"',
+        "etag": quota_etag(use.limit),
     }
+
+
+def quota_etag(limit: int) -> str:
+    return f'"limit-{limit}"'

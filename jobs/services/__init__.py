@@ -7,7 +7,7 @@ from jobs.services.clone import job_clone
 from jobs.services.delete import job_delete
 from jobs.services.edit import job_edit
 from jobs.services.idempotency import answer_once
-from jobs.services.submit import job_check, job_submit
+from jobs.services.submit import job_check, job_submit, may_submit
 from jobs.services.wishes import job_cancel, job_halt, job_resume
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "job_halt",
     "job_resume",
     "job_submit",
+    "may_submit",
 ]

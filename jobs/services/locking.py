@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from jobs.errors import IllegalTransition, JobNotFound
 from jobs.models import Job
-from jobs.selectors.jobs import job_get, require_operate, with_details
+from jobs.selectors.jobs import job_to_operate, with_details
 from jobs.states import Intent, State, allowed_actions, display_phase
 from tenants import access
 
 
 def lock_job(*, user: access.Person, job_id: str) -> Job:
     """The job's row, locked (foreign keys may still point at it). Raises JobNotFound or NotAllowed."""
-    require_operate(user, job_get(user=user, job_id=job_id))
+    job_to_operate(user=user, job_id=job_id)
     row = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("tenant", "owner")
     job = row.filter(pk=job_id, deleted_at=None).first()
     if job is None:

@@ -36,10 +36,15 @@ class Checked:
     findings: Findings
 
 
-def job_check(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Checked:
-    """Judge a spec as submitting it would, and change nothing. Raises SpecInvalid with all errors at once."""
+def may_submit(user: User, tenant: Tenant) -> None:
+    """Raise NotAllowed unless the caller may submit here; somebody who sees a shared job may not."""
     if not access.may(user, Permission.SUBMIT, tenant.pk):
         raise NotAllowed(f"Submitting to {tenant} takes at least the role researcher.")
+
+
+def job_check(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Checked:
+    """Judge a spec as submitting it would, and change nothing. Raises SpecInvalid with all errors at once."""
+    may_submit(user, tenant)
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
     spec = parse_spec(source, content_type)

@@ -72,8 +72,7 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
         if last and int(last) < start:
             return None
     if start >= size or stop <= start:
-        text = f"There are {size} bytes, numbered from 0."
-        raise RangeNotSatisfiable(text, code="range_not_satisfiable")
+        raise RangeNotSatisfiable(size)
     return start, stop
 
 

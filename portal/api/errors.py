@@ -17,6 +17,7 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
+from portal.api.findings import WrongFields, all_wrong
 from portal.api.rendering import json_bytes
 from tenants import errors as tenants
 from tenants.audit import request_id
@@ -68,6 +69,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.code = code
         self.details: dict[str, Any] = {"errors": errors} if errors else {}
+        self.headers: dict[str, str] = {}
 
 
 class BadRequest(ApiError):
@@ -92,16 +94,35 @@ class NotHere(ApiError):
         super().__init__(str(tenants.NotFound()), code="not_found")
 
 
+class NoSuchLearner(ApiError):
+    """The job is there, but it has no such attempt or learner."""
+
+    status = HTTPStatus.NOT_FOUND
+
+    def __init__(self, path: str, got: int, message: str) -> None:
+        code = f"{path}_not_found"
+        wrong = tenants.problem(path, code, message, got)
+        super().__init__(f"There is no such {path}.", code=code, errors=[wrong])
+
+
 class RangeNotSatisfiable(ApiError):
     """The range lies beyond the end."""
 
     status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
+    def __init__(self, size: int) -> None:
+        text = f"There are {size} bytes, numbered from 0."
+        super().__init__(text, code="range_not_satisfiable")
+        self.headers["Content-Range"] = f"bytes */{size}"
+
 
 def answer(error: Exception) -> HttpResponse:
     """The answer to any exception of a request. What nobody expected is logged and answered without its text."""
     if isinstance(error, ApiError):
-        return problem(error.status, error.code, str(error), **error.details)
+        response = problem(error.status, error.code, str(error), **error.details)
+        for name, value in error.headers.items():
+            response[name] = value
+        return response
     if isinstance(error, jobs.JobError | tenants.TenantError):
         return _of_a_room(error)
     if isinstance(error, drf.APIException):
@@ -162,7 +183,8 @@ def _of_a_room(error: jobs.JobError | tenants.TenantError) -> HttpResponse:
 
 def _of_the_framework(error: drf.APIException) -> HttpResponse:
     if isinstance(error, drf.ValidationError):
-        errors = field_errors(error.detail)[:MAX_ERRORS]
+        found = error.found if isinstance(error, WrongFields) else all_wrong(error.detail)
+        errors = found[:MAX_ERRORS]
         return problem(error.status_code, "invalid", "Some fields are wrong.", errors=errors)
     if isinstance(error, drf.UnsupportedMediaType):
         return problem(error.status_code, "unsupported_media_type", str(error.detail))
@@ -192,28 +214,3 @@ def _headers(error: drf.APIException) -> dict[str, str]:
     if wait_s := getattr(error, "wait", None):
         headers["Retry-After"] = str(math.ceil(wait_s))
     return headers
-
-
-def field_errors(detail: Any, path: str = "") -> list[dict[str, Any]]:
-    """A serializer's nested errors as a flat list: path, code and message each."""
-    if isinstance(detail, dict):
-        found = []
-        for key, inner in detail.items():
-            if key == "non_field_errors":
-                found += field_errors(inner, path)
-            elif isinstance(key, int):
-                found += field_errors(inner, f"{path}[{key}]")
-            else:
-                found += field_errors(inner, f"{path}.{key}" if path else str(key))
-        return found
-    if isinstance(detail, list):
-        if any(isinstance(inner, dict | list) for inner in detail):
-            return [
-                each
-                for i, inner in enumerate(detail)
-                if inner
-                for each in field_errors(inner, f"{path}[{i}]")
-            ]
-        return [each for inner in detail for each in field_errors(inner, path)]
-    code = getattr(detail, "code", "invalid")
-    return [tenants.problem(path, code, str(detail))]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from rest_framework import serializers
+
+from portal.api.findings import meant
 
 LARGEST = 2**63 - 1
 
@@ -88,7 +89,6 @@ def _as_dict(detail: Any) -> dict[str, Any]:
 
 
 def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"Unknown field; did you mean {near[0]}?"
+    if near := meant(name, known):
+        return f"Unknown field{near}"
     return f"Unknown or read-only field. Allowed: {', '.join(known) or 'none'}."

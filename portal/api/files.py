@@ -31,6 +31,7 @@ class CheckpointOut(serializers.Serializer[Any]):
     bytes = serializers.IntegerField()
     created_at = Moment()
     committed_at = Moment(allow_null=True)
+    etag = serializers.CharField()
 
 
 class FileOut(serializers.Serializer[Any]):
@@ -76,10 +77,13 @@ def _checkpoint(call: Call, job_id: str, n: int, what: str = "job.read") -> Chec
 
 class ResultOut(FileOut):
     rank = serializers.IntegerField()
+    etag = serializers.CharField()
 
 
 @operation(
-    Out=ResultOut, many=True, tell={"path": "model.pt", "rank": 0, "size": 4096, "sha256": "9f86d081…"}
+    Out=ResultOut,
+    many=True,
+    tell={"path": "model.pt", "rank": 0, "size": 4096, "sha256": "9f86d081…", "etag": '"9f86d081…"'},
 )
 def result_list(call: Call, job_id: str) -> dict[str, Any]:
     """What the program left in RESULT_DIR, after STORING."""
@@ -109,6 +113,7 @@ class UploadOut(serializers.Serializer[Any]):
 
 
 @operation(
+    door=doors.into_tenant(Permission.SUBMIT),
     In=UploadIn,
     Out=UploadOut,
     status=201,
@@ -123,14 +128,13 @@ class UploadOut(serializers.Serializer[Any]):
 )
 def upload_create(call: Call, t: str) -> dict[str, Any]:
     """Send code before its job; researchers. The answer's id goes into code.upload of a spec within 24 hours."""
-    tenant = doors.tenant(call, t, Permission.SUBMIT)
     if bodies.media_type(call.request) != bodies.MULTIPART:
         raise bodies.UnsupportedMediaType("Send the archive as multipart/form-data, in the field archive.")
     files = bodies.files(call.request)
     if len(files) != 1:
         wrong = problem("archive", "required", f"send one file; {len(files)} were sent")
         raise BadRequest("Some fields are wrong.", code="invalid", errors=[wrong])
-    made = upload_store(user=call.user, tenant=tenant, archive=files[0])
+    made = upload_store(user=call.user, tenant=call.found, archive=files[0])
     return {
         "id": made.pk,
         "files": made.files,

@@ -18,6 +18,7 @@ from portal.api.fields import Paged, Strict, Text
 from portal.api.operations import Call, operation
 from portal.api.shapes import JOB_EXAMPLE, PRIORITIES, SPEC_YAML, STATES, Job
 from tenants import access, audit
+from tenants.models import Tenant
 from tenants.roles import Permission
 
 SPEC_KINDS = (bodies.JSON, *bodies.YAML)
@@ -88,7 +89,12 @@ class JobChange(Strict):
 
 
 @operation(
-    In=JobChange, Out=Job, ask={"tags": ["baseline"], "priority": "high"}, tell=JOB_EXAMPLE, fails=(409,)
+    door=doors.to_operate,
+    In=JobChange,
+    Out=Job,
+    ask={"tags": ["baseline"], "priority": "high"},
+    tell=JOB_EXAMPLE,
+    fails=(409,),
 )
 def job_change(call: Call, job_id: str) -> dict[str, Any]:
     """Change a job's name, tags or priority; its owner or a manager. Everything else is refused, not ignored."""
@@ -103,6 +109,7 @@ def job_remove(call: Call, job_id: str) -> None:
 
 @operation(
     Out=Job,
+    door=doors.into_tenant(Permission.SUBMIT),
     status=201,
     kinds=SPEC_KINDS,
     location=lambda made: f"/api/v1/jobs/{made['id']}",
@@ -114,9 +121,8 @@ def job_create(call: Call, t: str) -> dict[str, Any]:
 
     When this answers, the job is durable and QUEUED. All errors of a spec are told at once.
     """
-    tenant = doors.tenant(call, t, Permission.SUBMIT)
     made = job_submit(
-        user=call.user, tenant=tenant, source=call.body, content_type=bodies.media_type(call.request)
+        user=call.user, tenant=call.found, source=call.body, content_type=bodies.media_type(call.request)
     )
     return job_view(made)
 
@@ -142,6 +148,7 @@ class Verdict(serializers.Serializer[Any]):
 
 @operation(
     Out=Verdict,
+    door=doors.into_tenant(Permission.SUBMIT),
     kinds=SPEC_KINDS,
     ask=SPEC_YAML,
     tell={
@@ -167,7 +174,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
 
     Answers 200 for a spec with errors, too: they are what was asked for.
     """
-    tenant = doors.tenant(call, t, Permission.SUBMIT)
+    tenant: Tenant = call.found
     try:
         checked = job_check(
             user=call.user, tenant=tenant, source=call.body, content_type=bodies.media_type(call.request)

@@ -13,10 +13,9 @@ from jobs.selectors.lines import Line
 from portal.api import doors
 from portal.api.documents import BYTES
 from portal.api.downloads import download
-from portal.api.errors import BadRequest, NotHere
+from portal.api.errors import NoSuchLearner
 from portal.api.fields import Strict
 from portal.api.operations import Call, operation
-from tenants.errors import problem
 
 MOST_LINES = 5_000
 
@@ -85,7 +84,7 @@ class LogPage(serializers.Serializer[Any]):
     next = serializers.IntegerField(help_text="`after` of the next page")
     more = serializers.BooleanField(help_text="there are further lines now")
     sealed = serializers.BooleanField(help_text="no further line will come")
-    total = serializers.IntegerField(help_text="complete lines so far")
+    total = serializers.IntegerField(help_text="lines so far; the last bytes count once it is sealed")
 
 
 @operation(
@@ -116,8 +115,8 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
         places = {name: query[name] for name in ("after", "before", "tail") if name in query} or {"after": 0}
         text_max = logs.WHOLE_LINE if query["full"] else logs.TEXT_MAX
         page = logs.read_lines(stream, limit=query["limit"], text_max=text_max, **places)
-    if page.head is None and (job.attempt or query.get("attempt") or query["learner"]):
-        raise _no_stream(stream)
+    if page.head is None:
+        _refuse_unknown(job, stream)
     shown = [_line_view(line) for line in page.lines]
     return {
         "attempt": stream[1],
@@ -128,7 +127,7 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
         "next": page.next,
         "more": page.more,
         "sealed": page.head.sealed if page.head else False,
-        "total": page.head.lines if page.head else 0,
+        "total": logs.line_count(stream, page.head) if page.head else 0,
     }
 
 
@@ -138,8 +137,8 @@ def log_raw(call: Call, job_id: str) -> HttpResponseBase:
     job = doors.job(call, job_id)
     stream = _stream(job, call.query)
     head = logs.heads([stream]).get(stream)
-    if head is None and (job.attempt or call.query["learner"]):
-        raise _no_stream(stream)
+    if head is None:
+        _refuse_unknown(job, stream)
     return download(
         call,
         size=head.size if head else 0,
@@ -152,11 +151,14 @@ def _stream(job: Job, query: Any) -> logs.Stream:
     return (job.pk, query.get("attempt", job.attempt), query["learner"])
 
 
-def _no_stream(stream: logs.Stream) -> BadRequest | NotHere:
+def _refuse_unknown(job: Job, stream: logs.Stream) -> None:
+    """A learner that is still to come has printed nothing; one that never was is not found."""
     _, attempt, learner = stream
-    text = f"this job has no learner {learner} in attempt {attempt}"
-    wrong = problem("learner", "learner_not_found", text, learner)
-    return BadRequest("There is no such learner.", code="learner_not_found", errors=[wrong])
+    if attempt != job.attempt:
+        newest = f"the newest is {job.attempt}" if job.attempt else "it has not started yet"
+        raise NoSuchLearner("attempt", attempt, f"this job has no attempt {attempt}: {newest}")
+    if learner >= job.learners:
+        raise NoSuchLearner("learner", learner, f"this job has learners 0 to {job.learners - 1}")
 
 
 def _line_view(line: Line) -> dict[str, Any]:

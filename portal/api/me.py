@@ -83,6 +83,7 @@ class TokenOut(serializers.Serializer[Any]):
     created_at = Moment()
     expires_at = Moment(allow_null=True)
     last_used_at = Moment(allow_null=True)
+    etag = serializers.CharField()
 
 
 class TokenMade(TokenOut):
@@ -111,6 +112,7 @@ TOKEN_EXAMPLE = {
     "created_at": "2026-11-21T09:00:00.000Z",
     "expires_at": "2027-02-19T09:00:00.000Z",
     "last_used_at": None,
+    "etag": '"9f86d081884c7d65"',
 }
 
 
@@ -161,6 +163,7 @@ def token_view(token: Token) -> dict[str, Any]:
         "created_at": token.created,
         "expires_at": token.expiry,
         "last_used_at": token.last_used_at,
+        "etag": f'"{tokens.public_id(token)}"',  # a token never changes; its last use is no version of it
     }
 
 

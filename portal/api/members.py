@@ -11,7 +11,6 @@ from portal.api.fields import Moment, Paged, Strict, Text, Whole
 from portal.api.me import TOKEN_EXAMPLE, TokenMade, TokenOut, token_view
 from portal.api.operations import Call, operation
 from tenants import tokens
-from tenants.errors import VersionChanged
 from tenants.models import Membership, Tenant
 from tenants.roles import Permission, Role
 from tenants.services import accounts, members
@@ -52,6 +51,7 @@ class MemberIn(Strict):
 
 
 @operation(
+    door=doors.into_tenant(Permission.MANAGE_MEMBERS),
     In=MemberIn,
     Out=Member,
     status=201,
@@ -61,9 +61,8 @@ class MemberIn(Strict):
 )
 def member_add(call: Call, t: str) -> dict[str, Any]:
     """Make an existing person a member; managers only. Nobody adds himself."""
-    tenant = doors.tenant(call, t, Permission.MANAGE_MEMBERS)
     made = members.member_add(
-        user=call.user, tenant=tenant, username=call.data["username"], role=Role(call.data["role"])
+        user=call.user, tenant=call.found, username=call.data["username"], role=Role(call.data["role"])
     )
     return member_view(made)
 
@@ -72,22 +71,24 @@ class RoleIn(Strict):
     role = serializers.ChoiceField(ROLES)
 
 
-@operation(In=RoleIn, Out=Member, ask={"role": "researcher"}, tell=MEMBER_EXAMPLE, fails=(409, 412))
+@operation(
+    door=doors.into_tenant(Permission.MANAGE_MEMBERS),
+    In=RoleIn,
+    Out=Member,
+    ask={"role": "researcher"},
+    tell=MEMBER_EXAMPLE,
+    fails=(409,),
+)
 def member_change(call: Call, t: str, username: str) -> dict[str, Any]:
     """Give a member another role; managers only. Nobody raises himself; the last manager stays one."""
-    tenant = doors.tenant(call, t, Permission.MANAGE_MEMBERS)
-    _refuse_stale(call, tenant, username)
-    return member_view(
-        members.member_change(user=call.user, tenant=tenant, username=username, role=Role(call.data["role"]))
+    changed = members.member_change(
+        user=call.user,
+        tenant=call.found,
+        username=username,
+        role=Role(call.data["role"]),
+        if_match=call.if_match,
     )
-
-
-def _refuse_stale(call: Call, tenant: Tenant, username: str) -> None:
-    if call.if_match in (None, "*"):
-        return
-    row = tenant.memberships.filter(user__username=username).first()
-    if row is not None and call.if_match != _etag(row):
-        raise VersionChanged(etag=_etag(row))
+    return member_view(changed)
 
 
 @operation(status=204, fails=(409,))
@@ -103,12 +104,8 @@ def member_view(row: Membership) -> dict[str, Any]:
         "role": row.role,
         "is_service_account": row.user.is_service_account,
         "since": row.created_at,
-        "etag": _etag(row),
+        "etag": members.version(row),
     }
-
-
-def _etag(row: Membership) -> str:
-    return f'"{row.pk}-{row.role}"'
 
 
 class Account(serializers.Serializer[Any]):
@@ -116,6 +113,7 @@ class Account(serializers.Serializer[Any]):
     username = serializers.CharField(help_text="the owner that its jobs show")
     role = serializers.ChoiceField(ACCOUNT_ROLES)
     since = Moment()
+    etag = serializers.CharField()
 
 
 ACCOUNT_EXAMPLE = {
@@ -123,6 +121,7 @@ ACCOUNT_EXAMPLE = {
     "username": "vision-lab.nightly",
     "role": "researcher",
     "since": "2026-11-21T09:00:00.000Z",
+    "etag": '"8-researcher"',
 }
 
 
@@ -135,16 +134,21 @@ def account_list(call: Call, t: str) -> dict[str, Any]:
 
 class AccountIn(Strict):
     name = Text(max_length=60)
-    role = serializers.ChoiceField(ROLES, required=False, default=Role.RESEARCHER.value)
+    role = serializers.ChoiceField(ACCOUNT_ROLES, required=False, default=Role.RESEARCHER.value)
 
 
 @operation(
-    In=AccountIn, Out=Account, status=201, ask={"name": "nightly", "role": "researcher"}, tell=ACCOUNT_EXAMPLE
+    door=doors.into_tenant(Permission.MANAGE_MEMBERS),
+    In=AccountIn,
+    Out=Account,
+    status=201,
+    ask={"name": "nightly", "role": "researcher"},
+    tell=ACCOUNT_EXAMPLE,
 )
 def account_create(call: Call, t: str) -> dict[str, Any]:
     """Create a service account: a user for a program. It is researcher at most and cannot log in."""
     made = accounts.account_create(
-        user=call.user, tenant=doors.tenant(call, t), name=call.data["name"], role=Role(call.data["role"])
+        user=call.user, tenant=call.found, name=call.data["name"], role=Role(call.data["role"])
     )
     return account_view(made)
 
@@ -172,7 +176,14 @@ class AccountTokenIn(Strict):
     )
 
 
+def _with_account(call: Call, t: str, name: str) -> Tenant:
+    tenant = doors.tenant(call, t)
+    accounts.account_get(user=call.user, tenant=tenant, name=name)
+    return tenant
+
+
 @operation(
+    door=_with_account,
     In=AccountTokenIn,
     Out=TokenMade,
     status=201,
@@ -185,7 +196,7 @@ def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
     """Make a token for a service account, bound to the tenant; its secret is shown in this answer only."""
     token, secret = accounts.account_token_create(
         user=call.user,
-        tenant=doors.tenant(call, t),
+        tenant=call.found,
         name=name,
         token_name=call.data["name"],
         days=call.data.get("expires_in_days"),
@@ -206,4 +217,5 @@ def account_view(row: Membership) -> dict[str, Any]:
         "username": username,
         "role": row.role,
         "since": row.created_at,
+        "etag": members.version(row),
     }

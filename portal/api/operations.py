@@ -10,7 +10,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -23,7 +23,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from jobs.services import answer_once
-from portal.api import bodies, documents, errors, throttle
+from portal.api import bodies, documents, errors, findings, throttle
 from portal.api.auth import CookieAuthentication, TokenAuthentication
 from portal.api.fields import NoQuery, Strict
 from portal.api.rendering import AlwaysJson, JsonRenderer, json_bytes
@@ -41,13 +41,17 @@ class Empty(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as its operation sees it. data and query are checked; body holds the bytes as they came."""
+    """One request as its operation sees it. data and query are checked; body holds the bytes as they came.
+
+    found: what the operation's door answered: the tenant or the job that the caller may change.
+    """
 
     request: Request
     user: User
     query: Mapping[str, Any]
-    data: Any
-    body: bytes
+    data: Any = None
+    body: bytes = b""
+    found: Any = None
 
     @property
     def if_match(self) -> str | None:
@@ -70,6 +74,9 @@ class Answer:
 
 
 Run = Callable[..., Any]
+Door = Callable[..., Any]
+"""(call, **path) -> what the caller may change, or an error. It is asked before the body is looked at: who may not
+do this learns nothing about how it is done."""
 Example = Mapping[str, Any]
 
 
@@ -78,6 +85,7 @@ class Operation:
     """What @operation knows: the function, its In, Query and Out, and how it is documented."""
 
     run: Run
+    door: Door | None
     In: type[serializers.Serializer[Any]] | None
     Query: type[serializers.Serializer[Any]]
     Out: Any
@@ -100,18 +108,18 @@ class Operation:
             throttle.refuse_above(self._counter(request), self.per_minute)
             throttle.count(self._counter(request))
         query = self._checked_query(request)
-        body, data = self._checked_body(request)
         assert isinstance(request.user, User)
-        call = Call(request, request.user, query, data, body)
+        call = Call(request, request.user, query)
+        found = self.door(call, **path) if self.door else None
+        body, data = self._checked_body(request)
+        call = replace(call, data=data, body=body, found=found)
         key = request.headers.get("Idempotency-Key")
         if request.method == "POST" and key is not None:
             return self._respond(self._run_once(call, path, key))
         return self._respond(self.run(call, **path))
 
     def _checked_query(self, request: Request) -> Mapping[str, Any]:
-        checker = self.Query(data=_query_values(request, self.Query()))
-        checker.is_valid(raise_exception=True)
-        return dict(checker.validated_data)
+        return dict(findings.checked(self.Query(data=_query_values(request, self.Query()))))
 
     def _checked_body(self, request: Request) -> tuple[bytes, Any]:
         if request.method not in ("POST", "PUT", "PATCH"):
@@ -121,9 +129,7 @@ class Operation:
                 b"" if "multipart/form-data" in self.kinds else bodies.read_raw(request, *self.kinds)
             ), None
         raw, value = bodies.read_json(request)
-        checker = (self.In or Empty)(data=value)
-        checker.is_valid(raise_exception=True)
-        return raw, checker.validated_data
+        return raw, findings.checked((self.In or Empty)(data=value))
 
     def _run_once(self, call: Call, path: Mapping[str, str], key: str) -> Any:
         """Run under an Idempotency-Key. What is shown once is not kept: a repeat gets null in its place."""
@@ -157,6 +163,7 @@ class Operation:
 def operation(
     *,
     Out: Any = None,
+    door: Door | None = None,
     In: type[serializers.Serializer[Any]] | None = None,
     Query: type[serializers.Serializer[Any]] = NoQuery,
     many: bool = False,
@@ -174,7 +181,21 @@ def operation(
 
     def made(run: Run) -> Operation:
         return Operation(
-            run, In, Query, Out, many, status, kinds, secret, location, per_minute, ask, tell, fails, hidden
+            run,
+            door,
+            In,
+            Query,
+            Out,
+            many,
+            status,
+            kinds,
+            secret,
+            location,
+            per_minute,
+            ask,
+            tell,
+            fails,
+            hidden,
         )
 
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,11 +15,11 @@ from portal.api import doors, paging
 from portal.api.errors import BadRequest
 from portal.api.fields import Flag, Moment, Paged, Strict, Text, Whole
 from portal.api.operations import Call, operation
-from tenants import access
-from tenants.errors import VersionChanged, problem
+from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged, problem
 from tenants.models import QuotaChange
 from tenants.services.quotas import LARGEST_LIMIT, Change, ChangeSet
 
+LIMIT_ETAG = re.compile(r'"limit-(\d{1,9})"', re.ASCII)
 LONGEST_USAGE = timedelta(days=400)
 
 
@@ -45,6 +46,7 @@ class LimitIn(Strict):
 
 
 @operation(
+    door=doors.for_admins,
     In=LimitIn,
     Out=QuotaOut,
     ask={"limit": 16, "reason": "Second half of the grant"},
@@ -53,22 +55,39 @@ class LimitIn(Strict):
 )
 def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
     """Set one limit; platform admins only. A limit below the use stops nothing: it keeps new jobs from starting."""
-    tenant = doors.tenant(call, t)
-    access.require_admin(call.user)
-    _refuse_stale(call, t, gpu_type)
-    quotas_change(
-        user=call.user, changes=[Change(t, gpu_type, call.data["limit"])], reason=call.data["reason"]
-    )
-    return next(usage.quota_view(use) for use in usage.quotas_of(tenant) if use.gpu_type == gpu_type)
+    change = Change(t, gpu_type, call.data["limit"], _limit_seen(call, gpu_type))
+    try:
+        quotas_change(user=call.user, changes=[change], reason=call.data["reason"])
+    except FieldsInvalid as error:
+        raise FieldsInvalid(errors=_of_one(error)) from error
+    except Overcommitted as error:
+        raise Overcommitted(errors=_of_one(error)) from error
+    except LimitChanged:
+        raise VersionChanged(etag=_etag_now(call, gpu_type)) from None
+    for use in usage.quotas_of(call.found):
+        if use.gpu_type == gpu_type:
+            return usage.quota_view(use)
+    return usage.quota_view(usage.QuotaUse(gpu_type, 0, 0, 0))  # no row: it was and is 0
 
 
-def _refuse_stale(call: Call, t: str, gpu_type: str) -> None:
+def _of_one(error: TenantError) -> list[dict[str, Any]]:
+    """A change set's findings as those of the one limit that was sent."""
+    return [each | {"path": each["path"].removeprefix("changes[0].")} for each in error.details["errors"]]
+
+
+def _limit_seen(call: Call, gpu_type: str) -> int | None:
+    """The limit that If-Match stands for; it is compared again while the row is locked."""
     if call.if_match in (None, "*"):
-        return
-    limits = dict(access.visible_tenants(call.user).get(slug=t).quotas.values_list("gpu_type", "limit"))
-    etag = f'"limit-{limits.get(gpu_type, 0)}"'
-    if call.if_match != etag:
-        raise VersionChanged(etag=etag)
+        return None
+    seen = LIMIT_ETAG.fullmatch(call.if_match)
+    if seen is None:
+        raise VersionChanged(etag=_etag_now(call, gpu_type))
+    return int(seen[1])
+
+
+def _etag_now(call: Call, gpu_type: str) -> str:
+    limits = dict(call.found.quotas.values_list("gpu_type", "limit"))
+    return usage.quota_etag(limits.get(gpu_type, 0))
 
 
 class QuotaChangeOut(serializers.Serializer[Any]):
@@ -176,6 +195,7 @@ class ChangeSetOut(serializers.Serializer[Any]):
 
 
 @operation(
+    door=doors.for_admins,
     In=ChangeSetIn,
     Out=ChangeSetOut,
     ask={
@@ -193,7 +213,6 @@ def quota_changes(call: Call) -> dict[str, Any]:
     A change whose if_limit is not the present limit refuses the set. The effects: who is over his limit, which
     waiting jobs the scheduler starts at once because of the change, which it starts no longer, and the sums.
     """
-    access.require_admin(call.user)
     changes = [Change(**each) for each in call.data["changes"]]
     before = effects.would_start({})
     made = quotas_change(

@@ -31,7 +31,11 @@ def share_list(call: Call, job_id: str) -> dict[str, Any]:
     return paging.whole([_view(share) for share in sharing.shares_of(user=call.user, job_id=job_id)])
 
 
-@operation(In=ShareIn, Out=ShareOut, status=201, ask=SHARE_EXAMPLE, tell=SHARE_EXAMPLE)
+def _deciding(call: Call, job_id: str) -> None:
+    sharing.deciding(call.user, job_id)
+
+
+@operation(door=_deciding, In=ShareIn, Out=ShareOut, status=201, ask=SHARE_EXAMPLE, tell=SHARE_EXAMPLE)
 def share_add(call: Call, job_id: str) -> dict[str, Any]:
     """Share one job with somebody outside its tenant; its owner or a manager. A second share replaces the first."""
     made = sharing.job_share(

@@ -8,12 +8,19 @@ from rest_framework import serializers
 
 from jobs.selectors.views import job_view
 from jobs.services import job_cancel, job_clone, job_halt, job_resume
+from portal.api import doors
 from portal.api.fields import Strict, Whole
 from portal.api.operations import Call, Empty, operation
 from portal.api.shapes import JOB_EXAMPLE, Job
 
 
-@operation(In=Empty, Out=Job, status=202, tell=JOB_EXAMPLE | {"intent": "HALT", "phase": "Halting"})
+@operation(
+    door=doors.to_operate,
+    In=Empty,
+    Out=Job,
+    status=202,
+    tell=JOB_EXAMPLE | {"intent": "HALT", "phase": "Halting"},
+)
 def halt(call: Call, job_id: str) -> dict[str, Any]:
     """Halt a job: it saves, ends and gives its GPUs back; its owner or a manager.
 
@@ -27,6 +34,7 @@ class ResumeIn(Strict):
 
 
 @operation(
+    door=doors.to_operate,
     In=ResumeIn,
     Out=Job,
     status=202,
@@ -38,7 +46,13 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
     return job_view(job_resume(user=call.user, job_id=job_id, checkpoint=call.data["checkpoint"]))
 
 
-@operation(In=Empty, Out=Job, status=202, tell=JOB_EXAMPLE | {"intent": "CANCEL", "phase": "Canceling"})
+@operation(
+    door=doors.to_operate,
+    In=Empty,
+    Out=Job,
+    status=202,
+    tell=JOB_EXAMPLE | {"intent": "CANCEL", "phase": "Canceling"},
+)
 def cancel(call: Call, job_id: str) -> dict[str, Any]:
     """Cancel a job for good; its owner or a manager. Its checkpoints stay."""
     return job_view(job_cancel(user=call.user, job_id=job_id))
@@ -50,6 +64,7 @@ class CloneIn(Strict):
 
 
 @operation(
+    door=doors.to_clone,
     In=CloneIn,
     Out=Job,
     status=202,

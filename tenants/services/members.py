@@ -5,7 +5,15 @@ from __future__ import annotations
 from django.db import transaction
 
 from tenants import access, audit
-from tenants.errors import AlreadyMember, FieldsInvalid, LastManager, NotFound, RaisesHimself, problem
+from tenants.errors import (
+    AlreadyMember,
+    FieldsInvalid,
+    LastManager,
+    NotFound,
+    RaisesHimself,
+    VersionChanged,
+    problem,
+)
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import RANK, Permission, Role
 
@@ -29,11 +37,20 @@ def member_add(*, user: access.Person, tenant: Tenant, username: str, role: Role
     return membership
 
 
+def version(membership: Membership) -> str:
+    """What changes with the role, for If-Match."""
+    return f'"{membership.pk}-{membership.role}"'
+
+
 @transaction.atomic
-def member_change(*, user: access.Person, tenant: Tenant, username: str, role: Role) -> Membership:
-    """Give a member another role. Raises NotAllowed, NotFound, RaisesHimself or LastManager."""
+def member_change(
+    *, user: access.Person, tenant: Tenant, username: str, role: Role, if_match: str | None = None
+) -> Membership:
+    """Give a member another role. Raises NotAllowed, NotFound, VersionChanged, RaisesHimself or LastManager."""
     access.require(user, Permission.MANAGE_MEMBERS, tenant)
     membership = _locked(tenant, username)
+    if if_match not in (None, "*", version(membership)):
+        raise VersionChanged(etag=version(membership))
     if membership.user.pk == user.pk and RANK[role] > RANK[Role(membership.role)]:
         raise RaisesHimself
     if membership.user.is_service_account and role == Role.MANAGER:
