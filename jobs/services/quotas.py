@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 
-from jobs import announce, wake
+from jobs import announce, events, wake
+from jobs.models import JobEvent
 from jobs.selectors.installation import pools
+from jobs.selectors.usage import CPU_TYPE
+from jobs.states import EventCode
 from tenants import access
 from tenants.models import Tenant
-from tenants.services.quotas import Change, ChangeSet, quota_changes_apply
+from tenants.services.quotas import Applied, Change, ChangeSet, quota_changes_apply
 
 
 def quotas_change(
@@ -31,6 +34,52 @@ def quotas_change(
         )
         if made.id:
             wake.cycle()
-            for tenant in Tenant.objects.filter(slug__in={one.tenant for one in made.changes}):
-                transaction.on_commit(partial(announce.quotas_changed, tenant.pk))
+            ids = dict(
+                Tenant.objects.filter(slug__in={one.tenant for one in made.changes}).values_list("slug", "pk")
+            )
+            for tenant_id in ids.values():
+                transaction.on_commit(partial(announce.quotas_changed, tenant_id))
+            for one in made.changes:
+                if one.new_limit != one.old_limit:
+                    _tell_waiting(one, ids[one.tenant], reason, user)
     return made
+
+
+# A job whose row is held is on its way to start or to end: it waits no longer, and nobody here waits for it.
+NUMBER_WAITING = """
+UPDATE jobs_job SET event_seq = event_seq + 1 WHERE id IN (
+  SELECT id FROM jobs_job
+  WHERE tenant_id = %(tenant)s AND state = 'QUEUED' AND intent = 'RUN' AND deleted_at IS NULL
+    AND CASE WHEN %(type)s = %(cpu)s THEN gpus = 0 ELSE gpus > 0 AND gpu_type IN (%(type)s, '') END
+  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING id, event_seq, attempt
+"""
+
+
+def _tell_waiting(one: Applied, tenant_id: int, reason: str, user: access.Person) -> None:
+    """Write the change into the history of every job that waits and counts against this limit."""
+    with connection.cursor() as cursor:
+        cursor.execute(NUMBER_WAITING, {"tenant": tenant_id, "type": one.gpu_type, "cpu": CPU_TYPE})
+        waiting = cursor.fetchall()
+    text = f"Limit of {one.gpu_type} changed from {one.old_limit} to {one.new_limit} by {user.get_username()}"
+    JobEvent.objects.bulk_create(
+        JobEvent(
+            job_id=job,
+            tenant_id=tenant_id,
+            n=n,
+            code=EventCode.QUOTA_CHANGED,
+            attempt=attempt,
+            message=f"{text}: {reason}",
+            numbers={
+                "gpu_type": one.gpu_type,
+                "from": one.old_limit,
+                "to": one.new_limit,
+                "used": one.used,
+            },
+            actor_id=user.pk,
+            source="admin",
+        )
+        for job, n, attempt in waiting
+    )
+    for job, n, _ in waiting:
+        events.announce_later(job, tenant_id, n)

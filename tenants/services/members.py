@@ -81,10 +81,11 @@ def member_remove(*, user: access.Person, tenant: Tenant, username: str) -> None
 
 
 def _locked(tenant: Tenant, username: str) -> Membership:
-    """The membership, with all of the tenant's managers locked: two cannot leave at once."""
-    rows = Membership.objects.select_for_update(of=("self",)).select_related("user").filter(tenant=tenant)
-    list(rows.filter(role=Role.MANAGER).order_by("pk"))
-    found = rows.filter(user__username=username).first()
+    """The membership, while the tenant's row is held: its changes come one by one, so two managers cannot leave at
+    once and no two changes wait for each other."""
+    Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
+    rows = Membership.objects.select_for_update(of=("self",)).select_related("user", "tenant")
+    found = rows.filter(tenant=tenant, user__username=username).first()
     if found is None:
         raise NotFound
     return found

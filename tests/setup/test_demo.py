@@ -2,6 +2,7 @@
 
 import json
 from io import StringIO
+from typing import Any
 
 import pytest
 from django.contrib.auth import authenticate
@@ -15,12 +16,12 @@ from tenants.models import Membership, Quota, Tenant, Token, User
 pytestmark = pytest.mark.django_db
 
 
-def run() -> dict[str, dict[str, str]]:
+def run() -> dict[str, dict[str, Any]]:
     output = StringIO()
     call_command("demo", "--json", stdout=output)
     answer = json.loads(output.getvalue())
     assert set(answer) == {"url", "users"}
-    users: dict[str, dict[str, str]] = answer["users"]
+    users: dict[str, dict[str, Any]] = answer["users"]
     return users
 
 
@@ -31,7 +32,7 @@ def test_the_five_people_have_their_roles_passwords_and_tokens() -> None:
         "bob": ("nlp-research", "researcher"),
         "carol": ("vision-lab", "viewer"),
         "dave": ("vision-lab", "manager"),
-        "admin": ("", "admin"),
+        "admin": (None, "admin"),
     }
     for name, user in users.items():
         assert User.objects.get(username=name).check_password(user["password"])

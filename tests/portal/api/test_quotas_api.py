@@ -9,7 +9,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from jobs.models import Attempt, ClusterNode, JobEvent
+from jobs.models import Attempt, ClusterNode, Job, JobEvent
 from jobs.states import State
 from tenants.models import Quota, QuotaChange
 from tests import factories
@@ -212,3 +212,78 @@ def test_usage_takes_a_period_and_refuses_a_wrong_one(alice: Api, people: People
     for wrong in (f"from={end}&to={start}", "from=2001-01-01T00:00:00Z", "from=yesterday", "by=owner"):
         answer = alice.get(f"/tenants/vision-lab/usage?{wrong}".replace("+", "%2B"))
         assert answer.status_code == 400, wrong
+
+
+def changed_events(job: Job) -> list[dict[str, Any]]:
+    found = JobEvent.objects.filter(job=job, code="QUOTA_CHANGED").order_by("n")
+    return [dict(event.numbers) for event in found]
+
+
+def test_a_job_that_waits_for_a_limit_is_told_when_it_changes(admin: Api, alice: Api, people: People) -> None:
+    waits, any_gpu = factories.job(owner=people.alice), factories.job(owner=people.alice, gpus=1)
+    runs, foreign = (
+        factories.job(owner=people.alice, state=State.PROCESSING),
+        factories.job(owner=people.bob),
+    )
+    halted = factories.job(owner=people.alice, state=State.HALTED, intent="HALT")
+    admin.put(f"{QUOTAS}/cpu", {"limit": 10, "reason": "Grant"})
+    assert changed_events(waits) == [{"gpu_type": "cpu", "from": 8, "to": 10, "used": 1}]
+    assert [changed_events(job) for job in (any_gpu, runs, foreign, halted)] == [[], [], [], []]
+    told = alice.get(f"/jobs/{waits.pk}/events").json()["items"][-1]
+    assert (told["code"], told["actor"]) == ("QUOTA_CHANGED", "admin")
+    assert told["message"] == "Limit of cpu changed from 8 to 10 by admin: Grant"
+    waits.refresh_from_db()
+    assert waits.event_seq == told["n"]
+
+
+def test_a_limit_that_stays_and_a_dry_run_tell_nobody(admin: Api, people: People) -> None:
+    waits = factories.job(owner=people.alice)
+    admin.put(f"{QUOTAS}/cpu", {"limit": 8, "reason": "Same"})
+    body = {"changes": [change("vision-lab", 4)], "reason": "What if", "dry_run": True}
+    assert admin.post("/quota-changes", body).status_code == 200
+    assert changed_events(waits) == []
+
+
+def test_one_limit_s_errors_name_the_fields_that_were_sent(admin: Api) -> None:
+    above = admin.put(f"{QUOTAS}/cpu", {"limit": 500, "reason": "x"})
+    unknown = admin.put(f"{QUOTAS}/h900", {"limit": 1, "reason": "x"})
+    assert (above.status_code, above.json()["errors"][0]["path"]) == (409, "limit")
+    assert (unknown.status_code, unknown.json()["errors"][0]["path"]) == (400, "gpu_type")
+
+
+def test_a_limit_of_nothing_that_stays_nothing_is_answered(admin: Api, people: People) -> None:
+    Quota.objects.filter(tenant=people.vision).delete()
+    answer = admin.put(f"{QUOTAS}/cpu", {"limit": 0, "reason": "x"}, If_Match='"limit-0"')
+    assert (answer.status_code, answer.json()["limit"], answer["ETag"]) == (200, 0, '"limit-0"')
+
+
+@pytest.mark.parametrize("seen", ['"limit-7"', '"7"', "limit-8", '"x"'])
+def test_a_stale_limit_is_refused_with_the_present_one(admin: Api, seen: str) -> None:
+    answer = admin.put(f"{QUOTAS}/cpu", {"limit": 1, "reason": "x"}, If_Match=seen)
+    assert (answer.status_code, answer["ETag"]) == (412, '"limit-8"')
+    assert limits()["vision-lab"] == 8
+
+
+def test_usage_keeps_cpu_slots_and_gpus_apart(alice: Api, people: People) -> None:
+    start = timezone.now() - timedelta(hours=1)
+    for slot_type, gpus in (("cpu", 0), ("a100", 1), ("v100", 1)):
+        job = factories.job(owner=people.alice, state=State.COMPLETED, gpus=gpus)
+        Attempt.objects.filter(job=job).delete()
+        Attempt.objects.create(
+            job=job,
+            tenant=people.vision,
+            n=1,
+            cluster="memory",
+            slot_type=slot_type,
+            nodes=["node-a"],
+            held=False,
+            slots=1,
+            learners=1,
+            opened_at=start,
+            closed_at=start + timedelta(seconds=100),
+            outcome="COMPLETED",
+        )
+    for by in ("user", "day", "gpu_type"):
+        found = alice.get(f"/tenants/vision-lab/usage?by={by}").json()["items"]
+        used = [(row["gpu_type"], round(row["used"])) for row in found if row["used"]]
+        assert sorted(used) == [("a100", 100), ("cpu", 100), ("v100", 100)], by

@@ -1,0 +1,93 @@
+"""Logs by lines and as bytes: what is not there is 404, what makes no sense is 400, and the last line counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.models import Job
+from jobs.states import State
+from tests import factories
+from tests.jobs.conftest import People
+from tests.jobs.test_log_lines import store
+from tests.portal.api.conftest import Api
+
+
+@pytest.fixture
+def job(people: People) -> Job:
+    made = factories.job(owner=people.alice, state=State.PROCESSING, learners=2)
+    store(made, [b"one\ntwo\n", b"three\nno line end"], sealed=True)
+    return made
+
+
+def numbers(answer: Any) -> list[int]:
+    return [line["n"] for line in answer.json()["lines"]]
+
+
+def test_the_last_bytes_count_as_a_line_once_the_stream_is_sealed(carol: Api, job: Job) -> None:
+    whole = carol.get(f"/jobs/{job.pk}/logs").json()
+    assert (whole["total"], whole["last"], whole["sealed"]) == (4, 4, True)
+    store(job, [b"one\ntwo"], rank=1)
+    growing = carol.get(f"/jobs/{job.pk}/logs?learner=1").json()
+    assert (growing["total"], growing["last"], growing["sealed"]) == (1, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("before=100&limit=2", [3, 4]),
+        ("before=4&limit=1", [3]),
+        ("before=1", []),
+        ("tail=1", [4]),
+        ("tail=0", []),
+        ("after=3", [4]),
+        ("after=9", []),
+        ("q=LINE", [4]),
+    ],
+)
+def test_lines_are_found_from_either_end(carol: Api, job: Job, query: str, expected: list[int]) -> None:
+    assert numbers(carol.get(f"/jobs/{job.pk}/logs?{query}")) == expected
+
+
+def test_a_search_that_found_the_last_line_does_not_find_it_again(carol: Api, job: Job) -> None:
+    found = carol.get(f"/jobs/{job.pk}/logs?q=no line end").json()
+    assert (found["last"], found["next"]) == (4, 4)
+    again = carol.get(f"/jobs/{job.pk}/logs?q=no line end&after={found['next']}")
+    assert numbers(again) == []
+
+
+@pytest.mark.parametrize("place", ["logs", "logs/raw"])
+@pytest.mark.parametrize(
+    ("query", "path", "message"),
+    [
+        ("attempt=9", "attempt", "this job has no attempt 9: the newest is 1"),
+        ("learner=2", "learner", "this job has learners 0 to 1"),
+    ],
+)
+def test_an_attempt_or_learner_that_never_was_is_not_found(
+    carol: Api, job: Job, place: str, query: str, path: str, message: str
+) -> None:
+    answer = carol.get(f"/jobs/{job.pk}/{place}?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (404, f"{path}_not_found")
+    (error,) = answer.json()["errors"]
+    assert (error["path"], error["message"]) == (path, message)
+
+
+@pytest.mark.parametrize("query", ["attempt=0", "attempt=x", "learner=-1", "learner=x", "after=1&before=2"])
+def test_an_attempt_or_learner_that_makes_no_sense_is_refused(carol: Api, job: Job, query: str) -> None:
+    answer = carol.get(f"/jobs/{job.pk}/logs?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
+
+
+def test_a_job_that_waits_has_printed_nothing_yet(carol: Api, people: People) -> None:
+    waits = factories.job(owner=people.alice, learners=2)
+    for learner in (0, 1):
+        page = carol.get(f"/jobs/{waits.pk}/logs?learner={learner}").json()
+        assert (page["lines"], page["total"], page["sealed"]) == ([], 0, False)
+    assert carol.get(f"/jobs/{waits.pk}/logs?learner=2").status_code == 404
+
+
+def test_a_range_beyond_the_end_tells_the_size(carol: Api, job: Job) -> None:
+    answer = carol.get(f"/jobs/{job.pk}/logs/raw", Range="bytes=100-")
+    assert (answer.status_code, answer["Content-Range"]) == (416, "bytes */25")
