@@ -35,12 +35,13 @@ NOT_IN_LINE = FIX_NEEDED | {WaitReason.TENANT_SUSPENDED}
 """Reasons that waiting does not mend: such a job is no head and nothing is kept for it."""
 
 
-def plan(snapshot: Snapshot) -> Plan:
+def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
     """Decide for every waiting job: a Start, or an Explanation. Starts are in the order to apply them.
 
-    O(n log n) in waiting jobs plus, for each start, the number of distinct free sizes among the nodes.
+    explained False leaves the explanations out and decides the same. O(n log n) in waiting jobs plus, for each
+    start, the number of distinct free sizes among the nodes.
     """
-    return _Cycle(snapshot).run()
+    return _Cycle(snapshot).run(explained=explained)
 
 
 class _Cycle:
@@ -56,7 +57,7 @@ class _Cycle:
         self._heads: set[tuple[str, str]] = set()
         self._head_since: dict[str, datetime] = {}
 
-    def run(self) -> Plan:
+    def run(self, *, explained: bool) -> Plan:
         for gang in in_order(self._snapshot, self._ledger, self._patience):
             verdict = self._judge(gang)
             if isinstance(verdict, str):
@@ -64,7 +65,8 @@ class _Cycle:
             else:
                 self._waits.append(gang)
                 self._stand_in_line(verdict)
-        return Plan(tuple(self._starts), self._explained(), self._head_since)
+        waits = self._explained() if explained else ()
+        return Plan(tuple(self._starts), waits, self._head_since)
 
     def _judge(self, gang: Gang) -> str | Verdict:
         """The slot type on which the gang can start now, or what stands in its way.
@@ -148,7 +150,7 @@ class _Cycle:
     def _explained(self) -> tuple[Explanation, ...]:
         """Explain all waits as things stand after the last start: free slots and quota only got fewer."""
         known: dict[tuple[Any, ...], tuple[Verdict, str, dict[str, Any]]] = {}
-        in_line: defaultdict[str, int] = defaultdict(int)
+        in_line: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         explanations = []
         for gang in self._waits:
             shape = self._shape(gang)
@@ -160,13 +162,15 @@ class _Cycle:
                 known[shape] = (verdict, explain.message(verdict, numbers), numbers)
             verdict, text, shared = known[shape]
             numbers = dict(shared)
-            if verdict.code not in FIX_NEEDED:
-                for line, key in (
-                    (f"tenant {gang.tenant}", "position"),
-                    (verdict.slot_type, "cluster_position"),
-                ):
-                    in_line[line] += 1
-                    numbers[key] = in_line[line]
+            if verdict.code not in NOT_IN_LINE:
+                # A job of another type is ahead only where the tenant's jobs are counted; one that its own tenant's
+                # limits hold back is in nobody else's way.
+                limited = self._ledger.jobs(gang.tenant).limit is not None
+                own = ("tenant", gang.tenant, "" if limited else verdict.slot_type)
+                whole = ("cluster", "", verdict.slot_type)
+                numbers["position"], numbers["cluster_position"] = in_line[own] + 1, in_line[whole] + 1
+                in_line[own] += 1
+                in_line[whole] += verdict.for_nodes
             if gang.job in self._head_since:
                 numbers["head_since"] = self._head_since[gang.job].isoformat()
             explanations.append(Explanation(gang.job, verdict.code, text, numbers))

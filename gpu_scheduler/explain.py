@@ -16,6 +16,9 @@ from gpu_scheduler.quota import Ledger
 FIX_NEEDED = frozenset({WaitReason.NO_MATCHING_POOL, WaitReason.EXCEEDS_MAX_QUOTA})
 """The job can never start as it is: its owner or an admin must change something. It stands in no line."""
 
+FOR_NODES = frozenset({WaitReason.FAIR_SHARE, WaitReason.INSUFFICIENT_CAPACITY, WaitReason.GANG_FRAGMENTED})
+"""What the use of the cluster by others causes, or by the tenant's own jobs if ``own_head``."""
+
 CHECKS: dict[str, frozenset[WaitReason]] = {
     "pool": frozenset({WaitReason.NO_MATCHING_POOL}),
     "max_quota": frozenset({WaitReason.EXCEEDS_MAX_QUOTA}),
@@ -44,6 +47,11 @@ class Verdict:
     @property
     def asked(self) -> int:
         return self.gang.learners * self.gang.slots
+
+    @property
+    def for_nodes(self) -> bool:
+        """Say whether it waits for the cluster, not for its own tenant's limits."""
+        return self.code in FOR_NODES and not self.own_head
 
 
 def facts(verdict: Verdict, pool: Pool | None, ledger: Ledger) -> dict[str, Any]:

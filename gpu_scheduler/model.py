@@ -167,8 +167,9 @@ class Start:
 class Explanation:
     """Why a job does not start: code, a sentence for its owner, and the numbers behind it.
 
-    numbers is plain JSON: position (1 = next in the tenant), limit, used, asked, free, largest_block,
-    learners, slots, slot_type, nodes_fitting … whichever the code needs.
+    numbers is plain JSON: position (1 = next in the tenant's line for the type, or for all types where its live
+    jobs are counted), cluster_position (1 = nobody who waits for nodes of the type stands before it), limit, used,
+    asked, free, largest_block, learners, slots, slot_type, nodes_fitting … whichever the code needs.
     """
 
     job: str

@@ -187,6 +187,31 @@ class Progress(models.Model):
     reported_at = models.DateTimeField(null=True)
 
 
+class Estimate(models.Model):
+    """When a waiting job is expected to start, as the last forecast saw it (p50 to p90), and the first one it was told
+    since it last queued, to be judged by. Kept after the start. Written by lifecycle only."""
+
+    job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="estimate")
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    soonest = models.DateTimeField(null=True)
+    latest = models.DateTimeField(null=True)
+    basis = models.JSONField[Any, Any](default=list)
+    why_none = models.CharField(max_length=16, blank=True)
+    made_at = models.DateTimeField(db_default=Now())
+    first_soonest = models.DateTimeField(null=True)
+    first_latest = models.DateTimeField(null=True)
+    first_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)  # when it got its slots; null while it waits
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(soonest__isnull=True, latest__isnull=True) | Q(soonest__lte=F("latest")),
+                name="estimate_is_a_range",
+            )
+        ]
+
+
 class Attempt(models.Model):
     """One deployment of a job, from the placement to the last pod's end. held: its slots count as used."""
 

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from gpu_scheduler.model import Start
 from jobs import announce, events, tokens
 from jobs.failpoints import fp
-from jobs.models import Attempt, Checkpoint, Job, Learner
+from jobs.models import Attempt, Checkpoint, Estimate, Job, Learner
 from jobs.states import EventCode, Intent, State
 from tenants.models import Tenant
 
@@ -51,6 +51,7 @@ def admit(start: Start, cluster: str) -> None:
         )
         for rank, node in enumerate(placement.nodes)
     )
+    Estimate.objects.filter(job=job, started_at=None).update(started_at=Now())
     fp("admit.after_rows")
     events.append(
         job_id=job.pk,

@@ -23,6 +23,8 @@ from jobs.failpoints import fp
 from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle.admission import NotAdmitted, admit
 from jobs.lifecycle.explaining import explain, keep_heads, tell_cluster_busy
+from jobs.lifecycle.forecasting import DUTY as FORECAST
+from jobs.lifecycle.forecasting import has_unforeseen
 from jobs.models import ClusterNode, Duty, Job
 from jobs.selectors.snapshot import snapshot
 from jobs.states import Intent, State
@@ -76,6 +78,8 @@ def one_pass() -> list[str]:
     decided = plan(seen)
     started = [start.job for start in decided.starts if _admit(start, cluster.name)]
     explain(decided.waits)
+    if started or has_unforeseen():
+        Duty.objects.filter(name=FORECAST).update(next_at=Now())
     keep_heads(seen.head_since, decided.head_since)
     return started
 

@@ -1,5 +1,6 @@
 """What the installation must do from time to time, whoever does it: each duty is a row with the time it is due.
 
+forecast  when each waiting job is expected to start, told anew
 orphans   gangs of no live attempt are removed, after they were seen twice (a launch that outlived its attempt)
 purge     deleted jobs whose retention time is over lose their bytes and rows
 tidy      old idempotency answers, unused uploads, dead workers' rows
@@ -20,7 +21,7 @@ from django.db.models.functions import Now
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport
 from jobs import blobs
 from jobs.lifecycle import cluster as clusters
-from jobs.lifecycle import seats
+from jobs.lifecycle import forecasting, seats
 from jobs.models import (
     Attempt,
     CheckpointFile,
@@ -151,6 +152,7 @@ def tidy(_: Result) -> Result:
 
 
 DUTIES: dict[str, tuple[float, Callable[[Result], Result]]] = {
+    forecasting.DUTY: (forecasting.EVERY_S, forecasting.foresee),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),
     "tidy": (3600.0, tidy),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -15,19 +16,15 @@ from jobs.states import EventCode, Intent, State
 
 NUMBERS_ONLY = 500  # explanations of which only numbers changed, written per pass
 CHUNK = 500
+PLACES = ("position", "cluster_position")
 
 
 def explain(waits: Sequence[Explanation]) -> None:
     """Write why each job waits, only where that changed; a new code is an event, new numbers are not."""
-    shown = {
-        job: (code, message)
-        for job, code, message in Job.objects.filter(state=State.QUEUED).values_list(
-            "pk", "reason_code", "reason_message"
-        )
-    }
-    changed = [
-        wait for wait in waits if wait.job in shown and shown[wait.job] != (wait.code.value, wait.message)
-    ]
+    places = [f"reason_numbers__{place}" for place in PLACES]
+    rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *places)
+    shown = {job: tuple(told) for job, *told in rows}
+    changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _told(wait)]
     fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
     numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
     numbers_only.sort(key=lambda wait: wait.numbers.get("cluster_position") or 0)
@@ -35,6 +32,11 @@ def explain(waits: Sequence[Explanation]) -> None:
         _write_reasons(part, with_event=True)
     for part in _chunks(numbers_only[:NUMBERS_ONLY]):
         _write_reasons(part, with_event=False)
+
+
+def _told(wait: Explanation) -> tuple[Any, ...]:
+    """What people see of it."""
+    return (wait.code.value, wait.message, *(wait.numbers.get(place) for place in PLACES))
 
 
 WRITE_REASONS = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.models import Blob, Checkpoint, CheckpointFile
-from jobs.selectors.views import moment
+from jobs.selectors.moments import moment
 
 
 def checkpoint_list(job_id: str) -> list[Checkpoint]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
 
-from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Gang, Node, Placing, Priority, Share, Snapshot
+from gpu_scheduler.cycle import NOT_IN_LINE, plan
+from gpu_scheduler.forecast import Estimate as Foreseen
+from gpu_scheduler.forecast import WhyNone, forecast
+from gpu_scheduler.model import Explanation, Gang, Node, Placing, Priority, Share, Snapshot
 from jobs.models import Job
 from jobs.selectors import installation
+from jobs.selectors.estimates import IN_LINE, QUICK, foreseen_view
+from jobs.selectors.run_times import run_times
 from jobs.selectors.snapshot import snapshot
 from jobs.spec import Spec
 from tenants.models import Tenant
@@ -87,13 +92,36 @@ class Preview:
     code: str
     message: str
     numbers: Mapping[str, Any]
+    estimate: Mapping[str, Any]
 
 
 def preview(tenant: Tenant, spec: Spec) -> Preview:
-    """Plan now with one more job in the queue. Changes nothing."""
+    """Plan now, and run forward, with one more job in the queue. Changes nothing."""
     now = timezone.now()
-    gang = Gang(
-        job=_NEW,
+    gang = gang_of_spec(tenant, spec, now)
+    seen = snapshot(nodes=nodes(), now=now)
+    seen = replace(seen, waiting=(*seen.waiting, gang))
+    decided = plan(seen)
+    for start in decided.starts:
+        if start.job == NEW:
+            where = ", ".join(sorted(set(start.placement.nodes)))
+            message = f"Would start at once on {where}."
+            estimate = foreseen_view(Foreseen(now, now), now)
+            return Preview(True, start.placement.slot_type, start.placement.nodes, "", message, {}, estimate)
+    wait = next(wait for wait in decided.waits if wait.job == NEW)
+    near = nearest(seen, [start.job for start in decided.starts], decided.waits)
+    foreseen = forecast(near, run_times(near), of=[NEW], work=QUICK).get(NEW, TOO_FAR)
+    if wait.code in NOT_IN_LINE:
+        foreseen = Foreseen(why_none=WhyNone.CANNOT_START)
+    return Preview(
+        False, spec.slot_type, (), wait.code.value, wait.message, wait.numbers, foreseen_view(foreseen, now)
+    )
+
+
+def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
+    """A job that is only thought of, queued now."""
+    return Gang(
+        job=NEW,
         tenant=tenant.slug,
         learners=spec.resources.learners,
         slots=spec.slots_per_learner,
@@ -103,16 +131,15 @@ def preview(tenant: Tenant, spec: Spec) -> Preview:
         queued_at=now,
         runs_at_most_s=spec.time_limit_s,
     )
-    seen = snapshot(nodes=nodes(), now=now)
-    decided = plan(replace(seen, waiting=(*seen.waiting, gang)))
-    for start in decided.starts:
-        if start.job == _NEW:
-            where = ", ".join(sorted(set(start.placement.nodes)))
-            message = f"Would start at once on {where}."
-            return Preview(True, start.placement.slot_type, start.placement.nodes, "", message, {})
-    wait = next(wait for wait in decided.waits if wait.job == _NEW)
-    return Preview(False, spec.slot_type, (), wait.code.value, wait.message, wait.numbers)
 
 
-_NEW = "zzzzzzzzzzzz"
+def nearest(seen: Snapshot, starts: Iterable[str], waits: Iterable[Explanation]) -> Snapshot:
+    """The snapshot with the first IN_LINE of its waiting jobs, in the order in which the scheduler took them."""
+    ahead = [*starts, *(wait.job for wait in waits if wait.code not in NOT_IN_LINE)]
+    first = set(ahead[:IN_LINE])
+    return replace(seen, waiting=tuple(gang for gang in seen.waiting if gang.job in first))
+
+
+NEW = "zzzzzzzzzzzz"
 """Sorts behind every real id, so that the thought-up job stands last among its equals."""
+TOO_FAR = Foreseen(why_none=WhyNone.TOO_FAR)

@@ -58,7 +58,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     newest = Checkpoint.objects.filter(job=OuterRef("pk"), state=Checkpoint.State.COMMITTED)
     newest = newest.order_by(*Checkpoint.NEWEST_FIRST)
     live = Attempt.objects.filter(job=OuterRef("pk"), closed_at=None)
-    return rows.select_related("tenant", "owner", "progress").annotate(
+    return rows.select_related("tenant", "owner", "progress", "estimate").annotate(
         newest_checkpoint=Subquery(newest.values(json=JSONObject(n="n", step="step", at="committed_at"))[:1]),
         live_attempt=Subquery(live.values(json=JSONObject(opened_at="opened_at", slot_type="slot_type"))[:1]),
     )

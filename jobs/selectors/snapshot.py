@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models import F, Q, QuerySet, Window
+from django.db.models.functions import Now, RowNumber
 
+from gpu_scheduler.cycle import NOT_IN_LINE
 from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placing, Running, Share, Snapshot, TenantState
 from jobs.models import Attempt, Job
 from jobs.states import Intent, State
 from tenants.models import Quota, Tenant
 
 
-def snapshot(*, nodes: Sequence[Node], now: datetime) -> Snapshot:
-    """Everything that waits and runs, with quotas and use, as of `now` (the database's clock)."""
-    waiting = _waiting()
+def snapshot(
+    *, nodes: Sequence[Node], now: datetime, at_most: int | None = None, with_job: str = ""
+) -> Snapshot:
+    """Everything that waits and runs, with quotas and use, as of `now` (the database's clock).
+
+    at_most: of the waiting jobs only so many, those first in line, and with_job; for a look that must be quick.
+    """
+    waiting = _waiting() if at_most is None else _first_in_line(at_most, with_job)
     return Snapshot(
         now=now,
         nodes=tuple(nodes),
@@ -52,7 +58,29 @@ def gang_of(job: Job) -> Gang:
     )
 
 
+def _first_in_line(at_most: int, with_job: str) -> list[Job]:
+    """The waiting jobs that the scheduler would come to first: heads, then by class, in it the tenants in turns.
+
+    Without those that waiting does not mend; they are in nobody's way.
+    """
+    turn = Window(
+        RowNumber(),
+        partition_by=[F("tenant_id"), F("priority_rank")],
+        order_by=[F("queued_at"), F("pk")],
+    )
+    rows = _waiting_rows().exclude(reason_code__in=[code.value for code in NOT_IN_LINE])
+    order = (F("head_since").asc(nulls_last=True), "-priority_rank", turn, "queued_at", "pk")
+    first = list(rows.order_by(*order)[:at_most])
+    if with_job and all(job.pk != with_job for job in first):
+        first += _waiting_rows().filter(pk=with_job)
+    return first
+
+
 def _waiting() -> list[Job]:
+    return list(_waiting_rows().order_by("queued_at", "pk"))
+
+
+def _waiting_rows() -> QuerySet[Job]:
     """Jobs that may start now: wished to run, not backing off after a lost node."""
     ready = Q(start_after=None) | Q(start_after__lte=Now())
     rows = Job.objects.filter(ready, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
@@ -75,7 +103,7 @@ def _waiting() -> list[Job]:
         "tenant__slug",
         "attempt",
     )
-    return list(rows.select_related("tenant").only(*fields, *more).order_by("queued_at", "pk"))
+    return rows.select_related("tenant").only(*fields, *more)
 
 
 def _running() -> list[Running]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
 
 from jobs.models import Job, JobEvent
+from jobs.selectors.estimates import estimate_view
+from jobs.selectors.moments import moment
 from jobs.states import EventCode, Intent, State, allowed_actions, display_phase
 
 
@@ -15,7 +17,8 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
     """The Job of contracts 3. job comes from job_get or job_list, which bring what is needed along."""
     state, intent = State(job.state), Intent(job.intent)
     live = getattr(job, "live_attempt", None)
-    seconds = job.slot_seconds + _live_slot_seconds(job, live, now or timezone.now())
+    now = now or timezone.now()
+    seconds = job.slot_seconds + _live_slot_seconds(job, live, now)
     return {
         "id": job.pk,
         "name": job.name,
@@ -25,6 +28,7 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
         "phase": display_phase(state, intent, job.stop_reason, job.attempt),
         "intent": intent.value,
         "reason": {"code": job.reason_code, "message": job.reason_message, "numbers": job.reason_numbers},
+        "estimate": estimate_view(job, now),
         "attempt": job.attempt,
         "restarts_used": job.restarts_used,
         "max_restarts": job.max_restarts,
@@ -82,11 +86,6 @@ def progress_view(job: Job) -> dict[str, Any]:
 def etag(job: Job) -> str:
     """The row's version for If-Match: the number of its newest event."""
     return f'"{job.event_seq}"'
-
-
-def moment(at: datetime | None) -> str | None:
-    """RFC 3339, UTC, milliseconds."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if at else None
 
 
 def _checkpoint(newest: dict[str, Any] | None) -> dict[str, Any] | None:

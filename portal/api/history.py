@@ -8,7 +8,8 @@ from django.http import HttpResponse
 from rest_framework import serializers
 
 from jobs.models import Attempt, JobEvent, Learner
-from jobs.selectors.views import event_view, moment
+from jobs.selectors.moments import moment
+from jobs.selectors.views import event_view
 from jobs.spec import to_yaml
 from jobs.states import EventCode, Phase
 from portal.api import doors, paging

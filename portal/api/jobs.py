@@ -16,7 +16,7 @@ from portal.api import bodies, doors, paging
 from portal.api.documents import FieldProblem
 from portal.api.fields import Paged, Strict, Text
 from portal.api.operations import Call, operation
-from portal.api.shapes import JOB_EXAMPLE, PRIORITIES, SPEC_YAML, STATES, Job
+from portal.api.shapes import JOB_EXAMPLE, PRIORITIES, SPEC_YAML, STATES, Estimate, Job
 from tenants import access, audit
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -134,6 +134,7 @@ class Outlook(serializers.Serializer[Any]):
     code = serializers.CharField(allow_blank=True)
     message = serializers.CharField()
     numbers = serializers.DictField()
+    estimate = Estimate()
 
 
 class Verdict(serializers.Serializer[Any]):
@@ -194,5 +195,6 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             "code": foreseen.code,
             "message": foreseen.message,
             "numbers": foreseen.numbers,
+            "estimate": foreseen.estimate,
         },
     }

@@ -11,6 +11,7 @@ from portal.api.fields import Moment
 
 STATES = [state.value for state in State]
 INTENTS = [intent.value for intent in Intent]
+BASES = ["progress", "time_limit", "history"]
 PRIORITIES = ["low", "normal", "high", "urgent"]
 
 
@@ -18,6 +19,33 @@ class Reason(serializers.Serializer[Any]):
     code = serializers.CharField(allow_blank=True)
     message = serializers.CharField(allow_blank=True)
     numbers = serializers.DictField(help_text="the numbers behind the message, by code")
+
+
+class Told(serializers.Serializer[Any]):
+    to = Moment(allow_null=True)
+    at = Moment(help_text="when it was told")
+
+    def get_fields(self) -> dict[str, Any]:
+        return {"from": Moment(allow_null=True), **super().get_fields()}
+
+
+class Estimate(serializers.Serializer[Any]):
+    """When a waiting job is expected to start if nothing else comes: p50 to p90."""
+
+    to = Moment(allow_null=True, help_text="nine times of ten it has started by then")
+    basis = serializers.ListField(
+        child=serializers.ChoiceField(BASES), help_text="how the ends it waits for are known"
+    )
+    message = serializers.CharField(
+        allow_blank=True, help_text="what it rests on, or why there is no estimate"
+    )
+    at = Moment(allow_null=True, help_text="when it last changed")
+    first = Told(allow_null=True, help_text="what was told first since it queued")
+    started_at = Moment(allow_null=True, help_text="when it got its devices, to judge `first` by")
+
+    def get_fields(self) -> dict[str, Any]:
+        soonest = Moment(allow_null=True, help_text="as likely before as after; null: no estimate")
+        return {"from": soonest, **super().get_fields()}
 
 
 class Progress(serializers.Serializer[Any]):
@@ -41,6 +69,7 @@ class Job(serializers.Serializer[Any]):
     phase = serializers.CharField(help_text="what a person reads: Halting, Resuming, …")
     intent = serializers.ChoiceField(INTENTS)
     reason = Reason()
+    estimate = Estimate(allow_null=True, help_text="null for a job that does not wait and was told none")
     attempt = serializers.IntegerField()
     restarts_used = serializers.IntegerField()
     max_restarts = serializers.IntegerField()
@@ -100,6 +129,19 @@ JOB_EXAMPLE: dict[str, Any] = {
     "phase": "Processing",
     "intent": "RUN",
     "reason": {"code": "", "message": "", "numbers": {}},
+    "estimate": {
+        "from": None,
+        "to": None,
+        "basis": [],
+        "message": "",
+        "at": "2026-11-21T09:00:01.000Z",
+        "first": {
+            "from": "2026-11-21T09:00:02.000Z",
+            "to": "2026-11-21T09:00:02.000Z",
+            "at": "2026-11-21T09:00:01.000Z",
+        },
+        "started_at": "2026-11-21T09:00:01.500Z",
+    },
     "attempt": 1,
     "restarts_used": 0,
     "max_restarts": 0,

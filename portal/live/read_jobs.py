@@ -138,11 +138,12 @@ def _item(job: Job, event: JobEvent, state: State, *, is_newest: bool) -> dict[s
 
 def _fingerprint(job: Job) -> tuple[Any, ...]:
     """What a viewer would see change."""
-    progress = job.progress
+    progress, estimate = job.progress, getattr(job, "estimate", None)
     return (
         job.event_seq,
         job.reason_message,
         job.reason_numbers,
+        estimate and (estimate.soonest, estimate.latest, estimate.why_none),
         progress.step,
         progress.total,
         progress.metrics,

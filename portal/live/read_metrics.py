@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Q
 
 from jobs.models import MetricPoint, Progress
-from jobs.selectors.views import moment
+from jobs.selectors.moments import moment
 from portal.live.frames import cut_items, items_frame
 from portal.live.names import Channel
 from portal.live.sources import Page, Want

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.cycle import plan
-from gpu_scheduler.explain import FIX_NEEDED
+from gpu_scheduler.cycle import NOT_IN_LINE, plan
+from gpu_scheduler.explain import FIX_NEEDED, FOR_NODES
 from gpu_scheduler.model import CPU_TYPE, Gang, Placing, Policy, Snapshot, WaitReason
 from tests.gpu_scheduler.worlds import (
     NOON,
@@ -179,16 +180,32 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
 @EVERYDAY
 @given(worlds())
 def test_positions_count_from_one_without_holes(world: Snapshot) -> None:
+    """In a tenant: per type, or over all types where a limit counts its jobs. What waiting does not mend has none."""
     made = plan(world)
     jobs = {job.job: job for job in world.waiting}
-    for tenant in {job.tenant for job in world.waiting}:
-        positions = [
-            wait.numbers["position"]
-            for wait in made.waits
-            if jobs[wait.job].tenant == tenant and wait.code not in FIX_NEEDED
-        ]
-        assert sorted(positions) == list(range(1, len(positions) + 1))
-    assert all("position" not in wait.numbers for wait in made.waits if wait.code in FIX_NEEDED)
+    counted = {state.tenant for state in world.tenants if state.jobs_limit is not None}
+    lines: dict[tuple[str, str], list[int]] = {}
+    for wait in made.waits:
+        if wait.code in NOT_IN_LINE:
+            assert "position" not in wait.numbers
+            continue
+        tenant = jobs[wait.job].tenant
+        line = (tenant, "" if tenant in counted else wait.numbers["slot_type"])
+        lines.setdefault(line, []).append(wait.numbers["position"])
+    for positions in lines.values():
+        assert positions == list(range(1, len(positions) + 1))
+
+
+@EVERYDAY
+@given(worlds())
+def test_only_who_waits_for_nodes_is_ahead_in_the_cluster(world: Snapshot) -> None:
+    ahead: Counter[str] = Counter()
+    for wait in plan(world).waits:
+        if wait.code in NOT_IN_LINE:
+            continue
+        assert wait.numbers["cluster_position"] == ahead[wait.numbers["slot_type"]] + 1
+        own_head = "the tenant's first job in line" in wait.message
+        ahead[wait.numbers["slot_type"]] += wait.code in FOR_NODES and not own_head
 
 
 @EVERYDAY

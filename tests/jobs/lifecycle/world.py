@@ -34,6 +34,7 @@ MOMENTS = {
     "jobs_learner": ("halt_seen_at", "exited_at", "done_at", "last_seen_at"),
     "jobs_checkpoint": ("created_at", "committed_at"),
     "jobs_duty": ("next_at",),
+    "jobs_estimate": ("soonest", "latest", "made_at", "first_soonest", "first_latest", "first_at"),
 }
 SETTLES = 40
 

@@ -1,0 +1,285 @@
+"""forecast(snapshot, runs) -> when each waiting job would start if nothing else came: plan() run forward.
+
+Time is moved from one end of a run to the next; at each, the same plan() that starts jobs decides. Where the length of
+a run is only known as a distribution, the world is run forward several times, each with lengths drawn by a hash of the
+job's name: no clock and no dice, so the same snapshot gives the same forecast. Work is counted in units, not in time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from gpu_scheduler.cycle import NOT_IN_LINE, plan
+from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot, Start
+
+DRAWS = 20
+"""Runs of the world when lengths are distributions: the 10th and the 18th of the starts make the range."""
+LEAST_DRAWS = 4
+"""One draw may take this part of the work, so that there are at least so many."""
+WORK = 400_000
+"""Units for one forecast; a plan costs one per node, per waiting and per running job. About 5 µs each."""
+EXACT_PLANS = 64
+"""So many plans of a draw are made at the very moment of an event; later ones gather events (GRAIN)."""
+GRAIN = 0.02
+"""Gathered events lie within this part of the time looked ahead, so a far start is late by that part at most."""
+
+
+class Basis(StrEnum):
+    """How the length of a run is known, the best source first."""
+
+    PROGRESS = "progress"
+    TIME_LIMIT = "time_limit"
+    HISTORY = "history"
+
+
+class WhyNone(StrEnum):
+    """Why there is no estimate."""
+
+    CANNOT_START = "cannot_start"
+    UNKNOWN_END = "unknown_end"
+    TOO_FAR = "too_far"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """How long a job runs on, from now or from its start: equally likely seconds; none: nobody knows."""
+
+    seconds: tuple[float, ...] = ()
+    basis: Basis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """When a job starts: as likely before `soonest` as after it (p50), nine times of ten before `latest` (p90).
+
+    Both are None where there is no estimate, and why_none says why. basis: the sources of the ends it waits for.
+    """
+
+    soonest: datetime | None = None
+    latest: datetime | None = None
+    basis: tuple[Basis, ...] = ()
+    why_none: WhyNone | None = None
+
+
+def forecast(
+    snapshot: Snapshot,
+    runs: Mapping[str, RunTime],
+    *,
+    of: Collection[str] | None = None,
+    until: datetime | None = None,
+    work: int = WORK,
+) -> dict[str, Estimate]:
+    """An Estimate for every waiting job, or for those named by `of`.
+
+    runs: what is known of running and waiting jobs' lengths. until: nobody asks about later starts (TOO_FAR).
+    """
+    wanted = frozenset(gang.job for gang in snapshot.waiting if of is None or gang.job in of)
+    if not wanted:
+        return {}
+    world = _only_what_matters(snapshot)
+    draws: list[_Draw] = []
+    while not draws or (draws[0].diced and len(draws) < DRAWS and sum(draw.spent for draw in draws) < work):
+        draws.append(_Draw(world, runs, wanted, len(draws), work // LEAST_DRAWS, until))
+        draws[-1].run()
+    return {job: _estimate(job, draws) for job in wanted}
+
+
+def _estimate(job: str, draws: list[_Draw]) -> Estimate:
+    never = datetime.max.replace(tzinfo=draws[0].now.tzinfo)
+    starts = sorted(draw.started.get(job, never) for draw in draws)
+    soonest, latest = (starts[max(0, math.ceil(part * len(starts)) - 1)] for part in (0.5, 0.9))
+    if latest == never:
+        return Estimate(why_none=next(draw.why_not(job) for draw in draws if job not in draw.started))
+    sources = {basis for draw in draws for basis in draw.behind.get(job, ())}
+    return Estimate(soonest, latest, tuple(basis for basis in Basis if basis in sources))
+
+
+def _only_what_matters(snapshot: Snapshot) -> Snapshot:
+    """Without the nodes that no waiting job could take."""
+    asked = {gang.slot_type for gang in snapshot.waiting}
+    return replace(
+        snapshot,
+        nodes=tuple(
+            node
+            for node in snapshot.nodes
+            if node.slot_type in asked or (None in asked and node.slot_type != CPU_TYPE)
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run in a draw. end None: it has no known end."""
+
+    running: Running
+    end: datetime | None
+    basis: Basis | None
+
+
+@dataclass(slots=True)
+class _Ended:
+    """What has ended so far, by slot type and by tenant: whose start may be owed to it."""
+
+    by_type: dict[str, set[Basis]] = field(default_factory=dict)
+    by_tenant: dict[str, set[Basis]] = field(default_factory=dict)
+
+    def add(self, run: _Run) -> None:
+        if run.basis is not None:
+            self.by_type.setdefault(run.running.slot_type, set()).add(run.basis)
+            self.by_tenant.setdefault(run.running.tenant, set()).add(run.basis)
+
+    def behind(self, slot_type: str, tenant: str) -> frozenset[Basis]:
+        return frozenset(self.by_type.get(slot_type, set()) | self.by_tenant.get(tenant, set()))
+
+
+class _Draw:
+    """The world run forward once. started: job -> when it starts; diced: some length was one of several."""
+
+    def __init__(
+        self,
+        world: Snapshot,
+        runs: Mapping[str, RunTime],
+        wanted: frozenset[str],
+        number: int,
+        work: int,
+        until: datetime | None,
+    ) -> None:
+        self.world, self.now, self.spent, self.diced = world, world.now, 0, False
+        self.started: dict[str, datetime] = {}
+        self.behind: dict[str, frozenset[Basis]] = {}
+        self._runs, self._wanted, self._number, self._work, self._until = runs, wanted, number, work, until
+        self._begin, self._plans, self._ended, self._cut = world.now, 0, _Ended(), False
+        self._waiting = {gang.job: gang for gang in world.waiting}
+        self._running = {run.job: self._in_draw(run, run.ends_by) for run in world.running}
+
+    def run(self) -> None:
+        """Plan, start, go to the next moment at which something may start; until all that is wanted has started."""
+        while True:
+            self._plan()
+            if self._wanted <= self.started.keys():
+                return
+            moment = self._next_moment()
+            if moment is None:
+                return
+            if self.spent >= self._work or (self._until is not None and moment > self._until):
+                self._cut = True
+                return
+            self._go_to(moment)
+
+    def why_not(self, job: str) -> WhyNone:
+        """Why a job that has not started in this draw did not."""
+        if self._cut:
+            return WhyNone.TOO_FAR
+        code = next(wait.code for wait in plan(self.world).waits if wait.job == job)
+        if code in NOT_IN_LINE or all(run.end is not None for run in self._running.values()):
+            return WhyNone.CANNOT_START
+        return WhyNone.UNKNOWN_END
+
+    def _plan(self) -> None:
+        self._plans += 1
+        self.spent += len(self.world.nodes) + len(self.world.waiting) + len(self.world.running)
+        decided = plan(self.world, explained=False)
+        for start in decided.starts:
+            self._start(start)
+        self._renew(decided.starts, (), decided.head_since)
+
+    def _start(self, start: Start) -> None:
+        gang = self._waiting.pop(start.job)
+        slot_type, nodes = start.placement.slot_type, start.placement.nodes
+        at_most = gang.runs_at_most_s
+        ends_by = None if at_most is None else self.now + timedelta(seconds=at_most)
+        run = Running(gang.job, gang.tenant, gang.slots, slot_type, nodes, ends_by)
+        self._running[gang.job] = self._in_draw(run, ends_by)
+        self.started[gang.job] = self.now
+        self.behind[gang.job] = self._ended.behind(slot_type, gang.tenant)
+
+    def _in_draw(self, run: Running, ends_by: datetime | None) -> _Run:
+        known = self._runs.get(run.job, RunTime())
+        if not known.seconds:
+            return _Run(run, None, None)
+        self.diced = self.diced or len(set(known.seconds)) > 1
+        seconds = known.seconds[_dice(run.job, self._number, len(known.seconds))]
+        end = self.now + timedelta(seconds=max(0.0, seconds))
+        if ends_by is not None:
+            end = max(self.now, min(end, ends_by))
+        return _Run(run, end, known.basis)
+
+    def _next_moment(self) -> datetime | None:
+        """The next end of a run, or before it the end of a head's patience or its rise by a class."""
+        moment = min((run.end for run in self._running.values() if run.end is not None), default=None)
+        if moment is None:
+            return None
+        if self._plans > EXACT_PLANS:
+            return max(moment, self.now + (self.now - self._begin) * GRAIN)
+        policy = self.world.policy
+        for since in self.world.head_since.values():
+            over = since + timedelta(seconds=policy.patience_s)
+            if policy.aging_s > 0:
+                classes = (self.now - since).total_seconds() // policy.aging_s + 1
+                rise = since + timedelta(seconds=classes * policy.aging_s)
+                moment = min(moment, rise) if rise > self.now else moment
+            moment = min(moment, over) if over > self.now else moment
+        return moment
+
+    def _go_to(self, moment: datetime) -> None:
+        self.now = moment
+        over = [run for run in self._running.values() if run.end is not None and run.end <= moment]
+        for run in over:
+            self._ended.add(run)
+            del self._running[run.running.job]
+        self._renew((), over, self.world.head_since)
+
+    def _renew(
+        self, starts: Iterable[Start], over: Iterable[_Run], head_since: Mapping[str, datetime]
+    ) -> None:
+        """The snapshot after these starts and ends; quota and jobs limits follow."""
+        slots: dict[tuple[str, str], int] = {}
+        jobs: dict[str, int] = {}
+        runs = [(self._running[start.job].running, 1) for start in starts]
+        runs += [(run.running, -1) for run in over]
+        for run, sign in runs:
+            key = (run.tenant, run.slot_type)
+            slots[key] = slots.get(key, 0) + sign * run.slots * len(run.nodes)
+            jobs[run.tenant] = jobs.get(run.tenant, 0) + sign
+        shares = self.world.shares
+        tenants = self.world.tenants
+        if runs:
+            shares = tuple(
+                replace(share, used=max(0, share.used + slots[share.tenant, share.slot_type]))
+                if (share.tenant, share.slot_type) in slots
+                else share
+                for share in shares
+            )
+            tenants = tuple(
+                replace(state, jobs_used=max(0, state.jobs_used + jobs[state.tenant]))
+                if state.tenant in jobs
+                else state
+                for state in tenants
+            )
+        self.world = replace(
+            self.world,
+            now=self.now,
+            waiting=tuple(self._waiting.values()),
+            running=tuple(run.running for run in self._running.values()),
+            shares=shares,
+            tenants=tenants,
+            head_since=head_since,
+        )
+
+
+def _dice(job: str, draw: int, sides: int) -> int:
+    """A number below sides that looks like chance and is the same every time."""
+    digest = hashlib.blake2b(f"{job}/{draw}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) * sides >> 64
+
+
+def instead(snapshot: Snapshot, old: str, new: Gang) -> Snapshot:
+    """The world in which this gang waits in place of that one, with the place in line that its own time gives it."""
+    left = tuple(gang for gang in snapshot.waiting if gang.job != old)
+    heads = {job: since for job, since in snapshot.head_since.items() if job != old}
+    return replace(snapshot, waiting=(*left, new), head_since=heads)

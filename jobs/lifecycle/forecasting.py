@@ -1,0 +1,127 @@
+"""Keep an estimate of its start beside every waiting job: a duty, so that neither a cycle nor a request waits for it.
+
+Only what changed is written, and told to viewers. The first estimate since a job queued stays, to be judged by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from gpu_scheduler.forecast import Estimate as Foreseen
+from gpu_scheduler.forecast import WhyNone, forecast
+from jobs import events
+from jobs.models import Estimate, Job
+from jobs.selectors.effects import nodes
+from jobs.selectors.estimates import IN_LINE
+from jobs.selectors.run_times import run_times
+from jobs.selectors.snapshot import snapshot
+from jobs.states import Intent, State
+
+DUTY = "forecast"
+EVERY_S = 10.0
+SAME = timedelta(seconds=5)
+SAME_PART = 0.05
+"""An estimate that moved by less than SAME, or by less than this part of the time to it, has not changed."""
+
+Row = dict[str, Any]
+
+
+def has_unforeseen() -> bool:
+    """Somebody waits to whom no forecast was told since he queued."""
+    waits = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
+    return waits.filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
+
+
+def foresee(_: Row) -> Row:
+    """Forecast the queue once and keep what is new of it."""
+    if not Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None).exists():
+        return {}
+    now = timezone.now()
+    seen = snapshot(nodes=nodes(), now=now, at_most=IN_LINE)
+    found = forecast(seen, run_times(seen))
+    changed = _changed(found, now)
+    with transaction.atomic():
+        _write(changed)
+        if len(seen.waiting) == IN_LINE:
+            _tell_too_far(list(found))
+    return {"foreseen": len(found), "changed": len(changed)}
+
+
+def _changed(found: Mapping[str, Foreseen], now: datetime) -> list[Row]:
+    kept = Estimate.objects.filter(started_at=None).in_bulk(list(found))
+    return [
+        {
+            "job": job,
+            "soonest": new.soonest,
+            "latest": new.latest,
+            "basis": new.basis,
+            "why_none": new.why_none or "",
+        }
+        for job, new in found.items()
+        if (old := kept.get(job)) is None
+        or old.why_none != (new.why_none or "")
+        or old.basis != [each.value for each in new.basis]
+        or _moved(old.soonest, new.soonest, now)
+        or _moved(old.latest, new.latest, now)
+    ]
+
+
+def _moved(old: datetime | None, new: datetime | None, now: datetime) -> bool:
+    if old is None or new is None:
+        return old != new
+    return abs(new - old) > max(SAME, (new - now) * SAME_PART)
+
+
+# A job that is just being started is locked: it is left out. One that has started and queues again begins anew.
+WRITE = """
+INSERT INTO jobs_estimate AS e (job_id, tenant_id, soonest, latest, basis, why_none, made_at,
+  first_soonest, first_latest, first_at)
+SELECT j.id, j.tenant_id, v.soonest, v.latest, v.basis, v.why_none, clock_timestamp(),
+  v.soonest, v.latest, CASE WHEN v.soonest IS NOT NULL THEN clock_timestamp() END
+FROM jsonb_to_recordset(%s)
+  AS v(job text, soonest timestamptz, latest timestamptz, basis jsonb, why_none text)
+JOIN jobs_job j ON j.id = v.job AND j.state = 'QUEUED' FOR SHARE OF j SKIP LOCKED
+ON CONFLICT (job_id) DO UPDATE SET soonest = excluded.soonest, latest = excluded.latest, basis = excluded.basis,
+  why_none = excluded.why_none, made_at = excluded.made_at, started_at = NULL,
+  first_soonest = CASE WHEN e.started_at IS NULL AND e.first_at IS NOT NULL THEN e.first_soonest
+    ELSE excluded.first_soonest END,
+  first_latest = CASE WHEN e.started_at IS NULL AND e.first_at IS NOT NULL THEN e.first_latest
+    ELSE excluded.first_latest END,
+  first_at = CASE WHEN e.started_at IS NULL AND e.first_at IS NOT NULL THEN e.first_at ELSE excluded.first_at END
+RETURNING e.job_id, e.tenant_id, (SELECT event_seq FROM jobs_job WHERE id = e.job_id)
+"""
+
+TELL_TOO_FAR = """
+INSERT INTO jobs_estimate AS e (job_id, tenant_id, basis, why_none)
+SELECT id, tenant_id, '[]', %s FROM jobs_job j
+WHERE state = 'QUEUED' AND deleted_at IS NULL AND NOT id = ANY(%s) AND NOT EXISTS (
+  SELECT FROM jobs_estimate k WHERE k.job_id = j.id AND k.started_at IS NULL AND k.why_none = %s)
+FOR SHARE OF j SKIP LOCKED
+ON CONFLICT (job_id) DO UPDATE SET soonest = NULL, latest = NULL, basis = '[]', why_none = excluded.why_none,
+  made_at = clock_timestamp(), started_at = NULL,
+  first_soonest = CASE WHEN e.started_at IS NULL THEN e.first_soonest END,
+  first_latest = CASE WHEN e.started_at IS NULL THEN e.first_latest END,
+  first_at = CASE WHEN e.started_at IS NULL THEN e.first_at END
+"""
+
+
+def _write(rows: list[Row]) -> None:
+    if not rows:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(WRITE, [json.dumps(rows, default=str)])
+        for job, tenant, n in cursor.fetchall():
+            events.announce_later(job, tenant, n)
+
+
+def _tell_too_far(near: list[str]) -> None:
+    """Jobs further back than the forecast looked."""
+    with connection.cursor() as cursor:
+        cursor.execute(TELL_TOO_FAR, [WhyNone.TOO_FAR.value, near, WhyNone.TOO_FAR.value])

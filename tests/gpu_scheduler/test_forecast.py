@@ -1,0 +1,153 @@
+"""The forecast against the world itself: plan() second by second, with run times that are known or drawn."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.forecast import Basis, Estimate, RunTime, WhyNone, forecast, instead
+from gpu_scheduler.model import Plan, Policy, Snapshot
+from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
+
+LONGEST_S = 15
+SOME = settings(max_examples=60, deadline=None)
+
+
+def known(seconds: float, basis: Basis = Basis.TIME_LIMIT) -> RunTime:
+    return RunTime((float(seconds),), basis)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def lived(world: Snapshot, lengths: dict[str, int]) -> dict[str, datetime]:
+    """The starts if the scheduler looks every second and every run ends when it must, as next_snapshot tells it."""
+    ends = {run.job: at(lengths[run.job]) for run in world.running}
+    ends |= {run.job: min(ends[run.job], run.ends_by) for run in world.running if run.ends_by is not None}
+    at_most = {job.job: job.runs_at_most_s for job in world.waiting}
+    starts: dict[str, datetime] = {}
+    for _ in range(LONGEST_S * (len(lengths) + 2) + 60):
+        over = [run.job for run in world.running if ends[run.job] <= world.now]
+        nothing = Plan((), (), world.head_since)
+        world = next_snapshot(world, nothing, after_s=0, ended=over)
+        decided = plan(world)
+        for start in decided.starts:
+            starts[start.job] = world.now
+            limit = at_most[start.job]
+            length = lengths[start.job] if limit is None else min(lengths[start.job], limit)
+            ends[start.job] = world.now + timedelta(seconds=length)
+        world = next_snapshot(world, decided, after_s=1)
+        world = replace(
+            world,
+            running=tuple(
+                replace(run, ends_by=starts[run.job] + timedelta(seconds=limit))
+                if run.job in starts and (limit := at_most[run.job]) is not None
+                else run
+                for run in world.running
+            ),
+        )
+    return starts
+
+
+@st.composite
+def worlds_with_lengths(draw: st.DrawFn) -> tuple[Snapshot, dict[str, int]]:
+    """A world whose counts of use are those of its runs, and how long each of its jobs runs."""
+    world = replace(draw(worlds()), policy=Policy(patience_s=7, aging_s=20))
+    names = [job.job for job in (*world.running, *world.waiting)]
+    return world, {name: draw(st.integers(0, LONGEST_S)) for name in names}
+
+
+@SOME
+@given(worlds_with_lengths())
+def test_with_known_run_times_the_forecast_is_what_happens(made: tuple[Snapshot, dict[str, int]]) -> None:
+    world, lengths = made
+    told = forecast(world, {job: known(length) for job, length in lengths.items()})
+    assert {job: one.soonest for job, one in told.items() if one.soonest} == lived(world, lengths)
+    assert all(one.soonest == one.latest for one in told.values())
+    assert {one.why_none for one in told.values() if one.soonest is None} <= {WhyNone.CANNOT_START}
+
+
+@SOME
+@given(worlds(), st.data())
+def test_no_estimate_precedes_now_and_the_same_snapshot_says_the_same(
+    world: Snapshot, data: st.DataObject
+) -> None:
+    names = [job.job for job in (*world.running, *world.waiting)]
+    lengths = st.lists(st.floats(-50, 5000), max_size=6).map(tuple)
+    runs = {name: RunTime(data.draw(lengths), Basis.HISTORY) for name in names}
+    told = forecast(world, runs)
+    for one in told.values():
+        assert (one.why_none is None) == (one.soonest is not None) == (one.latest is not None)
+        if one.soonest and one.latest:
+            assert world.now <= one.soonest <= one.latest
+    chance = random.Random(3)
+    mixed = replace(
+        world,
+        **{
+            part: tuple(chance.sample(getattr(world, part), len(getattr(world, part))))
+            for part in ("nodes", "waiting", "running", "shares")
+        },
+    )
+    assert forecast(mixed, runs) == told
+
+
+@pytest.mark.parametrize(
+    ("slots", "starts"),
+    [((8, 8, 8), (100, 200, 300)), ((8, 4, 4), (100, 200, 200)), ((4, 8, 4), (100, 200, 100))],
+    ids=["one by one", "two beside each other", "a small one overtakes the large one once"],
+)
+def test_starts_follow_by_counting(slots: tuple[int, ...], starts: tuple[int, ...]) -> None:
+    """One node of eight that is taken for 100 s; every job runs 100 s."""
+    jobs = [gang(f"j{i}", 1, size) for i, size in enumerate(slots)]
+    told = forecast(
+        snapshot(nodes(a1=8), jobs, [running("r1", "a1", slots=8)]),
+        {job: known(100, Basis.PROGRESS) for job in ("r1", "j0", "j1", "j2")},
+    )
+    assert [told[f"j{i}"].soonest for i in range(3)] == [at(start) for start in starts]
+    assert told["j0"] == Estimate(at(100), at(100), (Basis.PROGRESS,))
+
+
+FULL = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=8)])
+
+
+def test_a_distribution_gives_a_range_and_names_its_source() -> None:
+    told = forecast(FULL, {"r1": RunTime(tuple(float(s) for s in range(1, 1001)), Basis.HISTORY)})["j1"]
+    assert told.soonest
+    assert told.latest
+    assert at(200) < told.soonest < at(800) < told.latest
+    assert told.basis == (Basis.HISTORY,)
+
+
+def test_what_can_start_at_once_starts_now_and_waits_for_nothing() -> None:
+    assert forecast(replace(FULL, running=()), {})["j1"] == Estimate(NOON, NOON)
+
+
+def test_without_a_known_end_there_is_no_estimate() -> None:
+    assert forecast(FULL, {})["j1"] == Estimate(why_none=WhyNone.UNKNOWN_END)
+
+
+def test_what_waiting_does_not_mend_has_no_estimate() -> None:
+    world = replace(FULL, waiting=(gang("j1", 1, 9),))
+    assert forecast(world, {"r1": known(5)})["j1"] == Estimate(why_none=WhyNone.CANNOT_START)
+
+
+def test_work_is_bounded_by_units_and_a_far_start_is_said_to_be_far() -> None:
+    told = forecast(FULL, {"r1": known(100)}, work=1)["j1"]
+    assert told == Estimate(why_none=WhyNone.TOO_FAR)
+    assert forecast(FULL, {"r1": known(100)}, until=at(99))["j1"] == told
+    assert forecast(FULL, {"r1": known(100)}, until=at(100))["j1"].soonest == at(100)
+
+
+def test_a_job_in_place_of_another_stands_where_its_own_time_puts_it() -> None:
+    world = snapshot(nodes(a1=8), [gang("j1", 1, 8), gang("j2", 1, 8)], [running("r1", "a1", slots=8)])
+    late = replace(gang("j1", 1, 8), queued_at=NOON)
+    runs = {job: known(10) for job in ("r1", "j1", "j2")}
+    assert forecast(world, runs)["j1"].soonest == at(10)
+    assert forecast(instead(world, "j1", late), runs)["j1"].soonest == at(20)

@@ -1,0 +1,178 @@
+"""The duty that keeps estimates: what it writes, what it leaves, and what is left of it after the start."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from jobs.lifecycle import cycle, forecasting
+from jobs.models import Estimate, Job, Progress
+from jobs.selectors.jobs import job_get
+from jobs.selectors.views import job_view
+from jobs.states import Phase, State
+from tests import factories
+from tests.jobs.lifecycle.world import World, job_of
+
+pytestmark = pytest.mark.django_db
+
+
+def told(world: World, job: Job) -> dict[str, object]:
+    view = job_view(job_get(user=world.alice, job_id=job.pk))["estimate"]
+    json.dumps(view)
+    return dict(view)
+
+
+def minutes(world: World, job: Job) -> float:
+    start = parse_datetime(str(told(world, job)["from"]))
+    assert start is not None
+    return (start - timezone.now()).total_seconds() / 60
+
+
+def full(world: World, **fields: object) -> tuple[Job, Job]:
+    """A job that holds the cluster and one that waits for it."""
+    holder = world.running(learners=2, slots=4, **fields)
+    waiter = world.submit(learners=2, slots=4)
+    world.settle()
+    return holder, waiter
+
+
+def test_the_pace_of_the_running_job_foretells_the_start(world: World) -> None:
+    holder, waiter = full(world)
+    world.elapse(600)
+    Progress.objects.filter(job=holder).update(step=250, total=1000, reported_at=timezone.now())
+    forecasting.foresee({})
+    assert minutes(world, waiter) == pytest.approx(30, abs=0.2)
+    assert told(world, waiter)["basis"] == ["progress"]
+    assert told(world, waiter)["message"] == "From the progress of running jobs, if nothing else comes."
+
+
+def test_without_progress_the_time_limit_counts_then_the_past(world: World) -> None:
+    for seconds in (1200, 2400, 3600, 4800):
+        factories.job(owner=world.alice, of=world.tenant, state=State.COMPLETED, running_s=seconds)
+    holder, waiter = full(world)
+    world.elapse(60)
+    forecasting.foresee({})
+    assert told(world, waiter)["basis"] == ["history"]
+    assert 19 - 0.1 <= minutes(world, waiter) <= 79
+    Job.objects.filter(pk=holder.pk).update(time_limit_s=660)
+    forecasting.foresee({})
+    assert told(world, waiter)["basis"] == ["time_limit"]
+    assert minutes(world, waiter) == pytest.approx(10, abs=0.2)
+
+
+def test_another_tenants_past_says_nothing(world: World) -> None:
+    other = factories.tenant("other-lab")
+    for seconds in (1200, 2400, 3600):
+        factories.job(of=other, state=State.COMPLETED, running_s=seconds)
+    _, waiter = full(world)
+    forecasting.foresee({})
+    assert told(world, waiter)["from"] is None
+    assert "no known end" in str(told(world, waiter)["message"])
+
+
+def test_an_estimate_that_time_overtook_does_not_precede_now(world: World) -> None:
+    _, waiter = full(world, time_limit_s=600)
+    forecasting.foresee({})
+    world.elapse(3600)
+    assert minutes(world, waiter) == pytest.approx(0, abs=0.1)
+
+
+def test_only_what_changed_is_written_and_the_first_one_stays(world: World) -> None:
+    holder, waiter = full(world, time_limit_s=600)
+    assert forecasting.foresee({})["changed"] == 1
+    first = told(world, waiter)["first"]
+    assert forecasting.foresee({})["changed"] == 0
+    Job.objects.filter(pk=holder.pk).update(time_limit_s=6000)
+    assert forecasting.foresee({})["changed"] == 1
+    assert told(world, waiter)["first"] == first
+    assert minutes(world, waiter) == pytest.approx(100, abs=1)
+
+
+def test_after_the_start_the_first_estimate_stands_beside_the_truth(world: World) -> None:
+    holder, waiter = full(world, time_limit_s=600)
+    forecasting.foresee({})
+    world.elapse(540)
+    world.exit(holder)
+    world.done(holder)
+    world.settle()
+    assert job_of(waiter).state == State.DEPLOYING
+    hindsight = told(world, waiter)
+    assert hindsight["from"] is None
+    first = hindsight["first"]
+    assert isinstance(first, dict)
+    begun, foretold, started = (
+        parse_datetime(str(at)) for at in (first["at"], first["from"], hindsight["started_at"])
+    )
+    assert begun
+    assert foretold
+    assert started
+    assert (foretold - begun).total_seconds() == pytest.approx(600, abs=5)
+    assert (started - begun).total_seconds() == pytest.approx(540, abs=5)
+
+
+def test_a_job_that_queues_again_is_told_anew(world: World) -> None:
+    _, waiter = full(world, time_limit_s=600)
+    long_ago = timezone.now() - timedelta(days=1)
+    Estimate.objects.create(
+        job=waiter,
+        tenant=world.tenant,
+        soonest=long_ago,
+        latest=long_ago,
+        first_soonest=long_ago,
+        first_latest=long_ago,
+        first_at=long_ago,
+        started_at=long_ago,
+    )
+    assert told(world, waiter)["message"] == "The next forecast will tell."
+    forecasting.foresee({})
+    first = told(world, waiter)["first"]
+    assert isinstance(first, dict)
+    assert first["from"] == told(world, waiter)["from"]
+    assert told(world, waiter)["started_at"] is None
+
+
+def test_a_job_that_waits_without_an_estimate_calls_the_duty(world: World) -> None:
+    world.running(learners=2, slots=4)
+    forecasting_duty = cycle.Duty.objects.create(
+        name=forecasting.DUTY, next_at=timezone.now() + timedelta(hours=1)
+    )
+    world.submit(learners=2, slots=4)
+    cycle.run()
+    forecasting_duty.refresh_from_db()
+    assert forecasting_duty.next_at <= timezone.now()
+
+
+def test_a_long_queue_costs_no_more_queries_and_its_end_is_told_it_is_too_far(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full(world, time_limit_s=600)
+    counts = []
+    monkeypatch.setattr(forecasting, "IN_LINE", 5)
+    for _ in range(2):
+        for _ in range(6):
+            world.submit(learners=2, slots=4, time_limit_s=60)
+        Estimate.objects.all().delete()
+        with CaptureQueriesContext(connection) as queries:
+            forecasting.foresee({})
+        counts.append(len(queries))
+    assert counts[0] == counts[1] <= 14
+    far = Job.objects.filter(state=State.QUEUED, head_since=None).order_by("-pk").first()
+    assert far is not None
+    assert told(world, far)["message"] == "Too much is ahead of it to foresee."
+    assert Estimate.objects.filter(why_none="too_far").count() == 13 - 5
+
+
+def test_learners_that_have_not_begun_count_from_their_placement(world: World) -> None:
+    holder = world.submit(learners=2, slots=4, time_limit_s=600)
+    world.settle()
+    world.report(holder, phase=Phase.DOWNLOADING)
+    waiter = world.submit(learners=2, slots=4)
+    world.settle()
+    forecasting.foresee({})
+    assert minutes(world, waiter) == pytest.approx(10, abs=0.2)
