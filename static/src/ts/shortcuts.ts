@@ -23,13 +23,41 @@ function move(step: number): void {
 
 function press(selector: string): boolean {
   const element = document.querySelector<HTMLElement>(selector);
-  if (!element || element.hidden) return false;
+  if (!element || element.hidden || element.matches(":disabled")) return false;
   if (element.matches("input,select")) element.focus();
   else element.click();
   return true;
 }
 
+/** On a job's page: digits are its tabs, letters what can be done to it. */
+function onJob(key: string): boolean {
+  if (!document.querySelector("x-job")) return false;
+  if (/^[1-9]$/.test(key)) return press(`x-job .tabs a:nth-child(${key})`);
+  switch (key) {
+    case "h":
+      return press("form[data-action='halt'] button");
+    case "r":
+      return press("#job-actions form[data-action='resume'] button");
+    case "d":
+      return press("#job-actions a[href*='/jobs/new?from=']");
+    case "y":
+      return press("x-job .id[data-copy]");
+    case "e":
+      return firstError();
+    default:
+      return false;
+  }
+}
+
+/** The open log looks itself; from another tab its page is opened at the error. */
+function firstError(): boolean {
+  if (press("x-log [data-tool='error']")) return true;
+  location.assign(`${document.querySelector<HTMLElement>("x-job")?.dataset.base}/logs?level=error`);
+  return true;
+}
+
 function act(key: string): boolean {
+  if (onJob(key)) return true;
   const row = document.activeElement?.closest<HTMLElement>("tr[data-job]");
   switch (key) {
     case "g":
@@ -75,7 +103,7 @@ function go(key: string): boolean {
 export function startShortcuts(): void {
   if (document.documentElement.dataset.shortcuts === "off") return;
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (event.defaultPrevented || document.querySelector("dialog:modal") || event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     const waiting = prefix > 0 && Date.now() - prefix < GO_MS;
     if (waiting ? go(event.key) : act(event.key)) event.preventDefault();
   });

@@ -93,6 +93,7 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
   gap.className = "sp hide-s";
   const follow = button(sprite, "arrow-down-to-line", "Follow the newest line", "Follow");
   const error = button(sprite, "octagon-alert", "Jump to the first error");
+  error.dataset.tool = "error";
   const wrap = button(sprite, "wrap-text", "Wrap lines");
   const times = button(sprite, "clock", "Timestamps: time of day");
   const download = document.createElement("a");
