@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.utils.dateparse import parse_datetime
-
 from portal.templatetags.ui import duration, metric, thousands
 
 View = dict[str, Any]
@@ -29,7 +27,7 @@ LEGS = (("seen", "neutral"), ("saved", "amber"), ("verified", "teal"), ("release
 
 @dataclass(frozen=True)
 class Kpi:
-    """One number of the strip. hot: the key by which the page keeps it fresh."""
+    """One number of the strip. hot: the key by which the page keeps it fresh; at: a moment whose age stands behind."""
 
     title: str
     value: str
@@ -37,6 +35,7 @@ class Kpi:
     hot: str = ""
     mono: bool = False
     percent: float | None = None
+    at: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,8 @@ def kpis(job: View, *, now: datetime, started_step: int) -> list[Kpi]:
             else f"step {thousands(kept['step'])}"
             if kept["step"] is not None
             else "kept",
-            "" if kept is None else f"{duration((now - _at(kept['at'])).total_seconds())} ago",
             hot="checkpoint",
+            at="" if kept is None else kept["at"],
         )
     )
     return strip
@@ -203,18 +202,21 @@ def _check(one: dict[str, Any]) -> Check:
     return Check(title, one["text"], one["ok"], 100 * used / scale, 100 * asked / scale, words)
 
 
-def _time_left(job: View, now: datetime, started_step: int) -> tuple[str, str]:
-    progress, started = job["progress"], job.get("attempt_processing_at")
-    if job["state"] != "PROCESSING" or not progress["total"] or progress["step"] is None or started is None:
-        return "—", ""
-    done, left = progress["step"] - started_step, progress["total"] - progress["step"]
-    elapsed = (now - started).total_seconds()
+def pace(
+    progress: View, began: datetime | None, began_step: int, now: datetime
+) -> tuple[float | None, float | None]:
+    """Seconds that are left at the pace of this attempt, and its steps per second; None while unknown."""
+    if not progress["total"] or progress["step"] is None or began is None:
+        return None, None
+    done, elapsed = progress["step"] - began_step, (now - began).total_seconds()
     if done <= 0 or elapsed <= 0:
-        return "—", "no pace yet"
-    return duration(left * elapsed / done), f"{done / elapsed:.3g} steps/s"
+        return None, None
+    return max(0, progress["total"] - progress["step"]) * elapsed / done, done / elapsed
 
 
-def _at(text: str) -> datetime:
-    moment = parse_datetime(text)
-    assert moment is not None, text
-    return moment
+def _time_left(job: View, now: datetime, started_step: int) -> tuple[str, str]:
+    started = job.get("attempt_processing_at")
+    if job["state"] != "PROCESSING" or not job["progress"]["total"] or started is None:
+        return "—", ""
+    left, speed = pace(job["progress"], started, started_step, now)
+    return (duration(left), f"{speed:.3g} steps/s") if left is not None else ("—", "no pace yet")

@@ -124,6 +124,12 @@ def metric(value: Any) -> str:
 
 
 @register.filter
+def newest(metrics: dict[str, Any], name: str) -> str:
+    """The newest value of one of a job's metrics, as tiles and the heads of charts show it."""
+    return metric(metrics.get(name, {}).get("last"))
+
+
+@register.filter
 def hours(count: Any) -> str:
     """GPU-hours with one decimal; an em dash for none."""
     return f"{count:,.1f}" if count else "—"

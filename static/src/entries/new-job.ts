@@ -56,7 +56,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
     if (!form.focus(goPath)) editor.focusLine(Number(goLine));
   });
   page.querySelector("[data-validate]")?.addEventListener("click", () => void checker.now(editor.text));
-  page.querySelector("[data-copy]")?.addEventListener("click", () => {
+  page.querySelector("[data-copy-spec]")?.addEventListener("click", () => {
     void navigator.clipboard.writeText(editor.text).then(() => toast("Spec copied."));
   });
   page.querySelector("form")?.addEventListener("submit", (event) => {

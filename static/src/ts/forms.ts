@@ -1,7 +1,10 @@
 // Small helps for plain forms: copy buttons, selects that save themselves, focus on what went wrong.
 
+const COPIES = "[data-copy],[data-copy-from]";
+
 async function copy(button: HTMLElement): Promise<void> {
-  const text = button.dataset.copy ?? "";
+  const { copy: own, copyFrom = "" } = button.dataset;
+  const text = own ?? document.getElementById(copyFrom)?.textContent ?? "";
   try {
     await navigator.clipboard.writeText(text);
     say(button, "Copied");
@@ -25,12 +28,12 @@ function say(button: HTMLElement, text: string): void {
 }
 
 export function startForms(): void {
-  for (const button of document.querySelectorAll<HTMLElement>("[data-copy]")) button.hidden = false;
+  for (const button of document.querySelectorAll<HTMLElement>(COPIES)) button.hidden = false;
   // With scripts a changed role saves itself, so the button beside it is only for pages without.
   for (const button of document.querySelectorAll<HTMLElement>("[data-plain]")) button.hidden = true;
   document.querySelector<HTMLElement>("[data-focus]")?.focus();
   document.addEventListener("click", (event) => {
-    const button = (event.target as Element).closest<HTMLElement>("[data-copy]");
+    const button = (event.target as Element).closest<HTMLElement>(COPIES);
     if (button) void copy(button);
   });
   document.addEventListener("change", (event) => {

@@ -107,6 +107,7 @@ class JobPage extends HTMLElement {
       const before = document.querySelector("#job-badge .badge")?.textContent;
       for (const part of this.querySelectorAll<HTMLElement>(PARTS)) morph(part, page.getElementById(part.id));
       this.takeNew(page);
+      this.takeHeads(page);
       document.title = page.title;
       const fresh = page.querySelector<HTMLElement>("x-job");
       for (const name of ["marks", "attempt"]) if (fresh?.dataset[name]) this.dataset[name] = fresh.dataset[name];
@@ -121,6 +122,12 @@ class JobPage extends HTMLElement {
     } catch (error) {
       if (!controller.signal.aborted) console.warn("The page could not be refreshed", error);
     }
+  }
+
+  /** Charts are kept as they are, but the number in a chart's head is the tile's: both are the job's newest value. */
+  private takeHeads(page: Document): void {
+    const fresh = new Map([...page.querySelectorAll<HTMLElement>("x-chart [data-hot]")].map((head) => [head.dataset.hot, head.textContent]));
+    for (const head of this.querySelectorAll<HTMLElement>("x-chart [data-hot]")) head.textContent = fresh.get(head.dataset.hot) ?? head.textContent;
   }
 
   /** A part that the page did not have when it was loaded, such as the numbers of a job that has just started. */
@@ -209,23 +216,12 @@ function replaceDialog(page: Document): void {
 }
 
 function onClick(event: MouseEvent): void {
-  const target = (event.target as Element).closest<HTMLElement>("[data-copy],[data-copy-from],[data-dialog],[data-close]");
-  if (!target) return;
-  const { copy, copyFrom, dialog } = target.dataset;
-  if (dialog) {
-    const found = document.getElementById(dialog);
-    if (!(found instanceof HTMLDialogElement)) return;
-    event.preventDefault();
-    found.showModal();
-  } else if ("close" in target.dataset) {
-    const found = target.closest("dialog");
-    if (!found) return;
-    event.preventDefault();
-    found.close();
-  } else {
-    const text = copy ?? document.getElementById(copyFrom ?? "")?.textContent ?? "";
-    void navigator.clipboard.writeText(text).then(() => toast("Copied."), () => toast("The browser does not let this page copy.", "error"));
-  }
+  const target = (event.target as Element).closest<HTMLElement>("[data-dialog],[data-close]");
+  const found = target?.dataset.dialog ? document.getElementById(target.dataset.dialog) : target?.closest("dialog");
+  if (!(found instanceof HTMLDialogElement)) return;
+  event.preventDefault();
+  if (target?.dataset.dialog) found.showModal();
+  else found.close();
 }
 
 /** A dot in the tab: the family of the state. */

@@ -189,8 +189,6 @@ class Chart extends HTMLElement {
   private showWords(): void {
     const first = this.series[0]?.buckets;
     const last = first?.[first.length - 1];
-    const value = this.querySelector("[data-last]");
-    if (value && last) value.textContent = metric(last[3]);
     this.reset.hidden = !settings.zoom;
     if (settings.zoom) this.reset.textContent = `${short(settings.zoom[0])} – ${short(settings.zoom[1])}, reset`;
     const lows = this.series.flatMap((one) => one.buckets.flatMap((bucket) => (bucket[1] === null ? [] : [bucket[1]])));

@@ -24,7 +24,7 @@ class LogViewer extends HTMLElement {
   private search: Search | undefined;
   private match = -1;
   private level: "all" | "warn" | "error" = "all";
-  private times: Times = "clock";
+  private times: Times = matchMedia("(max-width: 760px)").matches ? "off" : "clock";
   private picked: [number, number] | null = null;
   private seenTotal = 0;
   private readonly pill = document.createElement("button");
@@ -101,6 +101,7 @@ class LogViewer extends HTMLElement {
       parts.unshift(this.tools.bar);
       parts.push(this.status);
     }
+    this.showTimes();
     this.replaceChildren(...parts);
     scroller.addEventListener("click", (event) => this.onClick(event));
     void this.open();
@@ -236,6 +237,7 @@ class LogViewer extends HTMLElement {
     const text = following ? (ended ? "— end of log —" : "Following") : fresh > 0 ? `↓ ${thousands(fresh)} new lines` : "↓ Newest";
     if (this.pill.textContent !== text) this.pill.textContent = text;
     this.pill.hidden = following && (ended || this.isFull);
+    this.pill.classList.toggle("still", following);
     const problem = this.sources.find((lines) => lines.problem)?.problem;
     this.note.replaceChildren();
     if (problem && !this.total) this.showProblem(problem);
@@ -448,11 +450,16 @@ class LogViewer extends HTMLElement {
 
   private nextTimes(): void {
     this.times = TIMES[(TIMES.indexOf(this.times) + 1) % TIMES.length] ?? "clock";
+    this.showTimes();
+    this.pane.refill();
+  }
+
+  private showTimes(): void {
     this.classList.toggle("nots", this.times === "off");
+    this.classList.toggle("timed", this.times !== "off");
     const words = { off: "off", clock: "time of day", relative: "since the first line" }[this.times];
     this.tools?.times.setAttribute("aria-label", `Timestamps: ${words}`);
     this.tools?.times.setAttribute("aria-pressed", String(this.times !== "off"));
-    this.pane.refill();
   }
 }
 
