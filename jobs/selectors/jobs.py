@@ -60,7 +60,16 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     live = Attempt.objects.filter(job=OuterRef("pk"), closed_at=None)
     return rows.select_related("tenant", "owner", "progress", "estimate").annotate(
         newest_checkpoint=Subquery(newest.values(json=JSONObject(n="n", step="step", at="committed_at"))[:1]),
-        live_attempt=Subquery(live.values(json=JSONObject(opened_at="opened_at", slot_type="slot_type"))[:1]),
+        live_attempt=Subquery(
+            live.values(
+                json=JSONObject(
+                    opened_at="opened_at",
+                    slot_type="slot_type",
+                    processing_at="processing_at",
+                    began_step="resume_from__step",
+                )
+            )[:1]
+        ),
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from django.db import connection
 from django.db.models import F, Q, Sum
 
-from jobs.models import Job
+from jobs.models import Attempt, Job
 from jobs.states import FINAL, Intent, State
-from tenants.models import Quota, Tenant
+from tenants.models import Quota, Tenant, User
 
 CPU_TYPE = "cpu"
 
@@ -89,6 +89,28 @@ def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:
     return sums
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long jobs of one slot type waited for their first start: median and 90th percentile in seconds."""
+
+    slot_type: str
+    median: float
+    p90: float
+
+
+def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
+    """The waits of what started since then, by slot type."""
+    with connection.cursor() as cursor:
+        cursor.execute(WAITS, {"tenant": tenant.pk, "since": since})
+        return [Wait(*row) for row in cursor.fetchall()]
+
+
+def held_by(user: User, tenant: Tenant) -> dict[str, int]:
+    """Slots that this person's jobs hold in the tenant, by slot type."""
+    rows = Attempt.objects.filter(held=True, tenant=tenant, job__owner=user).values("slot_type")
+    return {row["slot_type"]: row["sum"] for row in rows.annotate(sum=Sum(F("slots") * F("learners")))}
+
+
 def live_jobs(tenant: Tenant) -> int:
     """Jobs that are not over."""
     return Job.objects.filter(tenant=tenant, deleted_at=None).exclude(state__in=FINAL).count()
@@ -122,6 +144,17 @@ KEYS = {
     By.DAY: "to_char(span.day, 'YYYY-MM-DD')",
 }
 
+
+WAITS = """
+SELECT attempt.slot_type, waits[1], waits[2]
+FROM (
+  SELECT attempt.slot_type, percentile_cont(ARRAY[0.5, 0.9])
+    WITHIN GROUP (ORDER BY greatest(0, extract(epoch FROM attempt.opened_at - job.created_at))) AS waits
+  FROM jobs_attempt AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id
+  WHERE attempt.tenant_id = %(tenant)s AND attempt.n = 1 AND attempt.opened_at > %(since)s
+  GROUP BY attempt.slot_type
+) AS attempt ORDER BY 1
+"""
 
 SPAN_WHOLE = "SELECT %(start)s::timestamptz AS day, %(start)s::timestamptz AS a, %(end)s::timestamptz AS b"
 SPANS_BY_DAY = """

@@ -43,8 +43,12 @@ def row(job: View) -> View:
     return job | {"detail": detail(job), "size": size(job), "device": device(job), "sub": job["id"][-6:]}
 
 
+def primary(job: View) -> str:
+    """The name worth a glance: the first of loss-like names, else the first at all; empty if there is none."""
+    names = sorted(job["metrics"])
+    return next((name for name in names if "loss" in name), next(iter(names), ""))
+
+
 def _primary_metric(job: View) -> str:
-    """The first of loss-like names, else the first metric at all."""
-    metrics = job["metrics"]
-    name = next((name for name in sorted(metrics) if "loss" in name), next(iter(sorted(metrics)), None))
-    return f"{name} {metric(metrics[name]['last'])}" if name else ""
+    name = primary(job)
+    return f"{name} {metric(job['metrics'][name]['last'])}" if name else ""

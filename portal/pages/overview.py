@@ -2,60 +2,77 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Case, IntegerField, Value, When
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET
 
+from examples import catalog
 from jobs.models import Job
 from jobs.selectors import cluster
 from jobs.selectors.jobs import job_list
-from jobs.selectors.usage import QuotaUse, quotas_of
+from jobs.selectors.metrics import glances
+from jobs.selectors.usage import QuotaUse, held_by, live_jobs, quotas_of, waits_of
 from jobs.selectors.views import job_view
+from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, State
-from portal.pages.cells import row
-from portal.pages.guard import in_tenant
+from portal.pages import attention, sparkline
+from portal.pages.cells import primary, row
+from portal.pages.guard import in_tenant, person
+from portal.pages.job_cards import pace
 from portal.pages.shell import frame
 from tenants.models import Tenant
 
 SHOWN = 8
-FAILED_WITHIN = timedelta(hours=24)
-HALTED_FOR = timedelta(hours=24)
-FIX_NEEDED = ("SPEC_INVALID", "DATA_UNREACHABLE", "NO_MATCHING_POOL", "EXCEEDS_MAX_QUOTA", "TENANT_SUSPENDED")
+WAITS_WITHIN = timedelta(hours=24)
 
 
 @require_GET
 @in_tenant
 def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     """Attention first, then what runs, the quota, and what ended lately."""
-    mine = job_list(user=request.user, tenant=tenant.slug)
-    active = [*HOLDS_GPUS, State.QUEUED]
+    user, now = person(request), timezone.now()
+    mine = job_list(user=user, tenant=tenant.slug)
+    found = attention.notices(mine, now)
+    active = mine.filter(state__in=[*HOLDS_GPUS, State.QUEUED, State.HALTED])
+    own_first = Case(When(owner=user, then=Value(0)), default=Value(1), output_field=IntegerField())
+    held = held_by(user, tenant)
+    first_run = not mine.exists()
     context = frame(request, tenant, "overview") | {
-        "attention": [row(job_view(job)) for job in _attention(mine)],
-        "active": [row(job_view(job)) for job in mine.filter(state__in=active)[:SHOWN]],
-        "ended": [
-            row(job_view(job)) for job in mine.filter(state__in=FINAL).order_by("-finished_at")[:SHOWN]
-        ],
-        "quotas": [quota_row(use) for use in quotas_of(tenant)],
+        "attention": found,
+        "attention_summary": attention.summary(found),
+        "active": _active(active.order_by(own_first, "-id")[:SHOWN], now),
+        "active_count": live_jobs(tenant),
+        "ended": [_ended(job) for job in mine.filter(state__in=FINAL).order_by("-finished_at")[:SHOWN]],
+        "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas_of(tenant)],
         "queued": [
             row(job_view(job)) for job in mine.filter(state=State.QUEUED).order_by("queued_at", "pk")[:SHOWN]
         ],
-        "pools": cluster.pools(cluster.nodes(request.user)),
-        "first_run": not mine.exists(),
+        "waits": waits_of(tenant, since=now - WAITS_WITHIN),
+        "pools": cluster.pools(cluster.nodes(user)),
+        "first_run": first_run,
+        "example": to_yaml(catalog.load(catalog.FIRST_JOB)) if first_run else "",
     }
     return render(request, "overview.html", context)
 
 
-def quota_row(use: QuotaUse) -> dict[str, Any]:
-    """A meter of one cell per device (at most 64 cells drawn): used, free, waiting beyond the limit's tick."""
+def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
+    """A meter of one cell per device (at most 64 cells drawn): mine, others', free, waiting beyond the limit's tick."""
     per_cell = max(1, -(-(max(use.limit, use.used) + use.waiting) // 64))
-    cells = [("u", use.used), ("", max(0, use.limit - use.used)), ("tick", 0), ("w", use.waiting)]
+    mine = min(mine, use.used)
+    free = max(0, use.limit - use.used)
+    cells = [("me", mine), ("u", use.used - mine), ("", free), ("tick", 0), ("w", use.waiting)]
     return {
         "type": use.gpu_type,
         "used": use.used,
+        "mine": mine,
+        "free": free,
         "limit": use.limit,
         "waiting": use.waiting,
         "cells": [
@@ -65,10 +82,38 @@ def quota_row(use: QuotaUse) -> dict[str, Any]:
     }
 
 
-def _attention(mine: Any) -> list[Job]:
-    """Failed lately, waiting for somebody to mend something, halted for long."""
-    now = timezone.now()
-    failed = mine.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN)
-    stuck = mine.filter(state=State.QUEUED, reason_code__in=FIX_NEEDED)
-    forgotten = mine.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR)
-    return [*stuck[:SHOWN], *failed[:SHOWN], *forgotten[:SHOWN]][:SHOWN]
+def _active(jobs: Iterable[Job], now: datetime) -> list[dict[str, Any]]:
+    """Rows with the primary metric's line and the time that is left."""
+    views = [(job, row(job_view(job))) for job in jobs]
+    wanted = [
+        (view["id"], name, view["metrics"][name].get("rank", 0), view["metrics"][name]["step"])
+        for _, view in views
+        if (name := primary(view))
+    ]
+    lines = glances(wanted)
+    return [
+        view
+        | _metric_cell(view)
+        | {"spark": sparkline.draw(lines.get(view["id"], [])), "left": _left(job, view, now)}
+        for job, view in views
+    ]
+
+
+def _metric_cell(view: dict[str, Any]) -> dict[str, Any]:
+    name = primary(view)
+    return {"metric_name": name, "metric_value": view["metrics"][name]["last"] if name else None}
+
+
+def _left(job: Job, view: dict[str, Any], now: datetime) -> float | None:
+    live: dict[str, Any] = getattr(job, "live_attempt", None) or {}
+    began = live.get("processing_at")
+    if began is None or view["state"] != "PROCESSING":
+        return None
+    return pace(view["progress"], parse_datetime(began), live.get("began_step") or 0, now)[0]
+
+
+def _ended(job: Job) -> dict[str, Any]:
+    view = row(job_view(job))
+    ran = job.finished_at - job.started_at if job.finished_at and job.started_at else None
+    hours = view["gpu_seconds"] / 3600 if job.gpus else None
+    return view | _metric_cell(view) | {"ran": ran.total_seconds() if ran else None, "gpu_hours": hours}

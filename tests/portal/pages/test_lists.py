@@ -45,7 +45,7 @@ def test_a_foreign_tenant_looks_exactly_like_a_missing_one(browser: Client) -> N
 def test_signing_in_lands_in_the_own_tenant(client: Client, alice: User) -> None:
     answer = client.post("/login", {"username": "alice", "password": factories.PASSWORD}, follow=True)
     assert answer.redirect_chain[-1][0] == "/t/vision-lab/"
-    assert b"Needs attention" in answer.content
+    assert b"Active jobs" in answer.content
 
 
 def test_a_wrong_password_and_a_wrong_name_read_the_same(client: Client, alice: User) -> None:

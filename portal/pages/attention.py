@@ -1,0 +1,118 @@
+"""What on the overview needs somebody: a line per job, the reason in words, and the page where to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils.dateparse import parse_datetime
+
+from jobs.models import Job
+from jobs.spec.units import parse_duration
+from jobs.states import State
+from portal.templatetags.ui import duration, thousands
+
+FAILED_WITHIN = timedelta(hours=24)
+HALTED_FOR = timedelta(hours=24)
+SILENT_FOR = timedelta(minutes=15)
+OVERDUE = 3
+"""Intervals after which a checkpoint is old."""
+LEAST_OVERDUE = timedelta(minutes=1)
+"""An interval of seconds is no promise: what is saved also has to arrive."""
+FIX_NEEDED = ("SPEC_INVALID", "DATA_UNREACHABLE", "NO_MATCHING_POOL", "EXCEEDS_MAX_QUOTA", "TENANT_SUSPENDED")
+SHOWN = 8
+WATCHED = 200
+"""Most running jobs that are looked at for silence and old checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One line. kind: what the header counts it as; path: what the action opens, below the job's address."""
+
+    job: Job
+    kind: str
+    icon: str
+    colour: str
+    title: str
+    text: str
+    since: datetime | None
+    action: str
+    path: str = ""
+
+
+def notices(jobs: QuerySet[Job], now: datetime) -> list[Notice]:
+    """The gravest first: failed, waiting for a mending hand, silent or unsaved while running, forgotten."""
+    found = [*_failed(jobs, now), *_stuck(jobs), *_running(jobs, now), *_forgotten(jobs, now)]
+    return found[:SHOWN]
+
+
+def summary(found: list[Notice]) -> str:
+    """1 failed · 2 running."""
+    kinds = dict.fromkeys(one.kind for one in found)
+    return " · ".join(f"{sum(one.kind == kind for one in found)} {kind}" for kind in kinds)
+
+
+def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
+    rows = jobs.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN).order_by("-finished_at")
+    for job in rows[:SHOWN]:
+        yield Notice(
+            job, "failed", "octagon-x", "red", "Failed", job.reason_message or "It ended with an error.",
+            job.finished_at, "View error", "/logs?level=error",
+        )  # fmt: skip
+
+
+def _stuck(jobs: QuerySet[Job]) -> Iterator[Notice]:
+    rows = jobs.filter(state=State.QUEUED, reason_code__in=FIX_NEEDED).order_by("queued_at")
+    for job in rows[:SHOWN]:
+        yield Notice(
+            job, "waiting", "hourglass", "amber", "Cannot start", job.reason_message, job.queued_at, "See why"
+        )
+
+
+def _running(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
+    for job in jobs.filter(state=State.PROCESSING).order_by("id")[:WATCHED]:
+        live: dict[str, Any] = getattr(job, "live_attempt", None) or {}
+        began = _moment(live.get("processing_at")) or job.started_at or now
+        if notice := _silent(job, began, now) or _unsaved(job, began, now):
+            yield notice
+
+
+def _silent(job: Job, began: datetime, now: datetime) -> Notice | None:
+    heard = max(began, job.progress.reported_at or began)
+    if now - heard <= SILENT_FOR:
+        return None
+    text = f"no line and no number for {duration((now - heard).total_seconds())}"
+    return Notice(job, "running", "activity", "amber", "Silent", text, heard, "Open log", "/logs")
+
+
+def _unsaved(job: Job, began: datetime, now: datetime) -> Notice | None:
+    """A job that has never saved may not mean to; one that has, and stopped, loses more by the minute."""
+    kept: dict[str, Any] | None = getattr(job, "newest_checkpoint", None)
+    at = _moment(kept["at"]) if kept else None
+    if kept is None or at is None:
+        return None
+    every = parse_duration(job.spec["checkpoint"]["every"])
+    saved = max(at, began)
+    if now - saved <= max(OVERDUE * timedelta(seconds=every), LEAST_OVERDUE):
+        return None
+    step = "" if kept["step"] is None else f"step {thousands(kept['step'])}, "
+    age = duration((now - at).total_seconds())
+    text = f"{step}{age} ago; the spec says every {duration(every)}"
+    return Notice(
+        job, "running", "save-off", "amber", "Checkpoint is old", text, saved, "Checkpoints", "/checkpoints"
+    )
+
+
+def _forgotten(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
+    for job in jobs.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR).order_by("stop_at")[:SHOWN]:
+        kept: dict[str, Any] | None = getattr(job, "newest_checkpoint", None)
+        step = kept and kept["step"]
+        text = f"resume it from step {thousands(step)}, or cancel it" if step else "resume it, or cancel it"
+        yield Notice(job, "halted", "circle-pause", "amber", "Halted for long", text, job.stop_at, "Open")
+
+
+def _moment(text: str | None) -> datetime | None:
+    return parse_datetime(text) if text else None

@@ -1,0 +1,158 @@
+"""The overview: what it counts as needing attention and what not, its lines, and the first run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import Attempt, Job, MetricPoint, Progress
+from jobs.selectors.jobs import job_list
+from jobs.selectors.metrics import glances
+from jobs.selectors.usage import held_by, waits_of
+from jobs.states import Intent, State
+from portal.pages import attention, sparkline
+from tenants.models import Tenant, User
+from tests import factories
+from tests.portal.pages.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+
+
+def told(user: User) -> list[tuple[str, str]]:
+    found = attention.notices(job_list(user=user), timezone.now())
+    return [(one.job.name, one.title) for one in found]
+
+
+def ago(**span: float) -> object:
+    return timezone.now() - timedelta(**span)
+
+
+def running(owner: User, name: str, *, since: object, heard: object = None, every: str = "10m") -> Job:
+    spec = factories.spec(name=name, checkpoint={"every": every, "keep": 3, "grace": "60s"})
+    job = factories.job(owner=owner, name=name, state=State.PROCESSING, spec=spec)
+    Attempt.objects.filter(job=job).update(processing_at=since)
+    Progress.objects.filter(job=job).update(reported_at=heard or timezone.now())
+    return job
+
+
+def test_only_a_failure_of_the_last_day_is_told(alice: User) -> None:
+    factories.job(owner=alice, name="fresh", state=State.FAILED)
+    old = factories.job(owner=alice, name="old", state=State.FAILED)
+    Job.objects.filter(pk=old.pk).update(finished_at=ago(hours=25))
+    assert told(alice) == [("fresh", "Failed")]
+
+
+def test_a_waiting_job_is_told_only_when_waiting_does_not_help(alice: User) -> None:
+    factories.job(owner=alice, name="full", reason_code="INSUFFICIENT_CAPACITY")
+    factories.job(owner=alice, name="never", reason_code="EXCEEDS_MAX_QUOTA")
+    assert told(alice) == [("never", "Cannot start")]
+
+
+def test_a_running_job_that_says_nothing_is_told_after_a_quarter_of_an_hour(alice: User) -> None:
+    running(alice, "talks", since=ago(hours=2), heard=ago(minutes=14))
+    running(alice, "silent", since=ago(hours=2), heard=ago(minutes=16))
+    running(alice, "young", since=ago(minutes=2), heard=ago(hours=3))  # what its last attempt said
+    assert told(alice) == [("silent", "Silent")]
+
+
+def test_a_checkpoint_is_old_after_three_intervals(alice: User) -> None:
+    for name, minutes, every in (("late", 31, "10m"), ("in-time", 29, "10m"), ("seconds", 0.9, "5s")):
+        factories.checkpoint(
+            running(alice, name, since=ago(hours=2), every=every), committed_at=ago(minutes=minutes)
+        )
+    running(alice, "never-saves", since=ago(hours=2))
+    again = running(alice, "resumed", since=ago(minutes=5))
+    factories.checkpoint(again, committed_at=ago(hours=9))
+    assert told(alice) == [("late", "Checkpoint is old")]
+
+
+def test_a_halt_is_told_after_a_day(alice: User) -> None:
+    for name, hours in (("forgotten", 25), ("paused", 23)):
+        job = factories.job(owner=alice, name=name, state=State.HALTED, intent=Intent.HALT)
+        Job.objects.filter(pk=job.pk).update(stop_at=ago(hours=hours))
+    assert told(alice) == [("forgotten", "Halted for long")]
+
+
+def test_each_line_leads_to_where_it_is_mended(alice: User, signed_in: SignIn) -> None:
+    job = factories.job(owner=alice, state=State.FAILED, reason_message="Out of memory.")
+    page = signed_in(alice).get("/t/vision-lab/").content.decode()
+    assert f'href="/t/vision-lab/jobs/{job.pk}/logs?level=error"' in page
+    assert "<b>Failed:</b> Out of memory." in page
+    assert "1 failed" in page
+
+
+def test_own_jobs_come_first_and_halted_ones_are_among_the_active(
+    alice: User, dave: User, signed_in: SignIn
+) -> None:
+    factories.job(owner=alice, name="mine", state=State.HALTED, intent=Intent.HALT)
+    factories.job(owner=dave, name="newer", state=State.QUEUED)
+    rows = signed_in(alice).get("/t/vision-lab/").context["active"]
+    assert [row["name"] for row in rows] == ["mine", "newer"]
+
+
+def test_the_first_run_offers_an_example_that_can_be_submitted(alice: User, signed_in: SignIn) -> None:
+    client = signed_in(alice)
+    page = client.get("/t/vision-lab/")
+    assert "Run your first job" in page.content.decode()
+    from portal.runtimes import register_runtimes
+
+    register_runtimes()
+    answer = client.post("/t/vision-lab/jobs/new", {"spec": page.context["example"]})
+    assert answer.status_code == 302
+    assert "Run your first job" not in client.get("/t/vision-lab/").content.decode()
+
+
+def test_a_viewer_is_offered_no_first_run(carol: User, signed_in: SignIn) -> None:
+    assert "Run your first job" not in signed_in(carol).get("/t/vision-lab/").content.decode()
+
+
+def test_a_glance_is_a_few_points_of_one_learner(alice: User) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    for rank in (0, 1):
+        MetricPoint.objects.bulk_create(
+            MetricPoint(
+                job=job, tenant=job.tenant, attempt=1, rank=rank, name="loss", step=step,
+                value=float("nan") if step == 500 else step + rank / 2, at=timezone.now(),
+                seq=rank * 1000 + step,
+            )
+            for step in range(1, 1001)
+        )  # fmt: skip
+    line = glances([(job.pk, "loss", 0, 1000)], points=11)[job.pk]
+    assert [step for step, _ in line] == [1, 100, 200, 300, 400, 600, 700, 800, 900, 1000]
+    assert all(value == step for step, value in line)
+    assert glances([]) == {}
+
+
+def test_a_line_spans_its_box_and_few_points_make_none() -> None:
+    drawn = sparkline.draw([(0, 2.0), (50, 1.0), (100, 0.0)])
+    assert drawn is not None
+    assert drawn.line == "M3.0 3.0L48.0 13.0L93.0 23.0"
+    assert (drawn.x, drawn.y) == ("93.0", "23.0")
+    flat = sparkline.draw([(0, 1.0), (1, 1.0), (2, 1.0)])
+    assert flat is not None
+    assert flat.y == "13.0"
+    assert sparkline.draw([(0, 1.0), (1, 1.0)]) is None
+
+
+def test_waits_are_those_of_first_starts(lab: Tenant, alice: User, client: Client) -> None:
+    for seconds in (10, 20, 60):
+        job = factories.job(owner=alice, state=State.PROCESSING)
+        Job.objects.filter(pk=job.pk).update(created_at=ago(seconds=seconds))
+        Attempt.objects.filter(job=job).update(opened_at=timezone.now())
+    factories.add_attempt(job, 2, held=False)
+    (wait,) = waits_of(lab, since=timezone.now() - timedelta(hours=1))
+    assert (wait.slot_type, round(wait.median), round(wait.p90)) == ("cpu", 20, 52)
+    assert waits_of(lab, since=timezone.now() + timedelta(hours=1)) == []
+
+
+def test_a_quota_tells_mine_from_the_others(lab: Tenant, alice: User, dave: User, signed_in: SignIn) -> None:
+    factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=2)
+    factories.job(owner=dave, state=State.PROCESSING, slots=1)
+    assert held_by(alice, lab) == {"cpu": 4}
+    (quota,) = signed_in(alice).get("/t/vision-lab/").context["quotas"]
+    assert (quota["used"], quota["mine"]) == (5, 4)
+    assert quota["cells"].count("me") == 4
+    assert quota["cells"].count("u") == 1
