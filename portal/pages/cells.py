@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from portal.templatetags.ui import metric, thousands
+from django.utils import timezone
+
+from portal.templatetags.ui import foreseen, metric, thousands
 
 View = dict[str, Any]
 
@@ -13,8 +15,10 @@ def detail(job: View) -> str:
     """The most useful thing to know in this state, in a few words."""
     state, reason = job["state"], job["reason"]
     if state == "QUEUED":
-        position = reason["numbers"].get("position")
-        return f"#{position}: {reason['message']}" if position else reason["message"]
+        position, span = reason["numbers"].get("position"), foreseen(job["estimate"], timezone.now())
+        known = [f"#{position}"] if position else []
+        known += [span if span.startswith("under") else f"~{span}"] if span else []
+        return f"{', '.join(known)} · {reason['message']}" if known else reason["message"]
     if state == "PROCESSING":
         return _primary_metric(job) or "Running"
     if state == "HALTED":

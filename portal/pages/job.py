@@ -22,7 +22,7 @@ from jobs.selectors.jobs import job_get, may_operate
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
 from jobs.states import FINAL, Intent, State
-from portal.pages import job_cards, job_timeline
+from portal.pages import job_cards, job_timeline, job_waiting
 from portal.pages.shell import frame
 from tenants import access, audit
 from tenants.models import User
@@ -164,7 +164,10 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     return {
         "kpis": job_cards.kpis(view, now=timezone.now(), started_step=started_step),
         "waiting": job_cards.waiting(view),
-        "reasons": _waits(job) if job.state == State.QUEUED else [],
+        "wait": job_waiting.panel(request.user, job, view, timezone.now())
+        if job.state == State.QUEUED
+        else None,
+        "hindsight": job_waiting.hindsight(view),
         "receipt": job_cards.receipt(view),
         "failure": _failure(job) if job.state == State.FAILED else None,
         "charts": job_cards.primary_metrics(view),
@@ -174,11 +177,6 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "attempts": list(Attempt.objects.filter(job=job).order_by("-n")[:10]),
         **_log_context(job, request),
     }
-
-
-def _waits(job: Job) -> list[JobEvent]:
-    """How the reason for waiting changed, newest first."""
-    return list(JobEvent.objects.filter(job=job, code="WAITING").order_by("-n")[:8])
 
 
 def _failure(job: Job) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -13,12 +14,16 @@ from jobs import services
 from jobs.errors import JobError, JobNotFound
 from jobs.selectors import installation
 from jobs.selectors.jobs import job_get
+from jobs.services.clone import changed
 from jobs.spec import to_yaml
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
 from tenants import access
 from tenants.models import Tenant, User
 from tenants.roles import Permission
+
+PRIORITIES = ("low", "normal", "high", "urgent")
+SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 @require_http_methods(["GET", "POST"])
@@ -49,10 +54,33 @@ def _start(request: HttpRequest) -> tuple[str, str]:
             job = job_get(user=request.user, job_id=clone)
         except JobNotFound as error:
             raise Http404 from error
-        return "clone", to_yaml(job.spec)
+        return "clone", to_yaml(changed(job.spec, _changes(request)))
     if name and name not in catalog.names():
         raise Http404
     return ("template" if name else "default"), to_yaml(catalog.load(name or catalog.FIRST_JOB))
+
+
+def _changes(request: HttpRequest) -> dict[str, Any]:
+    """What the address asks to change of a clone, by the names of its fields; anything else is left out."""
+    found: dict[str, Any] = {}
+    for name in ("learners", "gpus", "cpus"):
+        text = request.GET.get(name, "")
+        if text.isascii() and text.isdecimal() and len(text) <= 4:
+            found.setdefault("resources", {})[name] = int(text)
+    if SLUG.fullmatch(kind := request.GET.get("gpu_type", "")):
+        found.setdefault("resources", {})["gpu_type"] = kind
+    if (level := request.GET.get("priority", "")) in PRIORITIES:
+        found["priority"] = level
+    return found
+
+
+def _changed_fields(request: HttpRequest) -> str:
+    """The same in words, for the heading of the clone."""
+    changes = _changes(request)
+    fields = changes.get("resources", {}) | (
+        {"priority": changes["priority"]} if "priority" in changes else {}
+    )
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())
 
 
 def _page(
@@ -63,11 +91,12 @@ def _page(
     context = frame(request, tenant, "jobs") | {
         "source": source,
         "clone": request.GET.get("from", ""),
+        "changes": _changed_fields(request) if request.GET.get("from") else "",
         "text": text,
         "templates": catalog.templates(),
         "runtimes": installation.runtimes(),
         "types": sorted(kind for kind in free if kind != "cpu"),
-        "priorities": [level for level in ("low", "normal", "high", "urgent") if level in tenant.priorities],
+        "priorities": [level for level in PRIORITIES if level in tenant.priorities],
         "error": error.message if error else "",
         "errors": details.get("errors", []),
     }

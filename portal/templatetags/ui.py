@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -80,6 +81,31 @@ def duration(seconds: Any) -> str:
     if minutes:
         return f"{minutes} min {rest:02d} s" if minutes < 10 else f"{minutes} min"
     return f"{rest} s"
+
+
+@register.filter
+def span(low: float, high: float) -> str:
+    """A range of seconds to come: 25–40 min, 1.5–3 h, 12 min, under 1 min."""
+    if high < 60:
+        return "under 1 min"
+    unit, word = (60, "min") if high < 5400 else (3600, "h") if high < 129_600 else (86400, "d")
+    first, last = (_short(seconds / unit, whole=unit == 60) for seconds in (max(0.0, low), high))
+    return f"{last} {word}" if first == last else f"{first}–{last} {word}"
+
+
+def _short(count: float, *, whole: bool) -> str:
+    """Whole minutes; hours and days with a half below ten."""
+    if whole or count >= 10:
+        return f"{math.floor(count + 0.5)}"
+    return f"{math.floor(2 * count + 0.5) / 2:g}"
+
+
+def foreseen(estimate: dict[str, Any] | None, now: datetime) -> str:
+    """How far off an estimate's start is; nothing without an estimate."""
+    if not estimate or not estimate["from"]:
+        return ""
+    low, high = ((datetime.fromisoformat(estimate[end]) - now).total_seconds() for end in ("from", "to"))
+    return span(low, high)
 
 
 @register.simple_tag

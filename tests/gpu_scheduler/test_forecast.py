@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import Basis, Estimate, RunTime, WhyNone, forecast, instead
+from gpu_scheduler.forecast import Basis, Estimate, RunTime, WhyNone, forecast, instead, sooner
 from gpu_scheduler.model import Plan, Policy, Snapshot
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
 
@@ -151,3 +151,58 @@ def test_a_job_in_place_of_another_stands_where_its_own_time_puts_it() -> None:
     runs = {job: known(10) for job in ("r1", "j1", "j2")}
     assert forecast(world, runs)["j1"].soonest == at(10)
     assert forecast(instead(world, "j1", late), runs)["j1"].soonest == at(20)
+
+
+@SOME
+@given(worlds_with_lengths(), st.data())
+def test_ways_offered_start_earlier_in_the_world_that_follows(
+    made: tuple[Snapshot, dict[str, int]], data: st.DataObject
+) -> None:
+    """Whatever is offered instead of a job starts, when lived through, before the job itself would have."""
+    world, lengths = made
+    lengths = {job: 40 * length for job, length in lengths.items()}
+    world = replace(
+        world,
+        policy=Policy(patience_s=300, aging_s=0),
+        running=tuple(replace(run, ends_by=None) for run in world.running),
+        waiting=tuple(replace(job, runs_at_most_s=None) for job in world.waiting),
+    )
+    if not world.waiting:
+        return
+    job = data.draw(st.sampled_from(world.waiting))
+    clone = replace(job, job="new", queued_at=NOON)
+    variants = {
+        "smaller": replace(clone, learners=1),
+        "thinner": replace(clone, slots=1),
+        "elsewhere": replace(clone, slot_type="h200"),
+        "urgent": replace(clone, priority=3),
+        "the same": clone,
+    }
+    runs = {name: known(length) for name, length in lengths.items()}
+    found = sooner(world, runs, job.job, variants)
+    own = forecast(world, runs)[job.job].soonest
+    for name, one in found.items():
+        starts = forecast(instead(world, job.job, variants[name]), runs | {"new": runs[job.job]})["new"]
+        assert starts.soonest == one.soonest
+        assert own is None or starts.soonest <= own - timedelta(seconds=30)
+
+
+def test_only_what_is_truly_sooner_is_offered() -> None:
+    busy = [running("r1", "a1", slots=4), running("r2", "a2", slots=8)]
+    world = snapshot(nodes(a1=8, a2=8, h1=8), [gang("j1", 2, 8)], busy)
+    runs = {"r1": known(100), "r2": known(500)}
+    clone = gang("new", 2, 8, queued_at=NOON)
+    variants = {
+        "half": replace(clone, learners=1),
+        "quarter": replace(clone, learners=1, slots=4),
+        "same": clone,
+        "too large elsewhere": replace(clone, slot_type="h200"),
+    }
+    found = sooner(world, runs, "j1", variants)
+    assert {name: one.soonest for name, one in found.items()} == {"half": at(100), "quarter": at(0)}
+
+
+def test_a_job_of_unknown_start_is_offered_what_has_a_known_one() -> None:
+    world = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=4)])
+    small = {"small": gang("new", 1, 4, queued_at=NOON)}
+    assert sooner(world, {}, "j1", small)["small"].soonest == NOON

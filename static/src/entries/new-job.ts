@@ -1,6 +1,7 @@
 // The new-job page: form and YAML in step, checked by the server while typing, drafts kept in this browser.
 import { api, ApiError } from "../ts/api";
-import { Checker, type Finding, type Verdict } from "../ts/new-job/check";
+import { span } from "../ts/format";
+import { Checker, type Estimate, type Finding, type Verdict } from "../ts/new-job/check";
 import { type Mark, SpecEditor } from "../ts/new-job/editor";
 import { SpecForm } from "../ts/new-job/form";
 import { pathOf, Spec } from "../ts/new-job/spec";
@@ -112,6 +113,13 @@ function marks(verdict: Verdict, text: string): Mark[] {
   return [...verdict.errors.map((e) => mark(e, "error")), ...verdict.warnings.map((w) => mark(w, "warning"))];
 }
 
+/** When it would start, or why nobody can say. */
+function when({ from, to, message }: Estimate): string {
+  if (!from || !to) return message && `No estimate: ${message.charAt(0).toLowerCase()}${message.slice(1)}`;
+  const [low = 0, high = 0] = [from, to].map((at) => (Date.parse(at) - Date.now()) / 1000);
+  return `Starts in ${span(low, high)}.`;
+}
+
 function showVerdict(page: HTMLElement, verdict: Verdict): void {
   const list = page.querySelector<HTMLUListElement>("[data-findings]");
   const line = page.querySelector<HTMLElement>("[data-verdict]");
@@ -129,7 +137,7 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
   if (verdict.problem) line.textContent = verdict.problem;
   else if (count) line.textContent = count === 1 ? "1 error" : `${count} errors`;
   else if (!now) line.textContent = "Valid";
-  else line.textContent = now.starts ? `Fits: starts now on ${[...new Set(now.nodes)].join(", ")}` : now.message;
+  else line.textContent = now.starts ? `Fits: starts now on ${[...new Set(now.nodes)].join(", ")}` : `${now.message} ${when(now.estimate)}`;
 }
 
 function row(finding: Finding, kind: string): HTMLLIElement {

@@ -17,15 +17,20 @@ interface Job {
   slot_seconds: number;
   progress: { step: number | null; total: number | null; percent: number | null };
   metrics: Record<string, { last: number | string; step: number }>;
+  reason: unknown;
+  estimate: unknown;
 }
 
 const PARTS = "#job-top, [data-part]";
+const RECHECK_MS = 15_000; // while it waits: ways to start sooner and the time of the last look change without an event
 const REFRESH_MS = 400; // several events at once are one refresh
 
 class JobPage extends HTMLElement {
   private stop: (() => void) | undefined;
   private seq = 0;
+  private told: string | undefined; // why the job waits and until when, as last heard
   private waiting = 0;
+  private recheck = 0;
   private refreshing: AbortController | undefined;
 
   connectedCallback(): void {
@@ -43,19 +48,24 @@ class JobPage extends HTMLElement {
     document.addEventListener("click", onClick);
     document.addEventListener("submit", this.onDialog);
     live.addEventListener("resumed", this.refreshSoon);
+    this.recheck = window.setInterval(() => this.querySelector(".why") && !document.hidden && this.refreshSoon(), RECHECK_MS);
     favicon(document.querySelector("#job-badge .badge"));
   }
 
   disconnectedCallback(): void {
     this.stop?.();
+    clearInterval(this.recheck);
     live.removeEventListener("resumed", this.refreshSoon);
   }
 
   private onFrame(frame: Frame): void {
     const job = frame.job as Job | undefined;
     if (job) this.show(job);
-    if (frame.to <= this.seq) return;
-    this.seq = frame.to;
+    const told = job && JSON.stringify([job.reason, job.estimate]);
+    const changed = told !== undefined && this.told !== undefined && told !== this.told;
+    this.told = told ?? this.told;
+    if (frame.to <= this.seq && !changed) return;
+    this.seq = Math.max(this.seq, frame.to);
     this.refreshSoon();
   }
 

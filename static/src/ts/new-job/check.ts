@@ -9,10 +9,16 @@ export interface Finding {
   column?: number;
 }
 
+export interface Estimate {
+  from: string | null;
+  to: string | null;
+  message: string;
+}
+
 export interface Verdict {
   errors: Finding[];
   warnings: Finding[];
-  now?: { starts: boolean; nodes: string[]; code: string; message: string; numbers: Record<string, unknown> } | null;
+  now?: { starts: boolean; nodes: string[]; code: string; message: string; numbers: Record<string, unknown>; estimate: Estimate } | null;
   problem?: string;
 }
 

@@ -1,0 +1,79 @@
+"""Ways in which a waiting job's people could make it start sooner, each tried out by running the planner forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.utils import timezone
+
+from gpu_scheduler.forecast import Estimate, sooner
+from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
+from jobs.models import Job
+from jobs.selectors.effects import NEW, nodes
+from jobs.selectors.estimates import IN_LINE, QUICK, foreseen_view
+from jobs.selectors.run_times import run_times
+from jobs.selectors.snapshot import snapshot
+from jobs.states import State
+
+SIZES = 3
+"""Smaller sizes tried of each kind: a half, a quarter, one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One change and what it brings. kind: learners, gpus, cpus, gpu_type or priority; estimate as the Job's."""
+
+    kind: str
+    value: str
+    estimate: dict[str, Any]
+
+
+def ways_to_start_sooner(job: Job) -> list[Way]:
+    """A clone with one change in place of this job: of each kind of change the one that starts first, if it starts
+    sooner than the job does. At most a handful of queries and twice QUICK units of work, however long the queue."""
+    if job.state != State.QUEUED:
+        return []
+    now = timezone.now()
+    seen = snapshot(nodes=nodes(), now=now, at_most=IN_LINE, with_job=job.pk)
+    own = next((gang for gang in seen.waiting if gang.job == job.pk), None)
+    if own is None:
+        return []
+    variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen)}
+    named = {f"{kind}={value}": gang for (kind, value), gang in variants.items()}
+    found = sooner(seen, run_times(seen), job.pk, named, work=2 * QUICK)
+    best: dict[str, tuple[str, Estimate]] = {}
+    for kind, value in variants:
+        new = found.get(f"{kind}={value}")
+        if new is not None and (kind not in best or _starts(new) < _starts(best[kind][1])):
+            best[kind] = (value, new)
+    ways = [(new, Way(kind, value, foreseen_view(new, now))) for kind, (value, new) in best.items()]
+    return [way for _, way in sorted(ways, key=lambda each: _starts(each[0]))]
+
+
+def _starts(estimate: Estimate) -> Any:
+    return (estimate.soonest, estimate.latest)
+
+
+def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, Gang]]:
+    """The mildest change of each kind first: of equals it is the one to offer."""
+    new = replace(own, job=NEW, queued_at=seen.now)
+    for learners in _smaller(own.learners):
+        yield "learners", str(learners), replace(new, learners=learners)
+    for slots in _smaller(own.slots):
+        yield "gpus" if job.gpus else "cpus", str(slots), replace(new, slots=slots)
+    if job.gpus:
+        asked = own.learners * own.slots
+        limits = {share.slot_type: share.limit for share in seen.shares if share.tenant == own.tenant}
+        for slot_type in sorted({node.slot_type for node in seen.nodes} - {CPU_TYPE, own.slot_type}):
+            if own.slot_type is not None and limits.get(slot_type, 0) >= asked:
+                yield "gpu_type", slot_type, replace(new, slot_type=slot_type)
+    for level in Priority:
+        if level > own.priority and level.name.lower() in job.tenant.priorities:
+            yield "priority", level.name.lower(), replace(new, priority=level)
+
+
+def _smaller(size: int) -> list[int]:
+    sizes = [size // 2, size // 4, 1]
+    return [each for index, each in enumerate(sizes) if 0 < each < size and each not in sizes[:index]][:SIZES]

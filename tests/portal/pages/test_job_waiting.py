@@ -1,0 +1,211 @@
+"""The why-it-waits panel: start, ways to start sooner, the line; and that nothing of foreign jobs is in it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from guardian.shortcuts import assign_perm
+
+from jobs.models import ClusterNode, Duty, Estimate, Job, JobEvent
+from jobs.selectors.jobs import job_get
+from jobs.selectors.line import line_around
+from jobs.selectors.sooner import ways_to_start_sooner
+from jobs.selectors.views import job_view
+from jobs.states import EventCode, State
+from portal.pages.cells import detail
+from portal.pages.job_waiting import hindsight
+from tenants.models import Tenant, User
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def alice(lab: Tenant) -> User:
+    """A researcher of a tenant with eight CPU slots, on a cluster of two nodes of four."""
+    for name in ("node-a", "node-b"):
+        ClusterNode.objects.create(name=name, slot_type="cpu", slots=4, ready=True)
+    return factories.member(lab, "alice")
+
+
+def waits(code: str = "INSUFFICIENT_CAPACITY", place: int = 1, **fields: Any) -> Job:
+    numbers = {"position": place, "cluster_position": place, "slot_type": "cpu"}
+    return factories.job(reason_code=code, reason_message="Waiting.", reason_numbers=numbers, **fields)
+
+
+def expect(job: Job, low_min: float, high_min: float, **fields: Any) -> Estimate:
+    now = timezone.now() + timedelta(seconds=5)
+    low, high = now + timedelta(minutes=low_min), now + timedelta(minutes=high_min)
+    told = {"soonest": low, "latest": high, "first_soonest": low, "first_latest": high, "first_at": now}
+    return Estimate.objects.create(job=job, tenant=job.tenant, **(told | fields))
+
+
+def page_of(user: User, job: Job) -> str:
+    client = Client()
+    client.force_login(user)
+    answer = client.get(f"/t/{job.tenant.slug}/jobs/{job.pk}")
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_the_panel_tells_the_start_its_source_and_the_last_look(alice: User) -> None:
+    job = waits(owner=alice, place=3)
+    expect(job, 25, 40, basis=["progress", "history"])
+    Duty.objects.create(name="cycle", done_at=timezone.now() - timedelta(minutes=40))
+    page = page_of(alice, job)
+    for words in (
+        "25–40 min",
+        "From the progress of running jobs and past jobs",
+        "#3",
+        "checked ",
+        "40 min ago",
+    ):
+        assert words in page
+
+
+def test_without_an_estimate_the_panel_says_why(alice: User) -> None:
+    job = waits(owner=alice)
+    expect(job, 0, 0, soonest=None, latest=None, why_none="unknown_end")
+    assert "No estimate. A job it waits for has no known end" in page_of(alice, job)
+
+
+def test_a_row_says_place_start_and_reason(alice: User) -> None:
+    job = waits(owner=alice, place=3)
+    assert detail(job_view(job_get(user=alice, job_id=job.pk))) == "#3 · Waiting."
+    expect(job, 25, 40)
+    assert detail(job_view(job_get(user=alice, job_id=job.pk))) == "#3, ~25–40 min · Waiting."
+
+
+def test_afterwards_the_page_says_how_good_the_estimate_was(alice: User) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    told = expect(job, 25, 40)
+    assert hindsight(job_view(job_get(user=alice, job_id=job.pk))) == ""
+    assert told.first_at
+    Estimate.objects.update(started_at=told.first_at + timedelta(minutes=31))
+    assert "estimated 25–40 min, started after 31 min" in page_of(alice, job)
+
+
+def test_the_reasons_stand_in_order_since_the_job_queued(alice: User) -> None:
+    job = waits(owner=alice)
+    Job.objects.filter(pk=job.pk).update(queued_at=timezone.now() - timedelta(hours=1))
+    for n, (reason, minutes) in enumerate((("BEFORE", 90), ("QUOTA_GPUS", 30), ("GANG_FRAGMENTED", 5)), 2):
+        at = timezone.now() - timedelta(minutes=minutes)
+        JobEvent.objects.create(
+            job=job, tenant=job.tenant, n=n, code=EventCode.WAITING, reason=reason, message="m", at=at
+        )
+    text = re.sub(r"<[^>]+>", "", page_of(alice, job))
+    assert re.search(r"\d\d:\d\d over quota → \d\d:\d\d waiting for whole nodes", text)
+    assert "BEFORE" not in text
+
+
+def test_a_way_to_start_sooner_leads_to_a_clone_with_the_change(alice: User, lab: Tenant) -> None:
+    factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=1, time_limit_s=3600)
+    job = waits(owner=alice, learners=2, slots=4)
+    ways = {way.kind: way for way in ways_to_start_sooner(job)}
+    assert (ways["learners"].value, ways["cpus"].value) == ("1", "2")
+    page = page_of(alice, job)
+    assert "Use 1 × 4 CPU slots" in page
+    assert "Starts in under 1 min." in page
+    href = f"/t/vision-lab/jobs/new?from={job.pk}&amp;learners=1"
+    assert href in page
+    client = Client()
+    client.force_login(alice)
+    answer = client.get(href.replace("&amp;", "&"))
+    assert "learners: 1" in answer.context["text"]
+    assert "learners 1" in answer.content.decode()
+
+
+def test_who_may_not_submit_is_offered_nothing(alice: User, carol: User) -> None:
+    factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=1, time_limit_s=3600)
+    page = page_of(carol, waits(owner=alice, learners=2, slots=4))
+    assert "Ways to start sooner" not in page
+
+
+def test_a_priority_is_offered_only_where_the_tenant_may_use_it(alice: User, lab: Tenant) -> None:
+    other = factories.tenant("other-lab")
+    factories.job(of=other, state=State.PROCESSING, learners=2, slots=4, time_limit_s=3600)
+    for _ in range(3):
+        waits(of=other, learners=2, slots=4, time_limit_s=3600)
+    job = waits(owner=alice, learners=2, slots=4)
+    Tenant.objects.filter(pk=lab.pk).update(priorities=["low", "normal"])
+    job = Job.objects.get(pk=job.pk)
+    assert "priority" not in {way.kind for way in ways_to_start_sooner(job)}
+    Tenant.objects.filter(pk=lab.pk).update(priorities=["low", "normal", "high"])
+    kinds = {way.kind: way.value for way in ways_to_start_sooner(Job.objects.get(pk=job.pk))}
+    assert kinds.get("priority") in (None, "high")
+
+
+SECRET = "nightingale"
+
+
+def foreign(lab: Tenant, n: int, **fields: Any) -> Job:
+    owner = fields.pop("owner")
+    return waits(of=lab, owner=owner, place=n, name=f"{SECRET}-{n}", slots=2, **fields)
+
+
+def test_nothing_of_a_foreign_job_is_told_but_its_size(alice: User) -> None:
+    """Its id, name, tenant, owner and estimate stay out of page, REST and rows; a manager elsewhere is no exception."""
+    other = factories.tenant(f"{SECRET}-lab")
+    mallory = factories.member(other, f"{SECRET}-owner")
+    foreigners = [foreign(other, n, owner=mallory) for n in (1, 2, 4)]
+    running = factories.job(
+        of=other, owner=mallory, name=f"{SECRET}-run", state=State.PROCESSING, time_limit_s=3600, slots=4
+    )
+    job = waits(owner=alice, place=3, learners=2, slots=4)
+    expect(job, 25, 40, basis=["time_limit"])
+    for each in foreigners:
+        expect(each, 7, 13)
+    page = page_of(alice, job)
+    assert page.count("Another tenant") == 3
+    client = Client()
+    client.force_login(alice)
+    rest = client.get(f"/api/v1/jobs/{job.pk}").content.decode()
+    rows = client.get("/t/vision-lab/jobs").content.decode()
+    verdict = client.post(
+        "/api/v1/tenants/vision-lab/jobs:validate", job.spec, content_type="application/json"
+    ).content.decode()
+    for text in (page, rest, rows, verdict):
+        assert SECRET not in text
+        assert "7–13 min" not in text
+        for each in (*foreigners, running):
+            assert each.pk not in text
+
+
+def test_a_guest_of_one_job_sees_its_neighbours_as_a_stranger(alice: User, lab: Tenant) -> None:
+    guest = factories.member(factories.tenant("elsewhere"), "guest")
+    job = waits(owner=alice, place=2)
+    waits(owner=alice, place=1, name=SECRET)
+    assign_perm("jobs.view_job", guest, job)
+    assert SECRET not in page_of(guest, job)
+    assert SECRET in page_of(alice, job)
+
+
+def test_a_job_held_by_its_tenants_limits_stands_in_the_tenants_line(alice: User) -> None:
+    other = factories.tenant("other-lab")
+    waits("QUOTA_GPUS", 1, of=other)
+    waits("QUOTA_GPUS", 1, owner=alice, name="first")
+    job = waits("QUOTA_GPUS", 2, owner=alice)
+    line = line_around(alice, job_get(user=alice, job_id=job.pk), timezone.now())
+    assert line is not None
+    assert [place.name for place in line.places] == ["first", "train"]
+
+
+def test_the_panel_asks_the_same_however_long_the_queue_is(alice: User) -> None:
+    factories.job(owner=alice, state=State.PROCESSING, slots=4, learners=2, time_limit_s=3600)
+    job = waits(owner=alice, place=5, learners=2, slots=4)
+    page_of(alice, job)
+    counts = []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as queries:
+            page_of(alice, job)
+        counts.append(len(queries))
+        for n in range(30):
+            waits(owner=alice, place=n + 1, learners=2, slots=4)
+    assert counts[0] == counts[1]
