@@ -6,6 +6,7 @@ Locks are taken in one order (learners by number, then their jobs' progress rows
 from __future__ import annotations
 
 import json
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,16 @@ from psycopg2 import Binary
 from psycopg2.extras import execute_values
 
 from jobs import announce
-from jobs.ingest.streams import Row
+from jobs.ingest.streams import Chunk, Row
+from jobs.selectors import recent
+from jobs.selectors.lines import Chunk as StoredChunk
+from jobs.selectors.logs import Head
 from jobs.states import Phase
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Frame, Metric, Nack, number_out
 
 ZSTD_LEVEL = 3
+_of_thread = threading.local()
 MAX_NAMES = 200
 """Metrics whose newest value a job's row shows."""
 
@@ -120,6 +125,7 @@ def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
         _write_points(cursor, rows, progress)
         _write_learners(cursor, rows)
         _write_progress(cursor, progress)
+    _remember(rows)
     return Committed(
         answers={row.grant.learner_id: row.answer() for row in rows},
         ring=partial(_ring, rows, progress),
@@ -158,7 +164,8 @@ def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) ->
             ):
                 continue
             keeper.log_seq += 1
-            data = b"" if chunk.tombstone else _compressor().compress(b"".join(chunk.parts))
+            chunk.parts = [b"".join(chunk.parts)]
+            data = b"" if chunk.tombstone else _compressor().compress(chunk.parts[0])
             values.append((
                 grant.job_id, grant.tenant_id, grant.attempt, grant.rank, chunk.offset, chunk.len, chunk.first_line,
                 chunk.lines, keeper.log_seq, Binary(data), json.dumps(chunk.times), chunk.tombstone,
@@ -169,7 +176,11 @@ def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) ->
 
 
 def _compressor() -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    """One per thread: making one costs more than packing a short line with it."""
+    found: zstandard.ZstdCompressor | None = getattr(_of_thread, "compressor", None)
+    if found is None:
+        found = _of_thread.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    return found
 
 
 def _grow_tombstone(cursor: Any, grant: Grant, offset: int, size: int, lines: int) -> bool:
@@ -284,6 +295,23 @@ def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:
     if values:
         template = "(%s, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint)"
         execute_values(cursor.cursor, UPDATE_PROGRESS, values, template=template, page_size=len(values))
+
+
+def _remember(rows: list[Row]) -> None:
+    """After the commit: keep at hand for viewers what is now stored."""
+    for row in rows:
+        stream = (row.grant.job_id, row.grant.attempt, row.grant.rank)
+        if row.restart or any(chunk.tombstone for chunk in row.chunks):
+            recent.forget(stream)
+        elif row.chunks or row.log_sealed:
+            recent.remember(
+                stream, Head(row.log_lines, row.log_bytes, row.log_sealed), map(_stored, row.chunks)
+            )
+
+
+def _stored(chunk: Chunk) -> StoredChunk:
+    times = [(at, ms) for at, ms in chunk.times]
+    return StoredChunk(chunk.offset, chunk.len, chunk.first_line, chunk.lines, chunk.parts[0], times)
 
 
 def _ring(rows: list[Row], progress: dict[str, _Progress]) -> None:

@@ -25,6 +25,11 @@ logger = logging.getLogger(__name__)
 
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_BACKOFF_S = 2.0
+LOUD_BYTES = 64 * 1024
+LOUD_EVERY_S = 0.02
+"""After a batch above LOUD_BYTES the next commit begins no sooner than this after the last one began: as fast as
+they come, loud learners would send ever smaller frames for ever more commits until no core is left for anybody.
+A quiet learner's line never waits for this alone."""
 ITEM_BYTES = 512
 """What a frame without log counts for."""
 
@@ -78,7 +83,10 @@ class Writer:
     def _run(self) -> None:
         try:
             while batch := self._take():
+                began = time.monotonic()
                 self._settle(batch)
+                if sum(item.weight for item in batch) > LOUD_BYTES:
+                    time.sleep(max(0.0, began + LOUD_EVERY_S - time.monotonic()))
         finally:
             connection.close()
 

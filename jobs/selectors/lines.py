@@ -6,11 +6,12 @@ last version; the stored bytes keep them all.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 KEPT_BYTES = 256 * 1024  # of one line; what a program prints beyond is counted, not shown
@@ -45,10 +46,11 @@ class Line(NamedTuple):
     text: str
     cut: int = 0
 
-    @property
-    def size(self) -> int:
-        """Roughly its bytes in a frame."""
-        return len(self.text) + len(self.text) // 16 + 60
+
+def size_of(line: Line) -> int:
+    """Roughly its bytes in a frame."""
+    length = len(line.text)
+    return length + length // 16 + 60
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,21 @@ class LineCutter:
             self._forget()
         pieces = data.split(b"\n")
         starts = [at for at, _ in chunk.times]
-        for piece in pieces[:-1]:
+        plain = 0
+        if (
+            not self._kept
+            and not self._dropped
+            and (lines := self._plain(data, pieces, chunk, starts, offset))
+        ):
+            yield from lines
+            plain = len(lines)
+            offset = len(chunk.data) - len(pieces[-1])
+            self._number += plain
+        for piece in pieces[plain:-1]:
             if self._kept or self._dropped or len(piece) > PLAIN_BYTES or b"\r" in piece:
                 self._gather(piece, chunk, starts, offset)
                 yield self._finish()
-            else:  # nearly every line there is: whole, short and written once
+            else:
                 text = piece.decode("utf-8", "replace")
                 shown = text[: self._text_max]
                 yield Line(self._number, _time_at(chunk, starts, offset), shown, len(text) - len(shown))
@@ -108,6 +120,24 @@ class LineCutter:
         line = self._finish()
         self._kept, self._dropped, self._time = kept, dropped, time
         return line
+
+    def _plain(
+        self, data: bytes, pieces: list[bytes], chunk: Chunk, starts: list[int], offset: int
+    ) -> list[Line]:
+        """All complete lines at once where each is short, sound and written once, as nearly all are; else none."""
+        count = len(pieces) - 1
+        sizes = list(map(len, pieces))
+        if not count or max(sizes) > min(PLAIN_BYTES, self._text_max) or b"\r" in data:
+            return []
+        try:
+            texts = data.decode().split("\n")
+        except UnicodeDecodeError:
+            return []
+        begins = [offset + end + n for n, end in enumerate(accumulate(sizes, initial=0))]
+        times = _times_at(chunk, starts, begins[:count])
+        numbers = range(self._number, self._number + count)
+        new, none = tuple.__new__, [0] * count
+        return [new(Line, row) for row in zip(numbers, times, texts[:count], none, strict=True)]
 
     def _gather(self, piece: bytes, chunk: Chunk, starts: list[int], offset: int) -> None:
         if not self._kept and not self._dropped:
@@ -152,6 +182,16 @@ def _time_at(chunk: Chunk, starts: list[int], offset: int) -> str:
         return ""
     seconds, milliseconds = divmod(chunk.times[at][1], 1000)
     return f"{_second(seconds)}.{milliseconds:03d}Z"
+
+
+def _times_at(chunk: Chunk, starts: list[int], offsets: list[int]) -> list[str]:
+    """As _time_at for ascending offsets: a read of the launcher usually brought many lines."""
+    found: list[str] = []
+    while len(found) < len(offsets):
+        at = bisect_right(starts, offsets[len(found)])
+        end = bisect_left(offsets, starts[at]) if at < len(starts) else len(offsets)
+        found += [_time_at(chunk, starts, offsets[len(found)])] * (end - len(found))
+    return found
 
 
 @lru_cache(maxsize=4096)

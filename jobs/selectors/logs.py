@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import zstandard
 from django.db import connection
 
-from jobs.selectors.lines import TEXT_MAX, Chunk, Hole, Line, LineCutter
+from jobs.selectors.lines import TEXT_MAX, Chunk, Hole, Line, LineCutter, size_of
 
 Stream = tuple[str, int, int]
 """Job id, attempt, rank."""
@@ -176,26 +176,53 @@ def _has_more(head: Head, after: int) -> bool:
 def _read(want: Want, head: Head, first: list[Chunk], *, limit: int, size_max: int, text_max: int) -> Page:
     if want.after >= head.lines and not head.sealed:
         return Page([], want.after, head, tail=_tail(want.stream, text_max))
+    end = 0
+
+    def useful() -> Iterator[Chunk]:
+        nonlocal end
+        for chunk in _following(want.stream, first):
+            end = chunk.offset + chunk.length
+            yield chunk
+            if chunk.first_line + chunk.lines > head.lines and not head.sealed:
+                return  # what follows is an unfinished line, which may be long
+
+    page = page_of(want, head, useful(), limit=limit, size_max=size_max, text_max=text_max)
+    if head.sealed or page.more or end >= head.size:  # what was just read usually ends where the stream does
+        return page
+    return replace(page, tail=_tail(want.stream, text_max))
+
+
+def page_of(
+    want: Want,
+    head: Head,
+    chunks: Iterable[Chunk],
+    *,
+    limit: int,
+    size_max: int = PAGE_BYTES,
+    text_max: int = TEXT_MAX,
+) -> Page:
+    """A page cut from these chunks, which follow each other from the one in which the wanted line begins."""
     cutter = LineCutter(after=want.after, text_max=text_max)
     lines: list[Line] = []
-    size = end = 0
-    for chunk in _following(want.stream, first):
-        end = chunk.offset + chunk.length
-        for line in cutter.feed(chunk):
-            if len(lines) == limit or (lines and size + line.size > size_max):
-                return Page(lines, _reached(want, lines, cutter), head, True, holes=cutter.holes)
-            lines.append(line)
-            size += line.size
-        if chunk.first_line + chunk.lines > head.lines and not head.sealed:
-            break  # what follows is an unfinished line, which may be long
-    rest = cutter.rest() if head.sealed else None
+    size = 0
+    for chunk in chunks:
+        if len(lines) + chunk.lines <= limit and size + chunk.length < size_max // 2:  # all of it fits
+            new = list(cutter.feed(chunk))
+            lines += new
+            size += sum(map(size_of, new))
+        else:
+            for line in cutter.feed(chunk):
+                if len(lines) == limit or (lines and size + size_of(line) > size_max):
+                    return Page(lines, _reached(want, lines, cutter), head, True, holes=cutter.holes)
+                lines.append(line)
+                size += size_of(line)
+    rest = cutter.rest()
+    if not head.sealed:
+        return Page(lines, _reached(want, lines, cutter), head, False, rest, cutter.holes)
     more = rest is not None and len(lines) == limit
     if rest and not more:
         lines.append(rest)
-    tail = None
-    if not head.sealed:  # what was just read usually ends where the stream does
-        tail = cutter.rest() if end >= head.size else _tail(want.stream, text_max)
-    return Page(lines, _reached(want, lines, cutter), head, more, tail, cutter.holes)
+    return Page(lines, _reached(want, lines, cutter), head, more, None, cutter.holes)
 
 
 def _reached(want: Want, lines: list[Line], cutter: LineCutter) -> int:

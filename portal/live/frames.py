@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,20 +44,19 @@ def _frame(first: int, last: int, body: dict[str, Any]) -> Frame:
     return Frame(first, last, data.decode(), len(data))
 
 
-def cut_items(first: int, sized: Iterable[tuple[Any, int]]) -> list[tuple[int, int, list[Any]]]:
-    """Cut numbered items into runs that fit a frame; sized: items with their approximate size in bytes.
+def cut_items(first: int, items: Sequence[Any], sizes: Sequence[int]) -> list[tuple[int, int, Sequence[Any]]]:
+    """Cut numbered items into runs that fit a frame; sizes: about their bytes.
 
     Returns (first, last, items) per run; one item that is larger than a frame stands alone.
     """
-    runs: list[tuple[int, int, list[Any]]] = []
-    items: list[Any] = []
-    size = 0
-    for item, weight in sized:
-        if items and (size + weight > FRAME_BYTES or len(items) == FRAME_ITEMS):
-            runs.append((first, first + len(items) - 1, items))
-            first, items, size = first + len(items), [], 0
-        items.append(item)
+    if len(items) <= FRAME_ITEMS and sum(sizes) <= FRAME_BYTES:
+        return [(first, first + len(items) - 1, items)] if items else []
+    runs: list[tuple[int, int, Sequence[Any]]] = []
+    start = size = 0
+    for place, weight in enumerate(sizes):
+        if place > start and (size + weight > FRAME_BYTES or place - start == FRAME_ITEMS):
+            runs.append((first + start, first + place - 1, items[start:place]))
+            start, size = place, 0
         size += weight
-    if items:
-        runs.append((first, first + len(items) - 1, items))
+    runs.append((first + start, first + len(items) - 1, items[start:]))
     return runs

@@ -22,8 +22,10 @@ from django.db import InterfaceError, OperationalError, connections
 
 from jobs import announce
 from jobs.announce import Hint, Kind
+from portal.live import guard
 from portal.live.errors import StoreDown
 from portal.live.frames import error_text
+from portal.live.guard import Watcher
 from portal.live.names import Channel, Topic
 from portal.live.reading import SOURCES
 from portal.live.sources import Page, Source, Want
@@ -33,9 +35,10 @@ logger = logging.getLogger(__name__)
 
 SWEEP_S = 1.0  # the store is looked at this often without any hint
 BEAT_S = 2.0  # a frame on every socket at least this often (contracts 9)
-PACE_S = 0.03  # shortest time between two reads of a topic: loud channels get large frames
+PACE_S = 0.03  # shortest time between two looks at a channel, and two readings of the store for a topic
 STUCK_S = 60.0  # a viewer who takes no byte for this long is cut
-READERS = 3
+READERS = 2  # threads that read for everybody who is up to date …
+ASIDES = 2  # … and for all else: who comes, who still may watch, who has to catch up
 
 T = TypeVar("T")
 
@@ -48,6 +51,8 @@ class Feed:
     head: int | None = None
     stamp: Any = None
     dirty: bool = False
+    due: float = 0.0  # not looked at again before this moment of the loop's clock
+    at_hand_at: float = 0.0  # when it was last served without asking the store
     down: bool = False
     subscriptions: set[Subscription] = field(default_factory=set)
 
@@ -57,11 +62,13 @@ class Hub:
 
     def __init__(self) -> None:
         self.viewers: set[Viewer] = set()
+        self.guarded: set[Watcher] = set()
         self.feeds: dict[str, Feed] = {}
         self._wakes: dict[Topic, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._readers: _Readers | None = None
+        self._asides: _Readers | None = None
 
     # --- viewers come and go ---
 
@@ -100,29 +107,42 @@ class Hub:
             del self.feeds[name]
 
     async def in_reader(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function that reads the store in one of the hub's threads. Raises StoreDown."""
-        if self._readers is None:
+        """Read the store for everybody who is up to date. Raises StoreDown."""
+        return await self._run(self._readers, function, *arguments)
+
+    async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Read the store for one viewer, in threads of their own: those who are up to date do not wait for him.
+
+        Raises StoreDown.
+        """
+        return await self._run(self._asides, function, *arguments)
+
+    @staticmethod
+    async def _run(readers: _Readers | None, function: Callable[..., T], *arguments: Any) -> T:
+        if readers is None:
             raise StoreDown
-        return await self._readers.run(function, *arguments)
+        return await readers.run(function, *arguments)
 
     # --- what keeps it going ---
 
     def _start(self) -> None:
-        self._readers = _Readers()
+        self._readers, self._asides = _Readers(READERS, "live-reader"), _Readers(ASIDES, "live-aside")
         self._wakes = {topic: asyncio.Event() for topic in SOURCES}
         for topic, source in SOURCES.items():
             self._spawn(self._pump(topic, source))
         self._spawn(self._sweep())
         self._spawn(self._beat())
         self._spawn(self._listen())
+        self._spawn(guard.look_again(lambda: self.guarded, self.aside))
 
     async def _stop(self) -> None:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        readers, self._readers = self._readers, None
-        if readers is not None:
+        closing = [readers for readers in (self._readers, self._asides) if readers is not None]
+        self._readers = self._asides = None
+        for readers in closing:
             await readers.close()
         self._closing = None
         if self.viewers:  # somebody came meanwhile
@@ -165,7 +185,7 @@ class Hub:
             case Kind.CLUSTER:
                 self._mark("cluster")
             case Kind.ACCESS:
-                pass  # the consumers ask again by themselves, every few seconds
+                pass  # the guard asks again by itself, every few seconds
 
     def _mark(self, name: str) -> None:
         if feed := self.feeds.get(name):
@@ -180,7 +200,10 @@ class Hub:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self._mark_topics(Topic)
+            fresh = asyncio.get_running_loop().time() - SWEEP_S
+            for feed in list(self.feeds.values()):
+                if feed.at_hand_at < fresh:
+                    self._mark(feed.channel.name)
 
     async def _beat(self) -> None:
         while True:
@@ -194,26 +217,44 @@ class Hub:
     # --- reading ---
 
     async def _pump(self, topic: Topic, source: Source) -> None:
-        wake = self._wakes[topic]
+        """Look at the channels that have more: at what is at hand in the loop itself, at the store in a thread."""
+        wake, loop = self._wakes[topic], asyncio.get_running_loop()
+        store_due = 0.0
         while True:
             await wake.wait()
             wake.clear()
-            feeds = [feed for feed in self.feeds.values() if feed.dirty and feed.channel.topic is topic]
-            wants = []
-            for feed in feeds:
-                feed.dirty = False
-                if feed.head is not None:
-                    wants.append(Want(feed.channel, feed.head, feed.stamp))
+            wants, later = [], []
+            for feed in [feed for feed in self.feeds.values() if feed.dirty and feed.channel.topic is topic]:
+                now = loop.time()
+                if feed.due > now:
+                    later.append(feed.due)
+                    continue
+                feed.dirty, feed.due = False, now + PACE_S
+                if feed.head is None:
+                    continue
+                want = Want(feed.channel, feed.head, feed.stamp)
+                if (page := _at_hand(source, want)) is not None:
+                    feed.at_hand_at = now
+                    self._deliver(feed, page)
+                    await asyncio.sleep(0)  # the sockets' turn
+                elif now < store_due:
+                    feed.dirty, feed.due = True, store_due
+                    later.append(store_due)
+                else:
+                    wants.append(want)
             if wants:
-                await self._read(source, wants, feeds)
-                await asyncio.sleep(PACE_S)
+                await self._read(source, wants)
+                store_due = loop.time() + PACE_S
+            if later:
+                loop.call_at(min(later), wake.set)
 
-    async def _read(self, source: Source, wants: list[Want], feeds: list[Feed]) -> None:
+    async def _read(self, source: Source, wants: list[Want]) -> None:
         try:
             pages = await self.in_reader(source.read, wants)
         except StoreDown:
-            for feed in feeds:
-                self._say_down(feed)
+            for want in wants:
+                if (feed := self.feeds.get(want.channel.name)) is not None:
+                    self._say_down(feed)
             await asyncio.sleep(SWEEP_S)
             return
         for want in wants:
@@ -239,13 +280,13 @@ class Hub:
         while subscription in feed.subscriptions:
             try:
                 if not placed:
-                    newest = await self.in_reader(source.head, feed.channel)
+                    newest = await self.aside(source.head, feed.channel)
                     subscription.cursor = (
                         min(subscription.cursor, newest) if subscription.cursor >= 0 else newest
                     )
                     placed = True
                 want = Want(feed.channel, subscription.cursor, upto=feed.head)
-                page = (await self.in_reader(source.read, [want])).get(feed.channel.name)
+                page = (await self.aside(source.read, [want])).get(feed.channel.name)
             except StoreDown:
                 self._say_down(feed)
                 await asyncio.sleep(SWEEP_S)
@@ -296,11 +337,20 @@ class Hub:
                     self._spawn(self._catch_up(feed, subscription))
 
 
+def _at_hand(source: Source, want: Want) -> Page | None:
+    try:
+        return source.at_hand(want)
+    except Exception:  # what cannot be served from memory is asked of the store, which tells what is wrong
+        logger.exception("what is at hand could not be read")
+        return None
+
+
 class _Readers:
     """A few threads with a database connection each, all closed with `close`."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="live-reader")
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(
@@ -319,7 +369,7 @@ class _Readers:
             raise StoreDown(str(error)) from error
 
     async def close(self) -> None:
-        together = threading.Barrier(READERS)
+        together = threading.Barrier(self._threads)
 
         def close_mine() -> None:
             with contextlib.suppress(threading.BrokenBarrierError):
@@ -327,7 +377,7 @@ class _Readers:
             connections.close_all()
 
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(self._pool, close_mine) for _ in range(READERS)))
+        await asyncio.gather(*(loop.run_in_executor(self._pool, close_mine) for _ in range(self._threads)))
         self._pool.shutdown(wait=False)
 
 

@@ -265,6 +265,8 @@ class LearnerConsumer:
 
     def stand(self, standing: Standing | None) -> None:
         """From the hub, in our loop: how this learner stands now. A changed wish goes out at once."""
+        if self.wish is None:
+            return  # not greeted yet: WELCOME comes first, and says how it stands
         if standing is None or not standing.admitted:
             self.end(Closed(CLOSE_FENCED, "This attempt is over."))
         elif standing.wish != self.wish:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 CHANNELS_MAX = 64  # per socket
 SOCKETS_MAX = 100  # per person and web process
 FRAMES_PER_S, FRAMES_BURST = 20.0, 200.0
-LOOK_S = 5.0  # permission is asked again this often
 NOT_FOUND = "There is no such channel, or it is none of yours."
 
 _sockets: Counter[int] = Counter()
@@ -52,7 +52,6 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         self.allowance, self.counted_at = FRAMES_BURST, time.monotonic()
         self.hub: Hub = hub()
-        self.loop = asyncio.get_running_loop()
         await self.accept()
         self.known: Credentials = credentials(list(self.scope["headers"]))
         if self.known.foreign:
@@ -63,7 +62,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self.viewer = viewer
         viewer.cut = self._cut
         try:
-            self.user = await self.hub.in_reader(who, self.known)
+            self.user = await self.hub.aside(who, self.known)
         except StoreDown:
             await self.close(1013, "The database does not answer; try again.")
             return
@@ -75,10 +74,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if _sockets[self.user.pk] > SOCKETS_MAX:
             await self.close(1013, f"You have {SOCKETS_MAX} sockets open already.")
             return
-        self.tasks = [
-            asyncio.create_task(self._empty(viewer)),
-            asyncio.create_task(self._look_again(viewer)),
-        ]
+        self.tasks = [asyncio.create_task(self._empty(viewer))]
+        self.hub.guarded.add(self)
 
     async def _end(self) -> None:
         tasks, self.tasks = self.tasks, []
@@ -90,6 +87,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             if not _sockets[self.counted_for]:
                 del _sockets[self.counted_for]
         if self.viewer is not None:
+            self.hub.guarded.discard(self)
             await self.hub.leave(self.viewer)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -122,7 +120,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return
         channel = parse_channel(request.name)
         try:
-            found = channel is not None and await self.hub.in_reader(may_watch, user, channel)
+            found = channel is not None and await self.hub.aside(may_watch, user, channel)
         except StoreDown:
             self._refuse(
                 viewer, request.name, "unavailable", "The database does not answer; subscribe again."
@@ -163,30 +161,19 @@ class LiveConsumer(AsyncWebsocketConsumer):
         with contextlib.suppress(Exception):
             await self.close(code, reason)
 
-    async def _look_again(self, viewer: Viewer) -> None:
-        """Ask from time to time who this still is and what he still may watch."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                self.user = await self.hub.in_reader(self._still, viewer)
-            except StoreDown:
-                continue  # nobody new comes in meanwhile, and nothing is read
-            if self.user is None:
-                await self._close_quietly(4401, "Your session has ended, or your token is no longer valid.")
-                return
+    @property
+    def watched(self) -> Collection[str]:
+        return self.viewer.subscriptions if self.viewer is not None else ()
 
-    def _still(self, viewer: Viewer) -> User | None:
-        """In a thread: drop what may no longer be watched."""
-        user = who(self.known)
-        lost = []
-        if user is not None:
-            for name in list(viewer.subscriptions):
-                channel = parse_channel(name)
-                if channel is None or not may_watch(user, channel):
-                    lost.append(name)
-        if lost:
-            self.loop.call_soon_threadsafe(self._drop, viewer, lost)
-        return user
+    def judged(self, user: User | None, lost: set[str]) -> None:
+        """From the hub's guard: who this is now, and what he may no longer watch."""
+        self.user = user
+        if user is None and self.tasks:
+            self.hub.guarded.discard(self)
+            text = "Your session has ended, or your token is no longer valid."
+            self.tasks.append(asyncio.create_task(self._close_quietly(4401, text)))
+        elif self.viewer is not None:
+            self._drop(self.viewer, [name for name in lost if name in self.viewer.subscriptions])
 
     def _drop(self, viewer: Viewer, names: list[str]) -> None:
         for name in names:

@@ -14,7 +14,7 @@ from jobs.selectors.views import event_view, job_view, progress_view
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
 from portal.live.frames import cut_items, items_frame
 from portal.live.names import Channel
-from portal.live.sources import Page, Want
+from portal.live.sources import Page, Source, Want
 
 PAGE_EVENTS = 1_000
 LIST_ROWS = 500
@@ -23,7 +23,7 @@ OVERLAP = (
 )
 
 
-class JobSource:
+class JobSource(Source):
     """Cursor: event number. Every frame has the job beside the items, for whom numbers alone changed too."""
 
     missed_is_fetched = False
@@ -41,7 +41,7 @@ class JobSource:
         }
 
 
-class TenantJobsSource:
+class TenantJobsSource(Source):
     """Cursor: id of the tenant's newest event. Items are jobs; a deleted one says so."""
 
     missed_is_fetched = False
@@ -106,7 +106,7 @@ def _job_page(want: Want, job: Job, events: list[JobEvent]) -> Page:
     ch, events = want.channel.name, events[:PAGE_EVENTS]
     stamp = _fingerprint(job)
     items = _items(job, events)
-    runs = cut_items(want.after + 1, [(item, 400 + len(item["message"])) for item in items])
+    runs = cut_items(want.after + 1, items, [400 + len(item["message"]) for item in items])
     frames = [items_frame(ch, first, last, run) for first, last, run in runs[:-1]]
     frames += [items_frame(ch, first, last, run, job=job_state(job)) for first, last, run in runs[-1:]]
     if not frames and want.stamp != stamp:

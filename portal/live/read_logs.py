@@ -6,17 +6,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.selectors import logs
-from jobs.selectors.lines import Hole, Line
+from jobs.selectors import logs, recent
+from jobs.selectors.lines import Hole, Line, size_of
 from portal.live.frames import Frame, cut_items, gap_frame, items_frame
 from portal.live.names import Channel
-from portal.live.sources import Page, Want
+from portal.live.sources import Page, Source, Want
 
 PAGE_LINES = 2_000  # of one learner in one look, so that many loud ones take turns
 TAIL_EVERY_S = 0.25  # a progress bar is shown this often
 
 
-class LogSource:
+class LogSource(Source):
     missed_is_fetched = True
 
     def head(self, channel: Channel) -> int:
@@ -24,6 +24,11 @@ class LogSource:
         if page.head is None:
             return 0
         return max(page.head.lines, page.lines[-1].n if page.lines else 0)
+
+    def at_hand(self, want: Want) -> Page | None:
+        """What this very process has just stored is passed on without reading it back."""
+        found = recent.read(logs.Want(_stream(want.channel), want.after), limit=PAGE_LINES)
+        return None if found is None else _page(want, found)
 
     def read(self, wants: Sequence[Want]) -> dict[str, Page]:
         asked = {_stream(want.channel): want for want in wants}
@@ -62,18 +67,27 @@ def _is_news(before: tuple[Any, bool, float], now: tuple[Any, bool, float]) -> b
 
 def _frames(ch: str, after: int, lines: list[Line], holes: list[Hole], state: dict[str, Any]) -> list[Frame]:
     """Runs of lines and the gaps between them, in order; the last run carries the state."""
-    runs: list[tuple[int, int, list[Any]]] = []
+    runs = []
     start = 0
-    for end in range(1, len(lines) + 1):
-        if end == len(lines) or lines[end].n != lines[end - 1].n + 1:
-            run = lines[start:end]
-            runs += cut_items(run[0].n, [(_item(line), line.size) for line in run])
-            start = end
+    while start < len(lines):
+        end = _end_of_run(lines, start)
+        run = lines[start:end]
+        runs += cut_items(run[0].n, [_item(line) for line in run], [size_of(line) for line in run])
+        start = end
     frames = [items_frame(ch, *run, **(state if run is runs[-1] else {})) for run in runs]
     frames += [gap_frame(ch, max(hole.first, after + 1), hole.last, lost=True) for hole in holes]
     return sorted(frames, key=lambda frame: frame.first)
 
 
+def _end_of_run(lines: list[Line], start: int) -> int:
+    """Where the numbers leave a hole; nearly always at the end."""
+    if lines[-1].n - lines[start].n == len(lines) - 1 - start:
+        return len(lines)
+    return next(end for end in range(start + 1, len(lines)) if lines[end].n != lines[end - 1].n + 1)
+
+
 def _item(line: Line) -> dict[str, Any]:
     item: dict[str, Any] = {"n": line.n, "t": line.t, "text": line.text}
-    return item | {"cut": line.cut} if line.cut else item
+    if line.cut:
+        item["cut"] = line.cut
+    return item

@@ -13,13 +13,13 @@ from jobs.models import MetricPoint, Progress
 from jobs.selectors.moments import moment
 from portal.live.frames import cut_items, items_frame
 from portal.live.names import Channel
-from portal.live.sources import Page, Want
+from portal.live.sources import Page, Source, Want
 
 PAGE_POINTS = 5_000
 POINT_BYTES = 130
 
 
-class MetricSource:
+class MetricSource(Source):
     missed_is_fetched = True
 
     def head(self, channel: Channel) -> int:
@@ -56,9 +56,8 @@ def _page(want: Want, points: list[MetricPoint]) -> Page:
         if point.seq != want.after + len(run) + 1:
             break  # a hole: the rest waits until it is filled
         run.append(point)
-    frames = [
-        items_frame(ch, *cut) for cut in cut_items(want.after + 1, [(_item(p), POINT_BYTES) for p in run])
-    ]
+    runs = cut_items(want.after + 1, [_item(point) for point in run], [POINT_BYTES] * len(run))
+    frames = [items_frame(ch, *cut) for cut in runs]
     if not frames and want.stamp is None:
         frames = [items_frame(ch, want.after + 1, want.after, [])]
     return Page(frames, want.after + len(run), True, len(points) > PAGE_POINTS)

@@ -12,11 +12,11 @@ from jobs.models import Attempt, ClusterNode, Job, JobEvent
 from jobs.states import State
 from portal.live.frames import items_frame
 from portal.live.names import Channel
-from portal.live.sources import Page, Want
+from portal.live.sources import Page, Source, Want
 from tenants.models import Quota, QuotaChange
 
 
-class QuotaSource:
+class QuotaSource(Source):
     """Cursor: counts the tenant's events and quota changes, so it never goes back. Items: all its quotas."""
 
     missed_is_fetched = False
@@ -33,7 +33,7 @@ class QuotaSource:
         }
 
 
-class ClusterSource:
+class ClusterSource(Source):
     """Cursor: the newest event of all. Items: nodes with what is used of them; nobody's job is named."""
 
     missed_is_fetched = False

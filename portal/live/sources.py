@@ -52,6 +52,10 @@ class Source(Protocol):
         """The number of the newest item now; 0 for none."""
         ...
 
+    def at_hand(self, want: Want) -> Page | None:
+        """A page of what is known without asking the store, in the event loop; None where the store must be asked."""
+        return None
+
     def read(self, wants: Sequence[Want]) -> dict[str, Page]:
         """A page by channel name; a channel whose things are gone is left out."""
         ...

@@ -10,7 +10,7 @@ import zstandard
 
 from jobs.models import Job, Learner, LogChunk
 from jobs.selectors import logs
-from jobs.selectors.lines import Chunk, Line, cut
+from jobs.selectors.lines import Chunk, Line, LineCutter, cut
 from jobs.selectors.logs import Want
 from jobs.states import State
 from tests import factories
@@ -111,6 +111,28 @@ def test_bytes_that_are_no_utf8_and_a_long_line_are_shown_as_far_as_they_go() ->
     first, second = cut([chunk])
     assert first.text == "��"
     assert (len(second.text), second.cut) == (10_000, 20_000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_cut_together_are_the_same_as_lines_cut_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    alphabet = [b"a", b"\n", b"\n", b"\xc3\xa9", b" "] + ([b"\r"] if seed % 3 == 0 else [])
+    alphabet += [b"\xff", b"\xe4\xb8"] if seed % 4 == 0 else []
+    chunks: list[Chunk] = []
+    offset, line = 0, 1
+    for _ in range(8):
+        body = b"".join(chance.choices(alphabet, k=chance.randrange(1, 60)))
+        starts = sorted(chance.sample(range(len(body)), min(len(body), chance.randrange(0, 6))))
+        times = [(at, 1_700_000_000_000 + offset + at) for at in starts]
+        chunks.append(Chunk(offset, len(body), line, body.count(b"\n"), body, times))
+        offset, line = offset + len(body), line + body.count(b"\n")
+    for after in (0, 2, line - 2):
+        together = cut(chunks, after=after, text_max=12)
+        with monkeypatch.context() as patch:
+            patch.setattr(LineCutter, "_plain", lambda *_: [])
+            assert cut(chunks, after=after, text_max=12) == together
 
 
 def test_a_line_has_the_time_of_the_read_that_brought_its_first_byte() -> None:

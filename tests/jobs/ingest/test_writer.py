@@ -96,6 +96,25 @@ def test_what_waits_during_a_commit_shares_the_next_one(writer: Writer, store: S
     assert [len(batch) for batch in store.batches] == [1, 98]
 
 
+def test_loud_batches_leave_a_breath_and_quiet_ones_do_not(
+    writer: Writer, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Answers()
+    slept: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    for n in range(8):
+        writer.submit(Item(grant(1), data(n), answers))
+        answers.wait(n + 1)
+    assert slept == []
+    for n in range(8, 11):
+        writer.submit(Item(grant(1), data(n, b"x" * module.LOUD_BYTES), answers))
+        answers.wait(n + 1)
+    writer.submit(Item(grant(1), data(11), answers))
+    answers.wait(12)
+    assert len(slept) == 3
+    assert all(0 <= pause <= module.LOUD_EVERY_S for pause in slept)
+
+
 def test_a_database_that_is_away_loses_no_frame_and_no_order(writer: Writer, store: Store) -> None:
     store.failures = [OperationalError("the database system is shutting down") for _ in range(3)]
     answers = Answers()

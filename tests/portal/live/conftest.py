@@ -18,7 +18,7 @@ from django.test import Client
 
 from jobs.models import Job
 from jobs.states import State
-from portal.live import live_consumer
+from portal.live import guard
 from portal.live.routing import websocket_application
 from tenants.models import User
 from tests import factories
@@ -136,7 +136,7 @@ async def socket_of() -> AsyncIterator[Callable[..., Any]]:
 @pytest.fixture(autouse=True)
 def hosts(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.ALLOWED_HOSTS = ["testserver"]
-    monkeypatch.setattr(live_consumer, "LOOK_S", 0.2)
+    monkeypatch.setattr(guard, "LOOK_S", 0.2)
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,23 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.sessions.models import Session
+from django.db import OperationalError
 from django.utils import timezone
 
 from jobs import announce, events
+from jobs.ingest.store import commit
 from jobs.models import Job, MetricPoint, Progress
+from jobs.selectors import recent
 from jobs.states import EventCode
+from portal.live import guard
 from portal.live import hub as hubs
 from portal.live import viewer as viewers
 from portal.live.hub import hub
+from portal.live.identity import Credentials
+from portal.live.read_logs import LogSource
 from tenants.models import Membership, Token, User
 from tests import factories
+from tests.jobs.ingest.test_commit import data, grant
 from tests.jobs.test_log_lines import store
 
 Open = Callable[..., Any]
@@ -76,6 +83,52 @@ async def test_a_lost_hint_costs_a_second_and_no_line(job: Job, alice: User, soc
     await socket.next(ch=logs_of(job))
     await print_lines(job, 1, 5, ring=False)
     assert len(await socket.items(logs_of(job), 5, within_s=3)) == 5
+
+
+async def test_lines_stored_by_this_very_process_are_not_read_back(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent, "FRESH_S", 60.0)
+    socket = await socket_of(alice)
+    await socket.sub(logs_of(job), after=0)
+    await socket.next(ch=logs_of(job))
+    while (job.pk, 1, 0) not in recent._streams:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)  # the look that asked for it has ended
+
+    def down(*_: object) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(LogSource, "read", down)
+    who = await sync_to_async(grant)(job)
+    for n in range(1, 6):
+        line = b"line %d\n" % n
+        await sync_to_async(lambda n=n, line=line: commit([(who, data(7 * n - 7, line))]).ring())()
+        assert [item["n"] for item in await socket.items(logs_of(job), n)] == [n]
+
+
+async def test_permission_is_asked_once_for_all_sockets_of_a_session(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Credentials] = []
+    really = guard.who
+
+    def who(known: Credentials) -> User | None:
+        asked.append(known)
+        return really(known)
+
+    monkeypatch.setattr(guard, "who", who)
+    _, token = await sync_to_async(Token.objects.create)(user=alice)
+    sockets = [await socket_of(token=token) for _ in range(20)]
+    for socket in sockets:
+        await socket.sub(logs_of(job), after=0)
+        await socket.next(ch=logs_of(job))
+    asked.clear()
+    await asyncio.sleep(1.0)
+    assert 1 <= len(asked) <= 1.0 / guard.LOOK_S + 1
+    await Membership.objects.filter(user=alice).adelete()
+    for socket in sockets:
+        assert (await socket.next(ch=logs_of(job), error=...))["error"]["code"] == "not_found"
 
 
 async def test_a_large_log_comes_in_frames_of_bounded_size(job: Job, alice: User, socket_of: Open) -> None:

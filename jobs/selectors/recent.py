@@ -1,0 +1,96 @@
+"""What this process has just stored of watched logs, so that their viewers need not wait until it is read back.
+
+Only rows that are committed come in here, and only for streams that somebody asked for lately. Nothing depends on it:
+what is missing, old or cut off here is read from the database, which another process may have written to meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from jobs.selectors.lines import Chunk
+from jobs.selectors.logs import Head, Page, Stream, Want, page_of
+
+KEPT_BYTES = 512 * 1024  # per stream
+STREAMS_MAX = 500
+ASKED_S = 5.0  # a stream that nobody asked for during this time is not kept
+FRESH_S = 1.0  # from here on another process may have stored more, and the database is asked
+
+
+@dataclass(slots=True)
+class _Kept:
+    asked_at: float
+    stored_at: float = 0.0
+    head: Head | None = None
+    chunks: deque[Chunk] = field(default_factory=deque)
+    size: int = 0
+
+
+_streams: dict[Stream, _Kept] = {}
+_lock = threading.Lock()
+
+
+def remember(stream: Stream, head: Head, chunks: Iterable[Chunk]) -> None:
+    """Keep what was just committed; call in the order of the commits. A stream nobody watches costs nothing."""
+    now = time.monotonic()
+    with _lock:
+        kept = _streams.get(stream)
+        if kept is None:
+            return
+        if now - kept.asked_at > ASKED_S:
+            del _streams[stream]
+            return
+        kept.head, kept.stored_at = head, now
+        for chunk in chunks:
+            last = kept.chunks[-1] if kept.chunks else None
+            if last is not None and last.offset + last.length != chunk.offset:
+                _forget(kept)
+            kept.chunks.append(chunk)
+            kept.size += chunk.length
+        while kept.size > KEPT_BYTES and len(kept.chunks) > 2:
+            kept.size -= kept.chunks.popleft().length
+
+
+def forget(stream: Stream) -> None:
+    """Its stored bytes have changed otherwise than by growing."""
+    with _lock:
+        kept = _streams.get(stream)
+        if kept is not None:
+            kept.head = None
+            _forget(kept)
+
+
+def read(want: Want, *, limit: int) -> Page | None:
+    """The page that the database would give now; None if it has to be asked."""
+    now = time.monotonic()
+    with _lock:
+        kept = _streams.get(want.stream)
+        if kept is None:
+            _make_room()
+            _streams[want.stream] = _Kept(now)
+            return None
+        kept.asked_at = now
+        head, chunks = kept.head, list(kept.chunks)
+        if head is None or now - kept.stored_at > FRESH_S or want.after > head.lines:
+            return None
+    while len(chunks) > 1 and chunks[1].first_line <= want.after:  # the newest in which the line can begin
+        del chunks[0]
+    if not chunks or (chunks[0].first_line > want.after and chunks[0].offset > 0):
+        return None
+    if chunks[-1].offset + chunks[-1].length != head.size:
+        return None
+    return page_of(want, head, chunks, limit=limit)
+
+
+def _forget(kept: _Kept) -> None:
+    kept.chunks.clear()
+    kept.size = 0
+
+
+def _make_room() -> None:
+    if len(_streams) >= STREAMS_MAX:
+        del _streams[min(_streams, key=lambda stream: _streams[stream].asked_at)]
