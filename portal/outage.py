@@ -3,12 +3,17 @@
 Programs get problem details (RFC 9457), people a page. No trace ever leaves the server.
 """
 
+import logging
 import sys
+import uuid
 
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from portal.pages.errors import error_page
+from tenants.audit import request_id
+
+logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
 PROGRAMS = ("/api/", "/agent/")
@@ -31,7 +36,10 @@ def broken(request: HttpRequest) -> HttpResponse:
         }
         response: HttpResponse = JsonResponse(problem, status=status, content_type="application/problem+json")
     else:
-        response = error_page(request, status)
+        number = request_id.get() or uuid.uuid4().hex
+        if not away:
+            logger.error("page failed", extra={"request_id": number, "path": request.path})
+        response = error_page(request, status, number="" if away else number)
     if away:
         response["Retry-After"] = str(RETRY_AFTER_S)
     return response

@@ -39,4 +39,7 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
         nonce = getattr(request, "style_nonce", "none")
         response.headers.setdefault("Content-Security-Policy", policy.replace("{nonce}", nonce))
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
+        if response.get("Content-Type", "").startswith("text/html"):
+            # Pages are of one person: no cache between may keep them, and Back asks again after signing out.
+            response.headers.setdefault("Cache-Control", "private, no-cache")
         return response

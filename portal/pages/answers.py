@@ -38,6 +38,11 @@ def after(request: HttpRequest, act: Callable[[], object], *, to: str, done: str
     return HttpResponseRedirect(to)
 
 
+def sentence(text: str) -> str:
+    """A service's message as a sentence: a capital first, one full stop last."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
 def _plain(path: str) -> str:
     """changes[0].if_limit reads "Changes 0 if limit"."""
     text = re.sub(r"[_.\[\]]+", " ", path).strip()

@@ -11,9 +11,8 @@ from django.views.decorators.http import require_GET
 
 from jobs.selectors import cluster
 from portal.pages.guard import signed_in
-from portal.pages.me import last_tenant
 from portal.pages.meters import pool_meter
-from portal.pages.shell import frame
+from portal.pages.shell import frame, last_tenant
 
 CELLS = 64
 """Most cells drawn for one node; a larger node's cells stand for several slots each."""

@@ -1,28 +1,61 @@
-"""Error pages: static in spirit (no query, no script needed), in both themes, with a way onward."""
+"""Error pages: no script needed, in both themes, with a way onward. 5xx and 429 ask the database nothing."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
+from django.utils.deprecation import MiddlewareMixin
+
+from portal.pages import shell
+from tenants import access
+from tenants.models import Membership, Tenant, User
+from tenants.roles import Role
 
 TEXTS = {
     400: ("That request makes no sense here", "Check the address, or go back and try again."),
-    403: ("You may not do this", "Ask a manager of the tenant for the role that it needs."),
-    404: ("Nothing here", "There is no such page, or it is not yours to see."),
-    429: ("Too many tries", "Wait a few minutes, then try again."),
-    500: ("Something broke on our side", "It was recorded. Try again; your jobs are not affected."),
-    503: (
-        "The database does not answer",
-        "Running jobs go on. This page comes back by itself; try again in a moment.",
+    403: ("Your role does not allow this", "Ask a manager of the tenant for the role that it needs."),
+    404: (
+        "Nothing here",
+        "This page does not exist, or it belongs to a tenant you are not a member of. "
+        "Both look the same on purpose.",
     ),
+    405: ("This address only takes forms", "It has no page of its own. Go back and use the form there."),
+    429: ("Too many tries", "Signing in is held back for a while, so that nobody can guess passwords."),
+    500: (
+        "Something broke on our side",
+        "Your running jobs are not affected: they do not depend on this page. The error is recorded.",
+    ),
+    503: ("The database does not answer", "Running jobs go on. Try again in a moment."),
 }
+OLD_FORM = (
+    "This form is too old",
+    "It was open while you signed in or out elsewhere, or cookies are switched off. Nothing was changed: "
+    "go back, reload the page and send it again.",
+)
+IN_SHELL = (403, 404, 405)
+"""Pages that stand in the frame of a person who is signed in."""
+HELPERS = 3
 
 
-def error_page(request: HttpRequest, status: int) -> HttpResponse:
-    """The page of one status; the theme is the cookie's."""
-    title, text = TEXTS[status]
-    context = {"theme": request.COOKIES.get("theme", ""), "title": title, "text": text}
-    return render(request, "errors/page.html", context, status=status)
+def error_page(request: HttpRequest, status: int, **facts: Any) -> HttpResponse:
+    """The page of one status; the theme is the cookie's. facts: what its template shows beside the text."""
+    title, text = facts.pop("texts", None) or TEXTS[status]
+    context = {
+        "theme": request.COOKIES.get("theme", ""),
+        "status": status,
+        "title": title,
+        "text": text,
+        "now": timezone.now(),
+        **facts,
+    }
+    user = getattr(request, "user", None) if status in IN_SHELL else None
+    if not isinstance(user, User):
+        return render(request, "errors/page.html", context, status=status)
+    framed = shell.frame(request, shell.last_tenant(request), "") | context
+    return render(request, "errors/framed.html", framed, status=status)
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -30,12 +63,40 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return error_page(request, 403)
+    """Says which role it takes, which one the caller has and who can give the other."""
+    tenant = _tenant_of(request)
+    facts: dict[str, Any] = {"needs": str(exception)}
+    if tenant is not None:
+        rows = Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username")
+        facts |= {
+            "of": tenant,
+            "mine": rows.filter(user_id=request.user.pk).first(),
+            "helpers": [row.user.get_username() for row in rows.filter(role=Role.MANAGER)[:HELPERS]],
+        }
+    return error_page(request, 403, **facts)
+
+
+def old_form(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Django's CSRF_FAILURE_VIEW."""
+    return error_page(request, 403, texts=OLD_FORM)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return error_page(request, 404)
 
 
-def broken(request: HttpRequest) -> HttpResponse:
-    return error_page(request, 500)
+class WrongMethodMiddleware(MiddlewareMixin):
+    """A form's address opened like a page gets a page, not an empty answer."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        if response.status_code != 405 or request.path.startswith(("/api/", "/agent/", "/staff/")):
+            return response
+        page = error_page(request, 405)
+        page["Allow"] = response.get("Allow", "")
+        return page
+
+
+def _tenant_of(request: HttpRequest) -> Tenant | None:
+    match = request.resolver_match
+    slug = match.kwargs.get("slug", "") if match else ""
+    return access.tenant_for(request.user, slug) if slug else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import PasswordChangeForm
@@ -13,7 +11,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
 from portal.pages.guard import person, signed_in
-from portal.pages.shell import frame
+from portal.pages.shell import frame, last_tenant
 from tenants import access, sessions
 from tenants.models import User
 
@@ -81,11 +79,3 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
         "themes": (("", "System"), ("light", "Light"), ("dark", "Dark")),
     }
     return render(request, "me/page.html", context, status=status)
-
-
-def last_tenant(request: HttpRequest) -> Any:
-    """The tenant whose sidebar a page outside tenants shows: the one used last, while it is still the caller's."""
-    user = person(request)
-    slug = user.last_tenant.slug if user.last_tenant else ""
-    rows = access.visible_tenants(user)
-    return rows.filter(slug=slug).first() or (None if access.is_platform_admin(user) else rows.first())

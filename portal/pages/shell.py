@@ -10,7 +10,7 @@ from django.utils.functional import SimpleLazyObject
 from jobs.models import Job
 from jobs.states import HOLDS_GPUS, State
 from tenants import access
-from tenants.models import Membership
+from tenants.models import Membership, User
 from tenants.roles import Permission
 
 
@@ -39,6 +39,16 @@ def frame(request: HttpRequest, tenant: Any, here: str) -> dict[str, Any]:
         "my_role": access.role_in(request.user, tenant.pk),
         "may_submit": access.may(request.user, Permission.SUBMIT, tenant.pk),
     }
+
+
+def last_tenant(request: HttpRequest) -> Any:
+    """The tenant whose sidebar a page outside tenants shows: the one used last, while it is still the caller's."""
+    user = request.user
+    if not isinstance(user, User):
+        return None
+    slug = user.last_tenant.slug if user.last_tenant else ""
+    rows = access.visible_tenants(user)
+    return rows.filter(slug=slug).first() or (None if access.is_platform_admin(user) else rows.first())
 
 
 def _memberships(request: HttpRequest) -> list[Membership]:

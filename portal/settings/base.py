@@ -81,6 +81,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
+    "portal.pages.errors.WrongMethodMiddleware",
 ]
 
 TEMPLATES: list[dict[str, Any]] = [
@@ -143,6 +144,8 @@ AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = timedelta(minutes=5)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # the wait that the page names is the wait
+AXES_ENABLED = True
 AXES_VERBOSE = False
 AXES_ENABLE_ADMIN = False
 AXES_LOCKOUT_CALLABLE = "portal.pages.auth.locked_out"
@@ -198,6 +201,7 @@ SESSION_COOKIE_NAME = "__Host-luthier" if HTTPS else "luthier"
 SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
+CSRF_FAILURE_VIEW = "portal.pages.errors.old_form"
 X_FRAME_OPTIONS = "DENY"
 SILENCED_SYSTEM_CHECKS: list[str] = []
 

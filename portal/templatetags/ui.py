@@ -177,3 +177,9 @@ def signed(count: int) -> str:
 def minus(left: int, right: int) -> int:
     """What is left; templates cannot subtract."""
     return left - right
+
+
+@register.filter
+def at(mapping: Any, key: Any) -> Any:
+    """The value of a key, empty if there is none; templates cannot index by a variable."""
+    return mapping.get(key, "") if mapping else ""

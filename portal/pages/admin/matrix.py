@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
@@ -13,10 +14,12 @@ from jobs.selectors.overview import Live, live_by_tenant
 from portal.pages.meters import Meter, pool_meter, promise_meter, quota_meter
 from tenants.access import Person
 from tenants.models import Tenant
-from tenants.services.quotas import Change
+from tenants.services.quotas import LARGEST_LIMIT, Change
 
 Key = tuple[str, str]
 """A tenant's slug and a slot type."""
+CHANGE = re.compile(r"changes\[(\d+)\]")
+"""The path of a service's finding that is about one change of a set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,12 @@ class Cell:
     used: int
     waiting: int
     meter: Meter
+    shown: str
+    """What stands in its field: the limit, or the text that is none."""
+
+    @property
+    def key(self) -> Key:
+        return self.tenant, self.kind
 
     @property
     def changed(self) -> bool:
@@ -77,9 +86,19 @@ class Matrix:
         return [cell for row in self.rows for cell in row.cells if cell.changed]
 
 
-def matrix(user: Person, wished: Mapping[Key, int] | None = None) -> Matrix:
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a form wishes. seen: the limits its sender saw; wrong: texts that are no limits, as they were typed."""
+
+    wished: Mapping[Key, int] = field(default_factory=dict)
+    seen: Mapping[Key, int] = field(default_factory=dict)
+    wrong: Mapping[Key, str] = field(default_factory=dict)
+
+
+def matrix(user: Person, draft: Draft | None = None) -> Matrix:
     """The limits as they stand, or as a draft wishes them. The caller is a platform admin."""
-    wished = wished or {}
+    draft = draft or Draft()
+    wished = draft.wished
     tenants = list(Tenant.objects.order_by("name", "slug"))
     quotas = {pk: {use.gpu_type: use for use in uses} for pk, uses in usage.all_quotas().items()}
     pools = {pool.slot_type: pool for pool in cluster.pools(cluster.nodes(user))}
@@ -95,9 +114,7 @@ def matrix(user: Person, wished: Mapping[Key, int] | None = None) -> Matrix:
         Row(
             tenant,
             live.get(tenant.pk, Live(0, 0)),
-            tuple(
-                _cell((tenant.slug, kind), uses[tenant.slug, kind], wished, scales[kind]) for kind in kinds
-            ),
+            tuple(_cell((tenant.slug, kind), uses[tenant.slug, kind], draft, scales[kind]) for kind in kinds),
         )
         for tenant in tenants
     )
@@ -121,12 +138,13 @@ def _scale(kind: str, uses: Mapping[Key, usage.QuotaUse], wished: Mapping[Key, i
     )
 
 
-def _cell(key: Key, use: usage.QuotaUse, wished: Mapping[Key, int], scale: int) -> Cell:
-    limit = wished.get(key, use.limit)
+def _cell(key: Key, use: usage.QuotaUse, draft: Draft, scale: int) -> Cell:
+    limit = draft.wished.get(key, use.limit)
     meter = quota_meter(
         f"{key[0]} {key[1]}", limit=limit, used=use.used, waiting=use.waiting, scale=scale, before=use.limit
     )
-    return Cell(key[0], key[1], use.limit, limit, use.used, use.waiting, meter)
+    shown = draft.wrong.get(key, str(limit))
+    return Cell(key[0], key[1], use.limit, limit, use.used, use.waiting, meter, shown)
 
 
 def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse | None) -> Column:
@@ -147,20 +165,22 @@ def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse 
     )
 
 
-def read_limits(form: Mapping[str, Any]) -> tuple[dict[Key, int], dict[Key, int], list[str]]:
-    """Fields "limit:<tenant>:<type>" and "if:<tenant>:<type>" as numbers, and a sentence per wrong one."""
+def read_limits(form: Mapping[str, Any]) -> Draft:
+    """Fields "limit:<tenant>:<type>" and "if:<tenant>:<type>" as numbers."""
     wished: dict[Key, int] = {}
     seen: dict[Key, int] = {}
-    problems = []
+    wrong: dict[Key, str] = {}
     for name, text in form.items():
         what, _, rest = name.partition(":")
         tenant, _, kind = rest.partition(":")
         if what not in ("limit", "if") or not kind:
             continue
-        if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= 1_000_000):
-            problems.append(
-                f"{tenant} {kind}: {text[:20]!r} is no limit; give a whole number from 0 to 1,000,000."
-            )
-            continue
-        (wished if what == "limit" else seen)[tenant, kind] = int(text)
-    return wished, seen, problems
+        if text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= LARGEST_LIMIT:
+            (wished if what == "limit" else seen)[tenant, kind] = int(text)
+        elif what == "limit":
+            wrong[tenant, kind] = text[:20]
+    return Draft(wished, seen, wrong)
+
+
+def not_a_limit(text: str) -> str:
+    return f"{text!r} is no limit; give a whole number from 0 to {LARGEST_LIMIT:,}."

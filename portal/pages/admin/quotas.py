@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -16,11 +16,11 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from jobs.selectors import effects
 from jobs.services.quotas import quotas_change
-from portal.pages.admin.matrix import Key, Matrix, changes_of, matrix, read_limits
+from portal.pages.admin.matrix import CHANGE, Draft, Key, Matrix, changes_of, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
-from portal.pages.answers import problems_of
+from portal.pages.answers import sentence
 from portal.pages.guard import admins_only, person
-from tenants.errors import TenantError
+from tenants.errors import LimitChanged, TenantError
 from tenants.models import QuotaChange, Tenant
 from tenants.services.quotas import Applied, Change, ChangeSet, Total
 
@@ -42,25 +42,48 @@ class Effects:
         return not (self.over or self.starts or self.waits or self.promised)
 
 
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A draft that was looked at: its effects, or everything that is wrong with it, by field."""
+
+    effects: Effects | None = None
+    limits: Mapping[Key, str] = field(default_factory=dict)
+    reason: str = ""
+    whole: tuple[str, ...] = ()
+    """Sentences that belong to no field."""
+
+    @property
+    def refused(self) -> bool:
+        return bool(self.limits or self.reason or self.whole)
+
+
 @require_http_methods(["GET", "POST"])
 @admins_only
 def page(request: HttpRequest) -> HttpResponse:
     """GET: the matrix, or with ?revert=<set> a draft that undoes a change set. POST: review or apply a draft."""
     if request.method == "GET":
         reason, wished = _revert(request.GET.get("revert", ""))
-        drawn = matrix(person(request), wished)
-        return _page(request, drawn, reason=reason, **_review(request, drawn, {}))
-    wished, seen, problems = read_limits(request.POST)
-    drawn = matrix(person(request), wished)
+        draft = Draft(wished)
+        drawn = matrix(person(request), draft)
+        return _page(request, drawn, _review(request, draft, _changes(drawn, draft)), reason)
+    draft = read_limits(request.POST)
+    drawn = matrix(person(request), draft)
+    changes = _changes(drawn, draft)
     reason = request.POST.get("reason", "").strip()[:REASON_MAX]
-    if request.POST.get("action") == "apply" and not problems:
-        problems = _apply(request, drawn, seen, reason)
-        if not problems:
+    applies = request.POST.get("action") == "apply"
+    review = _review(request, draft, changes, reason if applies else None)
+    if applies and not review.refused:
+        try:
+            made = quotas_change(user=person(request), changes=changes, reason=reason)
+        except TenantError as error:  # somebody was quicker, between the review and now
+            review = _refused(error, changes)
+        else:
+            messages.success(request, f"{len(made.changes)} limit{'s' * (len(made.changes) != 1)} set.")
             return HttpResponseRedirect("/admin-console/quota-history")
-    reviewed = _review(request, drawn, seen) if not problems else {"problems": problems}
     if request.headers.get("HX-Request"):
-        return render(request, "console/_quota_review.html", {"matrix": drawn, "swap": True} | reviewed)
-    return _page(request, drawn, reason=reason, status=422 if problems else 200, **reviewed)
+        swapped = {"matrix": drawn, "review": review, "swap": True}
+        return render(request, "console/_quota_review.html", swapped)
+    return _page(request, drawn, review, reason)
 
 
 @require_GET
@@ -85,39 +108,60 @@ def history(request: HttpRequest) -> HttpResponse:
     return render(request, "console/quota_history.html", context)
 
 
-def _page(request: HttpRequest, drawn: Matrix, *, status: int = 200, **more: Any) -> HttpResponse:
-    return render(
-        request, "console/quotas.html", frame(request, "quotas") | {"matrix": drawn} | more, status=status
-    )
+def _page(request: HttpRequest, drawn: Matrix, review: Review, reason: str) -> HttpResponse:
+    context = frame(request, "quotas") | {
+        "matrix": drawn,
+        "review": review,
+        "reason": reason,
+        "overcommit": settings.LUTHIER_OVERCOMMIT_MAX,
+    }
+    return render(request, "console/quotas.html", context, status=422 if review.refused else 200)
 
 
-def _apply(request: HttpRequest, drawn: Matrix, seen: dict[Key, int], reason: str) -> list[str]:
-    """Set what the draft wishes. Returns sentences about what is wrong; then nothing was set."""
-    changes = _changes(drawn, seen)
-    problems = [] if changes else ["Change at least one limit first."]
-    if not reason:
-        problems.append("Reason: say why; the tenants read it.")
-    if problems:
-        return problems
-    try:
-        made = quotas_change(user=person(request), changes=changes, reason=reason)
-    except TenantError as error:
-        return [_with_names(line, changes) for line in problems_of(error)]
-    messages.success(request, f"{len(made.changes)} limit{'s' * (len(made.changes) != 1)} set.")
-    return []
-
-
-def _review(request: HttpRequest, drawn: Matrix, seen: dict[Key, int]) -> dict[str, Any]:
-    """The effects of the draft, or what is wrong with it."""
-    changes = _changes(drawn, seen)
+def _review(request: HttpRequest, draft: Draft, changes: list[Change], reason: str | None = None) -> Review:
+    """The effects of the draft, or all that is wrong with it at once. reason: None while it is not to be applied."""
+    limits = {key: not_a_limit(text) for key, text in draft.wrong.items()}
+    why = "Say why: the tenants read it." if reason == "" else ""
+    whole: tuple[str, ...] = ()
     if not changes:
-        return {"effects": None, "problems": []}
+        if reason is not None and not limits:
+            whole = ("Change at least one limit first.",)
+        return Review(None, limits, why, whole)
+    found: Effects | None = None
     before = effects.would_start({})
-    try:
-        made = quotas_change(user=person(request), changes=changes, reason="draft", dry_run=True)
-    except TenantError as error:
-        return {"effects": None, "problems": [_with_names(line, changes) for line in problems_of(error)]}
-    return {"effects": _effects(made, before), "problems": []}
+    # An outdated limit hides the sums from the service, so it is asked again without what was seen.
+    for asked in (changes, [replace(change, if_limit=None) for change in changes]):
+        try:
+            made = quotas_change(user=person(request), changes=asked, reason=reason or "draft", dry_run=True)
+        except TenantError as error:
+            refused = _refused(error, changes)
+            limits = {**refused.limits, **limits}
+            why, whole = why or refused.reason, whole + refused.whole
+            if not isinstance(error, LimitChanged):
+                break
+        else:
+            found = _effects(made, before)
+            break
+    review = Review(None, limits, why, whole)
+    return review if review.limits or review.whole else replace(review, effects=found)
+
+
+def _refused(error: TenantError, changes: list[Change]) -> Review:
+    """Every sentence of the service beside the field that it is about."""
+    limits: dict[Key, str] = {}
+    reason, whole = "", []
+    for each in error.details.get("errors") or [{"path": "", "message": error.message}]:
+        text = sentence(each["message"])
+        if found := CHANGE.match(each["path"]):
+            change = changes[int(found[1])]
+            if each["code"] == "limit_changed":
+                text = f"You saw {each['got']}, meanwhile it was set to {each['allowed']}. Apply again to overrule."
+            limits[change.tenant, change.gpu_type] = text
+        elif each["path"] == "reason":
+            reason = text
+        else:
+            whole.append(text)
+    return Review(None, limits, reason, tuple(whole))
 
 
 def _effects(made: ChangeSet, before: effects.Outlook) -> Effects:
@@ -130,20 +174,12 @@ def _effects(made: ChangeSet, before: effects.Outlook) -> Effects:
     )
 
 
-def _changes(drawn: Matrix, seen: dict[Key, int]) -> list[Change]:
+def _changes(drawn: Matrix, draft: Draft) -> list[Change]:
     """if_limit is what the admin saw when the page was drawn, not what stands now."""
     return [
-        Change(one.tenant, one.gpu_type, one.limit, seen.get((one.tenant, one.gpu_type), one.if_limit))
+        replace(one, if_limit=draft.seen.get((one.tenant, one.gpu_type), one.if_limit))
         for one in changes_of(drawn)
     ]
-
-
-def _with_names(line: str, changes: list[Change]) -> str:
-    """Change numbers in a sentence replaced by tenant and type."""
-    for index, change in enumerate(changes):
-        for part in ("limit", "if limit"):
-            line = line.replace(f"Changes {index} {part}", f"{change.tenant} {change.gpu_type}")
-    return line
 
 
 def _revert(text: str) -> tuple[str, dict[Key, int]]:

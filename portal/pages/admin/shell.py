@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from jobs.selectors import installation
-from portal.pages.me import last_tenant
+from portal.pages.shell import last_tenant
 from tenants.models import Tenant, User
 
 

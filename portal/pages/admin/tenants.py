@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, timedelta
 from typing import Any
+from uuid import uuid4
 
 from django.contrib import messages
 from django.db import transaction
@@ -20,9 +21,9 @@ from jobs.selectors.views import job_view
 from jobs.services.quotas import quotas_change
 from jobs.states import HOLDS_GPUS, State
 from portal.pages import charts
-from portal.pages.admin.matrix import matrix, read_limits
+from portal.pages.admin.matrix import CHANGE, Draft, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
-from portal.pages.answers import after, problems_of
+from portal.pages.answers import after, sentence
 from portal.pages.cells import row
 from portal.pages.guard import admins_only, person
 from tenants import audit
@@ -89,21 +90,24 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
 def new(request: HttpRequest) -> HttpResponse:
     """A tenant with its limits and its first manager, all in one step or not at all."""
     values = {name: request.POST.get(name, "").strip() for name in ("name", "slug", "manager", "reason")}
-    wished, _, problems = read_limits(request.POST)
-    limits = {kind: limit for (_, kind), limit in wished.items()}
+    draft = read_limits(request.POST)
+    problems: dict[str, str] = {}
     if request.method == "POST":
-        problems += _missing(values)
-        if not problems:
-            problems = _create(request, values, limits)
+        problems = _create(request, values, draft)
         if not problems:
             messages.success(request, f"{values['name']} is there.")
             return HttpResponseRedirect(f"/admin-console/tenants/{values['slug']}")
-    drawn = matrix(person(request))
-    context = frame(request, "tenants") | {
-        "values": values,
-        "problems": problems,
-        "columns": [{"column": column, "limit": limits.get(column.kind, 0)} for column in drawn.columns],
-    }
+    limits = {kind: str(limit) for (_, kind), limit in draft.wished.items()}
+    limits |= {kind: text for (_, kind), text in draft.wrong.items()}
+    columns = [
+        {
+            "column": column,
+            "limit": limits.get(column.kind, "0"),
+            "problem": problems.get(f"limit-{column.kind}", ""),
+        }
+        for column in matrix(person(request)).columns
+    ]
+    context = frame(request, "tenants") | {"values": values, "problems": problems, "columns": columns}
     return render(request, "console/tenant_new.html", context, status=422 if problems else 200)
 
 
@@ -150,33 +154,59 @@ def _get(slug: str) -> Tenant:
     return tenant
 
 
-def _missing(values: dict[str, str]) -> list[str]:
-    problems = []
+def _missing(values: dict[str, str], draft: Draft) -> dict[str, str]:
+    problems = {f"limit-{kind}": not_a_limit(text) for (_, kind), text in draft.wrong.items()}
     if not 1 <= len(values["name"]) <= 120:
-        problems.append("Name: give one of at most 120 characters.")
+        problems["name"] = "Give a name of at most 120 characters."
     if values["slug"] != slugify(values["slug"]) or not 1 <= len(values["slug"]) <= 40:
-        problems.append(
-            "Slug: lower-case letters, digits and dashes, at most 40; it stands in every address."
-        )
+        problems["slug"] = "Lower-case letters, digits and dashes, at most 40; it stands in every address."
     if not values["reason"]:
-        problems.append("Reason: say why; it goes into the audit log.")
+        problems["reason"] = "Say why; it goes into the audit log."
     return problems
 
 
-def _create(request: HttpRequest, values: dict[str, str], limits: dict[str, int]) -> list[str]:
+def _create(request: HttpRequest, values: dict[str, str], draft: Draft) -> dict[str, str]:
+    """Create it, or nothing: then everything that is wrong, by field.
+
+    Where a value is wrong a stand-in takes its place, so that the steps behind it say what they miss, too.
+    """
     user = person(request)
-    slug, reason = values["slug"], values["reason"]
-    try:
+    problems = _missing(values, draft)
+    reason, spare = values["reason"] or "to be said", f"stand-in-{uuid4().hex[:12]}"
+
+    def make(slug: str) -> Tenant:
         with transaction.atomic():
-            made = tenant_create(user=user, slug=slug, name=values["name"], reason=reason)
-            changes = [Change(slug, kind, limit, 0) for kind, limit in limits.items() if limit]
+            return tenant_create(user=user, slug=slug, name=values["name"][:120] or spare, reason=reason)
+
+    with transaction.atomic():
+        try:
+            made = make(spare if "slug" in problems else values["slug"])
+        except TenantError as error:
+            problems |= _by_field(error, "slug", [])
+            made = make(spare)
+        changes = [Change(made.slug, kind, limit, 0) for (_, kind), limit in draft.wished.items() if limit]
+        try:
             if changes:
                 quotas_change(user=user, changes=changes, reason=reason)
+        except TenantError as error:
+            problems |= _by_field(error, "limits", [f"limit-{change.gpu_type}" for change in changes])
+        try:
             if values["manager"]:
                 member_add(user=user, tenant=made, username=values["manager"], role=Role.MANAGER)
-    except TenantError as error:
-        return problems_of(error)
-    return []
+        except TenantError as error:
+            problems |= _by_field(error, "manager", [])
+        if problems:
+            transaction.set_rollback(True)
+    return problems
+
+
+def _by_field(error: TenantError, otherwise: str, limits: list[str]) -> dict[str, str]:
+    """Sentences of a service by field of the form."""
+    found: dict[str, str] = {}
+    for each in error.details.get("errors") or [{"path": "", "message": error.message}]:
+        index = CHANGE.match(each["path"])
+        found[limits[int(index[1])] if index else otherwise] = sentence(each["message"])
+    return found
 
 
 def _chart(tenant: Tenant, resource: str) -> charts.Bars:

@@ -29,12 +29,20 @@ function say(button: HTMLElement, text: string): void {
 
 export function startForms(): void {
   for (const button of document.querySelectorAll<HTMLElement>(COPIES)) button.hidden = false;
+  for (const button of document.querySelectorAll<HTMLElement>("[data-reveal]")) button.hidden = false;
   // With scripts a changed role saves itself, so the button beside it is only for pages without.
   for (const button of document.querySelectorAll<HTMLElement>("[data-plain]")) button.hidden = true;
-  document.querySelector<HTMLElement>("[data-focus]")?.focus();
+  const wrong = document.querySelector<HTMLElement>("[aria-invalid=true]");
+  (wrong ?? document.querySelector<HTMLElement>("[data-focus]"))?.focus();
   document.addEventListener("click", (event) => {
     const button = (event.target as Element).closest<HTMLElement>(COPIES);
     if (button) void copy(button);
+    const eye = (event.target as Element).closest<HTMLElement>("[data-reveal]");
+    const secret = eye && (document.getElementById(eye.dataset.reveal ?? "") as HTMLInputElement | null);
+    if (eye && secret) {
+      secret.type = secret.type === "password" ? "text" : "password";
+      eye.setAttribute("aria-pressed", String(secret.type === "text"));
+    }
   });
   document.addEventListener("change", (event) => {
     const field = event.target as HTMLElement;

@@ -58,4 +58,11 @@ export function startMatrix(): void {
   table.addEventListener("input", (event) => {
     if (event.target instanceof HTMLInputElement) mark(event.target);
   });
+  // A review swaps the cells, not their fields: those follow what the server has said beneath them.
+  document.addEventListener("htmx:afterSettle", () => {
+    for (const field of table.querySelectorAll<HTMLInputElement>("input[data-before]")) {
+      if (field.closest("td")?.querySelector(".bad")) field.setAttribute("aria-invalid", "true");
+      else field.removeAttribute("aria-invalid");
+    }
+  });
 }

@@ -71,8 +71,14 @@ def test_several_limits_are_applied_as_one_set_and_a_revert_drafts_the_old_ones(
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "5", "reason": "x"}, "the limit is 8"),
-        ({"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "8", "reason": " "}, "Reason: say why"),
+        (
+            {"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "5", "reason": "x"},
+            "You saw 5, meanwhile it was set to 8",
+        ),
+        (
+            {"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "8", "reason": " "},
+            "Say why: the tenants read it",
+        ),
         ({"limit:vision-lab:cpu": "-1", "reason": "x"}, "is no limit; give a whole number"),
         ({"limit:vision-lab:cpu": "1e3", "reason": "x"}, "is no limit; give a whole number"),
         (
@@ -89,6 +95,41 @@ def test_a_bad_draft_is_refused_whole_and_says_why(
     assert answer.status_code == 422
     assert text in answer.content.decode()
     assert Quota.objects.get(tenant=lab).limit == 8
+
+
+def test_everything_wrong_is_said_at_once_each_beside_its_field_and_the_draft_is_kept(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    factories.tenant("nlp-research", quotas={"cpu": 8, "a100": 2})
+    draft = {
+        "limit:vision-lab:cpu": "900",
+        "if:vision-lab:cpu": "8",
+        "limit:nlp-research:cpu": "6",
+        "if:nlp-research:cpu": "5",
+        "limit:nlp-research:a100": "many",
+        "reason": "  ",
+        "action": "apply",
+    }
+    answer = signed_in(admin).post("/admin-console/quotas", draft)
+    review = answer.context["review"]
+    assert set(review.limits) == {("vision-lab", "cpu"), ("nlp-research", "cpu"), ("nlp-research", "a100")}
+    assert "LUTHIER_OVERCOMMIT_MAX is 1.25" in review.limits["vision-lab", "cpu"]
+    assert review.reason
+    page = answer.content.decode()
+    for name, shown in (("vision-lab-cpu", "900"), ("nlp-research-cpu", "6"), ("nlp-research-a100", "many")):
+        field = page.split(f'id="limit-{name}"')[1].split(">")[0]
+        assert f'value="{shown}"' in field
+        assert 'aria-invalid="true"' in field
+        assert f'id="problem-limit-{name}"' in page
+    assert 'aria-invalid="true"' in page.split('id="reason"')[1].split(">")[0]
+    assert not QuotaChange.objects.exists()
+
+
+def test_a_review_asks_for_no_reason_yet(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    draft = {"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "8", "reason": "", "action": "review"}
+    answer = signed_in(admin).post("/admin-console/quotas", draft)
+    assert answer.status_code == 200
+    assert answer.context["review"].effects is not None
 
 
 def test_htmx_gets_the_review_and_the_cells_alone(signed_in: SignIn, lab: Tenant, admin: User) -> None:
@@ -117,7 +158,7 @@ def test_a_tenant_is_made_with_limits_and_manager_or_not_at_all(signed_in: SignI
     }
     refused = client.post("/admin-console/tenants/new", form)
     assert refused.status_code == 422
-    assert "there is no such person" in refused.content.decode()
+    assert "There is no such person" in refused.content.decode()
     assert 'value="Genomics"' in refused.content.decode()
     assert not Tenant.objects.filter(slug="genomics").exists()
     factories.user("trent")
@@ -125,6 +166,18 @@ def test_a_tenant_is_made_with_limits_and_manager_or_not_at_all(signed_in: SignI
     made = Tenant.objects.get(slug="genomics")
     assert made.quotas.get().limit == 4
     assert Membership.objects.get(tenant=made).role == "manager"
+
+
+def test_a_new_tenants_form_says_all_that_is_wrong_beside_each_field(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    form = {"name": "", "slug": "vision-lab", "manager": "nobody", "reason": "", "limit:new:cpu": "900"}
+    answer = signed_in(admin).post("/admin-console/tenants/new", form)
+    assert answer.status_code == 422
+    assert set(answer.context["problems"]) == {"name", "slug", "manager", "reason", "limit-cpu"}
+    assert "LUTHIER_OVERCOMMIT_MAX" in answer.context["problems"]["limit-cpu"]
+    assert 'value="900"' in answer.content.decode()
+    assert list(Tenant.objects.values_list("slug", flat=True)) == ["vision-lab"]
 
 
 def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant, admin: User) -> None:

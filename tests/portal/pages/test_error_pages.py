@@ -1,0 +1,76 @@
+"""Error pages: in the house's look, with a way onward, the same for foreign and missing things."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.test import Client
+
+from tenants.models import Tenant, User
+from tests import factories
+from tests.portal.pages.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_refusal_names_the_role_the_helper_and_what_was_asked(
+    signed_in: SignIn, lab: Tenant, carol: User, dave: User
+) -> None:
+    answer = signed_in(carol).post("/t/vision-lab/members/add", {"username": "x", "role": "viewer"})
+    page = answer.content.decode()
+    assert answer.status_code == 403
+    for text in (
+        "at least the role manager",
+        "<b>dave</b>",
+        "POST /t/vision-lab/members/add",
+        "viewer, since",
+    ):
+        assert text in page
+
+
+def test_a_foreign_tenant_and_a_missing_one_read_alike(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    factories.tenant("nlp-research")
+    client = signed_in(alice)
+    foreign, missing = (client.get(f"/t/{slug}/members") for slug in ("nlp-research", "never-was"))
+    assert foreign.status_code == missing.status_code == 404
+    assert foreign.content == missing.content
+    assert f"Jobs of {lab.name}" in foreign.content.decode()
+
+
+def test_a_missing_page_has_a_way_onward_for_strangers_too() -> None:
+    page = Client().get("/never-was")
+    assert page.status_code == 404
+    assert "Nothing here" in page.content.decode()
+
+
+def test_an_old_form_is_refused_in_the_houses_look(alice: User) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(alice)
+    answer = client.post("/me/sign-out-others")
+    assert answer.status_code == 403
+    assert "This form is too old" in answer.content.decode()
+
+
+def test_a_fault_gives_an_id_and_no_trace(
+    signed_in: SignIn, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("portal.pages.members._rows", fail)
+    client = signed_in(alice)
+    client.raise_request_exception = False
+    answer = client.get("/t/vision-lab/members")
+    page = answer.content.decode()
+    assert answer.status_code == 500
+    assert re.search(r"Request id</dt><dd class=\"code\">[0-9a-f]{32}", page)
+    assert "secret detail" not in page
+
+
+@pytest.mark.parametrize("path", ["/t/vision-lab/members/add", "/me/password", "/me/appearance"])
+def test_a_forms_address_opened_like_a_page_says_so(signed_in: SignIn, alice: User, path: str) -> None:
+    answer = signed_in(alice).get(path)
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "POST"
+    assert "only takes forms" in answer.content.decode()
