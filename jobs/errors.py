@@ -5,22 +5,13 @@ portal.api.errors is the only place where one of these becomes a status code.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from tenants.errors import ServiceError
 
 
-class JobError(Exception):
+class JobError(ServiceError):
     """The job could not do what was asked."""
 
-    code: ClassVar[str] = "job_error"
-
-    def __init__(self, message: str = "", **details: Any) -> None:
-        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
-        self.details = details
-        """Plain JSON for the answer's body, beside code and message."""
-
-    @property
-    def message(self) -> str:
-        return str(self)
+    code = "job_error"
 
 
 class JobNotFound(JobError):

@@ -1,5 +1,6 @@
-"""What can go wrong with people, tenants and quotas. The docstring is the default message.
+"""What can go wrong with people, tenants and quotas, and the base of what can go wrong in any room.
 
+The docstring is the default message.
 portal.api.errors is the only place where one of these becomes a status code.
 """
 
@@ -8,10 +9,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 
-class TenantError(Exception):
-    """The change could not be made."""
+class ServiceError(Exception):
+    """A service could not do what was asked."""
 
-    code: ClassVar[str] = "tenant_error"
+    code: ClassVar[str] = "failed"
 
     def __init__(self, message: str = "", **details: Any) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -21,6 +22,12 @@ class TenantError(Exception):
     @property
     def message(self) -> str:
         return str(self)
+
+
+class TenantError(ServiceError):
+    """The change could not be made."""
+
+    code = "tenant_error"
 
 
 class NotFound(TenantError):

@@ -105,6 +105,26 @@ def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
         return [Wait(*row) for row in cursor.fetchall()]
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A job's first start: whose, on which slot type, and how long it had waited."""
+
+    owner: str
+    gpu_type: str
+    waited_s: float
+
+
+def starts_of(tenant: Tenant, *, start: datetime, end: datetime) -> list[Start]:
+    """The first starts between two times."""
+    rows = Attempt.objects.filter(tenant=tenant, n=1, opened_at__gte=start, opened_at__lt=end)
+    return [
+        Start(owner, kind, max(0.0, (opened - made).total_seconds()))
+        for owner, kind, opened, made in rows.values_list(
+            "job__owner__username", "slot_type", "opened_at", "job__created_at"
+        )
+    ]
+
+
 def held_by(user: User, tenant: Tenant) -> dict[str, int]:
     """Slots that this person's jobs hold in the tenant, by slot type."""
     rows = Attempt.objects.filter(held=True, tenant=tenant, job__owner=user).values("slot_type")

@@ -123,7 +123,7 @@ def answer(error: Exception) -> HttpResponse:
         for name, value in error.headers.items():
             response[name] = value
         return response
-    if isinstance(error, jobs.JobError | tenants.TenantError):
+    if isinstance(error, tenants.ServiceError):
         return _of_a_room(error)
     if isinstance(error, drf.APIException):
         return _of_the_framework(error)
@@ -169,7 +169,7 @@ def problem(status: int, code: str, detail: str, **more: Any) -> HttpResponse:
     return HttpResponse(json_bytes(body), status=int(status), content_type=CONTENT_TYPE)
 
 
-def _of_a_room(error: jobs.JobError | tenants.TenantError) -> HttpResponse:
+def _of_a_room(error: tenants.ServiceError) -> HttpResponse:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     if status == HTTPStatus.NOT_FOUND:
         return answer(NotHere())

@@ -9,11 +9,10 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
-from jobs.errors import JobError
-from tenants.errors import AdminOnly, NotAllowed, NotFound, TenantError
+from tenants.errors import AdminOnly, NotAllowed, NotFound, ServiceError
 
 
-def problems_of(error: TenantError | JobError) -> list[str]:
+def problems_of(error: ServiceError) -> list[str]:
     """Every wrong field in a sentence of its own, else the error's."""
     errors = error.details.get("errors") or []
     return [f"{_plain(each['path'])}: {each['message']}." for each in errors] or [error.message]
@@ -30,7 +29,7 @@ def after(request: HttpRequest, act: Callable[[], object], *, to: str, done: str
         raise PermissionDenied(error.message) from error
     except NotFound as error:
         raise Http404 from error
-    except (TenantError, JobError) as error:
+    except ServiceError as error:
         for line in problems_of(error):
             messages.error(request, line)
     else:

@@ -70,7 +70,7 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
         rows = Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username")
         facts |= {
             "of": tenant,
-            "mine": rows.filter(user_id=request.user.pk).first(),
+            "mine": access.memberships(request.user).filter(tenant=tenant).first(),
             "helpers": [row.user.get_username() for row in rows.filter(role=Role.MANAGER)[:HELPERS]],
         }
     return error_page(request, 403, **facts)

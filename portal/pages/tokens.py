@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from portal.pages.answers import after, problems_of
 from portal.pages.guard import in_tenant
@@ -33,16 +33,20 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     return _page(request, tenant)
 
 
-@require_POST
+@require_http_methods(["GET", "POST"])
 @in_tenant
 @never_cache
 def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """Make a token, of the caller or of ?account, and show its secret in this answer only."""
+    """GET: the form. POST: make a token of the caller, or of an account; its secret is in this answer only."""
     who: Any = request.user
+    if request.method == "GET":
+        return _page(request, tenant, form=True)
     wished, problems = _read(request)
     account = request.POST.get("account", "")
     if problems:
-        return _page(request, tenant, problems=problems, wished=wished, status=422)
+        return _page(
+            request, tenant, form=True, account=account, problems=problems, wished=wished, status=422
+        )
     try:
         if account:
             token, secret = accounts.account_token_create(
@@ -62,7 +66,8 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     except NotFound as error:
         raise Http404 from error
     except TenantError as error:
-        return _page(request, tenant, problems=problems_of(error), wished=wished, status=422)
+        whole = {"": " ".join(problems_of(error))}
+        return _page(request, tenant, form=True, account=account, problems=whole, wished=wished, status=422)
     return _page(request, tenant, made={"token": token, "secret": secret, "account": account})
 
 
@@ -106,19 +111,19 @@ def account_close(request: HttpRequest, tenant: Tenant, name: str) -> HttpRespon
     )
 
 
-def _read(request: HttpRequest) -> tuple[dict[str, Any], list[str]]:
-    name, problems = request.POST.get("name", "").strip(), []
+def _read(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the form wishes, and what is wrong with it by field."""
+    name = request.POST.get("name", "").strip()
+    problems: dict[str, str] = {}
     if not 1 <= len(name) <= 80:
-        problems.append(
-            "Name: give one of at most 80 characters, so that you know later where the token lives."
-        )
+        problems["name"] = "Give one of at most 80 characters, so that you know later where the token lives."
     role = request.POST.get("role", Role.RESEARCHER)
     if role not in set(Role):
-        problems.append("Role ceiling: choose viewer, researcher or manager.")
+        problems["role"] = "Choose viewer, researcher or manager."
         role = Role.RESEARCHER
     days = request.POST.get("days", str(tokens.DEFAULT_DAYS))
     if days not in {str(count) for count, _ in PERIODS}:
-        problems.append("Expires: choose one of the periods.")
+        problems["days"] = "Choose one of the periods."
         days = str(tokens.DEFAULT_DAYS)
     bound = request.POST.get("bound", "yes") == "yes"
     return {"name": name, "role": Role(role), "days": int(days), "bound": bound}, problems
@@ -136,7 +141,7 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
         "accounts": _accounts(who, tenant) if manages else [],
         "manages": manages,
         "roles": ROLES,
-        "periods": PERIODS,
+        "periods": [(days, text, timezone.now() + timedelta(days=days)) for days, text in PERIODS],
         "base": settings.LUTHIER_PUBLIC_URL.rstrip("/"),
         "wished": {"name": "", "role": Role.RESEARCHER, "days": tokens.DEFAULT_DAYS, "bound": True},
     }

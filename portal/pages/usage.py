@@ -6,9 +6,10 @@ import calendar
 import csv
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from statistics import median
 from typing import Any
 
-from django.db.models import F, Sum
+from django.db.models import Count, F, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -18,6 +19,7 @@ from jobs.models import Attempt, Job
 from jobs.selectors import usage
 from jobs.selectors.jobs import job_list
 from jobs.selectors.views import job_view
+from jobs.states import State
 from portal.pages import charts, meters
 from portal.pages.cells import row as job_row
 from portal.pages.guard import in_tenant
@@ -26,6 +28,8 @@ from tenants.models import Tenant, User
 
 JOBS_SHOWN = 8
 CHANGES_SHOWN = 5
+ANY = "any"
+"""Slot type of waits for whatever GPU comes first; nobody holds it, so it has no column."""
 FULL = 0.9  # from this share of a limit on, its card says so
 
 
@@ -59,6 +63,10 @@ class Month:
         return min(self.now, self.start + timedelta(days=self.days))
 
     @property
+    def ongoing(self) -> bool:
+        return self.end == self.now
+
+    @property
     def previous(self) -> str:
         return f"{self.first - timedelta(days=1):%Y-%m}"
 
@@ -77,22 +85,22 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     resource = "cpu" if request.GET.get("of") == "cpu" else "gpu"
     if request.GET.get("of") is None and not tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists():
         resource = "cpu"
-    people = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
+    rows = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
+    starts = usage.starts_of(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
+    kinds = sorted({use.gpu_type for use in rows} - {ANY})
     context = frame(request, tenant, "usage") | {
         "month": month,
         "by": by,
         "of": resource,
         "cards": [_card(tenant, use) for use in quotas],
         "chart": _chart(tenant, month, by, resource, quotas),
-        "people": _people(people),
-        "kinds": sorted({use.gpu_type for use in people}),
-        "total": _totals(people),
-        "jobs_of_month": Job.objects.filter(
-            tenant=tenant, created_at__range=(month.start, month.end)
-        ).count(),
-        "share": _busy_share(people, quotas, month),
-        "jobs": _jobs(request, tenant, month),
+        "people": _people(rows, kinds, starts, _submitted(tenant, month)),
+        "kinds": kinds,
+        "total": _totals(rows, kinds, starts),
+        "sum": _sum(rows, starts, quotas, month, resource),
+        "ends": _ends(tenant, month),
+        "jobs": _jobs(request, tenant, month, resource),
         "changes": tenant.quota_changes.select_related("actor").order_by("-pk")[:CHANGES_SHOWN],
         "admins": User.objects.filter(is_superuser=True, is_active=True).order_by("username")[:3],
     }
@@ -146,46 +154,94 @@ def _chart(tenant: Tenant, month: Month, by: str, resource: str, quotas: list[us
     return charts.stacked_days(values, first=month.first, days=month.days, today=today, possible=possible)
 
 
-def _people(rows: list[usage.Usage]) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    kinds = sorted({row.gpu_type for row in rows})
-    for row in rows:
-        one = found.setdefault(row.key, {"name": row.key, "by_kind": dict.fromkeys(kinds, 0.0), "gpu": 0.0,
-                                         "cpu": 0.0, "waited": 0.0, "lost": 0.0})  # fmt: skip
-        one["by_kind"][row.gpu_type] += row.used / 3600
-        one["cpu" if row.gpu_type == usage.CPU_TYPE else "gpu"] += row.used / 3600
-        one["waited"] += row.waited / 3600
-        one["lost"] += row.lost / 3600
-    most = max((max(one["gpu"], 0) or one["cpu"] for one in found.values()), default=0.0)
-    ordered = sorted(found.values(), key=lambda one: (-one["gpu"], -one["cpu"], one["name"]))
-    for index, one in enumerate(ordered):
-        one["kind"] = meters.series(index)
-        one["share"] = f"{100 * (one['gpu'] or one['cpu']) / most:.1f}" if most else "0"
-        one["cells"] = [one["by_kind"][kind] for kind in kinds]
-    return ordered
+def _of(resource: str, kind: str) -> bool:
+    return (kind == usage.CPU_TYPE) == (resource == "cpu")
 
 
-def _totals(rows: list[usage.Usage]) -> dict[str, Any]:
-    kinds = sorted({row.gpu_type for row in rows})
+def _hours(rows: list[usage.Usage], resource: str) -> dict[str, float]:
+    """Slot-hours used and lost on one resource; GPU and CPU are never added up."""
+    mine = [row for row in rows if _of(resource, row.gpu_type)]
+    return {"used": sum(row.used for row in mine) / 3600, "lost": sum(row.lost for row in mine) / 3600}
+
+
+def _waits(starts: list[usage.Start]) -> dict[str, float | None]:
+    waits = sorted(one.waited_s for one in starts)
+    if not waits:
+        return {"median": None, "p90": None}
+    return {"median": median(waits), "p90": waits[min(len(waits) - 1, int(0.9 * len(waits)))]}
+
+
+def _totals(rows: list[usage.Usage], kinds: list[str], starts: list[usage.Start]) -> dict[str, Any]:
+    """One line of the table: hours per resource and kind, what was lost of each, and the wait for the first start."""
     return {
-        "gpu": sum(row.used for row in rows if row.gpu_type != usage.CPU_TYPE) / 3600,
-        "cpu": sum(row.used for row in rows if row.gpu_type == usage.CPU_TYPE) / 3600,
-        "waited": sum(row.waited for row in rows) / 3600,
-        "lost": sum(row.lost for row in rows) / 3600,
+        "gpu": _hours(rows, "gpu"),
+        "cpu": _hours(rows, "cpu"),
         "cells": [sum(row.used for row in rows if row.gpu_type == kind) / 3600 for kind in kinds],
+        "wait": _waits(starts)["median"],
     }
 
 
-def _busy_share(rows: list[usage.Usage], quotas: list[usage.QuotaUse], month: Month) -> float | None:
-    """Used part of today's limits over the month so far; None without a limit."""
-    possible = sum(quota.limit for quota in quotas) * (month.end - month.start).total_seconds()
-    return 100 * sum(row.used for row in rows) / possible if possible else None
+def _people(
+    rows: list[usage.Usage], kinds: list[str], starts: list[usage.Start], submitted: dict[str, int]
+) -> list[dict[str, Any]]:
+    names = {row.key for row in rows} | set(submitted)
+    found = [
+        _totals([row for row in rows if row.key == name], kinds, [s for s in starts if s.owner == name])
+        | {"name": name, "jobs": submitted.get(name, 0)}
+        for name in names
+    ]
+    found.sort(key=lambda one: (-one["gpu"]["used"], -one["cpu"]["used"], one["name"]))
+    resource = "gpu" if any(one["gpu"]["used"] for one in found) else "cpu"
+    whole = sum(one[resource]["used"] for one in found)
+    for index, one in enumerate(found):
+        one |= {"kind": meters.series(index), "share": 100 * one[resource]["used"] / whole if whole else 0.0}
+    return found
 
 
-def _jobs(request: HttpRequest, tenant: Tenant, month: Month) -> list[dict[str, Any]]:
-    """The jobs that used most in this month, each with its slot-hours."""
+def _sum(
+    rows: list[usage.Usage],
+    starts: list[usage.Start],
+    quotas: list[usage.QuotaUse],
+    month: Month,
+    resource: str,
+) -> dict[str, Any]:
+    """The month on one resource: hours, the share of what today's limits allow, what was lost, the waits."""
+    hours = _hours(rows, resource)
+    slots = sum(quota.limit for quota in quotas if _of(resource, quota.gpu_type))
+    so_far = (month.end - month.start).total_seconds() / 3600
+    return (
+        hours
+        | _waits([one for one in starts if _of(resource, one.gpu_type)])
+        | {
+            "share": 100 * hours["used"] / (slots * so_far) if slots and so_far else None,
+            "lost_share": 100 * hours["lost"] / hours["used"] if hours["used"] else None,
+            "projected": hours["used"] * 24 * month.days / so_far if month.ongoing and so_far >= 24 else None,
+        }
+    )
+
+
+def _submitted(tenant: Tenant, month: Month) -> dict[str, int]:
+    rows = Job.objects.filter(tenant=tenant, created_at__range=(month.start, month.end))
+    return dict(rows.values_list("owner__username").annotate(n=Count("pk")).order_by())
+
+
+def _ends(tenant: Tenant, month: Month) -> dict[str, int]:
+    """Jobs submitted in the month, and how many of the tenant's completed and failed in it."""
+    ended = Job.objects.filter(tenant=tenant, finished_at__range=(month.start, month.end))
+    counts = dict(ended.values_list("state").annotate(n=Count("pk")).order_by())
+    return {
+        "submitted": sum(_submitted(tenant, month).values()),
+        "completed": counts.get(State.COMPLETED, 0),
+        "failed": counts.get(State.FAILED, 0),
+    }
+
+
+def _jobs(request: HttpRequest, tenant: Tenant, month: Month, resource: str) -> list[dict[str, Any]]:
+    """The jobs that used most of one resource in this month, each with its slot-hours."""
     hours: dict[str, float] = {}
     for one in usage.usage_by_job(tenant, start=month.start, end=month.end):
+        if not _of(resource, one.gpu_type):
+            continue
         hours[one.key] = hours.get(one.key, 0.0) + one.used / 3600
     most = sorted(hours, key=lambda key: -hours[key])[:JOBS_SHOWN]
     shown = {job.pk: job for job in job_list(user=request.user, tenant=tenant.slug).filter(pk__in=most)}

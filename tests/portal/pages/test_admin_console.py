@@ -192,6 +192,23 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     assert "Open submission again" in client.get("/admin-console/tenants/vision-lab").content.decode()
 
 
+@pytest.mark.parametrize(
+    ("running", "queued", "text"),
+    [
+        (0, 0, "No job runs now and none waits. Halting"),
+        (1, 0, "<b>1 running job goes on</b>. Halting"),
+        (2, 1, "<b>2 running jobs go on</b>, 1 queued stays queued. Halting"),
+    ],
+)
+def test_suspending_says_what_goes_on(
+    signed_in: SignIn, lab: Tenant, alice: User, admin: User, running: int, queued: int, text: str
+) -> None:
+    for state, count in ((State.PROCESSING, running), (State.QUEUED, queued)):
+        for _ in range(count):
+            factories.job(of=lab, owner=alice, state=state, slots=1)
+    assert text in signed_in(admin).get("/admin-console/tenants/vision-lab").content.decode()
+
+
 def test_reading_a_tenant_is_recorded_once(signed_in: SignIn, lab: Tenant, admin: User) -> None:
     client = signed_in(admin)
     for _ in range(3):

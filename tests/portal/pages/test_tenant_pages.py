@@ -66,9 +66,20 @@ def test_a_tokens_secret_is_shown_once_and_opens_the_api(signed_in: SignIn, alic
 def test_a_token_without_a_name_is_refused_and_the_rest_is_kept(signed_in: SignIn, alice: User) -> None:
     answer = signed_in(alice).post("/t/vision-lab/tokens/new", {"name": "", "role": "viewer", "days": "7"})
     assert answer.status_code == 422
-    assert "Name: give one" in answer.content.decode()
+    assert "Give one of at most 80 characters" in answer.content.decode()
+    assert 'aria-invalid="true"' in answer.content.decode().split('id="again-name"')[1].split(">")[0]
     assert answer.context["wished"]["days"] == 7
     assert not Token.objects.exists()
+
+
+def test_the_form_for_a_token_has_a_page_of_its_own_that_nobody_keeps(signed_in: SignIn, alice: User) -> None:
+    client = signed_in(alice)
+    form = client.get("/t/vision-lab/tokens/new")
+    assert form.status_code == 200
+    assert 'id="again-name"' in form.content.decode()
+    made = client.post("/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30"})
+    assert "no-store" in made.headers["Cache-Control"]
+    assert "private" in client.get("/t/vision-lab/tokens").headers["Cache-Control"]
 
 
 def test_a_revoked_token_is_gone_and_a_foreign_one_stays(signed_in: SignIn, alice: User, dave: User) -> None:
@@ -97,12 +108,37 @@ def test_use_of_the_month_adds_up_over_users_and_days(signed_in: SignIn, lab: Te
         opened_at=now - timedelta(minutes=30), closed_at=now, held=False, outcome="COMPLETED"
     )
     page = signed_in(alice).get("/t/vision-lab/usage?of=cpu")
-    assert page.context["total"]["cpu"] == pytest.approx(1.0, abs=0.01)
+    assert page.context["total"]["cpu"]["used"] == pytest.approx(1.0, abs=0.01)
     assert sum(key.total for key in page.context["chart"].keys) == pytest.approx(1.0, abs=0.01)
     assert "paid" in page.content.decode()
     csv = signed_in(alice).get("/t/vision-lab/usage.csv").content.decode().splitlines()
     assert csv[0].startswith("day,user,type")
     assert sum(float(line.split(",")[3]) for line in csv[1:]) == pytest.approx(1.0, abs=0.01)
+
+
+def test_gpu_hours_and_cpu_slot_hours_are_never_added_up(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    now = timezone.now()
+    for kind, slots in (("a100", 2), ("cpu", 4)):
+        job = factories.job(
+            of=lab, owner=alice, state=State.FAILED, slots=slots, gpus=slots if kind == "a100" else 0,
+            gpu_type=kind if kind == "a100" else "", attempt=0, name=f"lost-{kind}",
+            created_at=now - timedelta(minutes=40),
+        )  # fmt: skip
+        Attempt.objects.create(
+            job=job, tenant=lab, n=1, cluster="memory", slot_type=kind, slots=slots, learners=1, nodes=["node-a"],
+            held=False, opened_at=now - timedelta(minutes=30), closed_at=now, outcome="FAILED",
+        )  # fmt: skip
+    answer = signed_in(alice).get("/t/vision-lab/usage?of=gpu")
+    (one,) = answer.context["people"]
+    for line in (one, answer.context["total"]):
+        assert line["gpu"] == pytest.approx({"used": 1.0, "lost": 1.0}, abs=0.01)
+        assert line["cpu"] == pytest.approx({"used": 2.0, "lost": 2.0}, abs=0.01)
+        assert line["wait"] == pytest.approx(600, abs=5)
+    assert answer.context["sum"]["lost"] == pytest.approx(1.0, abs=0.01)
+    assert [job["name"] for job in answer.context["jobs"]] == ["lost-a100"]
+    on_cpu = signed_in(alice).get("/t/vision-lab/usage?of=cpu")
+    assert on_cpu.context["sum"]["lost"] == pytest.approx(2.0, abs=0.01)
+    assert [job["name"] for job in on_cpu.context["jobs"]] == ["lost-cpu"]
 
 
 @pytest.mark.parametrize("month", ["", "2026-13", "1-1", "9999-01", "x" * 500])
