@@ -68,6 +68,14 @@ def pool_meter(label: str, *, used: int, free: int, down: int) -> Meter:
     return Meter(f"{label}: {used} used, {free} free, {down} down of {whole}", tuple(bars), None)
 
 
+def held_meter(label: str, holders: Sequence[tuple[str, str, int]], *, free: int, down: int) -> Meter:
+    """A pool by who holds it: (name, class, slots) each, then what is free and what is down."""
+    whole = max(1, sum(slots for _, _, slots in holders) + free + down)
+    bars = _in_a_row([*((kind, slots) for _, kind, slots in holders), ("fr", free), ("dn", down)], whole)
+    names = ", ".join(f"{name} {slots}" for name, _, slots in holders if slots) or "nobody holds any"
+    return Meter(f"{label}: {names}; {free} free, {down} down of {whole}", tuple(bars), None)
+
+
 def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: int) -> Meter:
     """Limits of all tenants in a row against what the cluster has; what is promised beyond it stands out."""
     total = sum(limits)

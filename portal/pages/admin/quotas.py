@@ -5,19 +5,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
 from jobs.selectors import effects
 from jobs.services.quotas import quotas_change
 from portal.pages.admin.matrix import CHANGE, Draft, Key, Matrix, changes_of, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
+from portal.pages.admin.steps import steps
 from portal.pages.answers import sentence
 from portal.pages.guard import admins_only, person
 from tenants.errors import LimitChanged, TenantError
@@ -26,6 +30,7 @@ from tenants.services.quotas import Applied, Change, ChangeSet, Total
 
 SETS_PER_PAGE = 30
 REASON_MAX = 500
+STEPS_WITHIN = timedelta(days=90)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,33 @@ def history(request: HttpRequest) -> HttpResponse:
         "tenant": tenant,
         "kind": kind,
         "tenants": Tenant.objects.order_by("slug").values_list("slug", flat=True),
+        "steps": _steps(matrix(person(request))),
         "kinds": QuotaChange.objects.order_by("gpu_type").values_list("gpu_type", flat=True).distinct(),
     }
     return render(request, "console/quota_history.html", context)
+
+
+def _steps(drawn: Matrix) -> list[dict[str, Any]]:
+    """Per type the sum of limits since its first change, or over the last weeks of many."""
+    now = timezone.now()
+    moves: dict[str, list[tuple[datetime, int]]] = {}
+    changes = QuotaChange.objects.filter(at__gt=now - STEPS_WITHIN).order_by("at", "pk")
+    for kind, at, old, new in changes.values_list("gpu_type", "at", "old_limit", "new_limit"):
+        moves.setdefault(kind, []).append((at, new - old))
+    first = min((made[0][0] for made in moves.values()), default=now) - timedelta(days=1)
+    return [
+        {
+            "column": column,
+            "steps": steps(
+                moves.get(column.kind, []),
+                total=column.total,
+                capacity=column.capacity,
+                first=first,
+                last=now,
+            ),
+        }
+        for column in drawn.columns
+    ]
 
 
 def _page(request: HttpRequest, drawn: Matrix, review: Review, reason: str) -> HttpResponse:

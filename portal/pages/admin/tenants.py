@@ -20,8 +20,8 @@ from jobs.selectors.jobs import job_list
 from jobs.selectors.views import job_view
 from jobs.services.quotas import quotas_change
 from jobs.states import HOLDS_GPUS, State
-from portal.pages import charts
-from portal.pages.admin.matrix import CHANGE, Draft, matrix, not_a_limit, read_limits
+from portal.pages import charts, meters
+from portal.pages.admin.matrix import CHANGE, Column, Draft, Matrix, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
 from portal.pages.answers import after, sentence
 from portal.pages.cells import row
@@ -52,9 +52,19 @@ def listing(request: HttpRequest) -> HttpResponse:
         {"row": each, "members": members.get(each.tenant.pk, 0), "managers": managers.get(each.tenant.pk, [])}
         for each in drawn.rows
     ]
-    return render(
-        request, "console/tenants.html", frame(request, "tenants") | {"matrix": drawn, "rows": rows}
-    )
+    pools = [column.pool for column in drawn.columns if column.pool and column.kind != usage.CPU_TYPE]
+    context = frame(request, "tenants") | {
+        "matrix": drawn,
+        "rows": rows,
+        "suspended": sum(each.tenant.state == Tenant.State.SUSPENDED for each in drawn.rows),
+        "running": sum(each.live.running for each in drawn.rows),
+        "queued": sum(each.live.queued for each in drawn.rows),
+        "gpus_used": sum(pool.used for pool in pools),
+        "gpus_usable": sum(pool.slots - pool.down for pool in pools),
+        "holders": [(each.tenant.name, meters.series(n)) for n, each in enumerate(drawn.rows)],
+        "held": [_held(drawn, n, column) for n, column in enumerate(drawn.columns)],
+    }
+    return render(request, "console/tenants.html", context)
 
 
 @require_GET
@@ -145,6 +155,14 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
         to=back,
         done=f"{name} is a {role} of {tenant} now.",
     )
+
+
+def _held(drawn: Matrix, index: int, column: Column) -> dict[str, Any]:
+    """One pool by tenant, in the order and the colours of the table."""
+    free, down = (column.pool.free, column.pool.down) if column.pool else (0, 0)
+    rows = [(each.tenant.name, meters.series(n), each.cells[index].used) for n, each in enumerate(drawn.rows)]
+    meter = meters.held_meter(column.kind, rows, free=free, down=down)
+    return {"column": column, "meter": meter, "used": sum(used for _, _, used in rows)}
 
 
 def _get(slug: str) -> Tenant:

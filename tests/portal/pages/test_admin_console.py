@@ -132,6 +132,26 @@ def test_a_review_asks_for_no_reason_yet(signed_in: SignIn, lab: Tenant, admin: 
     assert answer.context["review"].effects is not None
 
 
+def test_the_sums_steps_end_at_what_the_limits_are(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    client = signed_in(admin)
+    for limit, before in ((12, 8), (4, 12)):
+        change = {"limit:vision-lab:cpu": str(limit), "if:vision-lab:cpu": str(before)}
+        client.post("/admin-console/quotas", change | {"action": "apply", "reason": "step"})
+    (drawn,) = client.get("/admin-console/quota-history").context["steps"]
+    top = 1.1 * 16
+    heights = [float(part.split("H")[0]) for part in drawn["steps"].line.split("V")[1:]]
+    assert heights == [pytest.approx(100 - 100 * limit / top, abs=0.01) for limit in (12, 4)]
+    assert float(drawn["steps"].line.split()[1].split("H")[0]) == pytest.approx(100 - 800 / top, abs=0.01)
+    assert drawn["column"].total == 4
+
+
+def test_who_holds_the_cluster_adds_up(signed_in: SignIn, lab: Tenant, alice: User, admin: User) -> None:
+    factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=3)
+    (held,) = signed_in(admin).get("/admin-console/tenants").context["held"]
+    assert held["used"] == 3
+    assert [bar.width for bar in held["meter"].bars] == ["18.75", "81.25"]
+
+
 def test_htmx_gets_the_review_and_the_cells_alone(signed_in: SignIn, lab: Tenant, admin: User) -> None:
     draft = {"limit:vision-lab:cpu": "4", "if:vision-lab:cpu": "8", "action": "review"}
     text = (
