@@ -14,17 +14,34 @@ FRAME_ITEMS = 500
 
 @dataclass(frozen=True)
 class Frame:
-    """Items first…last of a channel, ready to send. last == first - 1: a state without new items."""
+    """Items first…last of a channel, ready to send. last == first - 1: a state without new items.
+
+    rows: of a state that is sent anew whenever it changes: how many items it has. Its first and last are the store's;
+    each viewer has the rows counted as he was given them, so that his numbers have no hole (`numbered`).
+    """
 
     first: int
     last: int
     text: str
     size: int  # bytes
+    rows: int | None = None
+
+    def numbered(self, after: int) -> str:
+        """The text for a viewer who was given rows up to after."""
+        if self.rows is None:
+            return self.text
+        return f'{{"from":{after + 1},"to":{after + self.rows},{self.text[1:]}'
 
 
 def items_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: Any) -> Frame:
     """state: further keys beside the items, such as the job as it stands."""
     return _frame(first, last, {"ch": ch, "from": first, "to": last, "items": items} | state)
+
+
+def state_frame(ch: str, first: int, last: int, items: Sequence[Any]) -> Frame:
+    """All rows of a state, or those that changed."""
+    data = orjson.dumps({"ch": ch, "items": items}, default=str)
+    return Frame(first, last, data.decode(), len(data), len(items))
 
 
 def gap_frame(ch: str, first: int, last: int, **more: Any) -> Frame:

@@ -28,7 +28,7 @@ from portal.live.frames import error_text
 from portal.live.guard import Watcher
 from portal.live.names import Channel, Topic
 from portal.live.reading import SOURCES
-from portal.live.sources import Page, Source, Want
+from portal.live.sources import Page, Source, Want, first_row, store_cursor
 from portal.live.viewer import Pace, Subscription, Viewer
 
 logger = logging.getLogger(__name__)
@@ -93,6 +93,8 @@ class Hub:
         self.unsubscribe(viewer, channel.name)
         feed = self.feeds.setdefault(channel.name, Feed(channel))
         subscription = Subscription(viewer, channel.name, -1 if after is None else after)
+        if after is not None and SOURCES[channel.topic].counts_rows:
+            subscription.given, subscription.cursor = after, store_cursor(after)
         viewer.subscriptions[channel.name] = subscription
         feed.subscriptions.add(subscription)
         self._spawn(self._catch_up(feed, subscription))
@@ -281,9 +283,9 @@ class Hub:
             try:
                 if not placed:
                     newest = await self.aside(source.head, feed.channel)
-                    subscription.cursor = (
-                        min(subscription.cursor, newest) if subscription.cursor >= 0 else newest
-                    )
+                    if subscription.cursor < 0:
+                        subscription.cursor, subscription.given = newest, first_row(newest)
+                    subscription.cursor = min(subscription.cursor, newest)
                     placed = True
                 want = Want(feed.channel, subscription.cursor, upto=feed.head)
                 page = (await self.aside(source.read, [want])).get(feed.channel.name)
@@ -297,7 +299,7 @@ class Hub:
                 await subscription.viewer.room(frame.size)
                 if subscription not in feed.subscriptions:
                     return
-                subscription.viewer.put(frame.text, frame.size)
+                subscription.put(frame)
             subscription.cursor = page.head
             if page.more:
                 continue

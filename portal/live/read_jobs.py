@@ -12,7 +12,7 @@ from jobs.models import Job, JobEvent
 from jobs.selectors.jobs import with_details
 from jobs.selectors.views import event_view, job_view, progress_view
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
-from portal.live.frames import cut_items, items_frame
+from portal.live.frames import cut_items, items_frame, state_frame
 from portal.live.names import Channel
 from portal.live.sources import Page, Source, Want
 
@@ -27,6 +27,7 @@ class JobSource(Source):
     """Cursor: event number. Every frame has the job beside the items, for whom numbers alone changed too."""
 
     missed_is_fetched = False
+    counts_rows = False
 
     def head(self, channel: Channel) -> int:
         return Job.objects.filter(pk=channel.job_id).values_list("event_seq", flat=True).first() or 0
@@ -42,9 +43,10 @@ class JobSource(Source):
 
 
 class TenantJobsSource(Source):
-    """Cursor: id of the tenant's newest event. Items are jobs; a deleted one says so."""
+    """The store's number: id of the tenant's newest event. Items are jobs that changed; a deleted one says so."""
 
     missed_is_fetched = False
+    counts_rows = True
 
     def head(self, channel: Channel) -> int:
         newest = JobEvent.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
@@ -57,9 +59,9 @@ class TenantJobsSource(Source):
         head = max(want.after, self.head(want.channel))
         of_tenant = Job.objects.filter(tenant__slug=want.channel.tenant)
         changed = set(
-            JobEvent.objects.filter(
-                tenant__slug=want.channel.tenant, id__gt=max(0, want.after - OVERLAP)
-            ).values_list("job_id", flat=True)[:LIST_ROWS]
+            JobEvent.objects.filter(tenant__slug=want.channel.tenant, id__gt=max(0, want.after - OVERLAP))
+            .order_by("-id")
+            .values_list("job_id", flat=True)[:LIST_ROWS]
         )
         live = ~Q(state__in=[state.value for state in FINAL])
         rows = with_details(of_tenant.filter(deleted_at=None).filter(live | Q(pk__in=changed)))
@@ -78,7 +80,7 @@ class TenantJobsSource(Source):
                 items.append({"id": pk, "deleted": True})
         frames = []
         if items or want.stamp is None:
-            frames = [items_frame(want.channel.name, want.after + 1, head, items)]
+            frames = [state_frame(want.channel.name, want.after + 1, head, items)]
         return Page(frames, head, stamp)
 
 

@@ -18,6 +18,7 @@ TAIL_EVERY_S = 0.25  # a progress bar is shown this often
 
 class LogSource(Source):
     missed_is_fetched = True
+    counts_rows = False
 
     def head(self, channel: Channel) -> int:
         page = logs.read_lines(_stream(channel), tail=1)

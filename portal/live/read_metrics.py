@@ -21,6 +21,7 @@ POINT_BYTES = 130
 
 class MetricSource(Source):
     missed_is_fetched = True
+    counts_rows = False
 
     def head(self, channel: Channel) -> int:
         found = Progress.objects.filter(job=channel.job_id).values_list("metric_seq", flat=True).first()

@@ -6,20 +6,21 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import F, Max, Sum
+from django.db.models import Max
 
-from jobs.models import Attempt, ClusterNode, Job, JobEvent
-from jobs.states import State
-from portal.live.frames import items_frame
+from jobs.models import Attempt, ClusterNode, JobEvent
+from jobs.selectors import usage
+from portal.live.frames import state_frame
 from portal.live.names import Channel
 from portal.live.sources import Page, Source, Want
-from tenants.models import Quota, QuotaChange
+from tenants.models import QuotaChange, Tenant
 
 
 class QuotaSource(Source):
-    """Cursor: counts the tenant's events and quota changes, so it never goes back. Items: all its quotas."""
+    """The store's number: counts the tenant's events and quota changes, so it never goes back. Items: all quotas."""
 
     missed_is_fetched = False
+    counts_rows = True
 
     def head(self, channel: Channel) -> int:
         events = JobEvent.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
@@ -34,9 +35,10 @@ class QuotaSource(Source):
 
 
 class ClusterSource(Source):
-    """Cursor: the newest event of all. Items: nodes with what is used of them; nobody's job is named."""
+    """The store's number: the newest event of all. Items: nodes with what is used of them; nobody's job is named."""
 
     missed_is_fetched = False
+    counts_rows = True
 
     def head(self, channel: Channel) -> int:
         return JobEvent.objects.aggregate(newest=Max("id"))["newest"] or 0
@@ -47,21 +49,9 @@ class ClusterSource(Source):
 
 
 def quotas(tenant: str) -> list[dict[str, Any]]:
-    """Limit, use and what waits, by slot type; a job that takes any type is not counted as waiting for one."""
-    waiting = dict(
-        Job.objects.filter(tenant__slug=tenant, state=State.QUEUED, deleted_at=None)
-        .values_list("gpu_type")
-        .annotate(slots=Sum(F("slots") * F("learners")))
-    )
-    return [
-        {
-            "gpu_type": quota.gpu_type,
-            "limit": quota.limit,
-            "used": quota.used,
-            "waiting": waiting.get("" if quota.gpu_type == "cpu" else quota.gpu_type, 0),
-        }
-        for quota in Quota.objects.filter(tenant__slug=tenant)
-    ]
+    """Limit, use and what waits, by slot type, as REST shows them."""
+    found = Tenant.objects.filter(slug=tenant).first()
+    return [usage.quota_view(use) for use in usage.quotas_of(found)] if found else []
 
 
 def nodes() -> list[dict[str, Any]]:
@@ -86,4 +76,4 @@ def _page(want: Want, head: int, items: list[dict[str, Any]]) -> Page:
     if items == want.stamp:
         return Page([], want.after, items)
     head = max(head, want.after)
-    return Page([items_frame(want.channel.name, want.after + 1, head, items)], head, items)
+    return Page([state_frame(want.channel.name, want.after + 1, head, items)], head, items)

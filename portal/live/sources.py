@@ -40,13 +40,30 @@ class Page:
     more: bool = False
 
 
+ROWS = 2**20
+"""Numbers of rows between two numbers of the store; together below 2**53, what a browser can count."""
+
+
+def first_row(head: int) -> int:
+    """Where the rows of a viewer are counted from who wants what comes after the store's number head."""
+    return head * ROWS
+
+
+def store_cursor(row: int) -> int:
+    """The store's number that a viewer surely knew when he was given this row."""
+    return row // ROWS
+
+
 class Source(Protocol):
     """One topic of the store.
 
     missed_is_fetched: True: a slow viewer is told the gap and fetches it by REST; False: he gets the newest state.
+    counts_rows: False: items have numbers of the store. True: each viewer's rows are counted, beginning at
+    first_row(head), so that store_cursor tells what had happened when he began.
     """
 
     missed_is_fetched: bool
+    counts_rows: bool
 
     def head(self, channel: Channel) -> int:
         """The number of the newest item now; 0 for none."""

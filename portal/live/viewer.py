@@ -30,19 +30,28 @@ class Pace(Enum):
 
 @dataclass(eq=False)
 class Subscription:
-    """A viewer on a channel; cursor is the number of the last item put into his outbox."""
+    """A viewer on a channel; cursor is the number of the last item put into his outbox.
+
+    given: on a channel of states, the number of the last row he was given; the cursor is the store's there.
+    """
 
     viewer: Viewer
     ch: str
     cursor: int
+    given: int = 0
     pace: Pace = Pace.CATCHING_UP
+
+    def put(self, frame: Frame) -> None:
+        """Queue a frame under his own numbers."""
+        self.viewer.put(frame.numbered(self.given), frame.size)
+        self.given += frame.rows or 0
 
     def offer(self, frame: Frame) -> None:
         """Take a frame that follows the cursor, or fall behind."""
         if self.pace is not Pace.LIVE or frame.last < self.cursor:
             return
         if frame.first <= self.cursor + 1 and self.viewer.has_room(frame.size):
-            self.viewer.put(frame.text, frame.size)
+            self.put(frame)
             self.cursor = frame.last
         else:
             self.pace = Pace.LAGGING

@@ -16,16 +16,16 @@ from django.utils import timezone
 
 from jobs import announce, events
 from jobs.ingest.store import commit
-from jobs.models import Job, MetricPoint, Progress
+from jobs.models import ClusterNode, Job, MetricPoint, Progress
 from jobs.selectors import recent
-from jobs.states import EventCode
+from jobs.states import EventCode, State
 from portal.live import guard
 from portal.live import hub as hubs
 from portal.live import viewer as viewers
 from portal.live.hub import hub
 from portal.live.identity import Credentials
 from portal.live.read_logs import LogSource
-from tenants.models import Membership, Token, User
+from tenants.models import Membership, Quota, Token, User
 from tests import factories
 from tests.jobs.ingest.test_commit import data, grant
 from tests.jobs.test_log_lines import store
@@ -248,12 +248,58 @@ async def test_a_tenant_s_rows_and_quotas_come_when_they_change(
     assert [item["id"] for item in (await socket.next(ch="tenant:vision-lab:jobs"))["items"]] == [job.pk]
     await socket.sub("tenant:vision-lab:quotas")
     quota = (await socket.next(ch="tenant:vision-lab:quotas"))["items"][0]
-    assert quota == {"gpu_type": "cpu", "limit": 8, "used": 1, "waiting": 0}
+    assert quota == {"gpu_type": "cpu", "limit": 8, "used": 1, "waiting": 0, "etag": '"limit-8"'}
     other = await sync_to_async(factories.job)(owner=alice)
     announce.job_changed(other.pk, other.tenant_id, 1)
     assert [item["id"] for item in (await socket.next(ch="tenant:vision-lab:jobs"))["items"]] == [other.pk]
     quota = (await socket.next(ch="tenant:vision-lab:quotas"))["items"][0]
     assert quota["waiting"] == 1
+
+
+async def test_the_rows_of_a_state_are_counted_without_a_hole(job: Job, alice: User, socket_of: Open) -> None:
+    socket = await socket_of(alice)
+    channels = ("tenant:vision-lab:jobs", "tenant:vision-lab:quotas", "cluster")
+    last = dict.fromkeys(channels, 0)
+
+    async def take(ch: str) -> dict[str, Any]:
+        frame = await socket.next(ch=ch, items=...)
+        assert (frame["from"], frame["to"]) == (last[ch] + 1, last[ch] + len(frame["items"]))
+        last[ch] = frame["to"]
+        return frame
+
+    await sync_to_async(ClusterNode.objects.create)(name="n", cluster="memory", slot_type="cpu", slots=8)
+    for ch in channels:
+        await socket.sub(ch, after=0)
+        assert (await take(ch))["items"]
+    for step in (1, 2):  # numbers without an event, too
+        await sync_to_async(Progress.objects.filter(job=job).update)(step=step)
+        assert [row["progress"]["step"] for row in (await take("tenant:vision-lab:jobs"))["items"]] == [step]
+    await sync_to_async(Quota.objects.update)(limit=5)
+    assert (await take("tenant:vision-lab:quotas"))["items"][0]["limit"] == 5
+    await sync_to_async(ClusterNode.objects.update)(ready=False)
+    assert not (await take("cluster"))["items"][0]["ready"]
+    for ch in channels:  # a lost connection goes on from the last number
+        await socket.sub(ch, after=last[ch])
+        await take(ch)
+
+
+async def test_who_comes_back_is_given_the_rows_that_changed_since_he_began(
+    job: Job, alice: User, socket_of: Open
+) -> None:
+    ch = "tenant:vision-lab:jobs"
+    for _ in range(60):  # events of long ago
+        await sync_to_async(factories.job)(owner=alice, state=State.COMPLETED)
+    first = await socket_of(alice)
+    await first.sub(ch)
+    seen = (await first.next(ch=ch))["to"]
+    ended = await sync_to_async(factories.job)(owner=alice, state=State.COMPLETED)
+    again = await socket_of(alice)
+    await again.sub(ch, after=seen)
+    frame = await again.next(ch=ch)
+    rows = {row["id"] for row in frame["items"]}
+    assert frame["from"] == seen + 1
+    assert ended.pk in rows
+    assert len(rows) < 60
 
 
 async def test_a_stranger_gets_for_a_foreign_channel_what_he_gets_for_a_missing_one(
