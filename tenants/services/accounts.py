@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.auth.hashers import make_password
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -44,11 +45,12 @@ def account_create(
         raise FieldsInvalid(errors=[wrong])
     checks.refuse(checks.slug("name", name, 60))
     username = username_of(tenant, name)
-    if User.objects.filter(username=username).exists():
-        raise NameTaken(f"There is an account {name} in {tenant} already.")
-    account = User(username=username, is_service_account=True)
-    account.set_unusable_password()
-    account.save()
+    account, made = User.objects.get_or_create(
+        username=username, defaults={"is_service_account": True, "password": make_password(None)}
+    )
+    if not made:
+        closed = "" if account.is_active else " It was closed; its name stays with the jobs it submitted."
+        raise NameTaken(f"There is an account {name} in {tenant} already.{closed}")
     membership = Membership.objects.create(user=account, tenant=tenant, role=role)
     _record(user, tenant, "service_account.create", name, {"role": role.value})
     return membership

@@ -32,9 +32,9 @@ def tenant_create(
     checks.refuse(
         checks.slug("slug", slug, 40), checks.text("name", name, 120), checks.text("reason", reason, 500)
     )
-    if Tenant.objects.filter(slug=slug).exists():
+    tenant, made = Tenant.objects.get_or_create(slug=slug, defaults={"name": name, **values})
+    if not made:
         raise NameTaken(f"There is a tenant {slug} already.")
-    tenant = Tenant.objects.create(slug=slug, name=name, **values)
     audit.record(
         actor=user,
         action="tenant.create",

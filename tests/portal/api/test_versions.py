@@ -95,3 +95,15 @@ def test_of_many_changes_with_one_if_match_exactly_one_wins(dave: Api, admin: Ap
     }
     for what, calls in races.items():
         assert sorted(at_once(calls)) == [200] + [412] * 5, what
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_who_create_the_same_name_exactly_one_does(dave: Api, admin: Api, people: People) -> None:
+    tenant = {"slug": "speech", "name": "Speech", "reason": "race"}
+    races = {
+        "tenant": lambda: admin.post("/tenants", tenant),
+        "account": lambda: dave.post(f"{TENANT}/service-accounts", {"name": "nightly"}),
+        "member": lambda: dave.post(f"{TENANT}/members", {"username": "bob", "role": "viewer"}),
+    }
+    for what, call in races.items():
+        assert sorted(at_once([call] * 6)) == [201] + [409] * 5, what
