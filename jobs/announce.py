@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 GROUP = "hints"
 SEND_S = 0.2  # longest that one send may take before its hints are dropped
 PAUSE_S = 1.0  # after a failure, hints are dropped for this long
+CANCEL_AGAIN_S = 0.2
 BATCH = 500  # hints per message
 PENDING_MAX = 10_000  # distinct hints kept while a send is under way
 
@@ -134,8 +135,14 @@ async def listening(listener: Listener) -> AsyncIterator[None]:
         ear.users -= 1
         if ear.users == 0 and ear.task is not None:
             task, ear.task = ear.task, None
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await _end(task)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it is over: a channel layer cancelled while it subscribes may raise something else."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
 
 
 async def hear() -> None:

@@ -95,3 +95,25 @@ def test_hints_that_wait_melt_into_the_newest() -> None:
         for n in range(5):
             bell.pass_on(Hint(Kind.LOGS, job_id="3f9k2m7qx4ta", attempt=1, upto=n))
     assert bell._take() == [Hint(Kind.LOGS, job_id="3f9k2m7qx4ta", attempt=1, upto=4)]
+
+
+async def test_an_ear_that_swallows_its_cancellation_ends_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A layer that is cancelled while it subscribes may raise another error; whoever stops listening must not hang."""
+    swallowed = []
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not swallowed:
+                swallowed.append(True)
+                raise KeyError("channel") from None
+            raise
+
+    monkeypatch.setattr(announce, "_hear_once", stubborn)
+    async with asyncio.timeout(5):
+        async with announce.listening(lambda hint: None):
+            await asyncio.sleep(0.01)
+    assert swallowed
