@@ -26,10 +26,9 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_BACKOFF_S = 2.0
 LOUD_BYTES = 64 * 1024
-LOUD_EVERY_S = 0.02
-"""After a batch above LOUD_BYTES the next commit begins no sooner than this after the last one began: as fast as
-they come, loud learners would send ever smaller frames for ever more commits until no core is left for anybody.
-A quiet learner's line never waits for this alone."""
+LOUD_EVERY_S = 0.03
+"""After a batch above LOUD_BYTES the next commit begins no sooner than this after the last one began. Learners send
+what they have as soon as they are answered, so without it loud ones would fill the cores with ever smaller frames."""
 ITEM_BYTES = 512
 """What a frame without log counts for."""
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 KEPT_BYTES = 256 * 1024  # of one line; what a program prints beyond is counted, not shown
 PLAIN_BYTES = 64 * 1024  # lines up to here need none of the care that longer ones do
+LINE_BYTES = 60  # of a line in a frame besides its text
 TEXT_MAX = 10_000  # characters of a line's text unless the whole line is asked for
 
 
@@ -50,7 +51,7 @@ class Line(NamedTuple):
 def size_of(line: Line) -> int:
     """Roughly its bytes in a frame."""
     length = len(line.text)
-    return length + length // 16 + 60
+    return length + length // 16 + LINE_BYTES
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,11 @@ class LineCutter:
             texts = data.decode().split("\n")
         except UnicodeDecodeError:
             return []
-        begins = [offset + end + n for n, end in enumerate(accumulate(sizes, initial=0))]
-        times = _times_at(chunk, starts, begins[:count])
+        if not starts or starts[-1] <= offset:  # one read of the launcher brought them all
+            times = [_time_at(chunk, starts, offset)] * count
+        else:
+            begins = [offset + end + n for n, end in enumerate(accumulate(sizes, initial=0))]
+            times = _times_at(chunk, starts, begins[:count])
         numbers = range(self._number, self._number + count)
         new, none = tuple.__new__, [0] * count
         return [new(Line, row) for row in zip(numbers, times, texts[:count], none, strict=True)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import zstandard
 from django.db import connection
 
-from jobs.selectors.lines import TEXT_MAX, Chunk, Hole, Line, LineCutter, size_of
+from jobs.selectors.lines import LINE_BYTES, TEXT_MAX, Chunk, Hole, Line, LineCutter, size_of
 
 Stream = tuple[str, int, int]
 """Job id, attempt, rank."""
@@ -207,9 +207,8 @@ def page_of(
     size = 0
     for chunk in chunks:
         if len(lines) + chunk.lines <= limit and size + chunk.length < size_max // 2:  # all of it fits
-            new = list(cutter.feed(chunk))
-            lines += new
-            size += sum(map(size_of, new))
+            lines += cutter.feed(chunk)
+            size += chunk.length + chunk.length // 16 + LINE_BYTES * chunk.lines
         else:
             for line in cutter.feed(chunk):
                 if len(lines) == limit or (lines and size + size_of(line) > size_max):

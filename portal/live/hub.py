@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 SWEEP_S = 1.0  # the store is looked at this often without any hint
 BEAT_S = 2.0  # a frame on every socket at least this often (contracts 9)
-PACE_S = 0.03  # shortest time between two looks at a channel, and two readings of the store for a topic
+PACE_S = 0.02  # shortest time between two looks at a channel, and two readings of the store for a topic
 STUCK_S = 60.0  # a viewer who takes no byte for this long is cut
 READERS = 2  # threads that read for everybody who is up to date …
 ASIDES = 2  # … and for all else: who comes, who still may watch, who has to catch up

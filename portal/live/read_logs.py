@@ -50,7 +50,7 @@ def _page(want: Want, found: logs.Page) -> Page:
     more = found.more or upto < found.next
     sealed = bool(found.head and found.head.sealed and not more)
     tail = None if more else found.tail
-    state = {"sealed": sealed, "tail": tail and _item(tail)}
+    state = {"sealed": sealed, "tail": tail and _item(*tail)}
     frames = _frames(want.channel.name, want.after, lines, holes, state)
     stamp = (tail, sealed, time.monotonic())
     if not frames:
@@ -73,7 +73,8 @@ def _frames(ch: str, after: int, lines: list[Line], holes: list[Hole], state: di
     while start < len(lines):
         end = _end_of_run(lines, start)
         run = lines[start:end]
-        runs += cut_items(run[0].n, [_item(line) for line in run], [size_of(line) for line in run])
+        items = [_item(n, t, text, cut) if cut else {"n": n, "t": t, "text": text} for n, t, text, cut in run]
+        runs += cut_items(run[0].n, items, list(map(size_of, run)))
         start = end
     frames = [items_frame(ch, *run, **(state if run is runs[-1] else {})) for run in runs]
     frames += [gap_frame(ch, max(hole.first, after + 1), hole.last, lost=True) for hole in holes]
@@ -87,8 +88,6 @@ def _end_of_run(lines: list[Line], start: int) -> int:
     return next(end for end in range(start + 1, len(lines)) if lines[end].n != lines[end - 1].n + 1)
 
 
-def _item(line: Line) -> dict[str, Any]:
-    item: dict[str, Any] = {"n": line.n, "t": line.t, "text": line.text}
-    if line.cut:
-        item["cut"] = line.cut
-    return item
+def _item(n: int, t: str, text: str, cut: int) -> dict[str, Any]:
+    item: dict[str, Any] = {"n": n, "t": t, "text": text}
+    return item | {"cut": cut} if cut else item
