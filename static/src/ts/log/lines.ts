@@ -39,6 +39,7 @@ export const BLOCK = 1000;
 const BLOCKS_KEPT = 200;
 const ERROR = /^E\s|\b(?:error|fatal|critical|exception|panic|traceback|oom|out of memory)\b/i;
 const ERROR_NAME = /[a-z](?:Error|Exception)\b/; // ValueError, KeyboardException
+export const TRACEBACK = /^\s*Traceback \(most recent call last\)/;
 const WARN = /^W\s|\bwarn(?:ing)?\b/i;
 const WARN_NAME = /[a-z]Warning\b/;
 
@@ -46,7 +47,7 @@ const WARN_NAME = /[a-z]Warning\b/;
 export function levelOf(text: string, before: Level): Level {
   const words = plain(text);
   if (before === Level.Trace && /^\s/.test(words)) return Level.Trace;
-  if (/^Traceback \(most recent call last\)/.test(words)) return Level.Trace;
+  if (TRACEBACK.test(words)) return Level.Trace;
   if (ERROR.test(words) || ERROR_NAME.test(words)) return Level.Error;
   return WARN.test(words) || WARN_NAME.test(words) ? Level.Warn : Level.None;
 }
@@ -58,6 +59,8 @@ export class Lines extends EventTarget {
   problem = "";
   unavailable = false;
   readonly lost: [number, number][] = [];
+  /** First lines of tracebacks that came in and that nobody has taken yet. */
+  readonly heads: number[] = [];
   private readonly blocks = new Map<number, Line[]>();
   private readonly fetching = new Map<number, Promise<void>>();
   private stop: (() => void) | undefined;
@@ -192,6 +195,13 @@ export class Lines extends EventTarget {
       level: levelOf(line.text, before),
       rank: this.stream.rank,
     };
+    if (TRACEBACK.test(line.text)) this.heads.push(line.n);
+    // What came before this line may show that lines which are already here belong to a traceback.
+    for (let next = this.get(line.n + 1), level = this.get(line.n)?.level; next && level === Level.Trace; next = this.get(next.n + 1)) {
+      const anew = levelOf(next.text, level);
+      if (anew === next.level) break;
+      next.level = level = anew;
+    }
   }
 
   private changed(): void {

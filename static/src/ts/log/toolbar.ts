@@ -90,9 +90,10 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
   const clear = button(sprite, "x", "Clear search");
   box.append(icon(sprite, "search"), find, found, previous, next, clear);
   const gap = document.createElement("span");
-  gap.className = "sp hide-s";
+  gap.className = "sp";
   const follow = button(sprite, "arrow-down-to-line", "Follow the newest line", "Follow");
   const error = button(sprite, "octagon-alert", "Jump to the first error");
+  follow.classList.add("fo");
   error.dataset.tool = "error";
   const wrap = button(sprite, "wrap-text", "Wrap lines");
   const times = button(sprite, "clock", "Timestamps: time of day");
@@ -102,6 +103,7 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
   download.title = "Download the raw log";
   download.append(icon(sprite, "download"));
   const full = button(sprite, "maximize-2", "Full screen");
+  full.classList.add("last");
   for (const one of [wrap, times]) one.setAttribute("aria-pressed", "false");
   times.setAttribute("aria-pressed", "true");
   bar.append(...[learner, attempt].filter((one) => one !== null), seg, box, gap, follow, error, wrap, times, download, full);

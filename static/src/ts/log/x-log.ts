@@ -4,11 +4,13 @@ import { live } from "../live";
 import { thousands } from "../format";
 import { toast } from "../toast";
 import { nodes, plain } from "./ansi";
+import { firstError } from "./errors";
+import { FoldedRows, Folds } from "./folds";
 import { Level, Lines, type Line, type LogPage } from "./lines";
 import { Pane } from "./pane";
 import { AllRows, ListedRows, isOf, type Rows } from "./rows";
 import { Search } from "./search";
-import { button, controls, type Controls } from "./toolbar";
+import { button, controls, icon, type Controls } from "./toolbar";
 
 type Times = "off" | "clock" | "relative";
 const TIMES: Times[] = ["clock", "relative", "off"];
@@ -18,6 +20,7 @@ const TAIL = 1000;
 class LogViewer extends HTMLElement {
   private sources: Lines[] = [];
   private rows!: Rows;
+  private folds!: Folds;
   private pane!: Pane;
   private built = false;
   private tools: Controls | undefined;
@@ -115,6 +118,7 @@ class LogViewer extends HTMLElement {
     const ranks = this.rank === "all" ? Array.from({ length: count }, (_, rank) => rank) : [Number(this.rank)];
     this.sources = ranks.map((rank) => new Lines({ job, attempt, rank }));
     for (const lines of this.sources) lines.addEventListener("change", () => this.onLines(lines));
+    this.folds = new Folds(this.sources[0] as Lines);
     return this.sources;
   }
 
@@ -141,7 +145,8 @@ class LogViewer extends HTMLElement {
 
   private chooseRows(key: string): void {
     const merged = this.sources.length > 1;
-    if (!merged && this.level === "all") this.rows = new AllRows(this.sources[0] as Lines);
+    const only = this.sources[0] as Lines;
+    if (!merged && this.level === "all") this.rows = this.isFull ? new FoldedRows(only, this.folds) : new AllRows(only);
     else {
       const chosen = this.level === "all" ? () => true : isOf(this.level);
       const listed = new ListedRows(this.sources, chosen, (lines) => (this.level === "all" ? Math.max(1, lines.total - TAIL) : 1));
@@ -153,19 +158,43 @@ class LogViewer extends HTMLElement {
 
   private onLines(lines: Lines): void {
     if (this.rows instanceof ListedRows) this.rows.update();
+    else if (this.isFull && this.folds.update()) this.refold();
     this.search?.update();
     if (this.pane.following) this.seenTotal = this.total;
-    lines.forget(this.pane.firstIndex() + 1);
+    lines.forget(this.rows instanceof ListedRows ? this.pane.firstIndex() + 1 : this.firstLine());
     this.started ||= this.sources[0]?.get(1)?.t ?? "";
     this.pane.refresh();
     this.showStatus();
+  }
+
+  /** Number of the first line in sight. */
+  private firstLine(): number {
+    return Number(this.rows.keyAt(this.pane.firstIndex()).split(":")[1]) || 1;
+  }
+
+  /** Folds came, opened or closed: the first line in sight stays where it is. */
+  private refold(): void {
+    if (this.rows instanceof FoldedRows) this.chooseRows(this.rows.keyAt(this.pane.firstIndex()));
+  }
+
+  private toggleFold(head: number): void {
+    this.pane.pause();
+    this.folds.toggle(head);
+    this.refold();
+  }
+
+  /** The row of a line, unfolded if it is hidden; -1 if this view does not have it. */
+  private reveal(key: string): number {
+    if (this.rows instanceof FoldedRows && this.folds.open(Number(key.split(":")[1]))) this.refold();
+    return this.rows.indexOf(key);
   }
 
   // --- drawing ---
 
   private fill(row: HTMLElement, index: number): void {
     const line = this.rows.at(index);
-    const n = line?.n ?? index + 1;
+    const n = line?.n ?? (Number(this.rows.keyAt(index).split(":")[1]) || index + 1);
+    const held = row.querySelector(".fold") === document.activeElement;
     row.className = line ? CLASSES[line.level] : "lr";
     row.dataset.n = String(n);
     if (line) row.dataset.rank = String(line.rank);
@@ -194,7 +223,26 @@ class LogViewer extends HTMLElement {
     if (this.search && this.search.matches[this.match] === `${line?.rank ?? this.rank}:${n}`) {
       for (const mark of text.querySelectorAll(".hl")) mark.classList.add("c");
     }
-    row.replaceChildren(...parts, text);
+    const fold = line && this.rows instanceof FoldedRows && this.folds.has(n) ? this.foldButton(n) : null;
+    if (fold && !this.folds.isOpen(n)) {
+      const hidden = document.createElement("span");
+      hidden.className = "t3";
+      hidden.textContent = ` … ${thousands((this.folds.ends.get(n) ?? n) - n)} lines`;
+      text.append(hidden);
+    }
+    row.replaceChildren(...parts, ...(fold ? [fold] : []), text);
+    if (held) fold?.focus();
+  }
+
+  private foldButton(head: number): HTMLButtonElement {
+    const made = document.createElement("button");
+    const open = this.folds.isOpen(head);
+    made.type = "button";
+    made.className = "fold";
+    made.setAttribute("aria-expanded", String(open));
+    made.setAttribute("aria-label", `Traceback at line ${head}`);
+    made.append(icon(this.dataset.icons ?? "", open ? "chevron-down" : "chevron-right"));
+    return made;
   }
 
   private more(line: Line): HTMLElement {
@@ -316,13 +364,13 @@ class LogViewer extends HTMLElement {
     if (this.tools) this.tools.download.href = `/api/v1/jobs/${this.dataset.job}/logs/raw?learner=${rank}&attempt=${this.dataset.attempt}`;
   }
 
-  private switchTo(rank: string, attempt: string): void {
+  private switchTo(rank: string, attempt: string, place = ""): void {
     this.dataset.rank = rank;
     this.dataset.attempt = attempt;
     const query = new URLSearchParams(location.search);
     query.set("learner", rank);
     query.set("attempt", attempt);
-    history.replaceState(null, "", `?${query}`);
+    history.replaceState(null, "", `?${query}${place}`);
     this.search?.abort();
     this.search = undefined;
     this.picked = null;
@@ -365,31 +413,47 @@ class LogViewer extends HTMLElement {
     const count = this.search?.matches.length ?? 0;
     if (!count) return;
     this.match = (this.match + by + count) % count;
-    const index = this.rows.indexOf(this.search?.matches[this.match] ?? "");
+    const index = this.reveal(this.search?.matches[this.match] ?? "");
     if (index >= 0) this.pane.show(index);
     this.pane.refill();
     this.showFound();
   }
 
   private async jumpToError(): Promise<void> {
-    for (const lines of this.sources) {
-      const found = await lines.scan(1, (line) => line.level >= Level.Error);
-      if (!found) continue;
-      const index = this.rows.indexOf(`${found.rank}:${found.n}`);
-      this.picked = [found.n, found.n];
-      if (index >= 0) this.pane.show(index);
-      return;
+    this.tools?.error.setAttribute("aria-busy", "true");
+    try {
+      for (const lines of this.sources) {
+        const n = await firstError(lines);
+        if (n) return this.showOnly(lines.stream.rank, n);
+      }
+      toast("There is no error in this log.");
+    } catch {
+      toast("The log could not be searched for errors.", "error");
+    } finally {
+      this.tools?.error.removeAttribute("aria-busy");
     }
-    toast("There is no error in this log.");
   }
 
-  private goTo(from: number, to: number): void {
+  /** Show this line even where the present choice of lines or learners leaves it out. */
+  private showOnly(rank: number, n: number): void {
+    if (this.rows.indexOf(`${rank}:${n}`) < 0 && this.level !== "all") {
+      const all = this.tools?.levels.find((one) => one.dataset.level === "all");
+      if (all) void this.filter(all);
+    }
+    if (this.rows.indexOf(`${rank}:${n}`) >= 0) return this.goTo(n, n, rank);
+    if (this.tools?.learner) this.tools.learner.value = String(rank);
+    this.switchTo(String(rank), this.dataset.attempt ?? "1", `#L${n}`);
+  }
+
+  private goTo(from: number, to: number, rank = this.rank === "all" ? 0 : Number(this.rank)): void {
     this.picked = [Math.min(from, to), Math.max(from, to)];
-    this.pane.show(Math.max(0, this.rows.indexOf(`${this.rank === "all" ? 0 : this.rank}:${from}`)));
+    this.pane.show(Math.max(0, this.reveal(`${rank}:${from}`)));
+    this.pane.refill();
   }
 
   private onClick(event: MouseEvent): void {
     const row = (event.target as Element).closest<HTMLElement>(".lr");
+    if (row && (event.target as Element).closest(".fold")) return this.toggleFold(Number(row.dataset.n));
     if (!row || !(event.target as Element).closest(".n")) return;
     const n = Number(row.dataset.n);
     this.picked = event.shiftKey && this.picked ? [Math.min(n, this.picked[0]), Math.max(n, this.picked[0])] : [n, n];
