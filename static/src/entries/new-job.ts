@@ -103,10 +103,13 @@ async function sendArchive(tenant: string, file: File): Promise<string | null> {
 const lineOf = (finding: Finding, text: string): number =>
   finding.line ?? new Spec(text).lineOf(pathOf(finding.path), text);
 
+/** The key that a finding names is underlined, not what stands behind it: that is what has to be looked for. */
 function marks(verdict: Verdict, text: string): Mark[] {
+  const spec = new Spec(text);
   const mark = (finding: Finding, severity: Mark["severity"]): Mark => ({
     line: lineOf(finding, text),
     column: finding.column ?? 1,
+    range: spec.readable ? spec.keyAt(pathOf(finding.path)) : null,
     message: finding.message,
     severity,
   });

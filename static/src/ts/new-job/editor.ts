@@ -10,6 +10,8 @@ import { tags } from "@lezer/highlight";
 export interface Mark {
   line: number;
   column: number;
+  /** What is underlined; without it the rest of the line. */
+  range?: [from: number, to: number] | null;
   message: string;
   severity: "error" | "warning";
 }
@@ -76,6 +78,7 @@ export class SpecEditor {
   mark(marks: Mark[]): void {
     const { doc } = this.view.state;
     const diagnostics: Diagnostic[] = marks.map((mark) => {
+      if (mark.range && mark.range[1] <= doc.length) return { from: mark.range[0], to: mark.range[1], severity: mark.severity, message: mark.message };
       const line = doc.line(Math.min(Math.max(mark.line, 1), doc.lines));
       const from = Math.min(line.from + Math.max(mark.column - 1, 0), line.to);
       return { from, to: line.to, severity: mark.severity, message: mark.message };

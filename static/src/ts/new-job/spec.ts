@@ -1,5 +1,5 @@
 // The job spec as one YAML document: the form writes single values into it, so that comments and order stay.
-import { type Document, isMap, isScalar, parseDocument, stringify } from "yaml";
+import { type Document, isMap, isNode, isScalar, isSeq, parseDocument, stringify } from "yaml";
 
 export type Path = (string | number)[];
 
@@ -54,6 +54,18 @@ export class Spec {
       if (node?.range) return text.slice(0, node.range[0]).split("\n").length;
     }
     return 1;
+  }
+
+  /** Where the key stands that a path names, or the entry of a list; the nearest one above it where it is missing. */
+  keyAt(path: Path): [from: number, to: number] | null {
+    for (let depth = path.length; depth > 0; depth -= 1) {
+      const last = path[depth - 1];
+      const parent = depth > 1 ? this.document.getIn(path.slice(0, depth - 1), true) : this.document.contents;
+      const pair = isMap(parent) ? parent.items.find((one) => isScalar(one.key) && String(one.key.value) === String(last)) : undefined;
+      const node = pair ? pair.key : isSeq(parent) && typeof last === "number" ? parent.items[last] : undefined;
+      if (isNode(node) && node.range) return [node.range[0], node.range[1]];
+    }
+    return null;
   }
 
   private plain(path: Path): unknown {
