@@ -23,6 +23,7 @@ from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
 from jobs.states import FINAL, Intent, State
 from portal.pages import job_cards, job_timeline, job_waiting
+from portal.pages.me import last_tenant
 from portal.pages.shell import frame
 from tenants import access, audit
 from tenants.models import User
@@ -31,6 +32,7 @@ from tenants.roles import Permission
 TAIL_LINES = 40
 EVENTS_PAGE = 200
 ERROR_BEFORE, ERROR_AFTER = 10, 3
+ERROR_LOOK = 200  # lines in which the beginning of the last traceback is looked for
 SILENT = timedelta(seconds=15)  # a learner that said nothing for so long is shown as silent
 TABS = (
     ("", "Overview"),
@@ -109,7 +111,11 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
          "current": name == tab, "count": _count(name, job)}
         for name, title in TABS
     ]  # fmt: skip
-    return frame(request, job.tenant, "jobs") | {
+    # Somebody with whom only this job is shared sees the shell of his own tenants: the job's would lead to nothing.
+    guest = access.tenant_for(request.user, job.tenant.slug) is None
+    shell = frame(request, last_tenant(request), "") if guest else frame(request, job.tenant, "jobs")
+    return shell | {
+        "guest": guest,
         "job": view | {"size": f"{job.learners} × {job.gpus or job.slots}"},
         "row": job,
         "now": now,
@@ -189,11 +195,14 @@ def _failure(job: Job) -> dict[str, Any]:
         .first()
     )
     rank = failed.rank if failed else 0
-    page = logs.read_lines((job.pk, job.attempt, rank), tail=ERROR_BEFORE + ERROR_AFTER)
+    page = logs.read_lines((job.pk, job.attempt, rank), tail=ERROR_LOOK)
+    marked = _with_errors(page.lines)
     return {
         "learner": failed,
         "others": job.learners - 1,
-        "lines": _with_errors(page.lines),
+        "lines": marked[-(ERROR_BEFORE + ERROR_AFTER) :],
+        "words": _last_words(marked),
+        "exit": job_cards.exit_words(failed.exit_code) if failed else "",
         "rank": rank,
         "kept": next(iter(_kept(job)), None),
     }
@@ -208,6 +217,14 @@ def _with_errors(lines: list[logs.Line]) -> list[tuple[logs.Line, bool]]:
         marked.append((line, inside or began))
         inside = began or (inside and not ended)
     return marked
+
+
+def _last_words(marked: list[tuple[logs.Line, bool]]) -> str:
+    """What the last traceback ends with, such as "ValueError: no such shard"; empty without one."""
+    ends = [
+        line.text for line, wrong in marked if wrong and not line.text.startswith((" ", "\t", "Traceback"))
+    ]
+    return ends[-1].strip() if ends else ""
 
 
 def _learners(job: Job, attempt: int | None = None) -> list[dict[str, Any]]:

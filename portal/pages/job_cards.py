@@ -162,6 +162,22 @@ def waiting(job: View) -> Waiting | None:
     )
 
 
+def exit_words(code: int | None) -> str:
+    """What an exit code usually means; empty where it says nothing."""
+    known = {
+        1: "an error in the program",
+        2: "wrong use of a command",
+        126: "the command may not be run",
+        127: "the command was not found",
+        137: "killed, often for want of memory",
+        139: "invalid memory access",
+        143: "ended from outside",
+    }
+    if code is None or code in known:
+        return known.get(code or 0, "")
+    return f"ended by signal {code - 128}" if 128 < code < 160 else ""
+
+
 def receipt(job: View) -> Receipt | None:
     """What the last halt kept, while the job stands halted."""
     last = job["last_halt"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs.models import Job, JobEvent, Learner, Progress
+from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import User
 from tenants.roles import Role
@@ -189,6 +191,41 @@ def test_a_failed_job_shows_who_failed_first_and_the_end_of_its_log(
     page = open_page(alice, job)
     for words in ("Learner 1 exited with 3.", "learner 1", "ValueError: &lt;b&gt;no&lt;/b&gt;"):
         assert words in page
+
+
+def test_a_failure_is_headed_by_the_program_s_last_words(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(owner=alice, state=State.FAILED, reason_message="Learner 0 exited with code 137.")
+    body = b"".join(b'  File "x.py", line %d\n' % n for n in range(40))
+    store(
+        job, [b"Traceback (most recent call last):\n" + body + b"MemoryError: 3 GiB\n"], rank=0, sealed=True
+    )
+    Learner.objects.filter(job=job, rank=0).update(exit_code=137, exited_at=timezone.now())
+    page = open_page(alice, job)
+    assert '<h2 id="fh">MemoryError: 3 GiB</h2><p>Learner 0 exited with code 137.</p>' in page
+    assert "killed, often for want of memory" in page
+    assert page.count('class="l e"') == 13  # its traceback began above what is shown
+    assert "<x-log" not in page  # the same lines once
+
+
+def test_a_guest_sees_the_job_in_the_shell_of_his_own_tenants(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    bob = factories.member(factories.tenant("nlp-research"), "bob")
+    carl = factories.user("carl")
+    for guest in (bob, carl):
+        job_share(user=alice, job_id=job.pk, username=guest.username, permission=Grant.VIEW)
+    for tab in TABS:
+        page = open_page(bob, job, tab)
+        links = set(re.findall(r'href="(/t/[^"?#]*)', page))
+        own = {link for link in links if link.startswith(f"/t/vision-lab/jobs/{job.pk}")}
+        assert links - own == {
+            f"/t/nlp-research/{place}" for place in ("", "jobs", "members", "usage", "tokens")
+        }
+        assert "Shared with you" in page
+    page = open_page(carl, job)
+    assert "You belong to no tenant." in page
+    assert "Shared with you" not in open_page(alice, job)
 
 
 def test_the_first_paint_has_the_log_s_last_lines_and_the_numbers(
