@@ -16,6 +16,7 @@ EX_CONFIG = 78
 BASE_DIR = Path(__file__).resolve().parents[2]
 SECRET_KEY_MIN_CHARS = 50
 LOCAL_NODES = re.compile(r"auto|[a-z0-9-]+:[a-z0-9-]+:[1-9][0-9]*(,[a-z0-9-]+:[a-z0-9-]+:[1-9][0-9]*)*")
+HOST = re.compile(r"\*|\.?\w([\w.-]*\w)?|\[[0-9a-fA-F:.]+\]", re.ASCII)
 SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -56,6 +57,14 @@ class Environment(BaseSettings):
         return (
             [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
         )
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_hosts(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not HOST.fullmatch(name):
+                raise ValueError(f"{name[:80]!r} is no host: give names or addresses without scheme and port")
+        return value
 
     @field_validator("database_url")
     @classmethod

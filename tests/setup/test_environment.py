@@ -30,6 +30,7 @@ WRONG = {
     "KUBECONFIG": "/nowhere/at/all",
     "KUBE_NAMESPACE_PREFIX": "Über_",
     "DEBUG": "maybe",
+    "ALLOWED_HOSTS": "a.example, https://b.example",
 }
 
 
@@ -93,6 +94,12 @@ def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> 
 def test_hosts_are_parted_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLOWED_HOSTS", "a.example, b.example,")
     assert Environment().allowed_hosts == ["a.example", "b.example"]
+
+
+@pytest.mark.parametrize("host", ["*", ".example.org", "10.0.0.7", "[::1]", "web_1", "Luthier.example"])
+def test_every_form_of_a_host_is_taken(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLOWED_HOSTS", host)
+    assert Environment().allowed_hosts == [host]
 
 
 def test_a_database_url_may_name_a_socket_folder_and_options() -> None:
