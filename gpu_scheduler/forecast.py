@@ -21,7 +21,7 @@ DRAWS = 20
 """Runs of the world when lengths are distributions: the 10th and the 18th of the starts make the range."""
 LEAST_DRAWS = 4
 """One draw may take this part of the work, so that there are at least so many."""
-WORK = 400_000
+WORK = 200_000
 """Units for one forecast, of about 3 µs: a plan costs PLAN and one per node, per waiting and per running job."""
 PLAN = 50
 EXACT_PLANS = 64

@@ -6,7 +6,7 @@ Only what changed is written, and told to viewers. The first estimate since a jo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,15 +17,15 @@ from django.utils import timezone
 from gpu_scheduler.forecast import Estimate as Foreseen
 from gpu_scheduler.forecast import WhyNone, forecast
 from jobs import events
-from jobs.models import Estimate, Job
+from jobs.models import Estimate
 from jobs.selectors.effects import nodes
 from jobs.selectors.estimates import IN_LINE
 from jobs.selectors.run_times import run_times
-from jobs.selectors.snapshot import snapshot
-from jobs.states import Intent, State
+from jobs.selectors.snapshot import in_line, snapshot
 
 DUTY = "forecast"
 EVERY_S = 10.0
+FAR_AT_ONCE = 5_000
 SAME = timedelta(seconds=5)
 SAME_PART = 0.05
 """An estimate that moved by less than SAME, or by less than this part of the time to it, has not changed."""
@@ -35,22 +35,21 @@ Row = dict[str, Any]
 
 def has_unforeseen() -> bool:
     """Somebody waits to whom no forecast was told since he queued."""
-    waits = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
-    return waits.filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
+    return in_line().filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
 
 
 def foresee(_: Row) -> Row:
     """Forecast the queue once and keep what is new of it."""
-    if not Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None).exists():
+    if not in_line().exists():
         return {}
     now = timezone.now()
     seen = snapshot(nodes=nodes(), now=now, at_most=IN_LINE)
     found = forecast(seen, run_times(seen))
     changed = _changed(found, now)
+    if len(seen.waiting) >= IN_LINE:
+        changed += _too_far(found)
     with transaction.atomic():
         _write(changed)
-        if len(seen.waiting) == IN_LINE:
-            _tell_too_far(list(found))
     return {"foreseen": len(found), "changed": len(changed)}
 
 
@@ -98,19 +97,6 @@ ON CONFLICT (job_id) DO UPDATE SET soonest = excluded.soonest, latest = excluded
 RETURNING e.job_id, e.tenant_id, (SELECT event_seq FROM jobs_job WHERE id = e.job_id)
 """
 
-TELL_TOO_FAR = """
-INSERT INTO jobs_estimate AS e (job_id, tenant_id, basis, why_none)
-SELECT id, tenant_id, '[]', %s FROM jobs_job j
-WHERE state = 'QUEUED' AND deleted_at IS NULL AND NOT id = ANY(%s) AND NOT EXISTS (
-  SELECT FROM jobs_estimate k WHERE k.job_id = j.id AND k.started_at IS NULL AND k.why_none = %s)
-FOR SHARE OF j SKIP LOCKED
-ON CONFLICT (job_id) DO UPDATE SET soonest = NULL, latest = NULL, basis = '[]', why_none = excluded.why_none,
-  made_at = clock_timestamp(), started_at = NULL,
-  first_soonest = CASE WHEN e.started_at IS NULL THEN e.first_soonest END,
-  first_latest = CASE WHEN e.started_at IS NULL THEN e.first_latest END,
-  first_at = CASE WHEN e.started_at IS NULL THEN e.first_at END
-"""
-
 
 def _write(rows: list[Row]) -> None:
     if not rows:
@@ -121,7 +107,12 @@ def _write(rows: list[Row]) -> None:
             events.announce_later(job, tenant, n)
 
 
-def _tell_too_far(near: list[str]) -> None:
-    """Jobs further back than the forecast looked."""
-    with connection.cursor() as cursor:
-        cursor.execute(TELL_TOO_FAR, [WhyNone.TOO_FAR.value, near, WhyNone.TOO_FAR.value])
+def _too_far(near: Iterable[str]) -> list[Row]:
+    """Jobs further back than the forecast looked that have not been told so; the rest of them the next time."""
+    waiting = set(in_line().values_list("pk", flat=True))
+    told = Estimate.objects.filter(why_none=WhyNone.TOO_FAR, started_at=None).values_list("pk", flat=True)
+    fresh = sorted(waiting - set(near) - set(told))[:FAR_AT_ONCE]
+    return [
+        {"job": job, "soonest": None, "latest": None, "basis": [], "why_none": WhyNone.TOO_FAR}
+        for job in fresh
+    ]

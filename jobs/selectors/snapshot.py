@@ -59,21 +59,22 @@ def gang_of(job: Job) -> Gang:
 
 
 def _first_in_line(at_most: int, with_job: str) -> list[Job]:
-    """The waiting jobs that the scheduler would come to first: heads, then by class, in it the tenants in turns.
-
-    Without those that waiting does not mend; they are in nobody's way.
-    """
+    """The waiting jobs that the scheduler would come to first: heads, then by class, in it the tenants in turns."""
     turn = Window(
         RowNumber(),
         partition_by=[F("tenant_id"), F("priority_rank")],
         order_by=[F("queued_at"), F("pk")],
     )
-    rows = _waiting_rows().exclude(reason_code__in=[code.value for code in NOT_IN_LINE])
     order = (F("head_since").asc(nulls_last=True), "-priority_rank", turn, "queued_at", "pk")
-    first = list(rows.order_by(*order)[:at_most])
+    first = list(in_line().order_by(*order)[:at_most])
     if with_job and all(job.pk != with_job for job in first):
         first += _waiting_rows().filter(pk=with_job)
     return first
+
+
+def in_line() -> QuerySet[Job]:
+    """The waiting jobs without those that waiting does not mend; they are in nobody's way."""
+    return _waiting_rows().exclude(reason_code__in=[code.value for code in NOT_IN_LINE])
 
 
 def _waiting() -> list[Job]:

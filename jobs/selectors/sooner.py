@@ -43,6 +43,9 @@ def ways_to_start_sooner(job: Job) -> list[Way]:
     variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen)}
     named = {f"{kind}={value}": gang for (kind, value), gang in variants.items()}
     found = sooner(seen, run_times(seen), job.pk, named, work=2 * QUICK)
+    if len(seen.waiting) >= IN_LINE:
+        # A clone stands behind jobs that are not in sight; that it starts at once is all one can be sure of.
+        found = {name: new for name, new in found.items() if new.latest == now}
     best: dict[str, tuple[str, Estimate]] = {}
     for kind, value in variants:
         new = found.get(f"{kind}={value}")

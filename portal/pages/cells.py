@@ -15,9 +15,9 @@ def detail(job: View) -> str:
     """The most useful thing to know in this state, in a few words."""
     state, reason = job["state"], job["reason"]
     if state == "QUEUED":
-        position, span = reason["numbers"].get("position"), foreseen(job["estimate"], timezone.now())
+        position, start = reason["numbers"].get("position"), starts(job)
         known = [f"#{position}"] if position else []
-        known += [span if span.startswith("under") else f"~{span}"] if span else []
+        known += [start] if start else []
         return f"{', '.join(known)} · {reason['message']}" if known else reason["message"]
     if state == "PROCESSING":
         return _primary_metric(job) or "Running"
@@ -32,6 +32,12 @@ def detail(job: View) -> str:
     return reason["message"] or job["phase"]
 
 
+def starts(job: View) -> str:
+    """How far off a waiting job's start is, as "~25–40 min"; nothing where nobody can say."""
+    span = foreseen(job["estimate"], timezone.now())
+    return f"~{span}" if span and not span.startswith("under") else span
+
+
 def size(job: View) -> str:
     """Learners × devices per learner; a CPU job says so."""
     return f"{job['learners']} × {job['gpus'] or job['slots']}"
@@ -44,7 +50,8 @@ def device(job: View) -> str:
 
 def row(job: View) -> View:
     """The job with its cells; templates and the socket's rows use the same."""
-    return job | {"detail": detail(job), "size": size(job), "device": device(job), "sub": job["id"][-6:]}
+    cells = {"detail": detail(job), "starts": starts(job), "size": size(job), "device": device(job)}
+    return job | cells | {"sub": job["id"][-6:]}
 
 
 def primary(job: View) -> str:

@@ -85,19 +85,18 @@ def duration(seconds: Any) -> str:
 
 @register.filter
 def span(low: float, high: float) -> str:
-    """A range of seconds to come: 25–40 min, 1.5–3 h, 12 min, under 1 min."""
+    """A range of seconds to come: 25–40 min, 1.5–3 h, 8 min, under 1 min; no finer than anybody could know."""
     if high < 60:
         return "under 1 min"
     unit, word = (60, "min") if high < 5400 else (3600, "h") if high < 129_600 else (86400, "d")
-    first, last = (_short(seconds / unit, whole=unit == 60) for seconds in (max(0.0, low), high))
+    first, last = (_short(max(0.0, seconds) / unit, minutes=unit == 60) for seconds in (low, high))
     return f"{last} {word}" if first == last else f"{first}–{last} {word}"
 
 
-def _short(count: float, *, whole: bool) -> str:
-    """Whole minutes; hours and days with a half below ten."""
-    if whole or count >= 10:
-        return f"{math.floor(count + 0.5)}"
-    return f"{math.floor(2 * count + 0.5) / 2:g}"
+def _short(count: float, *, minutes: bool) -> str:
+    """Minutes in fives above ten; hours and days in halves below ten."""
+    step = (5 if count > 10 else 1) if minutes else (1 if count >= 10 else 0.5)
+    return f"{math.floor(count / step + 0.5) * step:g}"
 
 
 def foreseen(estimate: dict[str, Any] | None, now: datetime) -> str:

@@ -12,13 +12,14 @@ export function duration(seconds: number): string {
   return `${rest} s`;
 }
 
-/** A range of seconds to come: 25–40 min, 1.5–3 h, 12 min, under 1 min. */
+/** A range of seconds to come: 25–40 min, 1.5–3 h, 8 min, under 1 min. */
 export function span(low: number, high: number): string {
   if (high < 60) return "under 1 min";
   const [unit, word] = high < 5400 ? [60, "min"] : high < 129_600 ? [3600, "h"] : [86400, "d"];
   const short = (seconds: number): number => {
     const count = Math.max(0, seconds) / unit;
-    return unit === 60 || count >= 10 ? Math.round(count) : Math.round(2 * count) / 2;
+    const step = unit === 60 ? (count > 10 ? 5 : 1) : count >= 10 ? 1 : 0.5;
+    return Math.round(count / step) * step;
   };
   const [first, last] = [short(low), short(high)];
   return first === last ? `${last} ${word}` : `${first}–${last} ${word}`;

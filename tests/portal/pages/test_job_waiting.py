@@ -14,6 +14,7 @@ from django.utils import timezone
 from guardian.shortcuts import assign_perm
 
 from jobs.models import ClusterNode, Duty, Estimate, Job, JobEvent
+from jobs.selectors import sooner
 from jobs.selectors.jobs import job_get
 from jobs.selectors.line import line_around
 from jobs.selectors.sooner import ways_to_start_sooner
@@ -21,6 +22,7 @@ from jobs.selectors.views import job_view
 from jobs.states import EventCode, State
 from portal.pages.cells import detail
 from portal.pages.job_waiting import hindsight
+from portal.templatetags.ui import span
 from tenants.models import Tenant, User
 from tests import factories
 
@@ -122,6 +124,22 @@ def test_a_way_to_start_sooner_leads_to_a_clone_with_the_change(alice: User, lab
     assert "learners 1" in answer.content.decode()
 
 
+def test_of_a_queue_too_long_to_see_only_a_start_at_once_is_offered(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factories.job(owner=alice, state=State.PROCESSING, slots=2, time_limit_s=3600)
+    job = waits(owner=alice, learners=2, slots=4)
+    assert {way.kind for way in ways_to_start_sooner(job)} == {"learners", "cpus"}
+    for name in ("node-a", "node-b"):
+        other = factories.tenant(f"other-{name}")
+        filler = factories.job(of=other, state=State.PROCESSING, slots=2 if name == "node-a" else 4)
+        filler.attempts.update(nodes=[name])
+    Job.objects.filter(state=State.PROCESSING).exclude(owner=alice).update(time_limit_s=60)
+    assert {way.kind for way in ways_to_start_sooner(job)} == {"learners", "cpus"}
+    monkeypatch.setattr(sooner, "IN_LINE", 1)
+    assert ways_to_start_sooner(job) == []
+
+
 def test_who_may_not_submit_is_offered_nothing(alice: User, carol: User) -> None:
     factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=1, time_limit_s=3600)
     page = page_of(carol, waits(owner=alice, learners=2, slots=4))
@@ -140,6 +158,22 @@ def test_a_priority_is_offered_only_where_the_tenant_may_use_it(alice: User, lab
     Tenant.objects.filter(pk=lab.pk).update(priorities=["low", "normal", "high"])
     kinds = {way.kind: way.value for way in ways_to_start_sooner(Job.objects.get(pk=job.pk))}
     assert kinds.get("priority") in (None, "high")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0, 59, "under 1 min"),
+        (-5, 61, "0–1 min"),
+        (8 * 60, 8.4 * 60, "8 min"),
+        (24 * 60, 41 * 60, "25–40 min"),
+        (79 * 60, 87 * 60, "80–85 min"),
+        (80 * 60, 200 * 60, "1.5–3.5 h"),
+        (30 * 3600, 100 * 3600, "1.5–4 d"),
+    ],
+)
+def test_a_range_is_no_finer_than_anybody_could_know(low: float, high: float, words: str) -> None:
+    assert span(low, high) == words
 
 
 SECRET = "nightingale"
