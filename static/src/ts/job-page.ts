@@ -112,7 +112,7 @@ class JobPage extends HTMLElement {
     const controller = (this.refreshing = new AbortController());
     try {
       const answer = await fetch(location.pathname + location.search, { signal: controller.signal, credentials: "same-origin" });
-      if (!answer.ok) return;
+      if (!answer.ok || answer.redirected) return;
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const before = document.querySelector("#job-badge .badge")?.textContent;
       for (const part of this.querySelectorAll<HTMLElement>(PARTS)) morph(part, page.getElementById(part.id));

@@ -11,6 +11,16 @@ interface Item {
   deleted?: boolean;
 }
 
+/** What stands at an address, or null while the server does not give it. */
+async function text(address: string): Promise<string | null> {
+  try {
+    const answer = await fetch(address, { credentials: "same-origin" });
+    return answer.ok && !answer.redirected ? await answer.text() : null;
+  } catch {
+    return null;
+  }
+}
+
 /** Inputs keep what the person chose. */
 const options = {
   morphStyle: "outerHTML" as const,
@@ -53,8 +63,10 @@ class Jobs {
     const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
     for (const id of ids) this.changed.delete(id);
     if (ids.length) {
-      const answer = await fetch(`${location.pathname}?rows=${ids.join(",")}`, { credentials: "same-origin" });
-      if (answer.ok) this.draw(await answer.text(), ids);
+      const html = await text(`${location.pathname}?rows=${ids.join(",")}`);
+      // Not now: they are still to be drawn, when something changes or the connection is back.
+      if (html === null) return ids.forEach((id) => this.changed.add(id));
+      this.draw(html, ids);
     }
     if (this.changed.size) this.soon();
   }
@@ -102,9 +114,8 @@ class Cards {
 
   private async refresh(): Promise<void> {
     this.timer = 0;
-    const answer = await fetch(location.href, { credentials: "same-origin" });
-    if (!answer.ok) return;
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(this.body.id);
+    const html = await text(location.href);
+    const fresh = html === null ? null : new DOMParser().parseFromString(html, "text/html").getElementById(this.body.id);
     if (fresh) Idiomorph.morph(this.body, fresh, options);
   }
 }

@@ -20,7 +20,8 @@ export interface Watcher {
   heavy?: boolean;
 }
 
-export type Status = "connecting" | "live" | "stale" | "ended";
+/** ended: the session is over. refused: the server will not have this page; only a reload helps. */
+export type Status = "connecting" | "live" | "stale" | "ended" | "refused";
 
 const BACKOFF_S = [0.5, 1, 2, 4, 8, 15];
 const STALE_MS = 5_000; // the server sends a frame on every socket every 2 s
@@ -63,10 +64,20 @@ class Live extends EventTarget {
   }
 
   retryNow(): void {
-    if (this.status === "ended") return;
+    if (this.over) return;
     const open = this.socket && this.socket.readyState <= WebSocket.OPEN;
     if (open && Date.now() - this.heardAt < STALE_MS) return;
     this.connect();
+  }
+
+  /** Go on after the end of a session, in the new one. */
+  again(): void {
+    this.become("stale");
+    this.connect();
+  }
+
+  private get over(): boolean {
+    return this.status === "ended" || this.status === "refused";
   }
 
   private connect(): void {
@@ -79,6 +90,7 @@ class Live extends EventTarget {
     socket.onopen = () => {
       for (const ch of this.watchers.keys()) this.subscribe(ch);
       this.say({ op: "ping" });
+      this.tell();
     };
     socket.onmessage = (event: MessageEvent<string>) => {
       if (socket === this.socket) this.receive(event.data);
@@ -90,7 +102,8 @@ class Live extends EventTarget {
 
   private closed(code: number, lastedMs: number): void {
     this.socket = undefined;
-    if (code === 4401 || code === 4403) return this.become("ended");
+    if (code === 4401) return this.become("ended");
+    if (code === 4403 || code === 4404) return this.become("refused");
     if (lastedMs > 10_000) this.failures = 0;
     const base = BACKOFF_S[Math.min(this.failures, BACKOFF_S.length - 1)] ?? 15;
     this.failures += 1;
@@ -113,7 +126,7 @@ class Live extends EventTarget {
 
   private look(): void {
     const silence = Date.now() - this.heardAt;
-    if (this.status === "ended") return;
+    if (this.over) return;
     if (silence > STALE_MS && this.status !== "stale") this.become("stale");
     if (this.socket && silence > DEAD_MS && !document.hidden) {
       this.heardAt = Math.max(this.heardAt, Date.now() - STALE_MS); // one try per period
