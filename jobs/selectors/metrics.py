@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from django.db import connection
 
+from jobs.models import Progress
 from learner_agent.wire import number_out
 
 Axis = Literal["step", "time"]
@@ -33,6 +34,7 @@ SPANS_SQL = """
 SELECT name, rank, attempt, min(step), max(step), min({x}), max({x}), count(*)
 FROM jobs_metricpoint p
 WHERE job_id = %(job)s AND (%(names)s::text[] IS NULL OR name = ANY(%(names)s))
+  AND (%(upto)s::bigint IS NULL OR seq <= %(upto)s)
 GROUP BY name, rank, attempt ORDER BY name, rank, attempt
 """
 BUCKETS_SQL = """
@@ -47,6 +49,7 @@ WITH wanted AS (
         {overtaken} AS overtaken
     FROM jobs_metricpoint p JOIN wanted w USING (name, rank, attempt)
     WHERE p.job_id = %(job)s AND {x} BETWEEN w.low AND w.high
+      AND (%(upto)s::bigint IS NULL OR p.seq <= %(upto)s)
 )
 SELECT name, rank, overtaken, max(x),
     min(value) FILTER (WHERE value <> ALL ('{{NaN,Infinity,-Infinity}}'::float8[])),
@@ -62,6 +65,7 @@ NOT_FINITE_SQL = """
 SELECT p.name, p.rank, {x}, p.value FROM jobs_metricpoint p
 WHERE p.job_id = %(job)s AND p.value = ANY ('{{NaN,Infinity,-Infinity}}'::float8[])
   AND (%(names)s::text[] IS NULL OR p.name = ANY(%(names)s))
+  AND (%(upto)s::bigint IS NULL OR p.seq <= %(upto)s)
   AND (%(low)s::float8 IS NULL OR {x} >= %(low)s) AND (%(high)s::float8 IS NULL OR {x} <= %(high)s)
 ORDER BY p.step DESC LIMIT %(limit)s
 """
@@ -145,6 +149,11 @@ def names(job_id: str) -> list[str]:
     return sorted({span.name for span in _spans(job_id, None, "step")})
 
 
+def newest(job_id: str) -> int:
+    """Number of the point that was taken in last; all up to it are in the table."""
+    return Progress.objects.filter(job=job_id).values_list("metric_seq", flat=True).first() or 0
+
+
 def series(
     job_id: str,
     *,
@@ -153,27 +162,30 @@ def series(
     x_to: float | None = None,
     buckets: int = DEFAULT_BUCKETS,
     x: Axis = "step",
+    upto: int | None = None,
 ) -> list[Series]:
     """A job's series within x_from … x_to, each in at most so many buckets, by name and rank.
 
-    x: "step", or "time" in milliseconds since the epoch. At most MAX_SERIES series are given.
+    x: "step", or "time" in milliseconds since the epoch. upto: leave out what was taken in after this point.
+    At most MAX_SERIES series are given.
     Cost: the database reads every point of the range once (about 0.4 s for a million).
     """
     buckets = max(1, min(buckets, MAX_BUCKETS))
-    spans = _spans(job_id, names, x)
+    spans = _spans(job_id, names, x, upto)
     found = {(span.name, span.rank): Series(span.name, span.rank) for span in spans}
     kept = dict(list(found.items())[:MAX_SERIES])
     spans = [span for span in spans if (span.name, span.rank) in kept]
     if spans:
-        _fill(job_id, kept, spans, x_from, x_to, buckets, x)
-        _fill_not_finite(job_id, kept, names, x_from, x_to, x)
+        _fill(job_id, kept, spans, x_from, x_to, buckets, x, upto)
+        _fill_not_finite(job_id, kept, names, x_from, x_to, x, upto)
     return list(kept.values())
 
 
-def _spans(job_id: str, names: Sequence[str] | None, x: Axis) -> list[_Span]:
+def _spans(job_id: str, names: Sequence[str] | None, x: Axis, upto: int | None = None) -> list[_Span]:
     with connection.cursor() as cursor:
         cursor.execute(
-            SPANS_SQL.format(x=X_SQL[x]), {"job": job_id, "names": list(names) if names is not None else None}
+            SPANS_SQL.format(x=X_SQL[x]),
+            {"job": job_id, "names": list(names) if names is not None else None, "upto": upto},
         )
         return [_Span(*row) for row in cursor.fetchall()]
 
@@ -186,6 +198,7 @@ def _fill(
     x_to: float | None,
     buckets: int,
     x: Axis,
+    upto: int | None,
 ) -> None:
     by_series: dict[tuple[str, int], list[_Span]] = defaultdict(list)
     for span in spans:
@@ -206,6 +219,7 @@ def _fill(
     several = len({span.attempt for span in spans}) > 1
     parameters: dict[str, Any] = {
         "job": job_id,
+        "upto": upto,
         **wanted,
         "n_name": [span.name for span in spans],
         "n_rank": [span.rank for span in spans],
@@ -230,6 +244,7 @@ def _fill_not_finite(
     x_from: float | None,
     x_to: float | None,
     x: Axis,
+    upto: int | None,
 ) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
@@ -237,6 +252,7 @@ def _fill_not_finite(
             {
                 "job": job_id,
                 "names": list(names) if names is not None else None,
+                "upto": upto,
                 "low": x_from,
                 "high": x_to,
                 "limit": MAX_NOT_FINITE,

@@ -45,6 +45,7 @@ class SeriesOut(serializers.Serializer[Any]):
 
 class MetricsOut(serializers.Serializer[Any]):
     x = serializers.ChoiceField(["step", "time"])
+    seq = serializers.IntegerField(help_text="cursor of the live channel that goes on from here")
     series = SeriesOut(many=True)
 
 
@@ -53,6 +54,7 @@ class MetricsOut(serializers.Serializer[Any]):
     Query=MetricsQuery,
     tell={
         "x": "step",
+        "seq": 2,
         "series": [
             {
                 "name": "loss",
@@ -69,6 +71,7 @@ class MetricsOut(serializers.Serializer[Any]):
 def metric_series(call: Call, job_id: str) -> dict[str, Any]:
     """A job's series by name and learner, each in at most so many buckets of [x, min, max, last]."""
     job, query = doors.job(call, job_id), call.query
+    seq = metrics.newest(job.pk)
     found = metrics.series(
         job.pk,
         names=query.get("names"),
@@ -76,5 +79,6 @@ def metric_series(call: Call, job_id: str) -> dict[str, Any]:
         x_to=query.get("to"),
         buckets=query["buckets"],
         x=query["x"],
+        upto=seq,
     )
-    return {"x": query["x"], "series": [each.as_json() for each in found]}
+    return {"x": query["x"], "seq": seq, "series": [each.as_json() for each in found]}

@@ -115,3 +115,11 @@ def test_another_jobs_points_never_show(job: Job) -> None:
     add(factories.job(state=State.PROCESSING), {0: 1.0})
 
     assert metrics.series(job.pk) == []
+
+
+def test_nothing_after_the_named_point_is_in_it(job: Job) -> None:
+    add(job, {1: 1.0, 2: 0.5})
+    add(job, {3: float("nan")})
+    seqs = list(MetricPoint.objects.filter(job=job).order_by("seq").values_list("seq", flat=True))
+    (found,) = metrics.series(job.pk, upto=seqs[1])
+    assert ([x for x, *_ in found.buckets], found.not_finite, found.points) == ([1, 2], [], 2)

@@ -26,10 +26,16 @@ export interface Point {
   rank: number;
 }
 
+/** seq: the newest point that is in it; the socket brings what follows. */
+export interface Answer {
+  series: Series[];
+  seq: number;
+}
+
 export const BUCKETS = 600;
 const TOGETHER_MS = 30;
 
-type Waiting = { name: string; resolve: (series: Series[]) => void; reject: (error: unknown) => void };
+type Waiting = { name: string; resolve: (answer: Answer) => void; reject: (error: unknown) => void };
 
 export class Metrics extends EventTarget {
   private cursor = -1;
@@ -44,7 +50,13 @@ export class Metrics extends EventTarget {
 
   private constructor(private readonly job: string) {
     super();
-    live.watch(`job:${job}:metrics`, {
+  }
+
+  /** Follow from the first answer on, so that no point falls between it and the subscription. */
+  private follow(seq: number): void {
+    if (this.cursor >= 0) return;
+    this.cursor = seq;
+    live.watch(`job:${this.job}:metrics`, {
       cursor: () => this.cursor,
       frame: (frame) => this.receive(frame),
       gap: (_from, to) => {
@@ -56,7 +68,7 @@ export class Metrics extends EventTarget {
   }
 
   /** The series of one name, one per learner that reports it. */
-  fetch(name: string, axis: Axis, range?: [number, number]): Promise<Series[]> {
+  fetch(name: string, axis: Axis, range?: [number, number]): Promise<Answer> {
     if (range || axis === "time" || name.includes(",")) return this.ask(name, axis, range);
     return new Promise((resolve, reject) => {
       this.waiting.push({ name, resolve, reject });
@@ -68,20 +80,22 @@ export class Metrics extends EventTarget {
     const waiting = this.waiting.splice(0);
     try {
       const names = [...new Set(waiting.map((one) => one.name))];
-      const series = await this.ask(names.join(","), "step");
-      for (const one of waiting) one.resolve(series.filter((found) => found.name === one.name));
+      const { series, seq } = await this.ask(names.join(","), "step");
+      for (const one of waiting) one.resolve({ seq, series: series.filter((found) => found.name === one.name) });
     } catch (error) {
       for (const one of waiting) one.reject(error);
     }
   }
 
-  private async ask(names: string, axis: Axis, range?: [number, number]): Promise<Series[]> {
+  private async ask(names: string, axis: Axis, range?: [number, number]): Promise<Answer> {
     const query = new URLSearchParams({ names, x: axis, buckets: String(BUCKETS) });
     if (range) {
       query.set("from", String(range[0]));
       query.set("to", String(range[1]));
     }
-    return (await api<{ series: Series[] }>("GET", `/jobs/${this.job}/metrics?${query}`)).series;
+    const answer = await api<Answer>("GET", `/jobs/${this.job}/metrics?${query}`);
+    this.follow(answer.seq);
+    return answer;
   }
 
   private receive(frame: Frame): void {

@@ -21,6 +21,9 @@ class Chart extends HTMLElement {
   private observer: IntersectionObserver | undefined;
   private visible = false;
   private loaded = false;
+  private upto = 0; // number of the newest point that the answer had
+  private early: Point[] | null = null; // what came while an answer was under way
+  private turn = 0;
   private timer = 0;
   private lastDraw = 0;
   private tableShown = false;
@@ -77,15 +80,25 @@ class Chart extends HTMLElement {
 
   private async load(): Promise<void> {
     this.loaded = true;
+    const turn = ++this.turn;
+    this.early ??= [];
     try {
       const zoom = settings.zoom && settings.x !== "relative" ? settings.zoom : undefined;
       const range = zoom && this.axis === "time" ? ([zoom[0] * 1000, zoom[1] * 1000] as [number, number]) : zoom;
-      this.series = await this.metrics.fetch(this.name, this.axis, range);
+      const { series, seq } = await this.metrics.fetch(this.name, this.axis, range);
+      if (turn !== this.turn) return;
+      this.series = series;
+      this.upto = seq;
+      const early = this.early ?? [];
+      this.early = null;
+      this.take(early);
       this.holder.querySelector(".sk")?.remove();
       this.holder.querySelector(".emp")?.remove();
       this.draw();
     } catch (error) {
+      if (turn !== this.turn) return;
       this.loaded = false;
+      this.early = null;
       this.showProblem(error instanceof Error ? error.message : "The numbers could not be loaded.");
     }
   }
@@ -93,12 +106,17 @@ class Chart extends HTMLElement {
   private readonly onPoints = (event: Event): void => {
     const points = (event as CustomEvent<Point[]>).detail.filter((point) => point.name === this.name);
     if (!points.length || !this.loaded) return;
-    for (const point of points) addPoint(this.series, point, this.axis);
+    if (this.early) return void this.early.push(...points);
+    this.take(points);
     if (this.series.some((one) => one.buckets.length > 3 * BUCKETS)) this.loaded = false;
     if (!this.visible) return;
     if (!this.loaded) void this.load();
     else this.drawSoon();
   };
+
+  private take(points: Point[]): void {
+    for (const point of points) if (point.n > this.upto) addPoint(this.series, point, this.axis);
+  }
 
   private readonly onSettings = (event: Event): void => {
     const changed = (event as CustomEvent<string[]>).detail;
