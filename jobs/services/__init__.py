@@ -3,7 +3,7 @@
 Every function takes the caller as ``user``, checks for itself what he may do, and raises jobs.errors.JobError.
 """
 
-from jobs.services.clone import job_clone
+from jobs.services.clone import job_clone, job_clone_as
 from jobs.services.delete import job_delete
 from jobs.services.edit import job_edit
 from jobs.services.idempotency import answer_once
@@ -15,6 +15,7 @@ __all__ = [
     "job_cancel",
     "job_check",
     "job_clone",
+    "job_clone_as",
     "job_delete",
     "job_edit",
     "job_halt",

@@ -12,7 +12,7 @@ from jobs import events, wake
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
 from jobs.selectors.jobs import job_get
 from jobs.services.locking import reload
-from jobs.services.submit import create_job, job_check, store_code
+from jobs.services.submit import Source, create_job, job_check, store_code
 from jobs.services.wishes import checkpoint_of
 from jobs.spec import Spec
 from jobs.states import EventCode
@@ -30,15 +30,32 @@ def job_clone(
     Raises as job_submit and CheckpointNotFound.
     """
     source = job_get(user=user, job_id=job_id)
-    changes = dict(changes or {})
-    spec = job_check(user=user, tenant=source.tenant, source=changed(source.spec, changes)).spec
+    text = changed(source.spec, dict(changes or {}))
+    return _clone(user, source, text, checkpoint=checkpoint)
+
+
+def job_clone_as(*, user: User, job_id: str, text: str) -> Job:
+    """Submit a copy whose whole spec was written anew, as the form does. Raises as job_submit."""
+    return _clone(user, job_get(user=user, job_id=job_id), text, content_type="application/yaml")
+
+
+def _clone(
+    user: User,
+    source: Job,
+    text: Source,
+    *,
+    content_type: str | None = None,
+    checkpoint: int | None = None,
+) -> Job:
+    spec = job_check(user=user, tenant=source.tenant, source=text, content_type=content_type).spec
     with transaction.atomic():
         chosen = checkpoint_of(source, checkpoint)
         clone = create_job(
             user=user,
             tenant=source.tenant,
             spec=spec,
-            code=_code(source, spec, changes, user),
+            code=_code(source, spec, user),
+            source=text if content_type else "",
             cloned_from=source,
             message=f"Cloned by {user.get_username()} from {source.name} ({source.pk})"
             + (f", checkpoint {chosen.n}" if chosen else ""),
@@ -64,9 +81,10 @@ def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def _code(source: Job, spec: Spec, changes: Mapping[str, Any], user: User) -> Blob | None:
+def _code(source: Job, spec: Spec, user: User) -> Blob | None:
     """The source's own archive unless the code was changed: an upload's id is valid only for a day, its blob longer."""
-    return store_code(spec, user, source.tenant) if "code" in changes else source.code
+    same = spec.normalised.get("code") == source.spec.get("code")
+    return source.code if same else store_code(spec, user, source.tenant)
 
 
 def _copy_checkpoint(chosen: Checkpoint, clone: Job) -> Checkpoint:

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods
 from examples import catalog
 from jobs import services
 from jobs.errors import JobError, JobNotFound
+from jobs.models import Job
 from jobs.selectors import installation
 from jobs.selectors.jobs import job_get
 from jobs.services.clone import changed
@@ -33,28 +34,42 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     if not access.may(request.user, Permission.SUBMIT, tenant.pk):
         raise Http404
     if request.method == "GET":
-        source, text = _start(request)
+        source, text = _start(request, tenant)
         return _page(request, tenant, source=source, text=text)
     assert isinstance(request.user, User)  # in_tenant let nobody else through
     text = request.POST.get("spec", "")
+    parent = _parent(request, tenant)
     try:
-        job = services.job_submit(
-            user=request.user, tenant=tenant, source=text, content_type="application/yaml"
-        )
+        if parent:
+            job = services.job_clone_as(user=request.user, job_id=parent.pk, text=text)
+        else:
+            job = services.job_submit(
+                user=request.user, tenant=tenant, source=text, content_type="application/yaml"
+            )
     except JobError as error:
         return _page(request, tenant, source="refused", text=text, error=error)
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs/{job.pk}")
 
 
-def _start(request: HttpRequest) -> tuple[str, str]:
+def _parent(request: HttpRequest, tenant: Tenant) -> Job | None:
+    """The job that is cloned; 404 where the address names one that is not there to be cloned into this tenant."""
+    name = request.GET.get("from", "")
+    if not name:
+        return None
+    try:
+        job = job_get(user=request.user, job_id=name)
+    except JobNotFound as error:
+        raise Http404 from error
+    if job.tenant_id != tenant.pk:
+        raise Http404
+    return job
+
+
+def _start(request: HttpRequest, tenant: Tenant) -> tuple[str, str]:
     """Where the text comes from, and the text: a template, a job, or the first example."""
-    name, clone = request.GET.get("template", ""), request.GET.get("from", "")
-    if clone:
-        try:
-            job = job_get(user=request.user, job_id=clone)
-        except JobNotFound as error:
-            raise Http404 from error
-        return "clone", to_yaml(changed(job.spec, _changes(request)))
+    name, parent = request.GET.get("template", ""), _parent(request, tenant)
+    if parent:
+        return "clone", to_yaml(changed(parent.spec, _changes(request)))
     if name and name not in catalog.names():
         raise Http404
     return ("template" if name else "default"), to_yaml(catalog.load(name or catalog.FIRST_JOB))
@@ -87,11 +102,13 @@ def _page(
     request: HttpRequest, tenant: Tenant, *, source: str, text: str, error: JobError | None = None
 ) -> HttpResponse:
     details: dict[str, Any] = getattr(error, "details", {})
+    parent = _parent(request, tenant)
     free = {node.slot_type: 0 for node in installation.nodes()}
     context = frame(request, tenant, "jobs") | {
         "source": source,
-        "clone": request.GET.get("from", ""),
-        "changes": _changed_fields(request) if request.GET.get("from") else "",
+        "clone": parent,
+        "changes": _changed_fields(request) if parent else "",
+        "parent": to_yaml(parent.spec) if parent else None,
         "text": text,
         "templates": catalog.templates(),
         "runtimes": installation.runtimes(),

@@ -4,6 +4,7 @@ import { span } from "../ts/format";
 import { Checker, type Estimate, type Finding, type Verdict } from "../ts/new-job/check";
 import { type Mark, SpecEditor } from "../ts/new-job/editor";
 import { SpecForm } from "../ts/new-job/form";
+import { showChanges } from "../ts/new-job/changes";
 import { pathOf, Spec } from "../ts/new-job/spec";
 import { toast } from "../ts/toast";
 
@@ -20,6 +21,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   document.documentElement.classList.add("scripted");
 
   let last: Verdict = { errors: [], warnings: [] };
+  let refused = page.dataset.source === "refused"; // the server sent this text back: begin at what is wrong
   let judged = ""; // the text that `last` is about; findings on an older text hold nobody back
   const checker = new Checker(tenant, (verdict, text) => {
     last = verdict;
@@ -27,8 +29,15 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
     editor.mark(marks(verdict, editor.text));
     form.markErrors(verdict.errors);
     showVerdict(page, verdict);
+    if (refused) toFirst();
+    refused = false;
   });
+  const toFirst = (): void => {
+    const first = last.errors[0];
+    if (first && !form.focus(first.path)) editor.focusLine(lineOf(first, editor.text));
+  };
   const settled = (): void => {
+    showChanges(page, editor.text);
     localStorage.setItem(draftKey, editor.text);
     checker.soon(editor.text);
   };
@@ -47,6 +56,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   });
 
   form.show(new Spec(editor.text));
+  showChanges(page, editor.text);
   void checker.now(editor.text);
 
   page.addEventListener("click", (event) => {
@@ -63,9 +73,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   page.querySelector("form")?.addEventListener("submit", (event) => {
     if (last.errors.length && judged === editor.text) {
       event.preventDefault();
-      const first = last.errors[0] as Finding;
-      if (!form.focus(first.path)) editor.focusLine(lineOf(first, editor.text));
-      return;
+      return toFirst();
     }
     localStorage.removeItem(draftKey);
   });

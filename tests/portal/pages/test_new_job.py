@@ -60,6 +60,30 @@ def test_a_clone_starts_from_the_jobs_spec(browser: Client, lab: Tenant, alice: 
     assert "original" in browser.get(f"/t/vision-lab/jobs/new?from={job.pk}").context["text"]
 
 
+def test_a_submitted_clone_keeps_its_origin_and_code_that_was_not_changed(
+    browser: Client, lab: Tenant, alice: User
+) -> None:
+    browser.post("/t/vision-lab/jobs/new", {"spec": SPEC})
+    first = Job.objects.get()
+    code = first.spec["code"]
+    Job.objects.filter(pk=first.pk).update(spec=first.spec | {"code": {"upload": "upl_00000000000000000000"}})
+    path = f"/t/vision-lab/jobs/new?from={first.pk}"
+    text = browser.get(path).context["text"].replace("mnist-cnn", "mnist-again")
+    assert browser.post(path, {"spec": text}).status_code == 302
+    clone = Job.objects.get(name="mnist-again")
+    assert (clone.cloned_from, clone.code) == (first, first.code)  # although the upload's id is long gone
+    changed = to_yaml(clone.spec | {"code": code, "name": "other"})
+    assert browser.post(path, {"spec": changed.replace("print", "pass; print")}).status_code == 302
+    assert Job.objects.get(name="other").code != first.code
+
+
+def test_a_refused_clone_is_still_a_clone(browser: Client, lab: Tenant, alice: User) -> None:
+    job = factories.job(of=lab, owner=alice, name="original")
+    page = browser.post(f"/t/vision-lab/jobs/new?from={job.pk}", {"spec": SPEC + "leraners: 2\n"})
+    assert page.status_code == 422
+    assert f'action="/t/vision-lab/jobs/new?from={job.pk}"' in page.content.decode()
+
+
 def test_a_strangers_job_cannot_be_cloned(browser: Client) -> None:
     other = factories.tenant("nlp-research")
     job = factories.job(of=other, owner=factories.member(other, "bob"))
