@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.examples.programs import share
 from tests.platform import Client, Platform, running
 
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright keeps a loop in the test's thread
@@ -20,7 +21,9 @@ PICTURES = Path(os.environ.get("LUTHIER_PICTURES", "")) if os.environ.get("LUTHI
 
 @pytest.fixture(scope="session")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with running(tmp_path_factory.mktemp("up"), nodes="node-a:cpu:4,node-b:cpu:4") as started:
+    data = tmp_path_factory.mktemp("up")
+    share(data)
+    with running(data, nodes="node-a:cpu:4,node-b:cpu:4") as started:
         yield started
 
 

@@ -22,6 +22,13 @@ BUILT = REPOSITORY / ".venv" / "examples"
 """Runtimes and data sets that the tests make once."""
 
 
+def share(data: Path) -> None:
+    """Let an installation in this folder use the runtimes and data sets that the tests make once."""
+    for stored in ("datasets", "runtimes"):
+        (BUILT / stored).mkdir(parents=True, exist_ok=True)
+        (data / stored).symlink_to(BUILT / stored)
+
+
 @cache
 def runtime(name: str) -> Path:
     """Return the Python of a runtime, built as the local cluster builds it when it is not there yet."""

@@ -12,7 +12,7 @@ import pytest
 
 from examples import catalog
 from examples.data.fetch import fetch
-from tests.examples.programs import BUILT
+from tests.examples.programs import BUILT, share
 from tests.platform import Client, Platform, wait_for
 
 LONG = bool(os.environ.get("LUTHIER_LONG"))
@@ -23,9 +23,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 def alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     data = tmp_path_factory.mktemp("examples")
     fetch("mnist", BUILT / "datasets")
-    for shared in ("datasets", "runtimes"):
-        (BUILT / shared).mkdir(exist_ok=True)
-        (data / shared).symlink_to(BUILT / shared)
+    share(data)
     with Platform(data, nodes="node-a:cpu:4,node-b:cpu:4") as platform:
         yield platform.client("alice")
 
