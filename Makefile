@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 
-.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs lock runtimes data clean
+.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs pictures lock runtimes data clean
 
 help:             ## Say what there is
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -53,6 +53,10 @@ check: env        ## Format, lint, types, floors, migrations
 fmt: env          ## Mend what can be mended by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pictures: front-end ## Take the picture of the README anew, from the browser test
+	@folder=$$(mktemp -d) && LUTHIER_PICTURES=$$folder $(BIN)/pytest -q -n 0 -m browser -k digits tests/browser/test_journey.py \
+	  && mv $$folder/job.png docs/images/job.png; code=$$?; rm -rf $$folder; exit $$code
 
 lock: env         ## Re-lock after a change of requirements/*.in
 	@for group in bootstrap runtime dev build; do \

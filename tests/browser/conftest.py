@@ -39,10 +39,17 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
+@pytest.fixture(scope="session")
+def sessions() -> dict[str, Any]:
+    """The cookies of who has signed in: a password takes its time, and once is enough."""
+    return {}
+
+
 @pytest.fixture
-def open_as(browser: Browser, platform: Platform) -> Iterator[Callable[..., Page]]:
+def open_as(browser: Browser, platform: Platform, sessions: dict[str, Any]) -> Iterator[Callable[..., Page]]:
     """A page of a signed-in person: open_as("alice", "/path", width=390, theme="dark")."""
     opened: list[BrowserContext] = []
+    blocked: list[str] = []
 
     def open_one(
         name: str = "alice", path: str = "/", *, width: int = 1440, height: int = 900, theme: str = "light"
@@ -57,13 +64,22 @@ def open_as(browser: Browser, platform: Platform) -> Iterator[Callable[..., Page
         opened.append(context)
         page = context.new_page()
         page.set_default_timeout(15_000)
-        sign_in(page, platform, name)
+        context.on(
+            "console",
+            lambda said: blocked.append(said.text) if "Content Security Policy" in said.text else None,
+        )
+        context.add_cookies(sessions.get(name, []))
         page.goto(platform.url + path)
+        if "/login" in page.url or name not in sessions:
+            sign_in(page, platform, name)
+            sessions[name] = context.cookies()
+            page.goto(platform.url + path)
         return page
 
     yield open_one
     for context in opened:
         context.close()
+    assert not blocked, blocked
 
 
 def sign_in(page: Page, platform: Platform, name: str) -> None:

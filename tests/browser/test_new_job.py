@@ -1,0 +1,180 @@
+"""Submit from the form: all errors at once, nothing typed is lost, an archive, a clone's changes, no scripts."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser import programs
+from tests.browser.axe import violations
+from tests.browser.conftest import sign_in, spec
+from tests.platform import Client, Platform, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+Open = Callable[..., Page]
+NEW = "/t/vision-lab/jobs/new"
+JOB_PAGE = re.compile(r"/jobs/[0-9a-z]{12}$")
+
+
+def paths(page: Page) -> set[str]:
+    """Where the errors are, as the list beside the editor says."""
+    return set(page.locator("[data-findings] li.no a").all_inner_texts())
+
+
+def yaml_of(page: Page) -> str:
+    return page.locator("textarea[name=spec]").input_value()
+
+
+def focused(page: Page) -> str:
+    return str(page.evaluate("document.activeElement.id || document.activeElement.className"))
+
+
+def test_every_error_is_told_at_once_and_led_to_and_nothing_is_lost(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=digits-sklearn")
+    page.get_by_label("Memory each").fill("plenty")
+    page.get_by_label("Save every").fill("soon")
+    page.get_by_label("Learners", exact=True).fill("0")
+    editor = page.locator(".cm-content")
+    editor.click()
+    page.keyboard.press("ControlOrMeta+End")
+    page.keyboard.insert_text("max_restart: 3\n")
+    wrong = {"resources.memory", "checkpoint.every", "resources.learners", "max_restart"}
+    wait_for(
+        lambda: (page.wait_for_timeout(50), wrong <= paths(page))[1], within_s=20, what="all four errors"
+    )
+    expect(page.locator("[data-findings]")).to_contain_text("did you mean")
+    expect(page.get_by_label("Memory each")).to_have_attribute("aria-invalid", "true")
+    assert not violations(page)
+    before = yaml_of(page)
+
+    page.get_by_role("button", name="Submit job").click()
+    first = page.locator("[data-findings] li.no a").first
+    control = page.locator(f'[data-path="{first.inner_text()}"]')
+    expect(control).to_be_focused()
+    assert page.url.endswith("?template=digits-sklearn")
+    assert yaml_of(page) == before
+    page.locator('[data-go-path="max_restart"]').click()
+    expect(page.locator(".cm-activeLine")).to_have_text("max_restart: 3")
+
+    page.keyboard.press("End")
+    page.keyboard.press("Shift+Home")
+    page.keyboard.press("Delete")
+    page.get_by_label("Memory each").fill("1Gi")
+    page.get_by_label("Save every").fill("5s")
+    page.get_by_label("Learners", exact=True).fill("1")
+    page.get_by_label("Name", exact=True).fill("mended")
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Fits|Valid"), timeout=15_000)
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    expect(page.get_by_role("heading", level=1)).to_have_text("mended")
+    page.get_by_role("link", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+
+
+def test_what_only_the_submit_finds_comes_back_whole_with_the_focus_on_it(open_as: Open) -> None:
+    page = open_as("alice", NEW)
+    text = yaml_of(page).replace("memory: 1Gi", "memory: lots") + "# a remark that must stay\n"
+    page.route(re.compile("jobs:validate"), lambda route: route.abort())  # the check does not answer in time
+    page.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+A")
+    page.keyboard.insert_text(text)
+    page.unroute_all()
+    page.get_by_role("button", name="Submit job").click()
+    expect(page).to_have_title(re.compile("^1 error · New job"))
+    assert yaml_of(page) == text
+    expect(page.get_by_label("Memory each")).to_be_focused()
+    expect(page.get_by_label("Memory each")).to_have_value("lots")
+
+
+def test_an_archive_is_taken_as_the_code(alice: Client, open_as: Open) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("main.py", "from pack.words import WORDS\nprint(WORDS)\n")
+        archive.writestr("pack/words.py", "WORDS = 'out of the archive'\n")
+    page = open_as("alice", f"{NEW}?template=plain")
+    page.get_by_label("Send a zip or tar.gz instead").set_input_files(
+        {"name": "code.zip", "mimeType": "application/zip", "buffer": packed.getvalue()}
+    )
+    expect(page.locator("#toasts")).to_contain_text("code.zip: 2 files taken")
+    expect(page.locator("[data-files]")).to_contain_text("archive")
+    page.get_by_label("Command", exact=True).fill("python main.py")
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Fits|Valid"), timeout=15_000)
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    expect(page.locator("#job-badge")).to_have_text("Completed", timeout=60_000)
+    expect(page.locator("x-log .lr .m").first).to_have_text("out of the archive")
+
+
+def test_a_file_that_is_no_archive_is_refused_in_words(open_as: Open) -> None:
+    page = open_as("alice", NEW)
+    before = yaml_of(page)
+    page.get_by_label("Send a zip or tar.gz instead").set_input_files(
+        {"name": "code.zip", "mimeType": "application/zip", "buffer": b"not an archive"}
+    )
+    expect(page.locator(".toast.error")).to_be_visible()
+    assert yaml_of(page) == before
+
+
+def test_a_clone_shows_what_it_changes(alice: Client, open_as: Open) -> None:
+    job = alice.submit(spec("first", programs.COUNTER, command="python -u main.py 10 10 0"))["id"]
+    alice.wait_state(job, "COMPLETED")
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    page.get_by_role("link", name="Clone").click()
+    changes = page.locator("[data-changes]")
+    expect(changes).to_contain_text("Nothing is changed yet")
+    page.get_by_label("Command", exact=True).fill("python -u main.py 20 10 0")
+    page.get_by_label("Tags, with commas").fill("again")
+    expect(changes.locator("li")).to_have_count(2)
+    line = changes.locator("li", has_text="command")
+    expect(line.locator("del")).to_have_text("python -u main.py 10 10 0")
+    expect(line.locator("ins")).to_have_text("python -u main.py 20 10 0")
+    expect(changes.locator("li", has_text="tags").locator("ins")).to_have_text("again")
+    assert not violations(page)
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    expect(page.locator(".meta")).to_contain_text(f"cloned from {job}")
+    expect(page.locator("#job-badge")).to_have_text("Completed", timeout=60_000)
+    assert alice.job(page.url.rsplit("/", 1)[1])["cloned_from"] == job
+
+
+def test_without_scripts_a_job_is_submitted_halted_and_resumed(
+    platform: Platform, alice: Client, browser: Browser
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    sign_in(page, platform, "alice")
+    page.goto(platform.url + NEW)
+    page.locator("textarea[name=spec]").fill("apiVersion: luthier/v1\nname: plain-form\n")
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.locator("#findings li")).not_to_have_count(0)
+    assert yaml_of(page) == "apiVersion: luthier/v1\nname: plain-form\n"
+    expect(page.locator("textarea[name=spec]")).to_be_focused()
+    text = (
+        "apiVersion: luthier/v1\nname: plain-form\nframework: plain\ncommand: python -u main.py 4000 0.05\n"
+        "resources: {learners: 1, gpus: 0, cpus: 1, memory: 512Mi}\ncode:\n  files:\n    main.py: |\n"
+    ) + "".join(f"      {line}\n" for line in programs.TRAINER.splitlines())
+    page.locator("textarea[name=spec]").fill(text)
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    job = page.url.rsplit("/", 1)[1]
+
+    def shows(state: str) -> None:
+        wait_for(lambda: (page.reload(), page.locator("#job-badge").inner_text() == state)[1], within_s=60)
+
+    shows("Processing")
+    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) > 10, within_s=30)
+    page.get_by_role("button", name="Halt").click()
+    shows("Halted")
+    expect(page.locator(".rcp")).to_contain_text("Halted with nothing lost")
+    page.get_by_role("button", name="Resume").click()
+    shows("Processing")
+    page.get_by_role("link", name="Cancel").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    shows("Canceled")
+    assert alice.job(job)["attempt"] == 2
+    context.close()
