@@ -129,7 +129,9 @@ class Audience:
     def wait_for_the_rest(self, expected: int) -> None:
         """Wait until everything has arrived, or nothing more does."""
         last, since = -1, time.monotonic()
-        while (arrived := sum(one.value for one in self.arrived)) < expected and time.monotonic() - since < 15:
+        while (
+            arrived := sum(one.value for one in self.arrived)
+        ) < expected and time.monotonic() - since < 15:
             if arrived != last:
                 last, since = arrived, time.monotonic()
             time.sleep(0.05)
