@@ -10,6 +10,10 @@ from datetime import date, timedelta
 from portal.pages.meters import REST, SERIES, series
 
 
+LABEL_EVERY = 5
+"""Days from one label of the day axis to the next; the first one in a month names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """One part of a day's bar; all in percent of the plot, as text for the attributes."""
@@ -73,9 +77,9 @@ def stacked_days(
         keys=tuple(Key(name, series(index), totals[name]) for index, name in enumerate(names)),
         ticks=tuple(_axis(top * step / 4) for step in (4, 3, 2, 1, 0)),
         days=tuple(
-            (f"{(n + 0.5) * width:.2f}", f"{day.day} {day:%b}" if day.day == 1 or not n else str(day.day))
+            (f"{(n + 0.5) * width:.2f}", f"{day.day} {day:%b}" if day.day <= LABEL_EVERY or not n else str(day.day))
             for n, day in enumerate(shown)
-            if n % 5 == 0
+            if n % LABEL_EVERY == 0
         ),
         rows=tuple(row for row in rows if row.day <= today),
         future=f"{ended * width:.2f}" if today < shown[-1] else "",
