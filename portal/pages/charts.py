@@ -9,7 +9,6 @@ from datetime import date, timedelta
 
 from portal.pages.meters import REST, SERIES, series
 
-
 LABEL_EVERY = 5
 """Days from one label of the day axis to the next; the first one in a month names it."""
 
@@ -77,7 +76,10 @@ def stacked_days(
         keys=tuple(Key(name, series(index), totals[name]) for index, name in enumerate(names)),
         ticks=tuple(_axis(top * step / 4) for step in (4, 3, 2, 1, 0)),
         days=tuple(
-            (f"{(n + 0.5) * width:.2f}", f"{day.day} {day:%b}" if day.day <= LABEL_EVERY or not n else str(day.day))
+            (
+                f"{(n + 0.5) * width:.2f}",
+                f"{day.day} {day:%b}" if day.day <= LABEL_EVERY or not n else str(day.day),
+            )
             for n, day in enumerate(shown)
             if n % LABEL_EVERY == 0
         ),
