@@ -84,7 +84,10 @@ def forecast(
         return {}
     world = _only_what_matters(snapshot)
     draws: list[_Draw] = []
-    while not draws or (draws[0].diced and len(draws) < DRAWS and sum(draw.spent for draw in draws) < work):
+    several = until is None or until > snapshot.now  # what starts at once waits for no run's end
+    while not draws or (
+        several and draws[0].diced and len(draws) < DRAWS and sum(draw.spent for draw in draws) < work
+    ):
         draws.append(_Draw(world, runs, wanted, len(draws), work // LEAST_DRAWS, until))
         draws[-1].run()
     return {job: _estimate(job, draws) for job in wanted}
@@ -296,6 +299,7 @@ def sooner(
     job: str,
     variants: Mapping[str, Gang],
     *,
+    until: datetime | None = None,
     work: int = WORK,
 ) -> dict[str, Estimate]:
     """Those of the variants that start earlier in place of the job than the job itself, each with its start.
@@ -303,12 +307,12 @@ def sooner(
     A variant is a new job: its queued_at says where in line it would stand, its name must be its own.
     """
     each = work // (len(variants) + 1)
-    own = forecast(snapshot, runs, of=[job], work=each)[job]
+    own = forecast(snapshot, runs, of=[job], until=until, work=each)[job]
     found = {}
     for name, gang in variants.items():
         world = instead(snapshot, job, gang)
         known = runs if job not in runs else {**runs, gang.job: runs[job]}
-        started = forecast(world, known, of=[gang.job], until=own.latest, work=each)[gang.job]
+        started = forecast(world, known, of=[gang.job], until=own.latest or until, work=each)[gang.job]
         if _is_sooner(started, own, snapshot.now):
             found[name] = started
     return found

@@ -32,7 +32,7 @@ class Way:
 
 def ways_to_start_sooner(job: Job) -> list[Way]:
     """A clone with one change in place of this job: of each kind of change the one that starts first, if it starts
-    sooner than the job does. At most a handful of queries and twice QUICK units of work, however long the queue."""
+    sooner than the job does. Eight queries and QUICK units of work, however long the queue."""
     if job.state != State.QUEUED:
         return []
     now = timezone.now()
@@ -42,10 +42,9 @@ def ways_to_start_sooner(job: Job) -> list[Way]:
         return []
     variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen)}
     named = {f"{kind}={value}": gang for (kind, value), gang in variants.items()}
-    found = sooner(seen, run_times(seen), job.pk, named, work=2 * QUICK)
-    if len(seen.waiting) >= IN_LINE:
-        # A clone stands behind jobs that are not in sight; that it starts at once is all one can be sure of.
-        found = {name: new for name, new in found.items() if new.latest == now}
+    # A clone stands behind jobs that are not in sight if there are many: then only a start at once is certain.
+    until = now if len(seen.waiting) >= IN_LINE else None
+    found = sooner(seen, run_times(seen), job.pk, named, until=until, work=QUICK)
     best: dict[str, tuple[str, Estimate]] = {}
     for kind, value in variants:
         new = found.get(f"{kind}={value}")
