@@ -12,8 +12,10 @@ import builtins
 import hashlib
 import os
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
@@ -21,8 +23,10 @@ from typing import IO, Any, BinaryIO
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models.functions import Now
 
+from jobs.failpoints import fp
 from jobs.models import Blob, CheckpointFile, Job, ResultFile, Upload
 
 BLOCK = 1024 * 1024
@@ -68,11 +72,13 @@ def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
                 sink.write(block)
             sink.flush()
             os.fsync(sink.fileno())
+        fp("blob.after_written")
         with transaction.atomic():
             blob = _locked(begin(tenant_id, digest.hexdigest(), size).pk)
             if not blob.verified or not _path(blob).exists():
                 _path(blob).parent.mkdir(parents=True, exist_ok=True)
                 Path(temporary).replace(_path(blob))
+                fp("blob.after_placed")
                 blob.received, blob.verified = size, True
                 blob.save(update_fields=["received", "verified"])
     finally:
@@ -111,6 +117,7 @@ def append(blob_id: int, offset: int, piece: bytes) -> Blob:
             sink.truncate()
             sink.flush()
             os.fsync(sink.fileno())
+        fp("blob.after_piece")
         blob.received = offset + len(piece)
         digest = _hashers.feed(blob.pk, offset, piece)
         sound = blob.received < blob.size or _is_sound(blob, partial, digest)
@@ -120,6 +127,7 @@ def append(blob_id: int, offset: int, piece: bytes) -> Blob:
         elif blob.received == blob.size:
             _path(blob).parent.mkdir(parents=True, exist_ok=True)
             partial.replace(_path(blob))
+            fp("blob.after_last_piece")
             blob.verified = True
         blob.save(update_fields=["received", "verified"])
     if not sound:
@@ -156,15 +164,16 @@ async def stream(blob: Blob, start: int = 0, end: int | None = None) -> AsyncIte
 
 
 def recheck(blob: Blob) -> bool:
-    """Hash what lies on the disk again; a damaged blob loses its verified mark and its bytes. Returns soundness."""
+    """Hash what lies on the disk again; a damaged blob loses its verified mark and, once that is committed, its bytes.
+    Returns soundness."""
     with transaction.atomic():
         locked = _locked(blob.pk)
         path = _path(locked)
         sound = locked.verified and path.exists() and _hash_file(path) == locked.sha256
         if locked.verified and not sound:
-            path.unlink(missing_ok=True)
             locked.verified, locked.received = False, 0
             locked.save(update_fields=["verified", "received"])
+            transaction.on_commit(lambda: path.unlink(missing_ok=True))
     return sound
 
 
@@ -174,23 +183,46 @@ def release(blob_ids: list[int]) -> int:
     for blob_id in sorted(set(blob_ids)):
         with transaction.atomic():
             blob = Blob.objects.select_for_update().filter(pk=blob_id).first()
-            if blob is None or _is_used(blob):
+            if blob is None or not _unused().filter(pk=blob_id).exists():
                 continue
             paths = [_path(blob), _partial(blob)]
             blob.delete()
+        fp("blob.after_row_gone")
         for path in paths:
             path.unlink(missing_ok=True)
         gone += 1
     return gone
 
 
-def _is_used(blob: Blob) -> bool:
-    used = Q(blob=blob)
-    return (
-        CheckpointFile.objects.filter(used).exists()
-        or ResultFile.objects.filter(used).exists()
-        or Upload.objects.filter(used).exists()
-        or Job.objects.filter(code=blob).exists()
+def sweep(older_than: timedelta) -> int:
+    """Remove what a process that died between a row and its file left behind; returns how many rows and files went.
+
+    Only what is that old: a row is made before what refers to it, a file before its row is committed.
+    """
+    since = time.time() - older_than.total_seconds()
+    stale = [blob for blob in _unused().filter(created_at__lt=Now() - older_than) if not _grows(blob, since)]
+    swept = release([blob.pk for blob in stale])
+    old = [path for path in _root().rglob("*") if path.is_file() and path.stat().st_mtime < since]
+    named = {path: int(path.stem) for path in old if path.stem.isdigit()}
+    known = set(Blob.objects.filter(pk__in=named.values()).values_list("pk", flat=True))
+    for path in old:
+        if named.get(path) not in known:  # a half-written one has no number at all
+            path.unlink(missing_ok=True)
+            swept += 1
+    return swept
+
+
+def _grows(blob: Blob, since: float) -> bool:
+    partial = _partial(blob)
+    return partial.exists() and partial.stat().st_mtime >= since
+
+
+def _unused() -> QuerySet[Blob]:
+    """Blobs that nothing refers to."""
+    mine = {"blob": OuterRef("pk")}
+    holders = [Exists(model.objects.filter(**mine)) for model in (CheckpointFile, ResultFile, Upload)]
+    return Blob.objects.exclude(
+        holders[0] | holders[1] | holders[2] | Exists(Job.objects.filter(code=OuterRef("pk")))
     )
 
 
@@ -249,5 +281,5 @@ _hashers = _Hashers()
 
 __all__ = [
     "BlobError", "BlobGone", "HashMismatch", "TooLarge", "WrongOffset", "append", "begin", "open", "put", "read",
-    "recheck", "release", "stream",
+    "recheck", "release", "stream", "sweep",
 ]  # fmt: skip

@@ -148,10 +148,10 @@ RULES = (
     ),
     Invariant(
         "GapFree",
-        "The chunks of a log follow each other without gap or overlap, up to the learner's cursor.",
+        "The chunks of a log follow each other without gap or overlap up to the learner's cursor, until it is purged.",
         """SELECT format('job %s, attempt %s, learner %s: %s chunks end at %s, cursor %s', l.job_id, l.attempt, l.rank,
              count(c.offset), max(c.offset + c.len), l.log_bytes)
-           FROM jobs_learner l
+           FROM jobs_learner l JOIN jobs_job j ON j.id = l.job_id AND j.deleted_at IS NULL
            LEFT JOIN jobs_logchunk c ON (c.job_id, c.attempt, c.rank) = (l.job_id, l.attempt, l.rank)
            GROUP BY l.id HAVING coalesce(sum(c.len), 0) <> l.log_bytes
              OR coalesce(max(c.offset + c.len), 0) <> l.log_bytes OR coalesce(min(c.offset), 0) <> 0""",

@@ -13,6 +13,7 @@ from celery import current_app
 from django.db import transaction
 from django.db.models.functions import Now
 
+from jobs.failpoints import fp
 from jobs.models import Job
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def hint(task: str, *args: str) -> None:
 
 def _send(task: str, args: tuple[str, ...]) -> None:
     global _silent_until
+    fp("hint.before_send")
     if time.monotonic() < _silent_until:
         return
     try:

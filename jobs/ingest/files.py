@@ -12,6 +12,7 @@ from django.db.models import Max, Sum
 from django.db.models.functions import Now
 
 from jobs import blobs, events, wake
+from jobs.failpoints import fp
 from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Learner, Progress, ResultFile
 from jobs.states import EventCode
 from jobs.tokens import Grant
@@ -74,6 +75,7 @@ def _offer_results(grant: Grant, asked: Ckpt) -> Ckpt:
     need = _needed(found)
     if need:
         return _answer(asked, "UPLOADING", need)
+    fp("results.after_bytes")
     with transaction.atomic():
         kept = ResultFile.objects.filter(job_id=grant.job_id, attempt=grant.attempt, rank=grant.rank)
         kept.delete()
@@ -84,6 +86,8 @@ def _offer_results(grant: Grant, asked: Ckpt) -> Ckpt:
             )
             for (path, _, _), blob in zip(asked.files, found, strict=True)
         )  # fmt: skip
+        fp("results.before_commit")
+    fp("results.after_commit")
     return _answer(asked, "COMMITTED", [])
 
 
@@ -94,6 +98,7 @@ def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
     if not asked.files:
         return _refuse(asked, "A checkpoint without files cannot be gone on from.")
     found = _begin_blobs(grant, asked.files)
+    fp("checkpoint.after_blobs")
     with transaction.atomic():
         saved = _checkpoint_row(grant, asked)
         if saved.state in (Checkpoint.State.COMMITTED, Checkpoint.State.DROPPED):
@@ -103,10 +108,15 @@ def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
                 asked, f"Other learners save step {asked.step} in {saved.parts} parts, not {asked.of}."
             )
         _set_part(saved, asked, found)
+        fp("checkpoint.after_part")
         need = _needed(found)
-        committed = not need and _commit_if_whole(saved)
+        committed = not need and _is_whole(saved)
+        freed = _commit(saved) if committed else []
+        fp("checkpoint.before_commit")
     if committed:
-        _drop_old(grant.job_id)
+        fp("checkpoint.after_commit")
+        blobs.release(freed)  # whoever dies before leaves them to the sweep
+        fp("checkpoint.after_release")
         wake.reconcile(grant.job_id)
     return _answer(asked, "COMMITTED" if committed else "UPLOADING", need)
 
@@ -150,15 +160,22 @@ def _set_part(saved: Checkpoint, asked: Ckpt, found: Sequence[Blob]) -> None:
     )
 
 
-def _commit_if_whole(saved: Checkpoint) -> bool:
-    """Commit once every declared part is there and every byte of it was hashed here."""
+def _is_whole(saved: Checkpoint) -> bool:
+    """Say whether every declared part is there and every byte of it was hashed here."""
     files = CheckpointFile.objects.filter(checkpoint=saved)
-    if files.values("part").distinct().count() < saved.parts or files.filter(blob__verified=False).exists():
-        return False
+    parts = files.values("part").distinct().count()
+    return parts == saved.parts and not files.filter(blob__verified=False).exists()
+
+
+def _commit(saved: Checkpoint) -> list[int]:
+    """Let it count, and drop older ones; the blobs that may be free by that."""
+    files = CheckpointFile.objects.filter(checkpoint=saved)
     saved.bytes = files.aggregate(total=Sum("blob__size"))["total"] or 0
     saved.state = Checkpoint.State.COMMITTED
     saved.committed_at = Now()
     saved.save(update_fields=["bytes", "state", "committed_at"])
+    freed = _drop_old(saved.job_id)
+    fp("checkpoint.after_drop")
     at = f"step {saved.step}" if saved.step is not None else "an unknown step"
     events.append(
         job_id=saved.job_id,
@@ -169,7 +186,7 @@ def _commit_if_whole(saved: Checkpoint) -> bool:
         numbers={"checkpoint": saved.n, "step": saved.step, "bytes": saved.bytes, "implicit": saved.implicit},
         source="learner",
     )
-    return True
+    return freed
 
 
 def note_corrupt(grant: Grant, blob: Blob, message: str) -> None:
@@ -201,17 +218,21 @@ def verify(grant: Grant, n: int) -> bool:
     saved = restorable(grant)
     if saved is None or saved.n != n:
         return True
-    damaged = [entry.path for entry in saved.files.select_related("blob") if not blobs.recheck(entry.blob)]
-    if damaged:
-        with transaction.atomic():
-            changed = Checkpoint.objects.filter(pk=saved.pk, state=Checkpoint.State.COMMITTED).update(
-                state=Checkpoint.State.CORRUPT
-            )
-            if changed:
-                _note_corrupt(
-                    saved, f"{len(damaged)} file(s) are damaged in the store, {damaged[0]} among them."
-                )
-    return not damaged
+    sound = [_verify_file(entry) for entry in saved.files.select_related("blob").order_by("path")]
+    return all(sound)
+
+
+def _verify_file(entry: CheckpointFile) -> bool:
+    """A damaged file takes its mark from every checkpoint that needs it, in the same transaction."""
+    with transaction.atomic():
+        if blobs.recheck(entry.blob):
+            return True
+        fp("verify.after_blob")
+        holders = Checkpoint.objects.filter(state=Checkpoint.State.COMMITTED, files__blob=entry.blob_id)
+        for saved in list(holders.order_by("job_id", "pk").distinct()):
+            Checkpoint.objects.filter(pk=saved.pk).update(state=Checkpoint.State.CORRUPT)
+            _note_corrupt(saved, f"{entry.path} is damaged in the store.")
+    return False
 
 
 def restorable(grant: Grant) -> Checkpoint | None:
@@ -224,8 +245,11 @@ def restorable(grant: Grant) -> Checkpoint | None:
     return older.order_by(*Checkpoint.NEWEST_FIRST).first()
 
 
-def _drop_old(job_id: str) -> None:
-    """Keep the newest of a job's checkpoints, as many as its spec says; never fewer than one, nor one in use."""
+def _drop_old(job_id: str) -> list[int]:
+    """Keep the newest of a job's checkpoints, as many as its spec says; never fewer than one, nor one in use.
+
+    The blobs of those that went.
+    """
     spec = Job.objects.values_list("spec", flat=True).get(pk=job_id)
     keep = max(1, int((spec.get("checkpoint") or {}).get("keep") or DEFAULT_KEEP))
     committed = Checkpoint.objects.filter(job_id=job_id, state=Checkpoint.State.COMMITTED).order_by(
@@ -239,10 +263,9 @@ def _drop_old(job_id: str) -> None:
     in_use |= set(Job.objects.filter(resume_from__job_id=job_id).values_list("resume_from", flat=True))
     old = [saved.pk for saved in committed[keep:] if saved.pk not in in_use]
     if not old:
-        return
-    with transaction.atomic():
-        files = CheckpointFile.objects.filter(checkpoint_id__in=old)
-        blob_ids = list(files.values_list("blob_id", flat=True))
-        Checkpoint.objects.filter(pk__in=old).update(state=Checkpoint.State.DROPPED)
-        files.delete()
-    blobs.release(blob_ids)
+        return []
+    files = CheckpointFile.objects.filter(checkpoint_id__in=old)
+    blob_ids = list(files.values_list("blob_id", flat=True))
+    Checkpoint.objects.filter(pk__in=old).update(state=Checkpoint.State.DROPPED)
+    files.delete()
+    return blob_ids

@@ -20,6 +20,7 @@ from psycopg2 import Binary
 from psycopg2.extras import execute_values
 
 from jobs import announce
+from jobs.failpoints import fp
 from jobs.ingest.streams import Chunk, Row
 from jobs.selectors import recent
 from jobs.selectors.lines import Chunk as StoredChunk
@@ -122,9 +123,13 @@ def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
             keeper.log_bytes += sum(chunk.len for chunk in row.chunks if not chunk.tombstone)
             keeper.log_bytes = max(0, keeper.log_bytes - row.freed)
         _write_logs(cursor, rows, progress)
+        fp("ingest.after_logs")
         _write_points(cursor, rows, progress)
+        fp("ingest.after_points")
         _write_learners(cursor, rows)
+        fp("ingest.after_learners")
         _write_progress(cursor, progress)
+        fp("ingest.before_commit")
     _remember(rows)
     return Committed(
         answers={row.grant.learner_id: row.answer() for row in rows},

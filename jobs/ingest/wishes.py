@@ -18,7 +18,11 @@ JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
 WHERE l.id = ANY(%s)
 """
-SEEN_SQL = "UPDATE jobs_learner SET last_seen_at = now() WHERE id = ANY(%s)"
+SEEN_SQL = """
+UPDATE jobs_learner SET last_seen_at = now()
+WHERE id IN (SELECT id FROM jobs_learner WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE)
+"""
+"""Locked by number first, as the writer does: both speak of many learners at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
 from jobs import wake
+from jobs.failpoints import fp
 from jobs.ingest.store import commit
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Frame, Nack
@@ -131,10 +132,13 @@ class Writer:
 
     def _commit(self, batch: Sequence[Item]) -> None:
         done = commit([(item.grant, item.frame) for item in batch])
+        fp("ingest.after_commit")
         settled = Counter((item.answer, item.grant.learner_id) for item in batch)
         for (answer, learner_id), count in settled.items():
             answer(count, done.answers.get(learner_id))
+        fp("ingest.after_answers")
         done.ring()
+        fp("ingest.after_ring")
         for job_id in done.told:
             self._bells.submit(_wake, job_id)
 

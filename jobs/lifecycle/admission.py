@@ -40,6 +40,7 @@ def admit(start: Start, cluster: str) -> None:
         nodes=list(placement.nodes),
         resume_from=checkpoint_for(job),
     )
+    fp("admit.after_attempt")
     Learner.objects.bulk_create(
         Learner(
             job=job,
@@ -120,6 +121,7 @@ def _take_quota(job: Job, slot_type: str, slots: int) -> None:
         )
         if cursor.rowcount != 1:
             raise NotAdmitted(f"quota of {slot_type} is used up")
+        fp("admit.after_slots_taken")
         cursor.execute(
             "UPDATE tenants_tenant SET jobs_used = jobs_used + 1 WHERE id = %s AND state = %s"
             " AND (jobs_limit IS NULL OR jobs_used < jobs_limit)",

@@ -26,6 +26,7 @@ from jobs.lifecycle.explaining import explain, keep_heads, tell_cluster_busy
 from jobs.lifecycle.forecasting import DUTY as FORECAST
 from jobs.lifecycle.forecasting import has_unforeseen
 from jobs.models import ClusterNode, Duty, Job
+from jobs.retries import again_if_broken_off
 from jobs.selectors.snapshot import snapshot
 from jobs.states import Intent, State
 
@@ -51,6 +52,7 @@ def run(*, request: bool = True) -> list[str]:
             if not mine:
                 return []
             while _take_request():
+                fp("cycle.after_request_taken")
                 if started := one_pass():
                     return started
     return []
@@ -71,30 +73,39 @@ def one_pass() -> list[str]:
         tell_cluster_busy(str(busy))
         return []
     _keep_nodes(cluster.name, nodes)
+    fp("cycle.after_nodes_kept")
     now = _database_now()
     seen = snapshot(nodes=nodes, now=now)
     if not seen.waiting:
         return []
     decided = plan(seen)
     started = [start.job for start in decided.starts if _admit(start, cluster.name)]
+    fp("cycle.after_starts")
     explain(decided.waits)
     if started or has_unforeseen():
         Duty.objects.filter(name=FORECAST).update(next_at=Now())
+    fp("cycle.after_explained")
     keep_heads(seen.head_since, decided.head_since)
+    fp("cycle.after_heads_kept")
     return started
 
 
 def _admit(start: Start, cluster: str) -> bool:
     """Give the job its slots and its next attempt, all in one transaction, or leave everything as it is."""
     try:
-        with transaction.atomic():
-            admit(start, cluster)
-            fp("admit.before_commit")
+        _write_start(start, cluster)
     except NotAdmitted as refusal:
         logger.info("start skipped", extra={"job": start.job, "why": str(refusal)})
         return False
     fp("admit.after_commit")
     return True
+
+
+@again_if_broken_off
+def _write_start(start: Start, cluster: str) -> None:
+    with transaction.atomic():
+        admit(start, cluster)
+        fp("admit.before_commit")
 
 
 def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:

@@ -3,7 +3,7 @@
 forecast  when each waiting job is expected to start, told anew
 orphans   gangs of no live attempt are removed, after they were seen twice (a launch that outlived its attempt)
 purge     deleted jobs whose retention time is over lose their bytes and rows
-tidy      old idempotency answers, unused uploads, dead workers' rows
+tidy      old idempotency answers, unused uploads, dead workers' rows, bytes that a crash left behind
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport
 from jobs import blobs
+from jobs.failpoints import fp
 from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import forecasting, seats
 from jobs.models import (
@@ -33,6 +34,7 @@ from jobs.models import (
     ResultFile,
     Upload,
 )
+from jobs.retries import again_if_broken_off
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +58,12 @@ def run_due() -> list[str]:
         before = _claim(name, every_s)
         if before is None:
             continue
+        fp("duty.after_claim")
         try:
             result = duty(before)
         except ClusterBusy as busy:
             result = before | {"busy": str(busy)}
+        fp("duty.before_result")
         Duty.objects.filter(name=name).update(result=result, done_at=Now())
         done.append(name)
     return done
@@ -92,7 +96,9 @@ def remove_orphans(before: Result) -> Result:
         again = [uid for uid in uids if uid in seen_before.get(name, [])]
         if again:
             logger.warning("removing a gang that nobody owns", extra={"gang": name})
+            fp("orphans.before_cluster")
             cluster.remove(name, uids=again)
+            fp("orphans.after_cluster")
             removed += 1
     return {"orphans": orphans, "removed": removed}
 
@@ -119,17 +125,26 @@ def purge(job_id: str) -> None:
     if not Job.objects.filter(pk=job_id, deleted_at__isnull=False).exists():
         return
     _delete_in_parts(LogChunk._meta.db_table, job_id)
+    fp("purge.after_logs")
     _delete_in_parts(MetricPoint._meta.db_table, job_id)
+    fp("purge.after_points")
     held = [
         *CheckpointFile.objects.filter(checkpoint__job=job_id).values_list("blob_id", flat=True),
         *ResultFile.objects.filter(job=job_id).values_list("blob_id", flat=True),
         *Job.objects.filter(pk=job_id, code__isnull=False).values_list("code_id", flat=True),
     ]
+    _delete_rows(job_id)
+    fp("purge.after_rows")  # killed here, the bytes are left to the sweep
+    blobs.release([blob for blob in held if blob is not None])
+
+
+@again_if_broken_off
+def _delete_rows(job_id: str) -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL luthier.purge = 'on'")  # history is append-only but for this
         Job.objects.filter(pk=job_id, deleted_at__isnull=False).delete()
-    blobs.release([blob for blob in held if blob is not None])
+        fp("purge.before_commit")
 
 
 def _delete_in_parts(table: str, job_id: str) -> None:
@@ -147,8 +162,15 @@ def tidy(_: Result) -> Result:
     unused = Upload.objects.filter(created_at__lt=Now() - KEEP)
     held = list(unused.values_list("blob_id", flat=True))
     uploads, _rows = unused.delete()
+    fp("tidy.after_uploads")
     blobs.release(held)
-    return {"answers": answers, "uploads": uploads, "workers": seats.clear_dead()}
+    fp("tidy.after_bytes")
+    return {
+        "answers": answers,
+        "uploads": uploads,
+        "workers": seats.clear_dead(),
+        "swept": blobs.sweep(KEEP),
+    }
 
 
 DUTIES: dict[str, tuple[float, Callable[[Result], Result]]] = {

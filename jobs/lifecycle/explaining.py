@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from gpu_scheduler.model import Explanation, WaitReason
 from jobs import events
 from jobs.models import Job, JobEvent
+from jobs.retries import again_if_broken_off
 from jobs.states import EventCode, Intent, State
 
 NUMBERS_ONLY = 500  # explanations of which only numbers changed, written per pass
@@ -49,6 +50,7 @@ WHERE j.id = v.job AND j.state = 'QUEUED' RETURNING j.id, j.tenant_id, j.event_s
 """
 
 
+@again_if_broken_off
 def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
     by_job = {wait.job: wait for wait in waits}
     rows = [

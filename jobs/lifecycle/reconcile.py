@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
+from django.db import transaction
 
 from gpu_scheduler.clusters.base import Cluster, ClusterBusy, ClusterError, GangReport, LaunchRefused
 from jobs import events
@@ -160,6 +161,7 @@ def _wait_for_cluster(loaded: Loaded, lease: Lease, busy: ClusterError) -> None:
     """The cluster does not answer or asks us to wait: nobody's job fails for it, and people are told."""
     message = f"The cluster asks to wait: {busy}"
     transitions.note_reason(loaded, lease, Reason("cluster_busy", message))
+    fp("busy.after_noted")
     leases.release(lease, again_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=loaded.job.intent_gen)
 
 
@@ -172,7 +174,10 @@ def _quarantine(lease: Lease) -> None:
     streak = loaded.job.fail_streak + 1
     poisoned = streak >= QUARANTINE_AFTER
     wait_s = QUARANTINE_S if poisoned else random.uniform(0.5, 1) * min(BACK_OFF_MAX_S, 2.0 ** (streak - 1))
-    if leases.release_later(lease, wait_s) == QUARANTINE_AFTER:
+    with transaction.atomic():  # the event is told once, so it must not be lost between the two
+        if leases.release_later(lease, wait_s) != QUARANTINE_AFTER:
+            return
+        fp("quarantine.after_release")
         events.append(
             job_id=lease.job_id,
             tenant_id=loaded.job.tenant_id,

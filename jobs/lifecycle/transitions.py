@@ -22,6 +22,7 @@ from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.looking import Loaded
 from jobs.lifecycle.receipts import halt_message, halt_receipt
 from jobs.models import Attempt, Job
+from jobs.retries import again_if_broken_off
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
 
 BACK_OFF_FROM = 2  # the first loss of a node restarts at once, further ones in a row wait
@@ -42,14 +43,23 @@ class StaleJob(Exception):
 
 def move(loaded: Loaded, move: Move, lease: Lease) -> None:
     """Take the job to move.to. Raises StaleJob if it, its attempt or its lease has changed meanwhile."""
-    source, job = loaded.seen.state, loaded.job
-    name = f"{source}_to_{move.to}".lower()
+    name = f"{loaded.seen.state}_to_{move.to}".lower()
     fp(f"move.before_{name}")
+    _write_move(loaded, move, lease)
+    fp("move.after_commit")
+
+
+@again_if_broken_off
+def _write_move(loaded: Loaded, move: Move, lease: Lease) -> None:
+    """Rows are locked in one order: the job, its attempt, the quota, the tenant."""
+    source, job = loaded.seen.state, loaded.job
     with transaction.atomic():
         reason = _with_receipt(loaded, move)
-        fields = _fields(loaded, move, reason)
-        _swap(loaded, lease, fields)
+        _swap(loaded, lease, _fields(loaded, move, reason))
         fp("move.after_swap")
+        if move.to == State.PROCESSING:
+            Attempt.objects.filter(job=job, n=job.attempt, held=True).update(processing_at=Now())
+            fp("move.after_attempt_started")
         if source in HOLDS_GPUS and move.to not in HOLDS_GPUS:
             _return_slots(loaded, move)
             fp("move.after_slots_returned")
@@ -66,9 +76,9 @@ def move(loaded: Loaded, move: Move, lease: Lease) -> None:
             source="lifecycle",
         )
         fp("move.before_commit")
-    fp("move.after_commit")
 
 
+@again_if_broken_off
 def note_launched(loaded: Loaded, lease: Lease) -> None:
     """Write down that the cluster took the gang. Raises StaleJob."""
     with transaction.atomic():
@@ -104,7 +114,6 @@ def _fields(loaded: Loaded, move: Move, reason: Reason) -> dict[str, Any]:
         fields |= {"stop_reason": move.stop_reason, "stop_at": Now()}
     if move.to == State.PROCESSING:
         fields["started_at"] = Coalesce("started_at", Now())
-        Attempt.objects.filter(job=loaded.job, n=loaded.job.attempt, held=True).update(processing_at=Now())
     if move.to in FINAL:
         fields["finished_at"] = Now()
     if move.to == State.QUEUED:
@@ -163,10 +172,12 @@ def _return_slots(loaded: Loaded, move: Move) -> None:
         if row is None:
             raise StaleJob(job.pk)
         slot_type, slots, held_s, ran_s = row
+        fp("move.after_attempt_closed")
         cursor.execute(
             "UPDATE tenants_quota SET used = used - %s WHERE tenant_id = %s AND gpu_type = %s",
             [slots, job.tenant_id, slot_type],
         )
+        fp("move.after_quota_returned")
         cursor.execute("UPDATE tenants_tenant SET jobs_used = jobs_used - 1 WHERE id = %s", [job.tenant_id])
     Job.objects.filter(pk=job.pk).update(
         slot_seconds=F("slot_seconds") + float(held_s) * slots, running_s=F("running_s") + float(ran_s)

@@ -9,7 +9,9 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from jobs import events, wake
+from jobs.failpoints import fp
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.retries import again_if_broken_off
 from jobs.selectors.jobs import job_get
 from jobs.services.locking import reload
 from jobs.services.submit import Source, create_job, job_check, store_code
@@ -22,6 +24,7 @@ MERGED = ("resources", "checkpoint")
 """Parts of a spec of which a single key may be changed; anything else is replaced as a whole."""
 
 
+@again_if_broken_off
 def job_clone(
     *, user: User, job_id: str, changes: Mapping[str, Any] | None = None, checkpoint: int | None = None
 ) -> Job:
@@ -60,10 +63,13 @@ def _clone(
             message=f"Cloned by {user.get_username()} from {source.name} ({source.pk})"
             + (f", checkpoint {chosen.n}" if chosen else ""),
         )
+        fp("clone.after_job")
         if chosen:
             Job.objects.filter(pk=clone.pk).update(resume_from=_copy_checkpoint(chosen, clone))
+        fp("clone.after_checkpoint")
         _tell_source(source, clone, user)
         wake.cycle()
+        fp("clone.before_commit")
     return reload(clone.pk)
 
 

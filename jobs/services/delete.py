@@ -6,6 +6,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from jobs import events
+from jobs.failpoints import fp
 from jobs.models import Job
 from jobs.services.locking import lock_job, refuse
 from jobs.states import EventCode
@@ -27,4 +28,5 @@ def job_delete(*, user: User, job_id: str) -> None:
             actor_id=user.pk,
             source="user",
         )
+        fp("delete.after_event")
         Job.objects.filter(pk=job.pk).update(deleted_at=Now())

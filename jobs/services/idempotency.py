@@ -12,7 +12,9 @@ from typing import Any
 from django.db import OperationalError, connection, transaction
 
 from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, IdempotencyKeyReused
+from jobs.failpoints import fp
 from jobs.models import IdempotentAnswer
+from jobs.retries import again_if_broken_off
 from tenants.models import User
 
 KEY = re.compile(r"[\x21-\x7e]{1,128}")
@@ -21,17 +23,21 @@ LOCK_NOT_AVAILABLE = "55P03"
 Answer = tuple[int, dict[str, Any]]
 
 
+@again_if_broken_off
 def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[], Answer]) -> Answer:
     """Do the work and keep its (status, body), or give the answer that this key's first request got.
 
-    request_sha256 covers method, path and body. An error of the work is raised and not kept.
+    request_sha256 covers method, path and body. An error of the work is raised and not kept. work may be called again
+    after its transaction was broken off.
     """
     if not KEY.fullmatch(key):
         raise IdempotencyKeyInvalid
     with transaction.atomic():
         if not _take(user, key, request_sha256):
             return _first_answer(user, key, request_sha256)
+        fp("answer.after_key")
         status, body = work()
+        fp("answer.after_work")
         IdempotentAnswer.objects.filter(user=user, key=key).update(status=status, body=body)
     return status, body
 

@@ -10,6 +10,7 @@ from django.db import connection, transaction
 
 from jobs import announce, events, wake
 from jobs.models import JobEvent
+from jobs.retries import again_if_broken_off
 from jobs.selectors.installation import pools
 from jobs.selectors.usage import CPU_TYPE
 from jobs.states import EventCode
@@ -18,6 +19,7 @@ from tenants.models import Tenant
 from tenants.services.quotas import Applied, Change, ChangeSet, quota_changes_apply
 
 
+@again_if_broken_off
 def quotas_change(
     *, user: access.Person, changes: Sequence[Change], reason: str, dry_run: bool = False
 ) -> ChangeSet:

@@ -12,7 +12,9 @@ from django.db.models.functions import Now
 
 from jobs import archives, blobs, events, wake
 from jobs.errors import CodeInvalid, NotAllowed, SpecInvalid, TenantSuspended, UploadNotFound
+from jobs.failpoints import fp
 from jobs.models import Blob, Job, Progress, Upload
+from jobs.retries import again_if_broken_off
 from jobs.selectors.installation import spec_context
 from jobs.spec import Findings, Spec, SpecError, check, parse
 from jobs.states import EventCode
@@ -54,14 +56,16 @@ def job_check(*, user: User, tenant: Tenant, source: Source, content_type: str |
     return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)))
 
 
+@again_if_broken_off
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
     """Accept a job: durable and QUEUED when this returns. Raises as job_check, and UploadNotFound or CodeInvalid."""
     spec = job_check(user=user, tenant=tenant, source=source, content_type=content_type).spec
     with transaction.atomic():
-        job = create_job(
-            user=user, tenant=tenant, spec=spec, code=store_code(spec, user, tenant), source=source
-        )
+        code = store_code(spec, user, tenant)
+        fp("submit.after_code")
+        job = create_job(user=user, tenant=tenant, spec=spec, code=code, source=source)
         wake.cycle()
+        fp("submit.before_commit")
     return job
 
 
@@ -125,6 +129,7 @@ def create_job(
         reason_code="NOT_EVALUATED",
         reason_message="Waits for the scheduler's next look, usually within a second.",
     )
+    fp("submit.after_row")
     Progress.objects.create(
         job=job
     )  # the insert brings the row's defaults back, so nobody has to read it again

@@ -9,6 +9,7 @@ from django.db import transaction
 
 from jobs import archives, blobs
 from jobs.errors import NotAllowed, TenantSuspended, UploadInvalid
+from jobs.failpoints import fp
 from jobs.models import Upload
 from tenants import access
 from tenants.models import Tenant, User
@@ -26,6 +27,7 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
         raise NotAllowed(f"Uploading to {tenant} takes at least the role researcher.")
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
+    archive.seek(0)
     try:
         found = archives.inspect(archive)
     except archives.ArchiveError as error:
@@ -33,6 +35,9 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
     archive.seek(0)
     with transaction.atomic():
         blob = blobs.put(tenant.pk, archive)
-        return Upload.objects.create(
+        fp("upload.after_blob")
+        made = Upload.objects.create(
             tenant=tenant, owner=user, blob=blob, files=found.files, bytes=found.bytes
         )
+        fp("upload.before_commit")
+    return made

@@ -12,12 +12,15 @@ from django.db.models.functions import Now
 
 from jobs import events, wake
 from jobs.errors import CheckpointNotFound, TenantSuspended
+from jobs.failpoints import fp
 from jobs.models import Checkpoint, Job, Progress
+from jobs.retries import again_if_broken_off
 from jobs.services.locking import lock_job, refuse, reload
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant, User
 
 
+@again_if_broken_off
 def job_halt(*, user: User, job_id: str) -> Job:
     """Wish that the job saves and gives its slots back. Refused once it stores, is canceled or over."""
     with transaction.atomic():
@@ -29,6 +32,7 @@ def job_halt(*, user: User, job_id: str) -> Job:
     return reload(job_id)
 
 
+@again_if_broken_off
 def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job:
     """Wish that a halted job goes on from checkpoint n, by default the newest valid one.
 
@@ -53,6 +57,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
     return reload(job_id)
 
 
+@again_if_broken_off
 def job_cancel(*, user: User, job_id: str) -> Job:
     """Wish that the job ends for good; its committed checkpoints stay. Raises IllegalTransition for an ended job."""
     with transaction.atomic():
@@ -88,6 +93,7 @@ def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
         settled=False,
         next_reconcile_at=Now(),
     )
+    fp("wish.after_row")
     events.append(
         job_id=job.pk,
         tenant_id=job.tenant_id,
@@ -100,6 +106,7 @@ def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
         source="user",
     )
     wake.hint("jobs.tasks.reconcile_job", job.pk)
+    fp("wish.before_commit")
 
 
 def _from(job: Job, checkpoint: Checkpoint | None) -> str:

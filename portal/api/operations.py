@@ -136,7 +136,7 @@ class Operation:
         ran: list[Any] = []
 
         def work() -> tuple[int, dict[str, Any]]:
-            ran.append(self.run(call, **path))
+            ran[:] = [self.run(call, **path)]
             answer = ran[0] if isinstance(ran[0], Answer) else Answer(ran[0])
             kept = orjson.loads(json_bytes(answer.body))
             return answer.status or self.status, kept | {name: None for name in self.secret if name in kept}

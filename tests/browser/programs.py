@@ -39,6 +39,17 @@ for first in range(1, COUNT + 1, BURST):
     time.sleep(PAUSE)
 """
 
+COUNTS_UNTIL = """\
+import pathlib, sys, time
+
+n, enough = 0, pathlib.Path(sys.argv[1])
+while not enough.exists():
+    for _ in range(5):
+        n += 1
+        print(f"line {n}", flush=True)
+    time.sleep(0.1)
+"""
+
 WAITER = """\
 import time
 print("waiting", flush=True)

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import psutil
 import pytest
-import redis
 
+from tests.fault.faults import FAULTS, frozen, kill_workers, learner_processes, lines_so_far
 from tests.platform import Client, Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -52,81 +50,6 @@ def spec() -> dict[str, Any]:
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     with running(tmp_path_factory.mktemp("fault") / "data", workers=2) as started:
         yield started
-
-
-def learner_processes(job: str, word: str) -> list[psutil.Process]:
-    """The job's own processes on this machine whose command line has the word; found by their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if word in " ".join(process.cmdline()) and process.environ().get("TRAINING_ID") == job:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def lines_so_far(client: Client, job: str) -> int:
-    answer = client.call("GET", f"/jobs/{job}/logs", learner=0, tail=1)
-    return int(answer.body["last"] or 0) if answer.status == 200 else 0
-
-
-def kill_shipper(platform: Platform, job: str) -> None:
-    for process in learner_processes(job, "shipper"):
-        process.kill()
-
-
-def kill_workers(platform: Platform, job: str) -> None:
-    for role in [role for role in platform.pids() if role.startswith("worker")]:
-        platform.kill(role)
-
-
-def restart_postgres(platform: Platform, job: str) -> None:
-    platform.kill("postgres", signal.SIGQUIT)  # immediate shutdown: a crash as far as the data is concerned
-
-
-def flush_valkey(platform: Platform, job: str) -> None:
-    redis_of(platform).flushall()
-
-
-def stop_valkey_30_s(platform: Platform, job: str) -> None:
-    with frozen(platform.pids()["valkey"]):
-        time.sleep(30)
-
-
-def web_away_45_s(platform: Platform, job: str) -> None:
-    with frozen(platform.pids()["web"]):
-        time.sleep(45)
-
-
-FAULTS: dict[str, Callable[[Platform, str], object]] = {
-    "shipper": kill_shipper,
-    "web": lambda platform, job: platform.kill("web"),
-    "workers": kill_workers,
-    "nodes": lambda platform, job: platform.kill("nodes"),
-    "postgres": restart_postgres,
-    "flush": flush_valkey,
-    "valkey-killed": lambda platform, job: platform.kill("valkey"),
-    "valkey-30-s": stop_valkey_30_s,
-    "web-45-s": web_away_45_s,
-}
-
-
-class frozen:
-    """SIGSTOP for the time of the block: the process is there and answers nothing."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def __enter__(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-
-def redis_of(platform: Platform) -> redis.Redis:
-    return redis.Redis.from_url(platform.redis_url())
 
 
 @contextlib.contextmanager
@@ -196,21 +119,14 @@ def test_everything_at_once(platform: Platform) -> None:
     job = client.submit(spec())["id"]
     client.wait_state(job, "PROCESSING", within_s=90)
     for name in ("flush", "workers", "shipper", "web", "nodes", "postgres"):
-        seen = lines_so_far_or_zero(client, job)
+        seen = lines_so_far(client, job)
         FAULTS[name](platform, job)
         wait_for(partial(has_more_lines, client, job, seen), within_s=60, what=f"lines after {name}")
     check_end(platform, client, job)
 
 
 def has_more_lines(client: Client, job: str, seen: int) -> bool:
-    return lines_so_far_or_zero(client, job) > seen
-
-
-def lines_so_far_or_zero(client: Client, job: str) -> int:
-    try:
-        return lines_so_far(client, job)
-    except OSError:
-        return 0
+    return lines_so_far(client, job) > seen
 
 
 def test_without_valkey_for_good_everything_works_only_slower(platform: Platform) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from io import BytesIO
+from typing import Any
 
 import pytest
 
@@ -92,12 +93,13 @@ def test_more_than_was_announced_is_refused() -> None:
         blobs.append(blob.pk, 0, b"abcd")
 
 
-def test_damage_on_the_disk_is_found_by_hashing_again() -> None:
+def test_damage_on_the_disk_is_found_by_hashing_again(django_capture_on_commit_callbacks: Any) -> None:
     blob = blobs.put(factories.tenant().pk, b"precious")
     assert blobs.recheck(blob)
     blobs._path(blob).write_bytes(b"preciouX")
 
-    assert not blobs.recheck(blob)
+    with django_capture_on_commit_callbacks(execute=True):
+        assert not blobs.recheck(blob)
     blob.refresh_from_db()
     assert not blob.verified
     with pytest.raises(blobs.BlobGone):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gpu_scheduler.clusters.base import ClusterBusy
+from jobs.lifecycle.reconcile import QUARANTINE_AFTER
 from jobs.models import Job
 from jobs.states import Intent, Phase, State
 from tests.jobs.lifecycle.world import World, state
@@ -137,6 +139,36 @@ def failed_without_budget(world: World, look: Look) -> Iterator[Job]:
     assert state(job) == State.FAILED
 
 
+def kept_waiting_by_the_cluster(world: World, look: Look) -> Iterator[Job]:
+    job = world.submit(grace_s=10)
+    yield job
+    world.cluster.fail_next("launch", ClusterBusy("scripted"), times=2)
+    look()
+    world.elapse(3)
+    look()
+    world.elapse(3)
+    look()
+    world.report(job, phase=Phase.PROCESSING)
+    look()
+    world.exit(job, 0)
+    look()
+    world.done(job)
+    look()
+    assert state(job) == State.COMPLETED
+
+
+def poisoned_then_canceled(world: World, look: Look) -> Iterator[Job]:
+    job = world.submit(spec={"poison": True})
+    yield job
+    for _ in range(QUARANTINE_AFTER + 1):  # one more for the one that was killed
+        look()
+        world.elapse(70)
+    assert job.events.filter(reason="quarantined").count() == 1
+    world.wish(job, Intent.CANCEL)
+    look()
+    assert state(job) == State.CANCELED
+
+
 LIVES = (
     halted_resumed_failed_restarted_completed,
     canceled_while_waiting,
@@ -147,4 +179,6 @@ LIVES = (
     canceled_while_storing,
     lost_its_results,
     failed_without_budget,
+    kept_waiting_by_the_cluster,
+    poisoned_then_canceled,
 )

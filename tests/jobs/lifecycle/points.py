@@ -1,22 +1,29 @@
-"""Every failpoint of the sources, found by reading them: the names that are passed to fp()."""
+"""Every failpoint of the sources, found by reading them: the names that are passed to fp().
+
+POINTS are the lifecycle's, which the lives in lives.py pass; DOORS are those of what people, learners and duties do,
+which the operations in tests/jobs/operations.py pass.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from jobs.states import TRANSITIONS
 
-SOURCES = sorted((Path(__file__).parents[3] / "jobs").rglob("*.py"))
-INSIDE = (
-    "admit.before_move",
-    "admit.after_move",
-    "admit.after_quota",
-    "admit.after_rows",
-    "admit.before_commit",
+ROOM = Path(__file__).parents[3] / "jobs"
+SOURCES = sorted(ROOM.rglob("*.py"))
+LIFECYCLE = [path for path in SOURCES if path.parent.name == "lifecycle" and path.name != "duties.py"]
+INSIDE = ("admit.before_move", "admit.after_move", "admit.after_slots_taken", "admit.after_quota")
+INSIDE += ("admit.after_attempt", "admit.after_rows", "admit.before_commit", "quarantine.after_release")
+INSIDE += ("move.after_swap", "move.after_attempt_started", "move.after_attempt_closed")
+INSIDE += (
+    "move.after_quota_returned",
+    "move.after_slots_returned",
+    "move.before_commit",
+    "launch.before_commit",
 )
-INSIDE += ("move.after_swap", "move.after_slots_returned", "move.before_commit", "launch.before_commit")
 """Points within a transaction: whoever stands still there holds locks, so nobody can overtake him."""
 
 
@@ -41,7 +48,12 @@ def _names(argument: ast.expr) -> Iterator[str]:
         raise AssertionError(f"a failpoint whose name cannot be read: {ast.unparse(argument)}")
 
 
-POINTS = sorted(
-    {name for path in SOURCES for call in _calls(ast.parse(path.read_text())) for name in _names(call)}
-)
+def _of(paths: Iterable[Path]) -> list[str]:
+    return sorted(
+        {name for path in paths for call in _calls(ast.parse(path.read_text())) for name in _names(call)}
+    )
+
+
+POINTS = _of(LIFECYCLE)
+DOORS = _of(path for path in SOURCES if path not in LIFECYCLE)
 OUTSIDE = [name for name in POINTS if name not in INSIDE]

@@ -1,0 +1,49 @@
+"""A transaction that the database broke off, so that another could go on, is done again as a whole.
+
+Locks are taken in one order (docs/adr/0012-one-lock-order.md), so this is the second net, not the first. Nothing of a
+broken transaction was written and none of its after-commit calls runs, so the next try starts from fresh rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from django.db import OperationalError, connection
+
+logger = logging.getLogger(__name__)
+
+BROKEN_OFF = {"40P01": "deadlock", "40001": "serialization failure"}
+TRIES = 4
+PAUSE_S = 0.05
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def again_if_broken_off(work: Callable[P, R]) -> Callable[P, R]:
+    """Let work, which is one whole transaction and has no other effect, be tried up to TRIES times.
+
+    Inside a transaction of the caller's it is tried once: only the whole can be done again, by whoever began it.
+    """
+
+    @functools.wraps(work)
+    def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+        if connection.in_atomic_block:
+            return work(*args, **kwargs)
+        for left in reversed(range(TRIES)):
+            try:
+                return work(*args, **kwargs)
+            except OperationalError as error:
+                why = BROKEN_OFF.get(getattr(error.__cause__, "pgcode", None) or "")
+                if why is None or not left:
+                    raise
+                logger.warning("transaction broken off, done again", extra={"why": why, "tries_left": left})
+                time.sleep(random.uniform(0, PAUSE_S))
+        raise AssertionError("unreachable")
+
+    return whole

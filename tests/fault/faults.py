@@ -1,0 +1,92 @@
+"""What may happen to a platform while a job runs: each fault takes the platform and the job's id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import psutil
+import redis
+
+from tests.platform import Client, Platform
+
+
+class frozen:
+    """SIGSTOP for the time of the block: the process is there and answers nothing."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def __enter__(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def learner_processes(job: str, word: str) -> list[psutil.Process]:
+    """The job's own processes on this machine whose command line has the word; found by their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if word in " ".join(process.cmdline()) and process.environ().get("TRAINING_ID") == job:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def lines_so_far(client: Client, job: str) -> int:
+    """How many lines the store has; 0 while nobody answers."""
+    try:
+        answer = client.call("GET", f"/jobs/{job}/logs", learner=0, tail=1)
+    except OSError:
+        return 0
+    return int(answer.body["last"] or 0) if answer.status == 200 else 0
+
+
+def redis_of(platform: Platform) -> redis.Redis:
+    return redis.Redis.from_url(platform.redis_url())
+
+
+def kill_shipper(platform: Platform, job: str) -> None:
+    for process in learner_processes(job, "shipper"):
+        process.kill()
+
+
+def kill_workers(platform: Platform, job: str) -> None:
+    for role in [role for role in platform.pids() if role.startswith("worker")]:
+        platform.kill(role)
+
+
+def restart_postgres(platform: Platform, job: str) -> None:
+    platform.kill("postgres", signal.SIGQUIT)  # immediate shutdown: a crash as far as the data is concerned
+
+
+def flush_valkey(platform: Platform, job: str) -> None:
+    redis_of(platform).flushall()
+
+
+def stand_still(role: str, seconds: float) -> Callable[[Platform, str], None]:
+    """A process that is there and answers nothing for so long: worse than one that is gone."""
+
+    def stop(platform: Platform, job: str) -> None:
+        with frozen(platform.pids()[role]):
+            time.sleep(seconds)
+
+    return stop
+
+
+FAULTS: dict[str, Callable[[Platform, str], object]] = {
+    "shipper": kill_shipper,
+    "web": lambda platform, job: platform.kill("web"),
+    "workers": kill_workers,
+    "nodes": lambda platform, job: platform.kill("nodes"),
+    "postgres": restart_postgres,
+    "flush": flush_valkey,
+    "valkey-killed": lambda platform, job: platform.kill("valkey"),
+    "valkey-30-s": stand_still("valkey", 30),
+    "web-45-s": stand_still("web", 45),
+}
