@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import psycopg2
 import pytest
 from django.db import connection
 
-from jobs.lifecycle import leases, looking, reconcile, seats, transitions
+from jobs.lifecycle import cycle, leases, looking, reconcile, seats, transitions
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
 from jobs.models import Job, Worker
@@ -49,6 +50,20 @@ def test_a_lease_that_ended_is_open_to_the_next_and_closed_to_the_first(world: W
     assert leases.release_later(late, 5) is None
     assert state(job) == State.QUEUED
     assert job.events.count() == 1
+
+
+@pytest.mark.django_db
+def test_no_call_to_the_cluster_is_begun_that_may_outlast_a_lost_lease(world: World) -> None:
+    """A worker stood still between its claim and its launch; somebody else has the job by now."""
+    job = world.submit()
+    assert cycle.run() == [job.pk]
+    late = leases.claim(job.pk, "w1")
+    assert late is not None
+    late.ends = time.monotonic() + reconcile.CALL_S / 2
+    world.elapse(11)
+    assert leases.claim(job.pk, "w2") is not None
+    reconcile.hold(late)
+    assert not world.cluster.listing()
 
 
 @pytest.mark.django_db

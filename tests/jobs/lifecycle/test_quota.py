@@ -20,7 +20,7 @@ from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
 from jobs.models import Attempt, Job
-from jobs.states import State, StopReason
+from jobs.states import Intent, State, StopReason
 from tenants.models import Quota, Tenant
 from tests import factories
 from tests.jobs.lifecycle.world import World, job_of, state, used
@@ -45,6 +45,19 @@ def test_an_admission_takes_all_slots_of_the_gang_or_none(world: World) -> None:
     assert (state(large), job_of(large).attempt) == (State.QUEUED, 0)
     assert large.events.count() == 1
     assert not large.attempts.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "change", [{"intent": Intent.HALT}, {"intent": Intent.CANCEL}, {"state": State.HALTED}]
+)
+def test_a_wish_that_came_after_the_snapshot_stops_the_start(world: World, change: dict[str, str]) -> None:
+    job = world.submit()
+    Job.objects.filter(pk=job.pk).update(**change)
+    with pytest.raises(admission.NotAdmitted, match="no longer waits"), transaction.atomic():
+        admission.admit(start_of(job), "memory")
+    assert used(world.tenant) == 0
+    assert not job.attempts.exists()
 
 
 @pytest.mark.django_db
