@@ -24,6 +24,7 @@ export class Pane {
   private readonly drawn = new Map<number, HTMLElement>();
   private readonly spare: HTMLElement[] = [];
   private top = 0; // px above the first visible one, in the full height of all rows
+  private told = -1; // top when the place was last told
   private expected = 0; // scrollTop that we set; anything else is the user's doing
   private columns = 120;
   private blockHeights: number[] = [];
@@ -164,6 +165,10 @@ export class Pane {
     for (const row of this.spare) row.remove();
     this.spare.length = 0;
     this.stale = false;
+    if (this.top !== this.told) {
+      this.told = this.top;
+      this.options.moved();
+    }
   }
 
   private onScroll(): void {
