@@ -129,7 +129,9 @@ def _responses(each: Operation, method: str) -> dict[Any, Any]:
     }
     if each.Out is BYTES:
         return {(each.status, "application/octet-stream"): OpenApiTypes.BINARY} | found
-    return {each.status: _out(each)} | found
+    for kind in each.also:
+        found[(each.status, kind)] = OpenApiTypes.OBJECT
+    return {(each.status, "application/json") if each.also else each.status: _out(each)} | found
 
 
 def _out(each: Operation) -> Any:

@@ -171,7 +171,7 @@ class SpecQuery(Strict):
     form = serializers.ChoiceField(["yaml", "json"], required=False, help_text="instead of Accept")
 
 
-@operation(Out=SpecOut, Query=SpecQuery, tell=SPEC)
+@operation(Out=SpecOut, Query=SpecQuery, tell=SPEC, also=("application/yaml",))
 def spec_read(call: Call, job_id: str) -> HttpResponse:
     """The normalised spec of a job, as JSON or, by Accept: application/yaml, as YAML that may be submitted again."""
     job = doors.job(call, job_id)

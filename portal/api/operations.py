@@ -98,6 +98,7 @@ class Operation:
     ask: Example | str | None
     tell: Example | None
     fails: tuple[int, ...]
+    also: tuple[str, ...]  # media types of the answer beside JSON, by Accept
     hidden: bool  # left out of the OpenAPI document
 
     def __call__(self, request: Request, **path: str) -> HttpResponseBase:
@@ -175,6 +176,7 @@ def operation(
     ask: Example | str | None = None,
     tell: Example | None = None,
     fails: tuple[int, ...] = (),
+    also: tuple[str, ...] = (),
     hidden: bool = False,
 ) -> Callable[[Run], Operation]:
     """Make an operation of a function. ask and tell are the examples of its documentation, tell is one item if many."""
@@ -195,6 +197,7 @@ def operation(
             ask,
             tell,
             fails,
+            also,
             hidden,
         )
 

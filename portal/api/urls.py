@@ -87,5 +87,5 @@ urlpatterns = [
     path("runtimes", resource(get=cluster.runtime_list)),
     path("schema/job", resource(get=cluster.job_schema)),
     path("openapi.json", resource(get=schema.openapi), name="openapi"),
-    re_path(r"^(?P<rest>.*)$", resource(**EVERYWHERE)),
+    re_path(r"^(?P<rest>[\s\S]*)\Z", resource(**EVERYWHERE)),
 ]

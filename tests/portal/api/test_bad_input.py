@@ -165,6 +165,8 @@ def test_a_query_that_is_not_understood_is_refused(alice: Api, query: str) -> No
         "//me",
         "/jobs/" + "0" * 12 + "/events/",
         "/nonsense",
+        "/a%0Ab",
+        "/jobs/000000000000/results/a%0A",
     ],
 )
 def test_an_address_that_leads_nowhere_answers_as_any_missing_thing(alice: Api, path: str) -> None:

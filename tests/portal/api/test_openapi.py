@@ -54,3 +54,8 @@ def test_the_page_shows_every_group_without_a_foreign_address(people: People, wo
     assert word in text
     assert 'src="http' not in text
     assert 'href="http' not in text
+
+
+def test_a_spec_is_documented_in_both_of_its_forms() -> None:
+    answer = document()["paths"]["/api/v1/jobs/{job_id}/spec"]["get"]["responses"]["200"]
+    assert set(answer["content"]) == {"application/json", "application/yaml"}
