@@ -38,6 +38,11 @@ def phase_choices() -> list[tuple[str, str]]:
     return [(phase.value, phase.value) for phase in Phase]
 
 
+def _listed(*keys: Any, name: str, also: Q | None = None) -> models.Index:
+    """An index for lists, which leave deleted jobs out: so they need not look at the rows they only count."""
+    return models.Index(*keys, name=name, condition=Q(deleted_at=None) & (also or Q()))
+
+
 class Runtime(models.Model):
     """A framework of this installation: a virtual environment locally, an image on Kubernetes."""
 
@@ -79,14 +84,18 @@ class Job(models.Model):
     """One training job over all its attempts. Slots are per learner: GPUs of slot_type, or CPU slots."""
 
     id = models.CharField(primary_key=True, max_length=12, default=new_job_id)
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs")
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs", db_index=False)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs", db_index=False
+    )
     name = models.CharField(max_length=120)
     tags = ArrayField(models.CharField(max_length=60), default=list, blank=True)
     spec = Json()  # normalised luthier/v1
     spec_text = models.TextField(blank=True)  # as submitted
     code = models.ForeignKey(Blob, null=True, on_delete=models.PROTECT, related_name="+")
-    cloned_from = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="clones")
+    cloned_from = models.ForeignKey(
+        "self", null=True, on_delete=models.SET_NULL, related_name="clones", db_index=False
+    )
     # Read out of the spec for queries and for the scheduler.
     framework = models.CharField(max_length=300)
     learners = models.PositiveIntegerField()
@@ -103,11 +112,11 @@ class Job(models.Model):
     intent = models.CharField(max_length=8, choices=intent_choices, default=Intent.RUN)
     intent_gen = models.BigIntegerField(default=1)
     intent_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
     )
     intent_at = models.DateTimeField(db_default=Now())
     resume_from = models.ForeignKey(
-        "Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+"
+        "Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
     )  # as wished
     # The state (lifecycle).
     state = models.CharField(max_length=12, choices=state_choices, default=State.QUEUED)
@@ -151,9 +160,27 @@ class Job(models.Model):
             models.CheckConstraint(condition=Q(learners__gte=1) & Q(slots__gte=1), name="job_has_size"),
         ]
         indexes = [
-            models.Index(F("tenant"), F("id").desc(), name="job_by_tenant"),
-            models.Index(F("owner"), F("id").desc(), name="job_by_owner"),
-            models.Index(fields=["tenant", "state", "id"], name="job_by_state"),
+            # A list of one tenant is one range of one of these, in each of selectors.jobs.ORDERS.
+            # The first one also holds what a search looks at, as that may have to look at every job.
+            models.Index(
+                fields=["tenant", "-id"],
+                include=["name", "gpu_type", "owner"],
+                condition=Q(deleted_at=None),
+                name="job_by_tenant",
+            ),
+            _listed(F("tenant"), F("state"), F("id").desc(), name="job_by_state"),
+            _listed(F("tenant"), F("name"), F("id"), name="job_by_name"),
+            _listed(F("tenant"), F("priority_rank").desc(), F("id").desc(), name="job_by_priority"),
+            _listed(
+                F("tenant"), F("finished_at").desc(), name="job_by_end", also=Q(finished_at__isnull=False)
+            ),
+            _listed(F("owner"), F("id").desc(), name="job_by_owner"),
+            models.Index(
+                fields=["cloned_from"], condition=Q(cloned_from__isnull=False), name="job_cloned_from"
+            ),
+            models.Index(
+                fields=["resume_from"], condition=Q(resume_from__isnull=False), name="job_resume_from"
+            ),
             models.Index(fields=["next_reconcile_at"], condition=Q(settled=False), name="job_due"),
             models.Index(fields=["lease_until"], condition=Q(lease_token__isnull=False), name="job_leased"),
             models.Index(fields=["queued_at"], condition=Q(state=State.QUEUED), name="job_waiting"),
@@ -289,8 +316,8 @@ class Learner(models.Model):
 class JobEvent(models.Model):
     """One line of a job's history. Append-only (a trigger refuses change); n is 1, 2, 3 … per job."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events", db_index=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)
     n = models.BigIntegerField()
     at = models.DateTimeField(db_default=Now())
     code = models.CharField(max_length=24, choices=event_choices)
@@ -301,12 +328,13 @@ class JobEvent(models.Model):
     message = models.TextField(blank=True)
     numbers = models.JSONField[Any, Any](default=dict)
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
     )
     source = models.CharField(max_length=16, default="system")  # user, scheduler, lifecycle, learner, admin
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "n"], name="event_once")]
+        indexes = [models.Index(fields=["tenant", "id"], name="event_by_tenant")]
 
 
 class LogChunk(models.Model):
@@ -319,8 +347,12 @@ class LogChunk(models.Model):
     that the lifecycle holds on the job's row.
     """
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_constraint=False)
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False)
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
     attempt = models.PositiveIntegerField()
     rank = models.PositiveIntegerField()
     offset = models.BigIntegerField()
@@ -346,8 +378,12 @@ class LogChunk(models.Model):
 class MetricPoint(models.Model):
     """One value of one series. NaN and infinities are values. seq is gapless per job. Constraints: as LogChunk."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_constraint=False)
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False)
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
     attempt = models.PositiveIntegerField()
     rank = models.PositiveIntegerField()
     name = models.CharField(max_length=120)

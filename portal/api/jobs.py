@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from jobs.errors import SpecInvalid
 from jobs.selectors import effects
-from jobs.selectors.jobs import ORDERS, job_list
+from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.views import job_view
 from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.states import State
@@ -59,7 +59,7 @@ def jobs_list(call: Call) -> dict[str, Any]:
         q=query["q"],
         order=query["order"],
     )
-    return paging.page(call, rows, job_view, keys=ORDERS[query["order"]])
+    return paging.page(call, rows, job_view, keys=ORDERS[query["order"]], load=detailed)
 
 
 def _record_admin(call: Call) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from django.core import signing
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, QuerySet
 
 from portal.api.errors import BadRequest
 from portal.api.operations import Call
@@ -23,20 +23,29 @@ Row = TypeVar("Row", bound=Model)
 
 
 def page(
-    call: Call, rows: QuerySet[Row], show: Callable[[Row], Any], *, keys: Sequence[str] = ("pk",)
+    call: Call,
+    rows: QuerySet[Row],
+    show: Callable[[Row], Any],
+    *,
+    keys: Sequence[str] = ("pk",),
+    load: Callable[[list[Row]], list[Row]] | None = None,
 ) -> dict[str, Any]:
     """One page of rows as {"items", "next"}.
 
     keys: fields that order the list, "-" in front for descending; together unique and never null.
+    load: brings what show needs for the rows of the page; the rows themselves are then read with their keys only.
     """
     size = call.query["page_size"]
-    if cursor := call.query.get("cursor"):
-        rows = rows.filter(_after(keys, _read(call, cursor, len(keys))))
-    found = list(rows.order_by(*keys)[: size + 1])
+    rows = rows.order_by(*keys)
+    if load:
+        rows = rows.only(*(key.lstrip("-") for key in keys))
+    cursor = call.query.get("cursor")
+    found = _after(rows, keys, _read(call, cursor, len(keys)), size + 1) if cursor else list(rows[: size + 1])
     more = len(found) > size
+    shown = found[:size]
     return {
-        "items": [show(row) for row in found[:size]],
-        "next": _write(call, [_value(found[size - 1], key) for key in keys]) if more else None,
+        "items": [show(row) for row in (load(shown) if load else shown)],
+        "next": _write(call, [_value(shown[-1], key) for key in keys]) if more else None,
     }
 
 
@@ -45,15 +54,21 @@ def whole(items: Sequence[Any]) -> dict[str, Any]:
     return {"items": list(items), "next": None}
 
 
-def _after(keys: Sequence[str], values: Sequence[Any]) -> Q:
-    """Rows behind these values: (a, b) > (x, y) spelled out, since each key has its own direction."""
-    condition = Q()
-    equal: dict[str, Any] = {}
-    for key, value in zip(keys, values, strict=True):
-        name = key.lstrip("-")
-        condition |= Q(**equal, **{f"{name}__{'lt' if key.startswith('-') else 'gt'}": value})
-        equal[name] = value
-    return condition
+def _after(rows: QuerySet[Row], keys: Sequence[str], values: Sequence[Any], most: int) -> list[Row]:
+    """Rows behind these values, at most so many: those with the same first keys, then those beyond, one query each.
+
+    Each query is one range of an index on the keys whatever their directions, where one condition with OR for all
+    would read the list from its beginning.
+    """
+    names = [key.lstrip("-") for key in keys]
+    found: list[Row] = []
+    for n in reversed(range(len(keys))):
+        beyond = f"{names[n]}__{'lt' if keys[n].startswith('-') else 'gt'}"
+        same = dict(zip(names[:n], values[:n], strict=True))
+        found += rows.filter(**same, **{beyond: values[n]})[: most - len(found)]
+        if len(found) == most:
+            break
+    return found
 
 
 def _value(row: Model, key: str) -> Any:

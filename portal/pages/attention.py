@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.utils.dateparse import parse_datetime
 
 from jobs.models import Job
+from jobs.selectors.jobs import detailed
 from jobs.spec.units import parse_duration
 from jobs.states import State
 from portal.templatetags.ui import duration, thousands
@@ -57,7 +58,7 @@ def summary(found: list[Notice]) -> str:
 
 def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
     rows = jobs.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN).order_by("-finished_at")
-    for job in rows[:SHOWN]:
+    for job in detailed(rows.only("pk")[:SHOWN]):
         yield Notice(
             job, "failed", "octagon-x", "red", "Failed", job.reason_message or "It ended with an error.",
             job.finished_at, "View error", "/logs?level=error",
@@ -66,14 +67,14 @@ def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
 
 def _stuck(jobs: QuerySet[Job]) -> Iterator[Notice]:
     rows = jobs.filter(state=State.QUEUED, reason_code__in=FIX_NEEDED).order_by("queued_at")
-    for job in rows[:SHOWN]:
+    for job in detailed(rows.only("pk")[:SHOWN]):
         yield Notice(
             job, "waiting", "hourglass", "amber", "Cannot start", job.reason_message, job.queued_at, "See why"
         )
 
 
 def _running(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
-    for job in jobs.filter(state=State.PROCESSING).order_by("id")[:WATCHED]:
+    for job in detailed(jobs.filter(state=State.PROCESSING).order_by("id").only("pk")[:WATCHED]):
         live: dict[str, Any] = getattr(job, "live_attempt", None) or {}
         began = _moment(live.get("processing_at")) or job.started_at or now
         if notice := _silent(job, began, now) or _unsaved(job, began, now):
@@ -107,7 +108,8 @@ def _unsaved(job: Job, began: datetime, now: datetime) -> Notice | None:
 
 
 def _forgotten(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
-    for job in jobs.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR).order_by("stop_at")[:SHOWN]:
+    rows = jobs.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR).order_by("stop_at")
+    for job in detailed(rows.only("pk")[:SHOWN]):
         kept: dict[str, Any] | None = getattr(job, "newest_checkpoint", None)
         step = kept and kept["step"]
         text = f"resume it from step {thousands(step)}, or cancel it" if step else "resume it, or cancel it"

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_GET, require_POST
@@ -14,7 +15,8 @@ from django.views.decorators.http import require_GET, require_POST
 from jobs import services
 from jobs.errors import JobError
 from jobs.ids import is_job_id
-from jobs.selectors.jobs import job_list
+from jobs.models import Job
+from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.views import job_view
 from jobs.states import FINAL, State
 from portal.pages.cells import row
@@ -79,17 +81,17 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         return _some(request, tenant)
     filters = Filters.read(request.GET)
     rows = _rows(request, tenant, filters)
-    page = list(rows.filter(pk__lt=filters.before)[: PAGE + 1] if filters.before else rows[: PAGE + 1])
+    page = list(_behind(rows, filters.before).only("pk")[: PAGE + 1])
     context = {
         "filters": filters,
-        "rows": [row(job_view(job)) for job in page[:PAGE]],
+        "rows": [row(job_view(job)) for job in detailed(page[:PAGE])],
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),
     }
     if request.headers.get("HX-Request") and filters.before:
         return render(request, "jobs/_rows.html", context | {"tenant": tenant})
     context |= frame(request, tenant, "jobs") | {
-        "total": _capped(rows),
+        "total": _total(rows, page, filters),
         "tenant_has_jobs": bool(page) or _rows(request, tenant, Filters()).exists(),
         "views": [
             {"title": title, "address": urlencode(query), "current": query == filters.chosen}
@@ -104,7 +106,9 @@ def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     ids = [each for each in request.GET["rows"].split(",")[:BULK_MAX] if is_job_id(each)]
     found = _rows(request, tenant, Filters()).filter(pk__in=ids)
     return render(
-        request, "jobs/_rows.html", {"tenant": tenant, "rows": [row(job_view(job)) for job in found]}
+        request,
+        "jobs/_rows.html",
+        {"tenant": tenant, "rows": [row(job_view(job)) for job in detailed(found)]},
     )
 
 
@@ -128,7 +132,7 @@ def halt_many(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs?{Filters.read(request.POST).address}")
 
 
-def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> Any:
+def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> QuerySet[Job]:
     states = ACTIVE if filters.state == "active" else [State(filters.state)] if filters.state else []
     owner = request.user.get_username() if filters.owner == "me" else filters.owner
     return job_list(
@@ -142,6 +146,13 @@ def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> Any:
     )
 
 
-def _capped(rows: Any) -> str:
+def _behind(rows: QuerySet[Job], before: str) -> QuerySet[Job]:
+    return rows.filter(pk__lt=before) if before else rows
+
+
+def _total(rows: QuerySet[Job], page: list[Job], filters: Filters) -> str:
+    """How many jobs the filters leave: the page says it if it holds all, else they are counted up to a cap."""
+    if not filters.before and len(page) <= PAGE:
+        return str(len(page))
     count = rows.order_by().values("pk")[: COUNT_CAP + 1].count()
     return f"{COUNT_CAP:,}+" if count > COUNT_CAP else f"{count:,}"

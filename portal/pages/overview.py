@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET
 from examples import catalog
 from jobs.models import Job
 from jobs.selectors import cluster
-from jobs.selectors.jobs import job_list
+from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.usage import QuotaUse, held_by, live_jobs, quotas_of, waits_of
 from jobs.selectors.views import job_view
@@ -41,19 +41,19 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     mine = job_list(user=user, tenant=tenant.slug)
     found = attention.notices(mine, now)
     active = mine.filter(state__in=[*HOLDS_GPUS, State.QUEUED, State.HALTED])
+    ended = mine.filter(state__in=FINAL, finished_at__isnull=False)
+    queued = mine.filter(state=State.QUEUED).order_by("queued_at", "pk")
     own_first = Case(When(owner=user, then=Value(0)), default=Value(1), output_field=IntegerField())
     held = held_by(user, tenant)
     first_run = not mine.exists()
     context = frame(request, tenant, "overview") | {
         "attention": found,
         "attention_summary": attention.summary(found),
-        "active": _active(active.order_by(own_first, "-id")[:SHOWN], now),
+        "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN]), now),
         "active_count": live_jobs(tenant),
-        "ended": [_ended(job) for job in mine.filter(state__in=FINAL).order_by("-finished_at")[:SHOWN]],
+        "ended": [_ended(job) for job in detailed(ended.order_by("-finished_at").only("pk")[:SHOWN])],
         "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas_of(tenant)],
-        "queued": [
-            row(job_view(job)) for job in mine.filter(state=State.QUEUED).order_by("queued_at", "pk")[:SHOWN]
-        ],
+        "queued": [row(job_view(job)) for job in detailed(queued.only("pk")[:SHOWN])],
         "waits": waits_of(tenant, since=now - WAITS_WITHIN),
         "pools": cluster.pools(cluster.nodes(user)),
         "first_run": first_run,

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET
 
 from jobs.models import Attempt, Job
 from jobs.selectors import usage
-from jobs.selectors.jobs import job_list
+from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.views import job_view
 from jobs.states import State
 from portal.pages import charts, meters
@@ -244,5 +244,6 @@ def _jobs(request: HttpRequest, tenant: Tenant, month: Month, resource: str) -> 
             continue
         hours[one.key] = hours.get(one.key, 0.0) + one.used / 3600
     most = sorted(hours, key=lambda key: -hours[key])[:JOBS_SHOWN]
-    shown = {job.pk: job for job in job_list(user=request.user, tenant=tenant.slug).filter(pk__in=most)}
+    mine = job_list(user=request.user, tenant=tenant.slug)
+    shown = {job.pk: job for job in detailed(mine.filter(pk__in=most).only("pk"))}
     return [job_row(job_view(shown[pk])) | {"hours": hours[pk]} for pk in most if pk in shown]
