@@ -1,4 +1,4 @@
-"""How long a list of jobs takes over HTTP when a tenant has 100,000: by REST and as a page, in every order, filtered, searched.
+"""How long a list of jobs takes over HTTP when a tenant has 100,000: by REST and as a page, in every order, searched.
 
 The jobs are copies of one that really ran, of one researcher, so that every list is as long as it can be. `rare` and
 `missing` are the searches that cost most: they have to look at every job. Each list's pages are read one after the
