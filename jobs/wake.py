@@ -6,6 +6,8 @@ Tasks are named, not imported: nobody but a Celery worker enters jobs.lifecycle.
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from functools import partial
 
@@ -22,6 +24,9 @@ EXPIRES_S = 30
 SILENCE_S = 2.0
 """After a broker that did not answer, no hint for so long: a request never waits for it twice in a row."""
 
+APART_S = 0.1
+"""Asking for the scheduler's look more often than this gains nothing: one look sees all that waits."""
+
 _silent_until = 0.0
 
 
@@ -33,7 +38,7 @@ def reconcile(job_id: str) -> None:
 
 def cycle() -> None:
     """Let the scheduler look at everything that waits, soon."""
-    hint("jobs.tasks.run_cycle")
+    transaction.on_commit(_cycle_bell.ring, robust=True)
 
 
 def hint(task: str, *args: str) -> None:
@@ -51,3 +56,41 @@ def _send(task: str, args: tuple[str, ...]) -> None:
     except Exception as error:
         _silent_until = time.monotonic() + SILENCE_S
         logger.warning("broker did not take a hint", extra={"task": task, "error": str(error)})
+
+
+class _CycleBell:
+    """Sends the first of many requests at once and one for all that follow within APART_S after that."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: also after a fork, where the parent's timer does not exist."""
+        self._lock = threading.Lock()
+        self._quiet_until = 0.0
+        self._waiting = False
+
+    def ring(self) -> None:
+        with self._lock:
+            wait_s = self._quiet_until - time.monotonic()
+            if self._waiting:
+                return
+            self._waiting = wait_s > 0
+            if not self._waiting:
+                self._quiet_until = time.monotonic() + APART_S
+        if wait_s > 0:
+            timer = threading.Timer(wait_s, self._late)
+            timer.daemon = True
+            timer.start()
+        else:
+            _send("jobs.tasks.run_cycle", ())
+
+    def _late(self) -> None:
+        with self._lock:
+            self._waiting = False
+            self._quiet_until = time.monotonic() + APART_S
+        _send("jobs.tasks.run_cycle", ())
+
+
+_cycle_bell = _CycleBell()
+os.register_at_fork(after_in_child=_cycle_bell.reset)

@@ -10,8 +10,11 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 http = get_asgi_application()  # before anything that needs the models
 
+from portal.database import kept  # noqa: E402
 from portal.live.routing import websocket_application  # noqa: E402
 
+CONNECTIONS_KEPT = 16
+kept.keep(CONNECTIONS_KEPT)
 application = ProtocolTypeRouter({"http": http, "websocket": websocket_application})
 
 # Reading loud logs makes hundreds of thousands of short-lived objects a second. What exists now stays for ever and need

@@ -7,6 +7,7 @@ holder makes another one. A start that is refused by quota, limit or a newer wis
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 CYCLE_LOCK = 76
 DUTY = "cycle"
 EVERY_S = 5.0  # the cycle looks so often while something waits, whatever hints were lost
+MANY = 1_000  # so many that wait make a pass cost a good part of a second
+REST = 2.0  # after such a pass none is made for so many times its length
+REST_MOST_S = 2.0
 
 
 def run(*, request: bool = True) -> list[str]:
@@ -44,7 +48,7 @@ def run(*, request: bool = True) -> list[str]:
     Call it again after a start: whatever was asked for meanwhile is still due.
     """
     if request:
-        Duty.objects.update_or_create(name=DUTY, defaults={"next_at": Now()})
+        _ask()
     else:
         Duty.objects.get_or_create(name=DUTY)
     while _due():
@@ -66,6 +70,7 @@ def has_new() -> bool:
 
 def one_pass() -> list[str]:
     """Look once at everything that waits; the ids of the jobs that were started."""
+    began = time.monotonic()
     cluster = clusters.connected()
     try:
         nodes = cluster.nodes()
@@ -87,6 +92,8 @@ def one_pass() -> list[str]:
     fp("cycle.after_explained")
     keep_heads(seen.head_since, decided.head_since)
     fp("cycle.after_heads_kept")
+    if len(seen.waiting) >= MANY:
+        _rest(min(REST_MOST_S, REST * (time.monotonic() - began)))
     return started
 
 
@@ -130,6 +137,29 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
                 }
                 ClusterNode.objects.update_or_create(name=name, defaults=values)
         transaction.on_commit(announce.cluster_changed, robust=True)
+
+
+def _ask() -> None:
+    """Let a pass be made now, or when the rest after the last one is over."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO jobs_duty AS duty (name, next_at, result) VALUES (%s, clock_timestamp(), '{}')"
+            " ON CONFLICT (name) DO UPDATE SET next_at = LEAST(duty.next_at,"
+            "  GREATEST(clock_timestamp(), (duty.result->>'rests_until')::timestamptz))",
+            [DUTY],
+        )
+
+
+def _rest(seconds: float) -> None:
+    """Make no pass for a while: where thousands wait, looking at each new one anew would leave no time to take them in.
+    The ticker takes up what is asked for meanwhile."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_duty SET next_at = GREATEST(next_at, now.at + make_interval(secs => %s)),"
+            " result = jsonb_build_object('rests_until', now.at + make_interval(secs => %s))"
+            " FROM (SELECT clock_timestamp() AS at) now WHERE name = %s",
+            [seconds, seconds, DUTY],
+        )
 
 
 def _due() -> bool:

@@ -45,7 +45,7 @@ def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[],
 def _take(user: User, key: str, request_sha256: str) -> bool:
     """Claim the key; waits for a first request that is still being answered, as long as lock_timeout allows."""
     try:
-        with transaction.atomic(), connection.cursor() as cursor:
+        with connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO jobs_idempotentanswer (user_id, key, request_sha256) VALUES (%s, %s, %s) "
                 "ON CONFLICT (user_id, key) DO NOTHING",

@@ -128,12 +128,13 @@ def create_job(
         next_reconcile_at=Now() + FIRST_LOOK,
         reason_code="NOT_EVALUATED",
         reason_message="Waits for the scheduler's next look, usually within a second.",
+        event_seq=1,
     )
     fp("submit.after_row")
     Progress.objects.create(
         job=job
     )  # the insert brings the row's defaults back, so nobody has to read it again
-    job.event_seq = events.append(
+    events.append(
         job_id=job.pk,
         tenant_id=tenant.pk,
         code=EventCode.SUBMITTED,
@@ -142,6 +143,7 @@ def create_job(
         actor_id=user.pk,
         source="user",
         to_state="QUEUED",
+        n=1,
     )
     return job
 

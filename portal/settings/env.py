@@ -159,7 +159,7 @@ def database_from_url(url: str) -> dict[str, object]:
     if not name:
         raise ValueError("names no database, for example postgresql://user:password@host:5432/luthier")
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "portal.database",
         "NAME": name,
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),

@@ -1,0 +1,1 @@
+"""Django's PostgreSQL, with connections that a web process keeps between requests."""

@@ -1,0 +1,27 @@
+"""The database engine of the settings: Django's own, but for where its connections come from and go to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.backends.postgresql import base as postgresql
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+from portal.database import kept
+
+
+class DatabaseWrapper(postgresql.DatabaseWrapper):
+    """PostgreSQL through connections that may have served before."""
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        self._dsn = repr(sorted(conn_params.items(), key=lambda item: item[0]))
+        connection = kept.take(self._dsn)
+        if connection is None:
+            return super().get_new_connection(conn_params)
+        self.isolation_level = IsolationLevel.READ_COMMITTED  # as it was left: the settings choose none
+        return connection
+
+    def _close(self) -> None:
+        broken = self.in_atomic_block or self.errors_occurred
+        if self.connection is None or broken or not kept.give(self._dsn, self.connection):
+            super()._close()  # type: ignore[misc]  # the stubs leave it out
