@@ -1,7 +1,7 @@
 """Connections that outlive their request.
 
 Under ASGI each request has a thread of its own, so Django's connection would end with it; and a fresh one is a new
-process of PostgreSQL with cold caches, which cost more than all the statements of a request (docs/adr/0011). So a
+process of PostgreSQL with cold caches, which cost more than all the statements of a request (docs/adr/0013). So a
 closed connection waits here for the next request. Nothing is kept until `keep` says how many, which only the web
 process does: workers hold locks of whole sessions, and closing a connection must free those.
 """
