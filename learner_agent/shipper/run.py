@@ -25,7 +25,7 @@ from learner_agent.wire import Final, Wish
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.25
+LOOK_S = 0.5
 """How often the spool is looked at without a bell."""
 CHECKPOINTS_S = 0.5
 """How often CHECKPOINT_DIR is looked at."""
