@@ -171,7 +171,7 @@ API: dict[str, Row] = {
     "GET runtimes": Row(ANY_USER),
     "GET schema/job": Row(ANY_USER),
     "GET openapi.json": Row(ANY_USER),
-    **{f"{method} ^(?P<rest>.*)$": Row(NEVER) for method in ("GET", "POST", "PUT", "PATCH", "DELETE")},
+    **{rf"{method} ^(?P<rest>[\s\S]*)\Z": Row(NEVER) for method in ("GET", "POST", "PUT", "PATCH", "DELETE")},
 }
 
 
