@@ -52,12 +52,13 @@ def _clone(
 ) -> Job:
     spec = job_check(user=user, tenant=source.tenant, source=text, content_type=content_type).spec
     with transaction.atomic():
-        chosen = checkpoint_of(source, checkpoint)
+        code = _code(source, spec, user)
+        chosen = checkpoint_of(source, checkpoint, keep=True)
         clone = create_job(
             user=user,
             tenant=source.tenant,
             spec=spec,
-            code=_code(source, spec, user),
+            code=code,
             source=text if content_type else "",
             cloned_from=source,
             message=f"Cloned by {user.get_username()} from {source.name} ({source.pk})"

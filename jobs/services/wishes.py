@@ -69,12 +69,16 @@ def job_cancel(*, user: User, job_id: str) -> Job:
     return reload(job_id)
 
 
-def checkpoint_of(job: Job, n: int | None) -> Checkpoint | None:
-    """Checkpoint n of the job, None for "the newest". Raises CheckpointNotFound naming the ones that exist."""
+def checkpoint_of(job: Job, n: int | None, *, keep: bool = False) -> Checkpoint | None:
+    """Checkpoint n of the job, None for "the newest". Raises CheckpointNotFound naming the ones that exist.
+
+    keep: it is not dropped before the transaction's end, however many newer ones come meanwhile.
+    """
     if n is None:
         return None
     valid = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
-    found = valid.filter(n=n).first()
+    chosen = valid.filter(n=n)
+    found = (chosen.select_for_update(no_key=True) if keep else chosen).first()
     if found is None:
         numbers = sorted(valid.values_list("n", flat=True))
         raise CheckpointNotFound(

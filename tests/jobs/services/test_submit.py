@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import tarfile
+import threading
 from typing import Any
 
 import pytest
 import yaml
+from django.db import connection, transaction
 
-from jobs import blobs
+from jobs import blobs, failpoints
 from jobs.errors import (
     CheckpointNotFound,
     IllegalTransition,
@@ -20,6 +22,7 @@ from jobs.errors import (
     UploadNotFound,
     VersionChanged,
 )
+from jobs.ingest.files import _drop_old
 from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
 from jobs.selectors.jobs import job_get, job_list
 from jobs.selectors.views import etag, job_view
@@ -147,6 +150,34 @@ def test_a_clone_has_the_changes_the_code_and_its_own_copy_of_the_checkpoint(peo
     assert (copy.n, copy.step, copy.state, clone.resume_from) == (1, 40, "COMMITTED", copy)
     assert copy.files.get().blob == kept.files.get().blob
     assert source.events.filter(code=EventCode.CLONED).get().numbers == {"clone": clone.pk}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_checkpoint_is_not_dropped_while_it_is_cloned(people: People) -> None:
+    source = job_submit(user=people.alice, tenant=people.vision, source=factories.spec(checkpoint={"keep": 1}))
+    saved(source, people, step=40)
+    saved(source, people, step=50)
+
+    def drop() -> None:
+        with transaction.atomic():
+            _drop_old(source.pk)
+        connection.close()
+
+    dropping = threading.Thread(target=drop)
+
+    def meanwhile(point: str) -> None:
+        if point == "clone.after_job":
+            dropping.start()
+            dropping.join(1)
+
+    failpoints.arm(meanwhile)
+    try:
+        clone = job_clone(user=people.alice, job_id=source.pk, checkpoint=1)
+    finally:
+        failpoints.arm(None)
+    dropping.join()
+    assert source.checkpoints.get(n=1).state == Checkpoint.State.DROPPED
+    assert clone.checkpoints.get().files.count() == 1
 
 
 def test_a_clone_is_judged_like_a_new_job(people: People) -> None:
