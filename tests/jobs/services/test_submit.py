@@ -154,7 +154,9 @@ def test_a_clone_has_the_changes_the_code_and_its_own_copy_of_the_checkpoint(peo
 
 @pytest.mark.django_db(transaction=True)
 def test_a_checkpoint_is_not_dropped_while_it_is_cloned(people: People) -> None:
-    source = job_submit(user=people.alice, tenant=people.vision, source=factories.spec(checkpoint={"keep": 1}))
+    source = job_submit(
+        user=people.alice, tenant=people.vision, source=factories.spec(checkpoint={"keep": 1})
+    )
     saved(source, people, step=40)
     saved(source, people, step=50)
 
