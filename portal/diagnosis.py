@@ -14,7 +14,7 @@ from portal.parts import Part, all_parts, first_line
 from portal.settings.env import BASE_DIR
 
 FREE_MIN_BYTES = 2 * 1024**3
-ASK_S = 3
+ASK_S = 2
 
 
 def examine() -> list[Part]:

@@ -1,5 +1,6 @@
 """Can the database, the workers and the cluster do their work? Asked by /readyz and by `manage.py doctor`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -9,9 +10,14 @@ from django.db.migrations.executor import MigrationExecutor
 
 from gpu_scheduler.clusters.base import ClusterError
 from jobs.selectors.installation import workers_alive
+from portal.answers import ask_together
 from portal.capacity import connect
 
+ANSWER_S = 2.0
+"""So long each part may take; load balancers and people do not wait for one that is frozen."""
 WORKER_SILENCE_S = 15  # a worker looks at due jobs every LUTHIER_TICK_S
+
+CLUSTER_REMEDY = {"local": "Look into logs/nodes.log of the data folder."}
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,46 @@ class Part:
 
 
 def all_parts() -> list[Part]:
-    """The three that a job needs. Without the database nothing can be said about the workers."""
-    return [database(), workers(), cluster()]
+    """The three that a job needs, asked at the same time, each given ANSWER_S.
+
+    Without the database nothing can be said about the workers.
+    """
+    answers = ask_together(
+        {"database": _then_close(database), "workers": _then_close(workers), "cluster": cluster},
+        within_s=ANSWER_S,
+    )
+    return [answers.get(name) or silent() for name, silent in SILENT.items()]
+
+
+def _then_close(question: Callable[[], Part]) -> Callable[[], Part]:
+    """The thread that asks ends with its answer, so nobody else would close its connection."""
+
+    def ask() -> Part:
+        try:
+            return question()
+        finally:
+            connection.close()
+
+    return ask
+
+
+SILENT: dict[str, Callable[[], Part]] = {
+    "database": lambda: Part(
+        "database",
+        "no answer",
+        f"the database did not answer within {ANSWER_S:.0f} s",
+        "Look whether PostgreSQL hangs or its machine is overloaded: logs/postgres.log of the data folder.",
+    ),
+    "workers": lambda: Part(
+        "workers", "unknown", f"the database did not answer within {ANSWER_S:.0f} s", "See database."
+    ),
+    "cluster": lambda: Part(
+        "cluster",
+        "no answer",
+        f"the {settings.LUTHIER_CLUSTER} cluster did not answer within {ANSWER_S:.0f} s",
+        CLUSTER_REMEDY.get(settings.LUTHIER_CLUSTER, ""),
+    ),
+}
 
 
 def database() -> Part:
@@ -69,7 +113,7 @@ def cluster() -> Part:
     try:
         nodes = connect().nodes()
     except ClusterError as error:
-        remedy = "Look into logs/nodes.log of the data folder." if settings.LUTHIER_CLUSTER == "local" else ""
+        remedy = CLUSTER_REMEDY.get(settings.LUTHIER_CLUSTER, "")
         return Part("cluster", "no answer", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy)
     usable = [node for node in nodes if node.ready]
     found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"

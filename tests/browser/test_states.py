@@ -1,15 +1,18 @@
-"""Pages in a state that loading them does not show: with a dialog open.
+"""Pages in states that loading them does not show: nothing live, a dialog open, a form refused, an error, nothing yet.
 
 Each in both themes, on a desk and on a phone: nothing for axe to find, and no sideways scroll.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.test import RequestFactory
 from playwright.sync_api import Page, expect
 
+from portal.pages.errors import OLD_FORM, TEXTS, error_page
 from tests.browser import programs
 from tests.browser.axe import violations
 from tests.browser.conftest import spec
@@ -37,13 +40,52 @@ def faults(page: Page, picture: Picture, name: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def running(platform: Platform) -> Iterator[str]:
-    """A job that goes on for as long as anybody looks."""
+def jobs(platform: Platform) -> Iterator[dict[str, str]]:
+    """One job that runs and one that waits."""
     client: Client = platform.client("alice")
-    job = client.submit(spec("goes-on", programs.TRAINER, command="python -u main.py 4000 0.1"))["id"]
-    client.wait_state(job, "PROCESSING")
-    yield str(job)
-    client.post(f"/jobs/{job}/cancel")
+    big = {"learners": 2, "gpus": 0, "cpus": 4, "memory": "256Mi"}
+    made = {
+        "running": client.submit(spec("goes-on", programs.TRAINER, command="python -u main.py 4000 0.1"))[
+            "id"
+        ],
+        "waiting": client.submit(spec("waits", programs.WAITER, resources=big))["id"],
+    }
+    client.wait_state(made["running"], "PROCESSING")
+    yield made
+    for job in made.values():
+        client.post(f"/jobs/{job}/cancel")
+
+
+# --- not live any more
+
+
+@pytest.mark.parametrize(
+    ("who", "path"),
+    [
+        ("alice", "/t/vision-lab/"),
+        ("alice", "/t/vision-lab/jobs"),
+        ("alice", "/t/vision-lab/jobs/{running}"),
+        ("alice", "/t/vision-lab/jobs/{running}/logs"),
+        ("alice", "/t/vision-lab/usage"),
+        ("alice", "/cluster"),
+        ("admin", "/admin-console/"),
+    ],
+)
+def test_a_page_that_is_no_longer_live_says_so(
+    jobs: dict[str, str], open_as: Open, picture: Picture, who: str, path: str
+) -> None:
+    page = open_as(who, "/healthz")
+    page.route_web_socket(re.compile("/ws/v1/live$"), lambda socket: socket.close(code=1012))
+    page.clock.install()
+    page.goto(page.url.replace("/healthz", path.format(**jobs)))
+    page.clock.run_for(6_000)
+    expect(page.locator(".banner.lost")).to_contain_text("Live updates paused since")
+    expect(page.locator(".banner.lost").get_by_role("button", name="Retry now")).to_be_visible()
+    assert page.locator("[data-live]:not([data-stale])").count() == 0
+    assert not faults(page, picture, "stale-" + (path.strip("/").split("/")[-1].strip("{}") or "overview"))
+
+
+# --- a dialog over the page
 
 
 def opened(page: Page, opener: str, *, link: bool = False) -> None:
@@ -51,8 +93,8 @@ def opened(page: Page, opener: str, *, link: bool = False) -> None:
     expect(page.locator("dialog:popover-open, dialog[open]").first).to_be_visible()
 
 
-def test_canceling_a_job(running: str, open_as: Open, picture: Picture) -> None:
-    page = open_as("alice", f"/t/vision-lab/jobs/{running}")
+def test_canceling_a_job(jobs: dict[str, str], open_as: Open, picture: Picture) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}")
     opened(page, "Cancel", link=True)
     expect(page.get_by_role("link", name="Keep it")).to_be_focused()
     assert not faults(page, picture, "dialog-cancel")
@@ -64,9 +106,132 @@ def test_canceling_a_job(running: str, open_as: Open, picture: Picture) -> None:
         ("dave", "/t/vision-lab/members", "Remove alice"),
         ("dave", "/t/vision-lab/tokens", "New token"),
         ("dave", "/t/vision-lab/tokens", "New account"),
+        ("admin", "/admin-console/tenants/vision-lab", "Suspend submission"),
+        ("alice", "/t/vision-lab/", "Keyboard shortcuts"),
     ],
 )
 def test_a_dialog_of_a_form(open_as: Open, picture: Picture, who: str, path: str, opener: str) -> None:
     page = open_as(who, path)
     opened(page, opener)
     assert not faults(page, picture, "dialog-" + opener.lower().replace(" ", "-"))
+
+
+def test_the_templates_of_a_new_job(open_as: Open, picture: Picture) -> None:
+    page = open_as("alice", "/t/vision-lab/jobs/new")
+    page.locator("summary", has_text="Templates").click()
+    assert not faults(page, picture, "menu-templates")
+
+
+# --- a form that was refused
+
+
+def test_a_new_job_with_errors(open_as: Open, picture: Picture) -> None:
+    page = open_as("alice", "/t/vision-lab/jobs/new?template=plain")
+    page.get_by_label("Memory each").fill("plenty")
+    page.get_by_label("Save every").fill("soon")
+    expect(page.locator("[data-verdict]")).to_have_text("2 errors", timeout=15_000)
+    assert not faults(page, picture, "refused-new-job")
+
+
+def test_a_quota_above_the_policy(open_as: Open, picture: Picture) -> None:
+    page = open_as("admin", "/admin-console/quotas")
+    field = page.get_by_label(re.compile("^Limit of .* for cpu$")).first
+    field.fill("900000")
+    page.get_by_label("Reason").fill("too much")
+    page.get_by_role("button", name="Apply changes").click()
+    expect(page.get_by_role("alert")).to_be_visible(timeout=15_000)
+    expect(field).to_have_value("900000")
+    assert not faults(page, picture, "refused-quota")
+
+
+def test_a_member_whom_nobody_knows(open_as: Open, picture: Picture) -> None:
+    page = open_as("dave", "/t/vision-lab/members")
+    page.get_by_label("User name").fill("nobody-of-this-name")
+    page.get_by_role("button", name="Add member").click()
+    expect(page.locator(".banner")).to_be_visible()
+    assert not faults(page, picture, "refused-member")
+
+
+def test_a_token_without_a_name(open_as: Open, picture: Picture) -> None:
+    page = open_as("dave", "/t/vision-lab/tokens")
+    opened(page, "New token")
+    page.locator("#new-name").evaluate("field => { field.required = false; field.value = ' ' }")
+    page.get_by_role("button", name="Create token").first.click()
+    expect(page.get_by_role("alert")).to_be_focused()
+    assert not faults(page, picture, "refused-token")
+
+
+def test_a_tenant_that_is_there_already(open_as: Open, picture: Picture) -> None:
+    page = open_as("admin", "/admin-console/tenants/new")
+    page.get_by_label("Name", exact=True).fill("Vision Lab")
+    page.get_by_label(re.compile("^Reason")).fill("once more")
+    page.get_by_role("button", name="Create tenant").click()
+    expect(page.get_by_role("alert")).to_be_focused()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("Vision Lab")
+    assert not faults(page, picture, "refused-tenant")
+
+
+def test_a_password_that_is_too_common(open_as: Open, picture: Picture) -> None:
+    page = open_as("carol", "/me")
+    page.get_by_label("Present password").fill("not mine")
+    page.get_by_label("New password", exact=True).fill("password1234")
+    page.get_by_label("New password, once more").fill("password1234")
+    page.get_by_role("button", name="Change password").click()
+    expect(page.get_by_role("alert")).to_be_focused(timeout=15_000)
+    assert not faults(page, picture, "refused-password")
+
+
+# --- nothing yet, and nothing at all
+
+
+@pytest.mark.parametrize("tab", ["", "/metrics", "/logs", "/learners", "/events", "/checkpoints"])
+def test_a_job_that_has_nothing_to_show_yet(
+    jobs: dict[str, str], open_as: Open, picture: Picture, tab: str
+) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['waiting']}{tab}")
+    expect(page.locator("#job-badge")).to_have_text("Queued")
+    assert not faults(page, picture, f"waiting-{tab.strip('/') or 'overview'}")
+
+
+@pytest.mark.parametrize("status", [*TEXTS, "old form"])
+def test_an_error_page(platform: Platform, open_as: Open, picture: Picture, status: int | str) -> None:
+    """As the view draws it, with the style sheet of the real server: most of them cannot be had by asking."""
+    texts, code = (OLD_FORM, 403) if isinstance(status, str) else (TEXTS[status], status)
+    body = error_page(RequestFactory().get("/"), code, texts=texts).content
+    page = open_as("alice", "/healthz")
+    page.route("**/error", lambda route: route.fulfill(body=body, status=code, content_type="text/html"))
+    page.goto(f"{platform.url}/error")
+    expect(page.get_by_role("link").first).to_be_visible()
+    assert not faults(page, picture, f"error-{status}".replace(" ", "-"))
+
+
+def test_what_one_may_not_do_and_what_is_not_there(platform: Platform, open_as: Open) -> None:
+    """The real ones: a viewer's form, a form of an earlier session, a page of nobody, and ten wrong passwords."""
+    page = open_as("carol", "/me")
+    send = """([path, token]) => {
+        const form = Object.assign(document.createElement('form'), {method: 'post', action: path});
+        form.append(Object.assign(document.createElement('input'), {name: 'csrfmiddlewaretoken', value: token}));
+        form.append(Object.assign(document.createElement('input'), {name: 'username', value: 'bob'}));
+        form.append(Object.assign(document.createElement('input'), {name: 'role', value: 'viewer'}));
+        document.body.append(form);
+        form.submit();
+    }"""
+    heading = page.get_by_role("heading", level=1)
+    token = page.locator("[name=csrfmiddlewaretoken]").first.input_value()
+    page.evaluate(send, ["/t/vision-lab/members/add", token])
+    expect(heading).to_have_text(TEXTS[403][0])
+    page.goto(f"{platform.url}/me")
+    page.evaluate(send, ["/t/vision-lab/members/add", "x" * 64])
+    expect(heading).to_have_text(OLD_FORM[0])
+    page.goto(f"{platform.url}/t/vision-lab/jobs/000000000000")
+    expect(heading).to_have_text(TEXTS[404][0])
+    page.context.clear_cookies()
+    page.goto(f"{platform.url}/login")
+    for _ in range(10):
+        page.get_by_label("Username").fill("guesser")
+        page.get_by_label("Password").fill("wrong")
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_load_state()
+        if heading.inner_text() == TEXTS[429][0]:
+            break
+    expect(heading).to_have_text(TEXTS[429][0])

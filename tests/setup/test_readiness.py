@@ -1,12 +1,17 @@
 """/readyz says which part cannot work, and why; doctor says what to do about it."""
 
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from io import StringIO
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError, connection
+from django.db import connection, connections
 from django.test import Client
 from pytest_django import Settings
 
@@ -14,16 +19,59 @@ from gpu_scheduler.clusters.base import ClusterBusy
 from jobs.models import WORKER_LOCKS, Worker
 from portal import parts
 
-pytestmark = pytest.mark.django_db
+pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a connection of its own
 
 
 @pytest.fixture
-def worker() -> Worker:
+def worker() -> Iterator[Worker]:
     """A worker that lives: its row, and its lock on a connection."""
     seat = Worker.objects.create(name="worker-1")
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WORKER_LOCKS, seat.pk])
-    return seat
+        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCKS, seat.pk])
+        yield seat
+        cursor.execute("SELECT pg_advisory_unlock_all()")
+
+
+@contextmanager
+def mute(listener: socket.socket) -> Iterator[threading.Event]:
+    """Takes every caller and never says a word, like a process that was stopped. Yields: somebody has called."""
+    called, callers = threading.Event(), []
+
+    def take() -> None:
+        while True:
+            try:
+                callers.append(listener.accept()[0])
+            except OSError:
+                return
+            called.set()
+
+    listener.listen()
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        yield called
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for caller in callers:
+            caller.close()
+        taker.join()
+        until_asked()
+
+
+def until_asked() -> None:
+    """Wait for the questions that were left behind, so that no other test gets their answer."""
+    for _ in range(500):
+        if not any(thread.name.startswith("ask-") for thread in threading.enumerate()):
+            return
+        time.sleep(0.01)
+    pytest.fail("a question is still under way")
+
+
+def database_at(address: tuple[str, int]) -> mock._patch_dict:
+    """From now on every new connection goes there; this thread keeps the one it has."""
+    host, port = address
+    return mock.patch.dict(connections.settings["default"], {"HOST": host, "PORT": str(port)})
 
 
 def test_ready_when_database_workers_and_cluster_answer(client: Client, worker: Worker) -> None:
@@ -63,13 +111,51 @@ def test_a_cluster_that_does_not_answer_is_named(client: Client, worker: Worker)
     assert "the node daemon is not there" in answer.json()["parts"]["cluster"]["reason"]
 
 
-def test_a_database_that_does_not_answer_is_a_503_and_no_500(client: Client) -> None:
-    gone = OperationalError("connection refused\nIs the server running?")
-    with mock.patch.object(parts.connection, "cursor", side_effect=gone):
+def test_a_node_daemon_that_is_frozen_is_named_in_time(
+    client: Client, worker: Worker, tmp_path: Path, settings: Settings
+) -> None:
+    settings.LUTHIER_CLUSTER, settings.LUTHIER_NODE_SOCKET = "local", tmp_path / "nodes"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "nodes"))
+    with mute(listener) as called:
+        began = time.monotonic()
+        answers = [client.get("/readyz") for _ in range(2)]
+        took_s = time.monotonic() - began
+        threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("ask-")]
+        assert called.is_set()
+    for answer in answers:
+        assert answer.status_code == 503
+        found = answer.json()["parts"]
+        assert found["cluster"]["reason"] == "the local cluster did not answer within 2 s"
+        assert (found["database"]["ready"], found["workers"]["ready"]) == (True, True)
+    assert took_s < 2 * parts.ANSWER_S + 4, "each waits for what is slow, not for the daemon's own 30 s"
+    assert threads == ["ask-cluster"], "asking again piles nothing up"
+
+
+def test_a_database_that_is_frozen_is_named_in_time(client: Client) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with database_at(listener.getsockname()), mute(listener) as called:
+        began = time.monotonic()
+        answer = client.get("/readyz")
+        took_s = time.monotonic() - began
+        assert called.is_set()
+    assert answer.status_code == 503
+    found = answer.json()["parts"]
+    assert (
+        found["database"]["reason"] == found["workers"]["reason"] == "the database did not answer within 2 s"
+    )
+    assert found["cluster"]["ready"] is True
+    assert took_s < parts.ANSWER_S + 2, "both at the same time, and not until the driver gives up"
+
+
+def test_a_database_that_is_gone_is_a_503_and_no_500(client: Client) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        nobody = listener.getsockname()
+    with database_at(nobody):
         answer = client.get("/readyz")
     assert answer.status_code == 503
-    assert "connection refused" in answer.json()["parts"]["database"]["reason"]
-    assert "running?" not in answer.content.decode()
+    assert "Connection refused" in answer.json()["parts"]["database"]["reason"]
+    assert "accepting" not in answer.content.decode(), "one line of it"
 
 
 def test_migrations_that_wait_are_named(client: Client, worker: Worker) -> None:
