@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from datetime import timedelta
 from io import BytesIO
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from jobs import blobs
 from jobs.models import Blob, Upload
@@ -116,6 +119,38 @@ def test_only_what_nobody_refers_to_is_released() -> None:
     assert list(Blob.objects.filter(pk__in=[used.pk, free.pk])) == [used]
     assert blobs._path(used).exists()
     assert not blobs._path(free).exists()
+
+
+def test_a_sweep_takes_what_is_left_behind_and_spares_what_is_young() -> None:
+    """A file is there before its row is committed, so a young one without a row is somebody's upload of this moment."""
+    day, tenant = timedelta(days=1), factories.tenant()
+    old_blob, young_blob = blobs.put(tenant.pk, b"old"), blobs.put(tenant.pk, b"young")
+    Blob.objects.filter(pk=old_blob.pk).update(created_at=Now() - 2 * day)
+    folder = blobs._path(old_blob).parent
+    old, young = (
+        [folder / f"put-{age}", folder / f"{number}", folder / f"{number + 1}.part"]
+        for age, number in (("old", 10**9), ("young", 2 * 10**9))
+    )
+    for path in (*old, *young):
+        path.write_bytes(b"half of it")
+    for path in (*old, blobs._path(old_blob)):
+        os.utime(path, (time.time() - 2 * day.total_seconds(),) * 2)
+
+    assert blobs.sweep(day) == 4
+
+    assert [path for path in (*old, blobs._path(old_blob)) if path.exists()] == []
+    assert [path for path in (*young, blobs._path(young_blob)) if not path.exists()] == []
+    assert list(Blob.objects.all()) == [young_blob]
+
+
+def test_a_sweep_spares_an_old_row_whose_bytes_still_come() -> None:
+    blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
+    blobs.append(blob.pk, 0, b"abc")
+    Blob.objects.update(created_at=Now() - timedelta(days=2))
+
+    assert blobs.sweep(timedelta(days=1)) == 0
+
+    assert blobs.append(blob.pk, 3, b"def").verified
 
 
 async def collect(blob: Blob, start: int, end: int | None) -> bytes:

@@ -1,0 +1,73 @@
+"""What one viewer of a channel is given of what all are given."""
+
+from __future__ import annotations
+
+from portal.live.frames import Frame, items_frame
+from portal.live.viewer import OUTBOX_BYTES, Pace, Subscription, Viewer
+
+
+async def nowhere(text: str) -> None:
+    """Nobody reads."""
+
+
+def at(cursor: int, pace: Pace = Pace.LIVE) -> Subscription:
+    return Subscription(Viewer(nowhere), "job:1", cursor, pace=pace)
+
+
+def frame(first: int, last: int) -> Frame:
+    return items_frame("job:1", first, last, list(range(first, last + 1)))
+
+
+def waiting(subscription: Subscription) -> list[str]:
+    return [text for text, _ in subscription.viewer._outbox]
+
+
+def test_a_frame_below_the_cursor_is_not_sent() -> None:
+    """He has read those items by himself while he caught up, and they would lead his cursor back."""
+    viewer = at(7)
+
+    viewer.offer(frame(3, 6))
+
+    assert waiting(viewer) == []
+    assert (viewer.cursor, viewer.pace) == (7, Pace.LIVE)
+
+
+def test_a_frame_that_follows_the_cursor_is_sent_and_moves_it() -> None:
+    viewer = at(7)
+
+    viewer.offer(frame(8, 9))
+
+    assert waiting(viewer) == [frame(8, 9).text]
+    assert (viewer.cursor, viewer.pace) == (9, Pace.LIVE)
+
+
+def test_a_frame_beyond_a_hole_is_not_sent_but_told_as_a_gap() -> None:
+    viewer = at(7)
+
+    viewer.offer(frame(9, 9))
+    viewer.offer(frame(8, 8))
+
+    assert waiting(viewer) == []
+    assert (viewer.cursor, viewer.pace, viewer.viewer.lagging) == (7, Pace.LAGGING, True)
+    viewer.rejoin(9)
+    assert [text.split('"gap":')[1] for text in waiting(viewer)] == ['{"from":8,"to":9}}']
+    assert (viewer.cursor, viewer.pace) == (9, Pace.LIVE)
+
+
+def test_a_full_outbox_lets_a_viewer_fall_behind() -> None:
+    viewer = at(7)
+    viewer.viewer.put("x", OUTBOX_BYTES)
+
+    viewer.offer(frame(8, 8))
+
+    assert waiting(viewer) == ["x"]
+    assert (viewer.cursor, viewer.pace) == (7, Pace.LAGGING)
+
+
+def test_who_still_catches_up_gets_nothing_of_what_all_get() -> None:
+    viewer = at(7, Pace.CATCHING_UP)
+
+    viewer.offer(frame(8, 9))
+
+    assert waiting(viewer) == []
+    assert viewer.cursor == 7
