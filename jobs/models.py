@@ -16,7 +16,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from jobs.ids import new_job_id
-from jobs.states import FINAL, EventCode, Intent, Phase, State
+from jobs.states import EVENT_WORDS, FINAL, EventCode, Intent, Phase, State
 from tenants.models import Tenant
 
 Json = models.JSONField[Any, Any]
@@ -335,6 +335,11 @@ class JobEvent(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "n"], name="event_once")]
         indexes = [models.Index(fields=["tenant", "id"], name="event_by_tenant")]
+
+    @property
+    def words(self) -> str:
+        """Its message, or what every event of its code says."""
+        return self.message or EVENT_WORDS[EventCode(self.code)]
 
 
 class LogChunk(models.Model):

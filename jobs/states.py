@@ -129,6 +129,25 @@ class EventCode(StrEnum):
     CONDITION = "CONDITION"
 
 
+EVENT_WORDS: dict[EventCode, str] = {
+    EventCode.SUBMITTED: "The job was submitted.",
+    EventCode.MOVED: "The job went on to its next state.",
+    EventCode.WISHED: "Somebody asked for something else.",
+    EventCode.WAITING: "The job waits.",
+    EventCode.PLACED: "The job got its devices.",
+    EventCode.CHECKPOINT_STORED: "A checkpoint is stored and verified.",
+    EventCode.CHECKPOINT_CORRUPT: "A checkpoint is damaged.",
+    EventCode.GPUS_RETURNED: "The devices were returned.",
+    EventCode.LEARNER_RESTARTED: "A learner was started again.",
+    EventCode.QUOTA_CHANGED: "A quota was changed.",
+    EventCode.EDITED: "The job was edited.",
+    EventCode.DELETED: "The job was deleted.",
+    EventCode.CLONED: "The job was cloned.",
+    EventCode.CONDITION: "Something about the job changed.",
+}
+"""What people read of an event that carries no message of its own."""
+
+
 def is_legal(source: State, target: State) -> bool:
     """Say whether a job may move from source to target."""
     return target in TRANSITIONS[source]

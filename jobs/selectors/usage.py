@@ -12,10 +12,15 @@ from django.db import connection
 from django.db.models import F, Q, Sum
 
 from jobs.models import Attempt, Job
-from jobs.states import FINAL, Intent, State
+from jobs.states import FINAL, Intent, State, StopReason
 from tenants.models import Quota, Tenant, User
 
 CPU_TYPE = "cpu"
+LOSSES = (
+    State.FAILED, StopReason.LEARNER_FAILED, StopReason.LEARNER_LOST, StopReason.NODE_LOST, StopReason.DEPLOY_FAILED,
+    StopReason.IMAGE_ERROR, StopReason.DATA_ERROR,
+)  # fmt: skip
+"""Outcomes of attempts whose work after the newest checkpoint is done again, or was for nothing."""
 
 
 class By(StrEnum):
@@ -44,7 +49,7 @@ class Usage:
     """Slot-seconds. key: a username, a day (ISO) or the slot type itself.
 
     used: held by attempts. waited: asked for while QUEUED. lost: held after the newest checkpoint by attempts that
-    ended neither done nor halted; part of used.
+    failed or were lost (LOSSES); part of used. What somebody canceled or stopped is not lost.
     """
 
     key: str
@@ -154,7 +159,9 @@ def usage_by_job(tenant: Tenant, *, start: datetime, end: datetime) -> list[Usag
 def _usage(tenant: Tenant, start: datetime, end: datetime, *, key: str, by_day: bool) -> list[Usage]:
     spans = SPANS_BY_DAY if by_day else SPAN_WHOLE
     with connection.cursor() as cursor:
-        cursor.execute(USAGE.format(key=key, spans=spans), {"tenant": tenant.pk, "start": start, "end": end})
+        losses = [str(outcome) for outcome in LOSSES]
+        values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "losses": losses}
+        cursor.execute(USAGE.format(key=key, spans=spans), values)
         return [Usage(*row) for row in cursor.fetchall()]
 
 
@@ -189,8 +196,7 @@ WITH span AS ({spans}),
 held AS (
   SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
          coalesce(attempt.closed_at, now()) AS b,
-         CASE WHEN attempt.closed_at IS NULL OR lower(attempt.outcome) IN ('completed', 'halted', 'halt_requested')
-              THEN NULL
+         CASE WHEN attempt.closed_at IS NULL OR attempt.outcome <> ALL (%(losses)s) THEN NULL
               ELSE coalesce((SELECT max(committed_at) FROM jobs_checkpoint AS saved
                              WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
                                AND saved.committed_at <= attempt.closed_at), attempt.opened_at)

@@ -189,7 +189,8 @@ class Walk:
             yield self.problem(path, "too_many", f"has {len(value)} entries", value, f"at most {most}")
 
     def _unknown(self, key: str, known: Schema, free: list[str], path: Path) -> Problem:
-        near = nearest(key, free) or nearest(key, list(known)) or _nearest_inside(key, known)
+        taken = [name for name in known if name not in free]
+        near = nearest(key, [*free, *taken]) or _nearest_inside(key, known)
         hint = f" – did you mean `{near}`?" if near else ""
         message = f"`{printable(key)}` is not a field here{hint}"
         return self.problem((*path, key), "unknown_field", message, key, ", ".join(known))
@@ -250,12 +251,32 @@ def _nearest_inside(key: str, known: Schema) -> str | None:
 
 
 def nearest(word: Any, choices: list[str]) -> str | None:
-    """Return the choice that a mistyped word most likely meant, or None."""
+    """Return the choice that a mistyped word most likely meant, the earlier of two that are as near, or None."""
     if not isinstance(word, str) or len(word) > 64:
         return None
     lowered = {choice.lower(): choice for choice in choices}
-    near = get_close_matches(word.lower().replace("-", "_"), lowered, n=1, cutoff=0.6)
-    return lowered[near[0]] if near else None
+    typed = word.lower().replace("-", "_")
+    near = get_close_matches(typed, lowered, n=5, cutoff=0.6)
+    return min(
+        (lowered[one] for one in lowered if one in near),
+        key=lambda one: _slips(typed, one.lower()),
+        default=None,
+    )
+
+
+def _slips(typed: str, meant: str) -> int:
+    """How many letters were left out, added, mistaken or swapped with their neighbour (optimal string alignment)."""
+    before: list[int] = []
+    last = list(range(len(meant) + 1))
+    for i, letter in enumerate(typed):
+        row = [i + 1]
+        for j, right in enumerate(meant):
+            slips = min(last[j + 1] + 1, row[j] + 1, last[j] + (letter != right))
+            if i and j and (letter, typed[i - 1]) == (meant[j - 1], right):
+                slips = min(slips, before[j - 1] + 1)
+            row.append(slips)
+        before, last = last, row
+    return last[-1]
 
 
 @lru_cache(maxsize=64)

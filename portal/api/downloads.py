@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Generator
-from functools import partial
+from collections.abc import Callable
 from http import HTTPStatus
 
-from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponseBase, StreamingHttpResponse
 from django.utils.http import content_disposition_header
@@ -16,9 +14,9 @@ from jobs import blobs
 from jobs.models import Blob
 from portal.api.errors import RangeNotSatisfiable
 from portal.api.operations import Call
+from portal.streaming import Blocks, in_thread
 
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
-Blocks = Generator[bytes, None, None]
 Read = Callable[[int, int], Blocks]
 LONGEST_PATH = 1024
 
@@ -44,7 +42,7 @@ def download(call: Call, *, size: int, read: Read, name: str, etag: str = "") ->
     start, stop = span or (0, size)
     blocks = read(start, stop)
     response = StreamingHttpResponse(
-        _in_thread(blocks) if isinstance(call.request._request, ASGIRequest) else blocks,
+        in_thread(blocks) if isinstance(call.request._request, ASGIRequest) else blocks,
         status=HTTPStatus.PARTIAL_CONTENT if span else HTTPStatus.OK,
         content_type="application/octet-stream",
     )
@@ -74,13 +72,3 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
     if start >= size or stop <= start:
         raise RangeNotSatisfiable(size)
     return start, stop
-
-
-async def _in_thread(blocks: Blocks) -> AsyncIterator[bytes]:
-    """The same blocks, each fetched without holding up the event loop."""
-    take = sync_to_async(partial(next, blocks, b""))
-    try:
-        while block := await take():
-            yield block
-    finally:
-        await sync_to_async(blocks.close)()  # lets go of its file

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -15,10 +17,11 @@ from django.views.decorators.http import require_GET, require_POST
 from jobs.models import Job
 from jobs.selectors import usage
 from jobs.states import FINAL
-from portal.pages.answers import after
+from portal.pages.answers import after, problems_of
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
 from tenants import access
+from tenants.errors import NotAllowed, ServiceError
 from tenants.models import Membership, Tenant
 from tenants.roles import Permission, Role
 from tenants.services.members import member_add, member_change, member_remove
@@ -34,6 +37,11 @@ ROLES = (
 @in_tenant
 def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     """Everybody with role, last sign-in, live jobs and this month's use."""
+    return _page(request, tenant)
+
+
+def _page(request: HttpRequest, tenant: Tenant, problems: Sequence[str] = ()) -> HttpResponse:
+    """problems: what is wrong with the form of a new member, which keeps what was typed."""
     people, programs = _rows(tenant)
     context = frame(request, tenant, "members") | {
         "people": people,
@@ -44,24 +52,29 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             for role, text in ROLES
         ],
         "managers": sum(row["role"] == Role.MANAGER for row in people),
+        "problems": problems,
+        "typed": request.POST.get("username", "") if problems else "",
+        "chosen": _role(request) or Role.RESEARCHER,
     }
-    return render(request, "tenant/members.html", context)
+    return render(request, "tenant/members.html", context, status=422 if problems else 200)
 
 
 @require_POST
 @in_tenant
 def add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """A form that is wrong comes back as it was sent, with what is wrong beside it."""
     name, role = request.POST.get("username", "").strip(), _role(request)
-    back = f"/t/{tenant.slug}/members"
-    if not name or role is None:
-        messages.error(request, "Give a user name and one of the three roles.")
-        return HttpResponseRedirect(back)
-    return after(
-        request,
-        lambda: member_add(user=request.user, tenant=tenant, username=name, role=role),
-        to=back,
-        done=f"{name} is a {role} of {tenant} now.",
-    )
+    try:
+        access.require(request.user, Permission.MANAGE_MEMBERS, tenant)
+        if not name or role is None:
+            return _page(request, tenant, ["Give a user name and one of the three roles."])
+        member_add(user=request.user, tenant=tenant, username=name, role=role)
+    except NotAllowed as error:
+        raise PermissionDenied(error.message) from error
+    except ServiceError as error:
+        return _page(request, tenant, problems_of(error))
+    messages.success(request, f"{name} is a {role} of {tenant} now.")
+    return HttpResponseRedirect(f"/t/{tenant.slug}/members")
 
 
 @require_POST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
@@ -20,6 +21,7 @@ from jobs.spec import to_yaml
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
 from tenants import access
+from tenants.errors import NotAllowed
 from tenants.models import Tenant, User
 from tenants.roles import Permission
 
@@ -31,8 +33,10 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 @in_tenant
 def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     """GET shows the page, from a template or a job to clone; POST submits and goes to the new job."""
-    if not access.may(request.user, Permission.SUBMIT, tenant.pk):
-        raise Http404
+    try:
+        access.require(request.user, Permission.SUBMIT, tenant)
+    except NotAllowed as error:
+        raise PermissionDenied(error.message) from error
     if request.method == "GET":
         source, text = _start(request, tenant)
         return _page(request, tenant, source=source, text=text)

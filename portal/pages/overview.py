@@ -30,6 +30,8 @@ from portal.pages.shell import frame
 from tenants.models import Tenant
 
 SHOWN = 8
+CELLS = 48
+"""So many cells of a quota fit its card on a desk and a phone."""
 WAITS_WITHIN = timedelta(hours=24)
 
 
@@ -63,11 +65,15 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 
 
 def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
-    """A meter of one cell per device (at most 64 cells drawn): mine, others', free, waiting beyond the limit's tick."""
-    per_cell = max(1, -(-(max(use.limit, use.used) + use.waiting) // 64))
+    """A meter of one cell per device: mine, others', free, waiting beyond the limit's tick.
+
+    At most CELLS are drawn, and of waiting ones no more than would fill the limit twice; the number stands beside it.
+    """
+    shown = min(use.waiting, max(use.limit, use.used, 1))
+    per_cell = max(1, -(-(max(use.limit, use.used) + shown) // CELLS))
     mine = min(mine, use.used)
     free = max(0, use.limit - use.used)
-    cells = [("me", mine), ("u", use.used - mine), ("", free), ("tick", 0), ("w", use.waiting)]
+    cells = [("me", mine), ("u", use.used - mine), ("", free), ("tick", 0), ("w", shown)]
     return {
         "type": use.gpu_type,
         "used": use.used,

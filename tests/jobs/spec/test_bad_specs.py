@@ -140,6 +140,15 @@ def test_misspelt_key_gets_the_nearest_name() -> None:
         parse(spec_with(priority="hihg"))
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("nmae", "name"), ("iamge", "image"), ("tgas", "tags"), ("evn", "env")]
+)
+def test_two_swapped_letters_are_one_slip(typed: str, meant: str) -> None:
+    """`nmae` shares as many letters with `image`, and `name` stands in the document already: it is still nearer."""
+    with pytest.raises(SpecError, match=f"did you mean `{meant}`"):
+        parse(spec_with(**{typed: "x"}))
+
+
 def test_units_come_with_their_remedy() -> None:
     for value, remedy in [("1Tb", "1Ti"), ("4GB", "4Gi"), ("4096", "4096Mi"), ("1.5Gi", "1536Mi")]:
         with pytest.raises(SpecError, match=remedy):

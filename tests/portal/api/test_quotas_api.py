@@ -203,6 +203,22 @@ def test_work_that_a_checkpoint_kept_is_not_lost(alice: Api, people: People) -> 
     assert (row["used"], row["lost"]) == (4 * 3600, 3600)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "lost"),
+    [
+        ("CANCELED", False), ("HALTED", False), ("COMPLETED", False), ("preempted", False), ("halt_requested", False),
+        ("FAILED", True), ("learner_failed", True), ("learner_lost", True), ("node_lost", True),
+    ],
+)  # fmt: skip
+def test_only_what_failed_or_was_lost_counts_as_lost(
+    alice: Api, people: People, outcome: str, lost: bool
+) -> None:
+    """A job that its owner canceled is no failure, however long it had run."""
+    ran(people, people.alice, start_h=10, hours=2, outcome=outcome)
+    (row,) = alice.get("/tenants/vision-lab/usage").json()["items"]
+    assert (row["used"], row["lost"]) == (4 * 3600, 4 * 3600 if lost else 0)
+
+
 def test_usage_takes_a_period_and_refuses_a_wrong_one(alice: Api, people: People) -> None:
     ran(people, people.alice, start_h=30, hours=12, outcome="COMPLETED")
     midnight = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)

@@ -29,6 +29,18 @@ def test_a_refusal_names_the_role_the_helper_and_what_was_asked(
         assert text in page
 
 
+def test_a_viewer_who_opens_the_form_of_a_new_job_is_told_who_can_help(
+    signed_in: SignIn, lab: Tenant, alice: User, carol: User, dave: User
+) -> None:
+    answer = signed_in(carol).get("/t/vision-lab/jobs/new")
+    page = answer.content.decode()
+    assert answer.status_code == 403
+    for text in ("at least the role researcher", "<b>dave</b>", "viewer, since"):
+        assert text in page
+    stranger = factories.member(factories.tenant("nlp-research"), "bob")
+    assert signed_in(stranger).get("/t/vision-lab/jobs/new").status_code == 404
+
+
 def test_a_foreign_tenant_and_a_missing_one_read_alike(signed_in: SignIn, lab: Tenant, alice: User) -> None:
     factories.tenant("nlp-research")
     client = signed_in(alice)

@@ -90,6 +90,6 @@ def test_a_strangers_job_cannot_be_cloned(browser: Client) -> None:
     assert browser.get(f"/t/vision-lab/jobs/new?from={job.pk}").status_code == 404
 
 
-def test_a_viewer_has_no_such_page(client: Client, lab: Tenant) -> None:
+def test_a_viewer_may_not_open_it(client: Client, lab: Tenant) -> None:
     client.force_login(factories.member(lab, "carol", role="viewer"))
-    assert client.get("/t/vision-lab/jobs/new").status_code == 404
+    assert client.get("/t/vision-lab/jobs/new").status_code == 403

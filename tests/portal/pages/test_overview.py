@@ -11,9 +11,10 @@ from django.utils import timezone
 from jobs.models import Attempt, Job, MetricPoint, Progress
 from jobs.selectors.jobs import job_list
 from jobs.selectors.metrics import glances
-from jobs.selectors.usage import held_by, waits_of
+from jobs.selectors.usage import QuotaUse, held_by, waits_of
 from jobs.states import Intent, State
 from portal.pages import attention, sparkline
+from portal.pages.overview import CELLS, quota_row
 from tenants.models import Tenant, User
 from tests import factories
 from tests.portal.pages.conftest import SignIn
@@ -146,6 +147,14 @@ def test_waits_are_those_of_first_starts(lab: Tenant, alice: User, client: Clien
     (wait,) = waits_of(lab, since=timezone.now() - timedelta(hours=1))
     assert (wait.slot_type, round(wait.median), round(wait.p90)) == ("cpu", 20, 52)
     assert waits_of(lab, since=timezone.now() + timedelta(hours=1)) == []
+
+
+@pytest.mark.parametrize(("limit", "used", "waiting"), [(32, 0, 92), (4, 4, 1000), (0, 0, 7), (500, 480, 30)])
+def test_however_many_wait_a_quota_fits_its_card(limit: int, used: int, waiting: int) -> None:
+    row = quota_row(QuotaUse("a100", limit, used, waiting), mine=0)
+    assert len(row["cells"]) <= CELLS + 4, "each kind of cells is rounded up, and there is the tick"
+    assert 1 <= row["cells"].count("w") <= len(row["cells"]) / 2 + 1
+    assert row["waiting"] == waiting, "the number beside it tells all of them"
 
 
 def test_a_quota_tells_mine_from_the_others(lab: Tenant, alice: User, dave: User, signed_in: SignIn) -> None:

@@ -29,10 +29,12 @@ def test_a_manager_adds_changes_and_removes_a_member(signed_in: SignIn, lab: Ten
 
 
 def test_an_unknown_member_is_refused_with_the_field_and_the_remedy(signed_in: SignIn, dave: User) -> None:
-    answer = signed_in(dave).post(
-        "/t/vision-lab/members/add", {"username": "nobody", "role": "viewer"}, follow=True
-    )
-    assert "Username: there is no such person" in answer.content.decode()
+    answer = signed_in(dave).post("/t/vision-lab/members/add", {"username": "nobody", "role": "viewer"})
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "Username: there is no such person" in page
+    assert 'value="nobody"' in page, "what was typed is still there"
+    assert '<option value="viewer" selected>' in page
 
 
 def test_the_last_manager_stays(signed_in: SignIn, dave: User) -> None:
