@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 from django.conf import settings
+from django.http import StreamingHttpResponse
 from django.test import AsyncClient, AsyncRequestFactory
 
 from portal.streaming import StaticFilesMiddleware
@@ -44,4 +45,5 @@ def test_the_server_uses_it() -> None:
     answer = asyncio.run(AsyncClient().get("/static/favicon.svg"))
     answer.close()
 
+    assert isinstance(answer, StreamingHttpResponse)
     assert answer.is_async
