@@ -100,7 +100,7 @@ class _Past:
             cursor.execute(
                 "SELECT t.id, p.framework, p.running_s FROM unnest(%s::bigint[]) AS t(id), LATERAL ("
                 " SELECT framework, running_s FROM jobs_job WHERE tenant_id = t.id AND state = 'COMPLETED'"
-                " ORDER BY id DESC LIMIT %s) AS p WHERE p.running_s > 0",
+                "  AND deleted_at IS NULL ORDER BY id DESC LIMIT %s) AS p WHERE p.running_s > 0",
                 [sorted(set(tenants)), PAST_JOBS],
             )
             for tenant_id, framework, seconds in cursor.fetchall():

@@ -1,0 +1,48 @@
+"""What is read every second is one range of an index, however many jobs a tenant has had."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs.selectors.run_times import _Past
+from portal.live.names import parse_channel
+from portal.live.read_jobs import TenantJobsSource
+from portal.live.sources import Want
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+def plans(queries: CaptureQueriesContext) -> list[str]:
+    """How the database would find jobs if reading the whole table were dear, as it is where there are many."""
+    found = []
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        for query in queries.captured_queries:
+            if "jobs_job" in query["sql"] and query["sql"].startswith("SELECT"):
+                cursor.execute(f"EXPLAIN {query['sql']}")
+                found.append("\n".join(row[0] for row in cursor.fetchall()))
+    return found
+
+
+def test_no_row_of_a_tenant_is_read_that_is_not_shown() -> None:
+    tenant = factories.tenant()
+    factories.job(of=tenant)
+    channel = parse_channel(f"tenant:{tenant.slug}:jobs")
+    assert channel is not None
+    with CaptureQueriesContext(connection) as queries:
+        (page,) = TenantJobsSource().read([Want(channel, 0)]).values()
+    assert len(page.frames) == 1
+    jobs = plans(queries)
+    assert jobs
+    assert not [plan for plan in jobs if "<> ALL" in plan], "a condition that no index answers"
+
+
+def test_past_jobs_are_found_by_their_tenant() -> None:
+    tenant = factories.tenant()
+    with CaptureQueriesContext(connection) as queries:
+        _Past([tenant.pk])
+    (plan,) = plans(queries)
+    assert "job_by_" in plan
