@@ -21,7 +21,7 @@ from jobs.selectors.checkpoints import checkpoint_list
 from jobs.selectors.jobs import job_get, may_operate
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
-from jobs.states import FINAL, Intent, State
+from jobs.states import FINAL, State
 from portal.pages import job_cards, job_timeline, job_waiting
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
@@ -119,7 +119,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "job": view | {"size": f"{job.learners} × {job.gpus or job.slots}"},
         "row": job,
         "now": now,
-        "stretches": job_timeline.timeline(moves, now, Intent(job.intent)),
+        "stretches": job_timeline.timeline(moves, now),
         "actions": actions,
         "tabs": tabs,
         "tab": tab,

@@ -1,4 +1,4 @@
-"""A job's history as segments: which phase, how long, and why it ended; grouped by attempt. Pure."""
+"""A job's history as segments: which state, how long, and why it ended; grouped by attempt. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from math import sqrt
 
 from jobs.models import JobEvent
-from jobs.states import FINAL, Intent, State, StopReason, display_phase
+from jobs.states import FINAL, STOPPING_WORDS, State, StopReason
 from portal.templatetags.ui import PHASE_BADGES
 
 AHEAD = ("Deploying", "Downloading", "Processing", "Storing", "Completed")
@@ -17,7 +17,7 @@ WIDEST = 12
 
 @dataclass
 class Segment:
-    """One phase that was visited. end is None while it lasts; ahead: not reached yet."""
+    """One state that was visited. end is None while it lasts; ahead: not reached yet."""
 
     phase: str
     start: datetime | None = None
@@ -53,7 +53,7 @@ class Stretch:
         return min(WIDEST, sum(segment.width for segment in self.segments))
 
 
-def timeline(events: Sequence[JobEvent], now: datetime, intent: Intent) -> list[Stretch]:
+def timeline(events: Sequence[JobEvent], now: datetime) -> list[Stretch]:
     """Stretches in order. events: those that moved the job, oldest first."""
     stretches: list[Stretch] = []
     for event, following in zip(events, [*events[1:], None], strict=True):
@@ -61,11 +61,9 @@ def timeline(events: Sequence[JobEvent], now: datetime, intent: Intent) -> list[
         n = _attempt_of(event, state)
         if not stretches or n > stretches[-1].n:
             stretches.append(Stretch(n))
-        is_newest = following is None
         end = following.at if following else (event.at if state in FINAL else None)
-        phase = display_phase(state, intent if is_newest else Intent.RUN, _stop_reason(event), event.attempt)
         seconds = ((end or now) - event.at).total_seconds()
-        stretches[-1].segments.append(Segment(phase, event.at, end, seconds, event.message))
+        stretches[-1].segments.append(Segment(_word(state, event), event.at, end, seconds, event.message))
         if state in FINAL or state in (State.HALTED, State.STOPPING):
             stretches[-1].ended = event.message
     if stretches and events and State(events[-1].to_state) not in FINAL | {State.HALTED, State.STOPPING}:
@@ -78,8 +76,12 @@ def _attempt_of(event: JobEvent, state: State) -> int:
     return event.attempt + 1 if state == State.QUEUED else max(1, event.attempt)
 
 
-def _stop_reason(event: JobEvent) -> str:
-    return event.reason if event.reason in set(StopReason) else StopReason.HALT_REQUESTED
+def _word(state: State, event: JobEvent) -> str:
+    """The stored state. What the job is on its way to (Resuming) is the badge's: it would rename what was."""
+    if state != State.STOPPING:
+        return state.capitalize()
+    reason = event.reason if event.reason in set(StopReason) else StopReason.HALT_REQUESTED
+    return STOPPING_WORDS[StopReason(reason)]
 
 
 def _ahead(state: State) -> list[Segment]:

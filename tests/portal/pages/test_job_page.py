@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.test import Client
@@ -12,6 +13,7 @@ from django.utils import timezone
 from jobs.models import Job, JobEvent, Learner, Progress
 from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
+from portal.pages.job_timeline import timeline
 from tenants.models import User
 from tenants.roles import Role
 from tests import factories
@@ -253,5 +255,25 @@ def test_an_attempt_after_a_halt_is_its_own_stretch_of_the_timeline(
         job.attempt = attempt
         moved(job, State(to), reason="halt_requested" if to == "STOPPING" else "")
     page = open_page(alice, job)
-    for words in ("Attempt 1", "Attempt 2", "Halting", "Resuming"):
+    for words in ("Attempt 1", "Attempt 2", "Halting", "Halted"):
         assert words in page
+
+
+def test_a_segment_is_a_stored_state_with_its_own_time(alice: User) -> None:
+    """A wish that came later renames nothing that was: halted time is Halted, a second start is Deploying."""
+    job, at = factories.job(owner=alice, state=State.PROCESSING, attempt=2), timezone.now()
+    for to, attempt, seconds in [("QUEUED", 0, 5), ("DEPLOYING", 1, 3), ("DOWNLOADING", 1, 9), ("PROCESSING", 1, 255),
+                                 ("STOPPING", 1, 4), ("HALTED", 1, 384), ("QUEUED", 1, 2), ("DEPLOYING", 2, 3),
+                                 ("DOWNLOADING", 2, 8), ("PROCESSING", 2, 62)]:  # fmt: skip
+        job.attempt = attempt
+        moved(job, State(to), at=at, reason="halt_requested" if to == "STOPPING" else "")
+        at += timedelta(seconds=seconds)
+    moves = JobEvent.objects.filter(job=job, code=EventCode.MOVED).order_by("n")
+    first, second = timeline(list(moves), at)
+    assert [(one.phase, one.seconds) for one in first.segments] == [
+        ("Queued", 5), ("Deploying", 3), ("Downloading", 9), ("Processing", 255), ("Halting", 4), ("Halted", 384),
+    ]  # fmt: skip
+    assert [(one.phase, one.seconds) for one in second.segments if not one.ahead] == [
+        ("Queued", 2), ("Deploying", 3), ("Downloading", 8), ("Processing", 62),
+    ]  # fmt: skip
+    assert [one.phase for one in second.segments if one.ahead] == ["Storing", "Completed"]
