@@ -120,6 +120,6 @@ def _left(job: Job, view: dict[str, Any], now: datetime) -> float | None:
 
 def _ended(job: Job) -> dict[str, Any]:
     view = row(job_view(job))
-    ran = job.finished_at - job.started_at if job.finished_at and job.started_at else None
+    ran = job.running_s if job.started_at else None  # over all attempts, without the time it lay halted
     hours = view["gpu_seconds"] / 3600 if job.gpus else None
-    return view | _metric_cell(view) | {"ran": ran.total_seconds() if ran else None, "gpu_hours": hours}
+    return view | _metric_cell(view) | {"ran": ran, "gpu_hours": hours}

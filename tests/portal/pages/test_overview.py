@@ -39,6 +39,16 @@ def running(owner: User, name: str, *, since: object, heard: object = None, ever
     return job
 
 
+def test_what_ended_ran_for_the_time_of_its_attempts_alone(signed_in: SignIn, alice: User) -> None:
+    factories.job(
+        owner=alice, state=State.COMPLETED, attempt=2, started_at=ago(minutes=11), running_s=255 + 62
+    )
+    factories.job(owner=alice, state=State.CANCELED)  # never ran
+    tenant = alice.memberships.get().tenant
+    ended = signed_in(alice).get(f"/t/{tenant.slug}/").context["ended"]
+    assert {one["state"]: one["ran"] for one in ended} == {"COMPLETED": 317, "CANCELED": None}
+
+
 def test_only_a_failure_of_the_last_day_is_told(alice: User) -> None:
     factories.job(owner=alice, name="fresh", state=State.FAILED)
     old = factories.job(owner=alice, name="old", state=State.FAILED)
