@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,17 @@ def test_a_chart_s_zoom_survives_new_points_and_is_in_the_address(
         "aria-label", points or ""
     )
     assert reset.inner_text() == before
+    # The axis is the dragged range and nothing else: a quarter of the width is a quarter of its steps, too.
+    zoom = re.search(r"zoom=([\d.]+)-([\d.]+)", page.url)
+    assert zoom
+    first, last = float(zoom[1]), float(zoom[2])
+    page.locator('x-chart[data-name="lr"] .u-over').hover()  # moves the cursor off and back on
+    for share in (0.02, 0.25, 0.75, 0.98):
+        page.mouse.move(box["x"] + box["width"] * share, box["y"] + 40)
+        shown = re.search(r"step ([\d,]+)", page.locator('x-chart[data-name="loss"] .tip').inner_text())
+        assert shown
+        step = float(shown[1].replace(",", ""))
+        assert abs(step - (first + share * (last - first))) <= max(1.5, 0.06 * (last - first)), (share, step)
     reset.click()
     expect(reset).to_be_hidden()
 

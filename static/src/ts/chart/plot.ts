@@ -20,8 +20,11 @@ export function tabulate(series: Series[], settings: Settings): Table {
   const shown = series.slice(0, LINES);
   const start = Math.min(...shown.flatMap((one) => (one.buckets[0] ? [one.buckets[0][0]] : [])));
   const scale = (x: number): number => (settings.x === "step" ? x : settings.x === "time" ? x / 1000 : (x - start) / 1000);
+  // A zoom shows what is in it alone: the newest points lie behind a gap that was not fetched, a line to them would be false.
+  const [from, to] = settings.zoom ?? [-Infinity, Infinity];
+  const inside = <Item extends [number, ...unknown[]]>(list: Item[]): Item[] => list.filter(([at]) => from <= scale(at) && scale(at) <= to);
   const places = new Set<number>();
-  for (const one of shown) for (const list of [one.buckets, one.overtaken]) for (const bucket of list) places.add(scale(bucket[0]));
+  for (const one of shown) for (const list of [one.buckets, one.overtaken]) for (const bucket of inside(list)) places.add(scale(bucket[0]));
   const x = [...places].sort((a, b) => a - b);
   const index = new Map(x.map((value, at) => [value, at]));
   const column = (): (number | null)[] => new Array<number | null>(x.length).fill(null);
@@ -31,16 +34,16 @@ export function tabulate(series: Series[], settings: Settings): Table {
     const low = column();
     const high = column();
     const old = column();
-    for (const [at, min, max, last] of one.buckets) {
+    for (const [at, min, max, last] of inside(one.buckets)) {
       const place = index.get(scale(at)) ?? 0;
       raw[place] = positive(finite(last));
       low[place] = positive(min);
       high[place] = positive(max);
     }
-    for (const [at, , , last] of one.overtaken) old[index.get(scale(at)) ?? 0] = positive(finite(last));
+    for (const [at, , , last] of inside(one.overtaken)) old[index.get(scale(at)) ?? 0] = positive(finite(last));
     return { rank: one.rank, drawn: smooth(raw, settings.smooth), raw, low, high, old };
   });
-  const notFinite = shown.flatMap((one) => one.not_finite.map(([at, word]): [number, string] => [scale(at), word]));
+  const notFinite = shown.flatMap((one) => inside(one.not_finite).map(([at, word]): [number, string] => [scale(at), word]));
   return { x, lines, notFinite };
 }
 

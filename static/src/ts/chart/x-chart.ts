@@ -21,6 +21,7 @@ class Chart extends HTMLElement {
   private observer: IntersectionObserver | undefined;
   private visible = false;
   private loaded = false;
+  private other = false; // another axis or range than the plot was made for
   private upto = 0; // number of the newest point that the answer had
   private early: Point[] | null = null; // what came while an answer was under way
   private turn = 0;
@@ -122,8 +123,10 @@ class Chart extends HTMLElement {
     const changed = (event as CustomEvent<string[]>).detail;
     const card = this.closest<HTMLElement>(".card");
     if (card) card.hidden = Boolean(settings.find) && !this.name.toLowerCase().includes(settings.find.toLowerCase());
-    if (changed.includes("x") || changed.includes("zoom")) this.reload();
-    else this.rebuild();
+    if (changed.includes("x") || changed.includes("zoom")) {
+      this.other = true;
+      this.reload();
+    } else this.rebuild();
   };
 
   // --- drawing ---
@@ -151,18 +154,24 @@ class Chart extends HTMLElement {
     if (!this.table.x.length) return this.showProblem(settings.log ? "No value above 0 to draw on a logarithmic scale." : "No value in this range.");
     if (this.tableShown) return this.drawTable();
     const data = columns(this.table, settings);
-    if (this.plot && before === this.table.lines.length) {
+    if (this.plot && before === this.table.lines.length && !this.other) {
       this.plot.setData(data, !settings.zoom);
-      if (settings.zoom) this.plot.redraw();
+      this.showRange();
       return;
     }
     this.unmount();
+    this.other = false;
     this.makeRoom();
     this.holder.replaceChildren();
     this.plot = new uPlot(options(this.table, settings, this.size(), this.hooks()), data, this.holder);
     this.holder.append(this.tip);
-    if (settings.zoom) this.plot.setScale("x", { min: settings.zoom[0], max: settings.zoom[1] });
+    this.showRange();
     mounted.add(this);
+  }
+
+  /** The x axis is exactly what was zoomed to, wherever the points in it lie. */
+  private showRange(): void {
+    if (settings.zoom) this.plot?.setScale("x", { min: settings.zoom[0], max: settings.zoom[1] });
   }
 
   /** Drawn charts cost time at every point: the one farthest out of sight makes room. */
@@ -196,7 +205,7 @@ class Chart extends HTMLElement {
 
   private onSelect(plot: uPlot): void {
     const { left, width } = plot.select;
-    if (width < 4) return;
+    if (width < 4 || !plot.cursor.event) return plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false); // no event: another chart is dragged
     const zoom: [number, number] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     change({ zoom });
