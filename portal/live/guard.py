@@ -7,16 +7,24 @@ before the lines that are due nor all at once.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
+
+from django.db import InterfaceError, OperationalError
 
 from portal.live.errors import StoreDown
 from portal.live.identity import Credentials, watchable, who
 from portal.live.names import parse_channel
 from tenants.models import User
 
-LOOK_S = 5.0  # permission is asked again this often
+logger = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""Permission is asked again this often; at once after a hint that somebody's rights have changed."""
+STEP_S = 0.5
 
 
 class Watcher(Protocol):
@@ -34,30 +42,54 @@ class Watcher(Protocol):
         ...
 
 
-async def look_again(watchers: Callable[[], Iterable[Watcher]], aside: Callable[..., Any]) -> None:
-    """Ask for all watchers, again and again. aside: runs a function beside the loop; raises StoreDown."""
-    while True:
-        groups: dict[Credentials, list[Watcher]] = defaultdict(list)
-        for watcher in watchers():
-            groups[watcher.known].append(watcher)
-        for known, group in groups.items():
-            await asyncio.sleep(LOOK_S / len(groups))
-            names = {name for watcher in group for name in watcher.watched}
-            try:
-                user, allowed = await aside(_judge, known, names)
-            except StoreDown:
-                continue  # nobody new comes in meanwhile, and nothing is read
-            present = set(watchers())
-            for watcher in group:
-                if watcher in present:
-                    watcher.judged(user, names - allowed)
-        if not groups:
-            await asyncio.sleep(LOOK_S)
+class Guard:
+    """Asks for all watchers, again and again. aside: runs a function beside the loop; raises StoreDown."""
+
+    def __init__(self, watchers: Callable[[], Iterable[Watcher]], aside: Callable[..., Any]) -> None:
+        self._watchers, self._aside = watchers, aside
+        self._due: dict[Credentials, float] = {}
+
+    def look_soon(self) -> None:
+        """Somebody's rights have changed: ask for everybody now."""
+        self._due = dict.fromkeys(self._due, 0.0)
+
+    async def run(self) -> None:
+        """Whoever comes was asked then and is due LOOK_S later; all who are due are asked within about a second."""
+        while True:
+            groups: dict[Credentials, list[Watcher]] = defaultdict(list)
+            for watcher in self._watchers():
+                groups[watcher.known].append(watcher)
+            now = time.monotonic()
+            self._due = {known: self._due.get(known, now + LOOK_S) for known in groups}
+            due = [known for known in groups if self._due[known] <= now]
+            for known in due:
+                self._due[known] = time.monotonic() + LOOK_S
+                await self._ask(known, groups[known])
+                await asyncio.sleep(STEP_S / len(due))
+            if not due:
+                await asyncio.sleep(STEP_S)
+
+    async def _ask(self, known: Credentials, group: list[Watcher]) -> None:
+        names = {name for watcher in group for name in watcher.watched}
+        try:
+            user, allowed = await self._aside(_judge, known, names)
+        except StoreDown:
+            return  # nobody new comes in meanwhile, and nothing is read
+        present = set(self._watchers())
+        for watcher in group:
+            if watcher in present:
+                watcher.judged(user, names - allowed)
 
 
 def _judge(known: Credentials, names: Iterable[str]) -> tuple[User | None, set[str]]:
-    """In a thread: the owner now, and which of these channels he may watch."""
-    user = who(known)
-    if user is None:
+    """In a thread: the owner now, and which of these channels he may watch. Whoever cannot be judged may nothing."""
+    try:
+        user = who(known)
+        if user is None:
+            return None, set()
+        return user, watchable(user, [channel for name in names if (channel := parse_channel(name))])
+    except (OperationalError, InterfaceError):
+        raise  # the store is away, and with it everything that could be read
+    except Exception:
+        logger.exception("a watcher's rights could not be told")
         return None, set()
-    return user, watchable(user, [channel for name in names if (channel := parse_channel(name))])

@@ -12,9 +12,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,10 +23,9 @@ from django.db import InterfaceError, OperationalError, connections
 
 from jobs import announce
 from jobs.announce import Hint, Kind
-from portal.live import guard
 from portal.live.errors import StoreDown
 from portal.live.frames import error_text
-from portal.live.guard import Watcher
+from portal.live.guard import Guard, Watcher
 from portal.live.names import Channel, Topic
 from portal.live.reading import SOURCES
 from portal.live.sources import Page, Source, Want, first_row, store_cursor
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 SWEEP_S = 1.0  # the store is looked at this often without any hint
 BEAT_S = 2.0  # a frame on every socket at least this often (contracts 9)
 PACE_S = 0.02  # shortest time between two looks at a channel, and two readings of the store for a topic
+AGAIN_S = 1.0  # a duty that failed begins again after so long
 STUCK_S = 60.0  # a viewer who takes no byte for this long is cut
 READERS = 2  # threads that read for everybody who is up to date …
 ASIDES = 2  # … and for all else: who comes, who still may watch, who has to catch up
@@ -69,6 +70,7 @@ class Hub:
         self._closing: asyncio.Task[None] | None = None
         self._readers: _Readers | None = None
         self._asides: _Readers | None = None
+        self._guard = Guard(lambda: self.guarded, self.aside)
 
     # --- viewers come and go ---
 
@@ -131,11 +133,9 @@ class Hub:
         self._readers, self._asides = _Readers(READERS, "live-reader"), _Readers(ASIDES, "live-aside")
         self._wakes = {topic: asyncio.Event() for topic in SOURCES}
         for topic, source in SOURCES.items():
-            self._spawn(self._pump(topic, source))
-        self._spawn(self._sweep())
-        self._spawn(self._beat())
-        self._spawn(self._listen())
-        self._spawn(guard.look_again(lambda: self.guarded, self.aside))
+            self._spawn(self._keep(partial(self._pump, topic, source)))
+        for duty in (self._sweep, self._beat, self._listen, self._guard.run):
+            self._spawn(self._keep(duty))
 
     async def _stop(self) -> None:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
@@ -149,6 +149,16 @@ class Hub:
         self._closing = None
         if self.viewers:  # somebody came meanwhile
             self._start()
+
+    @staticmethod
+    async def _keep(duty: Callable[[], Awaitable[None]]) -> None:
+        """Do it for as long as anybody watches; an error in it costs a second, not the duty."""
+        while True:
+            try:
+                await duty()
+            except Exception:
+                logger.exception("a duty of the hub failed and begins again")
+            await asyncio.sleep(AGAIN_S)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -187,7 +197,7 @@ class Hub:
             case Kind.CLUSTER:
                 self._mark("cluster")
             case Kind.ACCESS:
-                pass  # the guard asks again by itself, every few seconds
+                self._guard.look_soon()
 
     def _mark(self, name: str) -> None:
         if feed := self.feeds.get(name):

@@ -1,0 +1,86 @@
+"""Those who watch are asked again whether they may: soon after a change, and never let in by an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from portal.live import guard
+from portal.live.errors import StoreDown
+from portal.live.guard import Guard
+from tenants.models import User
+
+
+class Socket:
+    """A watcher that keeps what it was told."""
+
+    watched = ("cluster",)
+
+    def __init__(self, known: Any, *, broken: bool = False) -> None:
+        self.known, self.broken = known, broken
+        self.told: list[User | None] = []
+
+    def judged(self, user: User | None, lost: set[str]) -> None:
+        self.told.append(user)
+        if self.broken:
+            raise RuntimeError("broken")
+
+
+async def aside(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+async def for_a_while(kept: Guard, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await kept.run()
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "STEP_S", 0.01)
+    monkeypatch.setattr(guard, "watchable", lambda user, channels: {channel.name for channel in channels})
+
+
+async def test_rights_that_cannot_be_told_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(known: Any) -> User:
+        raise LookupError("no such column")
+
+    monkeypatch.setattr(guard, "who", broken)
+    monkeypatch.setattr(guard, "LOOK_S", 0.05)
+    socket = Socket("alice")
+    await for_a_while(Guard(lambda: {socket}, aside), 0.5)  # type: ignore[arg-type]
+    assert socket.told
+    assert set(socket.told) == {None}
+
+
+async def test_while_the_store_is_away_nobody_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(function: Callable[..., Any], *arguments: Any) -> Any:
+        asked.append(function)
+        raise StoreDown
+
+    asked: list[object] = []
+    monkeypatch.setattr(guard, "LOOK_S", 0.05)
+    socket = Socket("alice")
+    await for_a_while(Guard(lambda: {socket}, away), 0.5)  # type: ignore[arg-type]
+    assert len(asked) > 1
+    assert socket.told == []
+
+
+async def test_a_change_of_rights_is_asked_for_at_once_and_else_nobody_before_his_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alice = User(username="alice")
+    monkeypatch.setattr(guard, "who", lambda known: alice)
+    monkeypatch.setattr(guard, "LOOK_S", 60.0)
+    sockets = {Socket("alice"), Socket("bob")}
+    kept = Guard(lambda: sockets, aside)  # type: ignore[arg-type]
+    await for_a_while(kept, 0.2)
+    assert [socket.told for socket in sockets] == [[], []]
+    kept.look_soon()
+    await for_a_while(kept, 0.2)
+    assert [socket.told for socket in sockets] == [[alice], [alice]]
