@@ -103,6 +103,20 @@ def test_a_dialog_that_was_closed_opens_again_and_another_person_sees_no_old_pag
     expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here", timeout=15_000)
 
 
+def test_a_page_is_not_handed_over_to_whom_another_tab_signed_in(platform: Platform, open_as: Open) -> None:
+    bob = open_as("bob", "/me").context.cookies()
+    page = open_as("alice", "/t/vision-lab/jobs")
+    expect(page.locator("x-connection")).to_have_text("Live")
+    page.context.clear_cookies()
+    platform.kill("web", signal.SIGKILL)
+    dialog = page.get_by_role("dialog", name="Your session has ended")
+    expect(dialog).to_be_visible(timeout=60_000)
+    page.keyboard.press("Escape")
+    page.context.add_cookies(bob)  # type: ignore[arg-type]
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here", timeout=15_000)
+
+
 def test_numbers_and_curve_are_whole_after_the_web_server_was_killed(
     platform: Platform, alice: Client, open_as: Open
 ) -> None:

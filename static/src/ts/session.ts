@@ -1,5 +1,5 @@
 // A session that ended is begun anew where the person stands: the login page's own form in a dialog, the page behind it kept.
-import { csrfToken } from "./api";
+import { api, csrfToken } from "./api";
 import { live } from "./live";
 import { toast } from "./toast";
 
@@ -11,7 +11,12 @@ let dialog: HTMLDialogElement | undefined;
 export async function signInAgain(): Promise<void> {
   if (dialog?.open) return;
   const answer = await fetch("/login", { redirect: "manual" }).catch(() => null);
-  if (!answer || answer.type === "opaqueredirect") return void setTimeout(goOn, AGAIN_MS);
+  if (!answer) return void setTimeout(goOn, AGAIN_MS);
+  if (answer.type === "opaqueredirect") {
+    const now = await someone();
+    if (now !== undefined && now !== whose()) return location.reload();
+    return void setTimeout(goOn, AGAIN_MS);
+  }
   dialog ??= newDialog();
   await show(answer);
   if (!dialog.open) dialog.showModal();
@@ -61,6 +66,11 @@ async function submit(form: HTMLFormElement): Promise<void> {
   if (data.get("username") !== whose()) return location.reload();
   dialog?.close();
   goOn();
+}
+
+/** Who has signed in meanwhile; undefined when the server cannot say. */
+async function someone(): Promise<string | undefined> {
+  return (await api<{ username: string }>("GET", "/me").catch(() => undefined))?.username;
 }
 
 const whose = (): string => document.querySelector<HTMLElement>(".app")?.dataset.user ?? "";
