@@ -41,6 +41,7 @@ def test_a_file_is_streamed(method: str, headers: dict[str, str], status: int, p
     assert (found, body) == (status, ICON.read_bytes()[part])
 
 
+@pytest.mark.django_db  # the end of a request looks at the connection that an earlier test may have left
 def test_the_server_uses_it() -> None:
     answer = asyncio.run(AsyncClient().get("/static/favicon.svg"))
     answer.close()
