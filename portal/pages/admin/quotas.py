@@ -115,18 +115,24 @@ def history(request: HttpRequest) -> HttpResponse:
 
 
 def _steps(drawn: Matrix) -> list[dict[str, Any]]:
-    """Per type the sum of limits since its first change, or over the last weeks of many."""
+    """Per type the sum of limits since its first change, or over the last weeks of many.
+
+    One step per change set: limits that moved from one tenant to another at once never were fewer in between.
+    """
     now = timezone.now()
-    moves: dict[str, list[tuple[datetime, int]]] = {}
+    moves: dict[str, dict[uuid.UUID, tuple[datetime, int]]] = {}
     changes = QuotaChange.objects.filter(at__gt=now - STEPS_WITHIN).order_by("at", "pk")
-    for kind, at, old, new in changes.values_list("gpu_type", "at", "old_limit", "new_limit"):
-        moves.setdefault(kind, []).append((at, new - old))
-    first = min((made[0][0] for made in moves.values()), default=now) - timedelta(days=1)
+    rows = changes.values_list("gpu_type", "change_set", "at", "old_limit", "new_limit")
+    for kind, change_set, at, old, new in rows:
+        sets = moves.setdefault(kind, {})
+        since, by = sets.get(change_set, (at, 0))
+        sets[change_set] = since, by + new - old
+    first = min((at for sets in moves.values() for at, _ in sets.values()), default=now) - timedelta(days=1)
     return [
         {
             "column": column,
             "steps": steps(
-                moves.get(column.kind, []),
+                list(moves.get(column.kind, {}).values()),
                 total=column.total,
                 capacity=column.capacity,
                 first=first,

@@ -145,6 +145,17 @@ def test_the_sums_steps_end_at_what_the_limits_are(signed_in: SignIn, lab: Tenan
     assert drawn["column"].total == 4
 
 
+def test_a_change_set_is_one_step_of_the_sum(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    other = factories.tenant("speech-lab")
+    client = signed_in(admin)
+    moved = {"limit:vision-lab:cpu": "3", "if:vision-lab:cpu": "8", f"limit:{other.slug}:cpu": "7"}
+    seen = {f"if:{other.slug}:cpu": str(other.quotas.get(gpu_type="cpu").limit)}
+    client.post("/admin-console/quotas", moved | seen | {"action": "apply", "reason": "move"})
+    assert QuotaChange.objects.count() == 2
+    (drawn,) = client.get("/admin-console/quota-history").context["steps"]
+    assert drawn["steps"].line.count("V") == 1
+
+
 def test_who_holds_the_cluster_adds_up(signed_in: SignIn, lab: Tenant, alice: User, admin: User) -> None:
     factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=3)
     (held,) = signed_in(admin).get("/admin-console/tenants").context["held"]
