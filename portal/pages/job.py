@@ -21,7 +21,7 @@ from jobs.selectors.checkpoints import checkpoint_list
 from jobs.selectors.jobs import job_get, may_operate
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
-from jobs.states import FINAL, State
+from jobs.states import FINAL, HOLDS_GPUS, Phase, State
 from portal.pages import job_cards, job_timeline, job_waiting
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
@@ -284,11 +284,14 @@ def _logs(request: HttpRequest, job: Job) -> dict[str, Any]:
 def _learner_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
     attempt = _number(request.GET.get("attempt")) or max(1, job.attempt)
     rows = _learners(job, attempt)
+    over = attempt < job.attempt or State(job.state) not in HOLDS_GPUS  # whatever a learner said last
+    ended = sum(over or one["row"].phase in (Phase.EXITED, Phase.STORING, Phase.DONE) for one in rows)
     return {
         "learner_rows": rows,
         "attempt": attempt,
         "attempt_numbers": range(max(1, job.attempt), 0, -1),
-        "ready": sum(one["row"].phase in ("PROCESSING", "EXITED", "STORING", "DONE") for one in rows),
+        "running": 0 if over else sum(one["row"].phase == Phase.PROCESSING for one in rows),
+        "ended": ended,
     }
 
 

@@ -246,6 +246,24 @@ def test_the_first_paint_has_the_log_s_last_lines_and_the_numbers(
     assert "line 60<" not in page
 
 
+@pytest.mark.parametrize(
+    ("state", "phases", "words"),
+    [
+        (State.PROCESSING, ["PROCESSING", "PROCESSING"], "gang 2 of 2 running<"),
+        (State.PROCESSING, ["PROCESSING", "DONE"], "gang 1 of 2 running, 1 of 2 ended<"),
+        (State.DOWNLOADING, ["WAITING", "READY"], "gang 0 of 2 running<"),
+        (State.HALTED, ["DONE", "PROCESSING"], "gang 2 of 2 ended<"),
+    ],
+)
+def test_the_learners_tab_says_how_many_run_and_how_many_ended(
+    alice: User, open_page: Callable[..., str], state: State, phases: list[str], words: str
+) -> None:
+    job = factories.job(owner=alice, state=state, learners=2)
+    for rank, phase in enumerate(phases):
+        Learner.objects.filter(job=job, rank=rank).update(phase=phase)
+    assert words in open_page(alice, job, "/learners")
+
+
 def test_an_attempt_after_a_halt_is_its_own_stretch_of_the_timeline(
     alice: User, open_page: Callable[..., str]
 ) -> None:
