@@ -50,7 +50,8 @@ class Stretch:
 
     @property
     def width(self) -> int:
-        return min(WIDEST, sum(segment.width for segment in self.segments))
+        """By the number of its segments, so that each finds room for its words as long as there is any."""
+        return min(WIDEST, len(self.segments))
 
 
 def timeline(events: Sequence[JobEvent], now: datetime) -> list[Stretch]:
