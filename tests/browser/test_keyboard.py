@@ -15,11 +15,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 SEEN = """() => {
     const e = document.activeElement, s = getComputedStyle(e), b = e.getBoundingClientRect();
-    // A radio of a tile or a field of the editor shows its focus on the box around it.
-    const marked = [e, e.parentElement, e.closest('.cm-editor')].filter(Boolean).some((one) => {
-        const style = getComputedStyle(one);
-        return (style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== 'none';
-    });
+    // A radio of a tile shows its focus on the box around it, the editor on its card.
+    const ringed = (one) => {
+        const style = one && getComputedStyle(one);
+        return one && style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
+    };
+    const shadowed = (one) => one && getComputedStyle(one).boxShadow !== 'none';
+    const marked = [e, e.parentElement, e.closest('.cm-editor') && e.closest('.card')].some(ringed)
+        || [e, e.parentElement].some(shadowed);
     const inside = b.bottom > 0 && b.top < innerHeight && b.right > 0 && b.left < innerWidth;
     return {name: e.outerHTML.slice(0, 120), body: e === document.body, marked, inside};
 }"""
