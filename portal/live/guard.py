@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
-from django.db import InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError, OperationalError
 
 from portal.live.errors import StoreDown
 from portal.live.identity import Credentials, watchable, who
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 5.0
 """Permission is asked again this often; at once after a hint that somebody's rights have changed."""
 STEP_S = 0.5
+STORE_AWAY = (OperationalError, InterfaceError)
 
 
 class Watcher(Protocol):
@@ -88,8 +89,10 @@ def _judge(known: Credentials, names: Iterable[str]) -> tuple[User | None, set[s
         if user is None:
             return None, set()
         return user, watchable(user, [channel for name in names if (channel := parse_channel(name))])
-    except (OperationalError, InterfaceError):
-        raise  # the store is away, and with it everything that could be read
-    except Exception:
+    except Exception as error:
+        if (
+            isinstance(error, STORE_AWAY) or type(error) is DatabaseError
+        ):  # so psycopg2 tells a broken connection
+            raise  # nothing can be read now, and nobody judged
         logger.exception("a watcher's rights could not be told")
         return None, set()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from django.db import DatabaseError, InterfaceError, OperationalError
 
 from portal.live import guard
 from portal.live.errors import StoreDown
@@ -69,6 +70,20 @@ async def test_while_the_store_is_away_nobody_is_judged(monkeypatch: pytest.Monk
     await for_a_while(Guard(lambda: {socket}, away), 0.5)  # type: ignore[arg-type]
     assert len(asked) > 1
     assert socket.told == []
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError, DatabaseError])
+async def test_a_connection_that_broke_says_nothing_about_rights(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopg2 raises the plain DatabaseError, too, when the server closes a connection amid an answer."""
+
+    def broken(known: Any) -> User:
+        raise error("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(guard, "who", broken)
+    with pytest.raises(error):
+        guard._judge("alice", ["cluster"])  # type: ignore[arg-type]
 
 
 async def test_a_change_of_rights_is_asked_for_at_once_and_else_nobody_before_his_time(
