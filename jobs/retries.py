@@ -1,4 +1,6 @@
-"""A transaction that the database broke off, so that another could go on, is done again as a whole.
+"""Failures of the database that say nothing about the work: it is away, or it broke a transaction off.
+
+A transaction that the database broke off, so that another could go on, is done again as a whole.
 
 Locks are taken in one order (docs/adr/0012-one-lock-order.md), so this is the second net, not the first. Nothing of a
 broken transaction was written and none of its after-commit calls runs, so the next try starts from fresh rows.
@@ -13,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from django.db import OperationalError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from psycopg2 import Error as DriverError
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,18 @@ PAUSE_S = 0.05
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def database_away(error: BaseException | None) -> bool:
+    """Whether the database did not answer: away, restarting, too busy, or the connection to it broke.
+
+    A connection that breaks amid an answer reaches us as the plain DatabaseError, with no code of the database's;
+    Django raises that type, too, for what it finds by itself, but with no error of the driver behind it.
+    """
+    if isinstance(error, OperationalError | InterfaceError):
+        return True
+    cause = error.__cause__ if type(error) is DatabaseError else None
+    return isinstance(cause, DriverError) and cause.pgcode is None
 
 
 def again_if_broken_off(work: Callable[P, R]) -> Callable[P, R]:

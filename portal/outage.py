@@ -7,9 +7,9 @@ import logging
 import sys
 import uuid
 
-from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
+from jobs.retries import database_away
 from portal.pages.errors import error_page
 from tenants.audit import request_id
 
@@ -23,7 +23,7 @@ FAULT = "Something broke on our side. It was recorded."
 
 def broken(request: HttpRequest) -> HttpResponse:
     """Django's handler500; the exception is the one being handled right now."""
-    away = isinstance(sys.exc_info()[1], OperationalError | InterfaceError)
+    away = database_away(sys.exc_info()[1])
     status = 503 if away else 500
     if request.path.startswith(PROGRAMS):
         problem: dict[str, object] = {

@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.db import Error as DatabaseError
+from django.db import connection
 
 from jobs import wake
 from jobs.failpoints import fp
 from jobs.ingest.store import commit
+from jobs.retries import database_away
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Frame, Nack
 
@@ -111,16 +113,17 @@ class Writer:
             try:
                 self._commit(batch)
                 return
-            except (OperationalError, InterfaceError) as error:
-                logger.warning("ingest waits for the database", extra={"error": str(error)[:200]})
-            except DatabaseError:
-                if len(batch) == 1:
+            except DatabaseError as error:
+                if database_away(error):
+                    logger.warning("ingest waits for the database", extra={"error": str(error)[:200]})
+                elif len(batch) == 1:
                     logger.exception("a frame cannot be stored", extra={"job": batch[0].grant.job_id})
                     batch[0].answer(1, None)
                     return
-                for item in batch:  # one of them is the poison: find it
-                    self._settle([item])
-                return
+                else:
+                    for item in batch:  # one of them is the poison: find it
+                        self._settle([item])
+                    return
             except Exception:
                 logger.exception("ingest failed on a batch", extra={"frames": len(batch)})
                 for item in batch:

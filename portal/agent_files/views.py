@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error as DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
@@ -20,6 +20,7 @@ from django.views.decorators.http import require_http_methods
 from jobs import blobs, tokens
 from jobs.ingest import files
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.retries import database_away
 from jobs.tokens import Grant
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                     return problem(409, "fenced", "A newer attempt has taken over, or this one is closed.")
                 return view(request, grant, **arguments)
             except DatabaseError as error:
+                if not database_away(error):
+                    raise
                 logger.warning(
                     "no answer for a learner", extra={"path": request.path, "error": str(error)[:200]}
                 )

@@ -11,12 +11,12 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
-from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpResponse, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
+from jobs.retries import database_away
 from portal.api.findings import WrongFields, all_wrong
 from portal.api.rendering import json_bytes
 from tenants import errors as tenants
@@ -129,7 +129,7 @@ def answer(error: Exception) -> HttpResponse:
         return _of_the_framework(error)
     if isinstance(error, Http404):
         return answer(NotHere())
-    if isinstance(error, OperationalError | InterfaceError):
+    if database_away(error):
         return unavailable(error)
     if isinstance(error, RequestDataTooBig):
         return answer(TooLarge("A body has at most 1048576 bytes. Send code as an upload."))

@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
-from django.db import DatabaseError, InterfaceError, OperationalError
-
+from jobs.retries import database_away
 from portal.live.errors import StoreDown
 from portal.live.identity import Credentials, watchable, who
 from portal.live.names import parse_channel
@@ -25,7 +24,6 @@ logger = logging.getLogger(__name__)
 LOOK_S = 5.0
 """Permission is asked again this often; at once after a hint that somebody's rights have changed."""
 STEP_S = 0.5
-STORE_AWAY = (OperationalError, InterfaceError)
 
 
 class Watcher(Protocol):
@@ -90,9 +88,7 @@ def _judge(known: Credentials, names: Iterable[str]) -> tuple[User | None, set[s
             return None, set()
         return user, watchable(user, [channel for name in names if (channel := parse_channel(name))])
     except Exception as error:
-        if (
-            isinstance(error, STORE_AWAY) or type(error) is DatabaseError
-        ):  # so psycopg2 tells a broken connection
+        if database_away(error):
             raise  # nothing can be read now, and nobody judged
         logger.exception("a watcher's rights could not be told")
         return None, set()

@@ -19,10 +19,11 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import connections
 
 from jobs import announce
 from jobs.announce import Hint, Kind
+from jobs.retries import database_away
 from portal.live.errors import StoreDown
 from portal.live.frames import error_text
 from portal.live.guard import Guard, Watcher
@@ -373,11 +374,11 @@ class _Readers:
     def _guarded(function: Callable[..., T], *arguments: Any) -> T:
         try:
             return function(*arguments)
-        except (OperationalError, InterfaceError) as error:
-            connections.close_all()
-            raise StoreDown(str(error)) from error
         except Exception as error:  # one bad row must not end the reading for everybody
-            logger.exception("a channel could not be read")
+            if database_away(error):
+                connections.close_all()
+            else:
+                logger.exception("a channel could not be read")
             raise StoreDown(str(error)) from error
 
     async def close(self) -> None:

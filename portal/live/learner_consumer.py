@@ -14,7 +14,7 @@ import secrets
 import time
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import Error as DatabaseError
 
 from jobs import tokens
 from jobs.ingest import files

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.db import Error as DatabaseError
+from django.db import connection
 
 from jobs import announce
 from jobs.announce import Hint, Kind
 from jobs.ingest.wishes import note_seen, standings
+from jobs.retries import database_away
 
 if TYPE_CHECKING:
     from portal.live.learner_consumer import LearnerConsumer
@@ -41,7 +43,9 @@ def _guarded(work: Callable[..., Answer], arguments: tuple[Any, ...]) -> Answer:
     for last in (False, True):
         try:
             return work(*arguments)
-        except (OperationalError, InterfaceError):
+        except DatabaseError as error:
+            if not database_away(error):
+                raise
             connection.close()
             if last:
                 raise

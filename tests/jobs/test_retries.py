@@ -6,8 +6,16 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from django.db import OperationalError, connection, transaction
-from psycopg2 import Error
+from django.db import (
+    DatabaseError,
+    DataError,
+    Error,
+    InterfaceError,
+    OperationalError,
+    connection,
+    transaction,
+)
+from psycopg2 import Error as DriverError
 
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node, Placement, Start
@@ -15,7 +23,7 @@ from jobs import failpoints, invariants
 from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import cycle
 from jobs.models import Job
-from jobs.retries import TRIES, again_if_broken_off
+from jobs.retries import TRIES, again_if_broken_off, database_away
 from jobs.states import State
 from tenants.models import Quota
 from tests.jobs.lifecycle.lives import LIVES
@@ -34,11 +42,44 @@ def world(transactional_db: None) -> Iterator[World]:
     clusters.use(None)
 
 
-class BrokenOff(Error):
+class BrokenOff(DriverError):
     """As the driver raises it: with the database's own code."""
 
-    def __init__(self, pgcode: str) -> None:
+    def __init__(self, pgcode: str | None) -> None:
         self.__setstate__({"pgcode": pgcode})
+
+
+def caused(error: Exception, cause: Exception | None) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "away"),
+    [
+        (OperationalError("the database system is starting up"), True),
+        (InterfaceError("connection already closed"), True),
+        (
+            caused(DatabaseError("no message from the libpq"), BrokenOff(None)),
+            True,
+        ),  # it broke amid an answer
+        (caused(DatabaseError("raised in a function"), BrokenOff("P0001")), False),
+        (DatabaseError("Save with update_fields did not affect any rows."), False),  # Django's own finding
+        (DataError("a NUL in a text"), False),
+        (LookupError("ours"), False),
+        (None, False),
+    ],
+)
+def test_only_a_database_that_did_not_answer_counts_as_away(error: Exception | None, away: bool) -> None:
+    assert database_away(error) is away
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_that_the_server_ends_amid_an_answer_counts_as_away() -> None:
+    with pytest.raises(Error) as caught, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(1)")
+    assert database_away(caught.value)
+    connection.close()
 
 
 class Flaky:

@@ -7,8 +7,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg2
 import pytest
-from django.db import DataError, OperationalError
+from django.db import DatabaseError, DataError, InterfaceError, OperationalError
 
 from jobs.ingest import writer as module
 from jobs.ingest.store import Committed
@@ -116,7 +117,13 @@ def test_loud_batches_leave_a_breath_and_quiet_ones_do_not(
 
 
 def test_a_database_that_is_away_loses_no_frame_and_no_order(writer: Writer, store: Store) -> None:
-    store.failures = [OperationalError("the database system is shutting down") for _ in range(3)]
+    amid_an_answer = DatabaseError("no message from the libpq")
+    amid_an_answer.__cause__ = psycopg2.DatabaseError()
+    store.failures = [
+        OperationalError("the database system is shutting down"),
+        InterfaceError("connection already closed"),
+        amid_an_answer,
+    ]
     answers = Answers()
     for off in range(20):
         writer.submit(Item(grant(1), data(off), answers))
