@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection, transaction
 from django.urls import reverse
@@ -20,9 +21,12 @@ from jobs.services import job_submit
 from portal.capacity import capacity_by_type
 from tenants.models import Membership, Quota, Tenant, Token, User
 from tenants.roles import Role
+from tenants.services.quotas import may_be_promised
 
 TENANTS = {"vision-lab": "Vision Lab", "nlp-research": "NLP Research"}
-SECOND_SHARE = 4  # the second tenant may use a quarter: together the 1.25 that limits may sum to
+SECOND_SHARE = (
+    8  # the second tenant may use an eighth, so that an admin can raise it to what others leave idle
+)
 DEMO_LOCK = 0x6C757468  # "luth"
 TOKEN_NAME = "demo"  # noqa: S105
 TOKEN_TTL = timedelta(days=7)
@@ -105,15 +109,17 @@ def _tenant(slug: str, name: str) -> Tenant:
 
 
 def _quotas(tenants: dict[str, Tenant]) -> None:
-    """The first tenant may use all of each type, the second a quarter. Limits that exist stay as they are.
-
-    On a cluster so small that this would be over the policy, the first yields what the second needs.
-    """
+    """Limits that exist stay as they are."""
     for gpu_type, slots in capacity_by_type().items():
-        second = max(1, slots // SECOND_SHARE)
-        first = max(1, min(slots, slots + slots // SECOND_SHARE - second))
-        for slug, limit in zip(TENANTS, (first, second), strict=True):
+        for slug, limit in zip(TENANTS, limits(slots), strict=True):
             Quota.objects.get_or_create(tenant=tenants[slug], gpu_type=gpu_type, defaults={"limit": limit})
+
+
+def limits(slots: int) -> tuple[int, int]:
+    """What the two tenants may use of so many slots: the first all, unless nothing could be raised any more."""
+    second = max(1, slots // SECOND_SHARE)
+    allowed = may_be_promised(slots, settings.LUTHIER_OVERCOMMIT_MAX)
+    return max(1, min(slots, allowed - second - 1)), second
 
 
 def _access(person: Person, tenants: dict[str, Tenant]) -> Access:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from django.db import connection, transaction
@@ -92,6 +94,11 @@ def quota_changes_apply(
     return ChangeSet(change_set, applied, totals)
 
 
+def may_be_promised(capacity: int, overcommit: float) -> int:
+    """What all limits of one type may sum to, up to the next whole slot: a share of two slots is a slot, too."""
+    return math.ceil(capacity * Fraction(str(overcommit)))
+
+
 def _bounds(index: int, change: Change) -> dict[str, Any] | None:
     if 0 <= change.limit <= LARGEST_LIMIT:
         return None
@@ -166,7 +173,7 @@ def _totals(applied: Sequence[Applied], capacity: Mapping[str, int], overcommit:
             gpu_type,
             sums.get(gpu_type, 0) + grows,
             capacity.get(gpu_type, 0),
-            int(capacity.get(gpu_type, 0) * overcommit),
+            may_be_promised(capacity.get(gpu_type, 0), overcommit),
         )
         totals.append(total)
         if grows > 0 and total.limits > total.allowed:

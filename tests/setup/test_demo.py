@@ -5,13 +5,19 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth import authenticate
 from django.core.management import call_command
+from django.test import Client
 
-from jobs.models import Job
+from jobs.models import ClusterNode, Job
+from jobs.selectors import effects
+from jobs.states import State
 from portal import demo
 from portal.runtimes import register_runtimes
 from tenants.models import Membership, Quota, Tenant, Token, User
+from tenants.services.quotas import may_be_promised
+from tests import factories
 
 pytestmark = pytest.mark.django_db
 
@@ -69,10 +75,34 @@ def test_limits_that_an_administrator_set_stay() -> None:
     assert set(Quota.objects.filter(tenant__slug="vision-lab").values_list("limit", flat=True)) == {1}
 
 
-def test_the_second_tenant_gets_a_quarter() -> None:
+def test_the_first_tenant_may_use_all_and_the_second_an_eighth() -> None:
     run()
     limits = dict(Quota.objects.values_list("tenant__slug", "limit"))
-    assert limits == {"vision-lab": 16, "nlp-research": 4}
+    assert limits == {"vision-lab": 16, "nlp-research": 2}
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4, 5, 8, 12, 16, 40, 64])
+def test_on_any_cluster_an_admin_can_raise_a_limit_to_what_is_there(slots: int) -> None:
+    limits = demo.limits(slots)
+    assert min(limits) >= 1
+    assert max(limits) <= slots
+    assert any(limit < slots for limit in limits)
+    assert sum(limits) + 1 <= may_be_promised(slots, settings.LUTHIER_OVERCOMMIT_MAX)
+
+
+def test_raising_the_second_tenants_limit_lets_its_waiting_job_start() -> None:
+    run()
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=16)
+    tenant, bob = Tenant.objects.get(slug="nlp-research"), User.objects.get(username="bob")
+    factories.job(of=tenant, owner=bob, state=State.PROCESSING, slots=2)
+    factories.job(of=tenant, owner=bob, state=State.QUEUED, name="patient", slots=2)
+    client = Client()
+    client.force_login(User.objects.get(username="admin"))
+    draft = {"limit:nlp-research:cpu": "4", "if:nlp-research:cpu": "2", "action": "review"}
+    page = client.post("/admin-console/quotas", draft)
+    assert page.status_code == 200
+    assert "patient of nlp-research starts" in page.content.decode()
+    assert not effects.would_start({}).starting
 
 
 def test_a_first_start_submits_the_example_as_alice() -> None:
