@@ -35,14 +35,17 @@ RESAMPLES = 10_000
 PROGRAM = """
 import json, sys, time
 from learner_agent import training
-steps, size = int(sys.argv[1]), int(sys.argv[2])
+
+def train(steps, size):
+    for step in range(steps):
+        total = 0
+        for n in range(size):
+            total += n * n
+        print("step", step, "total", total)
+        training.report(step, total=steps, loss=1 / (step + 1))
+
 wall, cpu = time.perf_counter(), time.process_time()
-for step in range(steps):
-    total = 0
-    for n in range(size):
-        total += n * n
-    print("step", step, "total", total)
-    training.report(step, total=steps, loss=1 / (step + 1))
+train(int(sys.argv[1]), int(sys.argv[2]))
 took = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
 open(sys.argv[3], "w").write(json.dumps(took))
 """

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
@@ -166,15 +166,19 @@ def test_without_scripts_a_job_is_submitted_halted_and_resumed(
     def shows(state: str) -> None:
         wait_for(lambda: (page.reload(), page.locator("#job-badge").inner_text() == state)[1], within_s=60)
 
+    def press(button: Locator) -> None:
+        with page.expect_navigation():  # the answer to the form; a reload in its midst has no page
+            button.click()
+
     shows("Processing")
     wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) > 10, within_s=30)
-    page.get_by_role("button", name="Halt").click()
+    press(page.get_by_role("button", name="Halt"))
     shows("Halted")
     expect(page.locator(".rcp")).to_contain_text("Halted with nothing lost")
-    page.get_by_role("button", name="Resume").click()
+    press(page.get_by_role("button", name="Resume"))
     shows("Processing")
-    page.get_by_role("link", name="Cancel").click()
-    page.get_by_role("button", name="Cancel the job").click()
+    press(page.get_by_role("link", name="Cancel"))
+    press(page.get_by_role("button", name="Cancel the job"))
     shows("Canceled")
     assert alice.job(job)["attempt"] == 2
     context.close()

@@ -171,12 +171,12 @@ async def test_a_job_s_events_come_with_the_job_as_it_stands(job: Job, alice: Us
     await sync_to_async(events.append)(
         job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.CHECKPOINT_STORED, message="step 10", attempt=1
     )
-    frame = await socket.next(ch=ch, items=...)
+    frame = await socket.next(ch=ch, to=2)
     assert [(item["n"], item["message"], item["state"]) for item in frame["items"]] == [
         (2, "step 10", "PROCESSING")
     ]
     await Progress.objects.filter(job=job).aupdate(step=50, total=200)
-    frame = await socket.next(ch=ch, items=[])
+    frame = await socket.next(ch=ch, items=[], to=2)
     assert (frame["from"], frame["to"]) == (3, 2)
     assert frame["job"]["progress"] == {"step": 50, "total": 200, "percent": 25.0}
     assert "spec" not in frame["job"]
