@@ -59,7 +59,9 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     newest = Checkpoint.objects.filter(job=OuterRef("pk"), state=Checkpoint.State.COMMITTED)
     newest = newest.order_by(*Checkpoint.NEWEST_FIRST)
     live = Attempt.objects.filter(job=OuterRef("pk"), closed_at=None)
+    first = Attempt.objects.filter(job=OuterRef("pk"), n=1)
     return rows.select_related("tenant", "owner", "progress", "estimate").annotate(
+        first_step=Subquery(first.values("resume_from__step")[:1]),
         newest_checkpoint=Subquery(newest.values(json=JSONObject(n="n", step="step", at="committed_at"))[:1]),
         live_attempt=Subquery(
             live.values(

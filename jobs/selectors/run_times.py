@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connection
+from django.db.models import Q
 
 from gpu_scheduler.forecast import Basis, RunTime
 from gpu_scheduler.model import Snapshot
 from jobs.models import Attempt, Job
+from jobs.selectors.pace import Run, pace
 from jobs.states import Intent, State
 
 PAST_JOBS = 100
@@ -31,14 +33,21 @@ def run_times(seen: Snapshot) -> dict[str, RunTime]:
         "progress__step", "progress__total", "progress__reported_at",
     )  # fmt: skip
     facts = [_Facts(*row) for row in rows]
-    live = {
-        job: (processing_at, step or 0)
-        for job, processing_at, step in Attempt.objects.filter(held=True).values_list(
-            "job_id", "processing_at", "resume_from__step"
-        )
-    }
+    live: dict[str, tuple[datetime | None, int]] = {}
+    origins: dict[str, int] = {}
+    cloned = Q(n=1, resume_from__isnull=False, job__in=list(limits))
+    for job, n, held, processing_at, step in Attempt.objects.filter(Q(held=True) | cloned).values_list(
+        "job_id", "n", "held", "processing_at", "resume_from__step"
+    ):
+        if held:
+            live[job] = (processing_at, step or 0)
+        if n == 1:
+            origins[job] = step or 0
     past = _Past(fact.tenant_id for fact in facts)
-    known = {fact.job: _known(fact, limits[fact.job], live, past, seen.now) for fact in facts}
+    known = {
+        fact.job: _known(fact, limits[fact.job], live, origins.get(fact.job, 0), past, seen.now)
+        for fact in facts
+    }
     return {job: run for job, run in known.items() if run is not None}
 
 
@@ -60,35 +69,23 @@ def _known(
     fact: _Facts,
     limit_s: float | None,
     live: dict[str, tuple[datetime | None, int]],
+    origin: int,
     past: _Past,
     now: datetime,
 ) -> RunTime | None:
-    since, first_step = live.get(fact.job, (None, 0))
+    since, began_step = live.get(fact.job, (None, 0))
     if fact.job in live and (fact.state == State.STOPPING or fact.intent != Intent.RUN):
         return RunTime((float(fact.grace_s),), Basis.TIME_LIMIT)
-    left_s = _by_pace(fact, since, first_step, now)
-    if left_s is not None:
-        return RunTime((left_s if limit_s is None else min(left_s, limit_s),), Basis.PROGRESS)
+    if found := pace(
+        Run(fact.step, fact.total, fact.reported_at, fact.ran_s, origin, since, began_step), now
+    ):
+        left_s = found.left_s if limit_s is None else min(found.left_s, limit_s)
+        return RunTime((left_s,), Basis.PROGRESS)
     if limit_s is not None:
         return RunTime((limit_s,), Basis.TIME_LIMIT)
     ran_s = fact.ran_s + ((now - since).total_seconds() if since else 0.0)
     left = past.left(fact.tenant_id, fact.framework, ran_s)
     return RunTime(left, Basis.HISTORY) if left else None
-
-
-def _by_pace(fact: _Facts, since: datetime | None, first_step: int, now: datetime) -> float | None:
-    """Seconds to the last step at the pace so far; of a job that waits, at the pace of its earlier attempts."""
-    if fact.step is None or not fact.total:
-        return None
-    if since is None:
-        return (
-            max(0.0, fact.total - fact.step) * fact.ran_s / fact.step if fact.step > 0 < fact.ran_s else None
-        )
-    if fact.reported_at is None or fact.reported_at <= since or fact.step <= first_step:
-        return None
-    pace_s = (fact.reported_at - since).total_seconds() / (fact.step - first_step)
-    silent_s = (now - fact.reported_at).total_seconds()
-    return max(0.0, (fact.total - fact.step) * pace_s - silent_s)
 
 
 class _Past:

@@ -10,6 +10,7 @@ from django.utils import timezone
 from jobs.models import Job, JobEvent
 from jobs.selectors.estimates import estimate_view
 from jobs.selectors.moments import moment
+from jobs.selectors.pace import Pace, Run, pace
 from jobs.states import EventCode, Intent, State, allowed_actions, display_phase
 
 
@@ -41,7 +42,7 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
         "slots": job.slots,
         "priority": job.priority,
         "tags": job.tags,
-        "progress": progress_view(job),
+        "progress": progress_view(job, now),
         "metrics": job.progress.metrics,
         "checkpoint": _checkpoint(getattr(job, "newest_checkpoint", None)),
         "last_halt": job.last_halt,
@@ -76,11 +77,31 @@ def event_view(event: JobEvent) -> dict[str, Any]:
     }
 
 
-def progress_view(job: Job) -> dict[str, Any]:
-    """step, total and percent (0 to 100, None while the total is unknown)."""
+def progress_view(job: Job, now: datetime) -> dict[str, Any]:
+    """step, total and percent (0 to 100, None while the total is unknown); while it runs also how long it has to go."""
     step, total = job.progress.step, job.progress.total
     percent = min(100.0, round(100 * step / total, 1)) if step is not None and total else None
-    return {"step": step, "total": total, "percent": percent}
+    found = _pace(job, now) if job.state == State.PROCESSING else None
+    return {
+        "step": step,
+        "total": total,
+        "percent": percent,
+        "seconds_left": round(found.left_s, 1) if found else None,
+        "steps_per_second": found.steps_per_s if found else None,
+    }
+
+
+def _pace(job: Job, now: datetime) -> Pace | None:
+    live: dict[str, Any] = getattr(job, "live_attempt", None) or {}
+    if not live.get("processing_at"):
+        return None
+    since, progress = datetime.fromisoformat(live["processing_at"]), job.progress
+    first_step = getattr(job, "first_step", None) or 0
+    began_step = live.get("began_step") or 0
+    run = Run(
+        progress.step, progress.total, progress.reported_at, job.running_s, first_step, since, began_step
+    )
+    return pace(run, now)
 
 
 def etag(job: Job) -> str:

@@ -52,6 +52,11 @@ class Progress(serializers.Serializer[Any]):
     step = serializers.IntegerField(allow_null=True)
     total = serializers.IntegerField(allow_null=True)
     percent = serializers.FloatField(allow_null=True)
+    seconds_left = serializers.FloatField(
+        allow_null=True,
+        help_text="at the pace of all attempts together; null while it does not run or is unknown",
+    )
+    steps_per_second = serializers.FloatField(allow_null=True)
 
 
 class NewestCheckpoint(serializers.Serializer[Any]):
@@ -154,7 +159,13 @@ JOB_EXAMPLE: dict[str, Any] = {
     "slots": 1,
     "priority": "normal",
     "tags": [],
-    "progress": {"step": 4, "total": 10, "percent": 40.0},
+    "progress": {
+        "step": 4,
+        "total": 10,
+        "percent": 40.0,
+        "seconds_left": 8.1,
+        "steps_per_second": 0.74,
+    },
     "metrics": {"loss": {"last": 0.25, "step": 4}},
     "checkpoint": {"n": 1, "step": 3, "at": "2026-11-21T09:00:30.000Z"},
     "last_halt": None,

@@ -164,11 +164,8 @@ def _lost(view: dict[str, Any]) -> int | None:
 
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     view = job_view(job)
-    newest = Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n").first()
-    started_step = newest.resume_from.step or 0 if newest and newest.resume_from else 0
-    view["attempt_processing_at"] = newest.processing_at if newest else None
     return {
-        "kpis": job_cards.kpis(view, now=timezone.now(), started_step=started_step),
+        "kpis": job_cards.kpis(view),
         "waiting": job_cards.waiting(view),
         "wait": job_waiting.panel(request.user, job, view, timezone.now())
         if job.state == State.QUEUED

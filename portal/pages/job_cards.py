@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from portal.templatetags.ui import duration, metric, thousands
@@ -90,7 +89,7 @@ def primary_metrics(job: View, count: int = 2) -> list[str]:
     return sorted(job["metrics"], key=lambda name: ("loss" not in name, name))[:count]
 
 
-def kpis(job: View, *, now: datetime, started_step: int) -> list[Kpi]:
+def kpis(job: View) -> list[Kpi]:
     progress = job["progress"]
     step, total, percent = progress["step"], progress["total"], progress["percent"]
     steps = (
@@ -106,7 +105,7 @@ def kpis(job: View, *, now: datetime, started_step: int) -> list[Kpi]:
             hot="progress",
             percent=percent,
         ),
-        Kpi("Time left", *_time_left(job, now, started_step), hot="left"),
+        Kpi("Time left", *_time_left(job), hot="left"),
     ]
     for name in primary_metrics(job):
         last = job["metrics"][name]
@@ -218,21 +217,10 @@ def _check(one: dict[str, Any]) -> Check:
     return Check(title, one["text"], one["ok"], 100 * used / scale, 100 * asked / scale, words)
 
 
-def pace(
-    progress: View, began: datetime | None, began_step: int, now: datetime
-) -> tuple[float | None, float | None]:
-    """Seconds that are left at the pace of this attempt, and its steps per second; None while unknown."""
-    if not progress["total"] or progress["step"] is None or began is None:
-        return None, None
-    done, elapsed = progress["step"] - began_step, (now - began).total_seconds()
-    if done <= 0 or elapsed <= 0:
-        return None, None
-    return max(0, progress["total"] - progress["step"]) * elapsed / done, done / elapsed
-
-
-def _time_left(job: View, now: datetime, started_step: int) -> tuple[str, str]:
-    started = job.get("attempt_processing_at")
-    if job["state"] != "PROCESSING" or not job["progress"]["total"] or started is None:
+def _time_left(job: View) -> tuple[str, str]:
+    progress = job["progress"]
+    if job["state"] != "PROCESSING" or not progress["total"]:
         return "—", ""
-    left, speed = pace(job["progress"], started, started_step, now)
-    return (duration(left), f"{speed:.3g} steps/s") if left is not None else ("—", "no pace yet")
+    if progress["seconds_left"] is None:
+        return "—", "no pace yet"
+    return duration(progress["seconds_left"]), f"{progress['steps_per_second']:.3g} steps/s"

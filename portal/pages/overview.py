@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import Case, IntegerField, Value, When
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET
 
 from examples import catalog
@@ -25,7 +24,6 @@ from jobs.states import FINAL, HOLDS_GPUS, State
 from portal.pages import attention, sparkline
 from portal.pages.cells import primary, row
 from portal.pages.guard import in_tenant, person
-from portal.pages.job_cards import pace
 from portal.pages.shell import frame
 from tenants.models import Tenant
 
@@ -51,7 +49,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     context = frame(request, tenant, "overview") | {
         "attention": found,
         "attention_summary": attention.summary(found),
-        "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN]), now),
+        "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN])),
         "active_count": live_jobs(tenant),
         "ended": [_ended(job) for job in detailed(ended.order_by("-finished_at").only("pk")[:SHOWN])],
         "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas_of(tenant)],
@@ -88,7 +86,7 @@ def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
     }
 
 
-def _active(jobs: Iterable[Job], now: datetime) -> list[dict[str, Any]]:
+def _active(jobs: Iterable[Job]) -> list[dict[str, Any]]:
     """Rows with the primary metric's line and the time that is left."""
     views = [(job, row(job_view(job))) for job in jobs]
     wanted = [
@@ -100,7 +98,7 @@ def _active(jobs: Iterable[Job], now: datetime) -> list[dict[str, Any]]:
     return [
         view
         | _metric_cell(view)
-        | {"spark": sparkline.draw(lines.get(view["id"], [])), "left": _left(job, view, now)}
+        | {"spark": sparkline.draw(lines.get(view["id"], [])), "left": view["progress"]["seconds_left"]}
         for job, view in views
     ]
 
@@ -108,14 +106,6 @@ def _active(jobs: Iterable[Job], now: datetime) -> list[dict[str, Any]]:
 def _metric_cell(view: dict[str, Any]) -> dict[str, Any]:
     name = primary(view)
     return {"metric_name": name, "metric_value": view["metrics"][name]["last"] if name else None}
-
-
-def _left(job: Job, view: dict[str, Any], now: datetime) -> float | None:
-    live: dict[str, Any] = getattr(job, "live_attempt", None) or {}
-    began = live.get("processing_at")
-    if began is None or view["state"] != "PROCESSING":
-        return None
-    return pace(view["progress"], parse_datetime(began), live.get("began_step") or 0, now)[0]
 
 
 def _ended(job: Job) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 // the marked parts, so that the server's templates are the only source of markup.
 import { Idiomorph } from "idiomorph";
 import { ApiError, api } from "./api";
-import { metric, thousands } from "./format";
+import { duration, metric, thousands } from "./format";
 import { live, type Frame } from "./live";
 import { toast } from "./toast";
 
@@ -15,7 +15,7 @@ interface Job {
   restarts_used: number;
   max_restarts: number;
   slot_seconds: number;
-  progress: { step: number | null; total: number | null; percent: number | null };
+  progress: { step: number | null; total: number | null; percent: number | null; seconds_left: number | null; steps_per_second: number | null };
   metrics: Record<string, { last: number | string; step: number }>;
   reason: unknown;
   estimate: unknown;
@@ -71,7 +71,7 @@ class JobPage extends HTMLElement {
 
   /** Numbers that change often, in place. */
   private show(job: Job): void {
-    const { step, total, percent } = job.progress;
+    const { step, total, percent, seconds_left: left, steps_per_second: speed } = job.progress;
     const steps = total ? `${thousands(step ?? 0)} / ${thousands(total)}` : "";
     const values: Record<string, string> = {
       "restarts": `${job.restarts_used} of ${job.max_restarts}`,
@@ -82,6 +82,10 @@ class JobPage extends HTMLElement {
       values["progress:small"] = steps;
       values.steps = `${Math.round(percent)}% · ${steps}`;
     } else if (step !== null) values.progress = `step ${thousands(step)}`;
+    if (left !== null) {
+      values.left = duration(left);
+      values["left:small"] = `${Number((speed ?? 0).toPrecision(3))} steps/s`;
+    }
     for (const [name, last] of Object.entries(job.metrics)) {
       values[`metric:${name}`] = metric(last.last);
       values[`metric:${name}:small`] = `step ${thousands(last.step)}`;

@@ -12,10 +12,11 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from jobs.lifecycle import cycle, forecasting
-from jobs.models import Estimate, Job, Progress
+from jobs.models import Attempt, Estimate, Job, Progress
 from jobs.selectors.jobs import job_get
 from jobs.selectors.views import job_view
 from jobs.states import Phase, State
+from portal.pages.job_cards import kpis
 from tests import factories
 from tests.jobs.lifecycle.world import World, job_of
 
@@ -174,3 +175,16 @@ def test_learners_that_have_not_begun_count_from_their_placement(world: World) -
     world.settle()
     forecasting.foresee({})
     assert minutes(world, waiter) == pytest.approx(10, abs=0.2)
+
+
+def test_right_after_a_resume_forecast_pages_and_rest_say_the_same(world: World) -> None:
+    holder, waiter = full(world)
+    Job.objects.filter(pk=holder.pk).update(running_s=300, attempt=2)
+    kept = factories.checkpoint(holder, step=500)
+    Attempt.objects.filter(job=holder).update(n=2, resume_from=kept)
+    Progress.objects.filter(job=holder).update(step=500, total=1000, reported_at=None)
+    forecasting.foresee({})
+    view = job_view(job_get(user=world.alice, job_id=holder.pk))
+    assert view["progress"]["seconds_left"] == pytest.approx(300, abs=5)
+    assert minutes(world, waiter) == pytest.approx(5, abs=0.1)
+    assert next(kpi for kpi in kpis(view) if kpi.title == "Time left").value in ("5 min 00 s", "4 min 59 s")

@@ -1,0 +1,63 @@
+"""One pace for forecasts, pages and REST: of all attempts together, so that a resume changes no estimate."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobs.selectors.pace import Run, pace
+
+BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
+FIRST = Run(400, 1000, BEGAN + timedelta(seconds=200), 0.0, 0, BEGAN, 0)
+
+
+def after(seconds: float) -> datetime:
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def left(run: Run, at_s: float) -> float | None:
+    found = pace(run, after(at_s))
+    return found and found.left_s
+
+
+def test_a_first_attempt_goes_on_as_it_went() -> None:
+    assert left(FIRST, 200) == pytest.approx(300)
+    assert left(FIRST, 230) == pytest.approx(270)  # the steps since the last report were made meanwhile
+
+
+def test_a_resume_that_has_not_reported_goes_at_the_pace_before_it() -> None:
+    run = Run(400, 1000, after(-60), 200.0, 0, BEGAN, 400)
+    assert left(run, 0) == pytest.approx(300)
+
+
+def test_a_slow_first_step_after_a_resume_hardly_changes_the_estimate() -> None:
+    run = Run(401, 1000, after(10), 200.0, 0, BEGAN, 400)  # ten seconds of imports, then one step
+    assert left(run, 10) == pytest.approx(599 * 210 / 401)
+
+
+def test_what_was_lost_is_to_be_made_again() -> None:
+    run = Run(450, 1000, after(-60), 225.0, 0, BEGAN, 400)
+    assert left(run, 0) == pytest.approx(600 * 225 / 400)
+
+
+def test_a_waiting_job_keeps_the_pace_it_had() -> None:
+    assert left(Run(400, 1000, after(-60), 200.0, 0, None, 0), 0) == pytest.approx(300)
+
+
+def test_steps_that_a_clone_was_given_count_for_nothing() -> None:
+    assert left(Run(500, 1000, after(50), 0.0, 400, BEGAN, 400), 50) == pytest.approx(250)
+    assert left(Run(500, 1000, after(-60), 50.0, 400, BEGAN, 500), 0) == pytest.approx(250)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        Run(None, 1000, None, 0.0, 0, BEGAN, 0),
+        Run(400, None, after(10), 0.0, 0, BEGAN, 0),
+        Run(400, 1000, after(-60), 0.0, 400, BEGAN, 400),
+        Run(0, 1000, after(10), 0.0, 0, BEGAN, 0),
+    ],
+)
+def test_without_a_step_of_its_own_nobody_can_say(run: Run) -> None:
+    assert left(run, 20) is None
