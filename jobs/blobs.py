@@ -76,7 +76,7 @@ def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
             os.fsync(sink.fileno())
         fp("blob.after_written")
         with transaction.atomic():
-            blob = _locked(begin(tenant_id, digest.hexdigest(), size).pk)
+            blob = _begun(tenant_id, digest.hexdigest(), size)
             if not blob.verified or not _path(blob).exists():
                 _path(blob).parent.mkdir(parents=True, exist_ok=True)
                 Path(temporary).replace(_path(blob))
@@ -103,10 +103,21 @@ def _known(tenant_id: int, content: bytes | bytearray) -> Blob | None:
 def begin(tenant_id: int, sha256: str, size: int) -> Blob:
     """Find or make the row for these bytes; its received says what is there already."""
     blob, _ = Blob.objects.get_or_create(tenant_id=tenant_id, sha256=sha256, defaults={"size": size})
-    if blob.size != size and not blob.verified:  # the first one to announce it was wrong about its size
-        Blob.objects.filter(pk=blob.pk, verified=False).update(size=size, received=0)
-        blob.refresh_from_db()
+    if blob.size == size or blob.verified:
+        return blob
+    # The first one to announce it was wrong about its size.
+    if not Blob.objects.filter(pk=blob.pk, verified=False).update(size=size, received=0):
+        return begin(tenant_id, sha256, size)  # it was verified, or released, just now
+    blob.size, blob.received = size, 0
     return blob
+
+
+def _begun(tenant_id: int, sha256: str, size: int) -> Blob:
+    """As begin, and held until the transaction's end: whoever releases it in between is too early, and it begins anew."""
+    while True:
+        blob = begin(tenant_id, sha256, size)
+        if held := Blob.objects.select_for_update(no_key=True).filter(pk=blob.pk).first():
+            return held
 
 
 def append(blob_id: int, offset: int, piece: bytes) -> Blob:

@@ -33,8 +33,9 @@ def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[],
     if not KEY.fullmatch(key):
         raise IdempotencyKeyInvalid
     with transaction.atomic():
-        if not _take(user, key, request_sha256):
-            return _first_answer(user, key, request_sha256)
+        while not _take(user, key, request_sha256):
+            if (first := _first_answer(user, key, request_sha256)) is not None:
+                return first
         fp("answer.after_key")
         status, body = work()
         fp("answer.after_work")
@@ -58,8 +59,11 @@ def _take(user: User, key: str, request_sha256: str) -> bool:
         raise
 
 
-def _first_answer(user: User, key: str, request_sha256: str) -> Answer:
-    first = IdempotentAnswer.objects.get(user=user, key=key)
+def _first_answer(user: User, key: str, request_sha256: str) -> Answer | None:
+    """None: its day ended just now, and the key is free again."""
+    first = IdempotentAnswer.objects.filter(user=user, key=key).first()
+    if first is None:
+        return None
     if first.request_sha256 != request_sha256:
         raise IdempotencyKeyReused
     if first.status is None or first.body is None:

@@ -83,9 +83,9 @@ def store_code(spec: Spec, user: User, tenant: Tenant) -> Blob | None:
         return None
     if spec.code.upload:
         upload = Upload.objects.select_related("blob").filter(pk=spec.code.upload, tenant=tenant).first()
-        if upload is None:
+        # Its day may end right now: only who has marked the row holds it, and with it its bytes.
+        if upload is None or not Upload.objects.filter(pk=upload.pk).update(used_at=Now()):
             raise UploadNotFound
-        Upload.objects.filter(pk=upload.pk).update(used_at=Now())
         return upload.blob
     try:
         return blobs.put(tenant.pk, archives.pack(list(spec.code.files)))

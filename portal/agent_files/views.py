@@ -189,6 +189,8 @@ def upload(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
     first = int(match[1] or 0)
     try:
         blob = blobs.append(blob.pk, first, request.read(blobs.MAX_PIECE))
+    except Blob.DoesNotExist:  # released since we looked
+        return problem(404, "not_found", "Nothing of this number is asked of you any more.")
     except blobs.WrongOffset as error:
         return problem(409, "wrong_offset", str(error), received=error.received)
     except blobs.TooLarge as error:

@@ -10,6 +10,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.db.models.functions import Now
 
 from jobs import blobs
@@ -107,6 +108,42 @@ def test_damage_on_the_disk_is_found_by_hashing_again(django_capture_on_commit_c
     assert not blob.verified
     with pytest.raises(blobs.BlobGone):
         blobs.open(blob)
+
+
+def test_bytes_whose_row_is_released_while_they_are_written_get_another_row() -> None:
+    tenant = factories.tenant()
+    before = blobs.begin(tenant.pk, sha256(b"code"), 4)
+    taken = []
+
+    def release(execute: Any, sql: str, *more: Any) -> Any:
+        if "FOR NO KEY UPDATE" in sql and not taken:
+            taken.append(Blob.objects.filter(pk=before.pk).delete())
+        return execute(sql, *more)
+
+    with connection.execute_wrapper(release):
+        blob = blobs.put(tenant.pk, BytesIO(b"code"))
+
+    assert taken
+    assert blob.pk != before.pk
+    assert blobs.read(blob, 0, 4) == b"code"
+
+
+def test_a_size_that_was_announced_wrongly_is_corrected_unless_the_row_goes_meanwhile() -> None:
+    tenant = factories.tenant()
+    wrong = blobs.begin(tenant.pk, sha256(b"abc"), 2)
+    blobs.append(wrong.pk, 0, b"a")
+    right = blobs.begin(tenant.pk, sha256(b"abc"), 3)
+    assert (right.pk, right.size, right.received) == (wrong.pk, 3, 0)
+
+    def release(execute: Any, sql: str, *more: Any) -> Any:
+        if sql.startswith('UPDATE "jobs_blob"'):
+            Blob.objects.all().delete()
+        return execute(sql, *more)
+
+    with connection.execute_wrapper(release):
+        fresh = blobs.begin(tenant.pk, sha256(b"abc"), 4)
+    assert fresh.pk != wrong.pk
+    assert Blob.objects.get().size == 4
 
 
 def test_only_what_nobody_refers_to_is_released() -> None:

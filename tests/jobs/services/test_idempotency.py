@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from django.db import connection, connections
@@ -31,6 +32,21 @@ def test_the_same_request_is_done_once_and_answered_twice() -> None:
     answers = [answer_once(user=user, key="k1", request_sha256=A, work=work) for _ in range(2)]
     assert answers == [(201, {"n": 1})] * 2
     assert work.done == 1
+
+
+@pytest.mark.django_db
+def test_a_key_whose_day_ends_while_it_is_looked_up_is_free_again() -> None:
+    user, work = factories.user(), Work()
+    answer_once(user=user, key="k1", request_sha256=A, work=work)
+
+    def tidy(execute: Any, sql: str, *more: Any) -> Any:
+        if sql.startswith("SELECT") and "jobs_idempotentanswer" in sql:
+            IdempotentAnswer.objects.all().delete()
+        return execute(sql, *more)
+
+    with connection.execute_wrapper(tidy):
+        assert answer_once(user=user, key="k1", request_sha256=A, work=work) == (201, {"n": 2})
+    assert work.done == 2
 
 
 @pytest.mark.django_db

@@ -125,6 +125,22 @@ def test_an_upload_serves_its_own_tenant_only(people: People) -> None:
         job_submit(user=people.bob, tenant=people.nlp, source=spec)
 
 
+def test_an_upload_that_is_swept_while_it_is_used_is_not_found(people: People) -> None:
+    blob = blobs.put(people.vision.pk, b"archive")
+    upload = Upload.objects.create(tenant=people.vision, owner=people.alice, blob=blob, files=1, bytes=7)
+
+    def sweep(execute: Any, sql: str, *more: Any) -> Any:
+        if sql.startswith('UPDATE "jobs_upload"'):
+            Upload.objects.all().delete()
+            blobs.release([blob.pk])
+        return execute(sql, *more)
+
+    spec = factories.spec(code={"upload": upload.pk})
+    with pytest.raises(UploadNotFound), connection.execute_wrapper(sweep):
+        job_submit(user=people.alice, tenant=people.vision, source=spec)
+    assert not Job.objects.exists()
+
+
 def saved(job: Job, people: People, **fields: Any) -> Checkpoint:
     made = factories.checkpoint(job, **fields)
     blob = blobs.put(people.vision.pk, f"weights {made.n}".encode())
