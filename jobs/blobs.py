@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, BinaryIO
@@ -27,11 +28,12 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 
 from jobs.failpoints import fp
-from jobs.models import Blob, CheckpointFile, Job, ResultFile, Upload
+from jobs.models import Attempt, Blob, CheckpointFile, Job, ResultFile, Upload
 
 BLOCK = 1024 * 1024
 MAX_PIECE = 8 * 1024 * 1024
 HASHERS = 256
+SWEPT_AT_ONCE = 1000  # files whose rows are looked for with one question
 
 
 class BlobError(Exception):
@@ -113,7 +115,7 @@ def begin(tenant_id: int, sha256: str, size: int) -> Blob:
 
 
 def _begun(tenant_id: int, sha256: str, size: int) -> Blob:
-    """As begin, and held until the transaction's end: whoever releases it in between is too early, and it begins anew."""
+    """As begin, and not to be released before the transaction's end."""
     while True:
         blob = begin(tenant_id, sha256, size)
         if held := Blob.objects.select_for_update(no_key=True).filter(pk=blob.pk).first():
@@ -189,8 +191,11 @@ async def stream(blob: Blob, start: int = 0, end: int | None = None) -> AsyncIte
 
 
 def recheck(blob: Blob) -> bool:
-    """Hash what lies on the disk again; a damaged blob loses its verified mark and, once that is committed, its bytes.
-    Returns soundness."""
+    """Hash what lies on the disk again; a damaged blob loses its verified mark and its bytes. Returns soundness.
+
+    The bytes go under the row's lock, before the commit: later they could be those of a new, sound upload. If the
+    commit fails, the mark stands over no bytes, which is found in the same way as the damage was.
+    """
     with transaction.atomic():
         locked = _locked(blob.pk)
         path = _path(locked)
@@ -198,7 +203,7 @@ def recheck(blob: Blob) -> bool:
         if locked.verified and not sound:
             locked.verified, locked.received = False, 0
             locked.save(update_fields=["verified", "received"])
-            transaction.on_commit(lambda: path.unlink(missing_ok=True))
+            path.unlink(missing_ok=True)
     return sound
 
 
@@ -222,24 +227,36 @@ def release(blob_ids: list[int]) -> int:
 def sweep(older_than: timedelta) -> int:
     """Remove what a process that died between a row and its file left behind; returns how many rows and files went.
 
-    Only what is that old: a row is made before what refers to it, a file before its row is committed.
+    Only what is that old: a row is made before what refers to it, a file before its row is committed. Results are
+    referred to when the last of their bytes has come, which may take longer: while an attempt is open, no row that is
+    younger goes. What somebody begins to use between our look and the release is safe when a row refers to it, and
+    asked for again by the next offer when none does yet.
     """
     since = time.time() - older_than.total_seconds()
-    stale = [blob for blob in _unused().filter(created_at__lt=Now() - older_than) if not _grows(blob, since)]
-    swept = release([blob.pk for blob in stale])
-    old = [path for path in _root().rglob("*") if path.is_file() and path.stat().st_mtime < since]
-    named = {path: int(path.stem) for path in old if path.stem.isdigit()}
-    known = set(Blob.objects.filter(pk__in=named.values()).values_list("pk", flat=True))
-    for path in old:
-        if named.get(path) not in known:  # a half-written one has no number at all
-            path.unlink(missing_ok=True)
-            swept += 1
+    collecting = Attempt.objects.filter(
+        tenant=OuterRef("tenant"), closed_at=None, opened_at__lte=OuterRef("created_at")
+    )
+    swept = 0
+    for blob in _unused().exclude(Exists(collecting)).filter(created_at__lt=Now() - older_than):
+        if not _written_since(_partial(blob), since):
+            swept += release([blob.pk])
+    old = (path for path in _root().rglob("*") if path.is_file() and not _written_since(path, since))
+    while some := list(islice(old, SWEPT_AT_ONCE)):
+        named = {path: int(path.stem) for path in some if path.stem.isdigit()}
+        known = set(Blob.objects.filter(pk__in=named.values()).values_list("pk", flat=True))
+        for path in some:
+            if named.get(path) not in known:  # a half-written one has no number at all
+                path.unlink(missing_ok=True)
+                swept += 1
     return swept
 
 
-def _grows(blob: Blob, since: float) -> bool:
-    partial = _partial(blob)
-    return partial.exists() and partial.stat().st_mtime >= since
+def _written_since(path: Path, since: float) -> bool:
+    """Whether the file is there and somebody wrote to it lately; others may remove it at any moment."""
+    try:
+        return path.stat().st_mtime >= since
+    except FileNotFoundError:
+        return False
 
 
 def _unused() -> QuerySet[Blob]:

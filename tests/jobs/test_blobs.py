@@ -7,6 +7,7 @@ import os
 import time
 from datetime import timedelta
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django.db.models.functions import Now
 
 from jobs import blobs
 from jobs.models import Blob, Upload
+from jobs.states import State
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -97,13 +99,13 @@ def test_more_than_was_announced_is_refused() -> None:
         blobs.append(blob.pk, 0, b"abcd")
 
 
-def test_damage_on_the_disk_is_found_by_hashing_again(django_capture_on_commit_callbacks: Any) -> None:
+def test_damage_on_the_disk_is_found_by_hashing_again() -> None:
+    """The bytes are gone before the row's lock is: afterwards they could be somebody's new, sound ones."""
     blob = blobs.put(factories.tenant().pk, b"precious")
     assert blobs.recheck(blob)
     blobs._path(blob).write_bytes(b"preciouX")
 
-    with django_capture_on_commit_callbacks(execute=True):
-        assert not blobs.recheck(blob)
+    assert not blobs.recheck(blob)
     blob.refresh_from_db()
     assert not blob.verified
     with pytest.raises(blobs.BlobGone):
@@ -158,8 +160,9 @@ def test_only_what_nobody_refers_to_is_released() -> None:
     assert not blobs._path(free).exists()
 
 
-def test_a_sweep_takes_what_is_left_behind_and_spares_what_is_young() -> None:
+def test_a_sweep_takes_what_is_left_behind_and_spares_what_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is there before its row is committed, so a young one without a row is somebody's upload of this moment."""
+    monkeypatch.setattr(blobs, "SWEPT_AT_ONCE", 2)
     day, tenant = timedelta(days=1), factories.tenant()
     old_blob, young_blob = blobs.put(tenant.pk, b"old"), blobs.put(tenant.pk, b"young")
     Blob.objects.filter(pk=old_blob.pk).update(created_at=Now() - 2 * day)
@@ -188,6 +191,46 @@ def test_a_sweep_spares_an_old_row_whose_bytes_still_come() -> None:
     assert blobs.sweep(timedelta(days=1)) == 0
 
     assert blobs.append(blob.pk, 3, b"def").verified
+
+
+def test_a_sweep_spares_what_an_open_attempt_may_still_name_as_its_result() -> None:
+    """Results are referred to when the last of them has come: after days, if there are many bytes."""
+    day = timedelta(days=1)
+    job = factories.job(state=State.STORING)
+    job.attempts.update(opened_at=Now() - 3 * day)
+    result, left_before, elsewhere = (
+        blobs.put(job.tenant_id, b"weights"),
+        blobs.put(job.tenant_id, b"left before"),
+        blobs.put(factories.tenant().pk, b"weights"),
+    )
+    Blob.objects.update(created_at=Now() - 2 * day)
+    Blob.objects.filter(pk=left_before.pk).update(created_at=Now() - 4 * day)
+
+    assert blobs.sweep(day) == 2
+
+    assert list(Blob.objects.filter(pk__in=[result.pk, left_before.pk, elsewhere.pk])) == [result]
+    job.attempts.update(held=False, closed_at=Now())
+    assert blobs.sweep(day) == 1
+    assert not blobs._path(result).exists()
+
+
+def test_a_file_that_goes_while_the_sweep_looks_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = blobs._path(blobs.put(factories.tenant().pk, b"kept")).parent
+    goes, stays = folder / "put-goes", folder / "put-stays"
+    for path in (goes, stays):
+        path.write_bytes(b"half of it")
+        os.utime(path, (0, 0))
+    is_file = Path.is_file
+
+    def gone_after(path: Path) -> bool:
+        there = is_file(path)
+        if path == goes:
+            path.unlink(missing_ok=True)
+        return there
+
+    monkeypatch.setattr(Path, "is_file", gone_after)
+    blobs.sweep(timedelta(days=1))
+    assert not stays.exists()
 
 
 async def collect(blob: Blob, start: int, end: int | None) -> bytes:
