@@ -255,13 +255,19 @@ def _drop_old(job_id: str) -> list[int]:
     committed = Checkpoint.objects.filter(job_id=job_id, state=Checkpoint.State.COMMITTED).order_by(
         *Checkpoint.NEWEST_FIRST
     )
+    # Whoever picks one of these to go on from holds its row: wait for him before asking what is in use.
+    surplus = [saved.pk for saved in committed[keep:]]
+    held = Checkpoint.objects.select_for_update(no_key=True).filter(
+        pk__in=surplus, state=Checkpoint.State.COMMITTED
+    )
+    locked = [saved.pk for saved in held.order_by("pk")]
     in_use = set(
         Attempt.objects.filter(closed_at=None, resume_from__job_id=job_id).values_list(
             "resume_from", flat=True
         )
     )
     in_use |= set(Job.objects.filter(resume_from__job_id=job_id).values_list("resume_from", flat=True))
-    old = [saved.pk for saved in committed[keep:] if saved.pk not in in_use]
+    old = [pk for pk in locked if pk not in in_use]
     if not old:
         return []
     files = CheckpointFile.objects.filter(checkpoint_id__in=old)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from jobs.errors import IllegalTransition, JobNotFound
-from jobs.models import Job
+from jobs.models import Checkpoint, Job
 from jobs.selectors.jobs import job_to_operate, with_details
 from jobs.states import Intent, State, allowed_actions, display_phase
 from tenants import access
 
 
-def lock_job(*, user: access.Person, job_id: str) -> Job:
-    """The job's row, locked (foreign keys may still point at it). Raises JobNotFound or NotAllowed."""
+def lock_job(*, user: access.Person, job_id: str, checkpoint: int | None = None) -> Job:
+    """The job's row, locked (foreign keys may still point at it). Raises JobNotFound or NotAllowed.
+
+    checkpoint: this one of its is not dropped meanwhile. Its row comes first in the order of locks (docs/adr/0012).
+    """
     job_to_operate(user=user, job_id=job_id)
+    if checkpoint is not None:
+        Checkpoint.objects.select_for_update(no_key=True).filter(job_id=job_id, n=checkpoint).first()
     row = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("tenant", "owner")
     job = row.filter(pk=job_id, deleted_at=None).first()
     if job is None:

@@ -40,7 +40,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
     is left alone. Raises IllegalTransition, CheckpointNotFound or TenantSuspended.
     """
     with transaction.atomic():
-        job = lock_job(user=user, job_id=job_id)
+        job = lock_job(user=user, job_id=job_id, checkpoint=checkpoint)
         if (
             job.is_final
             or job.intent == Intent.CANCEL

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
 
+import pytest
+from django.db import connection, transaction
+
+from jobs import failpoints
 from jobs.errors import CheckpointNotFound, IllegalTransition, JobNotFound, NotAllowed, TenantSuspended
-from jobs.models import Job, JobEvent, Progress
+from jobs.ingest.files import _drop_old
+from jobs.models import Checkpoint, Job, JobEvent, Progress
 from jobs.services.wishes import job_cancel, job_halt, job_resume
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant
 from tests import factories
 from tests.jobs.conftest import People
+from tests.jobs.lock_order import one_lock_order
 
 pytestmark = pytest.mark.django_db
 LIVE = [state for state in State if state not in FINAL]
@@ -145,3 +151,39 @@ def test_a_manager_and_a_platform_admin_may_halt_what_is_not_theirs(people: Peop
     for person in (people.dave, people.admin):
         job = factories.job(owner=people.alice, state=State.PROCESSING)
         assert job_halt(user=person, job_id=job.pk).intent_by == person
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_checkpoint_to_resume_from_is_not_dropped_by_one_that_comes_during_the_halt(
+    people: People,
+) -> None:
+    spec = factories.spec(checkpoint={"keep": 1})
+    job = factories.job(
+        owner=people.alice, state=State.STOPPING, intent=Intent.HALT, stop_reason="halt_requested", spec=spec
+    )
+    for step in (10, 20):
+        factories.checkpoint(job, step=step)
+
+    def newer_comes() -> None:
+        with transaction.atomic():
+            _drop_old(job.pk)
+        connection.close()
+
+    dropping = threading.Thread(target=newer_comes)
+
+    def meanwhile(point: str) -> None:
+        if point == "wish.after_row":
+            dropping.start()
+            dropping.join(1)
+
+    failpoints.arm(meanwhile)
+    try:
+        with one_lock_order() as locked:
+            job_resume(user=people.alice, job_id=job.pk, checkpoint=1)
+    finally:
+        failpoints.arm(None)
+    dropping.join()
+    assert locked >= {"jobs_checkpoint", "jobs_job"}
+    job.refresh_from_db()
+    assert job.resume_from is not None
+    assert (job.resume_from.n, job.resume_from.state) == (1, Checkpoint.State.COMMITTED)
