@@ -32,6 +32,20 @@ class Frame:
             return self.text
         return f'{{"from":{after + 1},"to":{after + self.rows},{self.text[1:]}'
 
+    def above(self, cursor: int) -> Frame | None:
+        """What a viewer is sent who was given everything up to cursor; None if nothing of it is left.
+
+        Rows are states and may come twice; lines, points and events may not, so their frame is cut.
+        """
+        if self.rows is not None or self.first > cursor or self.last < self.first:
+            return self
+        body = orjson.loads(self.text)
+        if "gap" in body:
+            body["gap"]["from"] = cursor + 1
+            return _frame(cursor + 1, self.last, body) if self.last > cursor else None
+        body |= {"from": cursor + 1, "items": body["items"][cursor + 1 - self.first :]}
+        return _frame(cursor + 1, self.last, body)
+
 
 def items_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: Any) -> Frame:
     """state: further keys beside the items, such as the job as it stands."""

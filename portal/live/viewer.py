@@ -48,8 +48,13 @@ class Subscription:
 
     def offer(self, frame: Frame) -> None:
         """Take a frame that follows the cursor, or fall behind."""
-        if self.pace is not Pace.LIVE or frame.last < self.cursor:
+        if (
+            self.pace is not Pace.LIVE
+            or frame.last < self.cursor
+            or (mine := frame.above(self.cursor)) is None
+        ):
             return
+        frame = mine
         if frame.first <= self.cursor + 1 and self.viewer.has_room(frame.size):
             self.put(frame)
             self.cursor = frame.last

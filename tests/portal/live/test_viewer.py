@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from portal.live.frames import Frame, items_frame
+import orjson
+
+from portal.live.frames import Frame, gap_frame, items_frame, state_frame
 from portal.live.viewer import OUTBOX_BYTES, Pace, Subscription, Viewer
 
 
@@ -39,6 +41,32 @@ def test_a_frame_that_follows_the_cursor_is_sent_and_moves_it() -> None:
 
     assert waiting(viewer) == [frame(8, 9).text]
     assert (viewer.cursor, viewer.pace) == (9, Pace.LIVE)
+
+
+def test_of_a_frame_that_he_has_in_part_he_is_sent_the_rest() -> None:
+    """He caught up by himself, a little beyond where all the others are."""
+    viewer = at(7)
+
+    viewer.offer(frame(6, 9))
+    viewer.offer(items_frame("job:1", 8, 9, [8, 9], sealed=True))
+    viewer.offer(gap_frame("job:1", 9, 12, lost=True))
+    viewer.offer(gap_frame("job:1", 11, 12, lost=True))
+
+    assert [orjson.loads(text) for text in waiting(viewer)] == [
+        {"ch": "job:1", "from": 8, "to": 9, "items": [8, 9]},
+        {"ch": "job:1", "from": 10, "to": 9, "items": [], "sealed": True},  # what stands beside may be news
+        {"ch": "job:1", "gap": {"from": 10, "to": 12, "lost": True}},
+    ]
+    assert (viewer.cursor, viewer.pace) == (12, Pace.LIVE)
+
+
+def test_rows_are_states_and_come_whole() -> None:
+    viewer = at(7)
+
+    viewer.offer(state_frame("cluster", 6, 9, ["a", "b"]))
+
+    assert [orjson.loads(text)["items"] for text in waiting(viewer)] == [["a", "b"]]
+    assert (viewer.cursor, viewer.given) == (9, 2)
 
 
 def test_a_frame_beyond_a_hole_is_not_sent_but_told_as_a_gap() -> None:
