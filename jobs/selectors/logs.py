@@ -23,6 +23,8 @@ PAGE_LINES = 1_000
 WHOLE_LINE = 10**9  # text_max for lines that are not to be cut
 PAGE_BYTES = 1024 * 1024
 CHUNKS_PER_QUERY = 16
+TAIL_CHUNKS = 64  # of an unfinished line; a program that prints dot by dot leaves one for each
+TAIL_BYTES = 256 * 1024
 SEARCH_S = 2.0  # a search answers within this time and says how far it came
 
 
@@ -229,20 +231,50 @@ def _reached(want: Want, lines: list[Line], cutter: LineCutter) -> int:
 
 
 def _tail(stream: Stream, text_max: int) -> Line | None:
-    """The unfinished last line, from the newest chunks alone: a progress bar may have left thousands."""
+    """The unfinished last line. A progress bar may have left thousands of chunks: the newest two tell its text.
+
+    Of any other long line its beginning is shown, and what was not read counts as cut.
+    """
+    chunks, unread = _newest(stream), 0
+    if not chunks:
+        return None
+    done = chunks[-1].first_line + chunks[-1].lines - 1
+    if not _tell_the_line(chunks):
+        chunks, unread = _beginning(stream, done, chunks[-1], min(4 * text_max, TAIL_BYTES))
+    cutter = LineCutter(after=done, text_max=text_max)
+    for chunk in chunks:
+        list(cutter.feed(chunk))
+    line = cutter.rest()
+    return line and line._replace(cut=line.cut + unread)
+
+
+def _newest(stream: Stream) -> list[Chunk]:
     with connection.cursor() as cursor:
         cursor.execute(
             f"""SELECT {COLUMNS} FROM jobs_logchunk c WHERE c.job_id = %s AND c.attempt = %s AND c.rank = %s
                 ORDER BY c."offset" DESC LIMIT 2""",
             stream,
         )
-        chunks = [_chunk(row) for row in reversed(cursor.fetchall())]
-    if not chunks:
-        return None
-    cutter = LineCutter(after=chunks[-1].first_line + chunks[-1].lines - 1, text_max=text_max)
-    for chunk in chunks:
-        list(cutter.feed(chunk))
-    return cutter.rest()
+        return [_chunk(row) for row in reversed(cursor.fetchall())]
+
+
+def _tell_the_line(newest: list[Chunk]) -> bool:
+    """Whether the unfinished line begins in these chunks, or was written anew in them."""
+    begins = newest[0].offset == 0 or any(chunk.lines for chunk in newest)
+    return begins or b"\r" in b"".join(chunk.data for chunk in newest).rstrip(b"\r")
+
+
+def _beginning(stream: Stream, done: int, newest: Chunk, size_max: int) -> tuple[list[Chunk], int]:
+    """The first chunks of the line after `done`, up to `newest`; and how many bytes of it remain unread."""
+    found: list[Chunk] = []
+    size = 0
+    for chunk in _following(stream, _chunks_for([Want(stream, done)]).get(stream, [])):
+        found.append(chunk)
+        size += 0 if chunk.lines else chunk.length
+        if chunk.offset >= newest.offset or size >= size_max or len(found) == TAIL_CHUNKS:
+            break
+    end = found[-1].offset + found[-1].length if found else 0
+    return found, newest.offset + newest.length - end
 
 
 def _following(stream: Stream, chunks: list[Chunk]) -> Iterator[Chunk]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import zstandard
@@ -99,6 +100,33 @@ def test_a_progress_bar_of_thousands_of_chunks_is_read_by_its_last_version(job: 
     assert page.tail.text == "199 %"
     store(job, [b"\ndone\n"])
     assert texts(logs.read_lines((job.pk, 1, 0), after=1).lines) == [(2, "199 %"), (3, "done")]
+
+
+def tail_of(job: Job) -> Line:
+    tail = logs.read_lines((job.pk, 1, 0), after=1).tail
+    assert tail is not None
+    return tail
+
+
+def test_a_long_unfinished_line_is_shown_from_its_beginning(
+    job: Job, django_assert_max_num_queries: Any
+) -> None:
+    store(job, [b"start\nwait", *(b"." for _ in range(40))])
+    assert (tail_of(job).n, tail_of(job).text, tail_of(job).cut) == (2, "wait" + 40 * ".", 0)
+    store(job, [b"!" for _ in range(1000)])
+    with django_assert_max_num_queries(8):
+        tail = tail_of(job)
+    assert tail.text.startswith("wait" + 40 * "." + "!!!")
+    assert len(tail.text) + tail.cut == 4 + 40 + 1000
+    store(job, [b"\n"])
+    assert texts(logs.read_lines((job.pk, 1, 0), after=1).lines) == [(2, "wait" + 40 * "." + 1000 * "!")]
+
+
+def test_a_loud_unfinished_line_is_read_no_further_than_it_is_shown(job: Job) -> None:
+    store(job, [b"start\n", *(b"%05d" % n * 2_000 for n in range(20))])
+    tail = tail_of(job)
+    assert tail.text == "00000" * 2_000
+    assert len(tail.text) + tail.cut == 20 * 10_000
 
 
 def test_carriage_return_before_the_newline_is_no_rewriting() -> None:

@@ -39,11 +39,9 @@ def stream(job: Job) -> Stream:
 
 
 def same(found: Page, stored: Page) -> None:
-    """The database is asked for no more than an unfinished line's last two chunks."""
+    """But for the time of a progress bar, of which the database is asked for the last two chunks only."""
     assert replace(found, tail=None) == replace(stored, tail=None)
-    assert (found.tail is None) == (stored.tail is None)
-    if found.tail and stored.tail:
-        assert found.tail.text.endswith(stored.tail.text)
+    assert (found.tail and found.tail._replace(t="")) == (stored.tail and stored.tail._replace(t=""))
 
 
 def lines_of(count: int, first: int = 1) -> bytes:
