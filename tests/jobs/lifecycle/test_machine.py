@@ -209,6 +209,10 @@ class Lifecycle(RuleBasedStateMachine):
         name = f"job-{job.pk}-{job.attempt}"
         if how == "vanish":
             self.cluster.vanish(name)
+            if not job.attempts.filter(n=job.attempt, launched_at__isnull=False).exists():
+                # Nobody heard that it was made and nothing shows it: to make it again is right.
+                for made in [made for made in self.cluster.created if made[0] == name]:
+                    del self.cluster.created[made]
         else:
             getattr(self.cluster, how)(name, rank)
 
