@@ -137,5 +137,7 @@ def ending(job: JobSeen) -> Ending:
 
 def _budget_spent(job: JobSeen) -> Reason:
     numbers = {**job.reason.numbers, "restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
-    words = f" All {job.max_restarts} restarts are used up." if job.max_restarts else ""
+    many = job.max_restarts > 1
+    words = f" {'All' if many else 'Its'} {job.max_restarts} restart{'s are' if many else ' is'} used up."
+    words = words if job.max_restarts else ""
     return Reason(job.reason.code, job.reason.message + words, numbers)

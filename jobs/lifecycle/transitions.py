@@ -24,6 +24,7 @@ from jobs.lifecycle.receipts import halt_message, halt_receipt
 from jobs.models import Attempt, Job
 from jobs.retries import again_if_broken_off
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
+from jobs.words import devices, duration
 
 BACK_OFF_FROM = 2  # the first loss of a node restarts at once, further ones in a row wait
 BACK_OFF_S, BACK_OFF_MAX_S = 5.0, 300.0
@@ -187,7 +188,7 @@ def _return_slots(loaded: Loaded, move: Move) -> None:
         tenant_id=job.tenant_id,
         code=EventCode.GPUS_RETURNED,
         attempt=job.attempt,
-        message=f"{slots} {slot_type} slot{'s' if slots != 1 else ''} returned after {float(held_s):.0f} s",
+        message=f"{devices(slots, slot_type)} went back after {duration(float(held_s))}.",
         numbers={"slots": slots, "slot_type": slot_type, "seconds": round(float(held_s), 1)},
         source="lifecycle",
     )

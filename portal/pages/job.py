@@ -22,7 +22,8 @@ from jobs.selectors.jobs import job_get, may_operate
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, Phase, State
-from portal.pages import job_cards, job_timeline, job_waiting
+from jobs.words import devices
+from portal.pages import job_cards, job_events, job_timeline, job_waiting
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
 from tenants import access, audit
@@ -116,7 +117,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     shell = frame(request, last_tenant(request), "") if guest else frame(request, job.tenant, "jobs")
     return shell | {
         "guest": guest,
-        "job": view | {"size": f"{job.learners} × {job.gpus or job.slots}"},
+        "job": view | {"room": _room(job, view)},
         "row": job,
         "now": now,
         "stretches": job_timeline.timeline(moves, now),
@@ -126,10 +127,15 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "is_live": State(job.state) not in FINAL,
         "base": f"/t/{job.tenant.slug}/jobs/{job.pk}",
         "seq": job.event_seq,
-        "device": (view["slot_type"] or view["gpu_type"] or ("any GPU" if job.gpus else "cpu")),
         "lost_if_canceled": _lost(view),
         "marks": json.dumps(_marks(job)),
     }
+
+
+def _room(job: Job, view: dict[str, Any]) -> str:
+    """What it holds or asks for: 2 × 4 CPU slots."""
+    kind = view["slot_type"] or view["gpu_type"] or ("" if job.gpus else "cpu")
+    return devices(job.learners, kind, each=job.gpus or job.slots)
 
 
 def _marks(job: Job) -> list[tuple[int | None, str]]:
@@ -164,8 +170,10 @@ def _lost(view: dict[str, Any]) -> int | None:
 
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     view = job_view(job)
+    kept = _kept(job)
+    attempts = list(Attempt.objects.filter(job=job).order_by("-n")[:10])
     return {
-        "kpis": job_cards.kpis(view),
+        "kpis": job_cards.kpis(view | {"room": _room(job, view)}, ran_s=job.running_s),
         "waiting": job_cards.waiting(view),
         "wait": job_waiting.panel(request.user, job, view, timezone.now())
         if job.state == State.QUEUED
@@ -175,11 +183,17 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "failure": _failure(job) if job.state == State.FAILED else None,
         "charts": job_cards.primary_metrics(view),
         "learner_rows": _learners(job)[:8],
-        "events": _events(job)[:5],
-        "checkpoints": _kept(job)[:3],
-        "attempts": list(Attempt.objects.filter(job=job).order_by("-n")[:10]),
+        "events": job_events.told(_events(job))[:5],
+        "checkpoints": kept[:3],
+        "kept_count": len(kept),
+        "attempts": [(one, job_events.outcome(one), _ran(one)) for one in attempts],
         **_log_context(job, request),
     }
+
+
+def _ran(attempt: Attempt) -> float | None:
+    began, ended = attempt.processing_at, attempt.closed_at
+    return (ended - began).total_seconds() if began and ended else None
 
 
 def _failure(job: Job) -> dict[str, Any]:
@@ -237,8 +251,9 @@ def _learners(job: Job, attempt: int | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def _events(job: Job) -> list[JobEvent]:
-    return list(JobEvent.objects.filter(job=job).select_related("actor").order_by("-n")[:EVENTS_PAGE])
+def _events(job: Job, before: int | None = None) -> list[JobEvent]:
+    events = JobEvent.objects.filter(job=job).select_related("actor").order_by("-n")
+    return list((events.filter(n__lt=before) if before else events)[:EVENTS_PAGE])
 
 
 def _kept(job: Job) -> list[Checkpoint]:
@@ -293,14 +308,21 @@ def _learner_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
 
 
 def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
-    return {"events": _events(job)}
+    before = _number(request.GET.get("before"))
+    events = _events(job, before)
+    older = events[-1].n if events and events[-1].n > 1 else None
+    return {"events": job_events.told(events), "older": older, "newest": before is None}
 
 
 def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
-    rows = checkpoint_list(job.pk)
+    rows = sorted(checkpoint_list(job.pk), key=lambda one: -one.n)
     kept = [one for one in rows if one.state == Checkpoint.State.COMMITTED]
+    gone = [one for one in rows if one.state == Checkpoint.State.DROPPED]
+    began = Attempt.objects.filter(job=job, resume_from__isnull=False).order_by("n")
     return {
-        "checkpoints": sorted(rows, key=lambda one: -one.n),
+        "checkpoints": [one for one in rows if one not in gone],
+        "gone": len(gone),
+        "began": dict(began.values_list("resume_from", "n")),
         "kept_bytes": sum(one.bytes for one in kept),
         "kept": len(kept),
         "policy": job.spec.get("checkpoint") or {},

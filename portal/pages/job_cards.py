@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.states import FINAL
 from portal.templatetags.ui import duration, metric, thousands
 
 View = dict[str, Any]
@@ -89,7 +90,8 @@ def primary_metrics(job: View, count: int = 2) -> list[str]:
     return sorted(job["metrics"], key=lambda name: ("loss" not in name, name))[:count]
 
 
-def kpis(job: View) -> list[Kpi]:
+def kpis(job: View, *, ran_s: float) -> list[Kpi]:
+    """The strip. ran_s: of closed attempts; of an ended job it stands where the time left stood."""
     progress = job["progress"]
     step, total, percent = progress["step"], progress["total"], progress["percent"]
     steps = (
@@ -105,7 +107,9 @@ def kpis(job: View) -> list[Kpi]:
             hot="progress",
             percent=percent,
         ),
-        Kpi("Time left", *_time_left(job), hot="left"),
+        Kpi("Ran for", duration(ran_s) if ran_s else "—")
+        if job["state"] in FINAL
+        else Kpi("Time left", *_time_left(job), hot="left"),
     ]
     for name in primary_metrics(job):
         last = job["metrics"][name]
@@ -115,18 +119,15 @@ def kpis(job: View) -> list[Kpi]:
             )
         )
     unit = "GPU-hours" if job["gpus"] else "CPU slot-hours"
-    strip.append(
-        Kpi(unit, f"{job['slot_seconds'] / 3600:.2f}", f"{job['learners']} × {job['slots']}", hot="hours")
-    )
+    strip.append(Kpi(unit, f"{job['slot_seconds'] / 3600:.2f}", job["room"], hot="hours"))
     used, allowed = job["restarts_used"], job["max_restarts"]
-    strip.append(
-        Kpi("Restarts used", f"{used} of {allowed}", "lost nodes are free" if allowed else "", hot="restarts")
-    )
+    restarts = (f"{used} of {allowed}", "lost nodes are free") if allowed else ("0", "none asked for")
+    strip.append(Kpi("Restarts used", *restarts, hot="restarts"))
     kept = job["checkpoint"]
     strip.append(
         Kpi(
             "Last checkpoint",
-            "none yet"
+            ("none" if job["state"] in FINAL else "none yet")
             if kept is None
             else f"step {thousands(kept['step'])}"
             if kept["step"] is not None
@@ -223,4 +224,4 @@ def _time_left(job: View) -> tuple[str, str]:
         return "—", ""
     if progress["seconds_left"] is None:
         return "—", "no pace yet"
-    return duration(progress["seconds_left"]), f"{progress['steps_per_second']:.3g} steps/s"
+    return duration(round(progress["seconds_left"])), f"{progress['steps_per_second']:.3g} steps/s"

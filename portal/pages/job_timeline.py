@@ -63,7 +63,7 @@ def timeline(events: Sequence[JobEvent], now: datetime) -> list[Stretch]:
         if not stretches or n > stretches[-1].n:
             stretches.append(Stretch(n))
         end = following.at if following else (event.at if state in FINAL else None)
-        seconds = ((end or now) - event.at).total_seconds()
+        seconds = max(0.0, ((end or now) - event.at).total_seconds())  # clocks of two machines may differ
         stretches[-1].segments.append(Segment(_word(state, event), event.at, end, seconds, event.message))
         if state in FINAL or state in (State.HALTED, State.STOPPING):
             stretches[-1].ended = event.message

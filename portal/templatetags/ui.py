@@ -14,6 +14,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from jobs import words
+
 register = template.Library()
 
 PHASE_BADGES = {
@@ -56,10 +58,10 @@ def icon(name: str, classes: str = "") -> SafeString:
 
 
 @register.simple_tag
-def badge(phase: str) -> SafeString:
-    """The badge of a display phase: colour family, icon and word."""
+def badge(phase: str, *, still: bool = False) -> SafeString:
+    """The badge of a display phase: colour family, icon and word. still: of the past, so nothing turns."""
     family, name = PHASE_BADGES.get(phase, ("amber", "circle-dashed"))
-    spin = " spin" if phase == "Processing" else ""
+    spin = " spin" if phase == "Processing" and not still else ""
     return format_html(
         '<span class="badge {}{}" data-phase="{}">{}{}</span>', family, spin, phase, icon(name), phase
     )
@@ -67,20 +69,14 @@ def badge(phase: str) -> SafeString:
 
 @register.filter
 def duration(seconds: Any) -> str:
-    """1 h 31 min, 4 min 12 s, 38 s; an em dash for nothing."""
-    if seconds is None or seconds == "":
-        return "—"
-    left = int(float(seconds))
-    days, left = divmod(left, 86400)
-    hours, left = divmod(left, 3600)
-    minutes, rest = divmod(left, 60)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    if minutes:
-        return f"{minutes} min {rest:02d} s" if minutes < 10 else f"{minutes} min"
-    return f"{rest} s"
+    """1 h 31 min, 4 min 12 s, 38 s, 1.8 s; an em dash for nothing."""
+    return "—" if seconds is None or seconds == "" else words.duration(float(seconds))
+
+
+@register.filter
+def whole(seconds: float) -> int:
+    """Full seconds, for what the page's clock counts on."""
+    return int(seconds)
 
 
 @register.filter
@@ -113,13 +109,13 @@ def ago(at: datetime | str | None) -> SafeString:
     if not at:
         return SafeString("—")
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
-    words = duration(max(0.0, (timezone.now() - moment).total_seconds()))
+    past = words.duration(int(max(0.0, (timezone.now() - moment).total_seconds())))
     exact = moment.astimezone(timezone.get_default_timezone())
     return format_html(
         '<time datetime="{}" title="{} UTC" data-ago>{} ago</time>',
         exact.isoformat(timespec="milliseconds"),
         exact.strftime("%Y-%m-%d %H:%M:%S"),
-        words,
+        past,
     )
 
 

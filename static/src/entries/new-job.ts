@@ -68,7 +68,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   });
   page.querySelector("[data-validate]")?.addEventListener("click", () => void checker.now(editor.text));
   page.querySelector("[data-copy-spec]")?.addEventListener("click", () => {
-    void navigator.clipboard.writeText(editor.text).then(() => toast("Spec copied."));
+    void navigator.clipboard.writeText(editor.text).then(() => toast("Spec copied.", "success"));
   });
   page.querySelector("form")?.addEventListener("submit", (event) => {
     if (last.errors.length && judged === editor.text) {
@@ -100,7 +100,7 @@ async function sendArchive(tenant: string, file: File): Promise<string | null> {
   body.append("archive", file);
   try {
     const answer = await api<{ id: string; files: number }>("POST", `/tenants/${tenant}/uploads`, body);
-    toast(`${file.name}: ${answer.files} files taken, kept for 24 h.`);
+    toast(`${file.name}: ${answer.files} files taken, kept for 24 h.`, "success");
     return answer.id;
   } catch (error) {
     toast(error instanceof ApiError ? error.message : "The upload did not arrive.", "error");

@@ -1,5 +1,7 @@
 // Small helps for plain forms: copy buttons, selects that save themselves, focus on what went wrong.
 
+import { toast } from "./toast";
+
 const COPIES = "[data-copy],[data-copy-from]";
 
 async function copy(button: HTMLElement): Promise<void> {
@@ -7,23 +9,13 @@ async function copy(button: HTMLElement): Promise<void> {
   const text = own ?? document.getElementById(copyFrom)?.textContent ?? "";
   try {
     await navigator.clipboard.writeText(text);
-    say(button, "Copied");
+    toast("Copied", "success");
   } catch {
     // No permission, or a page without TLS: leave the text selected, one key copies it.
     const source = button.parentElement?.querySelector("pre,code");
     if (source) getSelection()?.selectAllChildren(source);
-    say(button, "Press Ctrl C");
+    toast("Press Ctrl C");
   }
-}
-
-function say(button: HTMLElement, text: string): void {
-  const status = document.getElementById("toasts");
-  if (!status) return;
-  const line = document.createElement("p");
-  line.className = "toast info";
-  line.textContent = text;
-  status.append(line);
-  setTimeout(() => line.remove(), 2500);
   button.focus();
 }
 

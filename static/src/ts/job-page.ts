@@ -74,7 +74,7 @@ class JobPage extends HTMLElement {
     const { step, total, percent, seconds_left: left, steps_per_second: speed } = job.progress;
     const steps = total ? `${thousands(step ?? 0)} / ${thousands(total)}` : "";
     const values: Record<string, string> = {
-      "restarts": `${job.restarts_used} of ${job.max_restarts}`,
+      "restarts": job.max_restarts ? `${job.restarts_used} of ${job.max_restarts}` : "0",
       "hours": (job.slot_seconds / 3600).toFixed(2),
     };
     if (percent !== null) {
@@ -161,7 +161,7 @@ class JobPage extends HTMLElement {
 
   /** Where the job has come to rest is worth a word; what it passes through shows in the header. */
   private announce(text: string): void {
-    if (!text.endsWith("ing") && !text.endsWith("Queued")) toast(text);
+    if (!text.endsWith("ing") && !text.endsWith("Queued")) toast(text, text.endsWith("Completed") ? "success" : text.endsWith("Failed") ? "error" : "info");
   }
 
   private readonly onDialog = (event: Event): void => {
@@ -185,7 +185,7 @@ class JobPage extends HTMLElement {
     const chosen = new FormData(form).get("checkpoint");
     try {
       await api("POST", `/jobs/${this.dataset.job}/${verb}`, chosen ? { checkpoint: Number(chosen) } : {});
-      toast({ halt: "Halt asked for: the program saves and stops.", resume: "Resume asked for.", cancel: "Cancel asked for." }[verb] ?? "Done.");
+      toast({ halt: "Halt asked for: the program saves and stops.", resume: "Resume asked for.", cancel: "Cancel asked for." }[verb] ?? "Done.", "success");
       form.closest("dialog")?.close();
     } catch (error) {
       const text = error instanceof ApiError ? error.message : "The server could not be reached; nothing was changed.";

@@ -1,11 +1,17 @@
 // A short message that goes by itself; said to screen readers through the polite live region.
+import { icon } from "./icon";
 
-export function toast(text: string, kind: "info" | "error" = "info"): void {
+export type Kind = "info" | "success" | "error";
+const ICONS: Record<Kind, string> = { info: "info", success: "circle-check", error: "octagon-alert" };
+
+export function toast(text: string, kind: Kind = "info"): void {
   const holder = document.getElementById("toasts");
   if (!holder) return;
   const element = document.createElement("p");
   element.className = `toast ${kind}`;
-  element.textContent = text;
+  const words = document.createElement("span");
+  words.textContent = text;
+  element.append(icon(ICONS[kind]), words);
   holder.append(element);
   setTimeout(() => element.remove(), kind === "error" ? 12_000 : 6_000);
 }

@@ -502,7 +502,7 @@ class LogViewer extends HTMLElement {
     const [from, to] = this.picked ?? [0, -1];
     const texts: string[] = [];
     for (let n = from; n <= to; n += 1) texts.push(plain(this.sources[0]?.get(n)?.text ?? ""));
-    if (texts.length) void navigator.clipboard.writeText(texts.join("\n")).then(() => toast(`${texts.length} lines copied.`));
+    if (texts.length) void navigator.clipboard.writeText(texts.join("\n")).then(() => toast(`${texts.length} lines copied.`, "success"));
   }
 
   private toggleWrap(): void {

@@ -1,0 +1,28 @@
+"""How the platform says amounts, wherever it says them: in messages that are kept and on pages. Pure."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """3 d 4 h, 1 h 31 min, 4 min 12 s, 38 s; of what took less than ten seconds also the tenths: 1.8 s."""
+    left = int(seconds)
+    if seconds < 9.95 and seconds != left:
+        return f"{seconds:.1f} s" if seconds >= 0.05 else "0 s"
+    days, left = divmod(left, 86400)
+    hours, left = divmod(left, 3600)
+    minutes, rest = divmod(left, 60)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    if minutes:
+        return f"{minutes} min {rest:02d} s" if minutes < 10 else f"{minutes} min"
+    return f"{rest} s"
+
+
+def devices(count: int, kind: str, *, each: int = 0) -> str:
+    """4 CPU slots, 1 h100 GPU; of several learners 2 × 4 CPU slots. kind: a slot type; "" is any GPU."""
+    total = count * (each or 1)
+    unit = "CPU slot" if kind == "cpu" else f"{kind} GPU".strip()
+    amount = f"{count} × {each}" if each and count > 1 else str(total)
+    return f"{amount} {unit}{'' if total == 1 else 's'}"

@@ -1,0 +1,204 @@
+"""The job page speaks words: no code stands in its text, ended things are said as ended, one way to say time."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.messages import constants
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import Attempt, Job, JobEvent
+from jobs.states import EventCode, Intent, State
+from jobs.words import devices, duration
+from portal.pages.job_events import STOPPED, TITLES, told
+from tenants.models import User
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+CODES = re.compile(r"\b([A-Z]+_[A-Z_]+|[a-z]+_(requested|failed|lost|error|limit|exhausted))\b")
+
+
+@pytest.fixture
+def alice() -> User:
+    return factories.member(factories.tenant("vision-lab"), "alice")
+
+
+def happened(job: Job, code: EventCode = EventCode.MOVED, to: State | str = "", **fields: object) -> None:
+    job.event_seq += 1
+    job.save()
+    JobEvent.objects.create(
+        job=job, tenant=job.tenant, n=job.event_seq, code=code, to_state=to, attempt=job.attempt, **fields
+    )
+
+
+def text_of(client: Client, job: Job, tab: str = "") -> str:
+    page = client.get(f"/t/vision-lab/jobs/{job.pk}{tab}").content.decode()
+    return " ".join(re.sub("<[^>]*>", " ", page.split("<main", 1)[1]).split())
+
+
+FAILED = "Learner 0 on node-a exited with code 1. Its log says more."
+
+
+def failed_twice(alice: User) -> Job:
+    job = factories.job(
+        owner=alice, state=State.FAILED, reason_code="learner_failed", reason_message=FAILED, max_restarts=1
+    )
+    happened(job, to=State.STOPPING, reason="learner_failed", message=FAILED)
+    returned = {"slots": 1, "slot_type": "cpu", "seconds": 272.0}
+    happened(job, EventCode.GPUS_RETURNED, message="1 CPU slot went back after 4 min 32 s.", numbers=returned)
+    happened(job, to=State.FAILED, reason="learner_failed", message=f"{FAILED} Its 1 restart is used up.")
+    Attempt.objects.create(
+        job=job, tenant=job.tenant, n=7, cluster="local", slot_type="cpu", slots=1, learners=1,
+        nodes=["node-a"], held=False, closed_at=timezone.now(), outcome="learner_failed",
+    )  # fmt: skip
+    return job
+
+
+@pytest.mark.parametrize("tab", ["", "/events", "/learners", "/checkpoints", "/metrics", "/logs"])
+def test_no_code_stands_in_the_text_of_a_job(alice: User, client: Client, tab: str) -> None:
+    client.force_login(alice)
+    assert CODES.findall(text_of(client, failed_twice(alice), tab).replace("CHECKPOINT_DIR", "")) == []
+
+
+def test_the_codes_are_in_the_tooltip(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    page = client.get(f"/t/vision-lab/jobs/{failed_twice(alice).pk}/events").content.decode()
+    assert 'title="GPUS_RETURNED"' in page
+    assert 'title="FAILED, learner_failed"' in page
+
+
+def test_every_code_has_its_word() -> None:
+    assert set(TITLES) == set(EventCode)
+    for word in (*TITLES.values(), *STOPPED.values()):
+        assert "_" not in word
+        assert not word.isupper()
+
+
+def test_an_exit_is_told_once_and_a_stop_says_what_for(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    text = text_of(client, failed_twice(alice), "/events")
+    assert text.count(FAILED) == 1
+    assert "Its 1 restart is used up." in text
+    assert "CPU slots returned" in text
+    job = factories.job(owner=alice, state=State.STOPPING, stop_reason="halt_requested")
+    happened(job, to=State.STOPPING, reason="halt_requested", message="Halting: its learners save.")
+    assert "Halting Halting: its learners save." in text_of(client, job, "/events")
+
+
+def test_checkpoints_in_a_row_are_one_line(alice: User) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    for n in range(1, 8):
+        numbers = {"checkpoint": n, "step": 50 * n}
+        happened(job, EventCode.CHECKPOINT_STORED, message=f"Checkpoint {n}.", numbers=numbers)
+    happened(job, EventCode.WISHED, message="Halt asked for by alice")
+    lines = told(list(JobEvent.objects.filter(job=job, n__gt=job.event_seq - 8).order_by("-n")))
+    assert [line.words for line in lines] == [
+        "Halt asked for by alice",
+        "Checkpoints 1 to 7, at steps 50 to 350, are stored and verified.",
+    ]
+    assert lines[1].first == lines[1].event.n - 6
+
+
+def test_events_beyond_a_page_are_one_link_away(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    for n in range(210):
+        happened(job, EventCode.EDITED, message=f"Edit {n}.")
+    page = client.get(f"/t/vision-lab/jobs/{job.pk}/events").content.decode()
+    before = re.search(r'href="\?before=(\d+)"', page)
+    assert before
+    older = text_of(client, job, f"/events?before={before.group(1)}")
+    assert "Edit 0." in older
+    assert "Edit 209." not in older
+
+
+def test_an_ended_job_has_nothing_more_to_come(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=State.COMPLETED, running_s=272.4)
+    shown = {tab: text_of(client, job, tab) for tab in ("", "/metrics", "/checkpoints")}
+    for text in shown.values():
+        assert not re.search(r"\byet\b", text, re.IGNORECASE), text
+    assert "It reported no metrics" in shown[""]
+    assert "It reported no metrics" in shown["/metrics"]
+    assert "It saved no checkpoint" in shown["/checkpoints"]
+    assert "Ran for 4 min 32 s" in shown[""]
+    assert "No metrics yet" in text_of(client, factories.job(owner=alice, state=State.PROCESSING), "/metrics")
+
+
+def test_a_kept_checkpoint_beyond_the_newest_says_why(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    first, *_ = [factories.checkpoint(job, step=100 * n, n=n) for n in range(1, 5)]
+    gone = factories.checkpoint(job, step=50, n=9)
+    type(gone).objects.filter(pk=gone.pk).update(state="DROPPED")
+    Attempt.objects.filter(job=job).update(resume_from=first)
+    text = text_of(client, job, "/checkpoints")
+    assert "4 kept" in text
+    assert "and those from which an attempt began" in text
+    assert "attempt 1 began here" in text
+    assert "1 older one was removed" in text
+    assert "4 kept" in text_of(client, job)
+
+
+def test_the_state_filter_speaks_words(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    factories.job(owner=alice)
+    page = client.get("/t/vision-lab/jobs?state=HALTED").content.decode()
+    assert '<option value="HALTED" selected>Halted</option>' in page
+    assert "PROCESSING<" not in page
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"), (0.02, "0 s"), (1.78, "1.8 s"), (9.96, "9 s"), (9, "9 s"), (12.7, "12 s"),
+        (272, "4 min 32 s"), (5460.2, "1 h 31 min"), (270_000, "3 d 3 h"),
+    ],
+)  # fmt: skip
+def test_one_way_to_say_how_long(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_one_way_to_say_what_is_held() -> None:
+    assert devices(1, "cpu") == "1 CPU slot"
+    assert devices(2, "cpu", each=4) == "2 × 4 CPU slots"
+    assert devices(1, "h100", each=8) == "8 h100 GPUs"
+    assert devices(1, "") == "1 GPU"
+
+
+def test_the_header_and_the_receipt_say_the_time_alike(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    job = factories.job(
+        owner=alice,
+        state=State.HALTED,
+        intent=Intent.HALT,
+        last_halt={"step": 5, "steps_lost": 0, "seconds": 1.78, "checkpoint": 1, "parts": {"saved": 1.2}},
+    )
+    now = timezone.now()
+    happened(job, to=State.STOPPING, reason="halt_requested", at=now + timedelta(seconds=60))
+    happened(job, to=State.HALTED, reason="halt_requested", at=now + timedelta(seconds=61.2))
+    text = text_of(client, job)
+    assert "Halting 1.2 s" in text
+    assert "1.8 s" in text
+    assert "saved 1.2 s" in text
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "icon", "role"),
+    [
+        (constants.SUCCESS, "success", "circle-check", "status"),
+        (constants.ERROR, "error", "octagon-alert", "alert"),
+        (constants.WARNING, "warning", "triangle-alert", "status"),
+        (constants.INFO, "info", "#info", "status"),
+    ],
+)
+def test_a_message_has_the_colour_and_icon_of_its_kind(level: int, kind: str, icon: str, role: str) -> None:
+    from django.contrib.messages.storage.base import Message
+    from django.template.loader import render_to_string
+
+    shown = render_to_string("shell/messages.html", {"messages": [Message(level, "Saved.")]})
+    assert f'class="banner {kind}" role="{role}"' in shown
+    assert icon in shown
