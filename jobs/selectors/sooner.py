@@ -17,17 +17,25 @@ from jobs.selectors.run_times import run_times
 from jobs.selectors.snapshot import snapshot
 from jobs.states import State
 
+KINDS = ("learners", "gpus", "cpus", "gpu_type", "priority")
 SIZES = 3
 """Smaller sizes tried of each kind: a half, a quarter, one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One change and what it brings. kind: learners, gpus, cpus, gpu_type or priority; estimate as the Job's."""
+    """One change and what it brings. kind: one of KINDS; estimate as the Job's."""
 
     kind: str
     value: str
     estimate: dict[str, Any]
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The same as a change of the spec, as a clone takes it."""
+        if self.kind == "priority":
+            return {"priority": self.value}
+        return {"resources": {self.kind: self.value if self.kind == "gpu_type" else int(self.value)}}
 
 
 def ways_to_start_sooner(job: Job) -> list[Way]:

@@ -18,6 +18,7 @@ from portal.api import (
     schema,
     shares,
     tenants,
+    waiting,
     wishes,
 )
 from portal.api.errors import NotHere
@@ -71,6 +72,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/events", resource(get=history.event_list)),
     path("jobs/<str:job_id>/attempts", resource(get=history.attempt_list)),
     path("jobs/<str:job_id>/learners", resource(get=history.learner_list)),
+    path("jobs/<str:job_id>/ways", resource(get=waiting.way_list)),
     path("jobs/<str:job_id>/spec", resource(get=history.spec_read)),
     path("jobs/<str:job_id>/logs", resource(get=logs.log_page)),
     path("jobs/<str:job_id>/logs/raw", resource(get=logs.log_raw)),

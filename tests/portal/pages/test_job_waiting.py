@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from guardian.shortcuts import assign_perm
 
-from jobs.models import ClusterNode, Duty, Estimate, Job, JobEvent
+from jobs.models import ClusterNode, Duty, Estimate, Job, JobEvent, Runtime
 from jobs.selectors import sooner
 from jobs.selectors.jobs import job_get
 from jobs.selectors.line import line_around
@@ -122,6 +122,43 @@ def test_a_way_to_start_sooner_leads_to_a_clone_with_the_change(alice: User, lab
     answer = client.get(href.replace("&amp;", "&"))
     assert "learners: 1" in answer.context["text"]
     assert "learners 1" in answer.content.decode()
+
+
+def test_the_api_tells_the_same_ways_with_the_change_for_a_clone(alice: User, carol: User) -> None:
+    Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
+    factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=1, time_limit_s=3600)
+    job = waits(owner=alice, learners=2, slots=4)
+    client = Client()
+    client.force_login(carol)  # who may read the job may read this, too
+    answer = client.get(f"/api/v1/jobs/{job.pk}/ways").json()
+    assert answer["next"] is None
+    ways = {way["kind"]: way for way in answer["items"]}
+    assert {kind: way["spec"] for kind, way in ways.items()} == {
+        "learners": {"resources": {"learners": 1}},
+        "cpus": {"resources": {"cpus": 2}},
+    }
+    assert ways["learners"]["value"] == "1"
+    assert ways["learners"]["estimate"]["message"] == "Nothing has to end first."
+    client.force_login(alice)
+    spec = ways["learners"]["spec"]
+    made = client.post(f"/api/v1/jobs/{job.pk}/clone", {"spec": spec}, content_type="application/json")
+    assert (made.status_code, made.json()["learners"]) == (202, 1)
+    assert client.get(f"/api/v1/jobs/{factories.job(owner=alice, state=State.FAILED).pk}/ways").json() == {
+        "items": [],
+        "next": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "changes"),
+    [
+        ("gpus", "2", {"resources": {"gpus": 2}}),
+        ("gpu_type", "a100", {"resources": {"gpu_type": "a100"}}),
+        ("priority", "high", {"priority": "high"}),
+    ],
+)
+def test_a_way_is_a_change_of_the_spec(kind: str, value: str, changes: dict[str, Any]) -> None:
+    assert sooner.Way(kind, value, {}).changes == changes
 
 
 def test_of_a_queue_too_long_to_see_only_a_start_at_once_is_offered(

@@ -1,0 +1,49 @@
+"""What the people of a waiting job could do for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from jobs.selectors.sooner import KINDS, Way, ways_to_start_sooner
+from portal.api import doors, paging
+from portal.api.operations import Call, operation
+from portal.api.shapes import Estimate
+
+
+class WayOut(serializers.Serializer[Any]):
+    kind = serializers.ChoiceField(KINDS, help_text="what is changed")
+    value = serializers.CharField(help_text="to what")
+    spec = serializers.DictField(help_text="the change, to be sent as `spec` to POST /jobs/{id}/clone")
+    estimate = Estimate(help_text="when that clone would start if it took this job's place")
+
+
+@operation(
+    Out=WayOut,
+    many=True,
+    tell={
+        "kind": "learners",
+        "value": "2",
+        "spec": {"resources": {"learners": 2}},
+        "estimate": {
+            "from": "2026-11-21T09:00:00.000Z",
+            "to": "2026-11-21T09:00:00.000Z",
+            "basis": [],
+            "message": "Nothing has to end first.",
+            "at": "2026-11-21T09:00:00.000Z",
+            "first": None,
+            "started_at": None,
+        },
+    },
+)
+def way_list(call: Call, job_id: str) -> dict[str, Any]:
+    """Ways to start a waiting job sooner: clones with one change, each tried out now; the one that starts first leads.
+
+    Empty for a job that does not wait, and where no change helps.
+    """
+    return paging.whole([_view(way) for way in ways_to_start_sooner(doors.job(call, job_id))])
+
+
+def _view(way: Way) -> dict[str, Any]:
+    return {"kind": way.kind, "value": way.value, "spec": way.changes, "estimate": way.estimate}
