@@ -51,7 +51,6 @@ def _page(request: HttpRequest, tenant: Tenant, problems: Sequence[str] = ()) ->
             {"role": role, "text": text, "count": sum(row["role"] == role for row in people)}
             for role, text in ROLES
         ],
-        "managers": sum(row["role"] == Role.MANAGER for row in people),
         "problems": problems,
         "typed": request.POST.get("username", "") if problems else "",
         "chosen": _role(request) or Role.RESEARCHER,
@@ -84,11 +83,12 @@ def change(request: HttpRequest, tenant: Tenant, username: str) -> HttpResponse:
     back = f"/t/{tenant.slug}/members"
     who: Any = request.user
     if request.POST.get("remove"):
+        leaves = username == who.get_username()
         return after(
             request,
             lambda: member_remove(user=who, tenant=tenant, username=username),
-            to="/" if username == who.get_username() else back,
-            done=f"{username} is no member of {tenant} any more. Jobs stay.",
+            to="/" if leaves else back,
+            done=f"{'You are' if leaves else f'{username} is'} no member of {tenant} any more. Jobs stay.",
         )
     role = _role(request)
     if role is None:
@@ -122,7 +122,8 @@ def _rows(tenant: Tenant) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     running = dict(
         Job.objects.filter(live, tenant=tenant).values_list("owner").annotate(n=Count("pk")).order_by()
     )
-    rows = Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username")
+    rows = list(Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"))
+    managers = {row.pk for row in rows if row.role == Role.MANAGER and row.user.is_active}
     people: list[dict[str, Any]] = []
     programs: list[dict[str, Any]] = []
     for row in rows:
@@ -131,6 +132,7 @@ def _rows(tenant: Tenant) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             "username": user.get_username(),
             "name": user.get_full_name() or user.email,
             "role": row.role,
+            "only_manager": row.role == Role.MANAGER and not managers - {row.pk},
             "seen_at": user.last_login,
             "running": running.get(user.pk, 0),
             "hours": hours.get(user.get_username(), 0.0),

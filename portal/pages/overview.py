@@ -25,7 +25,9 @@ from portal.pages import attention, sparkline
 from portal.pages.cells import primary, row
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
-from tenants.models import Tenant
+from tenants import access
+from tenants.models import AuditEntry, Tenant, User
+from tenants.roles import Permission
 
 SHOWN = 8
 CELLS = 48
@@ -49,7 +51,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     context = frame(request, tenant, "overview") | {
         "attention": found,
         "attention_summary": attention.summary(found),
-        "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN])),
+        "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN]), user),
         "active_count": live_jobs(tenant),
         "ended": [_ended(job) for job in detailed(ended.order_by("-finished_at").only("pk")[:SHOWN])],
         "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas_of(tenant)],
@@ -57,6 +59,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "waits": waits_of(tenant, since=now - WAITS_WITHIN),
         "pools": cluster.pools(cluster.nodes(user)),
         "first_run": first_run,
+        "suspension": _suspension(tenant),
         "example": to_yaml(catalog.load(catalog.FIRST_JOB)) if first_run else "",
     }
     return render(request, "overview.html", context)
@@ -86,8 +89,15 @@ def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
     }
 
 
-def _active(jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """Rows with the primary metric's line and the time that is left."""
+def _suspension(tenant: Tenant) -> AuditEntry | None:
+    """Who suspended the tenant, when and why; None while it is active."""
+    if tenant.state != Tenant.State.SUSPENDED:
+        return None
+    return tenant.audit.select_related("actor").filter(action="tenant.suspend").order_by("-pk").first()
+
+
+def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
+    """Rows with the primary metric's line, the time that is left, and whether this person may resume the job."""
     views = [(job, row(job_view(job))) for job in jobs]
     wanted = [
         (view["id"], name, view["metrics"][name].get("rank", 0), view["metrics"][name]["step"])
@@ -98,7 +108,11 @@ def _active(jobs: Iterable[Job]) -> list[dict[str, Any]]:
     return [
         view
         | _metric_cell(view)
-        | {"spark": sparkline.draw(lines.get(view["id"], [])), "left": view["progress"]["seconds_left"]}
+        | {
+            "spark": sparkline.draw(lines.get(view["id"], [])),
+            "left": view["progress"]["seconds_left"],
+            "may_resume": job.owner_id == user.pk or access.may(user, Permission.OPERATE_ANY, job.tenant_id),
+        }
         for job, view in views
     ]
 

@@ -7,10 +7,9 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
-from jobs.models import Job
-from jobs.states import HOLDS_GPUS, State
+from jobs.selectors.usage import live_jobs
 from tenants import access
-from tenants.models import Membership, User
+from tenants.models import Membership, Tenant, User
 from tenants.roles import Permission
 
 
@@ -31,13 +30,13 @@ def frame(request: HttpRequest, tenant: Any, here: str) -> dict[str, Any]:
     """
     if tenant is None:
         return {"tenant": None, "here": here}
-    live = [State.QUEUED, *HOLDS_GPUS]
     return {
         "tenant": tenant,
         "here": here,
-        "live_jobs": Job.objects.filter(tenant=tenant, state__in=live, deleted_at=None).count(),
+        "live_jobs": live_jobs(tenant),
         "my_role": access.role_in(request.user, tenant.pk),
-        "may_submit": access.may(request.user, Permission.SUBMIT, tenant.pk),
+        "may_submit": tenant.state == Tenant.State.ACTIVE
+        and access.may(request.user, Permission.SUBMIT, tenant.pk),
     }
 
 

@@ -25,6 +25,8 @@ from tenants.services import accounts
 
 PERIODS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "1 year"))
 SOON = timedelta(days=14)
+LAST_PART = 5
+"""A token ends soon in the last fifth of its time at most: one made for a week is not late on its first day."""
 
 
 @require_GET
@@ -151,6 +153,7 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
 def _view(token: Token) -> dict[str, Any]:
     now = timezone.now()
     left = token.expiry - now if token.expiry else None
+    soon = min(SOON, (token.expiry - token.created) / LAST_PART) if token.expiry else None
     return {
         "id": tokens.public_id(token),
         "name": token.name,
@@ -159,9 +162,9 @@ def _view(token: Token) -> dict[str, Any]:
         "created": token.created,
         "used": token.last_used_at,
         "expiry": token.expiry,
-        "days_left": left.days if left else None,
+        "days_left": (token.expiry.date() - now.date()).days if token.expiry else None,
         "expired": left is not None and left.total_seconds() <= 0,
-        "soon": left is not None and timedelta() < left < SOON,
+        "soon": left is not None and soon is not None and timedelta() < left < soon,
     }
 
 

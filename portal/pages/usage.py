@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from statistics import median
 from typing import Any
 
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -27,6 +27,7 @@ from portal.pages.shell import frame
 from tenants.models import Tenant, User
 
 JOBS_SHOWN = 8
+ENDS = (State.COMPLETED, State.FAILED, State.CANCELED)
 CHANGES_SHOWN = 5
 ANY = "any"
 """Slot type of waits for whatever GPU comes first; nobody holds it, so it has no column."""
@@ -89,17 +90,19 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     starts = usage.starts_of(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
     kinds = sorted({use.gpu_type for use in rows} - {ANY})
+    submitted = _submitted(tenant, month)
+    by_owner = dict(submitted.values_list("owner__username").annotate(n=Count("pk")).order_by())
     context = frame(request, tenant, "usage") | {
         "month": month,
         "by": by,
         "of": resource,
         "cards": [_card(tenant, use) for use in quotas],
         "chart": _chart(tenant, month, by, resource, quotas),
-        "people": _people(rows, kinds, starts, _submitted(tenant, month)),
+        "people": _people(rows, kinds, starts, by_owner),
         "kinds": kinds,
         "total": _totals(rows, kinds, starts),
         "sum": _sum(rows, starts, quotas, month, resource),
-        "ends": _ends(tenant, month),
+        "ends": _ends(submitted),
         "jobs": _jobs(request, tenant, month, resource),
         "changes": tenant.quota_changes.select_related("actor").order_by("-pk")[:CHANGES_SHOWN],
         "admins": User.objects.filter(is_superuser=True, is_active=True).order_by("username")[:3],
@@ -220,20 +223,17 @@ def _sum(
     )
 
 
-def _submitted(tenant: Tenant, month: Month) -> dict[str, int]:
-    rows = Job.objects.filter(tenant=tenant, created_at__range=(month.start, month.end))
-    return dict(rows.values_list("owner__username").annotate(n=Count("pk")).order_by())
+def _submitted(tenant: Tenant, month: Month) -> QuerySet[Job]:
+    return Job.objects.filter(tenant=tenant, created_at__range=(month.start, month.end))
 
 
-def _ends(tenant: Tenant, month: Month) -> dict[str, int]:
-    """Jobs submitted in the month, and how many of the tenant's completed and failed in it."""
-    ended = Job.objects.filter(tenant=tenant, finished_at__range=(month.start, month.end))
-    counts = dict(ended.values_list("state").annotate(n=Count("pk")).order_by())
-    return {
-        "submitted": sum(_submitted(tenant, month).values()),
-        "completed": counts.get(State.COMPLETED, 0),
-        "failed": counts.get(State.FAILED, 0),
-    }
+def _ends(submitted: QuerySet[Job]) -> dict[str, Any]:
+    """Jobs submitted in the month, and what has become of them until now; the parts add up."""
+    counts = dict(submitted.values_list("state").annotate(n=Count("pk")).order_by())
+    whole = sum(counts.values())
+    parts = [(str(state).lower(), counts.get(state, 0)) for state in ENDS]
+    live = whole - sum(count for _, count in parts)
+    return {"submitted": whole, "parts": [part for part in [*parts, ("live", live)] if part[1]]}
 
 
 def _jobs(request: HttpRequest, tenant: Tenant, month: Month, resource: str) -> list[dict[str, Any]]:

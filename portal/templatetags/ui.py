@@ -159,7 +159,7 @@ def hours(count: Any) -> str:
 @register.filter
 def percent(part: Any, whole: Any) -> str:
     """part of whole in full percent; an em dash when there is no whole."""
-    return f"{100 * float(part) / float(whole):.0f} %" if whole else "—"
+    return f"{100 * float(part) / float(whole):,.0f} %" if whole else "—"
 
 
 @register.filter

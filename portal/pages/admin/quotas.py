@@ -86,9 +86,9 @@ def page(request: HttpRequest) -> HttpResponse:
             messages.success(request, f"{len(made.changes)} limit{'s' * (len(made.changes) != 1)} set.")
             return HttpResponseRedirect("/admin-console/quota-history")
     if request.headers.get("HX-Request"):
-        swapped = {"matrix": drawn, "review": review, "swap": True}
+        swapped = {"matrix": drawn, "review": review, "applies": applies, "swap": True}
         return render(request, "console/_quota_review.html", swapped)
-    return _page(request, drawn, review, reason)
+    return _page(request, drawn, review, reason, applies=applies)
 
 
 @require_GET
@@ -143,11 +143,14 @@ def _steps(drawn: Matrix) -> list[dict[str, Any]]:
     ]
 
 
-def _page(request: HttpRequest, drawn: Matrix, review: Review, reason: str) -> HttpResponse:
+def _page(
+    request: HttpRequest, drawn: Matrix, review: Review, reason: str, *, applies: bool = False
+) -> HttpResponse:
     context = frame(request, "quotas") | {
         "matrix": drawn,
         "review": review,
         "reason": reason,
+        "applies": applies,
         "overcommit": settings.LUTHIER_OVERCOMMIT_MAX,
     }
     return render(request, "console/quotas.html", context, status=422 if review.refused else 200)

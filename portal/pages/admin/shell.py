@@ -17,6 +17,6 @@ def frame(request: HttpRequest, here: str) -> dict[str, Any]:
         "here": here,
         "back": last_tenant(request),
         "tenant_count": Tenant.objects.count(),
-        "people_count": User.objects.filter(is_service_account=False, is_active=True).count(),
+        "people_count": User.objects.filter(is_service_account=False).count(),
         "nodes_out": installation.nodes().filter(ready=False).count(),
     }

@@ -42,7 +42,8 @@ SHOWN = 12
 @admins_only
 def listing(request: HttpRequest) -> HttpResponse:
     drawn = matrix(person(request))
-    members = dict(Membership.objects.values_list("tenant").annotate(n=Count("pk")).order_by())
+    people = Membership.objects.filter(user__is_service_account=False)
+    members = dict(people.values_list("tenant").annotate(n=Count("pk")).order_by())
     managers: dict[int, list[str]] = {}
     for tenant_id, name in Membership.objects.filter(role=Role.MANAGER).values_list(
         "tenant", "user__username"
@@ -56,6 +57,7 @@ def listing(request: HttpRequest) -> HttpResponse:
     context = frame(request, "tenants") | {
         "matrix": drawn,
         "rows": rows,
+        "members": people.values("user").distinct().count(),
         "suspended": sum(each.tenant.state == Tenant.State.SUSPENDED for each in drawn.rows),
         "running": sum(each.live.running for each in drawn.rows),
         "queued": sum(each.live.queued for each in drawn.rows),
@@ -80,6 +82,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
     gpus = tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists()
     resource = request.GET.get("of") or ("gpu" if gpus else "cpu")
     live = jobs.filter(state__in=[*HOLDS_GPUS, State.QUEUED])
+    members = list(Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"))
     context = frame(request, "tenants") | {
         "tenant": tenant,
         "of": resource,
@@ -88,7 +91,8 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "running": jobs.filter(state__in=HOLDS_GPUS).count(),
         "queued": jobs.filter(state=State.QUEUED).count(),
         "cells": next(each.cells for each in matrix(user).rows if each.tenant.pk == tenant.pk),
-        "members": Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"),
+        "members": sorted(members, key=lambda each: each.user.is_service_account),
+        "people": sum(not each.user.is_service_account for each in members),
         "events": tenant.audit.select_related("actor").order_by("-pk")[:SHOWN],
         "roles": list(Role),
     }

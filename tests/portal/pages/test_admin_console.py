@@ -254,3 +254,37 @@ def test_the_matrix_adds_up(signed_in: SignIn, lab: Tenant, alice: User, admin: 
     assert column.total == sum(row.cells[0].limit for row in drawn.rows) == 8
     assert column.pool.used + column.pool.free + column.pool.down == column.capacity == 16
     assert sum(row.cells[0].used for row in drawn.rows) == column.pool.used == 3
+
+
+def test_members_are_people_in_a_tenant_and_people_are_all_who_have_an_account(
+    signed_in: SignIn, lab: Tenant, alice: User, dave: User, admin: User
+) -> None:
+    second = factories.tenant("nlp-research")
+    Membership.objects.create(user=alice, tenant=second, role="viewer")  # one person in two tenants
+    factories.user("gone", is_active=False)
+    robot = factories.user("vision-lab.ci", is_service_account=True)
+    Membership.objects.create(user=robot, tenant=lab, role="researcher")
+    client = signed_in(admin)
+    tenants = client.get("/admin-console/tenants")
+    assert tenants.context["members"] == 2
+    assert {each["row"].tenant.slug: each["members"] for each in tenants.context["rows"]} == {
+        "vision-lab": 2,
+        "nlp-research": 1,
+    }
+    people = client.get("/admin-console/people")
+    assert people.context["people_count"] == people.context["page"].paginator.count == 4
+    page = client.get("/admin-console/tenants/vision-lab").content.decode()
+    assert "2 members<" in page
+    assert "2 and 1 service account" in page
+
+
+def test_a_draft_that_was_only_looked_at_is_not_said_to_be_refused(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    draft = {"limit:vision-lab:cpu": "900", "if:vision-lab:cpu": "8", "reason": "x"}
+    for headers in ({}, {"HX-Request": "true"}):
+        looked = signed_in(admin).post("/admin-console/quotas", draft | {"action": "review"}, headers=headers)
+        assert "This cannot be applied as it stands." in looked.content.decode()
+        assert "Nothing was applied." not in looked.content.decode()
+    tried = signed_in(admin).post("/admin-console/quotas", draft | {"action": "apply"})
+    assert "Nothing was applied." in tried.content.decode()

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Attempt, Job, MetricPoint, Progress
+from jobs.models import Attempt, Estimate, Job, MetricPoint, Progress
 from jobs.selectors.jobs import job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.usage import QuotaUse, held_by, waits_of
@@ -175,3 +175,56 @@ def test_a_quota_tells_mine_from_the_others(lab: Tenant, alice: User, dave: User
     assert (quota["used"], quota["mine"]) == (5, 4)
     assert quota["cells"].count("me") == 4
     assert quota["cells"].count("u") == 1
+
+
+def test_a_waiting_job_says_since_when_and_whether_anybody_knows_until_when(
+    alice: User, signed_in: SignIn
+) -> None:
+    known = factories.job(owner=alice, name="known", reason_message="After #1.")
+    factories.job(owner=alice, name="unknown")
+    low, high = (timezone.now() + timedelta(minutes=minutes, seconds=5) for minutes in (25, 40))
+    Estimate.objects.create(job=known, tenant=known.tenant, soonest=low, latest=high)
+    page = " ".join(signed_in(alice).get("/t/vision-lab/").content.decode().split())
+    queue = page.split('id="queue"')[1].split("</section>")[0]
+    assert queue.count("Queued <time") == 2
+    assert "starts in ~25–40 min" in queue
+    assert queue.count(">no estimate<") == 1
+
+
+def test_only_who_may_resume_a_halted_job_is_offered_it(
+    alice: User, carol: User, dave: User, signed_in: SignIn
+) -> None:
+    factories.job(owner=alice, name="paused", state=State.HALTED, intent=Intent.HALT)
+    for who, offered in ((alice, True), (dave, True), (carol, False)):
+        page = signed_in(who).get("/t/vision-lab/").content.decode()
+        assert (">Resume</a>" in page) is offered, who
+
+
+def test_a_suspended_tenant_says_so_with_the_reason_and_offers_no_new_job(
+    lab: Tenant, alice: User, admin: User, signed_in: SignIn
+) -> None:
+    state = {"state": "suspended", "reason": "The invoice of October is open."}
+    signed_in(admin).post("/admin-console/tenants/vision-lab/state", state)
+    page = signed_in(alice).get("/t/vision-lab/").content.decode()
+    assert "Submission is suspended." in page
+    assert "The invoice of October is open." in page
+    assert "/t/vision-lab/jobs/new" not in page
+    signed_in(admin).post("/admin-console/tenants/vision-lab/state", {"state": "active", "reason": "Paid."})
+    page = signed_in(alice).get("/t/vision-lab/").content.decode()
+    assert "Submission is suspended." not in page
+    assert "/t/vision-lab/jobs/new" in page
+
+
+def test_the_sidebar_counts_the_jobs_that_the_overview_counts(alice: User, signed_in: SignIn) -> None:
+    factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT)
+    factories.job(owner=alice, state=State.QUEUED)
+    factories.job(owner=alice, state=State.COMPLETED)
+    context = signed_in(alice).get("/t/vision-lab/").context
+    assert context["live_jobs"] == context["active_count"] == 2
+
+
+def test_a_quota_of_nothing_draws_no_meter(lab: Tenant, alice: User, signed_in: SignIn) -> None:
+    factories.quota(lab, "a100", 0)
+    page = signed_in(alice).get("/t/vision-lab/").content.decode()
+    assert "none promised" in page
+    assert page.count('class="cells"') == 1

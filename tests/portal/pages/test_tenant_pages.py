@@ -11,6 +11,7 @@ from django.utils import timezone
 from jobs.models import Attempt, ClusterNode
 from jobs.states import State
 from tenants.models import Membership, Tenant, Token, User
+from tenants.roles import Role
 from tests import factories
 from tests.portal.pages.conftest import SignIn
 
@@ -208,3 +209,90 @@ def test_a_person_without_a_tenant_sees_profile_and_cluster(signed_in: SignIn) -
     client = signed_in(factories.user("erin"))
     assert client.get("/me").status_code == 200
     assert client.get("/cluster").status_code == 200
+
+
+def test_the_only_manager_is_told_that_he_stays_and_is_offered_no_way_out(
+    signed_in: SignIn, lab: Tenant, alice: User, dave: User, admin: User
+) -> None:
+    page = signed_in(dave).get("/t/vision-lab/members").content.decode()
+    assert ">the only manager<" in page
+    assert 'popovertarget="leave"' not in page
+    assert 'id="leave"' not in page
+    as_admin = signed_in(admin).get("/t/vision-lab/members").content.decode()
+    assert 'aria-label="Remove dave"' not in as_admin
+    assert 'aria-label="Role of dave"' not in as_admin, "nor is his role changed: it would be refused"
+    assert 'aria-label="Remove alice"' in as_admin
+    factories.member(lab, "erin", role=Role.MANAGER)
+    both = signed_in(dave).get("/t/vision-lab/members").content.decode()
+    assert ">the only manager<" not in both
+    assert 'popovertarget="leave"' in both
+
+
+def test_anybody_may_leave_and_comes_to_a_page_that_is_his(
+    signed_in: SignIn, lab: Tenant, alice: User, carol: User
+) -> None:
+    client = signed_in(carol)
+    page = client.get("/t/vision-lab/members").content.decode()
+    assert page.count("Leave<span") == 1
+    assert 'aria-label="Remove alice"' not in page
+    left = client.post("/t/vision-lab/members/carol", {"remove": "yes"}, follow=True)
+    assert "You are no member of" in left.content.decode()
+    assert not Membership.objects.filter(user=carol).exists()
+
+
+@pytest.mark.parametrize(
+    ("lives_days", "left_hours", "words", "warns"),
+    [
+        (7, 7 * 24 - 1, "", False),
+        (7, 30, "", True),
+        (90, 15 * 24, "", False),
+        (90, 13 * 24, "in 13 days", True),
+        (90, 0.001, "today", True),
+    ],
+)
+def test_a_token_warns_near_its_end_and_not_on_its_first_day(
+    signed_in: SignIn, alice: User, lives_days: int, left_hours: float, words: str, warns: bool
+) -> None:
+    token, _ = Token.objects.create(user=alice, name="laptop", expiry=None)
+    ends = timezone.now() + timedelta(hours=left_hours)
+    Token.objects.filter(pk=token.pk).update(expiry=ends, created=ends - timedelta(days=lives_days))
+    answer = signed_in(alice).get("/t/vision-lab/tokens")
+    assert bool(answer.context["soon"]) is warns
+    if words:
+        assert f"laptop expires {words}" in " ".join(answer.content.decode().split())
+
+
+def test_the_jobs_submitted_in_a_month_add_up_with_canceled_and_live_ones(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    states = [State.COMPLETED] * 3 + [
+        State.FAILED,
+        State.CANCELED,
+        State.CANCELED,
+        State.QUEUED,
+        State.HALTED,
+    ]
+    for state in states:
+        factories.job(of=lab, owner=alice, state=state)
+    answer = signed_in(alice).get("/t/vision-lab/usage")
+    assert answer.context["ends"] == {
+        "submitted": 8,
+        "parts": [("completed", 3), ("failed", 1), ("canceled", 2), ("live", 2)],
+    }
+    assert "3 completed · 1 failed · 2 canceled · 2 live" in answer.content.decode()
+
+
+def test_waits_say_over_which_time_they_are(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    factories.job(of=lab, owner=alice, state=State.PROCESSING)
+    month = f"{timezone.now():%B}"
+    assert f"<dt>Wait in {month}</dt>" in signed_in(alice).get("/t/vision-lab/usage").content.decode()
+    assert "Wait for the start, last 24 h" in signed_in(alice).get("/t/vision-lab/").content.decode()
+
+
+def test_a_refused_password_says_what_is_wrong_at_each_field(signed_in: SignIn, alice: User) -> None:
+    new = {"old_password": "wrong", "new_password1": "short", "new_password2": "short"}
+    page = signed_in(alice).post("/me/password", new).content.decode()
+    assert "The password was not changed." in page
+    for field in ("old", "new2"):
+        assert f'aria-describedby="problem-{field}"' in page
+        assert f'id="problem-{field}"' in page
