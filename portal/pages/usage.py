@@ -64,6 +64,11 @@ class Month:
         return min(self.now, self.start + timedelta(days=self.days))
 
     @property
+    def last(self) -> date:
+        """The last day that it counts: today, or the month's last one."""
+        return (self.end - timedelta(microseconds=1)).astimezone(UTC).date()
+
+    @property
     def ongoing(self) -> bool:
         return self.end == self.now
 

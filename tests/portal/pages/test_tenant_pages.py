@@ -144,6 +144,11 @@ def test_gpu_hours_and_cpu_slot_hours_are_never_added_up(signed_in: SignIn, lab:
     assert [job["name"] for job in on_cpu.context["jobs"]] == ["lost-cpu"]
 
 
+def test_a_past_month_ends_with_its_own_last_day(signed_in: SignIn, alice: User) -> None:
+    page = signed_in(alice).get("/t/vision-lab/usage", {"month": "2026-01", "of": "gpu"}).content.decode()
+    assert "GPU-hours, 1–31 Jan" in page
+
+
 @pytest.mark.parametrize("month", ["", "2026-13", "1-1", "9999-01", "x" * 500])
 def test_a_strange_month_shows_the_present_one(signed_in: SignIn, alice: User, month: str) -> None:
     answer = signed_in(alice).get("/t/vision-lab/usage", {"month": month})
