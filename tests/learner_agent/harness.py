@@ -18,7 +18,6 @@ from typing import Any
 import uvicorn
 import zstandard
 from channels.routing import ProtocolTypeRouter, URLRouter
-from django.core.asgi import get_asgi_application
 from django.urls import path
 
 from jobs import blobs
@@ -26,6 +25,7 @@ from jobs.ingest.writer import writer
 from jobs.models import Job, Learner, LogChunk
 from jobs.states import State
 from learner_agent.spool import Spool
+from portal.handler import Handler
 from portal.live import learner_hub
 from portal.live.learner_consumer import LearnerConsumer
 from tests import factories
@@ -62,7 +62,7 @@ class AgentServer:
     def start(self) -> None:
         app = ProtocolTypeRouter(
             {
-                "http": get_asgi_application(),
+                "http": Handler(),
                 "websocket": URLRouter([path("ws/agent/v1", LearnerConsumer.as_asgi())]),
             }
         )
