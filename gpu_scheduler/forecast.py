@@ -74,10 +74,12 @@ def forecast(
     of: Collection[str] | None = None,
     until: datetime | None = None,
     work: int = WORK,
+    reasons: bool = True,
 ) -> dict[str, Estimate]:
     """An Estimate for every waiting job, or for those named by `of`.
 
-    runs: what is known of running and waiting jobs' lengths. until: nobody asks about later starts (TOO_FAR).
+    runs: what is known of running and waiting jobs' lengths; not looked at for what starts at once. until: nobody asks
+    about later starts (TOO_FAR). reasons False: only TOO_FAR is told from the other reasons, which saves a plan.
     """
     wanted = frozenset(gang.job for gang in snapshot.waiting if of is None or gang.job in of)
     if not wanted:
@@ -90,15 +92,16 @@ def forecast(
     ):
         draws.append(_Draw(world, runs, wanted, len(draws), work // LEAST_DRAWS, until))
         draws[-1].run()
-    return {job: _estimate(job, draws) for job in wanted}
+    return {job: _estimate(job, draws, reasons) for job in wanted}
 
 
-def _estimate(job: str, draws: list[_Draw]) -> Estimate:
+def _estimate(job: str, draws: list[_Draw], reasons: bool) -> Estimate:
     never = datetime.max.replace(tzinfo=draws[0].now.tzinfo)
     starts = sorted(draw.started.get(job, never) for draw in draws)
     soonest, latest = (starts[max(0, math.ceil(part * len(starts)) - 1)] for part in (0.5, 0.9))
     if latest == never:
-        return Estimate(why_none=next(draw.why_not(job) for draw in draws if job not in draw.started))
+        without = next(draw for draw in draws if job not in draw.started)
+        return Estimate(why_none=without.why_not(job, exactly=reasons))
     sources = {basis for draw in draws for basis in draw.behind.get(job, ())}
     return Estimate(soonest, latest, tuple(basis for basis in Basis if basis in sources))
 
@@ -167,6 +170,9 @@ class _Draw:
             self._plan()
             if self._wanted <= self.started.keys():
                 return
+            if self._until is not None and self._until <= self.now:
+                self._cut = True
+                return
             moment = self._next_moment()
             if moment is None:
                 return
@@ -175,10 +181,12 @@ class _Draw:
                 return
             self._go_to(moment)
 
-    def why_not(self, job: str) -> WhyNone:
-        """Why a job that has not started in this draw did not."""
+    def why_not(self, job: str, *, exactly: bool) -> WhyNone:
+        """Why a job that has not started in this draw did not. Telling the reasons apart takes an explained plan."""
         if self._cut:
             return WhyNone.TOO_FAR
+        if not exactly:
+            return WhyNone.UNKNOWN_END
         code = next(wait.code for wait in plan(self.world).waits if wait.job == job)
         if code in NOT_IN_LINE or all(run.end is not None for run in self._running.values()):
             return WhyNone.CANNOT_START
@@ -307,12 +315,14 @@ def sooner(
     A variant is a new job: its queued_at says where in line it would stand, its name must be its own.
     """
     each = work // (len(variants) + 1)
-    own = forecast(snapshot, runs, of=[job], until=until, work=each)[job]
+    own = forecast(snapshot, runs, of=[job], until=until, work=each, reasons=False)[job]
     found = {}
     for name, gang in variants.items():
         world = instead(snapshot, job, gang)
         known = runs if job not in runs else {**runs, gang.job: runs[job]}
-        started = forecast(world, known, of=[gang.job], until=own.latest or until, work=each)[gang.job]
+        started = forecast(world, known, of=[gang.job], until=own.latest or until, work=each, reasons=False)[
+            gang.job
+        ]
         if _is_sooner(started, own, snapshot.now):
             found[name] = started
     return found

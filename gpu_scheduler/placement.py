@@ -7,7 +7,7 @@ gangs may use, node by node; everything else about a pool is counting.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -20,12 +20,8 @@ class Slots:
     def __init__(self, of: Mapping[str, int]) -> None:
         self.of = dict(of)
         self.total = sum(of.values())
-        self._names: defaultdict[int, list[str]] = defaultdict(list)
-        self._count: defaultdict[int, int] = defaultdict(int)
-        for name in sorted(of):
-            # Names arrive in order, so each list is a heap from the start.
-            self._names[of[name]].append(name)
-            self._count[of[name]] += 1
+        self._count = Counter(of.values())
+        self._heaps: defaultdict[int, list[str]] | None = None  # most plans place little or nothing
         self._capacity: dict[int, int] = {}
 
     def lower(self, name: str, to: int) -> None:
@@ -37,7 +33,8 @@ class Slots:
         self.total += to - before
         self._count[before] -= 1
         self._count[to] += 1
-        heapq.heappush(self._names[to], name)
+        if self._heaps is not None:
+            heapq.heappush(self._heaps[to], name)
         self._capacity.clear()
 
     def capacity(self, slots: int) -> int:
@@ -54,7 +51,11 @@ class Slots:
 
     def pop(self, size: int) -> str | None:
         """Hand out the first node by name that offers exactly this many; the caller must lower it."""
-        names = self._names[size]
+        if self._heaps is None:
+            self._heaps = defaultdict(list)
+            for name in sorted(self.of):  # in order, so each list is a heap from the start
+                self._heaps[self.of[name]].append(name)
+        names = self._heaps[size]
         while names:
             name = heapq.heappop(names)
             # An entry outlives its node's change; it is dropped when it comes up.

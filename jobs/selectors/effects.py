@@ -70,7 +70,7 @@ def would_start(limits: Mapping[tuple[str, str], int]) -> Outlook:
 
 def nodes() -> list[Node]:
     """The nodes as the last scheduling cycle saw them, in the scheduler's own shape."""
-    return [Node(row.name, row.slot_type, row.slots, row.ready) for row in installation.nodes()]
+    return [Node(*row) for row in installation.nodes().values_list("name", "slot_type", "slots", "ready")]
 
 
 def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int]) -> Snapshot:

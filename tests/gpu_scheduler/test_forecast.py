@@ -206,3 +206,22 @@ def test_a_job_of_unknown_start_is_offered_what_has_a_known_one() -> None:
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=4)])
     small = {"small": gang("new", 1, 4, queued_at=NOON)}
     assert sooner(world, {}, "j1", small)["small"].soonest == NOON
+
+
+@pytest.mark.parametrize("until", [NOON, None])
+def test_each_variant_is_tried_with_one_plan_where_no_end_is_known(
+    until: datetime | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody waits for the answer: nobody asks why a variant does not help, and that would take an explained plan."""
+    made: list[bool] = []
+
+    def counted(world: Snapshot, *, explained: bool = True) -> Plan:
+        made.append(explained)
+        return plan(world, explained=explained)
+
+    monkeypatch.setattr("gpu_scheduler.forecast.plan", counted)
+    world = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=4)])
+    small = gang("new", 1, 4, queued_at=NOON)
+    found = sooner(world, {}, "j1", {"small": small, "large": replace(small, slots=8)}, until=until)
+    assert found == {"small": Estimate(NOON, NOON)}
+    assert made == [False, False, False]
