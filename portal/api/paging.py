@@ -1,7 +1,8 @@
 """Lists in pages by key: no offset, no row twice or left out while others come and go.
 
-That holds as long as a row keeps its key. Where the key changes (a job's state; its name or priority, edited), a row that moves between two pages may
-come twice or not at all; a snapshot per reader would mend it, and cost a transaction held open for as long as he reads.
+That holds as long as a row keeps its key. Where the key changes (a job's state; its name or priority, edited), a row
+that moves between two pages may come twice or not at all; a snapshot per reader would mend it, and cost a transaction
+held open for as long as he reads.
 
 A cursor is signed and belongs to one list: its path, filters, order and caller.
 """
