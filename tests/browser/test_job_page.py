@@ -136,7 +136,38 @@ def test_a_chart_s_zoom_survives_new_points_and_is_in_the_address(
 def test_a_chart_can_be_read_as_a_table(jobs: dict[str, str], open_as: Callable[..., Page]) -> None:
     page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}/metrics")
     page.get_by_role("button", name="Values as a table: loss").click()
-    expect(page.get_by_role("region", name="Values of loss").locator("tbody tr").first).to_be_visible()
+    values = page.get_by_role("region", name="Values of loss")
+    expect(values.locator("tbody tr").first).to_be_visible()
+    said = re.compile(r"^(All|[\d,]+ of) [\d,]+ points, newest first")
+    expect(values.locator("caption")).to_have_text(said)
+    rows, words = values.locator("tbody tr").count(), values.locator("caption").inner_text()
+    shown, *_ = (int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", words))
+    assert abs(shown - rows) <= 3, words  # it runs meanwhile
+
+
+def test_escape_makes_an_enlarged_chart_small_again(
+    jobs: dict[str, str], open_as: Callable[..., Page]
+) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['halted']}/metrics")
+    enlarge = page.get_by_role("button", name="Enlarge: loss")
+    enlarge.click()
+    expect(page.locator("x-chart[data-big]")).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(page.locator("x-chart[data-big]")).to_have_count(0)
+    expect(enlarge).to_be_focused()
+
+
+def test_a_single_metric_takes_the_whole_row(platform: Any, open_as: Callable[..., Page]) -> None:
+    client: Client = platform.client("alice")
+    program = "from learner_agent import training\nfor n in range(3): training.report(n, loss=1 / (n + 1))\n"
+    job = client.submit(spec("one-metric", program))["id"]
+    client.wait_state(job, "COMPLETED")
+    for tab, row in (("", ".charts"), ("/metrics", ".g3")):
+        page = open_as("alice", f"/t/vision-lab/jobs/{job}{tab}")
+        boxes = [page.locator(one).bounding_box() for one in (row, f"{row} .chart")]
+        assert boxes[0]
+        assert boxes[1]
+        assert boxes[1]["width"] == pytest.approx(boxes[0]["width"], abs=1)
 
 
 def test_canceling_asks_first_and_escape_keeps_the_job(
@@ -149,3 +180,46 @@ def test_canceling_asks_first_and_escape_keeps_the_job(
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     assert alice.job(jobs["queued"])["intent"] == "RUN"
+
+
+def test_a_phone_names_every_button_and_shows_the_newest_attempt_alone(
+    platform: Any, open_as: Callable[..., Page]
+) -> None:
+    client: Client = platform.client("alice")
+    job = client.submit(spec("twice", programs.TRAINER, command="python -u main.py 3000 0.1"))["id"]
+    client.wait_state(job, "PROCESSING")
+    wait_for(lambda: (client.job(job)["progress"]["step"] or 0) > 3, within_s=60)
+    client.post(f"/jobs/{job}/halt")
+    client.wait_state(job, "HALTED")
+    client.post(f"/jobs/{job}/resume")
+    client.wait_state(job, "PROCESSING")
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}", width=390)
+    for name in ("Halt", "Clone", "Cancel"):
+        shown = page.locator(".acts .lb", has_text=name).bounding_box()
+        assert shown
+        assert shown["width"] > 20, name
+    attempts = page.locator(".tla > section")
+    expect(attempts).to_have_count(2)
+    expect(attempts.first).to_contain_text("Attempt 1")
+    expect(attempts.first.locator(".tl")).to_be_hidden()
+    expect(attempts.last.locator(".tl")).to_be_visible()
+    words = page.locator("x-chart .tools .ph")
+    expect(words.first).to_have_text("Table")
+    expect(words.first).to_be_visible()
+    page.goto(f"{page.url}/logs")
+    for word in ("Error", "Wrap", "Times", "Raw"):
+        expect(page.locator(".lvb .ph", has_text=word)).to_be_visible()
+    expect(page.get_by_role("button", name="Wrap lines")).to_be_visible()
+    assert problems(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    page.goto(f"{platform.url}/t/vision-lab/jobs/{job}/events")
+    current = page.locator(".tabs [aria-current]").bounding_box()
+    assert current
+    assert current["x"] + current["width"] <= 390
+    message = page.locator(".et td.msg").first.bounding_box()
+    assert message
+    assert message["x"] + message["width"] <= 390
+    wide = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    expect(wide.locator(".tla > section").first.locator(".tl")).to_be_visible()
+    expect(wide.locator("x-chart .tools .ph").first).to_be_hidden()
+    client.post(f"/jobs/{job}/cancel")

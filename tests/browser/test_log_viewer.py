@@ -72,7 +72,7 @@ def test_lines_come_by_themselves_and_each_once_over_a_killed_web_server(
 
 
 def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(alice: Client, open_as: Open) -> None:
-    job = submitted(alice, "flood", programs.COUNTER, "14000 500 0.3")
+    job = submitted(alice, "flood", programs.COUNTER, "14000 500 0.7")
     page = open_as("alice", log_of(job))
     expect(page.locator("x-log .lst")).to_contain_text(",", timeout=30_000)
     page.locator("x-log .lvs").hover()
@@ -96,6 +96,50 @@ def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(alice: Cli
     alice.wait_state(job, "COMPLETED", within_s=60)
     expect(page.locator("x-log .lr").last).to_be_visible()
     wait_for(lambda: page.evaluate(ROWS)[-1][1] == "line 14000", within_s=15)
+
+
+def test_rows_stand_in_the_document_as_they_are_read(alice: Client, open_as: Open) -> None:
+    job = submitted(alice, "order", programs.COUNTER, "2000 500 0")
+    alice.wait_state(job, "COMPLETED")
+    page = open_as("alice", log_of(job))
+    expect(page.locator("x-log .lr").last).to_be_visible()
+    scroller = page.locator("x-log .lvs")
+    for key in ("PageUp", "PageUp", "PageUp", "PageDown", "ArrowUp", "Home", "PageDown"):
+        scroller.press(key)
+        page.wait_for_timeout(60)
+        numbers = [int(number) for number in page.locator("x-log .lr .n").all_inner_texts()]
+        assert numbers == sorted(numbers), key
+
+
+def test_a_log_that_has_ended_is_neither_followed_nor_paused(alice: Client, open_as: Open) -> None:
+    job = submitted(alice, "over", programs.COUNTER, "2000 500 0")
+    alice.wait_state(job, "COMPLETED")
+    page = open_as("alice", log_of(job))
+    status = page.locator("x-log .lst")
+    expect(status).to_contain_text("End of log")
+    expect(status).not_to_contain_text("Following")
+    page.locator("x-log .lvs").press("Home")
+    expect(status).to_contain_text("line 1")
+    expect(status).not_to_contain_text("Paused")
+    end = page.get_by_role("button", name="Go to the end")
+    assert end.get_attribute("aria-pressed") is None
+    end.click()
+    expect(page.locator("x-log .lr .m", has_text="line 2000")).to_be_visible()
+    end.click()  # it leads to the end however often
+    expect(page.locator("x-log .lr .m", has_text="line 2000")).to_be_visible()
+
+
+def test_the_ring_of_the_focused_log_lies_above_its_rows(alice: Client, open_as: Open) -> None:
+    job = submitted(alice, "ring", programs.BROKEN, "")
+    alice.wait_state(job, "FAILED")
+    page = open_as("alice", log_of(job))
+    expect(page.locator("x-log .lr").first).to_be_visible()
+    page.locator("x-log .lvs").press("Home")
+    ring = page.evaluate(
+        "() => { const style = getComputedStyle(document.querySelector('.lvp'), '::after');"
+        " return [style.content, style.borderTopWidth, style.position, style.pointerEvents] }"
+    )
+    assert ring == ['""', "2px", "absolute", "none"]
 
 
 def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable
 
 import pytest
+import yaml
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser import programs
@@ -74,6 +75,89 @@ def test_every_error_is_told_at_once_and_led_to_and_nothing_is_lost(open_as: Ope
     expect(page.get_by_role("heading", level=1)).to_have_text("mended")
     page.get_by_role("link", name="Cancel").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+
+
+def test_a_submit_with_errors_says_how_many_and_shows_the_first(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=digits-sklearn", height=500)
+    page.get_by_label("Time limit").fill("soon")
+    page.get_by_label("Restarts after failures", exact=True).fill("many")
+    submit = page.get_by_role("button", name="Submit job")
+    expect(submit.locator("[data-count]")).to_have_text("2", timeout=20_000)
+    expect(page.locator("[data-verdict]")).to_contain_text("2 errors: ")
+    page.evaluate("scrollTo(0, 0)")
+    submit.click()
+    expect(page.locator(".toast.error")).to_have_text("Not submitted: 2 errors to mend first.")
+    first = page.locator("[data-findings] li.no a").first.inner_text()
+    control = page.locator(f'[data-path="{first}"]')
+    expect(control).to_be_focused()
+    expect(control).to_be_in_viewport(ratio=1)
+    page.evaluate("scrollTo(0, 0)")
+    page.locator("[data-verdict] a").click()
+    expect(control).to_be_in_viewport(ratio=1)
+
+
+def test_yaml_that_cannot_be_read_locks_the_form_and_says_where(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=digits-sklearn")
+    name, note = page.get_by_label("Name", exact=True), page.locator("[data-unreadable]")
+    expect(name).to_have_value("digits")
+    expect(note).to_be_hidden()
+    page.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+Home")
+    page.keyboard.insert_text("name: a: b\n")
+    expect(note).to_contain_text(re.compile(r"Line 1, column \d+: .+ The form shows what could be read last"))
+    expect(name).to_be_disabled()
+    expect(name).to_have_value("digits")
+    findings = page.locator("[data-findings]")
+    expect(findings).to_contain_text(re.compile(r"Line 1, column \d+"), timeout=20_000)
+    assert not violations(page)
+    page.get_by_label("Job spec in YAML").last.blur()
+    note.get_by_role("link").click()
+    expect(page.locator(".cm-activeLine")).to_have_text("name: a: b")
+    page.keyboard.press("Home")
+    page.keyboard.press("Shift+End")
+    page.keyboard.press("Delete")
+    page.keyboard.press("Delete")
+    expect(note).to_be_hidden()
+    expect(name).to_be_enabled()
+
+
+def test_environment_data_metrics_and_files_are_written_by_the_form(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=digits-sklearn")
+    page.get_by_role("button", name="Add a variable").click()
+    page.get_by_label("Environment: Name").last.fill("LR")
+    page.get_by_label("Environment: Value").last.fill("0.1")
+    page.get_by_label("Environment: Name").last.fill("RATE")
+    page.get_by_role("button", name="Add a folder").click()
+    page.get_by_label("Data: Folder below the data root").fill("shared/mnist")
+    page.get_by_label("Data: Name").fill("mnist")
+    page.get_by_role("button", name="Add a rule").click()
+    page.get_by_label("Metrics: Pattern").fill(r"loss=(?P<loss>\S+)")
+    spec = yaml.safe_load(yaml_of(page))
+    assert spec["env"]["RATE"] == "0.1"
+    assert "LR" not in spec["env"]
+    assert spec["data"] == [{"path": "shared/mnist", "name": "mnist"}]
+    assert spec["metrics"] == [{"pattern": r"loss=(?P<loss>\S+)"}]
+
+    expect(page.locator("[data-findings]")).to_contain_text("data[0].path", timeout=20_000)
+    page.locator('[data-go-path="data[0].path"]').first.click()
+    expect(page.get_by_label("Data: Folder below the data root")).to_be_focused()
+    page.get_by_role("button", name="Remove this folder").click()
+    assert not yaml.safe_load(yaml_of(page)).get("data")
+
+    before = spec["code"]["files"]["train.py"]
+    page.get_by_role("button", name="Edit train.py").click()
+    expect(page.get_by_role("textbox", name="Text of train.py")).to_be_focused()
+    page.keyboard.press("ControlOrMeta+Home")
+    page.keyboard.insert_text("# mine\n")
+    page.get_by_role("button", name="Add a file").click()
+    page.keyboard.insert_text("WORD = 'new'\n")
+    page.get_by_label("Name of new.py").fill("words.py")
+    page.get_by_label("Name of new.py").press("Enter")
+    files = yaml.safe_load(yaml_of(page))["code"]["files"]
+    assert files == {"train.py": "# mine\n" + before, "words.py": "WORD = 'new'\n"}
+    assert not violations(page)
+    page.get_by_role("button", name="Remove words.py").click()
+    assert set(yaml.safe_load(yaml_of(page))["code"]["files"]) == {"train.py"}
 
 
 def test_what_only_the_submit_finds_comes_back_whole_with_the_focus_on_it(open_as: Open) -> None:

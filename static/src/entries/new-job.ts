@@ -34,28 +34,34 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   });
   const toFirst = (): void => {
     const first = last.errors[0];
-    if (first && !form.focus(first.path)) editor.focusLine(lineOf(first, editor.text));
+    if (first && !form.focus(first.path)) editor.focusLine(lineOf(first, editor.text), first.column);
   };
   const settled = (): void => {
     showChanges(page, editor.text);
     localStorage.setItem(draftKey, editor.text);
     checker.soon(editor.text);
   };
-  const editor = new SpecEditor(field, () => {
+  const read = (): void => {
     const spec = new Spec(editor.text);
+    showUnreadable(page, spec);
+    form.lock(!spec.readable);
     if (spec.readable) form.show(spec);
+  };
+  const editor = new SpecEditor(field, () => {
+    read();
     settled();
   });
-  const form = new SpecForm(page, (path, value) => {
+  const write = (change: (spec: Spec) => void): void => {
     const spec = new Spec(editor.text);
-    if (!spec.readable) return toast("Mend the YAML first; the form cannot write into it.", "error");
-    spec.set(pathOf(path), value);
+    if (!spec.readable) return; // the form is locked then
+    change(spec);
     editor.show(spec.toString());
     form.show(new Spec(editor.text));
     settled();
-  });
+  };
+  const form = new SpecForm(page, write);
 
-  form.show(new Spec(editor.text));
+  read();
   showChanges(page, editor.text);
   void checker.now(editor.text);
 
@@ -63,8 +69,8 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
     const link = (event.target as Element).closest<HTMLElement>("[data-go-path]");
     if (!link) return;
     event.preventDefault();
-    const { goPath = "", goLine = "1" } = link.dataset;
-    if (!form.focus(goPath)) editor.focusLine(Number(goLine));
+    const { goPath = "", goLine = "1", goColumn = "1" } = link.dataset;
+    if (!form.focus(goPath)) editor.focusLine(Number(goLine), Number(goColumn));
   });
   page.querySelector("[data-validate]")?.addEventListener("click", () => void checker.now(editor.text));
   page.querySelector("[data-copy-spec]")?.addEventListener("click", () => {
@@ -73,6 +79,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   page.querySelector("form")?.addEventListener("submit", (event) => {
     if (last.errors.length && judged === editor.text) {
       event.preventDefault();
+      toast(`Not submitted: ${counted(last.errors.length)} to mend first.`, "error");
       return toFirst();
     }
     localStorage.removeItem(draftKey);
@@ -83,16 +90,22 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   const upload = page.querySelector<HTMLInputElement>("[data-upload]");
   upload?.addEventListener("change", () => {
     const file = upload.files?.[0];
-    if (file) void sendArchive(tenant, file).then((id) => id && put("code", { upload: id }));
+    if (file) void sendArchive(tenant, file).then((id) => id && write((spec) => spec.set(["code"], { upload: id })));
   });
+}
 
-  function put(path: string, value: unknown): void {
-    const spec = new Spec(editor.text);
-    spec.set(pathOf(path), value);
-    editor.show(spec.toString());
-    form.show(new Spec(editor.text));
-    settled();
-  }
+/** Say that the text is no YAML, where, and what the form shows meanwhile. */
+function showUnreadable(page: HTMLElement, spec: Spec): void {
+  const note = page.querySelector<HTMLElement>("[data-unreadable]");
+  const { problem } = spec;
+  if (!note) return;
+  note.hidden = !problem;
+  const link = note.querySelector("a");
+  if (!problem || !link) return;
+  link.textContent = `Line ${problem.line}, column ${problem.column}`;
+  Object.assign(link.dataset, { goLine: String(problem.line), goColumn: String(problem.column) });
+  const why = note.querySelector("[data-why]");
+  if (why) why.textContent = problem.message;
 }
 
 async function sendArchive(tenant: string, file: File): Promise<string | null> {
@@ -144,23 +157,39 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
   if (quiet) quiet.hidden = !list.hidden || verdict.problem !== undefined;
   const count = verdict.errors.length;
   const { now } = verdict;
+  const badge = page.querySelector<HTMLElement>("[data-count]");
+  if (badge) [badge.textContent, badge.hidden] = [String(count), !count];
   line.dataset.kind = verdict.problem || count ? "bad" : "good";
   if (verdict.problem) line.textContent = verdict.problem;
-  else if (count) line.textContent = count === 1 ? "1 error" : `${count} errors`;
+  else if (count) line.replaceChildren(counted(count), ...firstOf(verdict.errors));
   else if (!now) line.textContent = "Valid";
   else line.textContent = now.starts ? `Fits: starts now on ${[...new Set(now.nodes)].join(", ")}` : `${now.message} ${when(now.estimate)}`;
+}
+
+const counted = (count: number): string => (count === 1 ? "1 error" : `${count} errors`);
+
+/** The way to the first of them. */
+function firstOf([first]: Finding[]): Node[] {
+  if (!first) return [];
+  const link = go(document.createElement("a"), first);
+  link.className = "ul";
+  link.textContent = first.path || (first.line ? `line ${first.line}` : "spec");
+  return [document.createTextNode(": "), link];
+}
+
+function go(link: HTMLAnchorElement, finding: Finding): HTMLAnchorElement {
+  link.href = "#";
+  Object.assign(link.dataset, { goPath: finding.path, goLine: String(finding.line ?? 1), goColumn: String(finding.column ?? 1) });
+  return link;
 }
 
 function row(finding: Finding, kind: string): HTMLLIElement {
   const item = document.createElement("li");
   item.className = kind;
-  const link = document.createElement("a");
-  link.href = "#";
-  link.dataset.goPath = finding.path;
-  link.dataset.goLine = String(finding.line ?? 1);
+  const link = go(document.createElement("a"), finding);
   link.textContent = finding.path || "spec";
   const text = document.createElement("span");
-  text.textContent = finding.message;
+  text.textContent = (finding.line ? `Line ${finding.line}, column ${finding.column ?? 1}: ` : "") + finding.message;
   item.append(link, text);
   return item;
 }

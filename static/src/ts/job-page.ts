@@ -50,6 +50,7 @@ class JobPage extends HTMLElement {
     live.addEventListener("resumed", this.refreshSoon);
     this.recheck = window.setInterval(() => this.querySelector(".why") && !document.hidden && this.refreshSoon(), RECHECK_MS);
     favicon(document.querySelector("#job-badge .badge"));
+    this.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }
 
   disconnectedCallback(): void {

@@ -103,7 +103,6 @@ export function drawMarks(plot: uPlot, marks: Mark[], notFinite: [number, string
   ctx.beginPath();
   ctx.rect(left, top, width, height);
   ctx.clip();
-  ctx.textAlign = "left";
   ctx.font = `${11 * devicePixelRatio}px "Geist Variable", Geist, sans-serif`;
   for (const [x, words] of marks) {
     const at = Math.round(plot.valToPos(x, "x", true));
@@ -114,7 +113,11 @@ export function drawMarks(plot: uPlot, marks: Mark[], notFinite: [number, string
     ctx.moveTo(at, top);
     ctx.lineTo(at, top + height);
     ctx.stroke();
-    if (words) ctx.fillText(words, at + 4 * devicePixelRatio, top + 11 * devicePixelRatio);
+    if (!words) continue;
+    const gap = 4 * devicePixelRatio;
+    const room = at + gap + ctx.measureText(words).width <= left + width;
+    ctx.textAlign = room ? "left" : "right"; // near the right edge it stands before its line
+    ctx.fillText(words, room ? at + gap : at - gap, top + 11 * devicePixelRatio);
   }
   ctx.setLineDash([]);
   ctx.strokeStyle = token("--red");

@@ -1,13 +1,14 @@
 // <x-chart>: one metric over steps or time. Drawn only while in sight, at most twice a second; zoom survives new data.
 import uPlot from "uplot";
 import { metric, thousands } from "../format";
-import { button } from "../log/toolbar";
+import { button, named } from "../log/toolbar";
 import { columns, drawMarks, options, short, tabulate, type Mark, type Table } from "./plot";
 import { BUCKETS, Metrics, addPoint, type Axis, type Point, type Series } from "./series";
 import { change, settings } from "./settings";
 
 const REDRAW_MS = 500;
 const MOUNTED_MAX = 12;
+const ROWS = 300; // of the table
 const mounted = new Set<Chart>();
 
 class Chart extends HTMLElement {
@@ -299,7 +300,9 @@ class Chart extends HTMLElement {
       head.append(cell);
     }
     const body = table.createTBody();
-    for (let at = this.table.x.length - 1; at >= Math.max(0, this.table.x.length - 300); at -= 1) {
+    const first = Math.max(0, this.table.x.length - ROWS);
+    table.createCaption().textContent = this.shownOf(first);
+    for (let at = this.table.x.length - 1; at >= first; at -= 1) {
       const row = body.insertRow();
       const x = this.table.x[at] ?? 0;
       for (const text of [settings.x === "time" ? new Date(x * 1000).toISOString().slice(0, 19) : thousands(x), ...this.table.lines.map((line) => metric(line.raw[at]))]) {
@@ -312,13 +315,20 @@ class Chart extends HTMLElement {
     this.holder.replaceChildren(box);
   }
 
+  /** What the table leaves out, if it does: rows of a long series stand for several points each. */
+  private shownOf(first: number): string {
+    const shown = this.table.lines.reduce((sum, line) => sum + line.raw.slice(first).filter((value) => value !== null).length, 0);
+    const all = Math.max(shown, this.points());
+    return shown === all ? `All ${thousands(all)} points, newest first` : `${thousands(shown)} of ${thousands(all)} points, newest first; zoom in to see the others`;
+  }
+
   // --- what the reader does ---
 
   private buildTools(): void {
     const tools = this.querySelector(".tools");
     if (!tools || tools.childElementCount) return;
     const sprite = this.dataset.icons ?? "";
-    const table = button(sprite, "table", `Values as a table: ${this.name}`);
+    const table = named(button(sprite, "table", `Values as a table: ${this.name}`), "Table");
     table.setAttribute("aria-pressed", "false");
     table.addEventListener("click", () => {
       this.tableShown = !this.tableShown;
@@ -326,14 +336,19 @@ class Chart extends HTMLElement {
       this.unmount();
       this.draw();
     });
-    const big = button(sprite, "maximize-2", `Enlarge: ${this.name}`);
+    const big = named(button(sprite, "maximize-2", `Enlarge: ${this.name}`), "Enlarge");
     big.setAttribute("aria-pressed", "false");
-    big.addEventListener("click", () => {
-      const on = !("big" in this.dataset);
+    const enlarge = (on: boolean): void => {
       if (on) this.dataset.big = "";
       else delete this.dataset.big;
       big.setAttribute("aria-pressed", String(on));
       this.rebuild();
+    };
+    big.addEventListener("click", () => enlarge(!("big" in this.dataset)));
+    this.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !("big" in this.dataset)) return;
+      enlarge(false);
+      big.focus();
     });
     this.reset.type = "button";
     this.reset.className = "zp";

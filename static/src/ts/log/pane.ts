@@ -150,14 +150,17 @@ export class Pane {
       }
     }
     const shift = this.expected - this.top;
-    for (let index = from; index <= to; index += 1) {
+    let below: HTMLElement | null = null;
+    // From the last to the first, so that the rows stand in the document as they are read and copied.
+    for (let index = to; index >= from; index -= 1) {
       let row = this.drawn.get(index);
       const isNew = !row;
       if (!row) {
         row = this.spare.pop() ?? document.createElement("div");
         this.drawn.set(index, row);
-        if (!row.isConnected) this.space.append(row);
+        this.space.insertBefore(row, below);
       }
+      below = row;
       if (isNew || this.stale) this.options.fill(row, index);
       const place = `translateY(${this.topOf(index) + shift}px)`;
       if (row.style.transform !== place) row.style.transform = place;

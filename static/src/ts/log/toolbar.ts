@@ -28,6 +28,16 @@ export function icon(sprite: string, name: string): SVGElement {
   return svg;
 }
 
+/** The word that a phone shows under an icon. */
+export function named<Made extends HTMLElement>(made: Made, word: string): Made {
+  const shown = document.createElement("span");
+  shown.className = "ph";
+  shown.setAttribute("aria-hidden", "true");
+  shown.textContent = word;
+  made.append(shown);
+  return made;
+}
+
 export function button(sprite: string, name: string, label: string, text = ""): HTMLButtonElement {
   const made = document.createElement("button");
   made.type = "button";
@@ -92,16 +102,17 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
   const gap = document.createElement("span");
   gap.className = "sp";
   const follow = button(sprite, "arrow-down-to-line", "Follow the newest line", "Follow");
-  const error = button(sprite, "octagon-alert", "Jump to the first error");
+  const error = named(button(sprite, "octagon-alert", "Jump to the first error"), "Error");
   follow.classList.add("fo");
   error.dataset.tool = "error";
-  const wrap = button(sprite, "wrap-text", "Wrap lines");
-  const times = button(sprite, "clock", "Timestamps: time of day");
+  const wrap = named(button(sprite, "wrap-text", "Wrap lines"), "Wrap");
+  const times = named(button(sprite, "clock", "Times: time of day"), "Times");
   const download = document.createElement("a");
   download.className = "btn g s ic";
   download.setAttribute("aria-label", "Download the raw log");
   download.title = "Download the raw log";
   download.append(icon(sprite, "download"));
+  named(download, "Raw");
   const full = button(sprite, "maximize-2", "Full screen");
   full.classList.add("last");
   for (const one of [wrap, times]) one.setAttribute("aria-pressed", "false");

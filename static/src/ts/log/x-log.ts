@@ -282,7 +282,7 @@ class LogViewer extends HTMLElement {
     const fresh = this.total - this.seenTotal;
     if (following) this.seenTotal = this.total;
     const ended = this.sources.length > 0 && this.sources.every((lines) => lines.sealed);
-    const text = following ? (ended ? "— end of log —" : "Following") : fresh > 0 ? `↓ ${thousands(fresh)} new lines` : "↓ Newest";
+    const text = following ? "Following" : fresh > 0 ? `↓ ${thousands(fresh)} new lines` : ended ? "↓ End" : "↓ Newest";
     if (this.pill.textContent !== text) this.pill.textContent = text;
     this.pill.hidden = following && (ended || this.isFull);
     this.pill.classList.toggle("still", following);
@@ -293,11 +293,12 @@ class LogViewer extends HTMLElement {
     const first = this.rows.at(this.pane.firstIndex());
     this.pane.scroller.setAttribute("aria-label", `Log of learner ${this.rank}, ${thousands(this.total)} lines`);
     if (!this.tools) return;
-    this.tools.follow.setAttribute("aria-pressed", String(following));
+    this.showFollow(following, ended);
     const stale = live.status !== "live" || this.sources.some((lines) => lines.unavailable);
     const state = stale ? "Not live" : ended ? "End of log" : "Live";
+    const place = first ? `${ended ? "At" : " at"} ${first.t.slice(11, 19)}, line ${thousands(first.n)}` : "";
     const words = [
-      following ? "Following" : `Paused${first ? ` at ${first.t.slice(11, 19)}, line ${thousands(first.n)}` : ""}`,
+      ended ? (following ? "" : place) : following ? "Following" : `Paused${place}`, // nothing more comes to what has ended
       this.search?.running ? "Searching…" : "",
       `${thousands(this.total)} lines`,
       state,
@@ -305,11 +306,23 @@ class LogViewer extends HTMLElement {
     this.status.replaceChildren(...words.filter(Boolean).map((word, at) => {
       const span = document.createElement("span");
       span.textContent = word;
-      if (at === 0) span.dataset.following = String(following);
+      if (at === 0 && !ended) span.dataset.following = String(following);
       return span;
     }));
     this.showFound();
   };
+
+  /** A log that has ended is not followed: the same button leads to its end. */
+  private showFollow(following: boolean, ended: boolean): void {
+    const { follow } = this.tools as Controls;
+    if (ended) follow.removeAttribute("aria-pressed");
+    else follow.setAttribute("aria-pressed", String(following));
+    const label = ended ? "Go to the end" : "Follow the newest line";
+    if (follow.title === label) return;
+    follow.title = label;
+    follow.setAttribute("aria-label", label);
+    (follow.querySelector(".lb") as HTMLElement).textContent = ended ? "End" : "Follow";
+  }
 
   private showProblem(problem: string): void {
     const title = document.createElement("b");
@@ -351,7 +364,7 @@ class LogViewer extends HTMLElement {
       tools.find.value = "";
       void this.find();
     });
-    tools.follow.addEventListener("click", () => (this.pane.following ? this.pane.pause() : this.pane.follow()));
+    tools.follow.addEventListener("click", () => (this.pane.following && tools.follow.ariaPressed ? this.pane.pause() : this.pane.follow()));
     tools.error.addEventListener("click", () => void this.jumpToError());
     tools.wrap.addEventListener("click", () => this.toggleWrap());
     tools.times.addEventListener("click", () => this.nextTimes());
@@ -522,7 +535,7 @@ class LogViewer extends HTMLElement {
     this.classList.toggle("nots", this.times === "off");
     this.classList.toggle("timed", this.times !== "off");
     const words = { off: "off", clock: "time of day", relative: "since the first line" }[this.times];
-    this.tools?.times.setAttribute("aria-label", `Timestamps: ${words}`);
+    this.tools?.times.setAttribute("aria-label", `Times: ${words}`);
     this.tools?.times.setAttribute("aria-pressed", String(this.times !== "off"));
   }
 }

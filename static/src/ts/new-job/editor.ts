@@ -1,9 +1,10 @@
 // The YAML editor: CodeMirror over the plain textarea, which stays the form's field and works alone without scripts.
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
+import { python } from "@codemirror/lang-python";
 import { yaml } from "@codemirror/lang-yaml";
 import { HighlightStyle, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { type Diagnostic, lintGutter, setDiagnostics } from "@codemirror/lint";
-import { EditorState } from "@codemirror/state";
+import { EditorState, type Extension } from "@codemirror/state";
 import { EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 
@@ -23,6 +24,45 @@ const colours = HighlightStyle.define([
   { tag: tags.comment, color: "var(--text-3)" },
 ]);
 
+/** What every editor of the page has. Tab indents; Escape, then Tab, leaves it. */
+const common = (label: string): Extension[] => [
+  EditorView.cspNonce.of(document.querySelector<HTMLMetaElement>("meta[name=style-nonce]")?.content ?? ""),
+  lineNumbers(),
+  history(),
+  highlightActiveLine(),
+  syntaxHighlighting(colours),
+  keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
+  EditorView.contentAttributes.of({ "aria-label": label, "aria-multiline": "true", tabindex: "0" }),
+];
+
+/** An editor of one code file. */
+export interface Plain {
+  dom: HTMLElement;
+  show(text: string): void;
+  focus(): void;
+  destroy(): void;
+}
+
+export function plainEditor(text: string, label: string, isPython: boolean, changed: (text: string) => void): Plain {
+  let quiet = false;
+  const listener = EditorView.updateListener.of((update) => {
+    if (update.docChanged && !quiet) changed(update.state.doc.toString());
+  });
+  const extensions = [...common(label), ...(isPython ? [python(), indentUnit.of("    ")] : []), listener];
+  const view = new EditorView({ state: EditorState.create({ doc: text, extensions }) });
+  return {
+    dom: view.dom,
+    focus: () => view.focus(),
+    destroy: () => view.destroy(),
+    show(fresh) {
+      if (fresh === view.state.doc.toString()) return;
+      quiet = true;
+      view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: fresh } });
+      quiet = false;
+    },
+  };
+}
+
 export class SpecEditor {
   private readonly view: EditorView;
   private quiet = false;
@@ -35,18 +75,11 @@ export class SpecEditor {
       state: EditorState.create({
         doc: field.value,
         extensions: [
-          EditorView.cspNonce.of(document.querySelector<HTMLMetaElement>("meta[name=style-nonce]")?.content ?? ""),
-          lineNumbers(),
-          history(),
-          highlightActiveLine(),
+          ...common("Job spec in YAML"),
           lintGutter(),
           yaml(),
           indentUnit.of("  "),
-          syntaxHighlighting(colours),
           EditorState.tabSize.of(2),
-          // Tab indents; Escape, then Tab, leaves the editor.
-          keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
-          EditorView.contentAttributes.of({ "aria-label": "Job spec in YAML", "aria-multiline": "true", tabindex: "0" }),
           EditorView.updateListener.of((update) => {
             if (!update.docChanged) return;
             field.value = update.state.doc.toString();
@@ -86,10 +119,12 @@ export class SpecEditor {
     this.view.dispatch(setDiagnostics(this.view.state, diagnostics));
   }
 
-  focusLine(line: number): void {
+  focusLine(line: number, column = 1): void {
     const { doc } = this.view.state;
-    const at = doc.line(Math.min(Math.max(line, 1), doc.lines)).from;
+    const { from, to } = doc.line(Math.min(Math.max(line, 1), doc.lines));
+    const at = Math.min(from + Math.max(column - 1, 0), to);
     this.view.dispatch({ selection: { anchor: at }, effects: EditorView.scrollIntoView(at, { y: "center" }) });
     this.view.focus();
+    this.view.dom.scrollIntoView({ block: "nearest" });
   }
 }

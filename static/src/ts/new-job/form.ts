@@ -1,21 +1,26 @@
 // The form beside the editor: each control names the spec value it stands for (data-path) and how to read it (data-kind).
-import { icon } from "../icon";
 import type { Finding } from "./check";
+import { Files } from "./files";
+import { Rows, type Write } from "./rows";
 import { pathOf, type Spec } from "./spec";
 
 type Control = HTMLInputElement | HTMLSelectElement;
 
 export class SpecForm {
   private readonly controls: Control[];
+  private readonly rows: Rows[];
+  private readonly files: Files;
 
   constructor(
     private readonly form: HTMLElement,
-    changed: (path: string, value: unknown) => void,
+    write: Write,
   ) {
     this.controls = [...form.querySelectorAll<Control>("[data-path]")];
+    this.rows = [...form.querySelectorAll<HTMLElement>("[data-rows]")].map((holder) => new Rows(holder, write));
+    this.files = new Files(form, write);
     form.addEventListener("input", (event) => {
       const control = event.target as Control;
-      if (control.dataset.path) changed(control.dataset.path, read(control));
+      if (this.controls.includes(control)) write((spec) => spec.set(pathOf(control.dataset.path ?? ""), read(control)));
     });
     form.addEventListener("click", (event) => {
       const step = (event.target as Element).closest<HTMLButtonElement>("[data-step]");
@@ -39,7 +44,14 @@ export class SpecForm {
         control.value = text || (control.dataset.default ?? "");
       }
     }
-    this.showFiles(spec);
+    for (const rows of this.rows) rows.show(spec);
+    this.files.show(spec);
+  }
+
+  /** Nothing can be written into a text that cannot be read: the form stands still until it can be. */
+  lock(locked: boolean): void {
+    for (const set of this.form.querySelectorAll<HTMLFieldSetElement>("fieldset")) set.disabled = locked;
+    for (const editor of this.form.querySelectorAll<HTMLElement>(".fedit")) editor.inert = locked;
   }
 
   /** Mark the controls whose value the server refused, each with its sentence beside it. */
@@ -51,38 +63,25 @@ export class SpecForm {
       else control.removeAttribute("aria-invalid");
       if (text) text.textContent = mine?.message ?? "";
     }
+    for (const input of this.form.querySelectorAll<HTMLInputElement>("[data-rows] input[data-path]")) {
+      const mine = errors.find((error) => error.path === input.dataset.path);
+      if (mine) input.setAttribute("aria-invalid", "true");
+      else input.removeAttribute("aria-invalid");
+      const text = input.closest("li")?.querySelector<HTMLElement>(".ferr");
+      if (text && mine) text.textContent = mine.message;
+      else if (text && !input.closest("li")?.querySelector("[aria-invalid]")) text.textContent = "";
+    }
   }
 
   /** Focus the control of a path; false when the form has none. */
   focus(path: string): boolean {
-    const control = this.controls.find((candidate) => candidate.dataset.path === path);
-    control?.focus();
-    return control !== undefined;
+    const all = [...this.controls, ...this.form.querySelectorAll<HTMLInputElement>("[data-rows] input[data-path]")];
+    const control = all.find((candidate) => candidate.dataset.path === path);
+    if (!control || control.matches(":disabled")) return false;
+    control.focus({ preventScroll: true });
+    control.scrollIntoView({ block: "center" }); // clear of the bars above and below
+    return true;
   }
-
-  private showFiles(spec: Spec): void {
-    const list = this.form.querySelector<HTMLUListElement>("[data-files]");
-    if (!list) return;
-    const code = spec.get(["code"]) as { files?: Record<string, string>; upload?: string } | undefined;
-    const files = Object.entries(code?.files ?? {});
-    list.replaceChildren(
-      ...files.map(([name, text]) => fileRow(name, `${new Blob([String(text)]).size.toLocaleString("en-US")} B`)),
-      ...(code?.upload ? [fileRow(`Upload ${code.upload}`, "archive")] : []),
-    );
-  }
-}
-
-function fileRow(name: string, note: string): HTMLLIElement {
-  const row = document.createElement("li");
-  row.append(icon("file-code-2"));
-  const label = document.createElement("span");
-  label.className = "mono f12";
-  label.textContent = name;
-  const size = document.createElement("span");
-  size.className = "t3 f12 num";
-  size.textContent = note;
-  row.append(label, size);
-  return row;
 }
 
 function read(control: Control): unknown {

@@ -1,10 +1,11 @@
 // The job spec as one YAML document: the form writes single values into it, so that comments and order stay.
-import { type Document, isMap, isNode, isScalar, isSeq, parseDocument, stringify } from "yaml";
+import { type Document, isMap, isNode, isScalar, isSeq, parseDocument, Scalar } from "yaml";
 
 export type Path = (string | number)[];
 
+/** data[0].path and code.files["train.py"], as the server writes them. */
 export const pathOf = (text: string): Path =>
-  text.split(".").map((part) => (/^\d+$/.test(part) ? Number(part) : part));
+  [...text.matchAll(/\["([^"]*)"\]|\[(\d+)\]|([^.[\]]+)/g)].map(([, quoted, index, plain]) => (index === undefined ? (quoted ?? plain ?? "") : Number(index)));
 
 export class Spec {
   private document: Document;
@@ -16,6 +17,16 @@ export class Spec {
   /** Whether the text is YAML at all; the server says the rest. */
   get readable(): boolean {
     return this.document.errors.length === 0 && isMap(this.document.contents);
+  }
+
+  /** Why it cannot be read, and where; nothing if it can. */
+  get problem(): { line: number; column: number; message: string } | null {
+    const error = this.document.errors[0];
+    if (error) {
+      const { line = 1, col = 1 } = error.linePos?.[0] ?? {};
+      return { line, column: col, message: error.message.split(/ at line \d/)[0] ?? "" };
+    }
+    return this.readable ? null : { line: 1, column: 1, message: "Fields are expected, each as name: value" };
   }
 
   get(path: Path): unknown {
@@ -37,6 +48,23 @@ export class Spec {
     const old = this.document.getIn(path, true);
     if (isScalar(old) && typeof value !== "object") old.value = value;
     else this.document.setIn(path, typeof value === "object" ? this.document.createNode(value) : value);
+  }
+
+  /** Write one text, an empty one too; what has several lines stands as a block. */
+  put(path: Path, text: string): void {
+    const old = this.document.getIn(path, true);
+    const node = isScalar(old) ? old : new Scalar(text);
+    node.value = text;
+    if (text.includes("\n")) node.type = Scalar.BLOCK_LITERAL;
+    if (node !== old) this.document.setIn(path, node);
+  }
+
+  /** Give an entry of a map another name, in its place. */
+  rename(path: Path, name: string): void {
+    const parent = this.document.getIn(path.slice(0, -1), true);
+    const last = String(path[path.length - 1]);
+    const pair = isMap(parent) ? parent.items.find((one) => String(isScalar(one.key) ? one.key.value : one.key) === last) : undefined;
+    if (pair) pair.key = new Scalar(name);
   }
 
   toString(): string {
@@ -77,5 +105,3 @@ export class Spec {
     return value;
   }
 }
-
-export const asYaml = (value: unknown): string => stringify(value, { lineWidth: 110 });
