@@ -40,6 +40,7 @@ MAX_RECORD = 256 * 1024
 _RECORD = struct.Struct(">IQ")
 """Bytes that follow; milliseconds since the epoch at which the launcher read them."""
 _SCAN_BYTES = 256 * 1024
+_CLOCK_NS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -344,8 +345,7 @@ class LogReader:
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
-        self._idle: Tuple[int, int] = (-1, -1)  # stamp of the directory when nothing followed
-        self._idle_at = -1  # … this offset
+        self._idle: Optional[Tuple[int, int, int]] = None  # the stamp when nothing followed the open segment
         self._start = -1  # segment that is open
         self._handle = -1
         self._file_at = 0  # position in the file of a record …
@@ -372,29 +372,35 @@ class LogReader:
         for _ in range(3):  # a segment may be dropped between looking and opening
             if not self._seek(offset):
                 return self._gap_at(offset) or self._hole_at(offset)
+            before = self._stamp()
             piece = self._take(offset, limit, max_reads)
             if piece is not None:
                 return piece
-            stamp = self._stamp()
-            if self._idle_at == offset and stamp == self._idle:
+            if before is not None and before == self._idle:
                 return None
             gap = self._gap_at(offset)
-            if gap is not None or not self._has_later_segment():
-                self._idle, self._idle_at = stamp, offset
+            if gap is not None:
                 return gap
+            if not self._has_later_segment():
+                self._idle = before
+                return None
             self.close()
         return None
 
-    def _stamp(self) -> Tuple[int, int]:
-        """Changes whenever a segment or a gap comes: most looks at a quiet log end with these two calls."""
+    def _stamp(self) -> Optional[Tuple[int, int, int]]:
+        """Changes whenever a segment or a gap comes: most looks at a quiet log end with these two calls.
+
+        None while the directory's clock is too coarse to tell a change from the one before.
+        """
         try:
             gaps = os.stat(str(self.spool.log_dir / "gaps")).st_size
         except OSError:
             gaps = 0
         try:
-            return os.stat(str(self.spool.log_dir)).st_mtime_ns, gaps
+            changed = os.stat(str(self.spool.log_dir)).st_mtime_ns
         except OSError:
-            return -1, gaps
+            return None
+        return (self._start, changed, gaps) if time.time_ns() - changed > _CLOCK_NS else None
 
     def _gap_at(self, offset: int) -> Optional[Gap]:
         """Join the tombstones that follow each other from offset on, as far as nothing was kept between them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,24 @@ def test_a_reader_that_goes_back_behind_what_is_kept_meets_a_hole(tmp_path: Path
     spool.drop_below(3_000)
 
     assert LogReader(spool).read(0) == Gap(0, 3_000, 0)
+
+
+def test_a_reader_that_rested_at_the_end_goes_back_and_finds_all_again(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path)
+    log, reader = LogWriter(spool, segment_bytes=64), LogReader(spool)
+    written = b"".join(b"line %d\n" % n for n in range(30))
+    for line in written.splitlines(keepends=True):
+        log.write(line, 5)
+    assert len(spool.segments()) > 2
+    long_ago = time.time_ns() - 10**10
+    os.utime(spool.log_dir, ns=(long_ago, long_ago))  # nothing has come or gone for a while
+    for _ in range(3):
+        at = 0
+        while (piece := reader.read(at)) is not None:
+            assert isinstance(piece, Piece)
+            assert written[at : at + len(piece.data)] == piece.data
+            at += len(piece.data)
+        assert at == len(written)
+        assert reader.read(at) is None
+    log.write(b"more\n", 5)
+    assert reader.read(at) is not None
