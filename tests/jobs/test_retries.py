@@ -17,29 +17,22 @@ from django.db import (
 )
 from psycopg2 import Error as DriverError
 
-from gpu_scheduler.clusters.memory import MemoryCluster
-from gpu_scheduler.model import Node, Placement, Start
+from gpu_scheduler.model import Placement, Start
 from jobs import failpoints, invariants
-from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import cycle
 from jobs.models import Job
 from jobs.retries import TRIES, again_if_broken_off, database_away
 from jobs.states import State
 from tenants.models import Quota
 from tests.jobs.lifecycle.lives import LIVES
-from tests.jobs.lifecycle.world import World, used
+from tests.jobs.lifecycle.world import World, two_nodes, used
 from tests.jobs.lock_order import one_lock_order
 
 
 @pytest.fixture
 def world(transactional_db: None) -> Iterator[World]:
-    made = World(
-        lambda clock: MemoryCluster([Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)], clock=clock)
-    )
-    clusters.use(made.cluster)
-    yield made
-    failpoints.arm(None)
-    clusters.use(None)
+    with two_nodes() as made:
+        yield made
 
 
 class BrokenOff(DriverError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -27,20 +29,36 @@ class Served:
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
-        self.address = str(Path(tempfile.mkdtemp()) / "cluster")
+        self._folder = tempfile.TemporaryDirectory()
+        self.address = str(Path(self._folder.name) / "cluster")
         self._listener = Listener(self.address, "AF_UNIX")
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._closing = False
+        self._callers: list[Connection] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
     def close(self) -> None:
+        """End all threads: closing a socket does not wake who waits on it, so the last caller is we ourselves."""
+        self._closing = True
+        Client(self.address, "AF_UNIX").close()
+        self._threads[0].join()
         self._listener.close()
+        for caller in self._callers:
+            with suppress(OSError), socket.socket(fileno=os.dup(caller.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)  # fails where he has hung up already
+        for thread in self._threads[1:]:
+            thread.join()
+        self._folder.cleanup()
 
     def _accept(self) -> None:
         while True:
-            try:
-                caller = self._listener.accept()
-            except OSError:
+            caller = self._listener.accept()
+            if self._closing:
+                caller.close()
                 return
-            threading.Thread(target=self._answer, args=(caller,), daemon=True).start()
+            self._callers.append(caller)
+            self._threads.append(threading.Thread(target=self._answer, args=(caller,), daemon=True))
+            self._threads[-1].start()
 
     def _answer(self, caller: Connection) -> None:
         """One call after the other until the caller hangs up or dies."""

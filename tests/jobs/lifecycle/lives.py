@@ -16,6 +16,22 @@ from tests.jobs.lifecycle.world import World, state
 Look = Callable[[], object]
 
 
+def end(world: World, look: Look, job: Job, *, code: int = 0) -> None:
+    """Its programs end, and its results are stored."""
+    world.exit(job, code)
+    look()
+    world.done(job)
+    look()
+
+
+def wish_and_wait(world: World, look: Look, job: Job, intent: Intent) -> None:
+    """Nobody answers the wish, until the grace period of ten seconds is over."""
+    world.wish(job, intent)
+    look()
+    world.elapse(11)
+    look()
+
+
 def halted_resumed_failed_restarted_completed(world: World, look: Look) -> Iterator[Job]:
     job = world.submit(learners=2, max_restarts=1, grace_s=10)
     yield job
@@ -43,10 +59,7 @@ def halted_resumed_failed_restarted_completed(world: World, look: Look) -> Itera
     look()
     world.report(job, phase=Phase.PROCESSING)
     look()
-    world.exit(job, 0)
-    look()
-    world.done(job)
-    look()
+    end(world, look, job)
     assert state(job) == State.COMPLETED
 
 
@@ -73,10 +86,7 @@ def canceled_while_deploying(world: World, look: Look) -> Iterator[Job]:
     job = world.submit(grace_s=10)
     yield job
     look()
-    world.wish(job, Intent.CANCEL)
-    look()
-    world.elapse(11)
-    look()
+    wish_and_wait(world, look, job, Intent.CANCEL)
     assert state(job) == State.CANCELED
 
 
@@ -86,10 +96,7 @@ def halted_while_downloading(world: World, look: Look) -> Iterator[Job]:
     look()
     world.report(job, phase=Phase.DOWNLOADING)
     look()
-    world.wish(job, Intent.HALT)
-    look()
-    world.elapse(11)
-    look()
+    wish_and_wait(world, look, job, Intent.HALT)
     assert state(job) == State.HALTED
 
 
@@ -98,10 +105,7 @@ def finished_while_halting(world: World, look: Look) -> Iterator[Job]:
     yield job
     world.wish(job, Intent.HALT)
     look()
-    world.exit(job, 0)
-    look()
-    world.done(job)
-    look()
+    end(world, look, job)
     assert state(job) == State.COMPLETED
 
 
@@ -132,10 +136,7 @@ def lost_its_results(world: World, look: Look) -> Iterator[Job]:
 def failed_without_budget(world: World, look: Look) -> Iterator[Job]:
     job = world.running(grace_s=10)
     yield job
-    world.exit(job, 1)
-    look()
-    world.done(job)
-    look()
+    end(world, look, job, code=1)
     assert state(job) == State.FAILED
 
 
@@ -150,10 +151,7 @@ def kept_waiting_by_the_cluster(world: World, look: Look) -> Iterator[Job]:
     look()
     world.report(job, phase=Phase.PROCESSING)
     look()
-    world.exit(job, 0)
-    look()
-    world.done(job)
-    look()
+    end(world, look, job)
     assert state(job) == State.COMPLETED
 
 

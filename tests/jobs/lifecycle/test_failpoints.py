@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +19,10 @@ from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import seats
 from jobs.models import Job, Worker
 from jobs.states import FINAL, State
-from tests.jobs.lifecycle.children import Served, in_child
+from tests.jobs.lifecycle.children import Remote, Served, in_child
 from tests.jobs.lifecycle.lives import LIVES
 from tests.jobs.lifecycle.points import POINTS
-from tests.jobs.lifecycle.world import World, used
+from tests.jobs.lifecycle.world import World, two_nodes, used
 
 LOOKS = 3
 Life = Callable[[World, Callable[[], Any]], Iterator[Job]]
@@ -29,15 +31,19 @@ Life = Callable[[World, Callable[[], Any]], Iterator[Job]]
 @pytest.fixture
 def served_world(transactional_db: None) -> Iterator[tuple[World, Served]]:
     """The world whose cluster children reach; its database is committed to, so that they see it."""
-    world = World(
-        lambda clock: MemoryCluster([Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)], clock=clock)
-    )
-    clusters.use(world.cluster)
-    served = Served(world.cluster)
-    yield world, served
+    with two_nodes() as world:
+        served = Served(world.cluster)
+        yield world, served
+        served.close()
+
+
+def test_a_cluster_that_is_served_no_longer_leaves_no_thread_and_no_file() -> None:
+    before = set(threading.enumerate())
+    served = Served(MemoryCluster([]))
+    assert Remote(served.address).nodes() == []
     served.close()
-    failpoints.arm(None)
-    clusters.use(None)
+    assert set(threading.enumerate()) - before == set()
+    assert not Path(served.address).parent.exists()
 
 
 @pytest.fixture(scope="module")

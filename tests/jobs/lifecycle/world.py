@@ -5,7 +5,8 @@ Time is the database's. It is not waited for: `elapse` moves every moment that w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import connection
@@ -13,7 +14,9 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import LearnerPhase
 from gpu_scheduler.clusters.memory import MemoryCluster
-from jobs import events
+from gpu_scheduler.model import Node
+from jobs import events, failpoints
+from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import cycle, leases, reconcile
 from jobs.models import Checkpoint, Job, Learner, Progress
 from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
@@ -151,3 +154,17 @@ def last_move(job: Job) -> Any:
 
 
 __all__ = ["HOLDS_GPUS", "LearnerPhase", "World", "gang", "job_of", "last_move", "leases", "state", "used"]
+
+
+@contextmanager
+def two_nodes() -> Iterator[World]:
+    """A world of two nodes of four CPU slots, one tenant with eight, alice in it; its cluster is the lifecycle's."""
+    made = World(
+        lambda clock: MemoryCluster([Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)], clock=clock)
+    )
+    clusters.use(made.cluster)
+    try:
+        yield made
+    finally:
+        failpoints.arm(None)
+        clusters.use(None)
