@@ -15,14 +15,18 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 SEEN = """() => {
     const e = document.activeElement, s = getComputedStyle(e), b = e.getBoundingClientRect();
-    // A radio of a tile shows its focus on the box around it, the editor on its card.
+    // A radio of a tile shows its focus on the box around it, the editor on its card, the log above its rows.
     const ringed = (one) => {
         const style = one && getComputedStyle(one);
         return one && style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
     };
     const shadowed = (one) => one && getComputedStyle(one).boxShadow !== 'none';
+    const over = (one) => {
+        const style = one && getComputedStyle(one, '::after');
+        return one && style.content !== 'none' && style.position === 'absolute' && parseFloat(style.borderTopWidth) > 0;
+    };
     const marked = [e, e.parentElement, e.closest('.cm-editor') && e.closest('.card')].some(ringed)
-        || [e, e.parentElement].some(shadowed);
+        || [e, e.parentElement].some(shadowed) || over(e.parentElement);
     const inside = b.bottom > 0 && b.top < innerHeight && b.right > 0 && b.left < innerWidth;
     return {name: e.outerHTML.slice(0, 120), body: e === document.body, marked, inside};
 }"""
