@@ -42,7 +42,8 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
         "slots": job.slots,
         "priority": job.priority,
         "tags": job.tags,
-        "progress": progress_view(job, now),
+        "progress": progress_view(job),
+        "pace": pace_view(job, now),
         "metrics": job.progress.metrics,
         "checkpoint": _checkpoint(getattr(job, "newest_checkpoint", None)),
         "last_halt": job.last_halt,
@@ -77,15 +78,17 @@ def event_view(event: JobEvent) -> dict[str, Any]:
     }
 
 
-def progress_view(job: Job, now: datetime) -> dict[str, Any]:
-    """step, total and percent (0 to 100, None while the total is unknown); while it runs also how long it has to go."""
+def progress_view(job: Job) -> dict[str, Any]:
+    """step, total and percent (0 to 100, None while the total is unknown)."""
     step, total = job.progress.step, job.progress.total
     percent = min(100.0, round(100 * step / total, 1)) if step is not None and total else None
+    return {"step": step, "total": total, "percent": percent}
+
+
+def pace_view(job: Job, now: datetime) -> dict[str, Any]:
+    """How long it has to go and how fast it goes; None while it does not run, or while nobody can know."""
     found = _pace(job, now) if job.state == State.PROCESSING else None
     return {
-        "step": step,
-        "total": total,
-        "percent": percent,
         "seconds_left": round(found.left_s, 1) if found else None,
         "steps_per_second": found.steps_per_s if found else None,
     }

@@ -52,10 +52,12 @@ class Progress(serializers.Serializer[Any]):
     step = serializers.IntegerField(allow_null=True)
     total = serializers.IntegerField(allow_null=True)
     percent = serializers.FloatField(allow_null=True)
-    seconds_left = serializers.FloatField(
-        allow_null=True,
-        help_text="at the pace of all attempts together; null while it does not run or is unknown",
-    )
+
+
+class Pace(serializers.Serializer[Any]):
+    """At the pace of all attempts together; null while it does not run or is unknown."""
+
+    seconds_left = serializers.FloatField(allow_null=True)
     steps_per_second = serializers.FloatField(allow_null=True)
 
 
@@ -88,6 +90,7 @@ class Job(serializers.Serializer[Any]):
     priority = serializers.ChoiceField(PRIORITIES)
     tags = serializers.ListField(child=serializers.CharField())
     progress = Progress()
+    pace = Pace()
     metrics = serializers.DictField(help_text='name: {"last": number or "NaN", "step": n}')
     checkpoint = NewestCheckpoint(allow_null=True)
     last_halt = serializers.DictField(allow_null=True, help_text="the receipt of the last halt")
@@ -163,9 +166,8 @@ JOB_EXAMPLE: dict[str, Any] = {
         "step": 4,
         "total": 10,
         "percent": 40.0,
-        "seconds_left": 8.1,
-        "steps_per_second": 0.74,
     },
+    "pace": {"seconds_left": 8.1, "steps_per_second": 0.74},
     "metrics": {"loss": {"last": 0.25, "step": 4}},
     "checkpoint": {"n": 1, "step": 3, "at": "2026-11-21T09:00:30.000Z"},
     "last_halt": None,

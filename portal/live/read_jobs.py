@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db.models import Max, Q
-from django.utils import timezone
 
 from jobs.models import Job, JobEvent
 from jobs.selectors.jobs import with_details
@@ -138,7 +137,7 @@ def _item(job: Job, event: JobEvent, state: State, *, is_newest: bool) -> dict[s
     return event_view(event) | {
         "state": state.value,
         "phase": display_phase(state, intent, stop_reason, event.attempt),
-        "progress": progress_view(job, timezone.now()),
+        "progress": progress_view(job),
     }
 
 

@@ -219,9 +219,9 @@ def _check(one: dict[str, Any]) -> Check:
 
 
 def _time_left(job: View) -> tuple[str, str]:
-    progress = job["progress"]
-    if job["state"] != "PROCESSING" or not progress["total"]:
+    pace = job["pace"]
+    if job["state"] != "PROCESSING" or not job["progress"]["total"]:
         return "—", ""
-    if progress["seconds_left"] is None:
+    if pace["seconds_left"] is None:
         return "—", "no pace yet"
-    return duration(round(progress["seconds_left"])), f"{progress['steps_per_second']:.3g} steps/s"
+    return duration(round(pace["seconds_left"])), f"{pace['steps_per_second']:.3g} steps/s"

@@ -110,7 +110,7 @@ def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
         | _metric_cell(view)
         | {
             "spark": sparkline.draw(lines.get(view["id"], [])),
-            "left": view["progress"]["seconds_left"],
+            "left": view["pace"]["seconds_left"],
             "may_resume": job.owner_id == user.pk or access.may(user, Permission.OPERATE_ANY, job.tenant_id),
         }
         for job, view in views

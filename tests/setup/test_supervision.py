@@ -120,7 +120,7 @@ async def test_a_second_wish_to_stop_kills_the_whole_tree(supervise: Start) -> N
     await until(lambda: family.stopping)
     await family.stop()
     await patient
-    assert not psutil.wait_procs(members, timeout=5)[1]
+    assert not psutil.wait_procs(members, timeout=60)[1]
 
 
 async def test_a_large_log_is_put_aside_while_its_service_writes_on(
@@ -165,7 +165,7 @@ def test_what_an_earlier_start_left_is_ended(tmp_path: Path) -> None:
     process = subprocess.Popen(SLEEPER)
     Register(tmp_path).note("toy", process.pid, signal.SIGTERM)
     end_leftovers(tmp_path, Report())
-    assert process.wait(5) is not None  # the code itself was taken by the one who waited first
+    assert process.wait(60) is not None  # the code itself was taken by the one who waited first
     assert not (tmp_path / "processes.json").exists()
 
 
@@ -208,7 +208,7 @@ def test_the_kernel_ends_a_child_when_its_parent_is_killed(tmp_path: Path) -> No
     child = psutil.Process(int(note.read_text()))
     process.kill()
     process.wait()
-    child.wait(5)
+    child.wait(60)
 
 
 def is_sleeping(pid: int) -> bool:

@@ -15,7 +15,8 @@ interface Job {
   restarts_used: number;
   max_restarts: number;
   slot_seconds: number;
-  progress: { step: number | null; total: number | null; percent: number | null; seconds_left: number | null; steps_per_second: number | null };
+  progress: { step: number | null; total: number | null; percent: number | null };
+  pace: { seconds_left: number | null; steps_per_second: number | null };
   metrics: Record<string, { last: number | string; step: number }>;
   reason: unknown;
   estimate: unknown;
@@ -72,7 +73,8 @@ class JobPage extends HTMLElement {
 
   /** Numbers that change often, in place. */
   private show(job: Job): void {
-    const { step, total, percent, seconds_left: left, steps_per_second: speed } = job.progress;
+    const { step, total, percent } = job.progress;
+    const { seconds_left: left, steps_per_second: speed } = job.pace;
     const steps = total ? `${thousands(step ?? 0)} / ${thousands(total)}` : "";
     const values: Record<string, string> = {
       "restarts": job.max_restarts ? `${job.restarts_used} of ${job.max_restarts}` : "0",
