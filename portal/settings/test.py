@@ -15,7 +15,9 @@ _TEST = layout(Path(os.environ["LUTHIER_TEST_DATA"]))
 os.environ.setdefault("DATABASE_URL", _TEST.database_url)
 os.environ.setdefault("REDIS_URL", _TEST.redis_url)
 # Each process of pytest-xdist has a database of its own, so it needs files of its own: a sweep knows its rows alone.
-os.environ["LUTHIER_DATA"] = str(Path(os.environ["LUTHIER_TEST_DATA"], os.environ.get("PYTEST_XDIST_WORKER", "")))
+os.environ["LUTHIER_DATA"] = str(
+    Path(os.environ["LUTHIER_TEST_DATA"], os.environ.get("PYTEST_XDIST_WORKER", ""))
+)
 os.environ.setdefault("LUTHIER_CLUSTER", "memory")
 os.environ.setdefault("SECRET_KEY", "only-for-tests-" + "x" * 50)
 
