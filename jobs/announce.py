@@ -14,8 +14,9 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from channels.layers import InMemoryChannelLayer, get_channel_layer
@@ -26,6 +27,7 @@ GROUP = "hints"
 SEND_S = 0.2  # longest that one send may take before its hints are dropped
 PAUSE_S = 1.0  # after a failure, hints are dropped for this long
 CANCEL_AGAIN_S = 0.2
+APART_S = 0.02  # the first of many hints goes at once, those that follow so soon go together
 BATCH = 500  # hints per message
 PENDING_MAX = 10_000  # distinct hints kept while a send is under way
 
@@ -41,8 +43,7 @@ class Kind(StrEnum):
     ACCESS = "access"  # somebody's role, token or share changed
 
 
-@dataclass(frozen=True)
-class Hint:
+class Hint(NamedTuple):
     """There is more of `kind`, up to `upto` where that is known. Fields that do not apply are empty or 0."""
 
     kind: Kind
@@ -184,7 +185,9 @@ class _Bell:
     def reset(self) -> None:
         """Begin anew: also after a fork, where the parent's thread does not exist."""
         self.name = f"{os.getpid()}-{time.time_ns():x}"
-        self._pending: dict[Hint, Hint] = {}  # by the hint without its number: the newest number wins
+        self._pending: dict[
+            tuple[Any, ...], Hint
+        ] = {}  # by the hint without its number: the newest number wins
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._quiet_until = 0.0
@@ -194,7 +197,7 @@ class _Bell:
             return
         with self._changed:
             if len(self._pending) < PENDING_MAX:
-                self._pending[replace(hint, upto=0)] = hint
+                self._pending[hint[:-1]] = hint
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
                 self._thread.start()
@@ -212,6 +215,7 @@ class _Bell:
             hints = self._take()
             try:
                 loop.run_until_complete(asyncio.wait_for(self._send(hints), SEND_S))
+                time.sleep(APART_S)
             except Exception as error:
                 logger.debug("hints dropped", extra={"count": len(hints), "error": repr(error)})
                 with self._changed:
@@ -221,7 +225,7 @@ class _Bell:
     async def _send(self, hints: list[Hint]) -> None:
         layer = get_channel_layer()
         if layer is not None:
-            message = {"type": "hints", "from": self.name, "hints": [list(astuple(hint)) for hint in hints]}
+            message = {"type": "hints", "from": self.name, "hints": [list(hint) for hint in hints]}
             await layer.group_send(GROUP, message)
 
 

@@ -39,9 +39,7 @@ def role_in(user: Person, tenant_id: int) -> Role | None:
 
 def permissions_in(user: Person, tenant_id: int) -> frozenset[Permission]:
     """Everything the caller may do in this tenant; empty for a stranger."""
-    role = role_in(user, tenant_id)
-    granted = GRANTS[role] if role else frozenset()
-    return granted | ADMIN_GRANTS if is_platform_admin(user) else granted
+    return _granted(user, role_in(user, tenant_id))
 
 
 def may(user: Person, permission: Permission, tenant_id: int) -> bool:
@@ -51,11 +49,7 @@ def may(user: Person, permission: Permission, tenant_id: int) -> bool:
 
 def require(user: Person, permission: Permission, tenant: Tenant) -> None:
     """Raise NotFound for a stranger, NotAllowed for a member whose role is too low."""
-    granted = permissions_in(user, tenant.pk)
-    if not granted:
-        raise NotFound
-    if permission not in granted:
-        raise NotAllowed(f"In {tenant} this takes at least the role {LEAST_ROLE[permission]}.")
+    _demand(permission, tenant, permissions_in(user, tenant.pk))
 
 
 def visible_tenants(user: Person) -> QuerySet[Tenant]:
@@ -71,10 +65,12 @@ def tenant_for(user: Person, slug: str) -> Tenant | None:
 
 def tenant_get(user: Person, slug: str, permission: Permission = Permission.VIEW) -> Tenant:
     """The tenant of this slug, if the caller has the permission there. Raises NotFound or NotAllowed."""
-    found = tenant_for(user, slug)
+    mine = memberships(user).filter(tenant__slug=slug).select_related("tenant").first()
+    found = mine.tenant if mine else tenant_for(user, slug)
     if found is None:
         raise NotFound
-    require(user, permission, found)
+    role = _under_ceiling(user, Role(mine.role)) if mine else None
+    _demand(permission, found, _granted(user, role))
     return found
 
 
@@ -104,6 +100,18 @@ def takes_shares(user: Person, *, to_operate: bool = False) -> bool:
 def token_of(user: Person) -> Token | None:
     """The token the caller came with; None for a session."""
     return getattr(user, "token", None)
+
+
+def _granted(user: Person, role: Role | None) -> frozenset[Permission]:
+    granted = GRANTS[role] if role else frozenset()
+    return granted | ADMIN_GRANTS if is_platform_admin(user) else granted
+
+
+def _demand(permission: Permission, tenant: Tenant, granted: frozenset[Permission]) -> None:
+    if not granted:
+        raise NotFound
+    if permission not in granted:
+        raise NotAllowed(f"In {tenant} this takes at least the role {LEAST_ROLE[permission]}.")
 
 
 def _under_ceiling(user: Person, role: Role) -> Role:

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 CYCLE_LOCK = 76
 DUTY = "cycle"
 EVERY_S = 5.0  # the cycle looks so often while something waits, whatever hints were lost
-MANY = 1_000  # so many that wait make a pass cost a good part of a second
-REST = 2.0  # after such a pass none is made for so many times its length
+MANY = 300  # so many that wait make a pass cost what somebody would notice
+REST = 4.0  # after such a pass none is made for so many times its length
 REST_MOST_S = 2.0
 
 

@@ -6,11 +6,19 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet, Sum
 
 from jobs.models import WORKER_LOCKS, ClusterNode, Runtime
 from jobs.spec import Context, Pool, Spec
 from tenants.models import Tenant
+
+FACTS = """
+SELECT (SELECT coalesce(json_agg(slug), '[]') FROM jobs_runtime WHERE enabled),
+       (SELECT coalesce(json_agg(json_build_array(slot_type, slots, on_one)), '[]')
+        FROM (SELECT slot_type, sum(slots) AS slots, max(slots) AS on_one FROM jobs_clusternode GROUP BY 1) sizes),
+       (SELECT coalesce(json_agg(json_build_array(gpu_type, "limit")), '[]') FROM tenants_quota WHERE tenant_id = %s)
+"""
+"""Runtimes, pools and a tenant's limits at once: each submit asks for them."""
 
 
 def nodes() -> QuerySet[ClusterNode]:
@@ -20,11 +28,8 @@ def nodes() -> QuerySet[ClusterNode]:
 
 def pools() -> dict[str, Pool]:
     """Slots per type, busy or not, down or not: what a job may ever hope for."""
-    found: dict[str, Pool] = {}
-    for node in nodes():
-        known = found.get(node.slot_type, Pool(0, 0))
-        found[node.slot_type] = Pool(known.slots + node.slots, max(known.slots_per_node, node.slots))
-    return found
+    rows = ClusterNode.objects.order_by().values_list("slot_type").annotate(Sum("slots"), Max("slots"))
+    return {slot_type: Pool(slots, on_one) for slot_type, slots, on_one in rows}
 
 
 def workers_alive(silence_s: float) -> int:
@@ -51,11 +56,14 @@ def data_root() -> Path:
 
 def spec_context(tenant: Tenant, spec: Spec) -> Context:
     """What jobs.spec.check may know of this installation and tenant."""
+    with connection.cursor() as cursor:
+        cursor.execute(FACTS, [tenant.pk])
+        known, sizes, limits = cursor.fetchone()
     return Context(
         cluster=settings.LUTHIER_CLUSTER,
-        runtimes=frozenset(runtimes().values_list("slug", flat=True)),
-        pools=pools(),
-        limits=dict(tenant.quotas.values_list("gpu_type", "limit")),
+        runtimes=frozenset(known),
+        pools={slot_type: Pool(slots, on_one) for slot_type, slots, on_one in sizes},
+        limits=dict(limits),
         priorities=frozenset(tenant.priorities),
         data_paths=_existing_data(spec),
     )

@@ -5,6 +5,7 @@ So a crash leaves neither work nor key, and a repeat after a lost answer gets th
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,7 @@ def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[],
         fp("answer.after_key")
         status, body = work()
         fp("answer.after_work")
-        IdempotentAnswer.objects.filter(user=user, key=key).update(status=status, body=body)
+        _keep(user, key, status, body)
     return status, body
 
 
@@ -57,6 +58,14 @@ def _take(user: User, key: str, request_sha256: str) -> bool:
         if getattr(error.__cause__, "pgcode", None) == LOCK_NOT_AVAILABLE:
             raise IdempotencyInProgress from error
         raise
+
+
+def _keep(user: User, key: str, status: int, body: dict[str, Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_idempotentanswer SET status = %s, body = %s WHERE user_id = %s AND key = %s",
+            [status, json.dumps(body), user.pk, key],
+        )
 
 
 def _first_answer(user: User, key: str, request_sha256: str) -> Answer | None:

@@ -130,6 +130,7 @@ def create_job(
         reason_message="Waits for the scheduler's next look, usually within a second.",
         event_seq=1,
     )
+    Job._meta.get_field("estimate").set_cached_value(job, None)  # nobody has to look for one
     fp("submit.after_row")
     Progress.objects.create(
         job=job
