@@ -340,7 +340,7 @@ def encode(frame: Frame) -> bytes:
     header = {}
     for name in frame.checks:
         value = getattr(frame, name)
-        header[name] = dataclasses.asdict(value) if isinstance(value, Wish) else value
+        header[name] = vars(value) if isinstance(value, Wish) else value
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     payload = _payload(frame)
     if len(text) > MAX_HEADER:

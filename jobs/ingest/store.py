@@ -154,6 +154,9 @@ def _lock_progress(cursor: Any, rows: list[Row]) -> dict[str, _Progress]:
 
 def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) -> None:
     values = []
+    for chunk in (chunk for row in rows for chunk in row.chunks):
+        chunk.parts = [b"".join(chunk.parts)]
+    packed = iter(_pack([chunk.parts[0] for row in rows for chunk in row.chunks if not chunk.tombstone]))
     for row in rows:
         keeper, grant = progress[row.grant.job_id], row.grant
         if row.restart:
@@ -169,8 +172,7 @@ def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) ->
             ):
                 continue
             keeper.log_seq += 1
-            chunk.parts = [b"".join(chunk.parts)]
-            data = b"" if chunk.tombstone else _compressor().compress(chunk.parts[0])
+            data = b"" if chunk.tombstone else next(packed)
             values.append((
                 grant.job_id, grant.tenant_id, grant.attempt, grant.rank, chunk.offset, chunk.len, chunk.first_line,
                 chunk.lines, keeper.log_seq, Binary(data), json.dumps(chunk.times), chunk.tombstone,
@@ -178,6 +180,14 @@ def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) ->
         keeper.changed = keeper.changed or row.restart or bool(row.chunks)
     if values:
         execute_values(cursor.cursor, INSERT_CHUNKS, values, page_size=500)
+
+
+def _pack(texts: list[bytes | bytearray | memoryview]) -> list[bytes]:
+    """Compress each by itself, but all in one call: each call gives the interpreter up and has to get it back."""
+    if len(texts) == 1:
+        return [_compressor().compress(texts[0])]
+    packed = _compressor().multi_compress_to_buffer(texts, threads=1) if texts else ()
+    return [packed[n].tobytes() for n in range(len(packed))]
 
 
 def _compressor() -> zstandard.ZstdCompressor:

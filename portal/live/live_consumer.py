@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
+from asgiref.typing import WebSocketSendEvent
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from portal.live.errors import StoreDown
@@ -144,7 +145,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
         return self.allowance >= 0
 
     async def _send(self, text: str) -> None:
-        await self.send(text_data=text)
+        """Past the ways of Channels, which cost three calls more for each frame."""
+        event: WebSocketSendEvent = {"type": "websocket.send", "bytes": None, "text": text}
+        await self.base_send(event)
 
     async def _empty(self, viewer: Viewer) -> None:
         """Send until the socket is gone; its end comes to `disconnect` by itself."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.selectors import logs, recent
 from jobs.selectors.lines import Hole, Line, size_of
-from portal.live.frames import Frame, cut_items, gap_frame, items_frame
+from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, Frame, cut_items, gap_frame, items_frame
 from portal.live.names import Channel
 from portal.live.sources import Page, Source, Want
 
@@ -45,7 +45,7 @@ def _stream(channel: Channel) -> logs.Stream:
 
 def _page(want: Want, found: logs.Page) -> Page:
     upto = found.next if want.upto is None else min(found.next, want.upto)
-    lines = [line for line in found.lines if line.n <= upto]
+    lines = found.lines if upto == found.next else [line for line in found.lines if line.n <= upto]
     holes = [hole for hole in found.holes if hole.first <= upto]
     more = found.more or upto < found.next
     sealed = bool(found.head and found.head.sealed and not more)
@@ -68,17 +68,25 @@ def _is_news(before: tuple[Any, bool, float], now: tuple[Any, bool, float]) -> b
 
 def _frames(ch: str, after: int, lines: list[Line], holes: list[Hole], state: dict[str, Any]) -> list[Frame]:
     """Runs of lines and the gaps between them, in order; the last run carries the state."""
-    runs = []
+    frames: list[Frame] = []
     start = 0
     while start < len(lines):
         end = _end_of_run(lines, start)
-        run = lines[start:end]
-        items = [_item(n, t, text, cut) if cut else {"n": n, "t": t, "text": text} for n, t, text, cut in run]
-        runs += cut_items(run[0].n, items, list(map(size_of, run)))
+        frames += _frames_of(ch, lines[start:end], state if end == len(lines) else {})
         start = end
-    frames = [items_frame(ch, *run, **(state if run is runs[-1] else {})) for run in runs]
     frames += [gap_frame(ch, max(hole.first, after + 1), hole.last, lost=True) for hole in holes]
     return sorted(frames, key=lambda frame: frame.first)
+
+
+def _frames_of(ch: str, run: list[Line], state: dict[str, Any]) -> list[Frame]:
+    """Lines without a hole: nearly always one frame, so its size is seen when it is made and not weighed before."""
+    items = [_item(n, t, text, cut) if cut else {"n": n, "t": t, "text": text} for n, t, text, cut in run]
+    if len(run) <= FRAME_ITEMS:
+        whole = items_frame(ch, run[0].n, run[-1].n, items, **state)
+        if whole.size <= FRAME_BYTES or len(run) == 1:
+            return [whole]
+    parts = cut_items(run[0].n, items, list(map(size_of, run)))
+    return [items_frame(ch, *part, **(state if part is parts[-1] else {})) for part in parts]
 
 
 def _end_of_run(lines: list[Line], start: int) -> int:
