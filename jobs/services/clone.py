@@ -9,6 +9,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from jobs import events, wake
+from jobs.errors import JobNotFound
 from jobs.failpoints import fp
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
 from jobs.retries import again_if_broken_off
@@ -54,6 +55,7 @@ def _clone(
     with transaction.atomic():
         code = _code(source, spec, user)
         chosen = checkpoint_of(source, checkpoint, keep=True)
+        _hold(source)
         clone = create_job(
             user=user,
             tenant=source.tenant,
@@ -92,6 +94,13 @@ def _code(source: Job, spec: Spec, user: User) -> Blob | None:
     """The source's own archive unless the code was changed: an upload's id is valid only for a day, its blob longer."""
     same = spec.normalised.get("code") == source.spec.get("code")
     return source.code if same else store_code(spec, user, source.tenant)
+
+
+def _hold(source: Job) -> None:
+    """Let the source, and with it the bytes of its code, not be purged before the clone stands."""
+    row = Job.objects.select_for_update(no_key=True).filter(pk=source.pk, deleted_at=None)
+    if row.first() is None:
+        raise JobNotFound
 
 
 def _copy_checkpoint(chosen: Checkpoint, clone: Job) -> Checkpoint:

@@ -26,7 +26,7 @@ from portal.pages.cells import primary, row
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
 from tenants import access
-from tenants.models import AuditEntry, Tenant, User
+from tenants.models import Tenant, User
 from tenants.roles import Permission
 
 SHOWN = 8
@@ -59,7 +59,6 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "waits": waits_of(tenant, since=now - WAITS_WITHIN),
         "pools": cluster.pools(cluster.nodes(user)),
         "first_run": first_run,
-        "suspension": _suspension(tenant),
         "example": to_yaml(catalog.load(catalog.FIRST_JOB)) if first_run else "",
     }
     return render(request, "overview.html", context)
@@ -87,13 +86,6 @@ def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
         ],
         "per_cell": per_cell,
     }
-
-
-def _suspension(tenant: Tenant) -> AuditEntry | None:
-    """Who suspended the tenant, when and why; None while it is active."""
-    if tenant.state != Tenant.State.SUSPENDED:
-        return None
-    return tenant.audit.select_related("actor").filter(action="tenant.suspend").order_by("-pk").first()
 
 
 def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:

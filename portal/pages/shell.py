@@ -9,7 +9,7 @@ from django.utils.functional import SimpleLazyObject
 
 from jobs.selectors.usage import live_jobs
 from tenants import access
-from tenants.models import Membership, Tenant, User
+from tenants.models import AuditEntry, Membership, Tenant, User
 from tenants.roles import Permission
 
 
@@ -34,6 +34,7 @@ def frame(request: HttpRequest, tenant: Any, here: str) -> dict[str, Any]:
         "tenant": tenant,
         "here": here,
         "live_jobs": live_jobs(tenant),
+        "suspension": SimpleLazyObject(lambda: _suspension(tenant)),
         "my_role": access.role_in(request.user, tenant.pk),
         "may_submit": tenant.state == Tenant.State.ACTIVE
         and access.may(request.user, Permission.SUBMIT, tenant.pk),
@@ -59,3 +60,10 @@ def _memberships(request: HttpRequest) -> list[Membership]:
 def _shortcuts(request: HttpRequest) -> bool:
     """Single-key shortcuts, unless the person has switched them off (WCAG 2.1.4)."""
     return bool(getattr(request.user, "preferences", {}).get("shortcuts", True))
+
+
+def _suspension(tenant: Tenant) -> AuditEntry | None:
+    """Who suspended the tenant, when and why; None while it is active."""
+    if tenant.state != Tenant.State.SUSPENDED:
+        return None
+    return tenant.audit.select_related("actor").filter(action="tenant.suspend").order_by("-pk").first()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from django.db import connection, transaction
+from django.utils import timezone
 
 from jobs import blobs, failpoints
 from jobs.errors import (
@@ -26,6 +27,7 @@ from jobs.ingest.files import _drop_old
 from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
 from jobs.selectors.jobs import job_get, job_list
 from jobs.selectors.views import etag, job_view
+from jobs.services import clone as clones
 from jobs.services import job_check, job_clone, job_delete, job_edit, job_submit
 from jobs.states import EventCode, State
 from tenants.models import Tenant
@@ -146,6 +148,22 @@ def saved(job: Job, people: People, **fields: Any) -> Checkpoint:
     blob = blobs.put(people.vision.pk, f"weights {made.n}".encode())
     CheckpointFile.objects.create(checkpoint=made, tenant=people.vision, path="model.bin", blob=blob)
     return made
+
+
+def test_a_source_that_is_purged_meanwhile_is_gone_and_nothing_is_made(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = factories.job(owner=people.alice, state=State.COMPLETED)
+    look = clones.checkpoint_of
+
+    def too_late(job: Job, n: int | None, *, keep: bool) -> Checkpoint | None:
+        Job.objects.filter(pk=job.pk).update(deleted_at=timezone.now())
+        return look(job, n, keep=keep)
+
+    monkeypatch.setattr(clones, "checkpoint_of", too_late)
+    with pytest.raises(JobNotFound):
+        job_clone(user=people.alice, job_id=source.pk)
+    assert Job.objects.filter(cloned_from=source).count() == 0
 
 
 def test_a_clone_has_the_changes_the_code_and_its_own_copy_of_the_checkpoint(people: People) -> None:

@@ -209,6 +209,9 @@ def test_a_suspended_tenant_says_so_with_the_reason_and_offers_no_new_job(
     assert "Submission is suspended." in page
     assert "The invoice of October is open." in page
     assert "/t/vision-lab/jobs/new" not in page
+    form = signed_in(alice).get("/t/vision-lab/jobs/new").content.decode()
+    assert "The invoice of October is open." in form
+    assert '<button class="btn p" disabled>' in form
     signed_in(admin).post("/admin-console/tenants/vision-lab/state", {"state": "active", "reason": "Paid."})
     page = signed_in(alice).get("/t/vision-lab/").content.decode()
     assert "Submission is suspended." not in page

@@ -210,7 +210,8 @@ class LogViewer extends HTMLElement {
     text.className = "m";
     if (line) text.append(...nodes(line.text, this.search?.text ?? ""));
     else text.textContent = this.sources[0]?.isLost(n) ? "— not kept —" : "…";
-    if (line?.cut) text.append(this.more(line));
+    const open = Boolean(line && line === this.sources[0]?.tail); // not complete, so REST has no whole of it yet
+    if (line?.cut) text.append(open ? ` … ${thousands(line.cut)} more characters` : this.more(line));
     const parts: Node[] = [number, time];
     if (this.sources.length > 1 && line) {
       const rank = document.createElement("span");
@@ -218,7 +219,7 @@ class LogViewer extends HTMLElement {
       rank.textContent = `L${line.rank}`;
       parts.push(rank);
     }
-    if (line && line === this.sources[0]?.tail) row.classList.add("tailing");
+    if (open) row.classList.add("tailing");
     if (this.picked && n >= this.picked[0] && n <= this.picked[1]) row.classList.add("pick");
     if (this.search && this.search.matches[this.match] === `${line?.rank ?? this.rank}:${n}`) {
       for (const mark of text.querySelectorAll(".hl")) mark.classList.add("c");
