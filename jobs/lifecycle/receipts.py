@@ -42,16 +42,20 @@ def halt_receipt(loaded: Loaded) -> dict[str, Any]:
 
 def halt_message(message: str, receipt: dict[str, Any]) -> str:
     """The sentence for people, appended to why the job was halted."""
+    lost = _lost(receipt["steps_lost"])
     if receipt["checkpoint"] is None:
-        saved = f"No checkpoint was saved; {receipt['steps_lost'] or 'no'} steps are lost"
+        saved = f"No checkpoint was saved; {lost}"
     elif receipt["step"] is None:
         saved = f"Checkpoint {receipt['checkpoint']} keeps what the program had saved"
     else:
-        lost = receipt["steps_lost"]
-        saved = (
-            f"Checkpoint {receipt['checkpoint']} keeps step {receipt['step']}; {lost or 'no'} steps are lost"
-        )
+        saved = f"Checkpoint {receipt['checkpoint']} keeps step {receipt['step']:,}; {lost}"
     return f"{message.removesuffix('.')}. {saved}."
+
+
+def _lost(steps: int | None) -> str:
+    if not steps:
+        return "no steps are lost"
+    return "1 step is lost" if steps == 1 else f"{steps:,} steps are lost"
 
 
 def _steps_lost(loaded: Loaded, newest: Checkpoint | None) -> int:
