@@ -14,7 +14,8 @@ from jobs.states import Intent
 def halt_receipt(loaded: Loaded) -> dict[str, Any]:
     """{step, steps_lost, seconds, checkpoint, parts: {seen, saved, verified, released}}, seconds with milliseconds.
 
-    step and checkpoint are None when nothing was ever saved; a leg is None when nobody saw it.
+    step and checkpoint are None when nothing was ever saved, steps_lost when besides no step was ever reported; a leg
+    is None when nobody saw it.
     """
     job = loaded.job
     newest = (
@@ -43,7 +44,9 @@ def halt_receipt(loaded: Loaded) -> dict[str, Any]:
 def halt_message(message: str, receipt: dict[str, Any]) -> str:
     """The sentence for people, appended to why the job was halted."""
     lost = _lost(receipt["steps_lost"])
-    if receipt["checkpoint"] is None:
+    if receipt["checkpoint"] is None and receipt["steps_lost"] is None:
+        saved = "No checkpoint was saved, so a resume starts from the beginning"
+    elif receipt["checkpoint"] is None:
         saved = f"No checkpoint was saved; {lost}"
     elif receipt["step"] is None:
         saved = f"Checkpoint {receipt['checkpoint']} keeps what the program had saved"
@@ -58,10 +61,10 @@ def _lost(steps: int | None) -> str:
     return "1 step is lost" if steps == 1 else f"{steps:,} steps are lost"
 
 
-def _steps_lost(loaded: Loaded, newest: Checkpoint | None) -> int:
+def _steps_lost(loaded: Loaded, newest: Checkpoint | None) -> int | None:
     reported = Progress.objects.filter(job=loaded.job).values_list("step", flat=True).first()
     if reported is None:
-        return 0
+        return None if newest is None else 0
     if newest is None:
         return int(reported)
     return max(0, int(reported) - newest.step) if newest.step is not None else 0

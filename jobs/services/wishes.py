@@ -19,6 +19,9 @@ from jobs.services.locking import lock_job, refuse, reload
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant, User
 
+NOT_BEGUN = (State.STOPPING, State.HALTED, State.QUEUED)
+"""Where the attempt that a resume asks for has not been made."""
+
 
 @again_if_broken_off
 def job_halt(*, user: User, job_id: str) -> Job:
@@ -37,7 +40,8 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
     """Wish that a halted job goes on from checkpoint n, by default the newest valid one.
 
     While the job is still halting, the halt completes first and the resume follows. A job that runs or waits anyway
-    is left alone. Raises IllegalTransition, CheckpointNotFound or TenantSuspended.
+    is left alone, but for another checkpoint: one that waits goes on from that one, one that runs is refused.
+    Raises IllegalTransition, CheckpointNotFound or TenantSuspended.
     """
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id, checkpoint=checkpoint)
@@ -47,10 +51,15 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
             or (job.intent == Intent.HALT and job.state == State.STORING)
         ):
             raise refuse(job, "resumed")
+        chosen = checkpoint_of(job, checkpoint)
+        if job.intent == Intent.RUN and chosen is not None and not _goes_on_from(job, chosen):
+            if job.state not in NOT_BEGUN:
+                raise refuse(job, "resumed from another checkpoint")
+            Job.objects.filter(pk=job_id).update(resume_from=chosen)
+            _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}")
         if job.intent == Intent.HALT:
             if job.tenant.state == Tenant.State.SUSPENDED:
                 raise TenantSuspended
-            chosen = checkpoint_of(job, checkpoint)
             Job.objects.filter(pk=job_id).update(resume_from=chosen)
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
             _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")
@@ -86,6 +95,13 @@ def checkpoint_of(job: Job, n: int | None, *, keep: bool = False) -> Checkpoint 
             checkpoints=numbers,
         )
     return found
+
+
+def _goes_on_from(job: Job, chosen: Checkpoint) -> bool:
+    """Whether that is what the job waits to go on from, or what its attempt went on from."""
+    if job.state in NOT_BEGUN:
+        return job.resume_from_id == chosen.pk
+    return job.attempts.filter(n=job.attempt, resume_from=chosen).exists()
 
 
 def _wish(job: Job, intent: Intent, user: User, word: str) -> None:

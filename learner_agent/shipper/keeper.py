@@ -34,8 +34,12 @@ class Keeper:
 
     @property
     def saw_manifest(self) -> bool:
-        """Whether this program has saved with a manifest: then it needs no implicit checkpoint."""
-        return any(":" in key for key in self._done) or bool(self._seen)
+        """Whether this program saves with manifests: then it needs no implicit checkpoint.
+
+        One that was put back counts. What lies there after an attempt that ended before its first save is that
+        checkpoint alone, and kept as another it would take the place of the real one.
+        """
+        return any(":" in key for key in self._done) or bool(self._seen) or bool(find_checkpoints(self.base))
 
     async def keep_new_checkpoints(self) -> None:
         """Store every checkpoint that is not stored yet, the newest first."""

@@ -18,7 +18,7 @@ from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
 from learner_agent.shipper.keeper import Keeper
 from learner_agent.shipper.link import Fenced, Link
-from learner_agent.shipper.outputs import NotWhole, gather
+from learner_agent.shipper.outputs import FileSet, NotWhole, gather
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
 from learner_agent.spool import LogReader, Spool, now_ms
 from learner_agent.wire import Final, Wish
@@ -239,8 +239,14 @@ class Shipper:
             except (NotWhole, OSError) as error:
                 self.link.tell("error", code=f"{what}_not_kept", message=str(error)[:1000])
                 continue
-            if files is not None:
+            if files is not None and not (what == "implicit" and self._was_put_back(files)):
                 await self.keeper.keep(files)
+
+    def _was_put_back(self, files: FileSet) -> bool:
+        """Whether these are the very files that the attempt began with: nothing was saved since."""
+        saved = (self.spool.read(JOB) or {}).get("restore") or {}
+        began = {(entry["path"], entry["size"], entry["sha256"]) for entry in saved.get("files") or []}
+        return began == set(files.offer.files)
 
 
 def _answer(bell: int, more: asyncio.Event, state: asyncio.Event) -> None:

@@ -101,12 +101,42 @@ def test_a_halt_reaches_the_program_saves_a_verified_checkpoint_and_the_next_att
     assert again.stored_log().startswith(f"from {saved.step + 1}\n".encode())  # type: ignore[operator]
 
 
+SAVES_ONCE = """
+import os
+from learner_agent import training
+begin = training.resume_from()
+print(sorted(os.listdir(begin)) if begin else "anew", flush=True)
+training.report(10 if begin else 3, loss=1.0)
+if not begin:
+    with training.checkpoint(3) as folder:
+        (folder / "s").write_text("3")
+raise SystemExit(3)
+"""
+
+
+def test_an_attempt_that_ends_before_its_first_save_leaves_the_checkpoint_it_went_on_from(
+    rig: MakeRig,
+) -> None:
+    """Else what was put back would be kept as another, nested in itself, and push the real one out at last."""
+    job = make_job({"train.py": SAVES_ONCE})
+    for attempt in range(3):
+        learner = rig(job)
+        learner.launch("python3 train.py")
+        learner.ship()
+        assert learner.wait() == (3, 0)
+        saved = Checkpoint.objects.get(job=job)
+        assert (saved.state, saved.step, saved.implicit, saved.attempt) == ("COMMITTED", 3, False, 1)
+        expected = b"['manifest.json', 's']\n" if attempt else b"anew\n"
+        assert learner.stored_log() == expected
+        next_attempt(job, saved)
+
+
 def next_attempt(job: Job, saved: Checkpoint | None) -> None:
     from django.utils import timezone
 
     from tests import factories
 
-    job.attempts.update(held=False, closed_at=timezone.now())
+    job.attempts.filter(closed_at=None).update(held=False, closed_at=timezone.now())
     job.attempt += 1
     job.intent = Intent.RUN
     job.save(update_fields=["attempt", "intent"])
@@ -147,6 +177,7 @@ raise SystemExit(3)
     again.ship()
     again.wait()
     assert again.stored_log() == b"weights\n" + again.env["CHECKPOINT_DIR"].encode() + b"\n"
+    assert Checkpoint.objects.get(job=job) == saved, "what was only put back is no new checkpoint"
 
 
 def test_missing_data_is_named_and_the_program_never_starts(rig: MakeRig, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
 from gpu_scheduler.model import WaitReason
-from jobs.models import Job
+from jobs.models import Job, Progress
 from jobs.states import EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
 
@@ -75,6 +75,25 @@ def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
     assert receipt["seconds"] >= 0
     assert receipt.items() <= last_move(job).numbers.items()
     assert "keeps step 50; 2 steps are lost" in halted.reason_message
+
+
+def test_a_halt_of_a_program_that_said_and_saved_nothing_does_not_claim_that_nothing_is_lost(
+    world: World,
+) -> None:
+    job = world.running()
+    Progress.objects.filter(job=job).update(step=None)
+    world.wish(job, Intent.HALT)
+    world.settle()
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+    halted = job_of(job)
+    assert (halted.state, halted.last_halt["steps_lost"], halted.last_halt["checkpoint"]) == (
+        State.HALTED,
+        None,
+        None,
+    )
+    assert "a resume starts from the beginning" in halted.reason_message
 
 
 def test_a_resume_opens_the_next_attempt_from_the_newest_valid_checkpoint(world: World) -> None:

@@ -115,6 +115,31 @@ def test_resume_of_a_job_that_runs_anyway_changes_nothing(people: People, state:
     assert job_resume(user=people.alice, job_id=job.pk).event_seq == 1
 
 
+def test_a_job_that_waits_to_go_on_takes_another_checkpoint(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT, settled=True)
+    first, second = factories.checkpoint(job, step=10), factories.checkpoint(job, step=20)
+    assert job_resume(user=people.alice, job_id=job.pk, checkpoint=1).resume_from == first
+    assert job_resume(user=people.alice, job_id=job.pk, checkpoint=2).resume_from == second
+    assert job_resume(user=people.alice, job_id=job.pk, checkpoint=2).event_seq == 3
+    assert job_resume(user=people.alice, job_id=job.pk).resume_from == second
+    assert [wish.message.split(" asked")[0] for wish in wishes(job)] == [
+        "Resume from checkpoint 1",
+        "Resume from checkpoint 2",
+    ]
+
+
+def test_a_job_that_runs_is_not_resumed_from_another_checkpoint(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.PROCESSING)
+    first, _ = factories.checkpoint(job, step=10), factories.checkpoint(job, step=20)
+    job.attempts.update(resume_from=first)
+    assert job_resume(user=people.alice, job_id=job.pk, checkpoint=1).event_seq == 1
+    with pytest.raises(IllegalTransition):
+        job_resume(user=people.alice, job_id=job.pk, checkpoint=2)
+    with pytest.raises(CheckpointNotFound):
+        job_resume(user=people.alice, job_id=job.pk, checkpoint=99)
+    assert wishes(job) == []
+
+
 def test_resume_from_a_missing_or_corrupt_checkpoint_names_the_valid_ones(people: People) -> None:
     job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT)
     factories.checkpoint(job, step=10)
