@@ -14,6 +14,7 @@ from jobs.models import Job
 from jobs.selectors.jobs import detailed
 from jobs.spec.units import parse_duration
 from jobs.states import State
+from portal.pages import job_failure
 from portal.templatetags.ui import duration, thousands
 
 FAILED_WITHIN = timedelta(hours=24)
@@ -25,6 +26,7 @@ LEAST_OVERDUE = timedelta(minutes=1)
 """An interval of seconds is no promise: what is saved also has to arrive."""
 FIX_NEEDED = ("SPEC_INVALID", "DATA_UNREACHABLE", "NO_MATCHING_POOL", "EXCEEDS_MAX_QUOTA", "TENANT_SUSPENDED")
 SHOWN = 8
+WORDS = 200  # characters of a program's last words
 WATCHED = 200
 """Most running jobs that are looked at for silence and old checkpoints."""
 
@@ -59,10 +61,18 @@ def summary(found: list[Notice]) -> str:
 def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
     rows = jobs.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN).order_by("-finished_at")
     for job in detailed(rows.only("pk")[:SHOWN]):
+        told = job_failure.words(job)[:WORDS] or job.reason_message or "It ended with an error."
         yield Notice(
-            job, "failed", "octagon-x", "red", "Failed", job.reason_message or "It ended with an error.",
-            job.finished_at, "View error", "/logs?level=error",
-        )  # fmt: skip
+            job,
+            "failed",
+            "octagon-x",
+            "red",
+            "Failed",
+            told,
+            job.finished_at,
+            "View error",
+            "/logs?level=error",
+        )
 
 
 def _stuck(jobs: QuerySet[Job]) -> Iterator[Notice]:

@@ -23,7 +23,7 @@ from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, Phase, State
 from jobs.words import devices
-from portal.pages import job_cards, job_events, job_timeline, job_waiting
+from portal.pages import job_cards, job_events, job_failure, job_timeline, job_waiting
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
 from tenants import access, audit
@@ -32,8 +32,6 @@ from tenants.roles import Permission
 
 TAIL_LINES = 40
 EVENTS_PAGE = 200
-ERROR_BEFORE, ERROR_AFTER = 10, 3
-ERROR_LOOK = 200  # lines in which the beginning of the last traceback is looked for
 SILENT = timedelta(seconds=15)  # a learner that said nothing for so long is shown as silent
 TABS = (
     ("", "Overview"),
@@ -180,7 +178,9 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         else None,
         "hindsight": job_waiting.hindsight(view),
         "receipt": job_cards.receipt(view),
-        "failure": _failure(job) if job.state == State.FAILED else None,
+        "failure": job_failure.failure(job, next(iter(_kept(job)), None))
+        if job.state == State.FAILED
+        else None,
         "charts": job_cards.primary_metrics(view),
         "learner_rows": _learners(job)[:8],
         "events": job_events.told(_events(job))[:5],
@@ -194,48 +194,6 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
 def _ran(attempt: Attempt) -> float | None:
     began, ended = attempt.processing_at, attempt.closed_at
     return (ended - began).total_seconds() if began and ended else None
-
-
-def _failure(job: Job) -> dict[str, Any]:
-    """The learner that failed first, and the end of its log."""
-    failed = (
-        Learner.objects.filter(job=job, attempt=job.attempt)
-        .exclude(exit_code=None)
-        .exclude(exit_code=0)
-        .order_by("exited_at")
-        .first()
-    )
-    rank = failed.rank if failed else 0
-    page = logs.read_lines((job.pk, job.attempt, rank), tail=ERROR_LOOK)
-    marked = _with_errors(page.lines)
-    return {
-        "learner": failed,
-        "others": job.learners - 1,
-        "lines": marked[-(ERROR_BEFORE + ERROR_AFTER) :],
-        "words": _last_words(marked),
-        "exit": job_cards.exit_words(failed.exit_code) if failed else "",
-        "rank": rank,
-        "kept": next(iter(_kept(job)), None),
-    }
-
-
-def _with_errors(lines: list[logs.Line]) -> list[tuple[logs.Line, bool]]:
-    """Each line, and whether it belongs to a traceback or to its last words."""
-    marked, inside = [], False
-    for line in lines:
-        began = line.text.startswith("Traceback")
-        ended = inside and not line.text.startswith((" ", "\t"))
-        marked.append((line, inside or began))
-        inside = began or (inside and not ended)
-    return marked
-
-
-def _last_words(marked: list[tuple[logs.Line, bool]]) -> str:
-    """What the last traceback ends with, such as "ValueError: no such shard"; empty without one."""
-    ends = [
-        line.text for line, wrong in marked if wrong and not line.text.startswith((" ", "\t", "Traceback"))
-    ]
-    return ends[-1].strip() if ends else ""
 
 
 def _learners(job: Job, attempt: int | None = None) -> list[dict[str, Any]]:

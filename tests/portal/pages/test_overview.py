@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Attempt, Estimate, Job, MetricPoint, Progress
+from jobs.models import Attempt, Estimate, Job, Learner, MetricPoint, Progress
 from jobs.selectors.jobs import job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.usage import QuotaUse, held_by, waits_of
@@ -17,6 +17,7 @@ from portal.pages import attention, sparkline
 from portal.pages.overview import CELLS, quota_row
 from tenants.models import Tenant, User
 from tests import factories
+from tests.jobs.test_log_lines import store
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -93,6 +94,14 @@ def test_each_line_leads_to_where_it_is_mended(alice: User, signed_in: SignIn) -
     assert f'href="/t/vision-lab/jobs/{job.pk}/logs?level=error"' in page
     assert "<b>Failed:</b> Out of memory." in page
     assert "1 failed" in page
+
+
+def test_a_failure_is_told_in_the_last_words_of_its_program(alice: User) -> None:
+    job = factories.job(owner=alice, state=State.FAILED, reason_message="Learner 0 exited with code 1.")
+    store(job, [b"Traceback (most recent call last):\n  File 'x.py'\nKeyError: 'lr'\n"], sealed=True)
+    Learner.objects.filter(job=job, rank=0).update(exit_code=1, exited_at=timezone.now())
+    (notice,) = attention.notices(job_list(user=alice), timezone.now())
+    assert notice.text == "KeyError: 'lr'"
 
 
 def test_own_jobs_come_first_and_halted_ones_are_among_the_active(

@@ -1,0 +1,58 @@
+"""What a failed job's log ends with: the learner that failed first, and the last words of its program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.models import Checkpoint, Job, Learner
+from jobs.selectors import logs
+from portal.pages import job_cards
+
+SHOWN = 13  # lines on the card
+LOOK = 200  # lines in which the beginning of the last traceback is looked for
+
+Marked = list[tuple[logs.Line, bool]]
+"""Lines, each with whether it belongs to a traceback."""
+
+
+def failure(job: Job, kept: Checkpoint | None) -> dict[str, Any]:
+    """The learner that failed first, and the end of its log. kept: the checkpoint to go on from."""
+    failed = _first_to_fail(job)
+    marked = _end_of_log(job, failed)
+    return {
+        "learner": failed,
+        "others": job.learners - 1,
+        "lines": marked[-SHOWN:],
+        "words": _last_words(marked),
+        "exit": job_cards.exit_words(failed.exit_code) if failed else "",
+        "rank": failed.rank if failed else 0,
+        "kept": kept,
+    }
+
+
+def words(job: Job) -> str:
+    """What its last traceback ends with, such as "ValueError: no such shard"; empty without one."""
+    return _last_words(_end_of_log(job, _first_to_fail(job)))
+
+
+def _first_to_fail(job: Job) -> Learner | None:
+    rows = Learner.objects.filter(job=job, attempt=job.attempt).exclude(exit_code=None).exclude(exit_code=0)
+    return rows.order_by("exited_at").first()
+
+
+def _end_of_log(job: Job, failed: Learner | None) -> Marked:
+    lines = logs.read_lines((job.pk, job.attempt, failed.rank if failed else 0), tail=LOOK).lines
+    marked, inside = [], False
+    for line in lines:
+        began = line.text.startswith("Traceback")
+        ended = inside and not line.text.startswith((" ", "\t"))
+        marked.append((line, inside or began))
+        inside = began or (inside and not ended)
+    return marked
+
+
+def _last_words(marked: Marked) -> str:
+    ends = [
+        line.text for line, wrong in marked if wrong and not line.text.startswith((" ", "\t", "Traceback"))
+    ]
+    return ends[-1].strip() if ends else ""
