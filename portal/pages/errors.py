@@ -35,6 +35,11 @@ OLD_FORM = (
     "It was open while you signed in or out elsewhere, or cookies are switched off. Nothing was changed: "
     "go back, reload the page and send it again.",
 )
+NUL = (
+    "There is an invisible character in there",
+    "A NUL character (code 0), which nothing here can hold, came with the address or the form. Nothing was changed: "
+    "remove it – it often comes along when something is pasted from a file – and send it again.",
+)
 IN_SHELL = (403, 404, 405)
 """Pages that stand in the frame of a person who is signed in."""
 HELPERS = 3
@@ -94,6 +99,21 @@ class WrongMethodMiddleware(MiddlewareMixin):
         page = error_page(request, 405)
         page["Allow"] = response.get("Allow", "")
         return page
+
+
+class NoNulMiddleware(MiddlewareMixin):
+    """No row can hold a NUL, so no page has to look for one: address, query and form are refused before the view.
+
+    After the check of the form's token. The API and the agents' addresses have answers of their own.
+    """
+
+    def process_view(self, request: HttpRequest, *view: Any) -> HttpResponse | None:
+        if request.path.startswith(("/api/", "/agent/")):
+            return None
+        given = [request.path]
+        for name, values in (*request.GET.lists(), *request.POST.lists()):
+            given += [name, *values]
+        return error_page(request, 400, texts=NUL) if any("\0" in text for text in given) else None
 
 
 def _tenant_of(request: HttpRequest) -> Tenant | None:

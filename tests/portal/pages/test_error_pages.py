@@ -86,3 +86,39 @@ def test_a_forms_address_opened_like_a_page_says_so(signed_in: SignIn, alice: Us
     assert answer.status_code == 405
     assert answer.headers["Allow"] == "POST"
     assert "only takes forms" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/t/vision-lab/jobs?q=%00",
+        "/t/vision-lab/jobs?owner=%00",
+        "/t/vision-lab/jobs?tag=%00",
+        "/t/vision-lab/jobs?gpu_type=a%00b",
+        "/admin-console/people?q=%00",
+        "/admin-console/quota-history?tenant=%00&gpu_type=%00",
+        "/staff/jobs/job/?q=%00",
+    ],
+)
+def test_a_nul_in_an_address_is_refused_in_words(signed_in: SignIn, lab: Tenant, admin: User, path: str) -> None:
+    answer = signed_in(admin).get(path)
+    assert answer.status_code == 400
+    assert "NUL character" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/login", {"username": "a\0b", "password": "x"}),
+        ("/admin-console/tenants/new", {"slug": "a\0", "name": "x", "reason": "x"}),
+        ("/t/vision-lab/members/add", {"username": "a\0", "role": "viewer"}),
+        ("/t/vision-lab/members/a%00b", {"role": "viewer"}),
+        ("/t/vision-lab/tokens/accounts/a%00b/close", {}),
+    ],
+)
+def test_a_nul_in_a_form_is_refused_in_words(
+    signed_in: SignIn, lab: Tenant, admin: User, path: str, form: dict[str, str]
+) -> None:
+    answer = (Client() if path == "/login" else signed_in(admin)).post(path, form)
+    assert answer.status_code == 400
+    assert "NUL character" in answer.content.decode()
