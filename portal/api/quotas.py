@@ -20,6 +20,7 @@ from tenants.models import QuotaChange
 from tenants.services.quotas import LARGEST_LIMIT, Change, ChangeSet
 
 LIMIT_ETAG = re.compile(r'"limit-(\d{1,9})"', re.ASCII)
+USUAL_USAGE = timedelta(days=30)
 LONGEST_USAGE = timedelta(days=400)
 
 
@@ -301,8 +302,8 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     """GPU-seconds used, waited for and lost, by user, slot type or day (UTC)."""
     tenant = doors.tenant(call, t)
     end = _aware(call.query.get("to")) or timezone.now()
-    start = _aware(call.query.get("from")) or end - timedelta(days=30)
-    if not start < end <= start + LONGEST_USAGE:
+    start = _aware(call.query.get("from")) or _before(end, USUAL_USAGE)
+    if not timedelta(0) < end - start <= LONGEST_USAGE:
         text = f"must lie before `to`, by at most {LONGEST_USAGE.days} days"
         wrong = problem("from", "out_of_range", text, start.isoformat())
         raise BadRequest("The period is not valid.", code="invalid", errors=[wrong])
@@ -325,6 +326,12 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
         "from": start,
         "to": end,
     }
+
+
+def _before(end: datetime, span: timedelta) -> datetime:
+    """No earlier than time can be told."""
+    earliest = datetime.min.replace(tzinfo=UTC)
+    return end - span if end - earliest >= span else earliest
 
 
 def _aware(at: datetime | None) -> datetime | None:

@@ -230,6 +230,28 @@ def test_usage_takes_a_period_and_refuses_a_wrong_one(alice: Api, people: People
         assert answer.status_code == 400, wrong
 
 
+@pytest.mark.parametrize("by", ["user", "day"])
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("to=9999-12-31T23:59:59.999999Z", 200),
+        ("from=9999-12-31T00:00:00Z&to=9999-12-31T23:59:59Z", 200),
+        ("from=0001-01-01T00:00:00Z&to=0001-01-02T00:00:00Z", 200),
+        ("to=0001-01-03T00:00:00Z", 200),
+        ("to=0001-01-01T00:00:00Z", 400),
+        ("to=0001-01-01T00:00:00%2B14:00", 400),
+        ("to=9999-12-31T23:59:59-14:00", 400),
+        ("from=9999-12-31T00:00:00Z", 400),
+        ("from=0001-01-01T00:00:00Z&to=9999-12-31T00:00:00Z", 400),
+    ],
+)
+def test_usage_at_the_ends_of_time_is_told_or_refused(alice: Api, by: str, query: str, status: int) -> None:
+    answer = alice.get(f"/tenants/vision-lab/usage?{query}&by={by}")
+    assert answer.status_code == status, answer.content
+    if status == 200:
+        assert answer.json()["items"] == []
+
+
 def changed_events(job: Job) -> list[dict[str, Any]]:
     found = JobEvent.objects.filter(job=job, code="QUOTA_CHANGED").order_by("n")
     return [dict(event.numbers) for event in found]
