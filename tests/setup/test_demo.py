@@ -47,6 +47,20 @@ def test_the_five_people_have_their_roles_passwords_and_tokens() -> None:
     assert authenticate(None, username="alice", password="wrong") is None
 
 
+def test_a_job_that_alice_shares_is_bobs_to_read_with_the_demos_own_tokens() -> None:
+    users = run()
+    alice, bob = ({"Authorization": f"Bearer {users[name]['token']}"} for name in ("alice", "bob"))
+    tenant = Tenant.objects.get(slug="vision-lab")
+    job = factories.job(of=tenant, owner=User.objects.get(username="alice"))
+    client, address = Client(), f"/api/v1/jobs/{job.pk}"
+    assert client.get(address, headers=bob).status_code == 404
+    share = {"username": "bob", "permission": "view"}
+    made = client.post(f"{address}/shares", share, content_type="application/json", headers=alice)
+    assert made.status_code == 201
+    assert client.get(address, headers=bob).json()["name"] == job.name
+    assert client.get("/api/v1/tenants/vision-lab", headers=bob).status_code == 404
+
+
 def test_a_second_run_sets_new_secrets_and_leaves_the_old_ones_dead() -> None:
     first, second = run(), run()
     for name in first:
