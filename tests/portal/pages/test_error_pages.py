@@ -100,7 +100,9 @@ def test_a_forms_address_opened_like_a_page_says_so(signed_in: SignIn, alice: Us
         "/staff/jobs/job/?q=%00",
     ],
 )
-def test_a_nul_in_an_address_is_refused_in_words(signed_in: SignIn, lab: Tenant, admin: User, path: str) -> None:
+def test_a_nul_in_an_address_is_refused_in_words(
+    signed_in: SignIn, lab: Tenant, admin: User, path: str
+) -> None:
     answer = signed_in(admin).get(path)
     assert answer.status_code == 400
     assert "NUL character" in answer.content.decode()
