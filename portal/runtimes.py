@@ -28,14 +28,9 @@ def register_runtimes(folder: Path = FOLDER) -> int:
 
 
 def _description(lock: Path) -> str:
-    """The first sentence of the comment with which NAME.in begins."""
+    """The first line of the comment with which NAME.in begins: what it is, on what it runs, its size."""
     try:
         lines = lock.with_suffix(".in").read_text().splitlines()
     except OSError:
         return ""
-    comment = []
-    for line in lines:
-        if not line.startswith("#"):
-            break
-        comment.append(line.lstrip("# ").strip())
-    return " ".join(comment).split(". ")[0].rstrip(".")[:300]
+    return lines[0].lstrip("# ").strip()[:300] if lines and lines[0].startswith("#") else ""

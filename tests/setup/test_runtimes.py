@@ -12,7 +12,8 @@ from portal.runtimes import FOLDER, register_runtimes
 def test_every_runtime_of_the_tree_gets_a_row() -> None:
     register_runtimes()
     assert set(Runtime.objects.values_list("slug", flat=True)) == {path.stem for path in FOLDER.glob("*.txt")}
-    assert Runtime.objects.get(slug="sklearn").title == "scikit-learn"
+    sklearn = Runtime.objects.get(slug="sklearn")
+    assert (sklearn.title, sklearn.description) == ("scikit-learn", "scikit-learn (CPU, 0.2 GB)")
 
 
 @pytest.mark.django_db
