@@ -19,6 +19,7 @@ from jobs.selectors.jobs import job_get
 from jobs.services.clone import changed
 from jobs.spec import to_yaml
 from portal.pages.guard import in_tenant
+from portal.pages.job_cards import FIX
 from portal.pages.shell import frame
 from tenants import access
 from tenants.errors import NotAllowed
@@ -118,6 +119,7 @@ def _page(
         "runtimes": installation.runtimes(),
         "types": sorted(kind for kind in free if kind != "cpu"),
         "priorities": [level for level in PRIORITIES if level in tenant.priorities],
+        "fix": " ".join(sorted(FIX)),
         "error": error.message if error else "",
         "errors": details.get("errors", []),
     }

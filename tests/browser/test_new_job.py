@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import yaml
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
@@ -266,3 +266,27 @@ def test_without_scripts_a_job_is_submitted_halted_and_resumed(
     shows("Canceled")
     assert alice.job(job)["attempt"] == 2
     context.close()
+
+
+def test_the_verdict_is_green_only_for_what_starts_now(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=digits-sklearn")
+    verdict = page.locator("[data-verdict]")
+    expect(verdict).to_have_attribute("data-kind", "good", timeout=15_000)
+    colours = {"good": colour(verdict)}
+    memory = page.get_by_label("Memory each")
+    for kind, code in (("wait", "QUOTA_GPUS"), ("bad", "NO_MATCHING_POOL")):
+        page.route("**/jobs:validate", judging(code))
+        memory.fill("2Gi" if kind == "wait" else "3Gi")
+        expect(verdict).to_have_attribute("data-kind", kind, timeout=15_000)
+        expect(verdict).to_contain_text(code)
+        colours[kind] = colour(verdict)
+    assert len(set(colours.values())) == 3, colours
+
+
+def colour(of: Locator) -> str:
+    return str(of.evaluate("it => getComputedStyle(it).color"))
+
+
+def judging(code: str) -> Callable[[Route], None]:
+    now = {"starts": False, "nodes": [], "code": code, "message": code, "numbers": {}, "estimate": {}}
+    return lambda route: route.fulfill(json={"valid": True, "errors": [], "warnings": [], "now": now})

@@ -56,6 +56,36 @@ def jobs(platform: Platform) -> Iterator[dict[str, str]]:
         client.post(f"/jobs/{job}/cancel")
 
 
+# --- menus and the reference
+
+
+def test_on_a_phone_more_leads_to_every_page_of_the_sidebar(open_as: Open, picture: Picture) -> None:
+    """An administrator on his profile finds the way back to the console, and a manager that to the members."""
+    for who, path, links in (
+        ("admin", "/me", {"Admin console", "Profile"}),
+        ("admin", "/admin-console/audit", {"Quota history", "Audit log", "Records"}),
+        ("dave", "/cluster", {"Members", "Quota & usage", "API tokens", "Vision Lab manager"}),
+    ):
+        page = open_as(who, path, width=390, height=844, theme="dark")
+        page.get_by_text("More", exact=True).click()
+        sheet = page.locator(".more > div")
+        assert links <= {" ".join(link.inner_text().split()) for link in sheet.get_by_role("link").all()}
+        assert sheet.get_by_role("button", name="Sign out").is_visible()
+        assert not violations(page)
+        picture(page, f"more-{who}-390-dark")
+        page.keyboard.press("Escape")
+        expect(sheet).to_be_hidden()
+        expect(page.locator(".more > summary")).to_be_focused()
+
+
+def test_the_reference_of_the_rest_api(open_as: Open, picture: Picture) -> None:
+    page = open_as("alice", "/docs/api")
+    for operation in page.locator("details > summary").all()[:12]:
+        operation.click()
+    assert not faults(page, picture, "api-docs")
+    assert page.locator("main").bounding_box()["width"] <= 1080
+
+
 # --- not live any more
 
 

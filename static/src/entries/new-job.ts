@@ -159,7 +159,7 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
   const { now } = verdict;
   const badge = page.querySelector<HTMLElement>("[data-count]");
   if (badge) [badge.textContent, badge.hidden] = [String(count), !count];
-  line.dataset.kind = verdict.problem || count ? "bad" : "good";
+  line.dataset.kind = verdict.problem || count ? "bad" : !now || now.starts ? "good" : (page.dataset.fix ?? "").split(" ").includes(now.code) ? "bad" : "wait";
   if (verdict.problem) line.textContent = verdict.problem;
   else if (count) line.replaceChildren(counted(count), ...firstOf(verdict.errors));
   else if (!now) line.textContent = "Valid";

@@ -1,0 +1,18 @@
+// Menus are <details>, so that they open without scripts; with them Escape and a press elsewhere close them again.
+
+const OPEN = "details:is(.more, .tswitch, .menu)[open]";
+
+function close(leave: (menu: HTMLDetailsElement) => boolean): void {
+  for (const menu of document.querySelectorAll<HTMLDetailsElement>(OPEN)) if (leave(menu)) menu.open = false;
+}
+
+export function startMenus(): void {
+  document.addEventListener("click", (event) => close((menu) => !menu.contains(event.target as Node)));
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    close((menu) => {
+      if (menu.contains(document.activeElement)) menu.querySelector("summary")?.focus();
+      return true;
+    });
+  });
+}
