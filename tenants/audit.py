@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,8 @@ from tenants.models import AuditEntry, User
 
 REPEAT_AFTER = timedelta(minutes=10)
 """The same reading by the same admin within this time is one entry: a page that follows a job reads it often."""
+
+LONGEST_TARGET = 200
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Set by whoever answers a request, so that an entry can be matched with the log."""
@@ -32,7 +35,7 @@ def record(
         tenant_id=tenant_id,
         actor=actor if isinstance(actor, User) else None,
         action=action,
-        target=target[:200],
+        target=_cut(target),
         reason=reason[:500],
         details=details or {},
         request_id=request_id.get(),
@@ -40,17 +43,35 @@ def record(
 
 
 def admin_read(
-    *, user: access.Person, tenant_id: int | None, action: str, target: str = "", reason: str = ""
+    *, user: access.Person, tenant_id: int, action: str, target: str = "", reason: str = ""
 ) -> None:
     """Record that a platform admin read what he sees only as one. Anybody else's reading leaves no entry."""
-    if not access.is_platform_admin(user):
+    admin_reads(user=user, targets={tenant_id: target}, action=action, reason=reason)
+
+
+def admin_reads(*, user: access.Person, targets: Mapping[int, str], action: str, reason: str = "") -> None:
+    """As admin_read, for what was read of several tenants at once. targets: tenant -> what."""
+    if not targets or not access.is_platform_admin(user):
         return
-    if tenant_id is not None and access.memberships(user).filter(tenant=tenant_id).exists():
-        return
+    own = set(access.memberships(user).filter(tenant__in=targets).values_list("tenant", flat=True))
     seen = AuditEntry.objects.filter(
-        actor=user.pk, action=action, target=target[:200], tenant=tenant_id, at__gt=Now() - REPEAT_AFTER
+        actor=user.pk, action=action, tenant__in=targets, at__gt=Now() - REPEAT_AFTER
     )
     if reason:
         seen = seen.filter(reason=reason[:500])
-    if not seen.exists():
-        record(actor=user, action=action, tenant_id=tenant_id, target=target, reason=reason)
+    known = set(
+        seen.filter(target__in={_cut(target) for target in targets.values()}).values_list("tenant", "target")
+    )
+    for tenant_id, target in targets.items():
+        if tenant_id not in own and (tenant_id, _cut(target)) not in known:
+            record(actor=user, action=action, tenant_id=tenant_id, target=target, reason=reason)
+
+
+def admin_act(*, user: access.Person, tenant_id: int, action: str, target: str) -> None:
+    """Record that a platform admin changed something in a tenant that is not his, within the change's transaction."""
+    if access.is_platform_admin(user) and not access.memberships(user).filter(tenant=tenant_id).exists():
+        record(actor=user, action=action, tenant_id=tenant_id, target=target)
+
+
+def _cut(target: str) -> str:
+    return target[:LONGEST_TARGET]

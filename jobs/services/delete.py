@@ -10,6 +10,7 @@ from jobs.failpoints import fp
 from jobs.models import Job
 from jobs.services.locking import lock_job, refuse
 from jobs.states import EventCode
+from tenants import audit
 from tenants.models import User
 
 
@@ -28,5 +29,6 @@ def job_delete(*, user: User, job_id: str) -> None:
             actor_id=user.pk,
             source="user",
         )
+        audit.admin_act(user=user, tenant_id=job.tenant_id, action="job.delete", target=job.pk)
         fp("delete.after_event")
         Job.objects.filter(pk=job.pk).update(deleted_at=Now())

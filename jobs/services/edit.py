@@ -14,6 +14,7 @@ from jobs.selectors.views import etag
 from jobs.services.locking import lock_job, refuse, reload
 from jobs.services.submit import PRIORITY_RANK, parse_spec
 from jobs.states import EventCode
+from tenants import audit
 from tenants.models import User
 
 
@@ -70,6 +71,7 @@ def _apply(job: Job, changes: dict[str, Any], user: User) -> None:
         actor_id=user.pk,
         source="user",
     )
+    audit.admin_act(user=user, tenant_id=job.tenant_id, action="job.edit", target=job.pk)
     if "priority" in changes:
         wake.cycle()
 

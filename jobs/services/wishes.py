@@ -17,10 +17,14 @@ from jobs.models import Checkpoint, Job, Progress
 from jobs.retries import again_if_broken_off
 from jobs.services.locking import lock_job, refuse, reload
 from jobs.states import FINAL, EventCode, Intent, State
+from tenants import audit
 from tenants.models import Tenant, User
 
 NOT_BEGUN = (State.STOPPING, State.HALTED, State.QUEUED)
 """Where the attempt that a resume asks for has not been made."""
+
+ACTIONS = {Intent.HALT: "job.halt", Intent.RUN: "job.resume", Intent.CANCEL: "job.cancel"}
+"""What each wish is called in the audit."""
 
 
 @again_if_broken_off
@@ -125,6 +129,7 @@ def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
         actor_id=user.pk,
         source="user",
     )
+    audit.admin_act(user=user, tenant_id=job.tenant_id, action=ACTIONS[intent], target=job.pk)
     wake.hint("jobs.tasks.reconcile_job", job.pk)
     fp("wish.before_commit")
 

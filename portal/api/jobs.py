@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from jobs import models
 from jobs.errors import SpecInvalid
 from jobs.selectors import effects
 from jobs.selectors.jobs import ORDERS, detailed, job_list
@@ -48,7 +49,6 @@ def jobs_list(call: Call) -> dict[str, Any]:
     A filter that names what he may not see finds nothing. A platform admin sees all; his looking is recorded.
     """
     query = call.query
-    _record_admin(call)
     rows = job_list(
         user=call.user,
         tenant=query["tenant"],
@@ -59,21 +59,21 @@ def jobs_list(call: Call) -> dict[str, Any]:
         q=query["q"],
         order=query["order"],
     )
-    return paging.page(call, rows, job_view, keys=ORDERS[query["order"]], load=detailed)
+
+    def load(page: list[models.Job]) -> list[models.Job]:
+        shown = detailed(page)
+        _record_admin(call, shown)
+        return shown
+
+    return paging.page(call, rows, job_view, keys=ORDERS[query["order"]], load=load)
 
 
-def _record_admin(call: Call) -> None:
-    if not access.is_platform_admin(call.user):
-        return
-    named = access.tenant_for(call.user, call.query["tenant"]) if call.query["tenant"] else None
-    tenant_id = named.pk if named else None
-    audit.admin_read(
-        user=call.user,
-        tenant_id=tenant_id,
-        action="job.list",
-        target=call.query["tenant"],
-        reason=call.reason,
-    )
+def _record_admin(call: Call, shown: list[models.Job]) -> None:
+    """Each tenant's managers see that a platform admin was shown jobs of theirs, or asked for them by name."""
+    targets = {job.tenant_id: job.tenant.slug for job in shown}
+    if named := call.query["tenant"] and access.tenant_for(call.user, call.query["tenant"]):
+        targets[named.pk] = named.slug
+    audit.admin_reads(user=call.user, targets=targets, action="job.list", reason=call.reason)
 
 
 @operation(Out=Job, tell=JOB_EXAMPLE)

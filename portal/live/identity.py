@@ -20,8 +20,8 @@ from django.utils.crypto import constant_time_compare
 from jobs.models import Learner
 from jobs.selectors.jobs import jobs_visible_to
 from portal.live.names import Channel, Topic
-from tenants import access, tokens
-from tenants.models import User
+from tenants import access, audit, tokens
+from tenants.models import Tenant, User
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,24 @@ def who(known: Credentials) -> User | None:
     return None
 
 
-def may_watch(user: User, channel: Channel) -> bool:
-    """Say whether there is such a channel for this person: the same answer for a foreign one as for a missing one."""
-    return channel.name in watchable(user, [channel])
+def let_in(user: User, channel: Channel) -> bool:
+    """Say whether there is such a channel for this person: the same answer for a foreign one as for a missing one.
+
+    What a platform admin listens to of foreign jobs is recorded as his other readings are.
+    """
+    if channel.name not in watchable(user, [channel]):
+        return False
+    if access.is_platform_admin(user) and (tenant := _tenant_of(channel)):
+        action, target = ("job.read", channel.job_id) if channel.job_id else ("job.list", channel.tenant)
+        audit.admin_read(user=user, tenant_id=tenant.pk, action=action, target=target)
+    return True
+
+
+def _tenant_of(channel: Channel) -> Tenant | None:
+    """Whose jobs the channel shows."""
+    if channel.job_id:
+        return Tenant.objects.filter(jobs=channel.job_id).first()
+    return Tenant.objects.filter(slug=channel.tenant).first() if channel.topic is Topic.JOBS else None
 
 
 def watchable(user: User, channels: Collection[Channel]) -> set[str]:

@@ -20,7 +20,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from portal.live.errors import StoreDown
 from portal.live.frames import PONG, error_text
 from portal.live.hub import Hub, hub
-from portal.live.identity import Credentials, credentials, may_watch, who
+from portal.live.identity import Credentials, credentials, let_in, who
 from portal.live.names import BadFrame, Request, parse_channel, parse_request
 from portal.live.viewer import Viewer
 from tenants.models import User
@@ -121,7 +121,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return
         channel = parse_channel(request.name)
         try:
-            found = channel is not None and await self.hub.aside(may_watch, user, channel)
+            found = channel is not None and await self.hub.aside(let_in, user, channel)
         except StoreDown:
             self._refuse(
                 viewer, request.name, "unavailable", "The database does not answer; subscribe again."

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 
-from tenants import access
+from tenants import access, audit
 from tenants.models import Tenant, User
 
 P = ParamSpec("P")
@@ -19,7 +19,10 @@ signed_in = login_required
 
 
 def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponse]) -> View:
-    """Turn the slug of the address into the tenant; 404 to strangers, and remember it as the one used last."""
+    """Turn the slug of the address into the tenant; 404 to strangers, and remember it as the one used last.
+
+    A platform admin's reading is recorded where the tenant's managers see it.
+    """
 
     @wraps(view)
     @login_required
@@ -27,6 +30,10 @@ def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponse])
         tenant = access.tenant_for(request.user, slug)
         if tenant is None:
             raise Http404
+        reason = request.GET.get("access_reason", "")
+        audit.admin_read(
+            user=request.user, tenant_id=tenant.pk, action="tenant.read", target=slug, reason=reason
+        )
         remember(request, tenant)
         return view(request, tenant, *args, **kwargs)
 

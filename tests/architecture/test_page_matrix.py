@@ -61,6 +61,17 @@ def test_a_job_s_page_read_by_an_admin_is_recorded(world: World, name: str) -> N
     assert recorded
 
 
+@pytest.mark.parametrize("path", ["", "jobs", "usage"])
+def test_a_tenant_s_page_read_by_an_admin_is_recorded(world: World, path: str) -> None:
+    with transaction.atomic():
+        client = Client()
+        client.force_login(world.users[Who.ADMIN])
+        client.get(f"/t/{world.tenant.slug}/{path}?access_reason=asked+by+alice")
+        entry = AuditEntry.objects.get(actor=world.users[Who.ADMIN])
+        transaction.set_rollback(True)
+    assert (entry.tenant, entry.action, entry.reason) == (world.tenant, "tenant.read", "asked by alice")
+
+
 def _fault(world: World, who: Who, route: Route, page: Page) -> str:
     """What is wrong with the answer this person gets; empty when nothing is."""
     answer, changed = _knock(world, who, route.path(_values(world, page)), page)

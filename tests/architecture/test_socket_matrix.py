@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 
 from portal.live import learner_hub
 from portal.live.names import Topic
-from tenants.models import Token
+from tenants.models import AuditEntry, Token
 from tests.architecture import rows
 from tests.architecture.rows import IN
 from tests.architecture.world import LEARNERS, MISSING, Who, World, build
@@ -43,6 +43,19 @@ async def test_a_channel_answers_whom_its_row_names(world: World, socket_of: Ope
             elif rule[who] != IN and _bare(answer) != _bare(await _ask(socket, nowhere)):
                 told.append(f"{topic} as {who}: {answer}")
     assert not told, "\n".join(told)
+
+
+@pytest.mark.parametrize(
+    ("channel", "action"), [("job:{job_id}", "job.read"), ("tenant:vision-lab:jobs", "job.list")]
+)
+async def test_what_an_admin_listens_to_is_recorded_for_its_tenant(
+    world: World, socket_of: Open, channel: str, action: str
+) -> None:
+    read = AuditEntry.objects.filter(actor=world.users[Who.ADMIN], tenant=world.tenant, action=action)
+    await read.adelete()
+    socket = await socket_of(token=await sync_to_async(_token)(world, Who.ADMIN))
+    assert "error" not in await _ask(socket, channel.format(**world.things))
+    assert await read.acount() == 1
 
 
 @pytest.mark.parametrize("who", [Who.NOBODY, *sorted(LEARNERS)])

@@ -11,6 +11,8 @@ from django.db import OperationalError
 from jobs.models import ClusterNode, Job, JobEvent, Runtime
 from jobs.states import State
 from portal.api.shapes import SPEC, SPEC_YAML
+from tenants.models import Membership
+from tenants.roles import Role
 from tests import factories
 from tests.architecture.rows import UPLOAD
 from tests.jobs.conftest import People
@@ -318,3 +320,63 @@ def test_a_stale_member_is_not_changed(dave: Api) -> None:
     assert dave.patch(path, {"role": "researcher"}, If_Match=etag).status_code == 200
     stale = dave.patch(path, {"role": "viewer"}, If_Match=etag)
     assert (stale.status_code, stale.json()["code"]) == (412, "version_changed")
+
+
+def audit_of(caller: Api, tenant: str) -> list[tuple[str, str, str]]:
+    """What a manager reads of a platform admin's deeds, oldest first."""
+    items = caller.get(f"/tenants/{tenant}/audit").json()["items"]
+    return [(each["action"], each["target"], each["reason"]) for each in items if each["actor"] == "admin"][
+        ::-1
+    ]
+
+
+def test_managers_of_every_tenant_shown_see_that_an_admin_listed_their_jobs(
+    admin: Api, dave: Api, alice: Api, people: People
+) -> None:
+    submit(alice)
+    factories.job(of=people.nlp, owner=people.bob)
+    erin = Api(factories.member(people.nlp, "erin", Role.MANAGER))
+    assert len(admin.get("/jobs", X_Access_Reason="asked by alice").json()["items"]) == 2
+    admin.get("/jobs", X_Access_Reason="asked by alice")  # the same looking again is no entry of its own
+    assert audit_of(dave, "vision-lab") == [("job.list", "vision-lab", "asked by alice")]
+    assert audit_of(erin, "nlp-research") == [("job.list", "nlp-research", "asked by alice")]
+
+
+def test_an_admins_list_leaves_nothing_where_nothing_of_the_tenant_was_shown(
+    admin: Api, dave: Api, people: People
+) -> None:
+    factories.job(of=people.nlp, owner=people.bob)
+    admin.get("/jobs")
+    assert audit_of(dave, "vision-lab") == []
+    assert admin.get("/jobs?tenant=vision-lab").json()["items"] == []  # but that it has none was told
+    assert audit_of(dave, "vision-lab") == [("job.list", "vision-lab", "")]
+
+
+def test_managers_see_what_an_admin_did_to_their_jobs(admin: Api, dave: Api, people: People) -> None:
+    waiting = factories.job(owner=people.alice, state=State.PROCESSING).pk
+    over = factories.job(owner=people.alice, state=State.COMPLETED).pk
+    assert admin.patch(f"/jobs/{waiting}", {"tags": ["looked-at"]}).status_code == 200
+    assert admin.patch(f"/jobs/{waiting}", {"tags": ["looked-at"]}).status_code == 200  # changes nothing
+    assert admin.post(f"/jobs/{waiting}/halt").status_code == 202
+    assert admin.post(f"/jobs/{waiting}/resume").status_code == 202
+    assert admin.post(f"/jobs/{waiting}/cancel").status_code == 202
+    assert admin.post(f"/jobs/{waiting}/cancel").status_code == 202  # stands already
+    assert admin.delete(f"/jobs/{over}").status_code == 204
+    assert admin.post(f"/jobs/{over}/halt").status_code == 404
+    verbs = ("job.edit", "job.halt", "job.resume", "job.cancel")
+    assert audit_of(dave, "vision-lab") == [
+        *((verb, waiting, "") for verb in verbs),
+        ("job.delete", over, ""),
+    ]
+
+
+def test_what_a_member_or_an_admin_among_them_does_is_in_the_job_s_history_alone(
+    dave: Api, admin: Api, people: People
+) -> None:
+    Membership.objects.create(user=people.admin, tenant=people.vision, role=Role.RESEARCHER)
+    job = factories.job(owner=people.alice, state=State.PROCESSING).pk
+    assert dave.patch(f"/jobs/{job}", {"tags": ["a"]}).status_code == 200
+    assert admin.patch(f"/jobs/{job}", {"tags": ["b"]}).status_code == 200
+    assert dave.post(f"/jobs/{job}/halt").status_code == 202
+    assert admin.get("/jobs").status_code == 200
+    assert dave.get("/tenants/vision-lab/audit").json()["items"] == []
