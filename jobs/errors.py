@@ -50,8 +50,8 @@ class CheckpointNotFound(JobError):
     code = "checkpoint_not_found"
 
 
-class UploadNotFound(JobError):
-    """There is no such upload in this tenant, or its 24 hours are over: send the archive again."""
+class UploadNotFound(SpecInvalid):
+    """There is no such upload in this tenant, or its 24 hours are over: send the archive again."""  # else SpecInvalid
 
     code = "upload_not_found"
 

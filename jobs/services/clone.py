@@ -51,7 +51,9 @@ def _clone(
     content_type: str | None = None,
     checkpoint: int | None = None,
 ) -> Job:
-    spec = job_check(user=user, tenant=source.tenant, source=text, content_type=content_type).spec
+    spec = job_check(
+        user=user, tenant=source.tenant, source=text, content_type=content_type, kept=source.spec.get("code")
+    ).spec
     with transaction.atomic():
         code = _code(source, spec, user)
         chosen = checkpoint_of(source, checkpoint, keep=True)

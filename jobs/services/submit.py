@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from jobs import archives, blobs, events, wake
@@ -17,6 +18,7 @@ from jobs.models import Blob, Job, Progress, Upload
 from jobs.retries import again_if_broken_off
 from jobs.selectors.installation import spec_context
 from jobs.spec import Findings, Spec, SpecError, check, parse
+from jobs.spec.problems import Problem, printable
 from jobs.states import EventCode
 from tenants import access
 from tenants.models import Tenant, User
@@ -44,21 +46,37 @@ def may_submit(user: User, tenant: Tenant) -> None:
         raise NotAllowed(f"Submitting to {tenant} takes at least the role researcher.")
 
 
-def job_check(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Checked:
-    """Judge a spec as submitting it would, and change nothing. Raises SpecInvalid with all errors at once."""
+def job_check(
+    *,
+    user: User,
+    tenant: Tenant,
+    source: Source,
+    content_type: str | None = None,
+    kept: Mapping[str, Any] | None = None,
+) -> Checked:
+    """Judge a spec as submitting it would, and change nothing. Raises SpecInvalid with all errors at once.
+
+    kept: code whose bytes are there whatever became of its upload, that of the job which is cloned.
+    """
     may_submit(user, tenant)
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
     spec = parse_spec(source, content_type)
     findings = check(spec, spec_context(tenant, spec))
-    if findings.errors:
-        raise SpecInvalid(errors=SpecError(list(findings.errors)).as_list())
+    errors = SpecError(findings.errors).as_list()
+    upload = spec.code.upload if spec.code and spec.normalised.get("code") != kept else None
+    if upload and not _uploads(upload, tenant).exists():
+        if not errors:
+            raise _not_uploaded(upload)
+        errors += _not_uploaded(upload).details["errors"]
+    if errors:
+        raise SpecInvalid(errors=errors)
     return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)))
 
 
 @again_if_broken_off
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
-    """Accept a job: durable and QUEUED when this returns. Raises as job_check, and UploadNotFound or CodeInvalid."""
+    """Accept a job: durable and QUEUED when this returns. Raises as job_check, and CodeInvalid."""
     spec = job_check(user=user, tenant=tenant, source=source, content_type=content_type).spec
     with transaction.atomic():
         code = store_code(spec, user, tenant)
@@ -82,15 +100,26 @@ def store_code(spec: Spec, user: User, tenant: Tenant) -> Blob | None:
     if spec.code is None:
         return None
     if spec.code.upload:
-        upload = Upload.objects.select_related("blob").filter(pk=spec.code.upload, tenant=tenant).first()
+        upload = _uploads(spec.code.upload, tenant).select_related("blob").first()
         # Its day may end right now: only who has marked the row holds it, and with it its bytes.
         if upload is None or not Upload.objects.filter(pk=upload.pk).update(used_at=Now()):
-            raise UploadNotFound
+            raise _not_uploaded(spec.code.upload)
         return upload.blob
     try:
         return blobs.put(tenant.pk, archives.pack(list(spec.code.files)))
     except archives.ArchiveError as error:
         raise CodeInvalid(error.message, archive_code=error.code, entry=error.entry) from error
+
+
+def _uploads(upload: str, tenant: Tenant) -> QuerySet[Upload]:
+    return Upload.objects.filter(pk=upload, tenant=tenant)
+
+
+def _not_uploaded(upload: str) -> UploadNotFound:
+    text = "there is no such upload in this tenant, or its 24 hours are over"
+    return UploadNotFound(
+        errors=[Problem("code.upload", UploadNotFound.code, text, printable(upload)).as_dict()]
+    )
 
 
 def create_job(

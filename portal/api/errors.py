@@ -36,7 +36,6 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.TenantSuspended: HTTPStatus.CONFLICT,
     jobs.SpecInvalid: HTTPStatus.BAD_REQUEST,
     jobs.CheckpointNotFound: HTTPStatus.BAD_REQUEST,
-    jobs.UploadNotFound: HTTPStatus.BAD_REQUEST,
     jobs.CodeInvalid: HTTPStatus.BAD_REQUEST,
     jobs.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
     jobs.IdempotencyKeyInvalid: HTTPStatus.BAD_REQUEST,

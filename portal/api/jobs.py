@@ -15,6 +15,7 @@ from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.states import State
 from portal.api import bodies, doors, paging
 from portal.api.documents import FieldProblem
+from portal.api.errors import NotHere
 from portal.api.fields import Paged, Strict, Text
 from portal.api.operations import Call, operation
 from portal.api.shapes import JOB_EXAMPLE, PRIORITIES, SPEC_YAML, STATES, Estimate, Job
@@ -147,8 +148,17 @@ class Verdict(serializers.Serializer[Any]):
     now = Outlook(allow_null=True, help_text="what the scheduler would do if it were submitted now")
 
 
+class ValidateQuery(Strict):
+    cloned_from = Text(
+        required=False,
+        max_length=12,
+        help_text="judge as a clone of this job of the tenant: its code is there, even if its upload is gone",
+    )
+
+
 @operation(
     Out=Verdict,
+    Query=ValidateQuery,
     door=doors.into_tenant(Permission.SUBMIT),
     kinds=SPEC_KINDS,
     ask=SPEC_YAML,
@@ -176,9 +186,16 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
     Answers 200 for a spec with errors, too: they are what was asked for.
     """
     tenant: Tenant = call.found
+    source = doors.job(call, call.query["cloned_from"]) if "cloned_from" in call.query else None
+    if source and source.tenant_id != tenant.pk:
+        raise NotHere
     try:
         checked = job_check(
-            user=call.user, tenant=tenant, source=call.body, content_type=bodies.media_type(call.request)
+            user=call.user,
+            tenant=tenant,
+            source=call.body,
+            content_type=bodies.media_type(call.request),
+            kept=source.spec.get("code") if source else None,
         )
     except SpecInvalid as error:
         return {"valid": False, "errors": error.details["errors"], "warnings": [], "spec": None, "now": None}

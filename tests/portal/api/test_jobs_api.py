@@ -8,7 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import OperationalError
 
-from jobs.models import ClusterNode, Job, JobEvent, Runtime
+from jobs.models import ClusterNode, Job, JobEvent, Runtime, Upload
 from jobs.states import State
 from portal.api.shapes import SPEC, SPEC_YAML
 from tenants.models import Membership
@@ -249,12 +249,42 @@ def test_an_upload_becomes_a_job_s_code(alice: Api) -> None:
 
 def test_an_upload_of_another_tenant_is_a_missing_one(alice: Api, bob: Api) -> None:
     sent = alice("POST", "/tenants/vision-lab/uploads", UPLOAD, **UPLOAD_KIND).json()
-    answers = [
-        bob.post("/tenants/nlp-research/jobs", SPEC | {"code": {"upload": upload}})
-        for upload in (sent["id"], "000000000000")
+    told = set()
+    for upload in (sent["id"], "000000000000"):
+        answer = bob.post("/tenants/nlp-research/jobs", SPEC | {"code": {"upload": upload}})
+        assert (answer.status_code, answer.json()["code"]) == (400, "upload_not_found")
+        (wrong,) = answer.json()["errors"]
+        assert (wrong["path"], wrong.pop("got")) == ("code.upload", upload)
+        told.add(str({**answer.json(), "request_id": "", "errors": [wrong]}))
+    assert len(told) == 1
+
+
+def test_validating_finds_a_missing_upload_beside_everything_else(alice: Api) -> None:
+    lost = SPEC | {"code": {"upload": "000000000000"}}
+    verdict = alice.post(f"{JOBS}:validate", lost).json()
+    assert not verdict["valid"]
+    assert [(each["path"], each["code"]) for each in verdict["errors"]] == [
+        ("code.upload", "upload_not_found")
     ]
-    assert {answer.status_code for answer in answers} == {400}
-    assert len({str({**answer.json(), "request_id": ""}) for answer in answers}) == 1
+    both = lost | {"resources": {"learners": 9, "cpus": 1}}
+    for refused in (alice.post(f"{JOBS}:validate", both), alice.post(JOBS, both)):
+        assert {each["path"] for each in refused.json()["errors"]} == {"code.upload", "resources.learners"}
+    sent = alice("POST", "/tenants/vision-lab/uploads", UPLOAD, **UPLOAD_KIND).json()
+    assert alice.post(f"{JOBS}:validate", SPEC | {"code": {"upload": sent["id"]}}).json()["valid"]
+
+
+def test_a_clone_keeps_its_code_after_the_upload_is_gone_and_is_judged_so(alice: Api, people: People) -> None:
+    sent = alice("POST", "/tenants/vision-lab/uploads", UPLOAD, **UPLOAD_KIND).json()
+    job = submit(alice, code={"upload": sent["id"]})
+    Upload.objects.all().delete()
+    spec = SPEC | {"code": {"upload": sent["id"]}}
+    assert not alice.post(f"{JOBS}:validate", spec).json()["valid"]
+    assert alice.post(f"{JOBS}:validate?cloned_from={job['id']}", spec).json()["valid"]
+    assert alice.post(f"/jobs/{job['id']}/clone", {}).status_code == 202
+    foreign = factories.job(of=people.nlp, owner=people.bob).pk
+    assert alice.post(f"{JOBS}:validate?cloned_from={foreign}", spec).status_code == 404
+    Membership.objects.create(user=people.alice, tenant=people.nlp, role=Role.VIEWER)
+    assert alice.post(f"{JOBS}:validate?cloned_from={foreign}", spec).status_code == 404
 
 
 def test_an_archive_that_climbs_out_is_refused(alice: Api) -> None:

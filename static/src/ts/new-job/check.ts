@@ -49,7 +49,9 @@ export class Checker {
 
 async function ask(tenant: string, text: string, signal: AbortSignal): Promise<Verdict> {
   try {
-    const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate`, new Yaml(text), signal);
+    const source = new URLSearchParams(location.search).get("from"); // a clone keeps its source's code
+    const query = source ? `?cloned_from=${encodeURIComponent(source)}` : "";
+    const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate${query}`, new Yaml(text), signal);
     return { errors: answer.errors ?? [], warnings: answer.warnings ?? [], now: answer.now ?? null };
   } catch (error) {
     if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: "The server does not answer" };
