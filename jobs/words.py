@@ -20,6 +20,15 @@ def duration(seconds: float) -> str:
     return f"{rest} s"
 
 
+def past(seconds: float) -> str:
+    """How long ago: 38 s, 6 min, 3 h, 2 d; nobody reads the seconds of what is minutes old."""
+    left = max(0, int(seconds))
+    for unit, word in ((86400, "d"), (3600, "h"), (60, "min")):
+        if left >= unit:
+            return f"{left // unit} {word} ago"
+    return f"{left} s ago"
+
+
 def devices(count: int, kind: str, *, each: int = 0) -> str:
     """4 CPU slots, 1 h100 GPU; of several learners 2 × 4 CPU slots. kind: a slot type; "" is any GPU."""
     total = count * (each or 1)

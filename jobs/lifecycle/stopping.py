@@ -107,7 +107,7 @@ def ending(job: JobSeen) -> Ending:
     """Where the job goes now that its gang is gone."""
     reason = StopReason(job.stop_reason)
     if job.intent == Intent.CANCEL:
-        return Ending(State.CANCELED, Reason("cancel_requested", "Canceled; its committed checkpoints stay."))
+        return Ending(State.CANCELED, Reason("cancel_requested", "Canceled; any committed checkpoint stays."))
     if reason == StopReason.LEARNER_FAILED and job.restarts_used >= job.max_restarts:
         return Ending(State.FAILED, _budget_spent(job))
     target = AFTER_STOPPING[reason]

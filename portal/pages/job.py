@@ -130,6 +130,12 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     }
 
 
+def _halted_in_the_queue(job: Job) -> bool:
+    """The halt that it stands in found it waiting."""
+    moves = JobEvent.objects.filter(job=job).exclude(to_state="").order_by("-n")
+    return list(moves.values_list("to_state", flat=True)[:2]) == [State.HALTED, State.QUEUED]
+
+
 def _room(job: Job, view: dict[str, Any]) -> str:
     """What it holds or asks for: 2 × 4 CPU slots."""
     kind = view["slot_type"] or view["gpu_type"] or ("" if job.gpus else "cpu")
@@ -177,7 +183,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.QUEUED
         else None,
         "hindsight": job_waiting.hindsight(view),
-        "receipt": job_cards.receipt(view),
+        "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
         "failure": job_failure.failure(job, next(iter(_kept(job)), None))
         if job.state == State.FAILED
         else None,

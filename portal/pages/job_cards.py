@@ -75,7 +75,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a halt kept and what it took; contracts 3."""
+    """What a halt kept and what it took; contracts 3. waited: it was taken out of the queue and held nothing."""
 
     headline: str
     step: int | None
@@ -83,6 +83,7 @@ class Receipt:
     seconds: float | None
     checkpoint: int | None
     legs: list[Leg]
+    waited: bool
 
 
 def primary_metrics(job: View, count: int = 2) -> list[str]:
@@ -178,13 +179,15 @@ def exit_words(code: int | None) -> str:
     return f"ended by signal {code - 128}" if 128 < code < 160 else ""
 
 
-def receipt(job: View) -> Receipt | None:
-    """What the last halt kept, while the job stands halted."""
+def receipt(job: View, *, waited: bool) -> Receipt | None:
+    """What the last halt kept, while the job stands halted. waited: that halt found it in the queue."""
     last = job["last_halt"]
     if job["state"] != "HALTED" or not last:
         return None
     lost, parts = last.get("steps_lost"), last.get("parts") or {}
-    if last.get("checkpoint") is None:
+    if waited:
+        headline, parts = "Taken out of the queue", {}
+    elif last.get("checkpoint") is None:
         headline = "Halted without a checkpoint"
     elif lost == 0:
         headline = "Halted with nothing lost"
@@ -193,7 +196,7 @@ def receipt(job: View) -> Receipt | None:
     else:
         headline = f"Halted, {thousands(lost)} steps to repeat"
     return Receipt(
-        headline, last.get("step"), lost, last.get("seconds"), last.get("checkpoint"), _legs(parts)
+        headline, last.get("step"), lost, last.get("seconds"), last.get("checkpoint"), _legs(parts), waited
     )
 
 

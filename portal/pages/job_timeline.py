@@ -17,7 +17,7 @@ WIDEST = 12
 
 @dataclass
 class Segment:
-    """One state that was visited. end is None while it lasts; ahead: not reached yet."""
+    """One state that was visited. end is None while it lasts, and for good of a final one; ahead: not reached yet."""
 
     phase: str
     start: datetime | None = None
@@ -25,6 +25,7 @@ class Segment:
     seconds: float = 0
     why: str = ""
     ahead: bool = False
+    final: bool = False
 
     @property
     def family(self) -> str:
@@ -62,9 +63,13 @@ def timeline(events: Sequence[JobEvent], now: datetime) -> list[Stretch]:
         n = _attempt_of(event, state)
         if not stretches or n > stretches[-1].n:
             stretches.append(Stretch(n))
-        end = following.at if following else (event.at if state in FINAL else None)
-        seconds = max(0.0, ((end or now) - event.at).total_seconds())  # clocks of two machines may differ
-        stretches[-1].segments.append(Segment(_word(state, event), event.at, end, seconds, event.message))
+        final = state in FINAL
+        end = following.at if following else None
+        # Clocks of two machines may differ.
+        seconds = 0 if final else max(0.0, ((end or now) - event.at).total_seconds())
+        stretches[-1].segments.append(
+            Segment(_word(state, event), event.at, end, seconds, event.message, final=final)
+        )
         if state in FINAL or state in (State.HALTED, State.STOPPING):
             stretches[-1].ended = event.message
     if stretches and events and State(events[-1].to_state) not in FINAL | {State.HALTED, State.STOPPING}:

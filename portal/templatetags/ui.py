@@ -109,10 +109,10 @@ def ago(at: datetime | str | None) -> SafeString:
     if not at:
         return SafeString("—")
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
-    past = words.duration(int(max(0.0, (timezone.now() - moment).total_seconds())))
+    past = words.past((timezone.now() - moment).total_seconds())
     exact = moment.astimezone(timezone.get_default_timezone())
     return format_html(
-        '<time datetime="{}" title="{} UTC" data-ago>{} ago</time>',
+        '<time datetime="{}" title="{} UTC" data-ago>{}</time>',
         exact.isoformat(timespec="milliseconds"),
         exact.strftime("%Y-%m-%d %H:%M:%S"),
         past,

@@ -12,6 +12,13 @@ export function duration(seconds: number): string {
   return `${rest} s`;
 }
 
+/** How long ago: 38 s, 6 min, 3 h, 2 d; nobody reads the seconds of what is minutes old. */
+export function past(seconds: number): string {
+  const left = Math.max(0, Math.floor(seconds));
+  const [unit, word] = left >= 86400 ? [86400, "d"] : left >= 3600 ? [3600, "h"] : left >= 60 ? [60, "min"] : [1, "s"];
+  return `${Math.floor(left / unit)} ${word} ago`;
+}
+
 /** A range of seconds to come: 25–40 min, 1.5–3 h, 8 min, under 1 min. */
 export function span(low: number, high: number): string {
   if (high < 60) return "under 1 min";

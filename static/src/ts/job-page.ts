@@ -187,8 +187,9 @@ class JobPage extends HTMLElement {
   private async act(verb: string, form: HTMLFormElement, button: HTMLButtonElement): Promise<void> {
     const chosen = new FormData(form).get("checkpoint");
     try {
-      await api("POST", `/jobs/${this.dataset.job}/${verb}`, chosen ? { checkpoint: Number(chosen) } : {});
-      toast({ halt: "Halt asked for: the program saves and stops.", resume: "Resume asked for.", cancel: "Cancel asked for." }[verb] ?? "Done.", "success");
+      const job = await api<Job>("POST", `/jobs/${this.dataset.job}/${verb}`, chosen ? { checkpoint: Number(chosen) } : {});
+      const halt = job.state === "QUEUED" || job.state === "HALTED" ? "Taken out of the queue." : "Halt asked for: the program saves and stops.";
+      toast({ halt, resume: "Resume asked for.", cancel: "Cancel asked for." }[verb] ?? "Done.", "success");
       form.closest("dialog")?.close();
     } catch (error) {
       const text = error instanceof ApiError ? error.message : "The server could not be reached; nothing was changed.";

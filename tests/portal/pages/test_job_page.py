@@ -182,6 +182,28 @@ def test_a_halted_job_shows_its_receipt(alice: User, open_page: Callable[..., st
     assert f"/jobs/{job.pk}/resume" in page
 
 
+def test_a_job_halted_in_the_queue_held_nothing(alice: User, open_page: Callable[..., str]) -> None:
+    none = {"step": None, "steps_lost": 0, "seconds": 0.2, "checkpoint": None, "parts": {"released": 0.2}}
+    job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=0, last_halt=none)
+    moved(job, State.QUEUED)
+    moved(job, State.HALTED)
+    page = open_page(alice, job)
+    for words in ("Taken out of the queue", "it never ran", "nothing<small>it held no slots"):
+        assert words in page
+    assert "released 0.2" not in page
+
+
+def test_the_last_state_shows_when_it_was_reached_not_how_long(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.COMPLETED)
+    moved(job, State.PROCESSING)
+    moved(job, State.COMPLETED)
+    at = JobEvent.objects.filter(job=job).latest("n").at
+    last = open_page(alice, job).rpartition('<b>Completed</b><span class="num">')[2]
+    assert f">{at:%H:%M}</time>" in last.partition("</li>")[0]
+
+
 def test_a_failed_job_shows_who_failed_first_and_the_end_of_its_log(
     alice: User, open_page: Callable[..., str]
 ) -> None:

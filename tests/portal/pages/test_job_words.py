@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from jobs.models import Attempt, Job, JobEvent
 from jobs.states import EventCode, Intent, State
-from jobs.words import devices, duration
+from jobs.words import devices, duration, past
 from portal.pages.job_events import STOPPED, TITLES, told
 from tenants.models import User
 from tests import factories
@@ -202,3 +202,11 @@ def test_a_message_has_the_colour_and_icon_of_its_kind(level: int, kind: str, ic
     shown = render_to_string("shell/messages.html", {"messages": [Message(level, "Saved.")]})
     assert f'class="banner {kind}" role="{role}"' in shown
     assert icon in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-3, "0 s ago"), (59.9, "59 s ago"), (137, "2 min ago"), (3600, "1 h ago"), (190_000, "2 d ago")],
+)
+def test_how_long_ago_is_said_in_one_unit(seconds: float, said: str) -> None:
+    assert past(seconds) == said

@@ -56,6 +56,7 @@ export class Lines extends EventTarget {
   total = 0; // complete lines in the store, as far as we know
   sealed = false;
   tail: Line | null = null; // the unfinished last line
+  answered = false; // the store has said what it has
   problem = "";
   unavailable = false;
   readonly lost: [number, number][] = [];
@@ -79,6 +80,7 @@ export class Lines extends EventTarget {
       const page = await api<LogPage>("GET", `${this.path}&tail=${tail}`);
       this.problem = "";
       this.take(page);
+      this.answered = true;
       this.total = Math.max(page.total, page.next);
     } catch (error) {
       this.problem = error instanceof Error ? error.message : "The log could not be loaded.";

@@ -337,7 +337,9 @@ class LogViewer extends HTMLElement {
 
   private showEmpty(ended: boolean): void {
     const title = document.createElement("b");
-    title.textContent = this.level !== "all" ? `No ${this.level} in what is loaded` : ended ? "This learner printed nothing" : "Nothing printed yet";
+    const { attempt } = this.dataset;
+    const nothing = ended ? "This learner printed nothing" : Number(attempt) > 1 ? `Attempt ${attempt} has printed nothing yet` : "Nothing printed yet";
+    title.textContent = !this.sources.every((lines) => lines.answered) ? "Loading…" : this.level !== "all" ? `No ${this.level} in what is loaded` : nothing;
     this.note.append(title);
   }
 
