@@ -8,16 +8,17 @@ from django.db.models.functions import Now
 from jobs import events
 from jobs.failpoints import fp
 from jobs.models import Job
-from jobs.services.locking import lock_job, refuse
+from jobs.services.locking import lock_job, refuse, refuse_stale
 from jobs.states import EventCode
 from tenants import audit
 from tenants.models import User
 
 
-def job_delete(*, user: User, job_id: str) -> None:
-    """Hide the job for good. Raises IllegalTransition while it is not over."""
+def job_delete(*, user: User, job_id: str, if_match: str | None = None) -> None:
+    """Hide the job for good. Raises IllegalTransition while it is not over, VersionChanged when if_match is stale."""
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
+        refuse_stale(job, if_match)
         if not job.is_final:
             raise refuse(job, "deleted")
         events.append(

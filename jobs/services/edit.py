@@ -8,10 +8,9 @@ from typing import Any
 from django.db import transaction
 
 from jobs import events, wake
-from jobs.errors import SpecInvalid, VersionChanged
+from jobs.errors import SpecInvalid
 from jobs.models import Job
-from jobs.selectors.views import etag
-from jobs.services.locking import lock_job, refuse, reload
+from jobs.services.locking import lock_job, refuse, refuse_stale, reload
 from jobs.services.submit import PRIORITY_RANK, parse_spec
 from jobs.states import EventCode
 from tenants import audit
@@ -35,8 +34,7 @@ def job_edit(
     }
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
-        if if_match is not None and if_match not in ("*", etag(job)):
-            raise VersionChanged(etag=etag(job))
+        refuse_stale(job, if_match)
         changes = {
             field: value
             for field, value in wanted.items()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from jobs.errors import IllegalTransition, JobNotFound
+from jobs.errors import IllegalTransition, JobNotFound, VersionChanged
 from jobs.models import Checkpoint, Job
 from jobs.selectors.jobs import job_to_operate, with_details
+from jobs.selectors.views import etag
 from jobs.states import Intent, State, allowed_actions, display_phase
 from tenants import access
 
@@ -22,6 +23,12 @@ def lock_job(*, user: access.Person, job_id: str, checkpoint: int | None = None)
     if job is None:
         raise JobNotFound
     return job
+
+
+def refuse_stale(job: Job, if_match: str | None) -> None:
+    """Raise VersionChanged unless the locked job still is what its caller saw, if he says what that was (an ETag)."""
+    if if_match is not None and if_match not in ("*", etag(job)):
+        raise VersionChanged(etag=etag(job))
 
 
 def reload(job_id: str) -> Job:

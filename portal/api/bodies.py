@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.files.uploadedfile import UploadedFile
+from rest_framework import exceptions
 from rest_framework.request import Request
 
 from portal.api import strict_json
@@ -15,6 +16,7 @@ from tenants.errors import problem
 MAX_BYTES = 1024 * 1024
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
+CSRF_FIELD = "csrfmiddlewaretoken"
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 
 
@@ -70,6 +72,25 @@ def files(request: Request) -> list[UploadedFile[Any]]:
     return [
         file for _, each in request._request.FILES.lists() for file in each if isinstance(file, UploadedFile)
     ]
+
+
+def form(request: Request) -> dict[str, Any]:
+    """The parts of a multipart body by name, files and texts, each given once; the page's CSRF token is none."""
+    if media_type(request) != MULTIPART:
+        raise UnsupportedMediaType(
+            f"Content-Type is {media_type(request)[:80] or 'missing'}; send {MULTIPART}."
+        )
+    found: dict[str, Any] = {}
+    twice: dict[str, list[str]] = {}
+    sent: list[tuple[str, list[Any]]] = [*request._request.POST.lists(), *request._request.FILES.lists()]
+    for name, each in sent:
+        if name in found or len(each) > 1:
+            twice[name] = ["Given more than once."]
+        found[name] = each[0]
+    if twice:
+        raise exceptions.ValidationError(twice, code="repeated")
+    found.pop(CSRF_FIELD, None)
+    return found
 
 
 def _too_large() -> TooLarge:

@@ -83,7 +83,7 @@ def describe(each: Operation, method: str) -> dict[str, Any]:
         "summary": summary.rstrip("."),
         "description": rest or text,
         "tags": [each.run.__module__.rpartition(".")[2]],
-        "parameters": [*_query(each), *_headers(method)],
+        "parameters": [*_query(each), *_headers(each, method)],
         "request": _request(each, method),
         "responses": _responses(each, method),
         "examples": list(_examples(each)),
@@ -94,13 +94,13 @@ def _query(each: Operation) -> list[Any]:
     return [each.Query] if each.Query().fields else []
 
 
-def _headers(method: str) -> list[OpenApiParameter]:
+def _headers(each: Operation, method: str) -> list[OpenApiParameter]:
     if method == "post":
         text = "1 to 128 printable characters; a repeat with the same key and body gets the same answer"
         return [
             OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)
         ]
-    if method in ("patch", "put"):
+    if method in ("patch", "put") or 412 in each.fails:
         text = "the ETag you read; 412 if it is stale"
         return [OpenApiParameter("If-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)]
     return []

@@ -10,13 +10,12 @@ from rest_framework import serializers
 from jobs.models import Checkpoint
 from jobs.selectors import checkpoints, results
 from jobs.services.uploads import USED_WITHIN, upload_store
-from portal.api import bodies, doors, paging
+from portal.api import bodies, doors, findings, paging
 from portal.api.documents import BYTES
 from portal.api.downloads import LONGEST_PATH, blob_download
-from portal.api.errors import BadRequest, NotHere
-from portal.api.fields import Moment, Paged
+from portal.api.errors import NotHere
+from portal.api.fields import Moment, Paged, Strict
 from portal.api.operations import Call, operation
-from tenants.errors import problem
 from tenants.roles import Permission
 
 
@@ -100,8 +99,8 @@ def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     return blob_download(call, blob, path)
 
 
-class UploadIn(serializers.Serializer[Any]):
-    archive = serializers.FileField(help_text="zip or tar.gz")
+class UploadIn(Strict):
+    archive = serializers.FileField(help_text="zip or tar.gz", allow_empty_file=True)
 
 
 class UploadOut(serializers.Serializer[Any]):
@@ -128,13 +127,8 @@ class UploadOut(serializers.Serializer[Any]):
 )
 def upload_create(call: Call, t: str) -> dict[str, Any]:
     """Send code before its job; researchers. The answer's id goes into code.upload of a spec within 24 hours."""
-    if bodies.media_type(call.request) != bodies.MULTIPART:
-        raise bodies.UnsupportedMediaType("Send the archive as multipart/form-data, in the field archive.")
-    files = bodies.files(call.request)
-    if len(files) != 1:
-        wrong = problem("archive", "required", f"send one file; {len(files)} were sent")
-        raise BadRequest("Some fields are wrong.", code="invalid", errors=[wrong])
-    made = upload_store(user=call.user, tenant=call.found, archive=files[0])
+    sent = findings.checked(UploadIn(data=bodies.form(call.request)))
+    made = upload_store(user=call.user, tenant=call.found, archive=sent["archive"])
     return {
         "id": made.pk,
         "files": made.files,

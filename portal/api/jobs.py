@@ -12,6 +12,7 @@ from jobs.selectors import effects
 from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.views import job_view
 from jobs.services import job_check, job_delete, job_edit, job_submit
+from jobs.spec import json_schema
 from jobs.states import State
 from portal.api import bodies, doors, paging
 from portal.api.documents import FieldProblem
@@ -23,6 +24,8 @@ from tenants import access, audit
 from tenants.models import Tenant
 from tenants.roles import Permission
 
+SPEC = json_schema()["properties"]
+"""Each field of a spec; an edit has the same bounds."""
 SPEC_KINDS = (bodies.JSON, *bodies.YAML)
 
 
@@ -84,8 +87,12 @@ def job_read(call: Call, job_id: str) -> dict[str, Any]:
 
 
 class JobChange(Strict):
-    name = Text(required=False, max_length=120)
-    tags = serializers.ListField(child=Text(max_length=60), required=False, max_length=50)
+    name = Text(required=False, max_length=SPEC["name"]["maxLength"])
+    tags = serializers.ListField(
+        child=Text(max_length=SPEC["tags"]["items"]["maxLength"]),
+        required=False,
+        max_length=SPEC["tags"]["maxItems"],
+    )
     priority = serializers.ChoiceField(PRIORITIES, required=False)
 
 
@@ -102,10 +109,10 @@ def job_change(call: Call, job_id: str) -> dict[str, Any]:
     return job_view(job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data))
 
 
-@operation(status=204, fails=(409,))
+@operation(status=204, fails=(409, 412))
 def job_remove(call: Call, job_id: str) -> None:
     """Delete an ended job: hidden at once, its bytes purged after the retention time. Its owner or a manager."""
-    job_delete(user=call.user, job_id=job_id)
+    job_delete(user=call.user, job_id=job_id, if_match=call.if_match)
 
 
 @operation(

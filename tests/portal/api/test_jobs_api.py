@@ -8,6 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import OperationalError
 
+from jobs import archives
 from jobs.models import ClusterNode, Job, JobEvent, Runtime, Upload
 from jobs.states import State
 from portal.api.shapes import SPEC, SPEC_YAML
@@ -83,6 +84,30 @@ def test_validating_says_why_a_job_would_wait(alice: Api, people: People) -> Non
     assert verdict["warnings"][0]["code"] == "above_quota"
     assert not verdict["now"]["starts"]
     assert verdict["now"]["message"]
+
+
+def test_a_job_that_has_changed_since_it_was_seen_is_not_deleted(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.COMPLETED).pk
+    seen = alice.get(f"/jobs/{job}").json()["etag"]
+    now = alice.patch(f"/jobs/{job}", {"tags": ["keep"]}).json()["etag"]
+    stale = alice.delete(f"/jobs/{job}", If_Match=seen)
+    assert (stale.status_code, stale.json()["code"], stale["ETag"]) == (412, "version_changed", now)
+    assert alice.get(f"/jobs/{job}").status_code == 200
+    assert alice.delete(f"/jobs/{job}", If_Match=now).status_code == 204
+    assert alice.get(f"/jobs/{job}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("field", "longest"), [("name", "x" * 100), ("tags", ["x" * 50]), ("tags", [f"t{n}" for n in range(20)])]
+)
+def test_an_edit_has_the_bounds_of_a_spec(alice: Api, people: People, field: str, longest: Any) -> None:
+    job = factories.job(owner=people.alice).pk
+    assert alice.patch(f"/jobs/{job}", {field: longest}).status_code == 200
+    longer = [longest[0] + "x"] if len(longest) == 1 else longest + longest[:1]
+    told = alice.patch(f"/jobs/{job}", {field: longer})
+    bound = str(50 if len(longest) == 1 else len(longest))
+    assert (told.status_code, told.json()["code"]) == (400, "invalid")
+    assert bound in told.json()["errors"][0]["message"]
 
 
 def test_the_same_key_submits_once(alice: Api) -> None:
@@ -295,6 +320,31 @@ def test_an_archive_that_climbs_out_is_refused(alice: Api) -> None:
     )
     assert answer.status_code == 400
     assert answer.json()["code"].startswith("archive_")
+
+
+@pytest.mark.parametrize(
+    ("parts", "path", "code"),
+    [
+        ({"archive": True, "note": "x"}, "note", "unknown_field"),
+        ({"archive": True, "second": True}, "second", "unknown_field"),
+        ({"archve": True}, "archve", "unknown_field"),
+        ({"archve": True}, "archive", "required"),
+        ({"archive": "no file"}, "archive", "invalid"),
+        ({"archive": [True, True]}, "archive", "repeated"),
+        ({}, "archive", "required"),
+    ],
+)
+def test_an_upload_s_form_has_one_part_and_no_other(alice: Api, parts: Any, path: str, code: str) -> None:
+    def filled(part: Any) -> Any:
+        if isinstance(part, list):
+            return [filled(each) for each in part]
+        return SimpleUploadedFile("x.tar.gz", archives.pack([])) if part is True else part
+
+    form = {name: filled(part) for name, part in parts.items()}
+    answer = alice.client.post("/api/v1/tenants/vision-lab/uploads", form, headers=alice.headers)
+    assert answer.status_code == 400
+    assert (path, code) in [(each["path"], each["code"]) for each in answer.json()["errors"]]
+    assert not Upload.objects.exists()
 
 
 def test_what_a_person_does_by_cookie_needs_the_csrf_token(people: People) -> None:
