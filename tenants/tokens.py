@@ -11,7 +11,7 @@ from django.utils import timezone
 from knox.crypto import hash_token
 
 from tenants import access, audit, checks
-from tenants.errors import FieldsInvalid, NotFound, problem
+from tenants.errors import FieldsInvalid, NotAllowed, NotFound, problem
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import RANK, Role
 
@@ -100,12 +100,13 @@ def token_create(
 
 @transaction.atomic
 def token_revoke(*, user: access.Person, owner: User, token_id: str) -> None:
-    """End a token at once. Raises NotFound."""
+    """End a token at once. Raises NotFound, or NotAllowed for one beyond the bounds of the caller's own."""
     if len(token_id) != ID_LENGTH:
         raise NotFound
     token = Token.objects.filter(user=owner, pk__startswith=token_id).first()
     if token is None:
         raise NotFound
+    _require_within_own(user, token)
     audit.record(
         actor=user,
         action="token.revoke",
@@ -114,6 +115,21 @@ def token_revoke(*, user: access.Person, owner: User, token_id: str) -> None:
         details={"name": token.name},
     )
     token.delete()
+
+
+def _require_within_own(user: access.Person, token: Token) -> None:
+    """Whoever took a weak token must not be able to end the strong ones; any token may end itself."""
+    mine = access.token_of(user)
+    if mine is None or mine.pk == token.pk:
+        return
+    if mine.tenant_id and mine.tenant_id != token.tenant_id:
+        raise NotAllowed(
+            "The token you came with is bound to a tenant: it revokes itself and tokens bound to the same."
+        )
+    if RANK[Role(token.role_ceiling)] > RANK[Role(mine.role_ceiling)]:
+        raise NotAllowed(
+            f"The token you came with revokes itself and tokens of at most the role {mine.role_ceiling}."
+        )
 
 
 def _beyond_own(

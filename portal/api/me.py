@@ -150,7 +150,10 @@ def token_create(call: Call) -> dict[str, Any]:
 
 @operation(status=204)
 def token_revoke(call: Call, token_id: str) -> None:
-    """Revoke one of one's own tokens, at once."""
+    """Revoke one of one's own tokens, at once.
+
+    A caller with a token revokes that one, and others that are bound to its tenant (if it is) and are no stronger.
+    """
     tokens.token_revoke(user=call.user, owner=call.user, token_id=token_id)
 
 

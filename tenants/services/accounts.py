@@ -49,8 +49,12 @@ def account_create(
         username=username, defaults={"is_service_account": True, "password": make_password(None)}
     )
     if not made:
-        closed = "" if account.is_active else " It was closed; its name stays with the jobs it submitted."
-        raise NameTaken(f"There is an account {name} in {tenant} already.{closed}")
+        if account.is_active:
+            raise NameTaken(f"There is an account {name} in {tenant} already: choose another name.")
+        raise NameTaken(
+            f"The name {name} belonged to an account of {tenant} that is closed and stays with its jobs: "
+            "choose another name."
+        )
     membership = Membership.objects.create(user=account, tenant=tenant, role=role)
     _record(user, tenant, "service_account.create", name, {"role": role.value})
     return membership

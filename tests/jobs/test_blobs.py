@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 
 from jobs import blobs
@@ -59,6 +59,25 @@ def test_an_empty_file_is_a_blob_too() -> None:
     blob = blobs.begin(factories.tenant().pk, sha256(b""), 0)
 
     assert blobs.append(blob.pk, 0, b"").verified
+
+
+def test_who_begins_the_same_bytes_a_moment_later_gets_the_same_row_and_the_database_no_error() -> None:
+    tenant, others, errors = factories.tenant(), [], []
+
+    def another_is_quicker(execute: Any, sql: str, *more: Any) -> Any:
+        if sql.startswith('INSERT INTO "jobs_blob"') and not others:
+            others.append(Blob(tenant=tenant, sha256=sha256(b"abc"), size=3))
+            others[0].save()
+        try:
+            return execute(sql, *more)
+        except DatabaseError as error:
+            errors.append(error)
+            raise
+
+    with connection.execute_wrapper(another_is_quicker):
+        blob = blobs.begin(tenant.pk, sha256(b"abc"), 3)
+    assert (blob.pk, errors) == (others[0].pk, [])
+    assert Blob.objects.filter(tenant=tenant).count() == 1
 
 
 def test_a_piece_in_the_wrong_place_is_told_where_to_go_on() -> None:

@@ -93,8 +93,18 @@ def test_a_service_account_is_researcher_at_most_and_cannot_log_in(people: Peopl
         members.member_change(
             user=people.dave, tenant=people.vision, username=made.user.username, role=Role.MANAGER
         )
-    with pytest.raises(NameTaken):
+    with pytest.raises(NameTaken, match="There is an account ci in vision-lab already: choose another name"):
         accounts.account_create(user=people.dave, tenant=people.vision, name="ci")
+
+
+def test_the_name_of_a_closed_service_account_is_refused_with_the_reason(people: People) -> None:
+    accounts.account_create(user=people.dave, tenant=people.vision, name="ci")
+    accounts.account_remove(user=people.dave, tenant=people.vision, name="ci")
+    with pytest.raises(NameTaken) as refused:
+        accounts.account_create(user=people.dave, tenant=people.vision, name="ci")
+    assert refused.value.message == (
+        "The name ci belonged to an account of vision-lab that is closed and stays with its jobs: choose another name."
+    )
 
 
 def test_a_closed_service_account_opens_nothing(people: People) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.utils import timezone
 
 from jobs.models import IdempotentAnswer
-from tenants.models import AuditEntry, Token
+from tenants.models import AuditEntry, Membership, Token
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
 
@@ -62,6 +62,32 @@ def test_nobody_revokes_a_foreign_token(alice: Api, bob: Api) -> None:
     made = alice.post("/me/tokens", {"name": "laptop"}).json()
     assert bob.delete(f"/me/tokens/{made['id']}").status_code == 404
     assert Api(secret=made["secret"]).get("/me").status_code == 200
+
+
+def test_a_weak_token_does_not_end_a_stronger_one_but_itself(dave: Api) -> None:
+    strong = dave.post("/me/tokens", {"name": "strong"}).json()
+    peer = dave.post("/me/tokens", {"name": "peer", "role": "viewer"}).json()
+    weak = dave.post("/me/tokens", {"name": "weak", "role": "viewer"}).json()
+    caller = Api(secret=weak["secret"])
+    refused = caller.delete(f"/me/tokens/{strong['id']}")
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed")
+    assert "viewer" in refused.json()["detail"]
+    assert Api(secret=strong["secret"]).get("/me").status_code == 200
+    assert caller.delete(f"/me/tokens/{peer['id']}").status_code == 204
+    assert caller.delete(f"/me/tokens/{weak['id']}").status_code == 204
+    assert caller.get("/me").status_code == 401
+
+
+def test_a_bound_token_ends_no_token_of_other_bounds(dave: Api, people: People) -> None:
+    Membership.objects.create(user=people.dave, tenant=people.nlp, role="manager")
+    wished = {"free": None, "elsewhere": "nlp-research", "here": "vision-lab", "caller": "vision-lab"}
+    made = {
+        name: dave.post("/me/tokens", {"name": name, "tenant": slug}).json() for name, slug in wished.items()
+    }
+    caller = Api(secret=made["caller"]["secret"])
+    told = {name: caller.delete(f"/me/tokens/{made[name]['id']}").status_code for name in made}
+    assert told == {"free": 403, "elsewhere": 403, "here": 204, "caller": 204}
+    assert dave.delete(f"/me/tokens/{made['elsewhere']['id']}").status_code == 204
 
 
 def test_a_token_may_be_bound_to_a_lower_role(dave: Api) -> None:
