@@ -38,6 +38,32 @@ PHASE_BADGES = {
 """Family and icon per display phase; every "…ing" of a stop is amber and dashed (portal.md C.4)."""
 
 
+DEEDS = {
+    "job.cancel": "Canceled a job",
+    "job.delete": "Deleted a job",
+    "job.edit": "Changed a job",
+    "job.halt": "Halted a job",
+    "job.list": "Read the list of jobs",
+    "job.read": "Read a job",
+    "job.resume": "Resumed a job",
+    "job.share": "Shared a job",
+    "job.unshare": "Took a share back",
+    "member.add": "Added a member",
+    "member.change": "Changed a role",
+    "member.remove": "Removed a member",
+    "service_account.create": "Made a service account",
+    "service_account.remove": "Closed a service account",
+    "tenant.change": "Changed a tenant",
+    "tenant.create": "Made a tenant",
+    "tenant.read": "Read a tenant",
+    "tenant.resume": "Resumed a tenant",
+    "tenant.suspend": "Suspended a tenant",
+    "token.create": "Made a token",
+    "token.revoke": "Revoked a token",
+}
+"""What the audit log's actions are called."""
+
+
 @cache
 def known_icons() -> frozenset[str]:
     """Names in the sprite: static/src/icons.txt."""
@@ -65,6 +91,12 @@ def badge(phase: str, *, still: bool = False) -> SafeString:
     return format_html(
         '<span class="badge {}{}" data-phase="{}">{}{}</span>', family, spin, phase, icon(name), phase
     )
+
+
+@register.filter
+def deed(action: str) -> str:
+    """An action of the audit log in words; the action itself where it has none yet."""
+    return DEEDS.get(action, action)
 
 
 @register.filter
@@ -138,8 +170,10 @@ def filesize(count: Any) -> str:
 
 @register.filter
 def metric(value: Any) -> str:
-    """Four significant digits; NaN and infinities as they are."""
+    """Four significant digits, thousands in full; NaN and infinities as they are."""
     if isinstance(value, (int, float)):
+        if 1000 <= abs(value) < 1e15:
+            return f"{value:,.0f}"
         return f"{value:.4g}"
     return "—" if value is None or value == "" else str(value)
 

@@ -182,7 +182,7 @@ def _totals(applied: Sequence[Applied], capacity: Mapping[str, int], overcommit:
                     f"changes[{index}].limit",
                     "overcommitted",
                     f"all limits for {gpu_type} would sum to {total.limits}; the cluster has {total.capacity}, "
-                    f"so at most {total.allowed} may be promised (LUTHIER_OVERCOMMIT_MAX is {overcommit:g})",
+                    f"so at most {total.allowed} may be promised (the over-commit limit is {overcommit:g})",
                     one.new_limit,
                     total.allowed,
                 )

@@ -78,6 +78,18 @@ def test_on_a_phone_more_leads_to_every_page_of_the_sidebar(open_as: Open, pictu
         expect(page.locator(".more > summary")).to_be_focused()
 
 
+def test_halting_what_is_chosen_waits_for_a_choice(jobs: dict[str, str], open_as: Open) -> None:
+    page = open_as("alice", "/t/vision-lab/jobs")
+    halt, box = page.get_by_role("button", name="Halt chosen"), page.locator(f"#job-{jobs['running']} input")
+    expect(halt).to_be_disabled()
+    box.check()
+    expect(halt).to_be_enabled()
+    box.uncheck()
+    expect(halt).to_be_disabled()
+    page.keyboard.press("?")
+    expect(page.locator("#keys").get_by_role("button", name="Close")).to_be_focused()
+
+
 def test_the_reference_of_the_rest_api(open_as: Open, picture: Picture) -> None:
     page = open_as("alice", "/docs/api")
     for operation in page.locator("details > summary").all()[:12]:

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_GET
 
 from jobs.models import Job
 from jobs.selectors import cluster, overview
+from portal.pages import job_waiting
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
@@ -87,6 +88,7 @@ def _waiting(job: Job) -> dict[str, Any]:
     return {
         "job": job,
         "kind": "cpu" if not job.gpus else job.gpu_type or "any",
+        "why": job_waiting.WORDS.get(job.reason_code, "not looked at yet"),
         "acts": WHO_ACTS.get(job.reason_code, "nobody"),
         "waits_s": (timezone.now() - job.queued_at).total_seconds(),
     }

@@ -36,5 +36,7 @@ export const thousands = (value: number): string => value.toLocaleString("en-US"
 
 export function metric(value: number | string | null | undefined): string {
   if (value === null || value === undefined) return "—";
-  return typeof value === "number" ? String(Number(value.toPrecision(4))) : value;
+  if (typeof value !== "number") return value;
+  const size = Math.abs(value);
+  return size >= 1000 && size < 1e15 ? thousands(Math.round(value)) : String(Number(value.toPrecision(4)));
 }

@@ -120,7 +120,20 @@ class Cards {
   }
 }
 
+/** Halting what is chosen waits for a choice. */
+function startChoice(): void {
+  const button = document.querySelector<HTMLButtonElement>("#halt-many");
+  if (!button) return;
+  const sync = (): void => void (button.disabled = !document.querySelector("input[name=job]:checked:not(:disabled)"));
+  document.addEventListener("change", sync);
+  addEventListener("pageshow", sync); // a choice comes back with the page
+  const rows = document.getElementById("rows");
+  if (rows) new MutationObserver(sync).observe(rows, { subtree: true, childList: true, attributeFilter: ["disabled"] });
+  sync();
+}
+
 export function startJobsList(): void {
+  startChoice();
   const list = document.querySelector<HTMLElement>("[data-region=jobs][data-live]");
   if (list) new Jobs(list);
   const cards = document.querySelector<HTMLElement>("[data-follow]");

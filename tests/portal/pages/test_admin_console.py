@@ -113,7 +113,7 @@ def test_everything_wrong_is_said_at_once_each_beside_its_field_and_the_draft_is
     answer = signed_in(admin).post("/admin-console/quotas", draft)
     review = answer.context["review"]
     assert set(review.limits) == {("vision-lab", "cpu"), ("nlp-research", "cpu"), ("nlp-research", "a100")}
-    assert "LUTHIER_OVERCOMMIT_MAX is 1.25" in review.limits["vision-lab", "cpu"]
+    assert "the over-commit limit is 1.25" in review.limits["vision-lab", "cpu"]
     assert review.reason
     page = answer.content.decode()
     for name, shown in (("vision-lab-cpu", "900"), ("nlp-research-cpu", "6"), ("nlp-research-a100", "many")):
@@ -206,7 +206,7 @@ def test_a_new_tenants_form_says_all_that_is_wrong_beside_each_field(
     answer = signed_in(admin).post("/admin-console/tenants/new", form)
     assert answer.status_code == 422
     assert set(answer.context["problems"]) == {"name", "slug", "manager", "reason", "limit-cpu"}
-    assert "LUTHIER_OVERCOMMIT_MAX" in answer.context["problems"]["limit-cpu"]
+    assert "over-commit limit" in answer.context["problems"]["limit-cpu"]
     assert 'value="900"' in answer.content.decode()
     assert list(Tenant.objects.values_list("slug", flat=True)) == ["vision-lab"]
 

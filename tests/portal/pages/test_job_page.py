@@ -145,12 +145,16 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
     for words in (
         "6 of 8 CPU slots in use",
         "#3",
-        "#9 in the cluster",
         "Waiting",
         "Tenant quota",
         "Gang placement",
     ):
         assert words in page
+    # Its tenant's limit holds it, so a place among the cluster's jobs would contradict that.
+    assert "in the cluster" not in page
+    job.reason_code = "INSUFFICIENT_CAPACITY"
+    job.save()
+    assert "#9 in the cluster" in open_page(alice, job)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from jobs.models import Attempt, Job, JobEvent
 from jobs.states import EventCode, Intent, State
 from jobs.words import devices, duration, past
 from portal.pages.job_events import STOPPED, TITLES, told
+from portal.templatetags.ui import DEEDS, metric
 from tenants.models import User
 from tests import factories
+from tests.platform import ROOT
 
 pytestmark = pytest.mark.django_db
 CODES = re.compile(r"\b([A-Z]+_[A-Z_]+|[a-z]+_(requested|failed|lost|error|limit|exhausted))\b")
@@ -210,3 +212,27 @@ def test_a_message_has_the_colour_and_icon_of_its_kind(level: int, kind: str, ic
 )
 def test_how_long_ago_is_said_in_one_unit(seconds: float, said: str) -> None:
     assert past(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (41_234, "41,234"),
+        (6000.0, "6,000"),
+        (0.123456, "0.1235"),
+        (3e-9, "3e-09"),
+        (1e18, "1e+18"),
+        ("NaN", "NaN"),
+    ],
+)
+def test_a_large_metric_is_written_in_full(value: float | str, said: str) -> None:
+    assert metric(value) == said
+
+
+def test_every_action_of_the_audit_log_has_words() -> None:
+    """Every action that the code names; resources of permissions and files look alike and are left out."""
+    code = "".join(
+        path.read_text() for room in ("tenants", "jobs", "portal") for path in (ROOT / room).rglob("*.py")
+    )
+    named = set(re.findall(r'"((?:job|member|tenant|token|service_account)\.[a-z]+)"', code))
+    assert named == set(DEEDS)
