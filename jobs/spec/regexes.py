@@ -1,8 +1,8 @@
 """Which regular expressions may read metrics from a log: named groups, and no catastrophic ones.
 
 A rule runs on every printed line (its first MATCHED_CHARS characters), so a pattern that backtracks
-without end would stop a learner's log. Python's matcher cannot be interrupted; hence the structure is
-checked instead: no repeat inside a repeat, few open-ended ones, none at the beginning.
+without end would stop a learner's metrics; hence its structure is checked: no choice inside a repeat, few
+open-ended repeats, and at worst a bounded amount of work (regex_cost). The shipper keeps a clock besides.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-MATCHED_CHARS = 4096
+from jobs.spec.regex_cost import MATCHED_CHARS, REPEATS, TooMuchWork, check_work
+
+__all__ = ["MATCHED_CHARS", "pattern_fault"]
+
 MAX_OPEN_REPEATS = 12
 MAX_WILD_REPEATS = 2
 MAX_COUNT = 200
 MAX_METRICS = 20
 
 STEP_GROUPS = frozenset({"step", "time"})
-_REPEATS = frozenset({op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT})
 _REFUSED = {
     op.GROUPREF: "a reference to an earlier group",
     op.GROUPREF_EXISTS: "a condition on an earlier group",
@@ -55,9 +57,9 @@ def _catastrophe(tree: Any) -> str | None:
     for code, argument, inside_repeat in nodes:
         if code in _REFUSED:
             return f"uses {_REFUSED[code]}, which is not allowed here"
-        if code in _REPEATS:
+        if code in REPEATS:
             least, most, _ = argument
-            if inside_repeat and most > 1 and most != least:
+            if inside_repeat and most != least:
                 return "repeats a part that itself repeats, which can take for ever: (a+)+"
             if most != op.MAXREPEAT and most > MAX_COUNT:
                 return f"repeats more than {MAX_COUNT} times"
@@ -71,6 +73,10 @@ def _catastrophe(tree: Any) -> str | None:
     first = next((node for node in nodes if node[0] is not op.SUBPATTERN), None)
     if first and _is_open(first[0], first[1]) and _is_wild(first[1]):
         return "begins with .*, which is not needed: a pattern may match anywhere in a line"
+    try:
+        check_work(tree)
+    except TooMuchWork as error:
+        return str(error)
     return None
 
 
@@ -78,7 +84,7 @@ def _nodes(tree: Any, *, inside_repeat: bool) -> Iterator[tuple[Any, Any, bool]]
     """Yield (operation, argument, stands inside a variable repeat), outer before inner."""
     for code, argument in tree:
         yield code, argument, inside_repeat
-        if code in _REPEATS:
+        if code in REPEATS:
             least, most, body = argument
             yield from _nodes(body, inside_repeat=inside_repeat or (most > 1 and most != least))
         elif code is op.SUBPATTERN:
@@ -91,7 +97,7 @@ def _nodes(tree: Any, *, inside_repeat: bool) -> Iterator[tuple[Any, Any, bool]]
 
 
 def _is_open(code: Any, argument: Any) -> bool:
-    return code in _REPEATS and argument[1] == op.MAXREPEAT
+    return code in REPEATS and argument[1] == op.MAXREPEAT
 
 
 def _is_wild(argument: Any) -> bool:

@@ -202,8 +202,16 @@ class Shipper:
         job = self.spool.read(JOB) or {}
         roots = [self.settings.log_dir, self.settings.result_dir]
         self.tensorboard = TensorBoard(self.spool, roots)
-        rules = Rules(self.spool, [str(rule["pattern"]) for rule in job.get("metrics") or []])
+        patterns = [str(rule["pattern"]) for rule in job.get("metrics") or []]
+        rules = Rules(self.spool, patterns, self._tell_slow)
         self.link.use([Reported(self.spool.metrics), rules, self.tensorboard])
+
+    def _tell_slow(self, pattern: str) -> None:
+        logger.warning("a metric rule was too slow and is switched off", extra={"pattern": pattern})
+        message = (
+            f"The rule {pattern[:600]} took too long on a printed line and reads no more metrics of this run."
+        )
+        self.link.tell("error", code="rule_too_slow", message=message)
 
     async def _wind_up(self) -> None:
         """After the program: tell how it ended, store what it left, seal the log."""

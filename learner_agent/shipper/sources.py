@@ -10,8 +10,9 @@ import json
 import math
 import os
 import re
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +27,11 @@ READ_BYTES = 256 * 1024
 MAX_LINE = 64 * 1024
 """Longer lines of metrics.jsonl are skipped."""
 RULE_LINE = 4_096
-"""Rules look at this many characters of a line; jobs.spec checks that no pattern is slow on as many."""
+"""Rules look at this many characters of a line; jobs.spec refuses patterns that are slow on as many."""
+RULE_CPU_S = 0.05
+"""A rule that works longer on one line is switched off."""
+RULES_BATCH_S = 0.1
+"""After so long the rest of the log waits for the next batch, so that the shipper does other things, too."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,48 @@ class Reported:
         return [point for point in points if point is not None], total if whole else None
 
 
+class TooSlow(Exception):
+    """Raised inside a search that takes too long."""
+
+
+class _Clock:
+    """Ends a search that works too long: Python's matcher looks for signals while it works.
+
+    It ticks by the process's use of the processor. The first tick in a search notes how far the thread has come, so
+    that neither a busy machine nor another thread counts; quick searches cost nothing.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._is_searching = False
+        self._search = self._ticked = 0
+        self._since = 0.0
+        signal.signal(signal.SIGVTALRM, self._tick)
+
+    def start(self) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, self.limit_s / 4, self.limit_s / 4)
+
+    def stop(self) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    def search(self, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+        """Raises TooSlow."""
+        self._search += 1
+        try:
+            self._is_searching = True
+            return pattern.search(text)
+        finally:
+            self._is_searching = False
+
+    def _tick(self, _number: int, _frame: object) -> None:
+        if not self._is_searching:
+            return
+        if self._ticked != self._search:
+            self._ticked, self._since = self._search, time.thread_time()
+        elif time.thread_time() - self._since >= self.limit_s:
+            raise TooSlow
+
+
 @dataclass
 class _RuleState:
     off: int = 0
@@ -138,14 +185,19 @@ class Rules:
     """Regular expressions of the spec over the log.
 
     ``step`` is the step, every other named group a metric. A pattern without ``step`` belongs to the last step that
-    any pattern saw; if none of them has one, lines that match are counted.
+    any pattern saw; if none of them has one, lines that match are counted. A rule that is too slow on a line is
+    switched off until the shipper starts again, and on_slow is told.
     """
 
     name = "rules"
 
-    def __init__(self, spool: Spool, patterns: Iterable[str]) -> None:
+    def __init__(
+        self, spool: Spool, patterns: Iterable[str], on_slow: Callable[[str], None] = lambda pattern: None
+    ) -> None:
         self.spool = spool
+        self.on_slow = on_slow
         self.patterns = [re.compile(pattern) for pattern in patterns]
+        self.clock = _Clock(RULE_CPU_S)
         self.has_step = any("step" in pattern.groupindex for pattern in self.patterns)
         self.reader = LogReader(spool)
         self.state = _RuleState()
@@ -178,6 +230,8 @@ class Rules:
         points: list[Point] = []
         begun = bytes.fromhex(self.state.tail)
         at = 0
+        until = time.monotonic() + RULES_BATCH_S
+        self.clock.start()
         while len(points) < BATCH_POINTS:
             end = found.data.find(b"\n", at)
             if end < 0:
@@ -186,13 +240,18 @@ class Rules:
                 break
             points += self._match(begun + found.data[at:end], state, at_ms)
             begun, at = b"", end + 1
+            if time.monotonic() > until:
+                break
+        self.clock.stop()
         state.off = found.off + at
         return Batch(self.state.off, state.off, points, state=state)
 
     def _match(self, line: bytes, state: _RuleState, at_ms: int) -> list[Point]:
         """Points of one line; of a line that was drawn over with carriage returns, the last drawing."""
         text = line[: 4 * RULE_LINE].rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")[:RULE_LINE]
-        matches = [match for pattern in self.patterns if (match := pattern.search(text)) is not None]
+        matches = [
+            match for pattern in tuple(self.patterns) if (match := self._search(pattern, text)) is not None
+        ]
         if not matches:
             return []
         state.count += 1
@@ -208,6 +267,14 @@ class Rules:
                 point = _point(name, state.step, at_ms, number) if number is not None else None
                 points += [point] if point is not None else []
         return points
+
+    def _search(self, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+        try:
+            return self.clock.search(pattern, text)
+        except TooSlow:
+            self.patterns.remove(pattern)
+            self.on_slow(pattern.pattern)
+            return None
 
 
 def _number(text: str) -> float | str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,28 @@ def test_rules_go_on_where_they_were_confirmed_after_a_restart(spool: Spool) -> 
     again = Rules(spool, [r"loss (?P<loss>\S+)"])
 
     assert [(step, value) for _, step, _, value in drain(again)] == [(3, 3.0)]
+
+
+def test_a_rule_too_slow_on_a_line_is_switched_off_and_told_once(spool: Spool) -> None:
+    log(spool, b"loss 1\n" + (b"x" + b"1" * 4000 + b"\nloss 2\n") * 3)
+    told: list[str] = []
+    slow = r"x(?P<a>\d+)\d+\d+\d+\d+y"  # years
+    rules = Rules(spool, [slow, r"loss (?P<loss>\S+)"], told.append)
+
+    began = time.process_time()
+    points = drain(rules)
+
+    assert [value for _, _, _, value in points] == [1.0, 2.0, 2.0, 2.0]
+    assert told == [slow]
+    assert time.process_time() - began < 2
+
+
+def test_lines_that_are_many_do_not_switch_a_rule_off(spool: Spool) -> None:
+    log(spool, b"loss 1\n" * 20_000)
+    told: list[str] = []
+
+    assert len(drain(Rules(spool, [r"loss (?P<loss>\S+)"], told.append))) == 20_000
+    assert told == []
 
 
 # --- TensorBoard
