@@ -22,7 +22,7 @@ MATCHED_CHARS = 4096
 MAX_WORK = 13 * MATCHED_CHARS**2
 """Steps on one line: a fraction of a second."""
 MAX_PARTS = 10_000
-GROUP = 4
+GROUP = 6
 """A choice, or one turn of a repeated group, costs the matcher as much as so many single characters."""
 FEW = 16
 """Characters that a narrow repeat right before ``.*`` is taken to hold: nobody prints numbers of thousands of
@@ -160,7 +160,7 @@ class _Walk:
         least, most, body = argument
         if least == most:
             for _ in range(least):
-                self._count(0)
+                self._count(0 if len(body) == 1 and body[0][0] in _CHARS else GROUP * reach.paths)
                 reach = self.sequence(list(body), reach, flags, rest=fails)
             return reach
         parts = self._body(body, flags)

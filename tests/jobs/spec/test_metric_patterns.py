@@ -24,6 +24,7 @@ GOOD = [
     r"(?P<step>\d+)\s+(?P<loss>\d+\.\d+)\s+(?P<acc>\d+\.\d+)",
     r"loss\s*=\s*(?P<loss>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)",
     r"Epoch:? *\[?(?P<step>\d+)\]?.*?loss[ :=]+(?P<loss>[\d.]+)",
+    r"\b(?P<step>\d+)(?:/\d+)? loss (?P<loss>\S+)",
     r"^(?P<step>\d+),(?P<loss>[^,]+),(?P<acc>[^,]+)$",
     r"(?: a=(?P<a>\d+))?(?: b=(?P<b>\d+))?(?: c=(?P<c>\d+))? d=(?P<d>\d+)",
 ]
@@ -67,11 +68,11 @@ BAD = {
     r"(?P<a>[)": "regex_syntax",
     r"(?P<a>x{5,2})": "regex_syntax",
 }
-CPU_S = 2.0  # many times what the slowest allowed pattern needs; the slow ones need minutes
+CPU_S = 2.0  # several times what the slowest allowed pattern needs; slow ones need minutes
 PIECES = [
     r"\d+", r"\d*", r"[0-9]+", "1?", "1{0,9}", "1{0,200}", r"\w+", r"\S+", "[^,]+", "a*", "a+?", "(?:ab)*",
-    "(?:ab){0,9}", "(?:a|ab)", "(?:1|11)?", "(?:a1|a1)", "x", ",", " ", "a", "1", "loss=", "(?:=|:)", r"\s*", r"\b", "^", "$",
-    r"\d{3}", "1{20}", "[1a]{20}", "-?", r"(?:\.\d+)?", r"(?:\d+ )?", r"(?:\d,){2}", "[a-z ]+", r"\D*", "y",
+    "(?:ab){0,9}", "(?:a|ab)", "(?:1|11)?", "(?:a1|a1)", "x", ",", " ", "a", "1", "loss=", "(?:=|:)", r"\s*", r"\b",
+    "^", "$", r"\d{3}", "1{20}", "[1a]{20}", "-?", r"(?:\.\d+)?", r"(?:\d+ )?", r"(?:\d,){2}", "[a-z ]+", r"\D*", "y",
 ]  # fmt: skip
 EVIL = ["x" * 5000, "loss=" * 1000, "1" * 5000, "loss 1." * 800, " " * 5000, "Epoch 1/1" * 600, "[" * 5000]
 
