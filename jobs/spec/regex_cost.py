@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from re import _compiler as compiler  # type: ignore[attr-defined]
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _compiler as compiler  # type: ignore[attr-defined]  # not in the stubs
+from re import _constants as op  # type: ignore[attr-defined]  # not in the stubs
+from re import _parser as parser  # type: ignore[attr-defined]  # not in the stubs
 from typing import Any
 
 MATCHED_CHARS = 4096

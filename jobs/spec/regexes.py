@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as op  # type: ignore[attr-defined]  # not in the stubs
+from re import _parser as parser  # type: ignore[attr-defined]  # not in the stubs
 from typing import Any
 
 from jobs.spec.regex_cost import MATCHED_CHARS, REPEATS, TooMuchWork, check_work
