@@ -57,7 +57,7 @@ UNAUTHORIZED_TRIES = 5
 KEPT_BYTES = 64 * 1024 * 1024
 """Acknowledged log that the spool keeps, so that a checksum that disagrees can be answered by sending again."""
 TIDY_S = 2.0
-METRICS_PACE_S = 0.25
+METRICS_PACE_S = 0.5
 """Points that follow a batch sooner than this gather for the next one: nobody draws faster."""
 
 

@@ -26,9 +26,7 @@ from learner_agent.wire import Final, Wish
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-"""How often the spool is looked at without a bell."""
-CHECKPOINTS_S = 0.5
-"""How often CHECKPOINT_DIR is looked at."""
+"""How often the spool and CHECKPOINT_DIR are looked at without a bell."""
 DEATH_S = 1.0
 JOB = "shipper/job.json"
 EXIT_FENCED = 76
@@ -45,6 +43,7 @@ class Shipper:
         self.link = Link(settings, self.spool, self._take_wish)
         self.keeper = Keeper(self.client, self.link, self.spool, settings.checkpoint_dir)
         self.exited = asyncio.Event()
+        self.looked = asyncio.Event()
         self.ending: dict[str, Any] = {}
         self._phase = ""
         self._told_gen = -1
@@ -80,18 +79,19 @@ class Shipper:
             while True:
                 self._notice()
                 self.link.changed.set()
+                self.looked.set()
                 died_at = self._notice_death(died_at)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(rung.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await rung.wait()
                 rung.clear()
         finally:
             loop.remove_reader(bell)
             os.close(bell)
 
     def _notice(self) -> None:
-        phase = self.spool.phase()
-        if phase == "PROCESSING" and self._phase != phase:
-            self._tell_phase(phase)
+        if self._phase != "PROCESSING" and self.spool.phase() == "PROCESSING":
+            self._tell_phase("PROCESSING")
         if self.spool.has("halt_seen"):
             self._notice_halt()
         if not self.exited.is_set():
@@ -143,8 +143,8 @@ class Shipper:
         self._open_sources()
         while not self.exited.is_set():
             await self.keeper.keep_new_checkpoints()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.exited.wait(), CHECKPOINTS_S)
+            await self.looked.wait()
+            self.looked.clear()
         await self._wind_up()
 
     async def _bring_inputs(self) -> None:
