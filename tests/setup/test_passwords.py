@@ -1,0 +1,23 @@
+"""How passwords are kept."""
+
+import pytest
+from django.conf import settings
+from django.contrib.auth import authenticate
+from django.contrib.auth.hashers import make_password
+from django.test import override_settings
+
+from portal.settings import base
+from tests import factories
+
+
+@pytest.mark.django_db
+def test_a_password_kept_the_old_way_logs_in_and_is_kept_anew() -> None:
+    with override_settings(PASSWORD_HASHERS=base.PASSWORD_HASHERS):
+        assert settings.PASSWORD_HASHERS[0].endswith("ScryptPasswordHasher")
+        user = factories.user()
+        user.password = make_password("correct horse", hasher="pbkdf2_sha256")
+        user.save()
+        assert authenticate(request=None, username=user.username, password="wrong") is None
+        assert authenticate(request=None, username=user.username, password="correct horse") == user
+        user.refresh_from_db()
+        assert user.password.startswith("scrypt$")
