@@ -1,8 +1,8 @@
-"""Which regular expressions may read metrics from a log: named groups, and no catastrophic ones.
+"""Which regular expressions may read metrics from a log: named groups, and none whose form alone is catastrophic.
 
-A rule runs on every printed line (its first MATCHED_CHARS characters), so a pattern that backtracks
-without end would stop a learner's metrics; hence its structure is checked: no choice inside a repeat, few
-open-ended repeats, and at worst a bounded amount of work (regex_cost). The shipper keeps a clock besides.
+A rule runs on every printed line, and how long one takes there depends on the line as well: the shipper's clock ends
+a search that works too long, switches the rule off and says so (learner_agent/shipper/sources.py). What would take
+for ever on nearly any line is refused here, where its author can still mend it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,11 @@ from re import _constants as op  # type: ignore[attr-defined]  # not in the stub
 from re import _parser as parser  # type: ignore[attr-defined]  # not in the stubs
 from typing import Any
 
-from jobs.spec.regex_cost import MATCHED_CHARS, REPEATS, TooMuchWork, check_work
-
-__all__ = ["MATCHED_CHARS", "pattern_fault"]
-
 MAX_OPEN_REPEATS = 12
 MAX_WILD_REPEATS = 2
 MAX_COUNT = 200
 MAX_METRICS = 20
-
+REPEATS = frozenset({op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT})
 STEP_GROUPS = frozenset({"step", "time"})
 _REFUSED = {
     op.GROUPREF: "a reference to an earlier group",
@@ -73,10 +69,6 @@ def _catastrophe(tree: Any) -> str | None:
     first = next((node for node in nodes if node[0] is not op.SUBPATTERN), None)
     if first and _is_open(first[0], first[1]) and _is_wild(first[1]):
         return "begins with .*, which is not needed: a pattern may match anywhere in a line"
-    try:
-        check_work(tree)
-    except TooMuchWork as error:
-        return str(error)
     return None
 
 

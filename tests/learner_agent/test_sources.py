@@ -155,10 +155,24 @@ def test_rules_go_on_where_they_were_confirmed_after_a_restart(spool: Spool) -> 
     assert [(step, value) for _, step, _, value in drain(again)] == [(3, 3.0)]
 
 
-def test_a_rule_too_slow_on_a_line_is_switched_off_and_told_once(spool: Spool) -> None:
-    log(spool, b"loss 1\n" + (b"x" + b"1" * 4000 + b"\nloss 2\n") * 3)
+@pytest.mark.parametrize(
+    ("slow", "line"),
+    [
+        (r"x(?P<a>\d+)\d+\d+\d+\d+y", b"x" + b"1" * 4000),
+        (r"x(?P<a>a*)a*a*a*a*b", b"x" + b"a" * 4000),
+        (r"(?P<a>\d+)\w+\w+\w+y", b"1" * 4000),
+        (f"(?P<a>a){'(?:a1|a1)' * 30}y", b"a" + b"a1" * 2000),
+        (r"(?P<a>(?:a?a?a?)*)y", b"a" * 4000),
+        (r"(?P<a>(?:(?:(?:){200}){200}){200})y", b"a" * 4000),
+        (r"x(?P<a>\d+)[^,]+[^,]+[^,]+y", b"x" + b"1" * 4000),
+    ],
+)
+def test_a_rule_too_slow_on_a_line_is_switched_off_and_told_once(
+    spool: Spool, slow: str, line: bytes
+) -> None:
+    """Each would take from seconds to years."""
+    log(spool, b"loss 1\n" + (line + b"\nloss 2\n") * 3)
     told: list[str] = []
-    slow = r"x(?P<a>\d+)\d+\d+\d+\d+y"  # years
     rules = Rules(spool, [slow, r"loss (?P<loss>\S+)"], told.append)
 
     began = time.process_time()
