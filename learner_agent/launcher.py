@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
 import selectors
 import shlex
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from learner_agent.settings import LauncherSettings, launcher_settings
-from learner_agent.spool import LogWriter, Spool, now_ms
+from learner_agent.spool import LogWriter, Spool, now_ms, replace_file
 
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
@@ -67,6 +68,7 @@ class Launcher:
         self.halting: Optional[Halting] = None
         self.status: Optional[int] = None
         self.pid = 0
+        self.unsaid: Dict[str, bytes] = {}
 
     def run(self) -> int:
         """Run to the program's end and return its exit code (128 + signal if a signal ended it)."""
@@ -108,8 +110,7 @@ class Launcher:
             self.log.write(("learner_agent: cannot start the program: %s\n" % error).encode(), now_ms())
             return self._end(EXIT_NOT_FOUND)
         os.close(write_end)
-        self.spool.set_phase("PROCESSING")
-        self.spool.ring(state=True)
+        self._say("phase", b"PROCESSING")
         try:
             self._watch(read_end)
         finally:
@@ -234,6 +235,9 @@ class Launcher:
                     return
             if now >= look_at or woken in ready:
                 look_at = now + LOOK_S
+                self._say_again()
+                if self.status is None and not self.spool.has("lock"):
+                    self._end_robbed()
                 self._look_for_wish()
                 self._press(now)
 
@@ -264,7 +268,7 @@ class Launcher:
                 return
             if pid == self.pid:
                 self.status = status
-                self.spool.set_phase("EXITED")
+                self._say("phase", b"EXITED")
 
     def _look_for_wish(self) -> None:
         """Take up a new or a harder wish; a softer or repeated one changes nothing."""
@@ -273,7 +277,7 @@ class Launcher:
         wish = self.spool.read("halt")
         if wish is None and self.asked_by_signal:
             wish = {"intent": "HALT", "gen": 0, "grace_s": self.settings.grace_s}
-            self.spool.write("halt", wish)
+            self._say("halt", json.dumps(wish).encode())
         if wish is None:
             return
         gen, intent = int(wish.get("gen", 0)), str(wish.get("intent", "HALT"))
@@ -295,10 +299,8 @@ class Launcher:
 
     def _tell_seen(self) -> None:
         assert self.halting is not None
-        self.spool.write(
-            "halt_seen", {"gen": self.halting.gen, "aware": self.halting.aware, "at_ms": now_ms()}
-        )
-        self.spool.ring(state=True)
+        seen = {"gen": self.halting.gen, "aware": self.halting.aware, "at_ms": now_ms()}
+        self._say("halt_seen", json.dumps(seen).encode())
 
     def _press(self, now: float) -> None:
         halting = self.halting
@@ -318,6 +320,42 @@ class Launcher:
         except (ProcessLookupError, PermissionError):
             pass  # nobody of the group is left, or what is left became another user
 
+    def _say(self, name: str, content: bytes) -> None:
+        """Replace a small file of the spool: now, or as soon as the disk takes it. A full disk ends no program."""
+        self.unsaid.pop(name, None)
+        self.unsaid[name] = content
+        self._say_again()
+
+    def _say_again(self) -> None:
+        if not self.unsaid:
+            return
+        for name, content in list(self.unsaid.items()):
+            try:
+                replace_file(self.spool.root / name, content)
+            except OSError:
+                return
+            del self.unsaid[name]
+        self.spool.ring(state=True)
+
+    def _end_robbed(self) -> None:
+        """The program removed the spool and what it had printed and saved: nobody could follow it any more.
+
+        It ends, and why is in a new spool, behind a hole in the log.
+        """
+        self._kill_group(signal.SIGKILL)
+        _kill_children()
+        before, self.spool = self.log, Spool(self.settings.state_dir)  # the bell is another one, too
+        self._create_spool()
+        self.log = LogWriter(self.spool, cap=before.cap, size=before.size, lines=before.lines, crc=before.crc)
+        self.log.write(b"luthier: the program removed JOB_STATE_DIR, so it was ended\n", now_ms())
+
+    def _create_spool(self) -> None:
+        while True:
+            try:
+                return self.spool.create()
+            except OSError:
+                time.sleep(LOOK_S)  # the disk is full
+
     def _end(self, code: int, *, lost: bool = False) -> int:
         """Write down how it ended, as the last thing, and return the exit code."""
         self.log.close()
@@ -332,9 +370,11 @@ class Launcher:
             "crc": None if lost else self.log.crc,
             "at_ms": now_ms(),
         }
-        self.spool.write("exit", ending)
-        self.spool.set_phase("EXITED")
-        self.spool.ring(state=True)
+        self._say("exit", json.dumps(ending).encode())
+        self._say("phase", b"EXITED")
+        while self.unsaid:
+            time.sleep(LOOK_S)
+            self._say_again()
         return code
 
     def _was_halted(self) -> bool:

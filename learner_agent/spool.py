@@ -106,9 +106,6 @@ class Spool:
         except OSError:
             return ""
 
-    def set_phase(self, phase: str) -> None:
-        replace_file(self.root / "phase", phase.encode())
-
     def ring(self, *, state: bool = False) -> None:
         """Tell the shipper to look again; never blocks, and losing it costs half a second.
 

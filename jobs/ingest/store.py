@@ -19,13 +19,14 @@ from django.db import connection, transaction
 from psycopg2 import Binary
 from psycopg2.extras import execute_values
 
-from jobs import announce
+from jobs import announce, events
 from jobs.failpoints import fp
 from jobs.ingest.streams import Chunk, Row
+from jobs.models import JobEvent
 from jobs.selectors import recent
 from jobs.selectors.lines import Chunk as StoredChunk
 from jobs.selectors.logs import Head
-from jobs.states import Phase
+from jobs.states import EventCode, Phase
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Frame, Metric, Nack, number_out
 
@@ -129,6 +130,7 @@ def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
         _write_learners(cursor, rows)
         fp("ingest.after_learners")
         _write_progress(cursor, progress)
+        _tell_troubles(rows)
         fp("ingest.before_commit")
     _remember(rows)
     return Committed(
@@ -291,6 +293,21 @@ def _write_report(cursor: Any, row: Row) -> None:
     cursor.execute(
         f"UPDATE jobs_learner SET {assignments} WHERE id = %s", [*columns.values(), row.grant.learner_id]
     )
+
+
+def _tell_troubles(rows: list[Row]) -> None:
+    """What a shipper could not do belongs to the job's history: once an attempt, however often it starts again."""
+    troubled = [row for row in rows if "error_code" in row.changes]
+    for row in sorted(troubled, key=lambda row: row.grant.job_id):
+        told = {
+            "job_id": row.grant.job_id,
+            "attempt": row.grant.attempt,
+            "code": EventCode.CONDITION,
+            "reason": row.changes["error_code"],
+            "message": f"Learner {row.grant.rank}: {row.changes['message']}",
+        }
+        if not JobEvent.objects.filter(**told).exists():
+            events.append(tenant_id=row.grant.tenant_id, source="learner", **told)
 
 
 def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:

@@ -150,7 +150,7 @@ class Link:
             self._awaited -= 1
 
     def _drained(self) -> bool:
-        return not self._busy and all(source.read() is None for source in self.sources)
+        return not self._busy and all(self._read(source) is None for source in self.sources)
 
     # --- the connection
 
@@ -326,13 +326,25 @@ class Link:
         for source in self.sources:
             if source.name in self._busy:
                 continue
-            batch = source.read()
+            batch = self._read(source)
             if batch is not None:
                 self._metrics_at = now
                 self._busy[source.name] = batch
                 frame = Metric(source.name, batch.off, batch.next, batch.points, batch.total)
                 await socket.send(encode(frame))
         await self._notify()
+
+    def _read(self, source: Source) -> Batch | None:
+        """What a source has next. One that fails is read no more, and that is told: it must cost no log, no files
+        and no exit code, whatever a program wrote."""
+        try:
+            return source.read()
+        except Exception as error:
+            logger.exception("metrics are not readable", extra={"source": source.name})
+            self.sources = [other for other in self.sources if other is not source]
+            message = f"Metrics of the kind {source.name} are read no more in this run: {error!r}"
+            self.tell("error", code="metrics_unreadable", message=message[:1000])
+            return None
 
     async def _send_final(self, socket: ClientConnection) -> None:
         final = self._final

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from learner_agent.shipper.inputs import sha256_of
 from learner_agent.wire import MAX_FILES, Ckpt, File, WireError, decode, encode
+from learner_agent.wire_checks import path as storable_path
 
 
 class NotWhole(Exception):
@@ -23,6 +24,8 @@ class FileSet:
 
     folder: Path
     offer: Ckpt
+    left_out: tuple[str, ...] = ()
+    """What lies there and cannot be kept: links, special files, names that no store takes."""
 
     @property
     def key(self) -> str:
@@ -73,29 +76,42 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
 
 
 def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
-    """Take a directory as it stands; None if it holds no file. Raises NotWhole if it holds too many."""
+    """Take a directory as it stands; None if nothing lies there. Raises NotWhole if it holds too many files."""
     files: list[File] = []
-    for place in _plain_files(folder):
-        files.append((place.relative_to(folder).as_posix(), place.stat().st_size, sha256_of(place)))
+    left_out: list[str] = []
+    for place in _entries(folder):
+        name = place.relative_to(folder).as_posix()
+        if place.is_symlink() or not place.is_file() or not _is_storable(name):
+            left_out.append(name.encode("utf-8", "backslashreplace").decode())
+            continue
+        files.append((name, place.stat().st_size, sha256_of(place)))
         if len(files) > MAX_FILES:
             raise NotWhole(f"{folder.name} holds more than {MAX_FILES} files; pack them into an archive")
-    if not files:
+    if not files and not left_out:
         return None
     try:
-        return FileSet(folder, decode(encode(Ckpt(key=what, what=what, world=world, files=files))))
+        offer = decode(encode(Ckpt(key=what, what=what, world=world, files=files)))
     except (WireError, UnicodeError) as error:
         raise NotWhole(f"{folder.name}: {error}") from error
+    return FileSet(folder, offer, tuple(left_out))
 
 
-def _plain_files(folder: Path) -> Iterable[Path]:
+def _is_storable(name: str) -> bool:
+    try:
+        storable_path("path", name)
+        name.encode()
+    except (WireError, UnicodeError):
+        return False
+    return True
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    """Everything but directories below a folder, and links to directories."""
     for base, folders, names in os.walk(folder):
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".saving-") and not name.startswith(".old-")
-        )
-        for name in sorted(names):
-            place = Path(base, name)
-            if place.is_file() and not place.is_symlink():
-                yield place
+        kept = [name for name in folders if not name.startswith((".saving-", ".old-"))]
+        links = [name for name in kept if Path(base, name).is_symlink()]
+        folders[:] = sorted(set(kept) - set(links))
+        yield from (Path(base, name) for name in sorted([*names, *links]))
 
 
 def prune(base: Path, committed: Iterable[str], *, keep: int) -> None:

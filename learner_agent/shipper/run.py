@@ -22,6 +22,7 @@ from learner_agent.shipper.outputs import FileSet, NotWhole, gather
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
 from learner_agent.spool import LogReader, Spool, now_ms
 from learner_agent.wire import Final, Wish
+from learner_agent.wire_checks import PATH_CHARS
 
 logger = logging.getLogger(__name__)
 
@@ -247,8 +248,22 @@ class Shipper:
             except (NotWhole, OSError) as error:
                 self.link.tell("error", code=f"{what}_not_kept", message=str(error)[:1000])
                 continue
-            if files is not None and not (what == "implicit" and self._was_put_back(files)):
+            if files is None or (what == "implicit" and self._was_put_back(files)):
+                continue
+            if files.left_out:
+                self._tell_left_out(files)
+            if files.offer.files:
                 await self.keeper.keep(files)
+
+    def _tell_left_out(self, files: FileSet) -> None:
+        names, count = ", ".join(files.left_out[:5]), len(files.left_out)
+        more = f" and {count - 5} more" if count > 5 else ""
+        self.link.tell(
+            "error",
+            code=f"{files.offer.what}_left_out",
+            message=f"Not kept of {files.folder.name}: {names[:600]}{more}. Only plain files are, under names of UTF-8 "
+            f"without backslash and of at most {PATH_CHARS} characters.",
+        )
 
     def _was_put_back(self, files: FileSet) -> bool:
         """Whether these are the very files that the attempt began with: nothing was saved since."""

@@ -27,7 +27,7 @@ READ_BYTES = 256 * 1024
 MAX_LINE = 64 * 1024
 """Longer lines of metrics.jsonl are skipped."""
 RULE_LINE = 4_096
-"""Rules look at this many characters of a line; jobs.spec refuses patterns that are slow on as many."""
+"""Rules look at this many characters of a line."""
 RULE_CPU_S = 0.05
 """A rule that works longer on one line is switched off."""
 RULES_BATCH_S = 0.1
@@ -232,17 +232,19 @@ class Rules:
         at = 0
         until = time.monotonic() + RULES_BATCH_S
         self.clock.start()
-        while len(points) < BATCH_POINTS:
-            end = found.data.find(b"\n", at)
-            if end < 0:
-                state.tail = (begun + found.data[at:])[: 4 * RULE_LINE].hex()
-                at = len(found.data)
-                break
-            points += self._match(begun + found.data[at:end], state, at_ms)
-            begun, at = b"", end + 1
-            if time.monotonic() > until:
-                break
-        self.clock.stop()
+        try:
+            while len(points) < BATCH_POINTS:
+                end = found.data.find(b"\n", at)
+                if end < 0:
+                    state.tail = (begun + found.data[at:])[: 4 * RULE_LINE].hex()
+                    at = len(found.data)
+                    break
+                points += self._match(begun + found.data[at:end], state, at_ms)
+                begun, at = b"", end + 1
+                if time.monotonic() > until:
+                    break
+        finally:
+            self.clock.stop()
         state.off = found.off + at
         return Batch(self.state.off, state.off, points, state=state)
 
@@ -260,8 +262,9 @@ class Rules:
         points = []
         for groups in (match.groupdict() for match in matches):
             step = groups.pop("step", None)
-            if step is not None and step.strip().isdigit():
-                state.step = int(step)
+            digits = step.strip() if step is not None else ""
+            if digits.isascii() and digits.isdigit():  # "²".isdigit() is true, too
+                state.step = min(int(digits), MAX_OFFSET)
             for name, value in groups.items():
                 number = _number(value) if value is not None else None
                 point = _point(name, state.step, at_ms, number) if number is not None else None

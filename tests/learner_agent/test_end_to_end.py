@@ -95,7 +95,7 @@ def test_a_halt_reaches_the_program_saves_a_verified_checkpoint_and_the_next_att
 
     next_attempt(job, saved)
     again = rig(job)
-    again.launch("timeout -s TERM 2 python3 train.py")
+    again.launch("python3 train.py | head -1")
     again.ship()
     again.wait()
     assert again.stored_log().startswith(f"from {saved.step + 1}\n".encode())  # type: ignore[operator]

@@ -51,6 +51,7 @@ def write_in_its_place(folders: Folders, *, stopped: bool) -> Mapping[str, Any]:
         "size": 0,
         "crc": None,
     }
+    folders.state.mkdir(parents=True, exist_ok=True)  # a program may have removed it
     temporary = folders.state / "exit.tmp"
     temporary.write_text(json.dumps(ending))
     temporary.replace(folders.state / "exit")

@@ -1,0 +1,113 @@
+"""Programs that print, save and remove what nobody expects: the log, the files and the end still arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, MetricPoint, ResultFile
+from jobs.states import EventCode
+from tests.learner_agent.harness import Rig, make_job, until
+
+MakeRig = Callable[..., Rig]
+
+STEPS = "print('step=1 loss=3')\nprint('step=² loss=2')\nprint('step=३ loss=1')\nprint('end')\n"
+LEAVES = """
+import os, pathlib
+place = pathlib.Path(os.environ[{folder!r}])
+(place / "good.txt").write_bytes(b"good")
+(place / "sub").mkdir()
+(place / "sub" / "also.txt").write_bytes(b"also")
+for name in (b"a\\\\b", b"a\\xff"):
+    with open(os.path.join(os.fsencode(place), name), "wb") as odd:
+        odd.write(b"odd")
+(place / "latest").symlink_to("sub")
+os.mkfifo(place / "pipe")
+raise SystemExit({code})
+"""
+
+
+def ruled(program: str) -> Job:
+    job = make_job({"train.py": program})
+    job.spec["metrics"] = [{"pattern": r"step=(?P<step>\S+) loss=(?P<loss>\S+)"}]
+    job.save()
+    return job
+
+
+def run(learner: Rig) -> Rig:
+    learner.launch("python3 train.py")
+    learner.ship()
+    return learner
+
+
+def troubles(learner: Rig) -> list[tuple[str, str]]:
+    found = JobEvent.objects.filter(job=learner.job, code=EventCode.CONDITION).order_by("n")
+    return list(found.values_list("reason", "message"))
+
+
+def test_signs_that_look_like_digits_cost_nothing(rig: MakeRig) -> None:
+    learner = run(rig(ruled(STEPS)))
+
+    assert learner.wait() == (0, 0)
+
+    assert learner.stored_log() == STEPS.replace("print('", "").replace("')", "").encode()
+    assert (learner.row.phase, learner.row.exit_code) == ("DONE", 0)
+    assert list(MetricPoint.objects.filter(job=learner.job).values_list("step", "value")) == [(1, 3.0)]
+    assert troubles(learner) == []
+
+
+def test_metrics_that_cannot_be_read_are_told_and_cost_no_log_and_no_end(rig: MakeRig) -> None:
+    learner = rig(ruled(STEPS))
+    learner.spool.create()
+    learner.spool.write("shipper/rules.json", {"off": 0, "step": 0, "count": 0, "tail": "no hexadecimal"})
+    run(learner)
+
+    assert learner.wait() == (0, 0)
+
+    assert learner.stored_log().endswith(b"end\n")
+    assert (learner.row.phase, learner.row.exit_code) == ("DONE", 0)
+    ((reason, message),) = troubles(learner)
+    assert reason == "metrics_unreadable"
+    assert message.startswith("Learner 0: Metrics of the kind rules are read no more in this run: ValueError")
+
+
+def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_told(rig: MakeRig) -> None:
+    learner = run(rig(make_job({"train.py": LEAVES.format(folder="RESULT_DIR", code=0)})))
+
+    assert learner.wait() == (0, 0)
+
+    assert set(ResultFile.objects.values_list("path", flat=True)) == {"good.txt", "sub/also.txt"}
+    ((reason, message),) = troubles(learner)
+    assert reason == "results_left_out"
+    assert "Not kept of results: a\\b, a\\udcff, latest, pipe. Only plain files are" in message
+
+
+def test_names_that_cannot_be_stored_are_left_out_of_an_implicit_checkpoint(rig: MakeRig) -> None:
+    learner = run(rig(make_job({"train.py": LEAVES.format(folder="CHECKPOINT_DIR", code=3)})))
+
+    assert learner.wait() == (3, 0)
+
+    assert Checkpoint.objects.get(job=learner.job).state == "COMMITTED"
+    assert set(CheckpointFile.objects.values_list("path", flat=True)) == {"good.txt", "sub/also.txt"}
+    assert [reason for reason, _ in troubles(learner)] == ["implicit_left_out"]
+
+
+@pytest.mark.parametrize("what", ["$JOB_STATE_DIR", "$JOB_STATE_DIR/*"])
+def test_a_program_that_removes_the_spool_ends_and_its_log_says_why(rig: MakeRig, what: str) -> None:
+    job = make_job({"train.sh": f"echo before; sleep 1; rm -rf {what}; echo after; sleep 60\n"})
+    learner = rig(job)
+    learner.launch("sh train.sh")
+    learner.ship()
+    until(lambda: learner.stored_log() == b"before\n", "the first line is stored")
+
+    assert learner.launcher is not None
+    assert learner.launcher.wait(10) == 137
+    assert learner.shipper is not None
+    while learner.shipper.wait(20) != 0:
+        learner.ship()  # as the node daemon does
+
+    stored = learner.stored_log()
+    assert stored.startswith(b"before\n")
+    assert stored.endswith(b"luthier: the program removed JOB_STATE_DIR, so it was ended\n")
+    assert (learner.row.phase, learner.row.exit_code, learner.row.log_sealed) == ("DONE", 137, True)
