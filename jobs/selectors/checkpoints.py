@@ -40,13 +40,16 @@ def checkpoint_view(saved: Checkpoint) -> dict[str, Any]:
 
 def manifest(saved: Checkpoint) -> dict[str, Any]:
     """A checkpoint with its files. Parts of a gang keep theirs under part-<k>/."""
+    return checkpoint_view(saved) | {"files": checkpoint_files(saved)}
+
+
+def checkpoint_files(saved: Checkpoint, *, first: int | None = None) -> list[dict[str, Any]]:
+    """Path, size and SHA-256 of each file, or of the first so many."""
     files = CheckpointFile.objects.filter(checkpoint=saved).select_related("blob").order_by("part", "path")
-    return checkpoint_view(saved) | {
-        "files": [
-            {"path": _shown_path(saved, entry), "size": entry.blob.size, "sha256": entry.blob.sha256}
-            for entry in files
-        ]
-    }
+    return [
+        {"path": _shown_path(saved, entry), "size": entry.blob.size, "sha256": entry.blob.sha256}
+        for entry in files[:first]
+    ]
 
 
 def checkpoint_file(saved: Checkpoint, path: str) -> Blob | None:

@@ -38,9 +38,10 @@ def job_clone(
     return _clone(user, source, text, checkpoint=checkpoint)
 
 
-def job_clone_as(*, user: User, job_id: str, text: str) -> Job:
-    """Submit a copy whose whole spec was written anew, as the form does. Raises as job_submit."""
-    return _clone(user, job_get(user=user, job_id=job_id), text, content_type="application/yaml")
+def job_clone_as(*, user: User, job_id: str, text: str, checkpoint: int | None = None) -> Job:
+    """Submit a copy whose whole spec was written anew, as the form does. Raises as job_clone."""
+    source = job_get(user=user, job_id=job_id)
+    return _clone(user, source, text, content_type="application/yaml", checkpoint=checkpoint)
 
 
 def _clone(

@@ -17,7 +17,7 @@ from jobs import services
 from jobs.errors import JobError, JobNotFound
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs
-from jobs.selectors.checkpoints import checkpoint_list
+from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list
 from jobs.selectors.jobs import job_get, may_operate
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
@@ -27,11 +27,12 @@ from portal.pages import job_cards, job_events, job_failure, job_timeline, job_w
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
 from tenants import access, audit
-from tenants.models import User
+from tenants.models import Tenant, User
 from tenants.roles import Permission
 
 TAIL_LINES = 40
 EVENTS_PAGE = 200
+FILES_SHOWN = 100  # of a checkpoint; its manifest names all
 SILENT = timedelta(seconds=15)  # a learner that said nothing for so long is shown as silent
 TABS = (
     ("", "Overview"),
@@ -101,10 +102,6 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     """Header, timeline, tabs: what every tab has."""
     view, now = job_view(job), timezone.now()
     moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))
-    operates = may_operate(request.user, job)
-    actions = [one for one in view["allowed_actions"] if operates or one == "clone"]
-    if not access.may(request.user, Permission.SUBMIT, job.tenant_id):
-        actions = [one for one in actions if one != "clone"]
     tabs = [
         {"title": title, "href": f"/t/{job.tenant.slug}/jobs/{job.pk}" + (f"/{name}" if name else ""),
          "current": name == tab, "count": _count(name, job)}
@@ -119,7 +116,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "row": job,
         "now": now,
         "stretches": job_timeline.timeline(moves, now),
-        "actions": actions,
+        "actions": _offered(request, job, view["allowed_actions"]),
         "tabs": tabs,
         "tab": tab,
         "is_live": State(job.state) not in FINAL,
@@ -128,6 +125,16 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "lost_if_canceled": _lost(view),
         "marks": json.dumps(_marks(job)),
     }
+
+
+def _offered(request: HttpRequest, job: Job, allowed: list[str]) -> list[str]:
+    """Of what the state allows, what this viewer may do and what the tenant's suspension would not refuse."""
+    refused = set() if may_operate(request.user, job) else set(allowed) - {"clone"}
+    if not access.may(request.user, Permission.SUBMIT, job.tenant_id):
+        refused.add("clone")
+    if job.tenant.state == Tenant.State.SUSPENDED:
+        refused |= {"resume", "clone"}
+    return [one for one in allowed if one not in refused]
 
 
 def _halted_in_the_queue(job: Job) -> bool:
@@ -283,7 +290,12 @@ def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
     kept = [one for one in rows if one.state == Checkpoint.State.COMMITTED]
     gone = [one for one in rows if one.state == Checkpoint.State.DROPPED]
     began = Attempt.objects.filter(job=job, resume_from__isnull=False).order_by("n")
+    asked = _number(request.GET.get("files"))
+    opened = next((one for one in kept if one.n == asked), next(iter(kept), None))
     return {
+        "opened": opened,
+        "files": checkpoint_files(opened, first=FILES_SHOWN) if opened else [],
+        "more_files": max(0, opened.files.count() - FILES_SHOWN) if opened else 0,
         "checkpoints": [one for one in rows if one not in gone],
         "gone": len(gone),
         "began": dict(began.values_list("resume_from", "n")),

@@ -13,6 +13,7 @@ from jobs.selectors.line import Line, checked_at, line_around
 from jobs.selectors.sooner import Way, ways_to_start_sooner
 from portal.templatetags.ui import duration, foreseen
 from tenants import access
+from tenants.models import Tenant
 from tenants.roles import Permission
 
 View = dict[str, Any]
@@ -51,7 +52,8 @@ class Turn:
 
 def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
     """What the why-it-waits panel shows beside the reason; the queries are the same however long the queue is."""
-    may_submit = access.may(user, Permission.SUBMIT, job.tenant_id)
+    active = job.tenant.state == Tenant.State.ACTIVE
+    may_submit = active and access.may(user, Permission.SUBMIT, job.tenant_id)
     line = line_around(user, job, now)
     return {
         "span": foreseen(view["estimate"], now),

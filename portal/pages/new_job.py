@@ -12,11 +12,12 @@ from django.views.decorators.http import require_http_methods
 
 from examples import catalog
 from jobs import services
-from jobs.errors import JobError, JobNotFound
+from jobs.errors import CheckpointNotFound, JobError, JobNotFound
 from jobs.models import Job
 from jobs.selectors import installation
 from jobs.selectors.jobs import job_get
 from jobs.services.clone import changed
+from jobs.services.wishes import checkpoint_of
 from jobs.spec import to_yaml
 from portal.pages.guard import in_tenant
 from portal.pages.job_cards import FIX
@@ -40,13 +41,15 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         raise PermissionDenied(error.message) from error
     if request.method == "GET":
         source, text = _start(request, tenant)
-        return _page(request, tenant, source=source, text=text)
+        return _page(request, tenant, source=source, text=text, error=_missing_checkpoint(request, tenant))
     assert isinstance(request.user, User)  # in_tenant let nobody else through
     text = request.POST.get("spec", "")
     parent = _parent(request, tenant)
     try:
         if parent:
-            job = services.job_clone_as(user=request.user, job_id=parent.pk, text=text)
+            job = services.job_clone_as(
+                user=request.user, job_id=parent.pk, text=text, checkpoint=_checkpoint(request)
+            )
         else:
             job = services.job_submit(
                 user=request.user, tenant=tenant, source=text, content_type="application/yaml"
@@ -68,6 +71,23 @@ def _parent(request: HttpRequest, tenant: Tenant) -> Job | None:
     if job.tenant_id != tenant.pk:
         raise Http404
     return job
+
+
+def _checkpoint(request: HttpRequest) -> int | None:
+    """The checkpoint of the cloned job that the new one starts from, as the address names it."""
+    text = request.GET.get("checkpoint", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def _missing_checkpoint(request: HttpRequest, tenant: Tenant) -> JobError | None:
+    """What submitting would say of the address's checkpoint, while there is still nothing to lose."""
+    parent, n = _parent(request, tenant), _checkpoint(request)
+    try:
+        if parent and n is not None:
+            checkpoint_of(parent, n)
+    except CheckpointNotFound as error:
+        return error
+    return None
 
 
 def _start(request: HttpRequest, tenant: Tenant) -> tuple[str, str]:
@@ -107,11 +127,13 @@ def _page(
     request: HttpRequest, tenant: Tenant, *, source: str, text: str, error: JobError | None = None
 ) -> HttpResponse:
     details: dict[str, Any] = getattr(error, "details", {})
-    parent = _parent(request, tenant)
+    parent, n = _parent(request, tenant), _checkpoint(request)
     free = {node.slot_type: 0 for node in installation.nodes()}
     context = frame(request, tenant, "jobs") | {
         "source": source,
         "clone": parent,
+        "checkpoint": n if parent else None,
+        "saved": parent.checkpoints.filter(n=n).first() if parent and n is not None else None,
         "changes": _changed_fields(request) if parent else "",
         "parent": to_yaml(parent.spec) if parent else None,
         "text": text,

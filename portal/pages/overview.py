@@ -103,7 +103,8 @@ def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
         | {
             "spark": sparkline.draw(lines.get(view["id"], [])),
             "left": view["pace"]["seconds_left"],
-            "may_resume": job.owner_id == user.pk or access.may(user, Permission.OPERATE_ANY, job.tenant_id),
+            "may_resume": job.tenant.state == Tenant.State.ACTIVE
+            and (job.owner_id == user.pk or access.may(user, Permission.OPERATE_ANY, job.tenant_id)),
         }
         for job, view in views
     ]

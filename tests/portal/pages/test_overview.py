@@ -207,6 +207,8 @@ def test_only_who_may_resume_a_halted_job_is_offered_it(
     for who, offered in ((alice, True), (dave, True), (carol, False)):
         page = signed_in(who).get("/t/vision-lab/").content.decode()
         assert (">Resume</a>" in page) is offered, who
+    Tenant.objects.update(state=Tenant.State.SUSPENDED)
+    assert ">Resume</a>" not in signed_in(alice).get("/t/vision-lab/").content.decode()
 
 
 def test_a_suspended_tenant_says_so_with_the_reason_and_offers_no_new_job(

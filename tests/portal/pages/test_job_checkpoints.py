@@ -1,0 +1,149 @@
+"""The Checkpoints tab: from each one that counts, resume, clone, and fetch its files."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.test import Client
+
+from jobs import blobs
+from jobs.models import Checkpoint, CheckpointFile, Job, Runtime
+from jobs.spec import to_yaml
+from jobs.states import Intent, State
+from portal.pages import job as job_page
+from tenants.models import Tenant, User
+from tests import factories
+from tests.portal.pages.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+
+
+def saved(job: Job, *, n: int = 1, files: int = 1, **fields: object) -> Checkpoint:
+    made = factories.checkpoint(job, **({"n": n, "step": 40 * n} | fields))
+    for number in range(files):
+        blob = blobs.put(job.tenant_id, f"weights {made.n} {number}".encode())
+        CheckpointFile.objects.create(
+            checkpoint=made, tenant=job.tenant, path=f"model {number}.bin", blob=blob
+        )
+    return made
+
+
+def halted(lab: Tenant, alice: User) -> Job:
+    Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
+    return factories.job(of=lab, owner=alice, state=State.HALTED, intent=Intent.HALT, name="original")
+
+
+def actions(client: Client, job: Job) -> dict[int, set[str]]:
+    """What each row offers, by the number of its checkpoint."""
+    page = client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    found = {}
+    for row in re.findall(r"<tr[^>]*>(<td class=\"n num t3 x1\">.*?)</tr>", page, re.DOTALL):
+        number = int(re.findall(r">(\d+)<", row)[0])
+        found[number] = set(re.findall(r"(Resume from this|Clone from this|Files)<", row))
+    return found
+
+
+def test_each_checkpoint_that_counts_can_be_resumed_cloned_and_opened(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    job = halted(lab, alice)
+    for n, state in enumerate(("COMMITTED", "CORRUPT", "UPLOADING", "COMMITTED"), start=1):
+        saved(job, n=n, state=state)
+    every = {"Resume from this", "Clone from this", "Files"}
+    assert actions(signed_in(alice), job) == {1: every, 2: set(), 3: set(), 4: every}
+
+
+def test_what_a_row_offers_is_what_the_state_and_the_viewer_allow(
+    signed_in: SignIn, lab: Tenant, alice: User, carol: User
+) -> None:
+    job, ended = halted(lab, alice), factories.job(of=lab, owner=alice, state=State.FAILED)
+    saved(job)
+    saved(ended)
+    assert actions(signed_in(carol), job) == {1: {"Files"}}
+    assert actions(signed_in(alice), ended) == {1: {"Clone from this", "Files"}}
+
+
+def test_a_suspended_tenant_s_job_offers_nothing_that_would_be_refused(
+    signed_in: SignIn, lab: Tenant, alice: User, admin: User
+) -> None:
+    """REST's allowed_actions stay those of the state: docs/api.md."""
+    job, failed = halted(lab, alice), factories.job(of=lab, owner=alice, state=State.FAILED)
+    for one in (job, failed):
+        saved(one)
+    big = factories.job(of=lab, owner=alice, learners=6, slots=2)
+    client, console = signed_in(alice), signed_in(admin)
+    path = "/admin-console/tenants/vision-lab/state"
+    for state, offered in (("suspended", False), ("active", True)):
+        console.post(path, {"state": state, "reason": "The invoice of October is open."})
+        for shown, tab in (
+            (job, ""),
+            (job, "/checkpoints"),
+            (failed, ""),
+            (failed, "/checkpoints"),
+            (big, ""),
+        ):
+            page = client.get(f"/t/vision-lab/jobs/{shown.pk}{tab}").content.decode()
+            assert ("/jobs/new?from=" in page) is offered, (state, shown.state, tab)
+            assert ("The invoice of October is open." in page) is not offered
+        resume = f'action="/t/vision-lab/jobs/{job.pk}/resume"'
+        assert (resume in client.get(f"/t/vision-lab/jobs/{job.pk}").content.decode()) is offered
+        assert {"resume", "clone"} <= set(client.get(f"/api/v1/jobs/{job.pk}").json()["allowed_actions"])
+
+
+def test_the_files_of_the_newest_or_of_the_chosen_checkpoint_can_be_fetched(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    job = halted(lab, alice)
+    for n in (1, 2):
+        saved(job, n=n)
+    client = signed_in(alice)
+    for query, n in (("", 2), ("?files=1", 1), ("?files=9", 2)):
+        page = client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints{query}").content.decode()
+        (link,) = re.findall(r'href="(/api/v1/[^"]*/files/[^"]*)" download', page)
+        assert link == f"/api/v1/jobs/{job.pk}/checkpoints/{n}/files/model%200.bin"
+        assert b"".join(client.get(link)) == f"weights {n} 0".encode()
+
+
+def test_of_very_many_files_the_first_are_listed_and_the_rest_counted(
+    signed_in: SignIn, lab: Tenant, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_page, "FILES_SHOWN", 2)
+    job = halted(lab, alice)
+    saved(job, files=5)
+    page = signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    assert page.count(" download>") == 2
+    assert "3 more files: the manifest names them all." in page
+
+
+def test_a_clone_from_a_checkpoint_starts_from_it(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    job = halted(lab, alice)
+    saved(job, n=1, step=1200)
+    saved(job, n=2, step=1300)
+    client = signed_in(alice)
+    page = client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    address = f"/t/vision-lab/jobs/new?from={job.pk}&checkpoint=1"
+    assert f'href="{address.replace("&", "&amp;")}"' in page
+    form = client.get(address).content.decode()
+    assert "from <b>checkpoint 1, step 1,200</b>" in form
+    assert f'action="{address.replace("&", "&amp;")}"' in form
+    sent = client.post(address, {"spec": to_yaml(job.spec).replace("original", "again")})
+    assert sent.status_code == 302
+    clone = Job.objects.get(name="again")
+    assert (clone.cloned_from, clone.resume_from.step) == (job, 1200)
+
+
+def test_a_clone_from_a_checkpoint_that_is_gone_is_told_before_and_refused_after(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    job = halted(lab, alice)
+    saved(job, n=2)
+    client = signed_in(alice)
+    for n in (0, 1):
+        address = f"/t/vision-lab/jobs/new?from={job.pk}&checkpoint={n}"
+        told = client.get(address)
+        assert f"The job has no valid checkpoint {n}. Valid: 2." in told.content.decode()
+        refused = client.post(address, {"spec": to_yaml(job.spec)})
+        assert refused.status_code == 422
+        assert f'checkpoint={n}"' in refused.content.decode()
+    assert Job.objects.get() == job
