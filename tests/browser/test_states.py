@@ -78,6 +78,29 @@ def test_on_a_phone_more_leads_to_every_page_of_the_sidebar(open_as: Open, pictu
         expect(page.locator(".more > summary")).to_be_focused()
 
 
+def test_a_toast_stands_above_the_phone_s_bar_and_above_submit(
+    jobs: dict[str, str], open_as: Open, picture: Picture
+) -> None:
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}", width=390, height=844)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("button[data-copy]").click()
+    below = page.locator("nav.bot").bounding_box()
+    said = page.locator(".toast").bounding_box()
+    assert below
+    assert said
+    assert said["y"] + said["height"] <= below["y"]
+    picture(page, "toast-390-light")
+    page = open_as("alice", "/t/vision-lab/jobs/new", width=390, height=844)
+    page.get_by_label("Memory each").fill("much")
+    expect(page.locator("[data-verdict]")).to_contain_text("1 error")
+    page.get_by_role("button", name="Submit job").click()
+    below, said = page.locator(".sbar").bounding_box(), page.locator(".toast").bounding_box()
+    assert below
+    assert said
+    assert said["y"] + said["height"] <= below["y"]
+    picture(page, "toast-submit-390-light")
+
+
 def test_halting_what_is_chosen_waits_for_a_choice(jobs: dict[str, str], open_as: Open) -> None:
     page = open_as("alice", "/t/vision-lab/jobs")
     halt, box = page.get_by_role("button", name="Halt chosen"), page.locator(f"#job-{jobs['running']} input")
