@@ -140,5 +140,6 @@ def _from(job: Job, checkpoint: Checkpoint | None) -> str:
         return f" from checkpoint {checkpoint.n}"
     done = Progress.objects.filter(job=job).values_list("step", flat=True).first()
     if done and not job.checkpoints.filter(state=Checkpoint.State.COMMITTED).exists():
-        return f" from the beginning ({done} steps are repeated: no checkpoint was saved)"
+        steps = "1 step is" if done == 1 else f"{done:,} steps are"
+        return f" from the beginning ({steps} repeated: no checkpoint was saved)"
     return ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.template.defaultfilters import pluralize
+
 from jobs.states import FINAL
 from portal.templatetags.ui import duration, metric, thousands
 
@@ -194,7 +196,7 @@ def receipt(job: View, *, waited: bool) -> Receipt | None:
     elif lost is None:
         headline = "Halted"
     else:
-        headline = f"Halted, {thousands(lost)} steps to repeat"
+        headline = f"Halted, {thousands(lost)} step{pluralize(lost)} to repeat"
     return Receipt(
         headline, last.get("step"), lost, last.get("seconds"), last.get("checkpoint"), _legs(parts), waited
     )

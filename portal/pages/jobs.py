@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
+from django.template.defaultfilters import pluralize
 from django.views.decorators.http import require_GET, require_POST
 
 from jobs import services
@@ -124,7 +125,9 @@ def halt_many(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         except JobError as error:
             refused.append(f"{job_id}: {error.message}")
     if len(refused) < len(ids):
-        messages.success(request, f"Halt asked for: {len(ids) - len(refused)} of {len(ids)} jobs.")
+        messages.success(
+            request, f"Halt asked for: {len(ids) - len(refused)} of {len(ids)} job{pluralize(len(ids))}."
+        )
     for line in refused:
         messages.error(request, line)
     if not ids:

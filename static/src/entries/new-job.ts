@@ -1,6 +1,6 @@
 // The new-job page: form and YAML in step, checked by the server while typing, drafts kept in this browser.
 import { api, ApiError } from "../ts/api";
-import { span } from "../ts/format";
+import { counted, span } from "../ts/format";
 import { Checker, type Estimate, type Finding, type Verdict } from "../ts/new-job/check";
 import { type Mark, SpecEditor } from "../ts/new-job/editor";
 import { SpecForm } from "../ts/new-job/form";
@@ -79,7 +79,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   page.querySelector("form")?.addEventListener("submit", (event) => {
     if (last.errors.length && judged === editor.text) {
       event.preventDefault();
-      toast(`Not submitted: ${counted(last.errors.length)} to mend first.`, "error");
+      toast(`Not submitted: ${counted(last.errors.length, "error")} to mend first.`, "error");
       return toFirst();
     }
     localStorage.removeItem(draftKey);
@@ -113,7 +113,7 @@ async function sendArchive(tenant: string, file: File): Promise<string | null> {
   body.append("archive", file);
   try {
     const answer = await api<{ id: string; files: number }>("POST", `/tenants/${tenant}/uploads`, body);
-    toast(`${file.name}: ${answer.files} files taken, kept for 24 h.`, "success");
+    toast(`${file.name}: ${counted(answer.files, "file")} taken, kept for 24 h.`, "success");
     return answer.id;
   } catch (error) {
     toast(error instanceof ApiError ? error.message : "The upload did not arrive.", "error");
@@ -161,12 +161,11 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
   if (badge) [badge.textContent, badge.hidden] = [String(count), !count];
   line.dataset.kind = verdict.problem || count ? "bad" : !now || now.starts ? "good" : (page.dataset.fix ?? "").split(" ").includes(now.code) ? "bad" : "wait";
   if (verdict.problem) line.textContent = verdict.problem;
-  else if (count) line.replaceChildren(counted(count), ...firstOf(verdict.errors));
+  else if (count) line.replaceChildren(counted(count, "error"), ...firstOf(verdict.errors));
   else if (!now) line.textContent = "Valid";
   else line.textContent = now.starts ? `Fits: starts now on ${[...new Set(now.nodes)].join(", ")}` : `${now.message} ${when(now.estimate)}`;
 }
 
-const counted = (count: number): string => (count === 1 ? "1 error" : `${count} errors`);
 
 /** The way to the first of them. */
 function firstOf([first]: Finding[]): Node[] {

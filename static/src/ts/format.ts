@@ -34,6 +34,9 @@ export function span(low: number, high: number): string {
 
 export const thousands = (value: number): string => value.toLocaleString("en-US");
 
+/** 1 line, 2,000 lines. */
+export const counted = (count: number, word: string): string => `${thousands(count)} ${word}${count === 1 ? "" : "s"}`;
+
 export function metric(value: number | string | null | undefined): string {
   if (value === null || value === undefined) return "—";
   if (typeof value !== "number") return value;

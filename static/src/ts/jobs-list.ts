@@ -1,6 +1,7 @@
 // A list of jobs that stays right: changed rows are fetched as the server draws them and morphed in place; new jobs
 // are counted in a pill, so no row moves under the pointer. The overview's cards are refreshed whole, the same way.
 import { Idiomorph } from "idiomorph";
+import { counted } from "./format";
 import { type Frame, live } from "./live";
 
 const GATHER_MS = 1000;
@@ -86,7 +87,7 @@ class Jobs {
     const pill = document.getElementById("new-jobs");
     const text = pill?.querySelector("span");
     if (!pill || !text || !this.fresh.size) return;
-    text.textContent = `${this.fresh.size} new job${this.fresh.size === 1 ? "" : "s"}`;
+    text.textContent = counted(this.fresh.size, "new job");
     pill.hidden = false;
   }
 }

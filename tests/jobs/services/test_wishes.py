@@ -97,7 +97,7 @@ def test_a_resume_without_a_checkpoint_says_that_steps_are_repeated(people: Peop
     job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT)
     Progress.objects.filter(job=job).update(step=42)
     job_resume(user=people.alice, job_id=job.pk)
-    assert "42 steps are repeated" in wishes(job)[0].message
+    assert "(42 steps are repeated:" in wishes(job)[0].message
 
 
 def test_resume_while_halting_lets_the_halt_complete_first(people: People) -> None:

@@ -78,6 +78,19 @@ def test_without_an_estimate_the_panel_says_why(alice: User) -> None:
     assert "No estimate. A job it waits for has no known end" in page_of(alice, job)
 
 
+def test_the_place_in_the_tenant_is_said_once(alice: User) -> None:
+    job = waits(owner=alice)
+    told = "".join(
+        re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="eta"')[1].split("</div>")[0]).split()
+    )
+    assert told.startswith(">Positioninvision-lab#1#1inthecluster")
+    expect(job, 25, 40)
+    told = "".join(
+        re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="eta"')[1].split("</div>")[0]).split()
+    )
+    assert told.startswith(">Estimatedstart25–40min#1invision-lab·#1inthecluster")
+
+
 def test_a_row_says_place_start_and_reason(alice: User) -> None:
     job = waits(owner=alice, place=3)
     assert detail(job_view(job_get(user=alice, job_id=job.pk))) == "#3 · Waiting."

@@ -10,7 +10,7 @@ from django.contrib.messages import constants
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Attempt, Job, JobEvent
+from jobs.models import Attempt, Job, JobEvent, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.words import devices, duration, past
 from portal.pages.job_events import STOPPED, TITLES, told
@@ -186,6 +186,27 @@ def test_the_header_and_the_receipt_say_the_time_alike(alice: User, client: Clie
     assert "Halting 1.2 s" in text
     assert "1.8 s" in text
     assert "saved 1.2 s" in text
+
+
+def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    Progress.objects.filter(job=job).update(step=1)
+    assert "It has no checkpoint: its 1 step is lost." in text_of(client, job, "/cancel")
+    factories.checkpoint(job, step=0)
+    assert "; 1 step since the newest one is lost." in text_of(client, job, "/cancel")
+    Progress.objects.filter(job=job).update(step=2)
+    assert "; 2 steps since the newest one are lost." in text_of(client, job, "/cancel")
+    last = {"step": 1, "steps_lost": 1, "seconds": 1.0, "checkpoint": 1, "parts": {}}
+    halted = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, last_halt=last)
+    assert "Halted, 1 step to repeat" in text_of(client, halted)
+    queued = factories.job(owner=alice)
+    client.force_login(factories.user("admin", is_superuser=True))
+    console = " ".join(client.get("/admin-console/").content.decode().split())
+    assert "1 slot asked for<" in console
+    client.force_login(alice)
+    told = client.post("/t/vision-lab/jobs/halt", {"job": queued.pk}, follow=True).content.decode()
+    assert "Halt asked for: 1 of 1 job." in told
 
 
 @pytest.mark.parametrize(

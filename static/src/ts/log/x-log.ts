@@ -1,7 +1,7 @@
 // <x-log>: the log viewer. Follows until the reader looks back, then nothing moves under his eyes.
 import { api } from "../api";
 import { live } from "../live";
-import { thousands } from "../format";
+import { counted, thousands } from "../format";
 import { toast } from "../toast";
 import { nodes, plain } from "./ansi";
 import { firstError } from "./errors";
@@ -228,7 +228,7 @@ class LogViewer extends HTMLElement {
     if (fold && !this.folds.isOpen(n)) {
       const hidden = document.createElement("span");
       hidden.className = "t3";
-      hidden.textContent = ` … ${thousands((this.folds.ends.get(n) ?? n) - n)} lines`;
+      hidden.textContent = ` … ${counted((this.folds.ends.get(n) ?? n) - n, "line")}`;
       text.append(hidden);
     }
     row.replaceChildren(...parts, ...(fold ? [fold] : []), text);
@@ -283,7 +283,7 @@ class LogViewer extends HTMLElement {
     const fresh = this.total - this.seenTotal;
     if (following) this.seenTotal = this.total;
     const ended = this.sources.length > 0 && this.sources.every((lines) => lines.sealed);
-    const text = following ? "Following" : fresh > 0 ? `↓ ${thousands(fresh)} new lines` : ended ? "↓ End" : "↓ Newest";
+    const text = following ? "Following" : fresh > 0 ? `↓ ${counted(fresh, "new line")}` : ended ? "↓ End" : "↓ Newest";
     if (this.pill.textContent !== text) this.pill.textContent = text;
     this.pill.hidden = following && (ended || this.isFull);
     this.pill.classList.toggle("still", following);
@@ -292,7 +292,7 @@ class LogViewer extends HTMLElement {
     if (problem && !this.total) this.showProblem(problem);
     else if (this.rows.length === 0) this.showEmpty(ended);
     const first = this.rows.at(this.pane.firstIndex());
-    this.pane.scroller.setAttribute("aria-label", `Log of learner ${this.rank}, ${thousands(this.total)} lines`);
+    this.pane.scroller.setAttribute("aria-label", `Log of learner ${this.rank}, ${counted(this.total, "line")}`);
     if (!this.tools) return;
     this.showFollow(following, ended);
     const stale = live.status !== "live" || this.sources.some((lines) => lines.unavailable);
@@ -301,7 +301,7 @@ class LogViewer extends HTMLElement {
     const words = [
       ended ? (following ? "" : place) : following ? "Following" : `Paused${place}`, // nothing more comes to what has ended
       this.search?.running ? "Searching…" : "",
-      `${thousands(this.total)} lines`,
+      `${counted(this.total, "line")}`,
       state,
     ];
     this.status.replaceChildren(...words.filter(Boolean).map((word, at) => {
@@ -518,7 +518,7 @@ class LogViewer extends HTMLElement {
     const [from, to] = this.picked ?? [0, -1];
     const texts: string[] = [];
     for (let n = from; n <= to; n += 1) texts.push(plain(this.sources[0]?.get(n)?.text ?? ""));
-    if (texts.length) void navigator.clipboard.writeText(texts.join("\n")).then(() => toast(`${texts.length} lines copied.`, "success"));
+    if (texts.length) void navigator.clipboard.writeText(texts.join("\n")).then(() => toast(`${counted(texts.length, "line")} copied.`, "success"));
   }
 
   private toggleWrap(): void {
