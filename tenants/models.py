@@ -113,6 +113,9 @@ class QuotaChange(models.Model):
     change_set = models.UUIDField(db_index=True)
     at = models.DateTimeField(db_default=Now())
 
+    class Meta:
+        indexes = [models.Index(fields=["-at", "-id"], name="quota_change_by_time")]
+
 
 class Token(AbstractAuthToken):
     """An API token: knox keeps its hash; ours are its name, its tenant and the role it may not exceed."""
@@ -141,4 +144,5 @@ class AuditEntry(models.Model):
         indexes = [
             models.Index(F("tenant"), F("id").desc(), name="audit_by_tenant"),
             models.Index(fields=["actor", "action", "target", "at"], name="audit_repeat"),
+            models.Index(fields=["-at", "-id"], name="audit_by_time"),
         ]

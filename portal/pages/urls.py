@@ -3,8 +3,8 @@
 from django.urls import path, re_path
 
 from portal.pages import auth, cluster, job, jobs, me, members, new_job, overview, tokens, usage
+from portal.pages.admin import audit, quotas, tenants
 from portal.pages.admin import overview as admin
-from portal.pages.admin import quotas, tenants
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 _TENANT = "t/<slug:slug>/"
@@ -45,5 +45,5 @@ urlpatterns = [
     path(f"{_ADMIN}quotas", quotas.page, name="admin-quotas"),
     path(f"{_ADMIN}quota-history", quotas.history, name="admin-quota-history"),
     path(f"{_ADMIN}people", admin.people, name="admin-people"),
-    path(f"{_ADMIN}audit", admin.audit_log, name="admin-audit"),
+    path(f"{_ADMIN}audit", audit.page, name="admin-audit"),
 ]

@@ -51,6 +51,7 @@ DEEDS = {
     "member.add": "Added a member",
     "member.change": "Changed a role",
     "member.remove": "Removed a member",
+    "quota.set": "Set a limit",
     "service_account.create": "Made a service account",
     "service_account.remove": "Closed a service account",
     "tenant.change": "Changed a tenant",

@@ -18,7 +18,7 @@ from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
 from portal.pages.guard import admins_only, person
-from tenants.models import AuditEntry, Membership, QuotaChange, User
+from tenants.models import Membership, QuotaChange, User
 
 FULL = 0.9
 WAITING_SHOWN = 8
@@ -68,20 +68,6 @@ def people(request: HttpRequest) -> HttpResponse:
     rows = rows.prefetch_related(Prefetch("memberships", queryset=memberships))
     found = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
     return render(request, "console/people.html", frame(request, "people") | {"page": found, "q": q})
-
-
-@require_GET
-@admins_only
-def audit_log(request: HttpRequest) -> HttpResponse:
-    """What people changed and what platform admins read, newest first."""
-    q = request.GET.get("q", "").strip()[:120]
-    rows = AuditEntry.objects.select_related("tenant", "actor").order_by("-pk")
-    if q:
-        rows = rows.filter(
-            Q(action__icontains=q) | Q(target__icontains=q) | Q(actor__username=q) | Q(tenant__slug=q)
-        )
-    found = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "console/audit.html", frame(request, "audit") | {"page": found, "q": q})
 
 
 def _waiting(job: Job) -> dict[str, Any]:

@@ -255,5 +255,5 @@ def test_every_action_of_the_audit_log_has_words() -> None:
     code = "".join(
         path.read_text() for room in ("tenants", "jobs", "portal") for path in (ROOT / room).rglob("*.py")
     )
-    named = set(re.findall(r'"((?:job|member|tenant|token|service_account)\.[a-z]+)"', code))
+    named = set(re.findall(r'"((?:job|member|quota|tenant|token|service_account)\.[a-z]+)"', code))
     assert named == set(DEEDS)

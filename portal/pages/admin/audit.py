@@ -1,0 +1,94 @@
+"""The audit log: what people changed, what platform admins read, and every limit that was set, in one order of time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.dateparse import parse_datetime
+from django.views.decorators.http import require_GET
+
+from portal.pages.admin.shell import frame
+from portal.pages.guard import admins_only
+from tenants.models import AuditEntry, QuotaChange
+
+PER_PAGE = 50
+LIMIT_SET = "quota.set"
+"""What a change of a limit is called beside the actions of the audit entries; its rows are kept apart (QuotaChange)."""
+
+CURSOR = re.compile(r"(\d{4}-[0-9T:.+-]{10,30})~([01])~(\d{1,18})")
+ENTRY, CHANGE = 0, 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a row stands in the order: later first, and of one instant the entries after the limits."""
+
+    at: datetime
+    table: int
+    pk: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.at.isoformat()}~{self.table}~{self.pk}"
+
+    @classmethod
+    def read(cls, text: str) -> Place | None:
+        found = CURSOR.fullmatch(text)
+        try:
+            at = parse_datetime(found.group(1)) if found else None
+        except ValueError:
+            return None
+        return cls(at, int(found.group(2)), int(found.group(3))) if found and at and at.tzinfo else None
+
+    def before(self, table: int) -> Q:
+        """What of a table comes after this place in the list."""
+        older = Q(at__lt=self.at)
+        if table == self.table:
+            return older | Q(at=self.at, pk__lt=self.pk)
+        return older | Q(at=self.at) if table < self.table else older
+
+
+@require_GET
+@admins_only
+def page(request: HttpRequest) -> HttpResponse:
+    """Newest first, a page at a time from a place in the list, so that what comes meanwhile moves nothing."""
+    q = request.GET.get("q", "").strip()[:120]
+    start = Place.read(request.GET.get("before", ""))
+    found = _rows(q, start)
+    shown = found[:PER_PAGE]
+    older = shown[-1][0].address if len(found) > PER_PAGE else ""
+    context = frame(request, "audit") | {"rows": [row for _, row in shown], "q": q}
+    return render(request, "console/audit.html", context | {"older": older, "newest": start is None})
+
+
+def _rows(q: str, start: Place | None) -> list[tuple[Place, dict[str, Any]]]:
+    """One more than a page of both tables together: each is asked for as many, in its own order."""
+    entries, changes = AuditEntry.objects.all(), QuotaChange.objects.all()
+    if q:
+        common = Q(actor__username=q) | Q(tenant__slug=q)
+        entries = entries.filter(common | Q(action__icontains=q) | Q(target__icontains=q))
+        if q.lower() not in LIMIT_SET:
+            changes = changes.filter(common | Q(gpu_type__icontains=q))
+    found = [
+        (Place(row.at, table, row.pk), _told(row))
+        for table, rows in ((ENTRY, entries), (CHANGE, changes))
+        for row in _part(rows, table, start)
+    ]
+    return sorted(found, key=lambda one: (one[0].at, one[0].table, one[0].pk), reverse=True)[: PER_PAGE + 1]
+
+
+def _part(rows: QuerySet[Any], table: int, start: Place | None) -> QuerySet[Any]:
+    rows = rows.select_related("tenant", "actor").order_by("-at", "-pk")
+    return (rows.filter(start.before(table)) if start else rows)[: PER_PAGE + 1]
+
+
+def _told(row: AuditEntry | QuotaChange) -> dict[str, Any]:
+    if isinstance(row, AuditEntry):
+        return {"row": row, "action": row.action, "target": row.target}
+    return {"row": row, "action": LIMIT_SET, "target": row.gpu_type, "limit": (row.old_limit, row.new_limit)}
