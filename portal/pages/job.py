@@ -195,6 +195,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.FAILED
         else None,
         "charts": job_cards.primary_metrics(view),
+        "slow_rules": _slow_rules(job),
         "learner_rows": _learners(job)[:8],
         "events": job_events.told(_events(job))[:5],
         "checkpoints": kept[:3],
@@ -254,7 +255,13 @@ def _metrics(request: HttpRequest, job: Job) -> dict[str, Any]:
     groups: dict[str, list[str]] = {}
     for name in sorted(job.progress.metrics):
         groups.setdefault(name.split("/")[0] if "/" in name else "", []).append(name)
-    return {"groups": sorted(groups.items())}
+    return {"groups": sorted(groups.items()), "slow_rules": _slow_rules(job)}
+
+
+def _slow_rules(job: Job) -> list[Learner]:
+    """Learners of the newest attempt of which a metric rule worked too long and was switched off."""
+    rows = Learner.objects.filter(job=job, attempt=max(1, job.attempt), error_code="rule_too_slow")
+    return list(rows.order_by("rank")[:8])
 
 
 def _logs(request: HttpRequest, job: Job) -> dict[str, Any]:

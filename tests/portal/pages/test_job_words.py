@@ -10,7 +10,7 @@ from django.contrib.messages import constants
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Attempt, Job, JobEvent, Progress
+from jobs.models import Attempt, Job, JobEvent, Learner, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.words import devices, duration, past
 from portal.pages.job_events import STOPPED, TITLES, told
@@ -186,6 +186,26 @@ def test_the_header_and_the_receipt_say_the_time_alike(alice: User, client: Clie
     assert "Halting 1.2 s" in text
     assert "1.8 s" in text
     assert "saved 1.2 s" in text
+
+
+def test_a_metric_rule_that_was_switched_off_is_told_where_metrics_are_looked_at(
+    alice: User, client: Client
+) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    said = r"The rule (a+)+(?P<x>b) took too long on a printed line and reads no more metrics of this run."
+    slow = Learner.objects.filter(job=job, attempt=2)
+    for tab in ("", "/metrics"):
+        slow.update(error_code="", message="")
+        assert "switched off" not in text_of(client, job, tab)
+        slow.update(error_code="rule_too_slow", message=said)
+        text = text_of(client, job, tab)
+        assert "A metric rule was switched off." in text
+        assert "Learner 0: The rule (a+)+(?P&lt;x&gt;b) took too long" in text
+        assert "Clone with a mended rule" in text
+    Learner.objects.filter(job=job).update(error_code="", message="")
+    Learner.objects.filter(job=job, attempt=1).update(error_code="rule_too_slow", message=said)
+    assert "switched off" not in text_of(client, job, "/metrics")
 
 
 def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> None:
