@@ -23,17 +23,22 @@ from threading import Lock
 from typing import IO, Any, BinaryIO
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 
 from jobs.failpoints import fp
 from jobs.models import Attempt, Blob, CheckpointFile, Job, ResultFile, Upload
+from tenants.rows import Rows
 
 BLOCK = 1024 * 1024
 MAX_PIECE = 8 * 1024 * 1024
 HASHERS = 256
 SWEPT_AT_ONCE = 1000  # files whose rows are looked for with one question
+ROW = Rows(Blob, "b")
+KNOWN = (
+    f"SELECT {ROW.columns} FROM jobs_blob b WHERE tenant_id = %s AND sha256 = %s AND verified FOR KEY SHARE"
+)
 
 
 class BlobError(Exception):
@@ -95,11 +100,11 @@ def _known(tenant_id: int, content: bytes | bytearray) -> Blob | None:
 
     A share of the row's key is enough for that, and a hundred jobs with the same code do not wait for each other.
     """
-    found = Blob.objects.raw(
-        "SELECT * FROM jobs_blob WHERE tenant_id = %s AND sha256 = %s AND verified FOR KEY SHARE",
-        [tenant_id, hashlib.sha256(content).hexdigest()],
-    )
-    return next((blob for blob in found if _path(blob).exists()), None)
+    with connection.cursor() as cursor:
+        cursor.execute(KNOWN, [tenant_id, hashlib.sha256(content).hexdigest()])
+        found = cursor.fetchone()
+    blob = ROW.made(found) if found else None
+    return blob if blob and _path(blob).exists() else None
 
 
 def begin(tenant_id: int, sha256: str, size: int) -> Blob:

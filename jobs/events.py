@@ -25,13 +25,9 @@ def append(
     source: str = "system",
     from_state: str = "",
     to_state: str = "",
-    n: int | None = None,
 ) -> int:
-    """Write the job's next event and return its number. Call it inside the transaction of what it tells of.
-
-    n: the number, where the caller has written it into the row himself.
-    """
-    n = n or next_number(job_id)
+    """Write the job's next event and return its number. Call it inside the transaction of what it tells of."""
+    n = next_number(job_id)
     JobEvent.objects.create(
         job_id=job_id,
         tenant_id=tenant_id,

@@ -7,11 +7,13 @@ A person's roles stand in Membership alone. A token may carry less than its owne
 from __future__ import annotations
 
 from django.contrib.auth.models import AnonymousUser
+from django.db import connection
 from django.db.models import QuerySet
 
 from tenants.errors import AdminOnly, NotAllowed, NotFound
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import ADMIN_GRANTS, GRANTS, RANK, Permission, Role
+from tenants.rows import Rows
 
 Person = User | AnonymousUser
 
@@ -20,6 +22,11 @@ LEAST_ROLE = {
     for permission in Permission
 }
 """The lowest role that carries a permission, for messages."""
+TENANT = Rows(Tenant, "t")
+BY_SLUG = (
+    f"SELECT m.role, {TENANT.columns} FROM tenants_membership m JOIN tenants_tenant t ON t.id = m.tenant_id"
+    " WHERE m.user_id = %s AND t.slug = %s"
+)
 
 
 def memberships(user: Person) -> QuerySet[Membership]:
@@ -33,7 +40,8 @@ def memberships(user: Person) -> QuerySet[Membership]:
 
 def role_in(user: Person, tenant_id: int) -> Role | None:
     """The caller's role in a tenant, no higher than his token allows; None for a stranger."""
-    stored = memberships(user).filter(tenant=tenant_id).values_list("role", flat=True).first()
+    known = user.roles.get(tenant_id) if isinstance(user, User) and user.roles else None
+    stored = known or memberships(user).filter(tenant=tenant_id).values_list("role", flat=True).first()
     return None if stored is None else _under_ceiling(user, Role(stored))
 
 
@@ -65,11 +73,9 @@ def tenant_for(user: Person, slug: str) -> Tenant | None:
 
 def tenant_get(user: Person, slug: str, permission: Permission = Permission.VIEW) -> Tenant:
     """The tenant of this slug, if the caller has the permission there. Raises NotFound or NotAllowed."""
-    mine = memberships(user).filter(tenant__slug=slug).select_related("tenant").first()
-    found = mine.tenant if mine else tenant_for(user, slug)
+    found, role = _own_tenant(user, slug) or (tenant_for(user, slug), None)
     if found is None:
         raise NotFound
-    role = _under_ceiling(user, Role(mine.role)) if mine else None
     _demand(permission, found, _granted(user, role))
     return found
 
@@ -100,6 +106,24 @@ def takes_shares(user: Person, *, to_operate: bool = False) -> bool:
 def token_of(user: Person) -> Token | None:
     """The token the caller came with; None for a session."""
     return getattr(user, "token", None)
+
+
+def _own_tenant(user: Person, slug: str) -> tuple[Tenant, Role] | None:
+    """The tenant of this slug if memberships(user) has it, and the role there; asked for by nearly every request."""
+    if not isinstance(user, User) or not user.is_active:
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(BY_SLUG, [user.pk, slug])
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    stored, tenant = row[0], TENANT.made(row[1:])
+    token = token_of(user)
+    if token and token.tenant_id not in (None, tenant.pk):
+        return None
+    if user.roles is not None:
+        user.roles[tenant.pk] = stored
+    return tenant, _under_ceiling(user, Role(stored))
 
 
 def _granted(user: Person, role: Role | None) -> frozenset[Permission]:

@@ -35,6 +35,9 @@ class User(AbstractUser):
 
     token: Token | None = None
     """The API token this caller came with, if any; set by tenants.tokens, never stored."""
+    roles: dict[int, str] | None = None
+    """By tenant, the roles that tenants.access has read for this request already; None remembers nothing, for callers
+    that outlive a request. Never stored."""
 
     def _get_session_auth_hash(self, secret: str | None = None) -> str:
         """Django's, and also changed by preferences["sessions"]: raising that number ends every session."""

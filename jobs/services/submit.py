@@ -14,13 +14,13 @@ from django.db.models.functions import Now
 from jobs import archives, blobs, events, wake
 from jobs.errors import CodeInvalid, NotAllowed, SpecInvalid, TenantSuspended, UploadNotFound
 from jobs.failpoints import fp
-from jobs.models import Blob, Job, Progress, Upload
+from jobs.models import Blob, Job, JobEvent, Progress, Upload
 from jobs.retries import again_if_broken_off
 from jobs.selectors.installation import spec_context
 from jobs.spec import Findings, Spec, SpecError, check, parse
 from jobs.spec.problems import Problem, printable
 from jobs.states import EventCode
-from tenants import access
+from tenants import access, rows
 from tenants.models import Tenant, User
 from tenants.roles import Permission
 
@@ -78,7 +78,7 @@ def job_check(
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
     """Accept a job: durable and QUEUED when this returns. Raises as job_check, and CodeInvalid."""
     spec = job_check(user=user, tenant=tenant, source=source, content_type=content_type).spec
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
         code = store_code(spec, user, tenant)
         fp("submit.after_code")
         job = create_job(user=user, tenant=tenant, spec=spec, code=code, source=source)
@@ -133,7 +133,7 @@ def create_job(
     message: str = "",
 ) -> Job:
     """Write the row that waits, its progress and its first event."""
-    job = Job.objects.create(
+    job = Job(
         tenant=tenant,
         owner=user,
         name=spec.name,
@@ -160,21 +160,19 @@ def create_job(
         event_seq=1,
     )
     Job._meta.get_field("estimate").set_cached_value(job, None)  # nobody has to look for one
-    fp("submit.after_row")
-    Progress.objects.create(
-        job=job
-    )  # the insert brings the row's defaults back, so nobody has to read it again
-    events.append(
-        job_id=job.pk,
-        tenant_id=tenant.pk,
+    first = JobEvent(
+        job=job,
+        tenant=tenant,
+        n=job.event_seq,
         code=EventCode.SUBMITTED,
         message=message or f"Submitted by {user.get_username()}",
         numbers={"intent": "RUN", "generation": 1},
-        actor_id=user.pk,
+        actor=user,
         source="user",
         to_state="QUEUED",
-        n=1,
     )
+    rows.insert(job, Progress(job=job), first)
+    events.announce_later(job.pk, tenant.pk, first.n)
     return job
 
 

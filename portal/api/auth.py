@@ -28,6 +28,7 @@ class TokenAuthentication(BaseAuthentication):
         if user is None:
             throttle.count(f"token:{address}")
             raise exceptions.AuthenticationFailed
+        user.roles = {}  # he lives as long as this request
         return user, user.token
 
     def authenticate_header(self, request: Request) -> str:

@@ -138,7 +138,7 @@ def test_an_upload_that_is_swept_while_it_is_used_is_not_found(people: People) -
         return execute(sql, *more)
 
     spec = factories.spec(code={"upload": upload.pk})
-    with pytest.raises(UploadNotFound), connection.execute_wrapper(sweep):
+    with pytest.raises(UploadNotFound), connection.execute_wrapper(sweep), transaction.atomic():
         job_submit(user=people.alice, tenant=people.vision, source=spec)
     assert not Job.objects.exists()
 

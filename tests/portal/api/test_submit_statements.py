@@ -1,0 +1,49 @@
+"""What a submit asks of the database: each statement is a trip, and ten thousand submits make ten thousand of it."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs.models import ClusterNode, Runtime
+from portal.api.shapes import SPEC
+from tenants.models import Membership
+from tests.jobs.conftest import People
+from tests.portal.api.conftest import Api
+
+JOBS = "/tenants/vision-lab/jobs"
+WHAT_FOR = ["his token", "his tenant", "the key", "what there is", "the same code", "the job", "the answer"]
+
+
+@pytest.fixture(autouse=True)
+def installation(people: People) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Runtime.objects.create(slug="sklearn", title="scikit-learn")
+
+
+def of_a_submit(caller: Api, key: str) -> list[str]:
+    with CaptureQueriesContext(connection) as asked:
+        answer = caller.post(JOBS, SPEC, Idempotency_Key=key)
+    assert answer.status_code == 201, answer.content
+    return [query["sql"] for query in asked]
+
+
+def test_a_submit_of_known_code_is_seven_statements(alice: Api) -> None:
+    of_a_submit(alice, "first")  # keeps the code, and notes that the token was used
+    statements = [sql for sql in of_a_submit(alice, "second") if "SAVEPOINT" not in sql]  # this test's own
+    assert len(statements) == len(WHAT_FOR), statements
+
+
+def test_a_submit_alone_makes_no_savepoint_within_the_transaction_of_its_key(alice: Api) -> None:
+    of_a_submit(alice, "first")
+    savepoints = [sql for sql in of_a_submit(alice, "second") if sql.startswith("SAVEPOINT")]
+    assert len(savepoints) == 1  # the key's transaction, which is one of this test's transaction here
+
+
+def test_a_role_that_is_lost_between_two_requests_counts_no_more(alice: Api, people: People) -> None:
+    of_a_submit(alice, "first")
+    Membership.objects.filter(user=people.alice).update(role="viewer")
+    assert alice.post(JOBS, SPEC, Idempotency_Key="second").status_code == 403
+    Membership.objects.filter(user=people.alice).delete()
+    assert alice.post(JOBS, SPEC, Idempotency_Key="third").status_code == 404
