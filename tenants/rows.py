@@ -7,7 +7,7 @@ columns, and what is asked for comes back as their instances.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Generic, TypeVar
 
 from django.db import connection, models
@@ -51,7 +51,7 @@ def insert(*rows: models.Model) -> None:
         for name, field, column in _given(type(row)):
             value = getattr(row, name)
             if not isinstance(value, DatabaseDefault):
-                place, sent = _place(row, field, value)
+                place, sent = _place(type(row), field, value)
                 columns.append(column)
                 places.append(place)
                 values += sent
@@ -79,16 +79,22 @@ def _given(model: type[models.Model]) -> list[tuple[str, Any, str]]:
     return [(field.attname, field, _quoted(field)) for field in fields]
 
 
-def _place(row: models.Model, field: Any, value: Any) -> tuple[str, Sequence[Any]]:
+def _place(model: type[models.Model], field: Any, value: Any) -> tuple[str, Sequence[Any]]:
     """How a value stands in the statement, and what is sent for it."""
     # Most of a job's sixty columns the driver can send as they are; each field's own care would cost more than that.
     if value is None or (type(value) in PLAIN and not isinstance(field, models.JSONField)):
         return "%s", [value]
     if hasattr(value, "resolve_expression"):
-        query = Query(type(row))
-        resolved = value.resolve_expression(query, allow_joins=False, for_save=True)
-        return query.get_compiler(connection=connection).compile(resolved)
+        return _compiled(model, value)
     return "%s", [field.get_db_prep_save(value, connection)]
+
+
+@lru_cache(64)
+def _compiled(model: type[models.Model], value: Any) -> tuple[str, Sequence[Any]]:
+    """SQL and values of an expression; kept, for it is some constant such as a time from now."""
+    query = Query(model)
+    resolved = value.resolve_expression(query, allow_joins=False, for_save=True)
+    return query.get_compiler(connection=connection).compile(resolved)
 
 
 def _quoted(field: Any) -> str:

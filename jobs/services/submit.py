@@ -26,7 +26,7 @@ from tenants.roles import Permission
 
 PRIORITY_RANK = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
 
-FIRST_LOOK = timedelta(seconds=30)
+FIRST_LOOK = Now() + timedelta(seconds=30)
 """What waits is the scheduling cycle's business; a look at the single job only makes sure that it is not forgotten."""
 
 Source = str | bytes | Mapping[str, Any]
@@ -154,7 +154,7 @@ def create_job(
         time_limit_s=spec.time_limit_s,
         grace_s=spec.checkpoint.grace_s,
         intent_by=user,
-        next_reconcile_at=Now() + FIRST_LOOK,
+        next_reconcile_at=FIRST_LOOK,
         reason_code="NOT_EVALUATED",
         reason_message="Waits for the scheduler's next look, usually within a second.",
         event_seq=1,
