@@ -26,8 +26,7 @@ from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, U
 class StaffSite(UnfoldAdminSite):
     """The admin behind the portal's own login."""
 
-    site_title = site_header = "Luthier staff"
-    site_url = "/"
+    site_url = "/admin-console/"
 
     def has_permission(self, request: HttpRequest) -> bool:
         return access.is_platform_admin(request.user)

@@ -10,6 +10,7 @@ from portal.settings.email import email_settings
 from portal.settings.embedded import layout
 from portal.settings.env import BASE_DIR, database_from_url, read_environment
 from portal.settings.secret import secret_key
+from portal.settings.staff import unfold
 
 django_stubs_ext.monkeypatch()  # models write JSONField[Any, Any]; Django's own classes do not subscript yet
 
@@ -211,6 +212,8 @@ CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
 CSRF_FAILURE_VIEW = "portal.pages.errors.old_form"
 X_FRAME_OPTIONS = "DENY"
 SILENCED_SYSTEM_CHECKS: list[str] = []
+
+UNFOLD = unfold("dist/staff.css")
 
 # --- e-mail and logging -------------------------------------------------------------------------
 globals().update(email_settings(ENV.email_url))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from django.test import Client
 from django.urls import reverse
 
@@ -10,6 +12,7 @@ from portal.staff import ReadOnly, site
 from tenants.models import User
 from tests import factories
 from tests.jobs.conftest import People, people
+from tests.platform import ROOT
 
 __all__ = ["people"]
 
@@ -42,6 +45,19 @@ def test_a_platform_admin_sees_every_list(people: People) -> None:
     for address in ADDRESSES:
         if not address.endswith("_add"):
             assert admin.get(reverse(address)).status_code == 200, address
+
+
+def test_it_has_the_portal_s_colours_and_font_and_a_way_back(people: People) -> None:
+    page = signed_in(people.admin).get("/staff/").content.decode()
+    light, dark = (ROOT / "static/src/css/tokens.css").read_text().split('[data-theme="dark"]')
+    for weight, scheme, token in ((600, light, "accent"), (400, dark, "accent"), (200, light, "border")):
+        found = re.search(rf"--{token}: (#[0-9a-f]{{6}});", scheme)
+        assert found
+        red, green, blue = bytes.fromhex(found.group(1)[1:])
+        assert f"{weight}: rgb({red}, {green}, {blue});" in page
+    assert "dist/staff" in page
+    assert 'href="/admin-console/"' in page
+    assert "Records · Luthier" in page
 
 
 def test_what_has_its_own_page_is_not_changed_here(people: People) -> None:
