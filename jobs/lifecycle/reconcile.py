@@ -83,7 +83,7 @@ def _walk(lease: Lease) -> bool:
         if loaded is None:
             return False
         try:
-            seen = _look(loaded, lease, cluster)
+            loaded, seen = _look(loaded, lease, cluster)
             decision = decide(seen)
             if decision.move is not None:
                 transitions.move(loaded, decision.move, lease)
@@ -108,15 +108,22 @@ def _walk(lease: Lease) -> bool:
     return wants_cycle
 
 
-def _look(loaded: Loaded, lease: Lease, cluster: Cluster) -> JobSeen:
+def _look(loaded: Loaded, lease: Lease, cluster: Cluster) -> tuple[Loaded, JobSeen]:
     """The facts with what the cluster shows; it is asked only about a gang that may be there."""
     if not loaded.holds_gpus:
-        return loaded.seen
+        return loaded, loaded.seen
     if not loaded.seen.launched and loaded.seen.state != State.STOPPING:
-        return loaded.seen
+        return loaded, loaded.seen
     _require(lease)
     name = loaded.seen.gang_name
-    return with_report(loaded, cluster.observe([name]).get(name))
+    report = cluster.observe([name]).get(name)
+    seen = with_report(loaded, report)
+    if any(learner.ended and not learner.exited for learner in seen.learners):
+        # It ended after its rows were read. A shipper leaves once its report is stored, and only that tells whether
+        # a halt had reached the program: an exit code alone would make a halted job a completed one.
+        loaded = load(lease.job_id) or loaded
+        seen = with_report(loaded, report)
+    return loaded, seen
 
 
 def _act(loaded: Loaded, seen: JobSeen, decision: Decision, lease: Lease, cluster: Cluster) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
+from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LaunchRefused
 from gpu_scheduler.model import WaitReason
 from jobs.models import Job, Progress
 from jobs.states import EventCode, Intent, Phase, State
@@ -75,6 +77,27 @@ def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
     assert receipt["seconds"] >= 0
     assert receipt.items() <= last_move(job).numbers.items()
     assert "keeps step 50; 2 steps are lost" in halted.reason_message
+
+
+def test_a_program_that_leaves_between_two_looks_is_halted_if_a_halt_had_reached_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are read, then the learner reports and is gone, then the cluster is asked."""
+    job = world.running()
+    observe = world.cluster.observe
+
+    def late(names: Sequence[str]) -> Mapping[str, GangReport]:
+        monkeypatch.undo()
+        world.exit(job, halted=True)
+        world.done(job)
+        return observe(names)
+
+    monkeypatch.setattr(world.cluster, "observe", late)
+    world.wish(job, Intent.HALT)
+    world.settle()
+
+    assert state(job) == State.HALTED
+    assert moves(job)[-2:] == [State.STOPPING, State.HALTED]
 
 
 def test_a_halt_of_a_program_that_said_and_saved_nothing_does_not_claim_that_nothing_is_lost(
