@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from gpu_scheduler import explain
@@ -172,7 +172,7 @@ class _Cycle:
                 in_line[own] += 1
                 in_line[whole] += verdict.for_nodes
             if gang.job in self._head_since:
-                numbers["head_since"] = self._head_since[gang.job].isoformat()
+                numbers["head_since"] = _moment(self._head_since[gang.job])
             explanations.append(Explanation(gang.job, verdict.code, text, numbers))
         return tuple(explanations)
 
@@ -193,3 +193,8 @@ def _pools(nodes: tuple[Node, ...], running: tuple[Running, ...]) -> Mapping[str
     for gang in running:
         held[gang.slot_type].append(gang)
     return {slot_type: Pool(slot_type, by_type[slot_type], held[slot_type]) for slot_type in sorted(by_type)}
+
+
+def _moment(at: datetime) -> str:
+    """RFC 3339 in UTC with milliseconds, as every time that leaves the platform."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -93,7 +93,8 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
     """Give a fresh directory to save into; it counts only if the block succeeds.
 
     A gang that saves in parts calls this in each learner with its part and the number of parts. The directory
-    becomes CHECKPOINT_DIR/step-<n> (for parts: step-<n>/part-<k>), its manifest.json written last.
+    becomes CHECKPOINT_DIR/step-<n> (for parts: step-<n>/part-<k>) in one rename, after its manifest.json is
+    written: a save that is cut off leaves nothing that could be taken for one.
     """
     step, part, of = _whole("step", step), _whole("part", part), _whole("of", of)
     if part >= of:
@@ -103,12 +104,12 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
     fresh = Path(tempfile.mkdtemp(prefix=".saving-step-%d-" % step, dir=str(base)))
     try:
         yield fresh
+        _write_manifest(fresh, step, part, of)
         final = base / ("step-%d" % step)
         if of > 1:
             final.mkdir(exist_ok=True)
             final = final / ("part-%d" % part)
         _put_in_place(fresh, final)
-        _write_manifest(final, step, part, of)
     except BaseException:
         shutil.rmtree(str(fresh), ignore_errors=True)
         raise
@@ -206,16 +207,16 @@ def _put_in_place(fresh: Path, final: Path) -> None:
         os.replace(str(fresh), str(final))
 
 
-def _write_manifest(final: Path, step: int, part: int, of: int) -> None:
+def _write_manifest(folder: Path, step: int, part: int, of: int) -> None:
     files: List[Dict[str, Any]] = []
-    for folder, _, names in sorted(os.walk(str(final))):
+    for base, _, names in sorted(os.walk(str(folder))):
         for name in sorted(names):
-            path = Path(folder, name)
-            relative = path.relative_to(final).as_posix()
+            path = Path(base, name)
+            relative = path.relative_to(folder).as_posix()
             if relative != "manifest.json" and path.is_file() and not path.is_symlink():
                 files.append({"path": relative, "size": path.stat().st_size, "sha256": _sha256(path)})
     manifest = {"step": step, "part": part, "of": of, "world_size": world_size(), "files": files}
-    spool.replace_file(final / "manifest.json", json.dumps(manifest, indent=1).encode())
+    spool.replace_file(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
 
 
 def _sha256(path: Path) -> str:

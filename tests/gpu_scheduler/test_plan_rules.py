@@ -134,6 +134,8 @@ def test_a_head_that_cannot_start_is_remembered_from_now_and_overtaken() -> None
     made = plan(world)
     assert started(made) == ["j2"]
     assert made.head_since == {"j1": NOON}
+    (waits,) = made.waits
+    assert waits.numbers["head_since"] == "2026-01-01T12:00:00.000Z"
 
 
 def test_before_its_patience_is_over_a_head_is_overtaken() -> None:
@@ -236,7 +238,7 @@ def test_quota_in_use_is_told_with_the_arithmetic() -> None:
         "jobs_used": 0,
         "position": 1,
         "cluster_position": 1,
-        "head_since": NOON.isoformat(),
+        "head_since": "2026-01-01T12:00:00.000Z",
         "checks": None,
     }
     assert [(check["check"], check["ok"]) for check in told.numbers["checks"]] == [

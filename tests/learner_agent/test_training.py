@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
@@ -123,6 +124,17 @@ def save_badly(inside: ModuleType) -> None:
     with inside.checkpoint(7) as folder:
         (folder / "a").write_bytes(b"bad")
         raise OSError("no space on disk")
+
+
+def test_a_save_cut_off_while_its_files_are_hashed_leaves_nothing_that_looks_saved(
+    inside: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inside, "_sha256", Mock(side_effect=SystemExit))
+
+    with pytest.raises(SystemExit), inside.checkpoint(7) as folder:
+        (folder / "weights").write_bytes(b"long")
+
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_saving_the_same_step_again_replaces_it(inside: ModuleType, tmp_path: Path) -> None:
