@@ -84,8 +84,12 @@ class LineCutter:
         data, offset = chunk.data, 0
         known = min(self._after - self._number + 1, chunk.lines)
         if known > 0:  # lines that nobody asked for are stepped over as a whole
-            data = data.split(b"\n", known)[known]
-            offset = len(chunk.data) - len(data)
+            offset = (
+                data.rfind(b"\n") + 1
+                if known == chunk.lines
+                else len(data) - len(data.split(b"\n", known)[known])
+            )
+            data = data[offset:]
             self._number += known
             self._forget()
         pieces = data.split(b"\n")

@@ -74,11 +74,14 @@ def read(want: Want, *, limit: int) -> Page | None:
             _streams[want.stream] = _Kept(now)
             return None
         kept.asked_at = now
-        head, chunks = kept.head, list(kept.chunks)
+        head = kept.head
         if head is None or now - kept.stored_at > FRESH_S or want.after > head.lines:
             return None
-    while len(chunks) > 1 and chunks[1].first_line <= want.after:  # the newest in which the line can begin
-        del chunks[0]
+        chunks: list[Chunk] = []
+        for chunk in reversed(kept.chunks):
+            chunks.insert(0, chunk)
+            if chunk.first_line <= want.after:  # the newest in which the line can begin
+                break
     if not chunks or (chunks[0].first_line > want.after and chunks[0].offset > 0):
         return None
     if chunks[-1].offset + chunks[-1].length != head.size:
