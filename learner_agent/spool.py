@@ -24,6 +24,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import struct
 import time
 import zlib
@@ -36,6 +37,8 @@ CAP_BYTES = 1024 * MIB
 HEAD_BYTES = 64 * MIB
 SEGMENT_BYTES = 8 * MIB
 MAX_RECORD = 256 * 1024
+SMALL_BYTES, LARGE_BYTES = 64 * 1024, 16 * MIB
+"""What a file of the interface may hold; what one with an entry per stored file may."""
 
 _RECORD = struct.Struct(">IQ")
 """Bytes that follow; milliseconds since the epoch at which the launcher read them."""
@@ -63,7 +66,10 @@ class Gap:
 
 
 class Spool:
-    """Names of the files and the small ones' contents. Readers answer None for what is absent or garbled."""
+    """Names of the files and the small ones' contents. Readers answer None for what is absent or garbled.
+
+    A program can write all of it, so nothing that lies here may raise, block or fill the memory of whoever looks.
+    """
 
     def __init__(self, root: Union[str, Path]) -> None:
         self.root = Path(root)
@@ -77,33 +83,34 @@ class Spool:
 
     def create(self) -> None:
         """Make the directories and the bell; doing it twice, or from both processes at once, is fine."""
-        self.log_dir.mkdir(parents=True, exist_ok=True)
-        self.checkpoints.mkdir(exist_ok=True)
-        (self.root / "shipper").mkdir(exist_ok=True)
+        for folder in (self.root, self.log_dir, self.checkpoints, self.root / "shipper"):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                _put_aside(folder)
+                folder.mkdir(exist_ok=True)
+        bell = self.root / "bell"
         try:
-            os.mkfifo(str(self.root / "bell"))
+            os.mkfifo(str(bell))
         except FileExistsError:
-            pass
+            if not bell.is_fifo():
+                _put_aside(bell)
+                os.mkfifo(str(bell))
 
     def write(self, name: str, value: Any) -> None:
         """Replace a small JSON file as a whole, durably."""
         replace_file(self.root / name, json.dumps(value).encode())
 
-    def read(self, name: str) -> Optional[Dict[str, Any]]:
-        try:
-            with open(self._base + name, "rb") as source:
-                value = json.loads(source.read().decode())
-        except (OSError, ValueError):
-            return None
-        return value if isinstance(value, dict) else None
+    def read(self, name: str, *, most: int = SMALL_BYTES) -> Optional[Dict[str, Any]]:
+        return read_object(self._base + name, most=most)
 
     def has(self, name: str) -> bool:
         return os.path.exists(self._base + name)
 
     def phase(self) -> str:
         try:
-            return (self.root / "phase").read_text(errors="replace").strip()[:40]
-        except OSError:
+            return read_plain(self._base + "phase").decode(errors="replace").strip()[:40]
+        except (OSError, ValueError):
             return ""
 
     def ring(self, *, state: bool = False) -> None:
@@ -144,7 +151,7 @@ class Spool:
 
     def acked(self) -> int:
         try:
-            return int((self.log_dir / "acked").read_text())
+            return _offset(read_plain(self._log + "acked").decode()) or 0
         except (OSError, ValueError):
             return 0
 
@@ -165,7 +172,8 @@ class Spool:
             names = os.listdir(self._log)
         except OSError:
             return []
-        return sorted(int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit())
+        starts = [_offset(name[:-4]) for name in names if name.endswith(".seg")]
+        return sorted(start for start in starts if start is not None)
 
     def segment_path(self, start: int) -> str:
         return "%s%020d.seg" % (self._log, start)
@@ -184,14 +192,14 @@ class Spool:
 
     def gaps(self) -> List[Gap]:
         try:
-            lines = (self.log_dir / "gaps").read_text().split("\n")
-        except OSError:
+            lines = read_plain(self._log + "gaps", most=LARGE_BYTES).decode().split("\n")
+        except (OSError, ValueError):
             return []
         gaps = []
         for line in lines[:-1]:  # what follows the last newline is being written
-            words = line.split()
-            if len(words) == 3 and all(word.isdigit() for word in words):
-                gaps.append(Gap(int(words[0]), int(words[1]), int(words[2])))
+            words = [_offset(word) for word in line.split(" ")]
+            if len(words) == 3 and None not in words:
+                gaps.append(Gap(*words))  # type: ignore[arg-type]
         return gaps
 
     def drop_below(self, offset: int, *, keep: int = 0) -> None:
@@ -202,19 +210,78 @@ class Spool:
         for start, end in done:
             if kept <= keep:
                 return
-            os.unlink(self.segment_path(start))
+            _unlink(self.segment_path(start))
             kept -= end - start
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write content under path so that a reader finds the old bytes or the new ones, never a part."""
     temporary = "%s.%d.tmp" % (path, os.getpid())
-    with open(temporary, "wb") as target:
+    if os.path.lexists(temporary):
+        _put_aside(temporary)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with open(handle, "wb") as target:
         target.write(content)
         if durable:
             target.flush()
             os.fsync(target.fileno())
-    os.replace(temporary, str(path))
+    try:
+        os.replace(temporary, str(path))
+    except IsADirectoryError:
+        _put_aside(path)
+        os.replace(temporary, str(path))
+
+
+def open_plain(path: str) -> int:
+    """Open a file to read it. Raises OSError for a link, a FIFO, a directory, a device; never blocks."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(errno.EINVAL, "not a plain file", path)
+
+
+def read_plain(path: str, *, most: int = SMALL_BYTES) -> bytes:
+    """The whole of a plain file. Raises OSError if it is none, ValueError above most bytes."""
+    with open(open_plain(path), "rb") as source:
+        content = source.read(most + 1)
+    if len(content) > most:
+        raise ValueError("%s holds more than %d bytes" % (path, most))
+    return content
+
+
+def read_object(path: str, *, most: int = SMALL_BYTES) -> Optional[Dict[str, Any]]:
+    """A JSON object that a program may have written, or None for anything else."""
+    try:
+        value = json.loads(read_plain(path, most=most).decode())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def number(value: Any, default: float, *, most: float = 2**53) -> float:
+    """A number that a program may have written, if it is one from 0 to most, else the default."""
+    sound = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
+    return value if sound else default
+
+
+def _put_aside(path: Union[str, Path]) -> None:
+    """Free a name that something else took: a program may have made a folder where a file belongs."""
+    try:
+        os.rename(path, "%s.%d.odd" % (path, time.time_ns()))
+    except FileNotFoundError:
+        pass
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # it is gone, or a program put a folder in its place
+
+
+def _offset(text: str) -> Optional[int]:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 @dataclass
@@ -297,9 +364,8 @@ class LogWriter:
     def _note(self, gap: Gap) -> bool:
         line = ("%d %d %d\n" % (gap.off, gap.to, gap.lines)).encode()
         try:
-            handle = os.open(
-                str(self.spool.log_dir / "gaps"), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            handle = os.open(str(self.spool.log_dir / "gaps"), flags, 0o644)
         except OSError:
             return False
         try:
@@ -311,6 +377,8 @@ class LogWriter:
                 pass
             os.ftruncate(handle, before)
             return False
+        except OSError:
+            return False
         finally:
             os.close(handle)
 
@@ -319,7 +387,7 @@ class LogWriter:
             self._rotate()
         if self._open is None:
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 self._handle = os.open(self.spool.segment_path(self.size), flags, 0o644)
             except OSError:
                 return False
@@ -348,7 +416,7 @@ class LogWriter:
             if segment.start < self.head or segment.start <= acked:
                 continue
             if self._note(Gap(segment.start, segment.start + segment.size, segment.lines)):
-                os.unlink(self.spool.segment_path(segment.start))
+                _unlink(self.spool.segment_path(segment.start))
                 self._closed.remove(segment)
                 kept -= segment.size
 
@@ -423,10 +491,8 @@ class LogReader:
         if not starts:
             return False
         try:
-            self._handle = os.open(self.spool.segment_path(starts[-1]), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise
+            self._handle = open_plain(self.spool.segment_path(starts[-1]))
+        except OSError:
             return False
         self._start, self._off, self._file_at = starts[-1], starts[-1], 0
         return True

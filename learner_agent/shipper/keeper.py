@@ -11,7 +11,7 @@ from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
 from learner_agent.shipper.inputs import sha256_of
 from learner_agent.shipper.link import Link
 from learner_agent.shipper.outputs import FileSet, NotWhole, find_checkpoints, prune, read_checkpoint
-from learner_agent.spool import Spool
+from learner_agent.spool import LARGE_BYTES, Spool
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Keeper:
         self.link = link
         self.spool = spool
         self.base = base
-        self._done: dict[str, str] = dict(spool.read(DONE) or {})
+        self._done: dict[str, str] = dict(spool.read(DONE, most=LARGE_BYTES) or {})
         self._seen: set[tuple[str, int]] = set()
         self._busy = asyncio.Lock()
 

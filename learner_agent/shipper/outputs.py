@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learner_agent.shipper.inputs import sha256_of
+from learner_agent.spool import LARGE_BYTES, read_plain
 from learner_agent.wire import MAX_FILES, Ckpt, File, WireError, decode, encode
 from learner_agent.wire_checks import path as storable_path
 
@@ -52,8 +53,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
     """Read one manifest; None for one that we put back ourselves. Raises NotWhole if it or its files are unsound."""
     name = manifest.parent.relative_to(base).as_posix()
     try:
-        content = manifest.read_bytes()
-        said = json.loads(content)
+        said = json.loads(read_plain(str(manifest), most=LARGE_BYTES))
         if said.get("restored"):
             return None
         files: list[File] = [(entry["path"], entry["size"], entry["sha256"]) for entry in said["files"]]
@@ -66,7 +66,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
             files=files,
         )
         offer = decode(encode(offer))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, WireError) as error:
         raise NotWhole(f"{name}/manifest.json is not a manifest: {error}") from error
     for path, size, _ in files:
         place = manifest.parent / path

@@ -20,7 +20,7 @@ from learner_agent.shipper.keeper import Keeper
 from learner_agent.shipper.link import Fenced, Link
 from learner_agent.shipper.outputs import FileSet, NotWhole, gather
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
-from learner_agent.spool import LogReader, Spool, now_ms
+from learner_agent.spool import LARGE_BYTES, LogReader, Spool, now_ms
 from learner_agent.wire import Final, Wish
 from learner_agent.wire_checks import PATH_CHARS
 
@@ -200,7 +200,7 @@ class Shipper:
             raise
 
     def _open_sources(self) -> None:
-        job = self.spool.read(JOB) or {}
+        job = self.spool.read(JOB, most=LARGE_BYTES) or {}
         roots = [self.settings.log_dir, self.settings.result_dir]
         self.tensorboard = TensorBoard(self.spool, roots)
         patterns = [str(rule["pattern"]) for rule in job.get("metrics") or []]
@@ -237,7 +237,7 @@ class Shipper:
 
     async def _store(self) -> None:
         await self.keeper.keep_new_checkpoints()
-        world = int((self.spool.read(JOB) or {}).get("learners", 1))
+        world = int((self.spool.read(JOB, most=LARGE_BYTES) or {}).get("learners", 1))
         end = self.ending
         wanted = [] if self.keeper.saw_manifest else [("implicit", self.settings.checkpoint_dir)]
         if end.get("code") == 0 and (end.get("finished") or not end.get("halted")):
@@ -267,7 +267,7 @@ class Shipper:
 
     def _was_put_back(self, files: FileSet) -> bool:
         """Whether these are the very files that the attempt began with: nothing was saved since."""
-        saved = (self.spool.read(JOB) or {}).get("restore") or {}
+        saved = (self.spool.read(JOB, most=LARGE_BYTES) or {}).get("restore") or {}
         began = {(entry["path"], entry["size"], entry["sha256"]) for entry in saved.get("files") or []}
         return began == set(files.offer.files)
 

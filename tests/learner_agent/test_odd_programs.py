@@ -111,3 +111,22 @@ def test_a_program_that_removes_the_spool_ends_and_its_log_says_why(rig: MakeRig
     assert stored.startswith(b"before\n")
     assert stored.endswith(b"luthier: the program removed JOB_STATE_DIR, so it was ended\n")
     assert (learner.row.phase, learner.row.exit_code, learner.row.log_sealed) == ("DONE", 137, True)
+
+
+def test_a_manifest_that_is_none_is_told_and_costs_no_log_and_no_end(rig: MakeRig) -> None:
+    deep = """
+import os, pathlib
+place = pathlib.Path(os.environ["CHECKPOINT_DIR"])
+for number, text in enumerate(("[" * 200_000, " " * 20_000_000)):
+    (place / f"step-{number}").mkdir()
+    (place / f"step-{number}" / "manifest.json").write_text(text)
+(place / "step-2").mkdir()
+os.mkfifo(place / "step-2" / "manifest.json")
+print("end")
+"""
+    learner = run(rig(make_job({"train.py": deep})))
+
+    assert learner.wait() == (0, 0)
+
+    assert learner.stored_log() == b"end\n"
+    assert {reason for reason, _ in troubles(learner)} == {"checkpoint_not_whole"}

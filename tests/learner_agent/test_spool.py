@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_agent.spool import Gap, LogReader, LogWriter, Piece, Spool
+from learner_agent.spool import Gap, LogReader, LogWriter, Piece, Spool, number
 
 
 def spool_at(path: Path) -> Spool:
@@ -232,3 +234,60 @@ def test_a_reader_that_rested_at_the_end_goes_back_and_finds_all_again(tmp_path:
         assert reader.read(at) is None
     log.write(b"more\n", 5)
     assert reader.read(at) is not None
+
+
+def _write(text: str) -> Callable[[Path], None]:
+    return lambda place: place.write_text(text) and None
+
+
+JUNK: dict[str, Callable[[Path], None]] = {
+    "deep": _write("[" * 200_000),
+    "huge": _write(json.dumps({"x": "x" * 1_000_000})),
+    "digits": _write("9" * 5_000),
+    "list": _write("[1]"),
+    "bytes": lambda place: place.write_bytes(b"\xff\xfe") and None,
+    "folder": lambda place: (place / "x").mkdir(parents=True),
+    "fifo": os.mkfifo,
+    "link": lambda place: place.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_no_junk_of_a_program_raises_blocks_or_stays_in_the_way(tmp_path: Path, junk: str) -> None:
+    spool = spool_at(tmp_path / "state")
+    names = ("exit", "phase", "halt", "log/acked", "log/gaps", "log/00000000000000000000.seg", "log/².seg")
+    for name in names:
+        JUNK[junk](spool.root / name)
+
+    assert spool.read("exit") is None
+    assert len(spool.phase()) <= 40
+    assert spool.acked() == 0
+    assert spool.gaps() == []
+    assert spool.segments() == [0]
+    assert LogReader(spool).read(0) is None
+    writer = LogWriter(spool)
+    writer.write(b"text", 1)
+    writer.close()
+    spool.drop_below(9)
+    spool.write("exit", {"code": 3})
+    spool.set_acked(4)
+    assert spool.read("exit") == {"code": 3}
+    assert spool.acked() == 4
+
+
+@pytest.mark.parametrize("name", ["", "log", "bell", "checkpoints", "shipper"])
+def test_the_spool_is_made_even_where_something_else_took_its_names(tmp_path: Path, name: str) -> None:
+    place = tmp_path / "state" / name
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("no folder")
+
+    spool = spool_at(tmp_path / "state")
+
+    os.close(spool.open_bell())
+    assert all(folder.is_dir() for folder in (spool.log_dir, spool.checkpoints, spool.root / "shipper"))
+
+
+def test_a_number_of_a_program_is_one_or_the_default() -> None:
+    odd = ("x", None, True, -1, 2**80, float("nan"), float("inf"), [], {})
+    assert [number(value, 7) for value in odd] == [7] * len(odd)
+    assert (number(0, 7), number(2.5, 7), number(300, 7, most=255)) == (0, 2.5, 7)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import signal
+import stat
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.clusters.local.environment import Folders
@@ -12,15 +16,12 @@ from gpu_scheduler.clusters.local.processes import KILLED
 
 STOPPED_CODE = 128 + signal.SIGTERM
 """The exit code of a program that was stopped before it began."""
+MOST_BYTES = 64 * 1024
 
 
 def read(folders: Folders) -> Mapping[str, Any] | None:
     """The launcher's word on the end, None while there is none."""
-    try:
-        value = json.loads((folders.state / "exit").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
+    return _object(folders.state / "exit")
 
 
 def code_of(ending: Mapping[str, Any] | None) -> int | None:
@@ -28,7 +29,7 @@ def code_of(ending: Mapping[str, Any] | None) -> int | None:
     if ending is None or ending.get("lost"):
         return None
     code = ending.get("code")
-    return code if isinstance(code, int) else KILLED
+    return code if isinstance(code, int) and 0 <= code <= 255 else KILLED
 
 
 def began(folders: Folders) -> bool:
@@ -51,17 +52,33 @@ def write_in_its_place(folders: Folders, *, stopped: bool) -> Mapping[str, Any]:
         "size": 0,
         "crc": None,
     }
-    folders.state.mkdir(parents=True, exist_ok=True)  # a program may have removed it
-    temporary = folders.state / "exit.tmp"
+    state, name = folders.state, f"exit.{secrets.token_hex(4)}"
+    # A program may have removed it all, or put something else in its place.
+    if state.exists() and not state.is_dir():
+        state.rename(folders.root / name)
+    state.mkdir(parents=True, exist_ok=True)
+    temporary, place = state / f"{name}.tmp", state / "exit"
+    if place.is_dir():
+        place.rename(state / f"{name}.odd")
     temporary.write_text(json.dumps(ending))
-    temporary.replace(folders.state / "exit")
+    temporary.replace(place)
     return ending
 
 
 def refusal(folders: Folders) -> tuple[str, str]:
     """Why a program never began: the shipper's reason and message, or that it was stopped."""
+    refused = _object(folders.state / "refused") or {}
+    message = refused.get("message", "Stopped before its program began.")
+    return str(refused.get("code", "stopped"))[:100], str(message)[:1000]
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """A small JSON object, or None: the program can put anything there, and one daemon looks after all tenants."""
     try:
-        refused = json.loads((folders.state / "refused").read_text("utf-8"))
-        return str(refused["code"]), str(refused["message"])[:1000]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "stopped", "Stopped before its program began."
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as source:
+            text = source.read(MOST_BYTES + 1) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
+        value = json.loads(text) if len(text) <= MOST_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

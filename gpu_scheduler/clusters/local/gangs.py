@@ -258,18 +258,22 @@ class Gangs:
         return seats
 
     def _look_after(self, gang: Gang, now: float) -> None:
-        """One step of one gang, and its file. Trouble with one gang (a full disk) is no trouble of the others."""
+        """One step of one gang, and its file. Trouble with one gang, of whatever kind, is no trouble of the others."""
         try:
             gang.unsaved |= self._move_on(gang, now)
             if gang.unsaved:
                 self._store.save(gang.record)
                 gang.unsaved = False
                 gang.trouble = ""
-        except OSError as error:
+        except Exception as error:
             gang.unsaved = True
-            if gang.trouble != str(error):
-                gang.trouble = str(error)
-                logger.error("gang not looked after", extra={"gang": gang.name, "error": str(error)})
+            said = str(error) if isinstance(error, OSError) else repr(error)
+            if gang.trouble != said:
+                gang.trouble = said
+                known = isinstance(error, OSError)  # a full disk; anything else is a fault of ours
+                logger.error(
+                    "gang not looked after", extra={"gang": gang.name, "error": said}, exc_info=not known
+                )
 
     def _move_on(self, gang: Gang, now: float) -> bool:
         """One step of one gang; True if its record changed."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_scheduler.clusters.local.environment import Folders
 from gpu_scheduler.clusters.local.memory import Cgroups
 from gpu_scheduler.clusters.local.store import LearnerRecord
+
+LAST_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,10 @@ class House:
 def last_words(log: Path) -> str:
     """The end of what a process of ours printed, as one line."""
     try:
-        lines = log.read_text(errors="replace").strip().split("\n")
+        handle = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as source:
+            source.seek(-min(LAST_BYTES, os.fstat(handle).st_size), os.SEEK_END)
+            lines = source.read(LAST_BYTES).decode(errors="replace").strip().split("\n")
     except OSError:
         lines = []
     return " ".join(lines[-4:])[-400:].strip() or "it said nothing."

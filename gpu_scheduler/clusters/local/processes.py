@@ -132,6 +132,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: 
     Raises OSError. output gets what it prints; the file is begun anew above a mebibyte.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # a program may have put a link or a FIFO there
     if output.exists() and output.stat().st_size > 1024 * 1024:
         flags |= os.O_TRUNC
     log = os.open(output, flags, 0o600)

@@ -8,12 +8,17 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy, LaunchRefused, LearnerPhase, LearnerReport
+from gpu_scheduler.clusters.local.gangs import Gang, Gangs
+from gpu_scheduler.clusters.local.house import House
+from gpu_scheduler.clusters.local.nodes import LocalNode
+from gpu_scheduler.clusters.local.runtimes import Runtimes
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, running_daemon, wait_for
 
@@ -391,3 +396,79 @@ def test_removing_forty_gangs_at_once_leaves_nothing(daemon: NodeDaemon) -> None
         assert time.monotonic() - began < 60
         assert many.cluster.observe() == {}
         wait_for(lambda: many.processes() == [many.pid])
+
+
+# What a program may put where its own files belong
+
+
+def _deep(place: Path) -> None:
+    place.write_text("[" * 200_000)
+
+
+def _huge(place: Path) -> None:
+    place.write_text('{"code": 0, "x": "' + "x" * 1_000_000 + '"}')
+
+
+def _link(place: Path) -> None:
+    place.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("put", [_deep, _huge, _link, os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["exit", "refused"])
+def test_junk_in_place_of_a_file_of_one_job_is_no_trouble_of_another(
+    daemon: NodeDaemon, put: Callable[[Path], None], name: str
+) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    place = daemon.learner("job-x-1") / "state" / name
+    place.with_suffix(".put").mkdir()
+    put(place.with_suffix(".put") / name)
+    (place.with_suffix(".put") / name).rename(place)
+
+    daemon.cluster.launch(launch("job-y-1", "exits:3"))
+
+    (other,) = ended(daemon, "job-y-1")
+    assert other.exit_code == 3
+    (learner,) = learners(daemon)
+    assert (learner.phase, learner.exit_code) == (LearnerPhase.RUNNING, None)
+    daemon.cluster.remove("job-x-1")
+
+
+def test_a_launcher_that_ended_without_a_word_is_spoken_for_whatever_lies_there(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    state = daemon.learner("job-x-1") / "state"
+    (launcher,) = pids(daemon, "launcher")
+    os.kill(launcher, signal.SIGSTOP)
+    state.rename(state.with_name("away"))
+    state.write_text("no folder")
+    os.kill(launcher, signal.SIGKILL)
+
+    wait_for(lambda: state.is_dir() and (state / "exit").is_file())
+    assert json.loads((state / "exit").read_text())["lost"] is True
+
+
+def test_a_fault_met_in_one_gang_is_told_of_it_and_no_trouble_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    house = House(tmp_path, tmp_path, "python3", "boot", None)
+    gangs = Gangs(house, [LocalNode("node-a", "cpu", 2)], Runtimes(tmp_path, tmp_path))
+    looked = []
+
+    def move_on(gang: Gang, now: float) -> bool:
+        looked.append(gang.name)
+        if gang.name == "job-x-1":
+            raise RecursionError("too deep")
+        return False
+
+    monkeypatch.setattr(gangs, "_move_on", move_on)
+    monkeypatch.setattr(gangs._runtimes, "has", lambda name: True)
+    for name in ("job-x-1", "job-y-1"):
+        gangs.launch(launch(name, "runs"))
+
+    gangs.look()
+
+    assert looked == ["job-x-1", "job-y-1"]
+    first, second = gangs.observe(None)
+    assert "RecursionError('too deep')" in first.message
+    assert second.message == ""
