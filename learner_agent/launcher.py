@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from learner_agent.settings import LauncherSettings, launcher_settings
-from learner_agent.spool import LogWriter, Spool, now_ms, replace_file
+from learner_agent.spool import LogWriter, Spool, now_ms, replace_file, sound_number
 
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
@@ -32,6 +32,7 @@ LOOK_S = 0.2
 """How often the launcher looks for a wish to halt."""
 NAP_S = 0.005
 """While small reads follow each other faster than this, they are gathered: a chatty program costs no CPU."""
+DAY_S = 24 * 3600
 ORPHANS_S = 0.5
 """How long a finished program's leftover children may keep the pipe open and silent."""
 EXIT_NOT_STARTED = 128 + signal.SIGTERM
@@ -75,7 +76,7 @@ class Launcher:
         self.spool.create()
         ended = self.spool.read("exit")
         if ended is not None:  # started again after the end: the answer stands
-            return int(ended.get("code", EXIT_LOST))
+            return int(sound_number(ended.get("code"), EXIT_LOST, most=255))
         lock = self.spool.hold_lock()
         if lock is None:
             sys.stderr.write("learner_agent: another launcher runs in %s\n" % self.settings.state_dir)
@@ -280,8 +281,8 @@ class Launcher:
             self._say("halt", json.dumps(wish).encode())
         if wish is None:
             return
-        gen, intent = int(wish.get("gen", 0)), str(wish.get("intent", "HALT"))
-        grace_s = float(wish.get("grace_s", self.settings.grace_s))
+        gen, intent = int(sound_number(wish.get("gen"), 0)), str(wish.get("intent", "HALT"))
+        grace_s = sound_number(wish.get("grace_s"), self.settings.grace_s, most=DAY_S)
         if self.halting is not None and (intent == self.halting.intent or intent != "CANCEL"):
             if gen > self.halting.gen:
                 self.halting.gen = gen

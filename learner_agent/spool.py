@@ -259,7 +259,7 @@ def read_object(path: str, *, most: int = SMALL_BYTES) -> Optional[Dict[str, Any
     return value if isinstance(value, dict) else None
 
 
-def number(value: Any, default: float, *, most: float = 2**53) -> float:
+def sound_number(value: Any, default: float, *, most: float = 2**53) -> float:
     """A number that a program may have written, if it is one from 0 to most, else the default."""
     sound = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
     return value if sound else default

@@ -91,6 +91,10 @@ class JobSeen:
     grace_s: float = 60
     max_restarts: int = 0
     restarts_used: int = 0
+    infra_streak: int = 0
+    """Attempts in a row that infrastructure ended early, without this one."""
+    ran_s: float = 0
+    """Seconds since the live attempt's program began."""
     time_left_s: float | None = None
     wait_s: float = 0
     """Seconds until a restart that backs off may start."""

@@ -67,6 +67,8 @@ def _facts(job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: 
         grace_s=job.grace_s,
         max_restarts=job.max_restarts,
         restarts_used=job.restarts_used,
+        infra_streak=job.infra_streak,
+        ran_s=_ran_s(attempt, now),
         time_left_s=_time_left_s(job, attempt, now),
         wait_s=max(0.0, (job.start_after - now).total_seconds()) if job.start_after else 0,
         has_checkpoint=valid > 0,
@@ -102,7 +104,11 @@ def _checkpoints(job: Job) -> tuple[int, int]:
 def _time_left_s(job: Job, attempt: Attempt | None, now: datetime) -> float | None:
     if job.time_limit_s is None or job.state in FINAL:
         return None
-    return job.time_limit_s - job.running_s - ((_since(attempt.processing_at, now) or 0) if attempt else 0)
+    return job.time_limit_s - job.running_s - _ran_s(attempt, now)
+
+
+def _ran_s(attempt: Attempt | None, now: datetime) -> float:
+    return (_since(attempt.processing_at, now) or 0) if attempt else 0
 
 
 def _since(at: datetime | None, now: datetime) -> float | None:

@@ -25,6 +25,10 @@ CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
 SLACK_S = 15.0  # between what a launcher does by itself and our insisting
 SHIPPING_S = 120.0  # after an end that kept nothing, the log's tail may take so long
 SILENCE_S = 3600.0  # what is still to be shipped is waited for so long: an outage of our own must not lose it
+FREE_LOSSES = 3
+"""So many attempts in a row whose agents died may be the machine's doing. A further one within QUICK_LOSS_S of its
+program's start is taken for the program's: it can kill what watches it, again and again."""
+QUICK_LOSS_S = 60.0
 NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners gone
 
 
@@ -108,7 +112,8 @@ def ending(job: JobSeen) -> Ending:
     reason = StopReason(job.stop_reason)
     if job.intent == Intent.CANCEL:
         return Ending(State.CANCELED, Reason("cancel_requested", "Canceled; any committed checkpoint stays."))
-    if reason == StopReason.LEARNER_FAILED and job.restarts_used >= job.max_restarts:
+    charged = reason in OWN_FAILURES or _kills_its_agents(job)
+    if charged and job.restarts_used >= job.max_restarts:
         return Ending(State.FAILED, _budget_spent(job))
     target = AFTER_STOPPING[reason]
     if reason in ENDED_WORDS:
@@ -126,13 +131,18 @@ def ending(job: JobSeen) -> Ending:
                 {"corrupt": job.corrupt_checkpoints},
             ),
         )
-    charged = reason in OWN_FAILURES
     used = job.restarts_used + 1 if charged else job.restarts_used
     numbers = {**job.reason.numbers, "restarts_used": used, "max_restarts": job.max_restarts}
     words = f"Restart {used} of {job.max_restarts}." if charged else "Restarts free of charge."
     message = f"{job.reason.message} {words}"
-    infrastructure = not charged and reason not in (StopReason.PREEMPTED, StopReason.RESCALED)
+    infrastructure = reason not in {StopReason.PREEMPTED, StopReason.RESCALED, *OWN_FAILURES}
     return Ending(State.QUEUED, Reason(job.reason.code, message, numbers), charged, infrastructure)
+
+
+def _kills_its_agents(job: JobSeen) -> bool:
+    lost = job.reason.numbers.get("evidence") in ("launcher_lost", "shipper_failed")
+    quick = job.ran_s - job.stop_s < QUICK_LOSS_S
+    return lost and quick and job.intent == Intent.RUN and job.infra_streak >= FREE_LOSSES
 
 
 def _budget_spent(job: JobSeen) -> Reason:

@@ -131,7 +131,7 @@ def _queue_fields(loaded: Loaded, move: Move) -> dict[str, Any]:
     fields: dict[str, Any] = {"restarts_used": F("restarts_used") + int(move.charged), "start_after": None}
     if not move.infrastructure:
         return fields | {"infra_streak": 0}
-    streak = 1 if _ran_s(loaded) > GOOD_RUN_S else loaded.job.infra_streak + 1
+    streak = 1 if loaded.seen.ran_s > GOOD_RUN_S else loaded.job.infra_streak + 1
     wait_s = back_off_s(streak)
     return fields | {"infra_streak": streak, "start_after": _in(wait_s) if wait_s else None}
 
@@ -147,11 +147,6 @@ def _in(seconds: float) -> datetime:
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp() + make_interval(secs => %s)", [seconds])
         return cursor.fetchone()[0]
-
-
-def _ran_s(loaded: Loaded) -> float:
-    started = loaded.attempt.processing_at if loaded.attempt else None
-    return (loaded.now - started).total_seconds() if started else 0
 
 
 def _with_receipt(loaded: Loaded, move: Move) -> Reason:

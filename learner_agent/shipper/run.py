@@ -20,7 +20,7 @@ from learner_agent.shipper.keeper import Keeper
 from learner_agent.shipper.link import Fenced, Link
 from learner_agent.shipper.outputs import FileSet, NotWhole, gather
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
-from learner_agent.spool import LARGE_BYTES, LogReader, Spool, now_ms
+from learner_agent.spool import LARGE_BYTES, LogReader, Spool, now_ms, sound_number
 from learner_agent.wire import Final, Wish
 from learner_agent.wire_checks import PATH_CHARS
 
@@ -47,7 +47,7 @@ class Shipper:
         self.looked = asyncio.Event()
         self.ending: dict[str, Any] = {}
         self._phase = ""
-        self._told_gen = -1
+        self._told_gen = self._wished_gen = -1
 
     async def run(self) -> int:
         """Ship until the server has confirmed everything. Returns the process's exit code."""
@@ -103,7 +103,7 @@ class Shipper:
 
     def _notice_halt(self) -> None:
         seen = self.spool.read("halt_seen") or {}
-        gen = int(seen.get("gen", 0))
+        gen = int(sound_number(seen.get("gen"), 0))
         if gen > self._told_gen:
             self._told_gen = self.link.gen_seen = gen
             self.link.tell("halt_seen", gen=gen, aware=bool(seen.get("aware")))
@@ -132,9 +132,9 @@ class Shipper:
         """Hand a halt or cancel to the launcher. A wish to run again is for the next attempt."""
         if wish.intent == "RUN" or self.exited.is_set():
             return
-        known = self.spool.read("halt") or {}
-        if not known or wish.gen > int(known.get("gen", 0)):
+        if wish.gen > self._wished_gen:
             self.spool.write("halt", {"intent": wish.intent, "gen": wish.gen, "grace_s": wish.grace_s})
+            self._wished_gen = wish.gen
 
     # --- the walk of one attempt
 
@@ -218,11 +218,12 @@ class Shipper:
         """After the program: tell how it ended, store what it left, seal the log."""
         end = self.ending
         self.link.tell(
-            "exit", code=int(end.get("code", 137)), signal=end.get("signal"), halted=bool(end.get("halted")),
+            "exit", code=int(sound_number(end.get("code"), 137, most=255)),
+            signal=int(sound_number(end.get("signal"), 0, most=64)) or None, halted=bool(end.get("halted")),
             finished=bool(end.get("finished")), lost=bool(end.get("lost")),
         )  # fmt: skip
-        size = int(end.get("size") or 0)
-        self.link.finish(Final(size, end.get("crc"), log_from=self.spool.log_span()[0]))
+        size, crc = int(sound_number(end.get("size"), 0)), sound_number(end.get("crc"), -1, most=2**32 - 1)
+        self.link.finish(Final(size, int(crc) if crc >= 0 else None, log_from=self.spool.log_span()[0]))
         self.tensorboard.look_every_s = 0.0
         if end.get("started"):
             self._tell_phase("STORING")
@@ -237,7 +238,7 @@ class Shipper:
 
     async def _store(self) -> None:
         await self.keeper.keep_new_checkpoints()
-        world = int((self.spool.read(JOB, most=LARGE_BYTES) or {}).get("learners", 1))
+        world = int(sound_number((self.spool.read(JOB, most=LARGE_BYTES) or {}).get("learners"), 1))
         end = self.ending
         wanted = [] if self.keeper.saw_manifest else [("implicit", self.settings.checkpoint_dir)]
         if end.get("code") == 0 and (end.get("finished") or not end.get("halted")):

@@ -130,3 +130,44 @@ print("end")
 
     assert learner.stored_log() == b"end\n"
     assert {reason for reason, _ in troubles(learner)} == {"checkpoint_not_whole"}
+
+
+SPOILS = """
+import json, os, pathlib, time
+state = pathlib.Path(os.environ["JOB_STATE_DIR"])
+print("go", flush=True)
+{spoil}
+time.sleep(1.5)
+print("end")
+raise SystemExit(9)
+"""
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        '(state / "halt_seen").write_text(json.dumps({"gen": "x"}))',
+        '(state / "halt_seen").write_text(json.dumps({"gen": float("nan"), "aware": []}))',
+        '(state / "exit" / "x").mkdir(parents=True)',
+        '(state / "phase").unlink(); (state / "phase" / "x").mkdir(parents=True)',
+        '(state / "phase").unlink(); os.mkfifo(state / "phase")',
+        '(state / "metrics.jsonl").mkdir()',
+        'os.mkfifo(state / "metrics.jsonl")',
+    ],
+)
+def test_junk_in_place_of_the_spools_files_costs_no_log_and_no_end(rig: MakeRig, spoil: str) -> None:
+    learner = run(rig(make_job({"train.py": SPOILS.format(spoil=spoil)})))
+
+    assert learner.wait() == (9, 0)
+
+    assert learner.stored_log() == b"go\nend\n"
+    assert (learner.row.phase, learner.row.exit_code) == ("DONE", 9)
+
+
+def test_a_halt_of_a_programs_own_making_is_a_halt_whatever_it_says(rig: MakeRig) -> None:
+    spoil = '(state / "halt").write_text(json.dumps({"gen": "x", "grace_s": -1, "intent": ["?"]}))'
+    learner = run(rig(make_job({"train.py": SPOILS.format(spoil=spoil)})))
+
+    assert learner.wait() == (143, 0)
+
+    assert (learner.row.phase, learner.row.exit_code, learner.row.halted) == ("DONE", 143, True)

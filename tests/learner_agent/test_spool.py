@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_agent.spool import Gap, LogReader, LogWriter, Piece, Spool, number
+from learner_agent.spool import Gap, LogReader, LogWriter, Piece, Spool, sound_number
 
 
 def spool_at(path: Path) -> Spool:
@@ -289,5 +289,5 @@ def test_the_spool_is_made_even_where_something_else_took_its_names(tmp_path: Pa
 
 def test_a_number_of_a_program_is_one_or_the_default() -> None:
     odd = ("x", None, True, -1, 2**80, float("nan"), float("inf"), [], {})
-    assert [number(value, 7) for value in odd] == [7] * len(odd)
-    assert (number(0, 7), number(2.5, 7), number(300, 7, most=255)) == (0, 2.5, 7)
+    assert [sound_number(value, 7) for value in odd] == [7] * len(odd)
+    assert (sound_number(0, 7), sound_number(2.5, 7), sound_number(300, 7, most=255)) == (0, 2.5, 7)

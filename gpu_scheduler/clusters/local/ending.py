@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.clusters.local.environment import Folders
+from gpu_scheduler.clusters.local.house import read_plain
 from gpu_scheduler.clusters.local.processes import KILLED
 
 STOPPED_CODE = 128 + signal.SIGTERM
@@ -73,12 +72,9 @@ def refusal(folders: Folders) -> tuple[str, str]:
 
 
 def _object(path: Path) -> dict[str, Any] | None:
-    """A small JSON object, or None: the program can put anything there, and one daemon looks after all tenants."""
+    """A small JSON object, or None for whatever else lies there."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as source:
-            text = source.read(MOST_BYTES + 1) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
-        value = json.loads(text) if len(text) <= MOST_BYTES else None
+        value = json.loads(read_plain(path, most=MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +33,29 @@ class House:
         return Folders(self.data / "nodes" / learner.node / f"{gang}-{learner.rank}")
 
 
+def read_plain(path: Path, *, most: int) -> bytes:
+    """The whole of a plain file. Raises OSError if it is none, ValueError above most bytes.
+
+    A program may have put a link, a FIFO or anything else there, and one daemon looks after all tenants.
+    """
+    with open(_open(path), "rb") as source:
+        content = source.read(most + 1) if stat.S_ISREG(os.fstat(source.fileno()).st_mode) else None
+    if content is None:
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    if len(content) > most:
+        raise ValueError(f"{path} holds more than {most} bytes")
+    return content
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def last_words(log: Path) -> str:
     """The end of what a process of ours printed, as one line."""
     try:
-        handle = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as source:
-            source.seek(-min(LAST_BYTES, os.fstat(handle).st_size), os.SEEK_END)
+        with open(_open(log), "rb") as source:
+            source.seek(-min(LAST_BYTES, os.fstat(source.fileno()).st_size), os.SEEK_END)
             lines = source.read(LAST_BYTES).decode(errors="replace").strip().split("\n")
     except OSError:
         lines = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.clusters.local import environment, processes
 from gpu_scheduler.clusters.local.environment import Folders
-from gpu_scheduler.clusters.local.house import House, last_words
+from gpu_scheduler.clusters.local.house import House, last_words, read_plain
 from gpu_scheduler.clusters.local.processes import Process
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 
@@ -20,9 +20,10 @@ DONE, FENCED, MISCONFIGURED = 0, 76, 78
 """Exit codes of ``learner_agent shipper``; any other is a death."""
 BACKOFF_S = 0.2
 BACKOFF_MAX_S = 15.0
-QUICK_DEATHS = 20
-"""So many deaths in a row, each within QUICK_S of its start, and the learner is given up."""
-QUICK_S = 10.0
+QUICK_DEATHS = 10
+"""So many deaths in a row, each within QUICK_S of its start and none with progress, and the learner is given up: after
+about a minute. Progress is that the server acknowledged more of its log."""
+QUICK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Shipper:
         self._born = 0.0
         self._due = 0.0
         self._quick_deaths = 0
+        self._acked: bytes | None = None
 
     @property
     def mark(self) -> str:
@@ -104,7 +106,8 @@ class Shipper:
             return GivenUp("fenced", "The server no longer knows this attempt.", ends_program=False)
         if code == MISCONFIGURED:
             return GivenUp("deploy_failed", f"The shipper could not start: {self._last_words()}")
-        self._quick_deaths += 1
+        before, self._acked = self._acked, self._how_far()
+        self._quick_deaths = self._quick_deaths + 1 if before == self._acked else 1
         if self._quick_deaths >= QUICK_DEATHS:
             return GivenUp("shipper_failed", f"The shipper keeps dying: {self._last_words()}")
         pause = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (self._quick_deaths - 1))
@@ -122,6 +125,12 @@ class Shipper:
         except OSError as error:
             logger.warning("shipper not started", extra={"learner": self._record.uid, "error": str(error)})
             self._due = now + 1.0
+
+    def _how_far(self) -> bytes:
+        try:
+            return read_plain(self._folders.state / "log" / "acked", most=100)
+        except (OSError, ValueError):
+            return b""
 
     def _last_words(self) -> str:
         return last_words(self._folders.shipper_log)

@@ -19,6 +19,8 @@ from gpu_scheduler.clusters.local.gangs import Gang, Gangs
 from gpu_scheduler.clusters.local.house import House
 from gpu_scheduler.clusters.local.nodes import LocalNode
 from gpu_scheduler.clusters.local.runtimes import Runtimes
+from gpu_scheduler.clusters.local.shipper import QUICK_DEATHS, Shipper
+from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, running_daemon, wait_for
 
@@ -472,3 +474,21 @@ def test_a_fault_met_in_one_gang_is_told_of_it_and_no_trouble_of_the_others(
     first, second = gangs.observe(None)
     assert "RecursionError('too deep')" in first.message
     assert second.message == ""
+
+
+def test_a_shipper_that_keeps_dying_is_given_up_unless_it_gets_on(tmp_path: Path) -> None:
+    house = House(tmp_path, tmp_path, "python3", "boot", None)
+    record = LearnerRecord(0, "node-a", "uid", "mark", [0])
+    gang = GangRecord(launch("job-x-1", "runs"), [record], "boot")
+    folders = house.folders("job-x-1", record)
+    acked = folders.state / "log" / "acked"
+    acked.parent.mkdir(parents=True)
+    keeper = Shipper(house, gang, record, folders)
+    for n in range(3 * QUICK_DEATHS):
+        acked.write_text(str(n))
+        assert keeper._judge(1, float(n)) is None
+
+    given_up = [keeper._judge(1, 100.0) for _ in range(QUICK_DEATHS)]
+
+    assert given_up[:-2] == [None] * (QUICK_DEATHS - 2)
+    assert [found.reason for found in given_up if found] == ["shipper_failed"] * 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import GangReport, LearnerPhase, LearnerReport
-from jobs.lifecycle.decision import Act, Decision, decide
+from jobs.lifecycle.decision import Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
 from jobs.states import FINAL, HOLDS_GPUS, TRANSITIONS, Intent, Phase, State, StopReason
 
@@ -321,6 +321,28 @@ def test_only_the_programs_own_failure_is_charged() -> None:
         move = decide(seen(S, gone=True, stop_reason=reason, max_restarts=3)).move
         assert move is not None
         assert move.charged == (reason == StopReason.LEARNER_FAILED)
+
+
+def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> None:
+    def move(*, evidence: str = "launcher_lost", streak: int = 3, **fields: Any) -> Move:
+        reason = Reason("learner_lost", "The launcher is gone.", {"evidence": evidence})
+        fields = {"max_restarts": 1, "ran_s": 5.0} | fields
+        job = seen(
+            S, gone=True, stop_reason=StopReason.LEARNER_LOST, reason=reason, infra_streak=streak, **fields
+        )
+        moved = decide(job).move
+        assert moved is not None
+        return moved
+
+    assert (move().to, move().charged, move().infrastructure) == (State.QUEUED, True, True)
+    assert move(evidence="shipper_failed").charged
+    spent = move(restarts_used=1)
+    assert (spent.to, spent.reason.code) == (State.FAILED, "learner_lost")
+    assert spent.reason.message == "The launcher is gone. Its 1 restart is used up."
+    assert move(max_restarts=0).to == State.FAILED
+    for free in (move(streak=2), move(ran_s=600.0), move(evidence=""), move(evidence="node_lost")):
+        assert (free.to, free.charged, free.infrastructure) == (State.QUEUED, False, True)
+    assert move(intent=Intent.HALT, max_restarts=0).to == State.HALTED
 
 
 def test_canceling_beats_every_reason_to_stop() -> None:
