@@ -205,7 +205,14 @@ class Shipper:
         self.tensorboard = TensorBoard(self.spool, roots)
         patterns = [str(rule["pattern"]) for rule in job.get("metrics") or []]
         rules = Rules(self.spool, patterns, self._tell_slow)
-        self.link.use([Reported(self.spool.metrics), rules, self.tensorboard])
+        self.link.use([Reported(self.spool.metrics, self._tell_junk), rules, self.tensorboard])
+
+    def _tell_junk(self, line: str) -> None:
+        message = (
+            f"A line of metrics.jsonl holds no metric: {line!r}. Each is one JSON object with a whole step of at "
+            "least 0 and numbers by name; lines like this one are skipped."
+        )
+        self.link.tell("error", code="metrics_skipped", message=message)
 
     def _tell_slow(self, pattern: str) -> None:
         logger.warning("a metric rule was too slow and is switched off", extra={"pattern": pattern})

@@ -26,6 +26,7 @@ BATCH_POINTS = 1_000
 READ_BYTES = 256 * 1024
 MAX_LINE = 64 * 1024
 """Longer lines of metrics.jsonl are skipped."""
+JUNK_SHOWN = 80
 RULE_LINE = 4_096
 """Rules look at this many characters of a line."""
 RULE_CPU_S = 0.05
@@ -78,13 +79,17 @@ def _point(name: Any, step: Any, at_ms: Any, value: Any) -> Point | None:
 
 
 class Reported:
-    """metrics.jsonl, written by training.report or by any program: {"step", "time", "total"?, name: value …}."""
+    """metrics.jsonl, written by training.report or by any program: {"step", "time", "total"?, name: value …}.
+
+    A line that holds no point is skipped; on_junk is told of the first.
+    """
 
     name = "jsonl"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_junk: Callable[[str], None] = lambda line: None) -> None:
         self.path = path
         self.cursor = 0
+        self._on_junk, self._told = on_junk, False
 
     def rewind(self, cursor: int) -> None:
         self.cursor = cursor
@@ -109,20 +114,26 @@ class Reported:
                 if at == 0 and len(data) == READ_BYTES:
                     at = len(data)  # a line of that length is no report: skip it piece by piece
                 break
-            line = self._line(data[at:end])
-            if line is not None:
-                points.extend(line[0][: BATCH_POINTS + 500 - len(points)])
-                total = line[1] if line[1] is not None else total
+            found, whole = self._line(data[at:end])
+            points.extend(found[: BATCH_POINTS + 500 - len(points)])
+            total = whole if whole is not None else total
+            if not found and whole is None:
+                self._skip(data[at:end])
             at = end + 1
         return Batch(self.cursor, self.cursor + at, points, total) if at else None
 
-    def _line(self, text: bytes) -> tuple[list[Point], int | None] | None:
+    def _skip(self, line: bytes) -> None:
+        if line.strip() and not self._told:
+            self._told = True
+            self._on_junk(line[:JUNK_SHOWN].decode("utf-8", "replace"))
+
+    def _line(self, text: bytes) -> tuple[list[Point], int | None]:
         try:
             line = json.loads(text) if len(text) <= MAX_LINE else None
         except (ValueError, RecursionError):
-            return None
+            line = None
         if not isinstance(line, dict):
-            return None
+            return [], None
         step, total, time_s = line.pop("step", None), line.pop("total", None), line.pop("time", None)
         at_ms = int(time_s * 1000) if isinstance(time_s, (int, float)) and 0 < time_s < 2**41 else 0
         points = [_point(name, step, at_ms, value) for name, value in line.items()]

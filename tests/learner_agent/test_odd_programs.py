@@ -72,6 +72,23 @@ def test_metrics_that_cannot_be_read_are_told_and_cost_no_log_and_no_end(rig: Ma
     assert message.startswith("Learner 0: Metrics of the kind rules are read no more in this run: ValueError")
 
 
+def test_reports_without_a_metric_are_skipped_and_told_once(rig: MakeRig) -> None:
+    program = """
+import json, os
+with open(os.environ["JOB_STATE_DIR"] + "/metrics.jsonl", "a") as reports:
+    for line in ({"loss": 5}, {"step": -1, "loss": 4}, {"step": 2, "loss": 3}):
+        reports.write(json.dumps(line) + chr(10))
+"""
+    learner = run(rig(make_job({"train.py": program})))
+
+    assert learner.wait() == (0, 0)
+
+    assert list(MetricPoint.objects.filter(job=learner.job).values_list("step", "value")) == [(2, 3.0)]
+    ((reason, message),) = troubles(learner)
+    assert reason == "metrics_skipped"
+    assert """Learner 0: A line of metrics.jsonl holds no metric: '{"loss": 5}'. Each is""" in message
+
+
 def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_told(rig: MakeRig) -> None:
     learner = run(rig(make_job({"train.py": LEAVES.format(folder="RESULT_DIR", code=0)})))
 
