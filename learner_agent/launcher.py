@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from learner_agent.settings import LauncherSettings, launcher_settings
-from learner_agent.spool import LogWriter, Spool, now_ms, replace_file, sound_number
+from learner_agent.spool import LogWriter, Spool, now_ms, put_aside, replace_file, sound_number
 
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
@@ -77,17 +77,27 @@ class Launcher:
         ended = self.spool.read("exit")
         if ended is not None:  # started again after the end: the answer stands
             return int(sound_number(ended.get("code"), EXIT_LOST, most=255))
-        lock = self.spool.hold_lock()
+        lock = self._hold_lock()
         if lock is None:
             sys.stderr.write("learner_agent: another launcher runs in %s\n" % self.settings.state_dir)
             return 75
+        self.lock = lock
         self.log = LogWriter(self.spool, cap=self.settings.spool_bytes)
         try:
             if self.spool.segments() or self.spool.has("phase"):
                 return self._end(EXIT_LOST, lost=True)  # a launcher before us died, and its program with it
             return self._run_new()
         finally:
-            os.close(lock)
+            os.close(self.lock)
+            self.spool.ring(state=True)  # from now on `exit` counts
+
+    def _hold_lock(self) -> Optional[int]:
+        for _ in range(10):  # the shipper tries it now and then, to see whether we live
+            lock = self.spool.hold_lock()
+            if lock is not None:
+                return lock
+            time.sleep(0.01)
+        return None
 
     def _run_new(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -237,7 +247,7 @@ class Launcher:
             if now >= look_at or woken in ready:
                 look_at = now + LOOK_S
                 self._say_again()
-                if self.status is None and not self.spool.has("lock"):
+                if self.status is None and not self.spool.is_lock(self.lock):
                     self._end_robbed()
                 self._look_for_wish()
                 self._press(now)
@@ -347,6 +357,8 @@ class Launcher:
         _kill_children()
         before, self.spool = self.log, Spool(self.settings.state_dir)  # the bell is another one, too
         self._create_spool()
+        put_aside(self.spool.root / "lock")
+        self.lock = self.spool.hold_lock() or self.lock
         self.log = LogWriter(self.spool, cap=before.cap, size=before.size, lines=before.lines, crc=before.crc)
         self.log.write(b"luthier: the program removed JOB_STATE_DIR, so it was ended\n", now_ms())
 

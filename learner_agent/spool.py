@@ -10,7 +10,7 @@
     halt, halt_seen    the wish to halt (shipper), and that the launcher acted on it
     halt_noticed       the program asked halt_requested() and was told yes
     finished           the program's own mark: done
-    exit               how the program ended (launcher); written whole or not at all
+    exit               how the program ended (launcher); whole or not at all, and its word once its lock is free
     lock               held by the living launcher
     bell               a FIFO: "." means more bytes to ship, "!" that one of the other files changed
     checkpoints/       CHECKPOINT_DIR
@@ -87,14 +87,14 @@ class Spool:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except FileExistsError:
-                _put_aside(folder)
+                put_aside(folder)
                 folder.mkdir(exist_ok=True)
         bell = self.root / "bell"
         try:
             os.mkfifo(str(bell))
         except FileExistsError:
             if not bell.is_fifo():
-                _put_aside(bell)
+                put_aside(bell)
                 os.mkfifo(str(bell))
 
     def write(self, name: str, value: Any) -> None:
@@ -131,7 +131,8 @@ class Spool:
 
     def hold_lock(self) -> Optional[int]:
         """Take the launcher's lock for as long as this process lives; None if another one has it."""
-        handle = os.open(self._base + "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(self._base + "lock", flags, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -139,15 +140,26 @@ class Spool:
             return None
         return handle
 
-    def launcher_died(self) -> bool:
-        """Say whether a launcher was here and is gone. The kernel frees its lock, however it ends."""
+    def is_lock(self, handle: int) -> bool:
+        """Say whether this is still the lock that others see: a program may have put another in its place."""
+        try:
+            seen = os.lstat(self._base + "lock")
+        except OSError:
+            return False
+        return os.path.samestat(seen, os.fstat(handle))
+
+    def launcher_lives(self) -> Optional[bool]:
+        """Say whether a launcher holds its lock, or None if none was here. The kernel frees it, however it ends."""
         if not self.has("lock"):
-            return False
-        handle = self.hold_lock()
+            return None
+        try:
+            handle = self.hold_lock()
+        except OSError:
+            return False  # something else in its place; the launcher notices and takes a new one
         if handle is None:
-            return False
+            return True
         os.close(handle)
-        return True
+        return False
 
     def acked(self) -> int:
         try:
@@ -218,7 +230,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write content under path so that a reader finds the old bytes or the new ones, never a part."""
     temporary = "%s.%d.tmp" % (path, os.getpid())
     if os.path.lexists(temporary):
-        _put_aside(temporary)
+        put_aside(temporary)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with open(handle, "wb") as target:
         target.write(content)
@@ -228,7 +240,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     try:
         os.replace(temporary, str(path))
     except IsADirectoryError:
-        _put_aside(path)
+        put_aside(path)
         os.replace(temporary, str(path))
 
 
@@ -265,7 +277,7 @@ def sound_number(value: Any, default: float, *, most: float = 2**53) -> float:
     return value if sound else default
 
 
-def _put_aside(path: Union[str, Path]) -> None:
+def put_aside(path: Union[str, Path]) -> None:
     """Free a name that something else took: a program may have made a folder where a file belongs."""
     try:
         os.rename(path, "%s.%d.odd" % (path, time.time_ns()))

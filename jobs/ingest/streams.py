@@ -135,22 +135,36 @@ class Row:
         self.log_lines += lines
 
     def _final(self, frame: Final) -> None:
-        """Seal the stream if it is whole. One whose checksum disagrees is sent again if the spool still has it."""
+        """Seal the stream if it is whole. One whose checksum disagrees is sent again, once, if the spool still has it.
+
+        What was acknowledged beyond an end that is too early stays: a program can make its learner say anything.
+        """
         if self.log_sealed:
             return
         if frame.size > self.log_bytes:
             self.refusal = Nack("log", "GAP", self.log_bytes, "The stream ends later.")
             return
-        agrees = frame.size == self.log_bytes and (
-            frame.crc is None or self.log_crc in (CRC_UNKNOWN, frame.crc)
-        )
-        if agrees or frame.log_from > 0 or self.restart:
+        agrees = frame.crc is None or self.log_crc in (CRC_UNKNOWN, frame.crc)
+        if frame.size < self.log_bytes:
+            self._note(
+                "log_end_disagrees",
+                f"Its log was said to end at {frame.size}; {self.log_bytes} bytes are kept.",
+            )
+        elif not agrees:
+            self._note("log_damaged", "The checksum of its whole log disagreed.")
+        if agrees or frame.size < self.log_bytes or frame.log_from > 0:
             self.log_sealed = self.told = True
             return
         self.restart, self.freed = True, self.log_bytes
         self.chunks.clear()
-        self.log_bytes = self.log_lines = self.log_crc = 0
+        self.log_bytes = self.log_lines = 0
+        self.log_crc = CRC_UNKNOWN  # the second time it is sealed as it comes
         self.refusal = Nack("log", "CRC", 0, "The checksum of the whole disagrees; send it again.")
+
+    def _note(self, code: str, message: str) -> None:
+        if self.live:
+            self.changes.setdefault("error_code", code)
+            self.changes.setdefault("message", message)
 
     # --- metrics and what happened
 

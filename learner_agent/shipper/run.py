@@ -95,7 +95,8 @@ class Shipper:
             self._tell_phase("PROCESSING")
         if self.spool.has("halt_seen"):
             self._notice_halt()
-        if not self.exited.is_set():
+        # A program can write `exit`, too. The launcher's word is what stands there once it is gone.
+        if not self.exited.is_set() and self.spool.has("exit") and not self.spool.launcher_lives():
             ending = self.spool.read("exit")
             if ending is not None:
                 self.ending = ending
@@ -110,7 +111,7 @@ class Shipper:
 
     def _notice_death(self, died_at: float | None) -> float | None:
         """A launcher that is gone without a word: after a moment its end is written down in its place."""
-        if self.exited.is_set() or not self.spool.launcher_died():
+        if self.exited.is_set() or self.spool.launcher_lives() is not False:
             return None
         if died_at is None or time.monotonic() - died_at < DEATH_S:
             return died_at or time.monotonic()
@@ -229,8 +230,7 @@ class Shipper:
             signal=int(sound_number(end.get("signal"), 0, most=64)) or None, halted=bool(end.get("halted")),
             finished=bool(end.get("finished")), lost=bool(end.get("lost")),
         )  # fmt: skip
-        size, crc = int(sound_number(end.get("size"), 0)), sound_number(end.get("crc"), -1, most=2**32 - 1)
-        self.link.finish(Final(size, int(crc) if crc >= 0 else None, log_from=self.spool.log_span()[0]))
+        self.link.finish(self._final())
         self.tensorboard.look_every_s = 0.0
         if end.get("started"):
             self._tell_phase("STORING")
@@ -242,6 +242,13 @@ class Shipper:
         await self.link.all_confirmed()
         self.link.tidy()
         self.spool.write("shipper/done.json", {"at_ms": now_ms()})
+
+    def _final(self) -> Final:
+        """How the log ends. A launcher that died, or whose disk was full, could not say; then there is no checksum."""
+        log_from, kept = self.spool.log_span()
+        size = max(kept, self.link.acked)
+        said, crc = (sound_number(self.ending.get(name), -1, most=2**53) for name in ("size", "crc"))
+        return Final(size, int(crc) if said == size and 0 <= crc < 2**32 else None, log_from=log_from)
 
     async def _store(self) -> None:
         await self.keeper.keep_new_checkpoints()

@@ -288,7 +288,7 @@ def test_when_the_launcher_dies_the_program_dies_with_it(launched: Launched) -> 
     launched.process.kill()
 
     until(lambda: not alive(pid), "the program is gone")
-    assert launched.spool.launcher_died()
+    assert launched.spool.launcher_lives() is False
 
 
 def test_children_that_outlive_the_program_are_not_left_behind(launched: Launched) -> None:

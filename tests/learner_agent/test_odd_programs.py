@@ -110,9 +110,18 @@ def test_names_that_cannot_be_stored_are_left_out_of_an_implicit_checkpoint(rig:
     assert [reason for reason, _ in troubles(learner)] == ["implicit_left_out"]
 
 
-@pytest.mark.parametrize("what", ["$JOB_STATE_DIR", "$JOB_STATE_DIR/*"])
-def test_a_program_that_removes_the_spool_ends_and_its_log_says_why(rig: MakeRig, what: str) -> None:
-    job = make_job({"train.sh": f"echo before; sleep 1; rm -rf {what}; echo after; sleep 60\n"})
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "rm -rf $JOB_STATE_DIR",
+        "rm -rf $JOB_STATE_DIR/*",
+        "rm -rf $JOB_STATE_DIR; touch $JOB_STATE_DIR",
+        "rm $JOB_STATE_DIR/lock; mkdir $JOB_STATE_DIR/lock",
+        "touch $JOB_STATE_DIR/mine; mv $JOB_STATE_DIR/mine $JOB_STATE_DIR/lock",
+    ],
+)
+def test_a_program_that_removes_the_spool_ends_and_its_log_says_why(rig: MakeRig, spoil: str) -> None:
+    job = make_job({"train.sh": f"echo before; sleep 1; {spoil}; echo after; sleep 60\n"})
     learner = rig(job)
     learner.launch("sh train.sh")
     learner.ship()
@@ -188,3 +197,20 @@ def test_a_halt_of_a_programs_own_making_is_a_halt_whatever_it_says(rig: MakeRig
     assert learner.wait() == (143, 0)
 
     assert (learner.row.phase, learner.row.exit_code, learner.row.halted) == ("DONE", 143, True)
+
+
+@pytest.mark.parametrize(
+    "said", [{"size": 3, "crc": 0}, {"size": 10**12, "crc": 0}, {"size": 9, "code": "x"}, {}]
+)
+def test_only_the_launchers_word_on_the_end_counts(rig: MakeRig, said: dict[str, object]) -> None:
+    forged = {"code": 0, "started": True, "finished": True} | said
+    learner = run(
+        rig(make_job({"train.py": SPOILS.format(spoil=f'(state / "exit").write_text(json.dumps({forged}))')}))
+    )
+
+    assert learner.wait() == (9, 0)
+
+    assert learner.stored_log() == b"go\nend\n"
+    assert (learner.row.phase, learner.row.exit_code, learner.row.log_sealed) == ("DONE", 9, True)
+    assert not learner.row.finished_mark
+    assert troubles(learner) == []

@@ -191,12 +191,12 @@ def test_small_files_are_replaced_as_a_whole_and_garbage_reads_as_absent(tmp_pat
 
 def test_the_lock_tells_a_living_launcher_from_a_dead_one(tmp_path: Path) -> None:
     spool = spool_at(tmp_path)
-    assert not spool.launcher_died()
+    assert spool.launcher_lives() is None
     handle = spool.hold_lock()
     assert handle is not None
-    assert not Spool(tmp_path).launcher_died()
+    assert Spool(tmp_path).launcher_lives() is True
     os.close(handle)
-    assert Spool(tmp_path).launcher_died()
+    assert Spool(tmp_path).launcher_lives() is False
 
 
 def test_a_bell_that_nobody_hears_never_blocks(tmp_path: Path) -> None:

@@ -138,9 +138,11 @@ class Learner:
             return False
         before = self._seen()
         self._look_at_launcher(now)
-        ending = endings.read(self.folders)
-        if ending is None and self._launcher_dead_at is not None and not endings.began(self.folders):
-            ending = self._speak_for_launcher()
+        ending = None
+        if self._launcher_dead_at is not None:  # before that, only a program can have written one
+            ending = endings.read(self.folders)
+            if ending is None and not endings.began(self.folders):
+                ending = self._speak_for_launcher()
         self.record.exit_code = endings.code_of(ending)
         if (given_up := self._shipper.look(now)) is not None:
             self._doom(given_up.reason, given_up.message)

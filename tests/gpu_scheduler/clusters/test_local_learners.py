@@ -492,3 +492,20 @@ def test_a_shipper_that_keeps_dying_is_given_up_unless_it_gets_on(tmp_path: Path
 
     assert given_up[:-2] == [None] * (QUICK_DEATHS - 2)
     assert [found.reason for found in given_up if found] == ["shipper_failed"] * 2
+
+
+def test_an_exit_that_was_written_while_the_launcher_lives_is_not_its_word(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    state = daemon.learner("job-x-1") / "state"
+    (state / "exit.put").write_text(json.dumps({"code": 0, "started": True, "finished": True}))
+    (state / "exit.put").rename(state / "exit")
+    wait_for(lambda: not pids(daemon, "shipper"))  # something changed, so the daemon looked
+    time.sleep(0.6)
+
+    (learner,) = learners(daemon)
+    assert (learner.phase, learner.exit_code) == (LearnerPhase.RUNNING, None)
+
+    daemon.cluster.stop("job-x-1", grace_s=5)
+    (learner,) = ended(daemon)
+    assert (learner.phase, learner.exit_code) == (LearnerPhase.FAILED, 143)

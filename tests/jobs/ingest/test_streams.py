@@ -147,6 +147,31 @@ def test_a_wrong_checksum_that_cannot_be_sent_again_is_sealed_as_it_is() -> None
     assert kept.log_sealed
 
 
+def test_an_end_before_what_was_acknowledged_keeps_it_and_is_told() -> None:
+    kept = row()
+    kept.apply(data(0, b"all\n"))
+
+    kept.apply(Final(3, 0))
+
+    assert (kept.log_sealed, kept.restart, kept.log_bytes) == (True, False, 4)
+    assert stored(kept) == b"all\n"
+    assert kept.changes["error_code"] == "log_end_disagrees"
+
+
+def test_a_checksum_that_disagrees_twice_is_sealed_and_never_sent_a_third_time() -> None:
+    first = row(log_bytes=4, log_lines=1, log_crc=1)
+    first.apply(Final(4, 2))
+    assert (first.restart, first.freed) == (True, 4)
+    assert first.changes["error_code"] == "log_damaged"
+
+    again = row(log_bytes=first.log_bytes, log_lines=first.log_lines, log_crc=first.log_crc)  # a later batch
+    again.apply(data(0, b"bad\n"))
+    again.apply(Final(4, 2))
+
+    assert (again.log_sealed, again.restart) == (True, False)
+    assert stored(again) == b"bad\n"
+
+
 def test_after_the_seal_nothing_is_taken() -> None:
     kept = row(log_bytes=4, log_sealed=True)
 
