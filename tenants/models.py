@@ -144,6 +144,7 @@ class AuditEntry(models.Model):
     at = models.DateTimeField(db_default=Now())
 
     class Meta:
+        verbose_name_plural = "audit entries"
         indexes = [
             models.Index(F("tenant"), F("id").desc(), name="audit_by_tenant"),
             models.Index(fields=["actor", "action", "target", "at"], name="audit_repeat"),

@@ -10,6 +10,10 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AlterModelOptions(
+            name='auditentry',
+            options={'verbose_name_plural': 'audit entries'},
+        ),
         migrations.AddIndex(
             model_name='auditentry',
             index=models.Index(fields=['-at', '-id'], name='audit_by_time'),
