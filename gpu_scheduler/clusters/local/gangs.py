@@ -348,9 +348,10 @@ class Gangs:
 
     def _empty_trash(self) -> None:
         """Delete removed learners' files; checkpoints may be large, so nobody waits for it."""
-        threading.Thread(
-            target=shutil.rmtree, args=(self._trash,), kwargs={"ignore_errors": True}, daemon=True
-        ).start()
+        for trash in (self._trash, *self._trash.parent.glob(f"*/{self._trash.name}")):
+            threading.Thread(
+                target=shutil.rmtree, args=(trash,), kwargs={"ignore_errors": True}, daemon=True
+            ).start()
 
 
 def _free_ports(count: int, taken: set[int]) -> list[int]:

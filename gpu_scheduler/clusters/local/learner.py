@@ -7,6 +7,7 @@ for its program died with it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 from collections.abc import Mapping, Sequence
@@ -225,6 +226,16 @@ class Learner:
         """Take the directory away at once; its content is deleted by whoever empties the trash."""
         if self._house.cgroups is not None:
             self._house.cgroups.drop(self.record.mark)
+        try:
+            self._throw_into(trash)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._throw_into(
+                self.folders.root.parent / trash.name
+            )  # this node's folder is on a disk of its own
+
+    def _throw_into(self, trash: Path) -> None:
         trash.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             self.folders.root.rename(trash / f"{self.folders.root.name}.{self.record.mark}")

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -509,3 +510,17 @@ def test_an_exit_that_was_written_while_the_launcher_lives_is_not_its_word(daemo
     daemon.cluster.stop("job-x-1", grace_s=5)
     (learner,) = ended(daemon)
     assert (learner.phase, learner.exit_code) == (LearnerPhase.FAILED, 143)
+
+
+def test_a_node_whose_folder_is_on_a_disk_of_its_own_is_cleared_too(daemon: NodeDaemon) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as disk:
+        if Path(disk).stat().st_dev == daemon.data.stat().st_dev:
+            pytest.skip("there is no second file system here")
+        (daemon.data / "nodes" / "node-a").symlink_to(disk)
+        daemon.cluster.launch(launch("job-x-1", "runs"))
+        running(daemon)
+
+        daemon.cluster.remove("job-x-1")
+
+        assert daemon.cluster.observe() == {}
+        wait_for(lambda: not list(Path(disk).iterdir()))
