@@ -95,8 +95,8 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What to say to each learner (by its row's id), the viewers' doorbells to ring after that, and the jobs
-    that the lifecycle should look at."""
+    """What to say to each learner (by its row's id), the viewers' doorbells, and the jobs that the lifecycle should
+    look at."""
 
     answers: dict[int, list[Ack | Nack]]
     ring: Callable[[], None]

@@ -1,7 +1,8 @@
 """One writer per web process: takes all that waits from all learners, commits it, then acknowledges.
 
-So a quiet learner's line is stored at once and loud ones share a commit. While the database is away nothing is
-dropped: the batch waits here, the sockets stay, and the learners' windows fill.
+So a quiet learner's line is stored at once and loud ones share a commit. Loud ones go in a round: commit, viewers,
+pause, acknowledgements, and the next commit as soon as what they set free has come. While the database is away
+nothing is dropped: the batch waits here, the sockets stay, and the learners' windows fill.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_BACKOFF_S = 2.0
 LOUD_BYTES = 64 * 1024
-LOUD_EVERY_S = 0.03
+LOUD_EVERY_S = 0.05
 """After a batch above LOUD_BYTES the next commit begins no sooner than this after the last one began. Learners send
-what they have as soon as they are answered, so without it loud ones would fill the cores with ever smaller frames."""
+what they have as soon as they are answered, so without it loud ones would fill the cores with ever smaller frames.
+It is the answer that waits, not what it brings: so lines gather where they are printed, and none waits here, too."""
+GATHER_S = 0.01
+"""From the answers of such a batch to the next commit: time for all that they set free to come in. Without it a slow
+commit would be followed by one of the few who were not answered by it, and the learners would take turns."""
 ITEM_BYTES = 512
 """What a frame without log counts for."""
 
@@ -85,10 +90,7 @@ class Writer:
     def _run(self) -> None:
         try:
             while batch := self._take():
-                began = time.monotonic()
                 self._settle(batch)
-                if sum(item.weight for item in batch) > LOUD_BYTES:
-                    time.sleep(max(0.0, began + LOUD_EVERY_S - time.monotonic()))
         finally:
             connection.close()
 
@@ -134,16 +136,22 @@ class Writer:
             pause = min(MAX_BACKOFF_S, pause * 2)
 
     def _commit(self, batch: Sequence[Item]) -> None:
+        answers_due = time.monotonic() + LOUD_EVERY_S - GATHER_S
+        is_loud = sum(item.weight for item in batch) > LOUD_BYTES
         done = commit([(item.grant, item.frame) for item in batch])
         fp("ingest.after_commit")
-        settled = Counter((item.answer, item.grant.learner_id) for item in batch)
-        for (answer, learner_id), count in settled.items():
-            answer(count, done.answers.get(learner_id))
-        fp("ingest.after_answers")
         done.ring()
         fp("ingest.after_ring")
         for job_id in done.told:
             self._bells.submit(_wake, job_id)
+        if is_loud:
+            time.sleep(max(0.0, answers_due - time.monotonic()))
+        settled = Counter((item.answer, item.grant.learner_id) for item in batch)
+        for (answer, learner_id), count in settled.items():
+            answer(count, done.answers.get(learner_id))
+        fp("ingest.after_answers")
+        if is_loud:
+            time.sleep(GATHER_S)
 
 
 def _wake(job_id: str) -> None:

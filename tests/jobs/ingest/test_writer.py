@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg2
@@ -53,6 +53,7 @@ class Store:
         self.gate = threading.Event()
         self.gate.set()
         self.poison: int | None = None
+        self.ring: Callable[[], None] = lambda: None
 
     def commit(self, batch: list[tuple[Grant, Any]]) -> Committed:
         self.gate.wait(10)
@@ -64,7 +65,7 @@ class Store:
         answers: dict[int, list[Ack | Nack]] = {
             who.learner_id: [Ack(frame.off + frame.size)] for who, frame in batch
         }
-        return Committed(answers, lambda: None, frozenset())
+        return Committed(answers, self.ring, frozenset())
 
 
 @pytest.fixture
@@ -97,23 +98,35 @@ def test_what_waits_during_a_commit_shares_the_next_one(writer: Writer, store: S
     assert [len(batch) for batch in store.batches] == [1, 98]
 
 
-def test_loud_batches_leave_a_breath_and_quiet_ones_do_not(
+def test_loud_batches_are_shown_at_once_and_answered_after_a_breath_and_quiet_ones_at_once(
     writer: Writer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = Answers()
     slept: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", slept.append)
+    steps: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        steps.append("pause")
+
+    def answer(count: int, told: list[Ack | Nack] | None) -> None:
+        steps.append("answer")
+        answers(count, told)
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    store.ring = lambda: steps.append("ring")
     for n in range(8):
-        writer.submit(Item(grant(1), data(n), answers))
+        writer.submit(Item(grant(1), data(n), answer))
         answers.wait(n + 1)
-    assert slept == []
+    assert steps == ["ring", "answer"] * 8
+    steps.clear()
     for n in range(8, 11):
-        writer.submit(Item(grant(1), data(n, b"x" * module.LOUD_BYTES), answers))
+        writer.submit(Item(grant(1), data(n, b"x" * module.LOUD_BYTES), answer))
         answers.wait(n + 1)
-    writer.submit(Item(grant(1), data(11), answers))
+    writer.submit(Item(grant(1), data(11), answer))
     answers.wait(12)
-    assert len(slept) == 3
-    assert all(0 <= pause <= module.LOUD_EVERY_S for pause in slept)
+    assert steps == ["ring", "pause", "answer", "pause"] * 3 + ["ring", "answer"]
+    assert all(sum(slept[n : n + 2]) <= module.LOUD_EVERY_S for n in (0, 2, 4))
 
 
 def test_a_database_that_is_away_loses_no_frame_and_no_order(writer: Writer, store: Store) -> None:
