@@ -387,6 +387,10 @@ class Launcher:
         self._say("phase", b"EXITED")
         while self.unsaid:
             time.sleep(LOOK_S)
+            try:
+                self.spool.create()  # removing it may have been the last thing that the program did
+            except OSError:
+                pass
             self._say_again()
         return code
 

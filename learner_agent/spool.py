@@ -144,8 +144,10 @@ class Spool:
         """Say whether this is still the lock that others see: a program may have put another in its place."""
         try:
             seen = os.lstat(self._base + "lock")
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:
+            return True  # trouble of the disk's is no reason to end the program
         return os.path.samestat(seen, os.fstat(handle))
 
     def launcher_lives(self) -> Optional[bool]:
@@ -232,16 +234,20 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     if os.path.lexists(temporary):
         put_aside(temporary)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    with open(handle, "wb") as target:
-        target.write(content)
-        if durable:
-            target.flush()
-            os.fsync(target.fileno())
     try:
-        os.replace(temporary, str(path))
-    except IsADirectoryError:
-        put_aside(path)
-        os.replace(temporary, str(path))
+        with open(handle, "wb") as target:
+            target.write(content)
+            if durable:
+                target.flush()
+                os.fsync(target.fileno())
+        try:
+            os.replace(temporary, str(path))
+        except IsADirectoryError:
+            put_aside(path)
+            os.replace(temporary, str(path))
+    except OSError:
+        _unlink(temporary)  # or each try on a full disk would leave one more
+        raise
 
 
 def open_plain(path: str) -> int:
@@ -479,7 +485,7 @@ class LogReader:
                 self._idle = (self._start, before)
                 return None
             self.close()
-        return None
+        return self._hole_at(offset)  # a segment that is followed by another grows no more
 
     def _gap_at(self, offset: int) -> Optional[Gap]:
         """Join the tombstones that follow each other from offset on, as far as nothing was kept between them."""
@@ -491,9 +497,10 @@ class LogReader:
         return Gap(offset, end, lines) if end > offset else None
 
     def _hole_at(self, offset: int) -> Optional[Gap]:
-        """Everything before the first segment is gone, and nobody counted it: the reader went back too far."""
-        first = min(self.spool.segments(), default=0)
-        return Gap(offset, first, 0) if first > offset else None
+        """What is gone up to the next segment or tombstone, and nobody counted it."""
+        known = [*self.spool.segments(), *(gap.off for gap in self.spool.gaps())]
+        later = min((start for start in known if start > offset), default=offset)
+        return Gap(offset, later, 0) if later > offset else None
 
     def _seek(self, offset: int) -> bool:
         if self._handle >= 0 and self._off <= offset:

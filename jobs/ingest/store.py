@@ -1,6 +1,7 @@
 """One commit: locks the learners that speak, applies their frames in order, writes everything together.
 
-Locks are taken in one order (learners by number, then their jobs' progress rows), and never a job's own row.
+Locks are taken in one order: learners by number, then their jobs' progress rows, and the rows of jobs by their id only
+where something went wrong that belongs to their history.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from learner_agent.wire import Ack, Data, Event, Final, Frame, Metric, Nack, num
 
 ZSTD_LEVEL = 3
 _of_thread = threading.local()
+MOST_TROUBLES = 100
+"""Conditions that one attempt's learners may add to a job's history: a program can make any number of them."""
 MAX_NAMES = 200
 """Metrics whose newest value a job's row shows."""
 
@@ -297,16 +300,17 @@ def _write_report(cursor: Any, row: Row) -> None:
 
 def _tell_troubles(rows: list[Row]) -> None:
     """What a shipper could not do belongs to the job's history: once an attempt, however often it starts again."""
-    troubled = [row for row in rows if "error_code" in row.changes]
-    for row in sorted(troubled, key=lambda row: row.grant.job_id):
-        told = {
+    troubled = [(row, *trouble) for row in rows for trouble in row.troubles]
+    for row, code, message in sorted(troubled, key=lambda one: one[0].grant.job_id):
+        told: dict[str, Any] = {
             "job_id": row.grant.job_id,
             "attempt": row.grant.attempt,
             "code": EventCode.CONDITION,
-            "reason": row.changes["error_code"],
-            "message": f"Learner {row.grant.rank}: {row.changes['message']}",
+            "reason": code,
+            "message": f"Learner {row.grant.rank}: {message}",
         }
-        if not JobEvent.objects.filter(**told).exists():
+        before = JobEvent.objects.filter(**{name: told[name] for name in ("job_id", "attempt", "code")})
+        if not before.filter(**told).exists() and before.count() < MOST_TROUBLES:
             events.append(tenant_id=row.grant.tenant_id, source="learner", **told)
 
 

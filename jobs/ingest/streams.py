@@ -62,6 +62,8 @@ class Row:
     """… which is so many bytes."""
     told: bool = False
     """Something the lifecycle wants to look at."""
+    troubles: list[tuple[str, str]] = field(default_factory=list)
+    """Code and message of all that the shipper could not do; the row keeps the newest."""
 
     def apply(self, frame: Data | Metric | Event | Final) -> None:
         """Take one frame, in the order in which its connection sent it."""
@@ -165,6 +167,7 @@ class Row:
         if self.live:
             self.changes.setdefault("error_code", code)
             self.changes.setdefault("message", message)
+            self.troubles.append((code, message))
 
     # --- metrics and what happened
 
@@ -203,6 +206,7 @@ class Row:
         elif frame.what == "error":
             self.changes["error_code"] = str(data.get("code", ""))[:24]
             self.changes["message"] = str(data.get("message", ""))[:2000]
+            self.troubles.append((self.changes["error_code"], self.changes["message"]))
         self.told = True
 
     def _move_phase(self, phase: str) -> None:

@@ -141,8 +141,9 @@ def ending(job: JobSeen) -> Ending:
 
 def _kills_its_agents(job: JobSeen) -> bool:
     lost = job.reason.numbers.get("evidence") in ("launcher_lost", "shipper_failed")
+    could = any(learner.reached(Phase.READY) for learner in job.learners)  # before that no program runs
     quick = job.ran_s - job.stop_s < QUICK_LOSS_S
-    return lost and quick and job.intent == Intent.RUN and job.infra_streak >= FREE_LOSSES
+    return lost and could and quick and job.intent == Intent.RUN and job.infra_streak >= FREE_LOSSES
 
 
 def _budget_spent(job: JobSeen) -> Reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from pathlib import Path
@@ -92,7 +93,8 @@ class Keeper:
 
     def _settle(self, key: str, state: str) -> None:
         self._done[key] = state
-        self.spool.write(DONE, self._done)
+        with contextlib.suppress(OSError):  # a full disk; forgetting it costs a question
+            self.spool.write(DONE, self._done)
 
     async def _bring(self, files: FileSet) -> str:
         while True:

@@ -7,6 +7,8 @@ unacknowledged bytes is the server's; a slow server is felt here and never by th
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import logging
 import random
 import secrets
@@ -106,6 +108,7 @@ class Link:
 
     def tell(self, what: str, **data: Any) -> None:
         """Report something that happened; repeated until the server has it."""
+        data = {name: _text(value) if isinstance(value, str) else value for name, value in data.items()}
         self._event_n += 1
         self._events[self._event_n] = Event(self._event_n, what, now_ms(), data)
         self.changed.set()
@@ -350,7 +353,8 @@ class Link:
         final = self._final
         if final is not None and not self._final_said and not self.sealed and self.acked >= final.size:
             self._final_said = True
-            await socket.send(encode(final))
+            first, _ = self.spool.log_span()  # segments may have been dropped since the end was announced
+            await socket.send(encode(dataclasses.replace(final, log_from=first)))
 
     def _metrics_due(self) -> None:
         self._metrics_timer = None
@@ -390,9 +394,15 @@ class Link:
     def tidy(self) -> None:
         """Note how far the server is, for the launcher, and remove what nobody needs any more."""
         self._tidied_at = time.monotonic()
-        self.spool.set_acked(self.acked)
+        with contextlib.suppress(OSError):  # a full disk must not cost the connection
+            self.spool.set_acked(self.acked)
         rules = [source.cursor for source in self.sources if source.name == "rules"]
         self.spool.drop_below(min([self.acked, *rules]), keep=KEPT_BYTES)
+
+
+def _text(value: str) -> str:
+    """What the wire takes as text: file names may hold lone surrogates, and one refused frame would come for ever."""
+    return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:2000]
 
 
 async def _receive(socket: ClientConnection) -> bytes:

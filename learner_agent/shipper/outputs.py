@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ class FileSet:
     folder: Path
     offer: Ckpt
     left_out: tuple[str, ...] = ()
-    """What lies there and cannot be kept: links, special files, names that no store takes."""
+    """What lies there and cannot be kept: links, special files, names that no store takes, what is not readable."""
 
     @property
     def key(self) -> str:
@@ -81,10 +82,12 @@ def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
     left_out: list[str] = []
     for place in _entries(folder):
         name = place.relative_to(folder).as_posix()
-        if place.is_symlink() or not place.is_file() or not _is_storable(name):
+        try:
+            if place.is_symlink() or not place.is_file() or not _is_storable(name):
+                raise OSError(errno.EINVAL, "not to be kept")
+            files.append((name, place.stat().st_size, sha256_of(place)))
+        except OSError:  # or not readable
             left_out.append(name.encode("utf-8", "backslashreplace").decode())
-            continue
-        files.append((name, place.stat().st_size, sha256_of(place)))
         if len(files) > MAX_FILES:
             raise NotWhole(f"{folder.name} holds more than {MAX_FILES} files; pack them into an archive")
     if not files and not left_out:

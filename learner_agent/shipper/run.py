@@ -284,7 +284,7 @@ class Shipper:
         """Whether these are the very files that the attempt began with: nothing was saved since."""
         saved = (self.spool.read(JOB, most=LARGE_BYTES) or {}).get("restore") or {}
         began = {(entry["path"], entry["size"], entry["sha256"]) for entry in saved.get("files") or []}
-        return began == set(files.offer.files)
+        return bool(began) and began == set(files.offer.files)
 
 
 def _answer(bell: int, more: asyncio.Event, state: asyncio.Event) -> None:

@@ -139,10 +139,27 @@ def test_a_program_that_removes_the_spool_ends_and_its_log_says_why(rig: MakeRig
     assert (learner.row.phase, learner.row.exit_code, learner.row.log_sealed) == ("DONE", 137, True)
 
 
+def test_a_program_whose_last_act_is_to_remove_the_spool_has_ended(rig: MakeRig) -> None:
+    learner = rig(make_job({"train.sh": "echo before; sleep 1; rm -rf $JOB_STATE_DIR; exit 0\n"}))
+    learner.launch("sh train.sh")
+    learner.ship()
+
+    assert learner.launcher is not None
+    code = learner.launcher.wait(10)
+    assert code in (0, 137), "137 if the launcher looked just before the program had left"
+    assert learner.shipper is not None
+    while learner.shipper.wait(20) != 0:
+        learner.ship()
+
+    assert (learner.row.phase, learner.row.exit_code, learner.row.log_sealed) == ("DONE", code, True)
+
+
 def test_a_manifest_that_is_none_is_told_and_costs_no_log_and_no_end(rig: MakeRig) -> None:
     deep = """
 import os, pathlib
 place = pathlib.Path(os.environ["CHECKPOINT_DIR"])
+os.mkdir(os.fsencode(place) + b"/step-\\xff")
+open(os.fsencode(place) + b"/step-\\xff/manifest.json", "w").write("{}")
 for number, text in enumerate(("[" * 200_000, " " * 20_000_000)):
     (place / f"step-{number}").mkdir()
     (place / f"step-{number}" / "manifest.json").write_text(text)
@@ -155,7 +172,7 @@ print("end")
     assert learner.wait() == (0, 0)
 
     assert learner.stored_log() == b"end\n"
-    assert {reason for reason, _ in troubles(learner)} == {"checkpoint_not_whole"}
+    assert [reason for reason, _ in troubles(learner)] == ["checkpoint_not_whole"] * 4
 
 
 SPOILS = """

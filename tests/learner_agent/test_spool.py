@@ -215,6 +215,22 @@ def test_a_reader_that_goes_back_behind_what_is_kept_meets_a_hole(tmp_path: Path
     assert LogReader(spool).read(0) == Gap(0, 3_000, 0)
 
 
+@pytest.mark.parametrize("spoil", ["remove", "cut"])
+def test_a_segment_in_the_middle_that_a_program_spoiled_is_a_hole(tmp_path: Path, spoil: str) -> None:
+    spool = spool_at(tmp_path)
+    writer = LogWriter(spool, segment_bytes=10)
+    for piece in (b"0123456789", b"abcdefghij", b"ABCDEFGHIJ"):
+        writer.write(piece, 1)
+    writer.close()
+    middle = Path(spool.segment_path(10))
+    if spoil == "remove":
+        middle.unlink()
+    else:
+        os.truncate(middle, 15)
+
+    assert read_all(spool) == (b"0123456789??????????ABCDEFGHIJ", [Gap(10, 20, 0)])
+
+
 def test_a_reader_that_rested_at_the_end_goes_back_and_finds_all_again(tmp_path: Path) -> None:
     spool = spool_at(tmp_path)
     log, reader = LogWriter(spool, segment_bytes=64), LogReader(spool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ def write_in_its_place(folders: Folders, *, stopped: bool) -> Mapping[str, Any]:
     }
     state, name = folders.state, f"exit.{secrets.token_hex(4)}"
     # A program may have removed it all, or put something else in its place.
-    if state.exists() and not state.is_dir():
+    if os.path.lexists(state) and not state.is_dir():
         state.rename(folders.root / name)
     state.mkdir(parents=True, exist_ok=True)
     temporary, place = state / f"{name}.tmp", state / "exit"

@@ -39,16 +39,18 @@ def read_plain(path: Path, *, most: int) -> bytes:
     A program may have put a link, a FIFO or anything else there, and one daemon looks after all tenants.
     """
     with open(_open(path), "rb") as source:
-        content = source.read(most + 1) if stat.S_ISREG(os.fstat(source.fileno()).st_mode) else None
-    if content is None:
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
+        content = source.read(most + 1)
     if len(content) > most:
         raise ValueError(f"{path} holds more than {most} bytes")
     return content
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)  # open() would refuse a directory and leave its handle with us
+    raise OSError(errno.EINVAL, "not a plain file", str(path))
 
 
 def last_words(log: Path) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import zstandard
 
-from jobs.ingest.store import commit
+from jobs.ingest.store import MOST_TROUBLES, commit
 from jobs.ingest.wishes import resumption, standings
-from jobs.models import Job, Learner, LogChunk, MetricPoint, Progress
-from jobs.states import Intent, State
+from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
+from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ack, Data, Event, Final, Frame, Metric, Nack, Wish
 from tests import factories
@@ -184,3 +184,19 @@ def test_a_learner_goes_on_from_the_servers_cursors(job: Job) -> None:
 
     assert found is not None
     assert (found.log, found.sealed, found.metrics) == (3, False, {"jsonl": 12})
+
+
+def test_all_that_went_wrong_stands_in_the_history_once_and_not_without_end(job: Job) -> None:
+    def trouble(n: int, code: str, message: str) -> Event:
+        return Event(n, "error", 1000, {"code": code, "message": message})
+
+    tell(job, trouble(1, "rule_too_slow", "One."), trouble(2, "rule_too_slow", "Two."))
+    tell(job, trouble(3, "rule_too_slow", "Two."))
+
+    told = JobEvent.objects.filter(job=job, code=EventCode.CONDITION).order_by("n")
+    assert list(told.values_list("message", flat=True)) == ["Learner 0: One.", "Learner 0: Two."]
+
+    tell(job, *(trouble(n, "checkpoint_not_whole", f"step-{n}") for n in range(4, 4 + MOST_TROUBLES)))
+
+    assert told.count() == MOST_TROUBLES
+    assert Learner.objects.get(job=job, rank=0).message == f"step-{3 + MOST_TROUBLES}"
