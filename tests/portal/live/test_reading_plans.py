@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.selectors.run_times import _Past
+from jobs.states import State
 from portal.live.names import parse_channel
 from portal.live.read_jobs import TenantJobsSource
 from portal.live.sources import Want
@@ -40,8 +41,18 @@ def test_no_row_of_a_tenant_is_read_that_is_not_shown() -> None:
     assert not [plan for plan in jobs if "<> ALL" in plan], "a condition that no index answers"
 
 
+COPIES = """INSERT INTO jobs_job SELECT copy.* FROM jobs_job job, generate_series(1, 1000) n,
+  LATERAL jsonb_populate_record(job, jsonb_build_object(
+    'id', lpad(n::text, 12, '0'), 'tenant_id', (%s::bigint[])[1 + n %% 20])) copy"""
+
+
 def test_past_jobs_are_found_by_their_tenant() -> None:
-    tenant = factories.tenant()
+    """Among many jobs of many: on a nearly empty table one index is as good to the planner as another."""
+    tenant, *others = (factories.tenant() for _ in range(21))
+    factories.job(of=tenant, state=State.COMPLETED)
+    with connection.cursor() as cursor:
+        cursor.execute(COPIES, [[other.pk for other in others]])
+        cursor.execute("ANALYZE jobs_job")
     with CaptureQueriesContext(connection) as queries:
         _Past([tenant.pk])
     (plan,) = plans(queries)
