@@ -132,6 +132,9 @@ class Job(models.Model):
     running_s = models.FloatField(default=0)  # of closed attempts
     head_since = models.DateTimeField(null=True)  # scheduler's starvation guard
     infra_streak = models.PositiveIntegerField(default=0)  # attempts in a row that infrastructure ended early
+    agent_losses = models.PositiveIntegerField(
+        default=0, db_default=0
+    )  # attempts in a row whose agents died early
     start_after = models.DateTimeField(null=True)  # back-off before the next attempt; null: now
     event_seq = models.BigIntegerField(default=0)  # number of the newest JobEvent; also the row's version
     created_at = models.DateTimeField(db_default=Now())

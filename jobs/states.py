@@ -99,6 +99,17 @@ OWN_FAILURES = frozenset({StopReason.LEARNER_FAILED})
 """The program's own doing: counted against max_restarts. All else is infrastructure and free of charge."""
 
 
+FATAL_ERRORS: dict[str, StopReason] = {
+    "data_error": StopReason.DATA_ERROR,
+    "image_error": StopReason.IMAGE_ERROR,
+    "deploy_failed": StopReason.DEPLOY_FAILED,
+    "checkpoint_corrupt": StopReason.LEARNER_LOST,
+}
+"""Errors that a shipper tells, or the cluster shows, before the program runs; other codes are warnings, but for …"""
+RESULTS_NOT_KEPT = "results_not_kept"
+"""… this one, which fails a job whose program ended well."""
+
+
 class Action(StrEnum):
     """What a person may do to a job."""
 

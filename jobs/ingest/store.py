@@ -40,7 +40,7 @@ MAX_NAMES = 200
 
 LOCK_LEARNERS = """
 SELECT l.id, l.log_bytes, l.log_lines, l.log_crc, l.log_sealed, l.metric_cursor, l.phase, l.last_step,
-       a.closed_at IS NULL AND j.attempt = l.attempt
+       l.error_code, a.closed_at IS NULL AND j.attempt = l.attempt
 FROM jobs_learner l
 JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt

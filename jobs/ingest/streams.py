@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.states import Phase
+from jobs.states import FATAL_ERRORS, RESULTS_NOT_KEPT, Phase
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack
 
@@ -18,6 +18,7 @@ MAX_CHUNK = 256 * 1024
 """Bytes of one stored chunk; frames of one commit that follow each other share chunks up to this size."""
 PHASE_ORDER = {phase.value: place for place, phase in enumerate(Phase)}
 CRC_UNKNOWN = -1
+DECISIVE = frozenset({*FATAL_ERRORS, RESULTS_NOT_KEPT})
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Row:
     metric_cursor: int
     phase: str
     last_step: int | None
+    error_code: str
     live: bool
     room: int = 0
     """Bytes the job may still keep; shared out before the batch is applied."""
@@ -63,7 +65,7 @@ class Row:
     told: bool = False
     """Something the lifecycle wants to look at."""
     troubles: list[tuple[str, str]] = field(default_factory=list)
-    """Code and message of all that the shipper could not do; the row keeps the newest."""
+    """Code and message of all that the shipper could not do."""
 
     def apply(self, frame: Data | Metric | Event | Final) -> None:
         """Take one frame, in the order in which its connection sent it."""
@@ -165,9 +167,14 @@ class Row:
 
     def _note(self, code: str, message: str) -> None:
         if self.live:
-            self.changes.setdefault("error_code", code)
-            self.changes.setdefault("message", message)
-            self.troubles.append((code, message))
+            self._trouble(code, message)
+
+    def _trouble(self, code: str, message: str) -> None:
+        """The row keeps the newest, but a warning never takes the place of what decides the job's end."""
+        self.troubles.append((code, message))
+        if self.error_code not in DECISIVE or code in DECISIVE:
+            self.error_code = self.changes["error_code"] = code
+            self.changes["message"] = message
 
     # --- metrics and what happened
 
@@ -204,9 +211,7 @@ class Row:
         elif frame.what == "halt_seen":
             self.changes["gen_seen"] = _small(data.get("gen"), 0, 2**53)
         elif frame.what == "error":
-            self.changes["error_code"] = str(data.get("code", ""))[:24]
-            self.changes["message"] = str(data.get("message", ""))[:2000]
-            self.troubles.append((self.changes["error_code"], self.changes["message"]))
+            self._trouble(str(data.get("code", ""))[:24], str(data.get("message", ""))[:2000])
         self.told = True
 
     def _move_phase(self, phase: str) -> None:

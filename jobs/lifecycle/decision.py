@@ -11,8 +11,8 @@ from enum import StrEnum
 
 from jobs.lifecycle import stopping
 from jobs.lifecycle.evidence import failure, halt_reached, node_lost
-from jobs.lifecycle.facts import JobSeen, Reason
-from jobs.states import FINAL, Intent, Phase, State, StopReason
+from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReason
 
 SILENT_S = 45.0
 WAIT_MOVING_S, WAIT_PROCESSING_S = 1.0, 5.0
@@ -30,13 +30,15 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Take the job to another state. stop_reason is given with STOPPING; charged: a restart of its own budget."""
+    """Take the job to another state. stop_reason is given with STOPPING; charged: a restart of its own budget;
+    infrastructure and agents_lost: what the attempt ended by, as in stopping.Ending."""
 
     to: State
     reason: Reason
     stop_reason: StopReason | None = None
     charged: bool = False
     infrastructure: bool = False
+    agents_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +154,22 @@ def _storing(job: JobSeen) -> Decision:
     for learner in job.learners:
         if not learner.done and (reason := node_lost(learner)):
             return _stop(StopReason.NODE_LOST, reason)
-    unkept = next((learner for learner in job.learners if learner.error_code == "results_not_kept"), None)
-    if not (unkept or job.gang is None or job.all_quiet):
-        return Decision(again_s=WAIT_MOVING_S)
+    unkept = next((learner for learner in job.learners if learner.error_code == RESULTS_NOT_KEPT), None)
     if job.gang is not None:
-        return Decision(act=Act.REMOVE)
+        # Lost results end no shipper: what is left of the log still comes, unless nothing has come for very long.
+        may_go = job.all_quiet or (unkept is not None and stopping.fell_silent(job))
+        return Decision(act=Act.REMOVE) if may_go else Decision(again_s=WAIT_MOVING_S)
     if job.all_done and not unkept:
         return _to(State.COMPLETED, "completed", "The program ended well and its results are stored.")
-    missing = unkept or next(learner for learner in job.learners if not learner.done)
-    detail = missing.message or "its processes ended before everything was sent"
-    return _to(
-        State.FAILED,
-        "results_not_stored",
-        f"The results of learner {missing.rank} could not be stored: {detail}.",
-    )
+    if unkept:
+        return _not_stored(unkept, unkept.message)
+    missing = next(learner for learner in job.learners if not learner.done)
+    return _not_stored(missing, missing.shown or "its processes ended before everything was sent")
+
+
+def _not_stored(learner: LearnerSeen, why: str) -> Decision:
+    message = f"The results of learner {learner.rank} could not be stored: {why.rstrip('.')}."
+    return _to(State.FAILED, "results_not_stored", message)
 
 
 def _stopping(job: JobSeen) -> Decision:
@@ -183,7 +187,13 @@ def _stopping(job: JobSeen) -> Decision:
 
 def _left(job: JobSeen) -> Move:
     ending = stopping.ending(job)
-    return Move(ending.to, ending.reason, charged=ending.charged, infrastructure=ending.infrastructure)
+    return Move(
+        ending.to,
+        ending.reason,
+        charged=ending.charged,
+        infrastructure=ending.infrastructure,
+        agents_lost=ending.agents_lost,
+    )
 
 
 def _working_note(job: JobSeen) -> Reason:

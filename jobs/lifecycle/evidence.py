@@ -6,18 +6,10 @@ The cluster's word (exit codes, lost nodes) outranks the learner's, which a tena
 from __future__ import annotations
 
 from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
-from jobs.states import Intent, StopReason
+from jobs.states import FATAL_ERRORS, Intent, StopReason
 
 NODE_SILENT_S = 45.0
 """A node that does not answer is lost only if its learner has been silent for so long, too."""
-
-FATAL = {
-    "data_error": StopReason.DATA_ERROR,
-    "image_error": StopReason.IMAGE_ERROR,
-    "deploy_failed": StopReason.DEPLOY_FAILED,
-    "checkpoint_corrupt": StopReason.LEARNER_LOST,
-}
-"""Errors that a shipper tells or the cluster shows before the program runs; other codes are warnings."""
 
 SIGNALS = {130: "SIGINT", 134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
 
@@ -63,11 +55,11 @@ def node_lost(learner: LearnerSeen) -> Reason | None:
 def _of_learner(learner: LearnerSeen) -> tuple[StopReason, Reason] | None:
     numbers = {"learner": learner.rank, "node": learner.node}
     report = learner.report
-    if learner.error_code in FATAL:
-        reason = FATAL[learner.error_code]
+    if learner.error_code in FATAL_ERRORS:
+        reason = FATAL_ERRORS[learner.error_code]
         return reason, Reason(learner.error_code, f"Learner {learner.rank}: {learner.message}", numbers)
-    if report is not None and learner.ended and report.reason in FATAL:
-        reason = FATAL[report.reason]
+    if report is not None and learner.ended and report.reason in FATAL_ERRORS:
+        reason = FATAL_ERRORS[report.reason]
         return reason, Reason(report.reason, f"Learner {learner.rank}: {report.message}", numbers)
     if not learner.finished and (lost := node_lost(learner)):
         return StopReason.NODE_LOST, lost

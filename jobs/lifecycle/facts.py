@@ -40,6 +40,8 @@ class LearnerSeen:
     message: str = ""
     gen_seen: int = 0
     silent_s: float | None = None
+    shown: str = ""
+    """What the cluster last said of it before its gang was removed."""
     report: LearnerReport | None = None
 
     @property
@@ -93,6 +95,8 @@ class JobSeen:
     restarts_used: int = 0
     infra_streak: int = 0
     """Attempts in a row that infrastructure ended early, without this one."""
+    agent_losses: int = 0
+    """Attempts in a row whose agents died soon after their program began, without this one."""
     ran_s: float = 0
     """Seconds since the live attempt's program began."""
     time_left_s: float | None = None
@@ -115,5 +119,10 @@ class JobSeen:
 
     @property
     def all_quiet(self) -> bool:
-        """Nothing more will come from any learner: it shipped everything, or none of its processes is left."""
-        return all(learner.done or learner.ended for learner in self.learners)
+        """Nothing more will come from any learner."""
+        return not self.unquiet
+
+    @property
+    def unquiet(self) -> list[LearnerSeen]:
+        """Learners that have not shipped everything yet and of which some process is left."""
+        return [learner for learner in self.learners if not (learner.done or learner.ended)]

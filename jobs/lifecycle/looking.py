@@ -68,6 +68,7 @@ def _facts(job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: 
         max_restarts=job.max_restarts,
         restarts_used=job.restarts_used,
         infra_streak=job.infra_streak,
+        agent_losses=job.agent_losses,
         ran_s=_ran_s(attempt, now),
         time_left_s=_time_left_s(job, attempt, now),
         wait_s=max(0.0, (job.start_after - now).total_seconds()) if job.start_after else 0,
@@ -90,6 +91,7 @@ def _learner(row: Learner, now: datetime) -> LearnerSeen:
         message=row.message,
         gen_seen=row.gen_seen,
         silent_s=_since(row.last_seen_at, now),
+        shown=row.cluster_message,
     )
 
 

@@ -137,6 +137,7 @@ def _act(loaded: Loaded, seen: JobSeen, decision: Decision, lease: Lease, cluste
             fp("stop.after_cluster")
             return False
         case Act.REMOVE:
+            transitions.note_shown(loaded, seen)
             uids = [learner.report.uid for learner in seen.learners if learner.report is not None]
             cluster.remove(seen.gang_name, uids=uids)
             fp("remove.after_cluster")

@@ -26,8 +26,8 @@ SLACK_S = 15.0  # between what a launcher does by itself and our insisting
 SHIPPING_S = 120.0  # after an end that kept nothing, the log's tail may take so long
 SILENCE_S = 3600.0  # what is still to be shipped is waited for so long: an outage of our own must not lose it
 FREE_LOSSES = 3
-"""So many attempts in a row whose agents died may be the machine's doing. A further one within QUICK_LOSS_S of its
-program's start is taken for the program's: it can kill what watches it, again and again."""
+"""So many attempts in a row whose agents died within QUICK_LOSS_S of the program's start may be the machine's doing.
+A further one is taken for the program's: it can kill what watches it, again and again."""
 QUICK_LOSS_S = 60.0
 NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners gone
 
@@ -50,12 +50,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Where STOPPING leads. charged: the restart counts against max_restarts."""
+    """Where STOPPING leads. charged: the restart counts against max_restarts; infrastructure: it was not the program's
+    own end; agents_lost: its agents died soon after the program began."""
 
     to: State
     reason: Reason
     charged: bool = False
     infrastructure: bool = False
+    agents_lost: bool = False
 
 
 def is_asked_first(job: JobSeen) -> bool:
@@ -83,16 +85,19 @@ def next_step(job: JobSeen) -> Step:
 
 def _given_up(job: JobSeen) -> bool:
     """Nothing good will come any more: a dead node, or a stop and its shipping that took far too long."""
-    waited = [learner for learner in job.learners if not (learner.done or learner.ended)]
+    waited = job.unquiet
     if all(learner.unknown for learner in waited) and job.stop_s > NODE_LOST_S:
         return True
     if not is_asked_first(job):
         return job.stop_s > _insisting_grace_s(job) + SHIPPING_S
     if job.stop_s <= 3 * job.grace_s + SHIPPING_S:
         return False
-    return not all(learner.exited for learner in waited) or all(
-        learner.silent_s is None or learner.silent_s > SILENCE_S for learner in waited
-    )
+    return not all(learner.exited for learner in waited) or fell_silent(job)
+
+
+def fell_silent(job: JobSeen) -> bool:
+    """None of those that still have something to ship has been heard for very long."""
+    return all(learner.silent_s is None or learner.silent_s > SILENCE_S for learner in job.unquiet)
 
 
 def _insisting_grace_s(job: JobSeen) -> float:
@@ -112,7 +117,9 @@ def ending(job: JobSeen) -> Ending:
     reason = StopReason(job.stop_reason)
     if job.intent == Intent.CANCEL:
         return Ending(State.CANCELED, Reason("cancel_requested", "Canceled; any committed checkpoint stays."))
-    charged = reason in OWN_FAILURES or _kills_its_agents(job)
+    agents_lost = _agents_died_early(job)
+    kills_them = agents_lost and job.agent_losses >= FREE_LOSSES and job.intent == Intent.RUN
+    charged = reason in OWN_FAILURES or kills_them
     if charged and job.restarts_used >= job.max_restarts:
         return Ending(State.FAILED, _budget_spent(job))
     target = AFTER_STOPPING[reason]
@@ -136,14 +143,15 @@ def ending(job: JobSeen) -> Ending:
     words = f"Restart {used} of {job.max_restarts}." if charged else "Restarts free of charge."
     message = f"{job.reason.message} {words}"
     infrastructure = reason not in {StopReason.PREEMPTED, StopReason.RESCALED, *OWN_FAILURES}
-    return Ending(State.QUEUED, Reason(job.reason.code, message, numbers), charged, infrastructure)
+    return Ending(
+        State.QUEUED, Reason(job.reason.code, message, numbers), charged, infrastructure, agents_lost
+    )
 
 
-def _kills_its_agents(job: JobSeen) -> bool:
+def _agents_died_early(job: JobSeen) -> bool:
     lost = job.reason.numbers.get("evidence") in ("launcher_lost", "shipper_failed")
     could = any(learner.reached(Phase.READY) for learner in job.learners)  # before that no program runs
-    quick = job.ran_s - job.stop_s < QUICK_LOSS_S
-    return lost and could and quick and job.intent == Intent.RUN and job.infra_streak >= FREE_LOSSES
+    return lost and could and job.ran_s - job.stop_s < QUICK_LOSS_S
 
 
 def _budget_spent(job: JobSeen) -> Reason:

@@ -17,11 +17,11 @@ from django.db.models.functions import Coalesce, Now
 from jobs import announce, events
 from jobs.failpoints import fp
 from jobs.lifecycle.decision import Move
-from jobs.lifecycle.facts import Reason
+from jobs.lifecycle.facts import JobSeen, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.looking import Loaded
 from jobs.lifecycle.receipts import halt_message, halt_receipt
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, Learner
 from jobs.retries import again_if_broken_off
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
 from jobs.words import devices, duration
@@ -36,6 +36,8 @@ WHERE job_id = %s AND n = %s AND held
 RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
   coalesce(extract(epoch FROM clock_timestamp() - processing_at), 0)
 """
+
+SHOWN_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "evidence"]
 
 
 class StaleJob(Exception):
@@ -88,6 +90,19 @@ def note_launched(loaded: Loaded, lease: Lease) -> None:
         fp("launch.before_commit")
 
 
+def note_shown(loaded: Loaded, seen: JobSeen) -> None:
+    """Keep the cluster's last word on learners that ended: it goes with the gang. Late or twice, it is the same."""
+    reports = {learner.rank: learner.report for learner in seen.learners if learner.ended}
+    shown = []
+    for row in loaded.learners:
+        if (report := reports.get(row.rank)) is not None:
+            row.cluster_uid, row.cluster_phase = report.uid, report.phase.value
+            row.cluster_exit_code, row.cluster_message = report.exit_code, report.message
+            row.evidence = dict(report.evidence)
+            shown.append(row)
+    Learner.objects.bulk_update(shown, SHOWN_FIELDS)
+
+
 def note_reason(loaded: Loaded, lease: Lease, reason: Reason) -> None:
     """Show people what is going on, without a move and without an event. Raises StaleJob."""
     shown = loaded.seen.reason
@@ -127,8 +142,12 @@ def _fields(loaded: Loaded, move: Move, reason: Reason) -> dict[str, Any]:
 def _queue_fields(loaded: Loaded, move: Move) -> dict[str, Any]:
     """A restart keeps its place in the queue; a resume takes a new one."""
     if loaded.seen.state == State.HALTED:
-        return {"queued_at": Now(), "start_after": None, "infra_streak": 0}
-    fields: dict[str, Any] = {"restarts_used": F("restarts_used") + int(move.charged), "start_after": None}
+        return {"queued_at": Now(), "start_after": None, "infra_streak": 0, "agent_losses": 0}
+    fields: dict[str, Any] = {
+        "restarts_used": F("restarts_used") + int(move.charged),
+        "start_after": None,
+        "agent_losses": F("agent_losses") + 1 if move.agents_lost else 0,
+    }
     if not move.infrastructure:
         return fields | {"infra_streak": 0}
     streak = 1 if loaded.seen.ran_s > GOOD_RUN_S else loaded.job.infra_streak + 1

@@ -17,7 +17,7 @@ GRANT = Grant(1, "3f9k2m7qx4ta", 1, 1, 0, True)
 def row(**changes: object) -> Row:
     fields: dict[str, object] = {
         "grant": GRANT, "log_bytes": 0, "log_lines": 0, "log_crc": 0, "log_sealed": False, "metric_cursor": 0,
-        "phase": "PROCESSING", "last_step": None, "live": True, "room": 10**9,
+        "phase": "PROCESSING", "last_step": None, "error_code": "", "live": True, "room": 10**9,
     }  # fmt: skip
     return Row(**(fields | changes))  # type: ignore[arg-type]
 
@@ -232,3 +232,19 @@ def test_nonsense_in_an_event_changes_nothing_that_matters() -> None:
     kept.apply(Event(3, "halt_seen", 0, {"gen": 2**60}))
 
     assert (kept.changes["exit_code"], kept.changes["halted"], kept.changes["gen_seen"]) == (137, False, 0)
+
+
+@given(st.lists(st.sampled_from(["rule_too_slow", "log_damaged", "results_not_kept"])), st.data())
+def test_no_warning_takes_the_place_of_what_decides_the_jobs_end(
+    codes: list[str], draw: st.DataObject
+) -> None:
+    """However its events are spread over commits."""
+    kept, stored_code = row(), ""
+    for n, code in enumerate(codes):
+        kept.apply(Event(n + 1, "error", 0, {"code": code, "message": f"About {code}."}))
+        stored_code = str(kept.changes.get("error_code", stored_code))
+        if draw.draw(st.booleans()):
+            kept = row(error_code=stored_code)
+
+    newest = codes[-1] if codes else ""
+    assert stored_code == ("results_not_kept" if "results_not_kept" in codes else newest)

@@ -10,7 +10,7 @@ import pytest
 from gpu_scheduler.clusters.base import GangReport, LearnerPhase, LearnerReport
 from jobs.lifecycle.decision import Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
-from jobs.states import FINAL, HOLDS_GPUS, TRANSITIONS, Intent, Phase, State, StopReason
+from jobs.states import FINAL, HOLDS_GPUS, RESULTS_NOT_KEPT, TRANSITIONS, Intent, Phase, State, StopReason
 
 RUNNING, ENDED_OK, FAILED, UNKNOWN = (
     LearnerPhase.RUNNING,
@@ -52,6 +52,7 @@ def outcome(decision: Decision) -> str:
 
 
 EXITED = {"phase": Phase.EXITED, "exited": True}
+REFUSED = {**EXITED, "error_code": RESULTS_NOT_KEPT}
 P, S = State.PROCESSING, State.STOPPING
 HALT, CANCEL = {"intent": Intent.HALT}, {"intent": Intent.CANCEL}
 HALTING = {"stop_reason": "halt_requested", "intent": Intent.HALT, "intent_gen": 2, "grace_s": 60.0}
@@ -196,7 +197,17 @@ TABLE: list[tuple[str, JobSeen, str]] = [
         seen(State.STORING, learner(shown=None, **EXITED, done=True), gone=True),
         "COMPLETED",
     ),
-    ("results refused", seen(State.STORING, learner(**EXITED, error_code="results_not_kept")), "remove"),
+    ("results refused, its log still comes", seen(State.STORING, learner(**REFUSED)), "wait"),
+    ("results refused, server away", seen(State.STORING, learner(**REFUSED, silent_s=3000)), "wait"),
+    ("results refused, silent for ever", seen(State.STORING, learner(**REFUSED, silent_s=3601)), "remove"),
+    (
+        "results refused, the other one still stores",
+        seen(State.STORING, learner(**REFUSED, done=True), learner(**EXITED, rank=1)),
+        "wait",
+    ),
+    ("results refused, shipper given up", seen(State.STORING, learner(shown=FAILED, **REFUSED)), "remove"),
+    ("results refused, log shipped", seen(State.STORING, learner(**REFUSED, done=True)), "remove"),
+    ("silence alone loses no results", seen(State.STORING, learner(**EXITED, silent_s=9999)), "wait"),
     (
         "results refused, gone",
         seen(
@@ -324,24 +335,32 @@ def test_only_the_programs_own_failure_is_charged() -> None:
 
 
 def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> None:
-    def move(*, evidence: str = "launcher_lost", streak: int = 3, **fields: Any) -> Move:
+    def move(*, evidence: str = "launcher_lost", losses: int = 3, phase: Phase = P, **fields: Any) -> Move:
         reason = Reason("learner_lost", "The launcher is gone.", {"evidence": evidence})
-        fields = {"max_restarts": 1, "ran_s": 5.0} | fields
-        job = seen(
-            S, gone=True, stop_reason=StopReason.LEARNER_LOST, reason=reason, infra_streak=streak, **fields
-        )
-        moved = decide(job).move
+        fields = {"max_restarts": 1, "ran_s": 5.0, "infra_streak": 9} | fields
+        stopped = {"stop_reason": StopReason.LEARNER_LOST, "reason": reason, "agent_losses": losses}
+        moved = decide(seen(S, learner(phase), gone=True, **stopped, **fields)).move
         assert moved is not None
         return moved
 
-    assert (move().to, move().charged, move().infrastructure) == (State.QUEUED, True, True)
+    charged = move()
+    assert (charged.to, charged.charged, charged.infrastructure) == (State.QUEUED, True, True)
     assert move(evidence="shipper_failed").charged
     spent = move(restarts_used=1)
     assert (spent.to, spent.reason.code) == (State.FAILED, "learner_lost")
     assert spent.reason.message == "The launcher is gone. Its 1 restart is used up."
     assert move(max_restarts=0).to == State.FAILED
-    for free in (move(streak=2), move(ran_s=600.0), move(evidence=""), move(evidence="node_lost")):
-        assert (free.to, free.charged, free.infrastructure) == (State.QUEUED, False, True)
+    first = move(losses=2)
+    assert (first.to, first.charged, first.agents_lost) == (State.QUEUED, False, True)
+    innocent = {"long run": move(ran_s=600.0), "no program": move(phase=Phase.DOWNLOADING)}
+    innocent |= {evidence: move(evidence=evidence) for evidence in ("", "node_lost")}
+    for free in innocent.values():
+        assert (free.to, free.charged, free.infrastructure, free.agents_lost) == (
+            State.QUEUED,
+            False,
+            True,
+            False,
+        )
     assert move(intent=Intent.HALT, max_restarts=0).to == State.HALTED
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LaunchRefused
 from gpu_scheduler.model import WaitReason
-from jobs.models import Job, Progress
+from jobs.models import Job, Learner, Progress
 from jobs.states import EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
 
@@ -381,6 +381,45 @@ def test_results_that_cannot_be_stored_fail_the_job(world: World) -> None:
     world.elapse(5)
     world.settle()
     assert (state(job), job_of(job).reason_code) == (State.FAILED, "results_not_stored")
+
+
+def test_a_shipper_that_was_given_up_leaves_its_last_words_as_the_reason(world: World) -> None:
+    job = world.running()
+    world.exit(job)
+    world.settle()
+    why = "The shipper keeps dying: no memory left."
+    world.cluster.exit(gang(job), 0, 0, reason="shipper_failed", message=why)
+    world.elapse(5)
+    world.settle()
+    failed = job_of(job)
+    assert (failed.state, failed.reason_code) == (State.FAILED, "results_not_stored")
+    assert failed.reason_message.endswith("could not be stored: The shipper keeps dying: no memory left.")
+    learner = Learner.objects.get(job=job)
+    assert (learner.cluster_phase, learner.cluster_exit_code) == ("SUCCEEDED", 0)
+
+
+def test_lost_nodes_do_not_make_one_early_death_of_the_agents_the_programs_doing(world: World) -> None:
+    job = world.running(max_restarts=0)
+
+    def again(reason: str) -> tuple[State, int, int]:
+        world.cluster.die(gang(job), 0, reason=reason)
+        world.elapse(10)
+        world.settle()
+        world.elapse(400)
+        world.settle()
+        if state(job) == State.DEPLOYING:
+            world.report(job, phase=Phase.PROCESSING)
+            world.settle()
+        return state(job), job_of(job).infra_streak, job_of(job).agent_losses
+
+    for lost in range(1, 5):
+        assert again("node_lost") == (State.PROCESSING, lost, 0)
+    for lost in range(1, 4):
+        assert again("launcher_lost") == (State.PROCESSING, 4 + lost, lost)
+    assert again("node_lost") == (State.PROCESSING, 8, 0)
+    for _ in range(3):
+        again("launcher_lost")
+    assert again("launcher_lost")[0] == State.FAILED
 
 
 def test_a_gang_that_somebody_removed_is_started_again(world: World) -> None:
