@@ -276,17 +276,29 @@ class Gangs:
                 )
 
     def _move_on(self, gang: Gang, now: float) -> bool:
-        """One step of one gang; True if its record changed."""
+        """One step of one gang; True if its record changed.
+
+        Raises the first trouble, but whatever that is, every learner is looked at and a stop is carried out.
+        """
         if gang.ended:
             return False
-        changed = False
-        if gang.preparing and not any(learner.removing for learner in gang.learners):
-            changed = self._prepare(gang, now)
-        for learner in gang.learners:
-            changed |= learner.look(now)
+        try:
+            changed = False
+            if gang.preparing and not any(learner.removing for learner in gang.learners):
+                changed = self._prepare(gang, now)
+            troubles = []
+            for learner in gang.learners:
+                try:
+                    changed |= learner.look(now)
+                except Exception as trouble:
+                    troubles.append(trouble)
+            if troubles:
+                raise troubles[0]
+            return changed
+        finally:
             if gang.record.kill_at is not None:
-                learner.press(now, kill_at=gang.record.kill_at)
-        return changed
+                for learner in gang.learners:
+                    learner.press(now, kill_at=gang.record.kill_at)
 
     def _prepare(self, gang: Gang, now: float) -> bool:
         """Bring a gang towards its start: a stop ends it, its runtime may take a while, then all start at once.

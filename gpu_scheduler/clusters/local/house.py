@@ -53,6 +53,11 @@ def _open(path: Path) -> int:
     raise OSError(errno.EINVAL, "not a plain file", str(path))
 
 
+def clean(text: str) -> str:
+    """Text of a program's making as every store takes it: neither NUL nor half a character."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
 def last_words(log: Path) -> str:
     """The end of what a process of ours printed, as one line."""
     try:

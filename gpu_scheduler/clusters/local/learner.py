@@ -18,7 +18,7 @@ from typing import Any
 from gpu_scheduler.clusters.base import ENDED, LearnerPhase, LearnerReport
 from gpu_scheduler.clusters.local import ending as endings
 from gpu_scheduler.clusters.local import environment, processes
-from gpu_scheduler.clusters.local.house import House, last_words
+from gpu_scheduler.clusters.local.house import House, clean, last_words
 from gpu_scheduler.clusters.local.memory import MIB
 from gpu_scheduler.clusters.local.processes import Process, Stat
 from gpu_scheduler.clusters.local.shipper import Shipper
@@ -64,8 +64,8 @@ class Learner:
             uid=record.uid,
             phase=record.phase,
             exit_code=record.exit_code,
-            reason=record.reason or leaving,
-            message=record.message,
+            reason=clean(record.reason or leaving),
+            message=clean(record.message),
             evidence=dict(record.evidence),
         )
 

@@ -8,11 +8,14 @@ everything between it and us has died.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import signal
+import stat
 import subprocess
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +27,7 @@ MARK = "LUTHIER_PROCESS_MARK"
 _PR_SET_CHILD_SUBREAPER = 36
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _DEAD = frozenset("ZX")
+OUTPUT_BYTES = 1024 * 1024
 KILLED = 128 + signal.SIGKILL
 """The exit code of a program that was killed, where nobody noted a better one."""
 
@@ -131,11 +135,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: 
 
     Raises OSError. output gets what it prints; the file is begun anew above a mebibyte.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # a program may have put a link or a FIFO there
-    if output.exists() and output.stat().st_size > 1024 * 1024:
-        flags |= os.O_TRUNC
-    log = os.open(output, flags, 0o600)
+    log = _open_output(output)
     try:
         with spawning:
             child = subprocess.Popen(
@@ -155,6 +155,22 @@ def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: 
     row = stat_of(child.pid)
     assert row is not None, "a child of ours stays in the table until we reap it"
     return Process(Identity(child.pid, row.started, boot), os.pidfd_open(child.pid), ours=True)
+
+
+def _open_output(output: Path) -> int:
+    """Open a log to append to it. What a program put in its place, a link, a FIFO or a folder, is put aside."""
+    with suppress(FileNotFoundError):
+        found = output.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            output.rename(f"{output}.{time.time_ns()}.odd")
+        elif found.st_size > OUTPUT_BYTES:
+            output.unlink()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    log = os.open(output, flags, 0o600)
+    if stat.S_ISREG(os.fstat(log).st_mode):
+        return log
+    os.close(log)  # put there just now
+    raise OSError(errno.EINVAL, "not a plain file", str(output))
 
 
 def find_again(identity: Identity, boot: str) -> Process | None:

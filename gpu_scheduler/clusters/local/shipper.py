@@ -24,6 +24,8 @@ QUICK_DEATHS = 10
 """So many deaths in a row, each within QUICK_S of its start and none with progress, and the learner is given up: after
 about a minute. Progress is that the server acknowledged more of its log."""
 QUICK_S = 60.0
+UNSTARTED_S = 600.0
+"""So long a machine may be unable to start a shipper (a full disk, no memory left); then the learner is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Shipper:
         self._born = 0.0
         self._due = 0.0
         self._quick_deaths = 0
+        self._unstarted_since: float | None = None
         self._acked: bytes | None = None
 
     @property
@@ -63,6 +66,7 @@ class Shipper:
     def start(self, now: float) -> None:
         """Raises OSError."""
         agent = self._house.agent
+        self._folders.root.mkdir(parents=True, exist_ok=True)  # a program may have removed it
         env = environment.of_shipper(
             self._gang.launch,
             self._record.rank,
@@ -79,6 +83,7 @@ class Shipper:
             boot=self._house.boot,
         )
         self._born = now
+        self._unstarted_since = None
         self._record.shipper = self.process.identity
 
     def look(self, now: float) -> GivenUp | None:
@@ -96,7 +101,7 @@ class Shipper:
                 return given_up
             self._record.shipper_done = code == DONE
         if not self._record.shipper_done and now >= self._due:
-            self._again(now)
+            return self._again(now)
         return None
 
     def _judge(self, code: int | None, now: float) -> GivenUp | None:
@@ -115,16 +120,22 @@ class Shipper:
         logger.warning("shipper died", extra={"learner": self._record.uid, "code": code, "again_in_s": pause})
         return None
 
-    def _again(self, now: float) -> None:
+    def _again(self, now: float) -> GivenUp | None:
         if (self._folders.state / "shipper" / "done.json").exists():
             # It ended well while no daemon was there to see its exit code.
             self._record.shipper_done = True
-            return
+            return None
         try:
             self.start(now)
         except OSError as error:
             logger.warning("shipper not started", extra={"learner": self._record.uid, "error": str(error)})
             self._due = now + 1.0
+            if self._unstarted_since is None:
+                self._unstarted_since = now
+            if now - self._unstarted_since > UNSTARTED_S:
+                self._record.shipper_done = True
+                return GivenUp("shipper_failed", f"The shipper cannot be started: {error}")
+        return None
 
     def _how_far(self) -> bytes:
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.house import House
 from gpu_scheduler.clusters.local.nodes import read_nodes
 from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
+from gpu_scheduler.clusters.local.store import boot_clock
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import FAKE_AGENT, wait_for
 
@@ -88,6 +92,112 @@ def test_a_disk_that_takes_no_file_stops_no_other_gang_and_is_caught_up_with(
     wait_for(x_is_through)
     saved = {record.launch.name: record.learners[0].phase for record in gangs._store.load()}
     assert saved == {"job-x-1": LearnerPhase.SUCCEEDED, "job-y-1": LearnerPhase.SUCCEEDED}
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "read fifo", "folder", "nothing"])
+def test_a_shipper_is_started_again_whatever_took_the_place_of_its_log(
+    gangs: Gangs, tmp_path: Path, kind: str
+) -> None:
+    gangs.launch(launch("job-x-1", "runs"))
+    learner = gangs._gangs["job-x-1"].learners[0]
+
+    def shipper_runs() -> bool:
+        gangs.look()
+        return learner._shipper.process is not None and learner._shipper.process.is_alive()
+
+    wait_for(shipper_runs)
+    first, log = learner._shipper.process, learner.folders.shipper_log
+    assert first is not None
+    if kind == "nothing":
+        shutil.rmtree(learner.folders.root)
+    else:
+        log.unlink()
+    reader = -1
+    if kind == "link":
+        log.symlink_to(tmp_path / "other")
+    elif kind.endswith("fifo"):
+        os.mkfifo(log)
+        reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK) if kind == "read fifo" else -1
+    elif kind == "folder":
+        (log / "full").mkdir(parents=True)
+    first.signal(signal.SIGKILL)
+    wait_for(lambda: not first.is_alive())
+
+    wait_for(shipper_runs)
+
+    assert learner._shipper.process is not first
+    assert log.is_file()
+    assert not log.is_symlink()
+    assert not (tmp_path / "other").exists()
+    if reader >= 0:
+        os.close(reader)
+
+
+def test_a_shipper_that_cannot_be_started_for_long_is_given_up(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gangs.launch(launch("job-x-1", "runs"))
+    learner = gangs._gangs["job-x-1"].learners[0]
+
+    def shipper_runs() -> bool:
+        gangs.look()
+        return learner._shipper.process is not None
+
+    wait_for(shipper_runs)
+    began = boot_clock()
+
+    def no_memory(*_args: object, **_fields: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(processes, "start", no_memory)
+    learner._shipper.process.signal(signal.SIGKILL)
+    wait_for(lambda: not learner._shipper.process.is_alive())
+    for later in (1, 2, 100, 590):
+        learner.look(began + later)
+        assert not learner.record.doomed
+    learner.look(began + 700)
+    assert (learner.record.doomed, learner.record.message) == (
+        "shipper_failed",
+        "The shipper cannot be started: [Errno 12] Cannot allocate memory",
+    )
+
+
+def test_a_stop_is_carried_out_although_no_look_at_a_learner_succeeds(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gangs.launch(launch("job-x-1", "runs", "runs"))
+    learners = gangs._gangs["job-x-1"].learners
+
+    def all_run() -> bool:
+        gangs.look()
+        return all((learner.folders.state / "phase").exists() for learner in learners)
+
+    wait_for(all_run)
+    looked = []
+
+    def spoilt(learner, now: float) -> bool:
+        looked.append(learner.record.rank)
+        raise ValueError("junk in the spool")
+
+    monkeypatch.setattr(type(learners[0]), "look", spoilt)
+    gangs.stop("job-x-1", 0)
+
+    def all_dead() -> bool:
+        gangs.look()
+        return not any(learner._launcher.is_alive() for learner in learners)
+
+    wait_for(all_dead)
+    assert set(looked) == {0, 1}
+    assert "junk in the spool" in gangs.observe(["job-x-1"])[0].message
+
+
+def test_what_a_program_says_of_its_end_is_text_that_every_store_takes(gangs: Gangs) -> None:
+    gangs.launch(launch("job-x-1", "runs"))
+    learner = gangs._gangs["job-x-1"].learners[0]
+    learner.fail("odd\0", "half \udc80 a character\0 and NUL")
+
+    (told,) = gangs.observe(None)[0].learners
+    assert (told.reason, told.message) == ("odd", "half ? a character and NUL")
 
 
 def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_path: Path) -> None:
