@@ -11,6 +11,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 django.setup(set_prefix=False)  # before anything that needs the models
 
 from portal.database import kept  # noqa: E402
+from portal.gate import wait_until_prepared  # noqa: E402
 from portal.handler import Handler  # noqa: E402
 from portal.live.routing import websocket_application  # noqa: E402
 
@@ -27,3 +28,5 @@ gc.set_threshold(50_000, 20, 50)
 # The threads that store and read take the interpreter in turns with the loop that serves the sockets. With Python's
 # 5 ms a commit of seven statements could wait 35 ms for its turns while the loop is busy.
 sys.setswitchinterval(0.001)
+
+wait_until_prepared()

@@ -5,6 +5,8 @@ import os
 from celery import Celery
 from celery.signals import worker_init
 
+from portal.gate import wait_until_prepared
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 
 app = Celery("luthier")
@@ -16,3 +18,8 @@ app.autodiscover_tasks(["jobs"])
 def wait_for_messages(**_: object) -> None:
     """A worker may listen for seconds; everybody else only publishes and must not hang on a half-open broker."""
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 5}
+
+
+@worker_init.connect
+def wait_for_tables(**_: object) -> None:
+    wait_until_prepared()

@@ -58,6 +58,11 @@ class Layout:
         return self.data / "run"
 
     @property
+    def prepared(self) -> Path:
+        """Exists once this start has brought the database up to date (portal/gate.py)."""
+        return self.run / "prepared"
+
+    @property
     def lock(self) -> Path:
         return self.data / "up.lock"
 

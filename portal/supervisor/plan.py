@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 
+from portal.gate import GATE
 from portal.settings.embedded import Layout, layout
 from portal.settings.env import BASE_DIR, Environment
 from portal.supervisor import postgres, readiness, valkey
@@ -28,7 +29,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """The processes by stage: the servers first; then, once the tables are there, the other three together.
+    """The processes by stage: the servers first, then the other three together; web and workers wait for the tables.
 
     They end one stage after the other, in the reverse order of these fields: the web server outlives the learners, so
     that their last checkpoint arrives.
@@ -56,6 +57,7 @@ def make_plan(options: Options, environment: Environment, *, port: int) -> Plan:
         "LUTHIER_PUBLIC_URL": url,
         "LUTHIER_INGEST_URL": environment.luthier_ingest_url or f"ws://127.0.0.1:{port}",
         "LOCAL_NODES": nodes,
+        GATE: str(where.prepared),
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(BASE_DIR),
         "MALLOC_ARENA_MAX": "2",  # glibc otherwise keeps a heap per thread: tens of MB for nothing
@@ -156,7 +158,7 @@ def _worker(number: int, env: dict[str, str]) -> Service:
     return Service(
         name=f"worker-{number}",
         title=f"Worker {number}",
-        command=[sys.executable, "-m", "celery", "-A", "portal.celery", "worker", *options],
+        command=[sys.executable, "-m", "celery", "-A", "portal.celery", "--skip-checks", "worker", *options],
         ready=readiness.always,
         env=env,
     )

@@ -42,11 +42,17 @@ class Supervised:
     def stopping(self) -> bool:
         return not self._wanted
 
-    async def start(self) -> None:
-        """Start and wait until ready. Raises CannotStart with the end of its log when it dies or hangs."""
-        deadline = time.monotonic() + self.service.start_s
+    async def start(self, prepared: asyncio.Event | None = None) -> None:
+        """Start and wait until ready. Raises CannotStart with the end of its log when it dies or hangs.
+
+        Until prepared is set, when there is one, it may only load its code: its time to get ready begins then.
+        """
+        deadline: float | None = None
         for attempt in range(1, FIRST_START_TRIES + 1):
             process = await self._spawn()
+            if prepared:
+                await prepared.wait()
+            deadline = deadline or time.monotonic() + self.service.start_s
             if await self._becomes_ready(process, deadline):
                 self._keeper = asyncio.create_task(self._keep(process), name=self.service.name)
                 return

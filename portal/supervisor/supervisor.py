@@ -32,6 +32,7 @@ class Supervisor:
         self._register = Register(plan.layout.run)
         self._running: list[list[Supervised]] = []
         self._stop = asyncio.Event()
+        self._prepared = asyncio.Event()
         self._signals = 0
         self._impatience: list[asyncio.Task[None]] = []
 
@@ -59,12 +60,13 @@ class Supervisor:
         make_folders(plan.layout)
         end_leftovers(plan.layout.run, self._report)
         (plan.layout.run / URL).write_text(plan.url)
+        plan.layout.prepared.unlink(missing_ok=True)
         preparation = Preparation(plan, self._report)
         try:
             await self._start_servers(preparation)
-            await preparation.until_migrated()
             # At once, because loading their code is most of it; they end one stage after the other.
-            await together(*(self._stage(stage) for stage in (plan.web, plan.nodes, plan.workers)))
+            stages = (self._stage(stage, self._prepared) for stage in (plan.web, plan.nodes, plan.workers))
+            await together(self._prepare(preparation), *stages)
             await self._until_ready()
             self._report.plain(welcome(plan.url, await preparation.until_done()))
         finally:
@@ -81,17 +83,23 @@ class Supervisor:
             remove_stale_postmaster_pid(self._plan.layout.postgres_data)
         await self._stage(servers)
 
-    async def _stage(self, services: Sequence[Service]) -> None:
+    async def _prepare(self, preparation: Preparation) -> None:
+        """Wait for the tables, and let in who waits for them (portal/gate.py)."""
+        await preparation.until_migrated()
+        self._plan.layout.prepared.touch()
+        self._prepared.set()
+
+    async def _stage(self, services: Sequence[Service], prepared: asyncio.Event | None = None) -> None:
         """Start these together and wait for all."""
         stage = [
             Supervised(service, logs=self._plan.layout.logs, register=self._register, report=self._report)
             for service in services
         ]
         self._running.append(stage)
-        await together(*(self._start_one(supervised) for supervised in stage))
+        await together(*(self._start_one(supervised, prepared) for supervised in stage))
 
-    async def _start_one(self, supervised: Supervised) -> None:
-        await supervised.start()
+    async def _start_one(self, supervised: Supervised, prepared: asyncio.Event | None) -> None:
+        await supervised.start(prepared)
         if not supervised.service.name.startswith("worker"):
             self._report.say(f"{supervised.service.title} is ready")
 

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.contrib.auth import authenticate
 from django.core.management import call_command
 from django.test import Client
+from django.urls import reverse
 
 from jobs.models import ClusterNode, Job
 from jobs.selectors import effects
@@ -123,7 +124,7 @@ def test_a_first_start_submits_the_example_as_alice() -> None:
     register_runtimes()
     made = demo.first_start()
     job = Job.objects.get()
-    assert made["job"] == f"/t/vision-lab/jobs/{job.pk}"
+    assert made["job"] == reverse("job", args=["vision-lab", job.pk])
     assert (job.owner.username, job.framework, job.state) == ("alice", "sklearn", "QUEUED")
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from portal.gate import GATE
+from portal.settings.env import BASE_DIR
 from portal.supervisor.children import dies_with_parent, kill_tree
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.leftovers import Register, end_leftovers, remove_stale_postmaster_pid
@@ -87,6 +89,40 @@ async def test_a_service_that_never_answers_cannot_start_and_is_gone(supervise: 
     with pytest.raises(CannotStart, match="was not ready after"):
         await silent.start()
     assert silent.pid is None
+
+
+async def test_no_time_to_get_ready_is_spent_while_the_tables_are_made(
+    supervise: Start, tmp_path: Path
+) -> None:
+    script = "from portal.gate import wait_until_prepared; wait_until_prepared(); print('in', flush=True)"
+    gate, log = tmp_path / "prepared", tmp_path / "toy.log"
+
+    async def is_in() -> bool:
+        return "in" in log.read_text()
+
+    command = [sys.executable, "-c", f"import time; {script}; time.sleep(600)"]
+    env = {GATE: str(gate), "PYTHONPATH": str(BASE_DIR)}
+    prepared = asyncio.Event()
+    begun = supervise(toy(command, env=env, ready=is_in, start_s=10)).start(prepared)
+    starting = asyncio.create_task(begun)
+    await until(log.exists)
+    await asyncio.sleep(1)
+    assert not await is_in()
+    gate.touch()
+    await until(lambda: "in" in log.read_text(), within_s=20)
+    assert not starting.done(), "it counts as started when all is prepared"
+    prepared.set()
+    await starting
+
+
+async def test_its_time_to_get_ready_begins_when_all_is_prepared(supervise: Start) -> None:
+    prepared = asyncio.Event()
+    starting = asyncio.create_task(supervise(toy(ready=never, start_s=0.2)).start(prepared))
+    await asyncio.sleep(0.6)
+    assert not starting.done()
+    prepared.set()
+    with pytest.raises(CannotStart, match="not ready after 0 s"):
+        await starting
 
 
 async def test_a_stopped_service_is_not_started_again(supervise: Start) -> None:
