@@ -3,8 +3,10 @@
 It waits for the shipper's ``ready``, starts the program in a session of its own, writes what it prints to the
 spool byte for byte, and passes a halt on: a program that imported ``learner_agent.training`` sees the flag first,
 gets SIGTERM after the grace and SIGKILL after as much again; any other gets SIGTERM at once and SIGKILL after the
-grace. SIGTERM to the launcher is the same wish by another road; a second one changes nothing. If the launcher
-dies, the kernel kills the program. One thread, standard library only, Python 3.8 or newer; holds no secret.
+grace. All of the program's group gets it, and only when nobody of the group is left has the program ended: a shell
+dies of it at once, while what it runs still saves. SIGTERM to the launcher is the same wish by another road; a
+second one changes nothing. If the launcher dies, the kernel kills the program. One thread, standard library only,
+Python 3.8 or newer; holds no secret.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ NAP_S = 0.005
 DAY_S = 24 * 3600
 ORPHANS_S = 0.5
 """How long a finished program's leftover children may keep the pipe open and silent."""
+CHATTER_S = 10.0
+"""How long they may keep it open at all."""
 EXIT_NOT_STARTED = 128 + signal.SIGTERM
 EXIT_NOT_FOUND = 127
 EXIT_LOST = 128 + signal.SIGKILL
@@ -68,6 +72,9 @@ class Launcher:
         self.asked_by_signal = False
         self.halting: Optional[Halting] = None
         self.status: Optional[int] = None
+        """Of the process that we started: the program, or a shell around it."""
+        self.ended_at: Optional[float] = None
+        """When the program had ended, by the monotonic clock."""
         self.pid = 0
         self.unsaid: Dict[str, bytes] = {}
 
@@ -235,11 +242,11 @@ class Launcher:
                     selector.unregister(pipe)
                     pipe = -1
             self._reap()
-            if self.status is not None:
+            if self._has_ended(now) and self.ended_at is not None:
                 if pipe < 0:
                     self._kill_group(signal.SIGKILL)
                     return
-                if now - quiet_since > ORPHANS_S / 2:
+                if now - quiet_since > ORPHANS_S / 2 or now - self.ended_at > CHATTER_S:
                     self._kill_group(signal.SIGKILL)
                     _kill_children()
                 if now - quiet_since > ORPHANS_S:
@@ -247,7 +254,7 @@ class Launcher:
             if now >= look_at or woken in ready:
                 look_at = now + LOOK_S
                 self._say_again()
-                if self.status is None and not self.spool.is_lock(self.lock):
+                if self.ended_at is None and not self.spool.is_lock(self.lock):
                     self._end_robbed()
                 self._look_for_wish()
                 self._press(now)
@@ -279,11 +286,20 @@ class Launcher:
                 return
             if pid == self.pid:
                 self.status = status
+
+    def _has_ended(self, now: float) -> bool:
+        """Say whether the program is over, and note when it was first."""
+        if self.ended_at is None and self.status is not None:
+            halting = self.halting
+            may_save = halting is not None and halting.termed and not halting.killed
+            if not (may_save and self._group_lives()):
+                self.ended_at = now
                 self._say("phase", b"EXITED")
+        return self.ended_at is not None
 
     def _look_for_wish(self) -> None:
         """Take up a new or a harder wish; a softer or repeated one changes nothing."""
-        if self.status is not None:
+        if self.ended_at is not None:
             return
         wish = self.spool.read("halt")
         if wish is None and self.asked_by_signal:
@@ -315,7 +331,7 @@ class Launcher:
 
     def _press(self, now: float) -> None:
         halting = self.halting
-        if halting is None or self.status is not None:
+        if halting is None or self.ended_at is not None:
             return
         if now >= halting.term_at and not halting.termed:
             halting.termed = True
@@ -324,6 +340,15 @@ class Launcher:
             halting.killed = True
             self._kill_group(signal.SIGKILL)
             _kill_children()
+
+    def _group_lives(self) -> bool:
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # what is left became another user
+        return True
 
     def _kill_group(self, number: int) -> None:
         try:

@@ -230,6 +230,81 @@ def test_any_other_program_gets_term_at_once_and_kill_after_the_grace(launched: 
     assert launched.log() == b"up\nTERM True\n"
 
 
+SAVING = """
+import pathlib, signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    time.sleep(2)
+    pathlib.Path("saved").write_text("whole")
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+time.sleep(60)
+"""
+IN_SHELLS = [
+    "python3 train.py && echo more",
+    "cd . && python3 train.py",
+    "sh -c 'sh -c \"python3 train.py; true\"; true'",
+]
+
+
+@pytest.mark.parametrize("command", IN_SHELLS)
+def test_a_shell_that_dies_of_the_halt_costs_no_save_of_what_it_runs(
+    launched: Launched, command: str
+) -> None:
+    launched.start(command, program=SAVING)
+    launched.says(b"up")
+    began = time.monotonic()
+
+    launched.halt(grace_s=20)
+
+    launched.wait()
+    assert 1.9 < time.monotonic() - began < 8
+    assert launched.log().startswith(b"up\nsaving\n")
+    assert (launched.home / "code" / "saved").read_text() == "whole"
+    assert launched.ending["halted"] is True
+
+
+@pytest.mark.parametrize("command", IN_SHELLS)
+def test_what_ignores_the_signal_below_a_shell_is_killed_after_the_grace(
+    launched: Launched, command: str
+) -> None:
+    """However much it prints."""
+    program = STUBBORN.replace("    time.sleep(0.02)", "    time.sleep(0.02)\n    print('on', flush=True)")
+    launched.start(command, program=program)
+    launched.says(b"up")
+    began = time.monotonic()
+
+    launched.halt(grace_s=2)
+
+    launched.wait()
+    assert 1.9 < time.monotonic() - began < 4
+    assert b"TERM True" in launched.log()
+
+
+def test_a_harder_wish_still_reaches_what_saves_below_a_dead_shell(launched: Launched) -> None:
+    launched.start("python3 train.py; true", program=SAVING.replace("sleep(2)", "sleep(60)"))
+    launched.says(b"up")
+    launched.halt(grace_s=60)
+    launched.says(b"saving")
+    time.sleep(0.6)
+    began = time.monotonic()
+
+    launched.halt("CANCEL", grace_s=1, gen=3)
+
+    launched.wait()
+    assert time.monotonic() - began < 4
+    assert not (launched.home / "code" / "saved").exists()
+
+
+def test_a_child_that_never_stops_printing_keeps_nobody(launched: Launched) -> None:
+    launched.start("(while true; do echo on; sleep 0.05; done) & echo last; exit 4")
+
+    assert launched.wait() == 4
+    assert b"last\n" in launched.log()
+
+
 def test_a_cancel_is_quick_even_for_a_program_that_looks_for_the_flag(launched: Launched) -> None:
     launched.start("exec python3 train.py", program=AWARE)
     launched.says(b"up")
