@@ -211,9 +211,9 @@ class Spool:
             return []
         gaps = []
         for line in lines[:-1]:  # what follows the last newline is being written
-            words = [_offset(word) for word in line.split(" ")]
-            if len(words) == 3 and None not in words:
-                gaps.append(Gap(*words))  # type: ignore[arg-type]
+            words = [word for word in map(_offset, line.split(" ")) if word is not None]
+            if len(words) == 3 and line.count(" ") == 2:
+                gaps.append(Gap(words[0], words[1], words[2]))
         return gaps
 
     def drop_below(self, offset: int, *, keep: int = 0) -> None:
@@ -275,6 +275,11 @@ def read_object(path: str, *, most: int = SMALL_BYTES) -> Optional[Dict[str, Any
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def objects(value: Any) -> List[Dict[str, Any]]:
+    """The objects in a list that a program may have written; whatever else it holds, or is, is left out."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def sound_number(value: Any, default: float, *, most: float = 2**53) -> float:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Optional, Tuple, Type
 
 from learner_agent.wire_checks import (
+    MAX_WORLD,
     NAME_CHARS,
     Check,
     cursors,
@@ -227,7 +228,7 @@ class Ckpt:
     kind: ClassVar[Kind] = Kind.CKPT
     checks: ClassVar[Dict[str, Check]] = {
         "key": text(200, least=1), "what": one_of("checkpoint", "implicit", "results"),
-        "step": maybe(whole()), "part": whole(0, 10**6), "of": whole(1, 10**6), "world": whole(1, 10**6),
+        "step": maybe(whole()), "part": whole(0, 10**6), "of": whole(1, 10**6), "world": whole(1, MAX_WORLD),
         "state": one_of("", "UPLOADING", "COMMITTED", "REFUSED"), "message": text(4_000),
         "need": rows(MAX_FILES, whole(), whole(), whole()),
     }  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 MAX_OFFSET = 2**62
 NAME_CHARS = 120
+MAX_WORLD = 10**6
 PATH_CHARS = 1_024
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")

@@ -109,12 +109,14 @@ def _is_storable(name: str) -> bool:
 
 
 def _entries(folder: Path) -> Iterable[Path]:
-    """Everything but directories below a folder, and links to directories."""
-    for base, folders, names in os.walk(folder):
+    """Everything but directories below a folder; of these the links, and those that cannot be read."""
+    closed: list[OSError] = []
+    for base, folders, names in os.walk(folder, onerror=closed.append):
         kept = [name for name in folders if not name.startswith((".saving-", ".old-"))]
-        links = [name for name in kept if Path(base, name).is_symlink()]
+        links = [name for name in kept if os.path.islink(os.path.join(base, name))]
         folders[:] = sorted(set(kept) - set(links))
         yield from (Path(base, name) for name in sorted([*names, *links]))
+    yield from (Path(error.filename) for error in closed if not isinstance(error, FileNotFoundError))
 
 
 def prune(base: Path, committed: Iterable[str], *, keep: int) -> None:

@@ -20,9 +20,9 @@ from learner_agent.shipper.keeper import Keeper
 from learner_agent.shipper.link import Fenced, Link
 from learner_agent.shipper.outputs import FileSet, NotWhole, gather
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
-from learner_agent.spool import LARGE_BYTES, LogReader, Spool, now_ms, sound_number
+from learner_agent.spool import LARGE_BYTES, LogReader, Spool, now_ms, objects, sound_number
 from learner_agent.wire import Final, Wish
-from learner_agent.wire_checks import PATH_CHARS
+from learner_agent.wire_checks import MAX_WORLD, PATH_CHARS
 
 logger = logging.getLogger(__name__)
 
@@ -134,8 +134,9 @@ class Shipper:
         if wish.intent == "RUN" or self.exited.is_set():
             return
         if wish.gen > self._wished_gen:
-            self.spool.write("halt", {"intent": wish.intent, "gen": wish.gen, "grace_s": wish.grace_s})
-            self._wished_gen = wish.gen
+            with contextlib.suppress(OSError):  # a full disk: every answer brings the wish again
+                self.spool.write("halt", {"intent": wish.intent, "gen": wish.gen, "grace_s": wish.grace_s})
+                self._wished_gen = wish.gen
 
     # --- the walk of one attempt
 
@@ -200,11 +201,15 @@ class Shipper:
             await self.client.json(f"/agent/v1/checkpoints/{saved['n']}/verify", method="POST", body=b"")  # type: ignore[index]
             raise
 
+    def _job(self) -> dict[str, Any]:
+        """What the server said of the job when its inputs were fetched; a program may have spoilt it since."""
+        return self.spool.read(JOB, most=LARGE_BYTES) or {}
+
     def _open_sources(self) -> None:
-        job = self.spool.read(JOB, most=LARGE_BYTES) or {}
         roots = [self.settings.log_dir, self.settings.result_dir]
         self.tensorboard = TensorBoard(self.spool, roots)
-        patterns = [str(rule["pattern"]) for rule in job.get("metrics") or []]
+        said = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
+        patterns = [pattern for pattern in said if isinstance(pattern, str)]
         rules = Rules(self.spool, patterns, self._tell_slow)
         self.link.use([Reported(self.spool.metrics, self._tell_junk), rules, self.tensorboard])
 
@@ -241,7 +246,8 @@ class Shipper:
         self._tell_phase("DONE")
         await self.link.all_confirmed()
         self.link.tidy()
-        self.spool.write("shipper/done.json", {"at_ms": now_ms()})
+        with contextlib.suppress(OSError):  # everything is confirmed; the exit code says so, too
+            self.spool.write("shipper/done.json", {"at_ms": now_ms()})
 
     def _final(self) -> Final:
         """How the log ends. A launcher that died, or whose disk was full, could not say; then there is no checksum."""
@@ -252,7 +258,7 @@ class Shipper:
 
     async def _store(self) -> None:
         await self.keeper.keep_new_checkpoints()
-        world = int(sound_number((self.spool.read(JOB, most=LARGE_BYTES) or {}).get("learners"), 1))
+        world = max(1, int(sound_number(self._job().get("learners"), 1, most=MAX_WORLD)))
         end = self.ending
         wanted = [] if self.keeper.saw_manifest else [("implicit", self.settings.checkpoint_dir)]
         if end.get("code") == 0 and (end.get("finished") or not end.get("halted")):
@@ -276,15 +282,16 @@ class Shipper:
         self.link.tell(
             "error",
             code=f"{files.offer.what}_left_out",
-            message=f"Not kept of {files.folder.name}: {names[:600]}{more}. Only plain files are, under names of UTF-8 "
-            f"without backslash and of at most {PATH_CHARS} characters.",
+            message=f"Not kept of {files.folder.name}: {names[:600]}{more}. Only plain files that can be read are, "
+            f"under names of UTF-8 without backslash and of at most {PATH_CHARS} characters.",
         )
 
     def _was_put_back(self, files: FileSet) -> bool:
         """Whether these are the very files that the attempt began with: nothing was saved since."""
-        saved = (self.spool.read(JOB, most=LARGE_BYTES) or {}).get("restore") or {}
-        began = {(entry["path"], entry["size"], entry["sha256"]) for entry in saved.get("files") or []}
-        return bool(began) and began == set(files.offer.files)
+        saved = self._job().get("restore")
+        entries = objects(saved.get("files")) if isinstance(saved, dict) else []
+        began = [(entry.get("path"), entry.get("size"), entry.get("sha256")) for entry in entries]
+        return bool(began) and sorted(map(repr, began)) == sorted(map(repr, files.offer.files))
 
 
 def _answer(bell: int, more: asyncio.Event, state: asyncio.Event) -> None:

@@ -12,13 +12,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from learner_agent.shipper.tensorboard import NotAnEventFile, records, scalars
-from learner_agent.spool import Gap, LogReader, Spool
+from learner_agent.spool import LARGE_BYTES, Gap, LogReader, Spool, sound_number
 from learner_agent.wire import Point, WireError, number_in
 from learner_agent.wire_checks import MAX_OFFSET, NAME_CHARS
 
@@ -27,6 +28,8 @@ READ_BYTES = 256 * 1024
 MAX_LINE = 64 * 1024
 """Longer lines of metrics.jsonl are skipped."""
 JUNK_SHOWN = 80
+RULES, TENSORBOARD = "shipper/rules.json", "shipper/tensorboard.json"
+HEX = re.compile("(?:[0-9a-f]{2})*")
 RULE_LINE = 4_096
 """Rules look at this many characters of a line."""
 RULE_CPU_S = 0.05
@@ -191,6 +194,16 @@ class _RuleState:
     tail: str = ""
     """The unfinished line before off, hexadecimal."""
 
+    @classmethod
+    def of(cls, saved: Mapping[str, Any] | None) -> _RuleState:
+        """As it was saved. What a program made of the file instead begins anew: a value sent twice changes nothing."""
+        said = saved or {}
+        off, step, count = (sound_number(said.get(name), -1) for name in ("off", "step", "count"))
+        tail = said.get("tail")
+        if min(off, step, count) < 0 or not isinstance(tail, str) or not HEX.fullmatch(tail):
+            return cls()
+        return cls(int(off), int(step), int(count), tail)
+
 
 class Rules:
     """Regular expressions of the spec over the log.
@@ -207,14 +220,11 @@ class Rules:
     ) -> None:
         self.spool = spool
         self.on_slow = on_slow
-        self.patterns = [re.compile(pattern) for pattern in patterns]
+        self.patterns = list(_compiled(patterns))
         self.clock = _Clock(RULE_CPU_S)
         self.has_step = any("step" in pattern.groupindex for pattern in self.patterns)
         self.reader = LogReader(spool)
-        self.state = _RuleState()
-        saved = spool.read("shipper/rules.json")
-        if saved is not None:
-            self.state = _RuleState(**{key: saved[key] for key in vars(self.state) if key in saved})
+        self.state = _RuleState.of(spool.read(RULES))
 
     @property
     def cursor(self) -> int:
@@ -225,7 +235,7 @@ class Rules:
 
     def confirm(self, batch: Batch) -> None:
         self.state = batch.state
-        self.spool.write("shipper/rules.json", vars(self.state))
+        _save(self.spool, RULES, vars(self.state))
 
     def read(self) -> Batch | None:
         if not self.patterns:
@@ -291,6 +301,19 @@ class Rules:
             return None
 
 
+def _compiled(patterns: Iterable[str]) -> Iterator[re.Pattern[str]]:
+    """The rules as the server checked them; what else a program put there is none."""
+    for pattern in patterns:
+        with suppress(re.error, OverflowError, RecursionError):
+            yield re.compile(pattern)
+
+
+def _save(spool: Spool, name: str, value: Any) -> None:
+    """Note how far a source is. On a full disk it is not, and a restarted shipper sends some of it again."""
+    with suppress(OSError):
+        spool.write(name, value)
+
+
 def _number(text: str) -> float | str | None:
     try:
         value = float(text.strip().rstrip(",;%"))
@@ -316,8 +339,11 @@ class TensorBoard:
     _look_at: float = 0.0
 
     def __post_init__(self) -> None:
-        saved = self.spool.read("shipper/tensorboard.json") or {}
-        self.offsets = {str(path): int(at) for path, at in saved.items()}
+        saved = self.spool.read(TENSORBOARD, most=LARGE_BYTES) or {}
+        numbers = {path: int(sound_number(at, 0)) for path, at in saved.items()}
+        self.offsets = (
+            numbers if sum(numbers.values()) < MAX_OFFSET else {}
+        )  # a program may have written anything
         self.cursor = sum(self.offsets.values())
 
     def rewind(self, cursor: int) -> None:
@@ -325,7 +351,7 @@ class TensorBoard:
 
     def confirm(self, batch: Batch) -> None:
         self.offsets, self.cursor = batch.state, batch.next
-        self.spool.write("shipper/tensorboard.json", self.offsets)
+        _save(self.spool, TENSORBOARD, self.offsets)
 
     def read(self) -> Batch | None:
         if time.monotonic() < self._look_at:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, MetricPoint, ResultFile
 from jobs.states import EventCode
+from learner_agent.settings import ShipperSettings
+from learner_agent.shipper.link import Link
+from learner_agent.shipper.sources import Batch, Reported
+from learner_agent.spool import Spool
 from tests.learner_agent.harness import Rig, make_job, until
 
 MakeRig = Callable[..., Rig]
@@ -57,19 +63,28 @@ def test_signs_that_look_like_digits_cost_nothing(rig: MakeRig) -> None:
     assert troubles(learner) == []
 
 
-def test_metrics_that_cannot_be_read_are_told_and_cost_no_log_and_no_end(rig: MakeRig) -> None:
-    learner = rig(ruled(STEPS))
-    learner.spool.create()
-    learner.spool.write("shipper/rules.json", {"off": 0, "step": 0, "count": 0, "tail": "no hexadecimal"})
-    run(learner)
+def test_a_source_that_fails_is_read_no_more_and_that_is_told(tmp_path: Path) -> None:
+    class Broken:
+        name, cursor = "rules", 0
 
-    assert learner.wait() == (0, 0)
+        def read(self) -> Batch | None:
+            raise ZeroDivisionError("whatever a program wrote")
 
-    assert learner.stored_log().endswith(b"end\n")
-    assert (learner.row.phase, learner.row.exit_code) == ("DONE", 0)
-    ((reason, message),) = troubles(learner)
-    assert reason == "metrics_unreadable"
-    assert message.startswith("Learner 0: Metrics of the kind rules are read no more in this run: ValueError")
+        def confirm(self, batch: Batch) -> None: ...
+
+        def rewind(self, cursor: int) -> None: ...
+
+    settings = ShipperSettings(*[tmp_path] * 6, None, "http://127.0.0.1:9", "secret", "3f9k2m7qx4ta", 1, 0)
+    link = Link(settings, Spool(tmp_path), lambda wish: None)
+    broken, sound = Broken(), Reported(tmp_path / "metrics.jsonl")
+    link.use([broken, sound])
+
+    assert link._read(broken) is None
+
+    assert link.sources == [sound]
+    (told,) = link._events.values()
+    assert told.data["code"] == "metrics_unreadable"
+    assert "Metrics of the kind rules are read no more in this run: ZeroDivisionError" in told.data["message"]
 
 
 def test_reports_without_a_metric_are_skipped_and_told_once(rig: MakeRig) -> None:
@@ -97,7 +112,9 @@ def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_told(rig: M
     assert set(ResultFile.objects.values_list("path", flat=True)) == {"good.txt", "sub/also.txt"}
     ((reason, message),) = troubles(learner)
     assert reason == "results_left_out"
-    assert "Not kept of results: a\\b, a\\udcff, latest, pipe. Only plain files are" in message
+    assert (
+        "Not kept of results: a\\b, a\\udcff, latest, pipe. Only plain files that can be read are" in message
+    )
 
 
 def test_names_that_cannot_be_stored_are_left_out_of_an_implicit_checkpoint(rig: MakeRig) -> None:
@@ -205,6 +222,40 @@ def test_junk_in_place_of_the_spools_files_costs_no_log_and_no_end(rig: MakeRig,
 
     assert learner.stored_log() == b"go\nend\n"
     assert (learner.row.phase, learner.row.exit_code) == ("DONE", 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "junk"),
+    [
+        ("job", {"metrics": [{"pattern": "("}, {"pattern": 3}, 7, {}], "restore": [1], "learners": 0}),
+        ("job", {"metrics": {"a": 1}, "restore": {"files": [3, {"path": []}]}, "learners": "x"}),
+        ("job", {"metrics": 5, "restore": {"files": 7}, "learners": 10**9}),
+        ("rules", {"off": "x", "tail": 7}),
+        ("rules", {"off": 0, "step": 0, "count": 0, "tail": "no hex"}),
+        ("tensorboard", {"a": "x", "b": [1], "c": -1, "d": True}),
+        ("tensorboard", {str(n): 2**53 for n in range(600)}),
+        ("kept", {"results": 5, "implicit": ["COMMITTED"]}),
+    ],
+)
+def test_junk_in_the_shippers_own_files_ends_no_shipper(
+    rig: MakeRig, name: str, junk: dict[str, object]
+) -> None:
+    spoil = f'(state / "shipper" / "{name}.json").write_text({json.dumps(json.dumps(junk))})\n'
+    spoil += 'print("step=1 loss=3"); (state / "spoilt").touch()\n'
+    spoil += 'pathlib.Path(os.environ["CHECKPOINT_DIR"], "kept").write_text("kept")'
+    learner = run(rig(ruled(SPOILS.format(spoil=spoil))))
+    until((learner.state / "spoilt").exists, "the file is spoilt")
+    learner.kill_shipper()
+    learner.ship()
+
+    assert learner.wait() == (9, 0)
+
+    assert learner.stored_log() == b"go\nstep=1 loss=3\nend\n"
+    assert (learner.row.phase, learner.row.exit_code) == ("DONE", 9)
+    assert Checkpoint.objects.get(job=learner.job).state == "COMMITTED"
+    assert troubles(learner) == []
+    points = list(MetricPoint.objects.filter(job=learner.job).values_list("step", "value"))
+    assert points == [(1, 3.0)] or name == "job"
 
 
 def test_a_halt_of_a_programs_own_making_is_a_halt_whatever_it_says(rig: MakeRig) -> None:

@@ -278,3 +278,30 @@ def test_a_file_that_only_looks_like_one_is_left_alone(spool: Spool, tmp_path: P
     (tmp_path / "tb" / "notes-on-tfevents.txt").write_text("just a text about tfevents\n" * 10)
 
     assert drain(TensorBoard(spool, [tmp_path / "tb"], look_every_s=0.0)) == []
+
+
+def test_a_thousand_event_files_are_not_read_again_after_a_restart(spool: Spool, tmp_path: Path) -> None:
+    roots = [tmp_path / "tb"]
+    for number in range(1000):
+        run = roots[0] / f"a-run-with-a-name-of-some-length-{number:04}"
+        run.mkdir(parents=True)
+        (run / "events.out.tfevents.1700000000.learner-0").write_bytes(record(event(1, simple("loss", 1.0))))
+    assert len(drain(TensorBoard(spool, roots, look_every_s=0.0))) == 1000
+
+    assert drain(TensorBoard(spool, roots, look_every_s=0.0)) == []
+
+
+def test_a_full_disk_costs_a_source_no_point(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "events.out.tfevents.1").write_bytes(record(event(1, simple("loss", 1.0))))
+    log(spool, b"step=4 loss=2\n")
+
+    def full(*_args: object, **_fields: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spool, "write", full)
+    rules = Rules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+)"])
+
+    assert [point[1] for point in drain(rules)] == [4]
+    assert [point[1] for point in drain(TensorBoard(spool, [tmp_path], look_every_s=0.0))] == [1]

@@ -307,3 +307,10 @@ def test_a_number_of_a_program_is_one_or_the_default() -> None:
     odd = ("x", None, True, -1, 2**80, float("nan"), float("inf"), [], {})
     assert [sound_number(value, 7) for value in odd] == [7] * len(odd)
     assert (sound_number(0, 7), sound_number(2.5, 7), sound_number(300, 7, most=255)) == (0, 2.5, 7)
+
+
+def test_only_whole_tombstones_are_read(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path)
+    (spool.log_dir / "gaps").write_text("1 2 3\n4 5\n6 x 7 8\n9 10 x\n11 12 13 14\n20 30 1\n40 50 1")
+
+    assert spool.gaps() == [Gap(1, 2, 3), Gap(20, 30, 1)]
