@@ -280,13 +280,13 @@ def test_a_file_that_only_looks_like_one_is_left_alone(spool: Spool, tmp_path: P
     assert drain(TensorBoard(spool, [tmp_path / "tb"], look_every_s=0.0)) == []
 
 
-def test_a_thousand_event_files_are_not_read_again_after_a_restart(spool: Spool, tmp_path: Path) -> None:
+def test_hundreds_of_event_files_are_not_read_again_after_a_restart(spool: Spool, tmp_path: Path) -> None:
     roots = [tmp_path / "tb"]
-    for number in range(1000):
+    for number in range(500):
         run = roots[0] / f"a-run-with-a-name-of-some-length-{number:04}"
         run.mkdir(parents=True)
         (run / "events.out.tfevents.1700000000.learner-0").write_bytes(record(event(1, simple("loss", 1.0))))
-    assert len(drain(TensorBoard(spool, roots, look_every_s=0.0))) == 1000
+    assert len(drain(TensorBoard(spool, roots, look_every_s=0.0))) == 500
 
     assert drain(TensorBoard(spool, roots, look_every_s=0.0)) == []
 
