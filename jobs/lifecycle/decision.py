@@ -84,7 +84,8 @@ def _queued(job: JobSeen) -> Decision:
 
 def _halted(job: JobSeen) -> Decision:
     if job.intent == Intent.CANCEL:
-        return _to(State.CANCELED, "cancel_requested", "Canceled while it was halted; its checkpoints stay.")
+        kept = "; its checkpoints stay" if job.has_checkpoint else ""
+        return _to(State.CANCELED, "cancel_requested", f"Canceled while it was halted{kept}.")
     if job.intent == Intent.RUN:
         return _to(State.QUEUED, "resume_requested", "Resumed; waits for the scheduler's next look.")
     return Decision()

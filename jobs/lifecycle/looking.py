@@ -51,7 +51,7 @@ def with_report(loaded: Loaded, report: GangReport | None) -> JobSeen:
 
 
 def _facts(job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: datetime) -> JobSeen:
-    valid, corrupt = _checkpoints(job) if job.state == State.STOPPING else (0, 0)
+    valid, corrupt = _checkpoints(job) if job.state in {State.STOPPING, State.HALTED} else (0, 0)
     return JobSeen(
         id=job.pk,
         state=State(job.state),

@@ -32,13 +32,26 @@ def halt_receipt(loaded: Loaded) -> dict[str, Any]:
         "steps_lost": _steps_lost(loaded, newest),
         "seconds": _seconds(asked, loaded.now),
         "checkpoint": newest.n if newest else None,
-        "parts": {
-            "seen": _seconds(asked, seen),
-            "saved": _seconds(seen or asked, saved),
-            "verified": _seconds(saved, verified),
-            "released": _seconds(verified or saved or seen or asked, loaded.now),
-        },
+        "parts": _legs(asked, loaded.now, seen=seen, saved=saved, verified=verified, released=loaded.now),
     }
+
+
+def _legs(since: datetime, now: datetime, **marks: datetime | None) -> dict[str, float | None]:
+    """Seconds of each leg, one after the other, so that they add up to the whole.
+
+    The marks are stamped when the server stores what a learner told, so one may stand after the next one: the step it
+    marks had been taken meanwhile.
+    """
+    legs: dict[str, float | None] = {}
+    before_s = 0.0
+    for leg, mark in marks.items():
+        if mark is None:
+            legs[leg] = None
+            continue
+        until_s = max(before_s, _seconds(since, min(mark, now)) or 0.0)
+        legs[leg] = round(until_s - before_s, 3)
+        before_s = until_s
+    return legs
 
 
 def halt_message(message: str, receipt: dict[str, Any]) -> str:

@@ -135,9 +135,14 @@ def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
 
 
 def _from(job: Job, checkpoint: Checkpoint | None) -> str:
-    """Where it goes on from; said out loud when that is the very beginning and steps are repeated."""
+    """Where it goes on from; said out loud when that is the very beginning and steps are repeated.
+
+    While it still halts nobody knows yet: a checkpoint may be on its way.
+    """
     if checkpoint is not None:
         return f" from checkpoint {checkpoint.n}"
+    if job.state != State.HALTED:
+        return ""
     done = Progress.objects.filter(job=job).values_list("step", flat=True).first()
     if done and not job.checkpoints.filter(state=Checkpoint.State.COMMITTED).exists():
         steps = "1 step is" if done == 1 else f"{done:,} steps are"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 import pytest
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LaunchRefused
 from gpu_scheduler.model import WaitReason
-from jobs.models import Job, Learner, Progress
+from jobs.models import Checkpoint, Job, Learner, Progress
 from jobs.states import EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
 
@@ -77,6 +78,43 @@ def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
     assert receipt["seconds"] >= 0
     assert receipt.items() <= last_move(job).numbers.items()
     assert "keeps step 50; 2 steps are lost" in halted.reason_message
+
+
+def test_the_legs_of_a_receipt_add_up_when_the_word_of_a_halt_came_after_its_checkpoint(world: World) -> None:
+    job = world.running()
+    world.wish(job, Intent.HALT)
+    world.settle()
+    saved = world.save(job, 50)
+    asked = job_of(job).intent_at
+    world.exit(job, halted=True)
+    world.report(job, gen_seen=2, halt_seen_at=asked + timedelta(seconds=3))
+    Checkpoint.objects.filter(pk=saved.pk).update(
+        created_at=asked + timedelta(seconds=1), committed_at=asked + timedelta(seconds=4)
+    )
+    world.elapse(5)
+    world.done(job)
+    world.settle()
+    legs = job_of(job).last_halt["parts"]
+    assert (legs["seen"], legs["saved"], legs["verified"]) == (3, 0, 1)
+    assert sum(legs.values()) == pytest.approx(job_of(job).last_halt["seconds"])
+
+
+@pytest.mark.parametrize(("saves", "said"), [(True, "; its checkpoints stay."), (False, "halted.")])
+def test_a_canceled_job_is_promised_its_checkpoints_only_when_it_has_some(
+    world: World, *, saves: bool, said: str
+) -> None:
+    job = world.running()
+    world.wish(job, Intent.HALT)
+    if saves:
+        world.save(job, 10)
+    world.settle()
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+    world.wish(job, Intent.CANCEL)
+    world.settle()
+    assert state(job) == State.CANCELED
+    assert job_of(job).reason_message.endswith(said)
 
 
 def test_a_program_that_leaves_between_two_looks_is_halted_if_a_halt_had_reached_it(
