@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import shutil
+import tarfile
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,10 @@ from learner_agent.wire_checks import path as storable_path
 
 class NotWhole(Exception):
     """These files cannot be kept as they are; the message says which and why."""
+
+
+class TooMany(NotWhole):
+    """More files than can be named in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
 
 
 def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
-    """Take a directory as it stands; None if nothing lies there. Raises NotWhole if it holds too many files."""
+    """Take a directory as it stands; None if nothing lies there. Raises TooMany for more files than MAX_FILES."""
     files: list[File] = []
     left_out: list[str] = []
     for place in _entries(folder):
@@ -87,16 +93,42 @@ def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
                 raise OSError(errno.EINVAL, "not to be kept")
             files.append((name, place.stat().st_size, sha256_of(place)))
         except OSError:  # or not readable
-            left_out.append(name.encode("utf-8", "backslashreplace").decode())
+            left_out.append(_shown(name))
         if len(files) > MAX_FILES:
-            raise NotWhole(f"{folder.name} holds more than {MAX_FILES} files; pack them into an archive")
+            raise TooMany(f"{folder.name} holds more than {MAX_FILES:,} files.")
     if not files and not left_out:
         return None
     try:
         offer = decode(encode(Ckpt(key=what, what=what, world=world, files=files)))
     except (WireError, UnicodeError) as error:
-        raise NotWhole(f"{folder.name}: {error}") from error
+        raise TooMany(f"The files of {folder.name} cannot be listed in one message: {error}.") from error
     return FileSet(folder, offer, tuple(left_out))
+
+
+def pack(folder: Path, into: Path, *, what: str, world: int) -> FileSet:
+    """Take a directory as one archive ``<what>.tar``, made in a fresh directory in into. Raises OSError.
+
+    Same files, same archive: after a death in the middle of the upload nothing is sent twice.
+    """
+    archive = Path(tempfile.mkdtemp(prefix="packed-", dir=into)) / f"{what}.tar"
+    left_out: list[str] = []
+    with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as packed:
+        for place in _entries(folder):
+            name = place.relative_to(folder).as_posix()
+            try:
+                if not (place.is_symlink() or place.is_file()):
+                    raise OSError(errno.EINVAL, "not to be kept")
+                packed.add(place, arcname=name, recursive=False)
+            except OSError as error:
+                if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                    raise
+                left_out.append(_shown(name))
+    file = (archive.name, archive.stat().st_size, sha256_of(archive))
+    return FileSet(archive.parent, Ckpt(key=what, what=what, world=world, files=[file]), tuple(left_out))
+
+
+def _shown(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_storable(name: str) -> bool:

@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from learner_agent.settings import ShipperSettings, shipper_settings
@@ -18,7 +19,7 @@ from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
 from learner_agent.shipper.keeper import Keeper
 from learner_agent.shipper.link import Fenced, Link
-from learner_agent.shipper.outputs import FileSet, NotWhole, gather
+from learner_agent.shipper.outputs import FileSet, NotWhole, TooMany, gather, pack
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
 from learner_agent.spool import LARGE_BYTES, LogReader, Spool, now_ms, objects, sound_number
 from learner_agent.wire import Final, Wish
@@ -265,7 +266,7 @@ class Shipper:
             wanted.append(("results", self.settings.result_dir))
         for what, folder in wanted:
             try:
-                files = await asyncio.to_thread(gather, folder, what=what, world=world)
+                files = await self._take(folder, what=what, world=world)
             except (NotWhole, OSError) as error:
                 self.link.tell("error", code=f"{what}_not_kept", message=str(error)[:1000])
                 continue
@@ -275,6 +276,22 @@ class Shipper:
                 self._tell_left_out(files)
             if files.offer.files:
                 await self.keeper.keep(files)
+
+    async def _take(self, folder: Path, *, what: str, world: int) -> FileSet | None:
+        """What lies in the folder. Results that are too many go as one archive; a checkpoint must lie as it lay."""
+        try:
+            return await asyncio.to_thread(gather, folder, what=what, world=world)
+        except TooMany as error:
+            if what != "results":
+                raise
+            why = str(error)
+        packed = await asyncio.to_thread(pack, folder, self.spool.root / "shipper", what=what, world=world)
+        self.link.tell(
+            "error",
+            code="results_packed",
+            message=f"{why} They are kept as one archive, {packed.offer.files[0][0]}.",
+        )
+        return packed
 
     def _tell_left_out(self, files: FileSet) -> None:
         names, count = ", ".join(files.left_out[:5]), len(files.left_out)

@@ -117,6 +117,24 @@ def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_told(rig: M
     )
 
 
+def test_results_of_very_many_files_are_kept_as_one_archive_and_told(rig: MakeRig) -> None:
+    program = """
+import os, pathlib
+folder = pathlib.Path(os.environ["RESULT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+for number in range(5_001):
+    (folder / str(number)).write_text("x")
+"""
+    learner = run(rig(make_job({"train.py": program})))
+
+    assert learner.wait() == (0, 0)
+
+    assert set(ResultFile.objects.values_list("path", flat=True)) == {"results.tar"}
+    ((reason, message),) = troubles(learner)
+    assert reason == "results_packed"
+    assert "more than 5,000 files. They are kept as one archive, results.tar." in message
+
+
 def test_names_that_cannot_be_stored_are_left_out_of_an_implicit_checkpoint(rig: MakeRig) -> None:
     learner = run(rig(make_job({"train.py": LEAVES.format(folder="CHECKPOINT_DIR", code=3)})))
 

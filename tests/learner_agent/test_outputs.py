@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from learner_agent.shipper.outputs import gather
+from learner_agent.shipper.outputs import TooMany, gather, pack
 
 NOBODY = 65_534
 
@@ -65,3 +66,36 @@ def test_a_folder_that_cannot_be_read_says_so(results: Path) -> None:
 
     assert found is not None
     assert (found.offer.files, found.left_out) == ([], (".",))
+
+
+def test_more_files_than_one_message_names_are_packed_into_the_same_archive_each_time(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner_agent.shipper.outputs.MAX_FILES", 1)
+    odd = os.fsdecode(b"sub/a\xff")
+    (results / "sub").mkdir()
+    for name in ("one.txt", "two.txt", odd):
+        (results / name).write_text(name.encode("utf-8", "replace").decode())
+    (results / "latest").symlink_to("one.txt")
+    os.mkfifo(results / "pipe")
+    with pytest.raises(TooMany, match="more than 1 files"):
+        gather(results, what="results", world=1)
+
+    packed, again = (pack(results, tmp_path, what="results", world=1) for _ in range(2))
+
+    assert packed.offer.files == again.offer.files
+    assert packed.left_out == ("pipe",)
+    ((name, size, _),) = packed.offer.files
+    assert (packed.folder / name).stat().st_size == size
+    with tarfile.open(packed.folder / name) as archive:
+        assert sorted(archive.getnames()) == sorted(["latest", "one.txt", odd, "two.txt"])
+
+
+def test_names_too_long_for_one_message_are_too_many(results: Path, tmp_path: Path) -> None:
+    deep = results / "/".join(["d" * 200] * 4)
+    deep.mkdir(parents=True)
+    for number in range(1_300):
+        (deep / f"{number:0200}").touch()
+    with pytest.raises(TooMany, match="cannot be listed in one message"):
+        gather(results, what="results", world=1)
+    assert len(pack(results, tmp_path, what="results", world=1).offer.files) == 1
