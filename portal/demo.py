@@ -26,6 +26,7 @@ TENANTS = {"vision-lab": "Vision Lab", "nlp-research": "NLP Research"}
 SECOND_SHARE = (
     8  # the second tenant may use an eighth, so that an admin can raise it to what others leave idle
 )
+FIRST_AT_LEAST = 2  # slots of the largest example, so that every template of a new installation can start
 DEMO_LOCK = 0x6C757468  # "luth"
 TOKEN_NAME = "demo"  # noqa: S105
 TOKEN_TTL = timedelta(days=7)
@@ -116,10 +117,14 @@ def _quotas(tenants: dict[str, Tenant]) -> None:
 
 
 def limits(slots: int) -> tuple[int, int]:
-    """What the two tenants may use of so many slots: the first all, unless nothing could be raised any more."""
+    """What the two tenants may use of so many slots.
+
+    The first all, unless nothing could be raised any more; but enough for the largest example, which on two slots
+    leaves nothing to raise.
+    """
     second = max(1, slots // SECOND_SHARE)
     allowed = may_be_promised(slots, settings.LUTHIER_OVERCOMMIT_MAX)
-    return max(1, min(slots, allowed - second - 1)), second
+    return max(min(slots, FIRST_AT_LEAST), min(slots, allowed - second - 1)), second
 
 
 def _access(person: Person, tenants: dict[str, Tenant]) -> Access:

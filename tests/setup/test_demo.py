@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
+from examples import catalog
 from jobs.models import ClusterNode, Job
 from jobs.selectors import effects
 from jobs.states import State
@@ -96,8 +97,20 @@ def test_the_first_tenant_may_use_all_and_the_second_an_eighth() -> None:
     assert limits == {"vision-lab": 16, "nlp-research": 2}
 
 
-@pytest.mark.parametrize("slots", [2, 3, 4, 5, 8, 12, 16, 40, 64])
-def test_on_any_cluster_an_admin_can_raise_a_limit_to_what_is_there(slots: int) -> None:
+@pytest.mark.parametrize("slots", [2, 3, 4, 16])
+def test_every_example_fits_the_first_tenants_limit(slots: int) -> None:
+    """Two cores are a common small machine: a gang of two must not wait for an admin there."""
+    asked = [resources(template.spec["resources"]) for template in catalog.templates()]
+    assert max(asked) > 1
+    assert max(asked) <= demo.limits(slots)[0]
+
+
+def resources(asked: dict[str, int]) -> int:
+    return asked.get("learners", 1) * asked.get("cpus", 1)
+
+
+@pytest.mark.parametrize("slots", [3, 4, 5, 8, 12, 16, 40, 64])
+def test_on_a_larger_cluster_an_admin_can_raise_a_limit_to_what_is_there(slots: int) -> None:
     limits = demo.limits(slots)
     assert min(limits) >= 1
     assert max(limits) <= slots
