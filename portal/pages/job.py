@@ -235,13 +235,17 @@ def _kept(job: Job) -> list[Checkpoint]:
 def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
     """The log's first paint: the last lines of one learner, and the cursor from which the socket goes on."""
     attempt = _number(request.GET.get("attempt")) or max(1, job.attempt)
-    rank = _number(request.GET.get("learner")) or 0
+    wish = request.GET.get("learner")
+    rank = _number(wish) or 0
     found = logs.read_lines((job.pk, attempt, rank), tail=TAIL_LINES)
     known = found.head is not None
     return {
         "log": {
             "attempt": attempt,
             "rank": rank,
+            "shown": "all"
+            if wish == "all" and job.learners > 1
+            else rank,  # the viewer puts them in order of time
             "lines": found.lines,
             "cursor": found.next if known else 0,
             "total": found.head.lines if found.head else 0,

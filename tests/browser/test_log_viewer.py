@@ -204,6 +204,9 @@ def test_all_learners_are_shown_in_order_of_time(alice: Client, open_as: Open) -
     page = open_as("alice", log_of(job))
     page.get_by_label("Learner", exact=True).select_option("all")
     expect(page.locator("x-log .rk").first).to_be_visible()
+    page.reload()  # the address holds the choice
+    expect(page.get_by_label("Learner", exact=True)).to_have_value("all")
+    expect(page.locator("x-log .rk", has_text="L0").first).to_be_visible()
     assert set(page.locator("x-log .rk").all_inner_texts()) == {"L0", "L1"}
     times = page.evaluate(
         """() => [...document.querySelectorAll('x-log .lr')]
