@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.examples.programs import share
 from tests.platform import Client, Platform, running
 
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright keeps a loop in the test's thread
+expect.set_options(
+    timeout=15_000
+)  # most of what is expected comes from a server; CI's machine is slow at times
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 PICTURES = Path(os.environ.get("LUTHIER_PICTURES", "")) if os.environ.get("LUTHIER_PICTURES") else None
 

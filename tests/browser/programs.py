@@ -2,9 +2,11 @@
 
 TRAINER = """\
 import json, math, sys, time
+from pathlib import Path
 from learner_agent import training
 
 TOTAL, PACE = int(sys.argv[1]), float(sys.argv[2])
+gate = Path(sys.argv[3]) if len(sys.argv) > 3 else None  # the last step waits for this file
 start = 0
 if saved := training.resume_from():
     start = json.loads((saved / "state.json").read_text())["step"]
@@ -15,6 +17,8 @@ def save(step):
         (folder / "state.json").write_text(json.dumps({"step": step}))
 
 for step in range(start + 1, TOTAL + 1):
+    while step == TOTAL and gate and not gate.exists():
+        time.sleep(0.05)
     loss = 2.0 * math.exp(-step / (TOTAL / 3)) + 0.1 * math.sin(step)
     training.report(step, total=TOTAL, loss=loss, lr=0.1 / step)
     print(f"step {step} loss={loss:.4f}", flush=True)
@@ -42,18 +46,18 @@ for first in range(1, COUNT + 1, BURST):
 COUNTS_UNTIL = """\
 import pathlib, sys, time
 
-n, enough = 0, pathlib.Path(sys.argv[1])
+n, enough, burst, pause = 0, pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 while not enough.exists():
-    for _ in range(5):
-        n += 1
-        print(f"line {n}", flush=True)
-    time.sleep(0.1)
+    sys.stdout.write("".join(f"line {n + one}\\n" for one in range(1, burst + 1)))
+    sys.stdout.flush()
+    n += burst
+    time.sleep(pause)
 """
 
 WAITER = """\
 import time
 print("waiting", flush=True)
-time.sleep(600)
+time.sleep(3600)
 """
 
 BROKEN = """\

@@ -48,7 +48,7 @@ def tab_to(page: Page, target: Locator, *, most: int = 80) -> None:
 def test_from_login_to_a_resubmitted_job_without_a_mouse(
     platform: Platform, alice: Client, browser: Browser
 ) -> None:
-    job = alice.submit(spec("by-keys", programs.TRAINER, command="python -u main.py 4000 0.05"))["id"]
+    job = alice.submit(spec("by-keys", programs.TRAINER, command="python -u main.py 4000 0.1"))["id"]
     alice.wait_state(job, "PROCESSING")
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
@@ -78,7 +78,7 @@ def test_from_login_to_a_resubmitted_job_without_a_mouse(
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(f"/jobs/{job}$"))
 
-    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) > 10, within_s=30)
+    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) > 10, within_s=60)
     badge = page.locator("#job-badge")
     expect(badge).to_have_text("Processing", timeout=30_000)
     tab_to(page, page.get_by_role("button", name="Halt"))

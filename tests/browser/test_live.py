@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +24,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
 
 
-def trains(client: Client, name: str, steps: int, pace: float) -> str:
-    job = client.submit(spec(name, programs.TRAINER, command=f"python -u main.py {steps} {pace}"))["id"]
+def trains(client: Client, name: str, steps: int, pace: float, gate: str = "") -> str:
+    command = f"python -u main.py {steps} {pace} {gate}"
+    job = client.submit(spec(name, programs.TRAINER, command=command))["id"]
     client.wait_state(job, "PROCESSING")
     return str(job)
 
@@ -118,14 +120,16 @@ def test_a_page_is_not_handed_over_to_whom_another_tab_signed_in(platform: Platf
 
 
 def test_numbers_and_curve_are_whole_after_the_web_server_was_killed(
-    platform: Platform, alice: Client, open_as: Open
+    platform: Platform, alice: Client, open_as: Open, tmp_path: Path
 ) -> None:
-    job = trains(alice, "killed-web", 200, 0.05)
+    gate = tmp_path / "gate"
+    job = trains(alice, "killed-web", 200, 0.05, str(gate))
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
     expect(page.locator("x-chart canvas").first).to_be_visible(timeout=20_000)
     page.evaluate("window.stayed = true")
     platform.kill("web", signal.SIGKILL)
     wait_for(platform.is_ready, within_s=60)
+    gate.touch()  # not before: it must still run when the server dies
     expect(page.locator("#job-badge")).to_have_text("Completed", timeout=60_000)
     expect(page.locator("x-connection")).to_have_text("Live")
     expect(page.locator('x-chart[data-name="loss"] [data-plot]')).to_have_attribute(

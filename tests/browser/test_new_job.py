@@ -239,7 +239,7 @@ def test_without_scripts_a_job_is_submitted_halted_and_resumed(
     assert yaml_of(page) == "apiVersion: luthier/v1\nname: plain-form\n"
     expect(page.locator("textarea[name=spec]")).to_be_focused()
     text = (
-        "apiVersion: luthier/v1\nname: plain-form\nframework: plain\ncommand: python -u main.py 4000 0.05\n"
+        "apiVersion: luthier/v1\nname: plain-form\nframework: plain\ncommand: python -u main.py 4000 0.1\n"
         "resources: {learners: 1, gpus: 0, cpus: 1, memory: 512Mi}\ncode:\n  files:\n    main.py: |\n"
     ) + "".join(f"      {line}\n" for line in programs.TRAINER.splitlines())
     page.locator("textarea[name=spec]").fill(text)
@@ -255,7 +255,7 @@ def test_without_scripts_a_job_is_submitted_halted_and_resumed(
             button.click()
 
     shows("Processing")
-    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) > 10, within_s=30)
+    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) > 10, within_s=60)
     press(page.get_by_role("button", name="Halt"))
     shows("Halted")
     expect(page.locator(".rcp")).to_contain_text("Halted with nothing lost")

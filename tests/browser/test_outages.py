@@ -40,7 +40,7 @@ def test_a_page_left_open_over_all_faults_shows_each_line_once(
     platform: Platform, alice: Client, open_as: Callable[..., Page], tmp_path: Path
 ) -> None:
     enough = tmp_path / "enough"
-    job = submitted(alice, "over-all-faults", programs.COUNTS_UNTIL, str(enough))
+    job = submitted(alice, "over-all-faults", programs.COUNTS_UNTIL, f"{enough} 5 0.1")
     alice.wait_state(job, "PROCESSING")
     page = open_as("alice", log_of(job))
     expect(page.locator("x-log .lr").first).to_be_visible()

@@ -62,7 +62,7 @@ def showcase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
             timeout=120,
         )
         alice = started.client("alice")
-        runs = alice.submit(spec("resnet50-run", programs.TRAINER, command="python -u main.py 4000 0.2"))
+        runs = alice.submit(spec("resnet50-run", programs.TRAINER, command="python -u main.py 40000 0.2"))
         halts = alice.submit(spec("resnet50-halted", programs.TRAINER, command="python -u main.py 4000 0.1"))
         fails = alice.submit(spec("broken-loader", programs.BROKEN))
         gpus = {"learners": 1, "gpus": 8, "gpu_type": "a100", "cpus": 1, "memory": "512Mi"}

@@ -45,7 +45,7 @@ def jobs(platform: Platform) -> Iterator[dict[str, str]]:
     client: Client = platform.client("alice")
     big = {"learners": 2, "gpus": 0, "cpus": 4, "memory": "256Mi"}
     made = {
-        "running": client.submit(spec("goes-on", programs.TRAINER, command="python -u main.py 4000 0.1"))[
+        "running": client.submit(spec("goes-on", programs.TRAINER, command="python -u main.py 40000 0.1"))[
             "id"
         ],
         "waiting": client.submit(spec("waits", programs.WAITER, resources=big))["id"],
