@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Max, QuerySet
+from django.db.models import Count, Max, QuerySet, Sum
 
 from jobs.models import Blob, ResultFile
 
@@ -16,17 +16,14 @@ from jobs.models import Blob, ResultFile
 def result_list(job_id: str) -> list[dict[str, Any]]:
     """Files of the newest attempt that left any: path, rank, size, sha256. Files of rank 0 go by their own path,
     those of other learners by learner-<rank>/<path>."""
-    rows = _newest(job_id).select_related("blob").order_by("rank", "path")
-    return [
-        {
-            "path": _shown_path(entry),
-            "rank": entry.rank,
-            "size": entry.blob.size,
-            "sha256": entry.blob.sha256,
-            "etag": f'"{entry.blob.sha256}"',
-        }
-        for entry in rows
-    ]
+    return [_view(entry) for entry in _ordered(job_id)]
+
+
+def result_summary(job_id: str, most: int) -> dict[str, Any]:
+    """How many files there are, their bytes together, the first few of them, and how many more."""
+    whole = _newest(job_id).aggregate(count=Count("pk"), bytes=Sum("blob__size"))
+    files = [_view(entry) for entry in _ordered(job_id)[:most]]
+    return whole | {"files": files, "more": whole["count"] - len(files)}
 
 
 def result_file(job_id: str, path: str) -> Blob | None:
@@ -44,6 +41,20 @@ def result_file(job_id: str, path: str) -> Blob | None:
         ):
             entry = rows.filter(rank=int(number), path=inner).first()
     return entry.blob if entry is not None and entry.blob.verified else None
+
+
+def _ordered(job_id: str) -> QuerySet[ResultFile]:
+    return _newest(job_id).select_related("blob").order_by("rank", "path")
+
+
+def _view(entry: ResultFile) -> dict[str, Any]:
+    return {
+        "path": _shown_path(entry),
+        "rank": entry.rank,
+        "size": entry.blob.size,
+        "sha256": entry.blob.sha256,
+        "etag": f'"{entry.blob.sha256}"',
+    }
 
 
 def _newest(job_id: str) -> QuerySet[ResultFile]:

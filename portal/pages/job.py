@@ -19,6 +19,7 @@ from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list
 from jobs.selectors.jobs import job_get, may_operate
+from jobs.selectors.results import result_summary
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, Phase, State
@@ -33,6 +34,7 @@ from tenants.roles import Permission
 TAIL_LINES = 40
 EVENTS_PAGE = 200
 FILES_SHOWN = 100  # of a checkpoint; its manifest names all
+RESULTS_SHOWN = 8  # the API names the others
 SILENT = timedelta(seconds=15)  # a learner that said nothing for so long is shown as silent
 TABS = (
     ("", "Overview"),
@@ -200,6 +202,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "events": job_events.told(_events(job))[:5],
         "checkpoints": kept[:3],
         "kept_count": len(kept),
+        "results": result_summary(job.pk, RESULTS_SHOWN),
         "attempts": [(one, job_events.outcome(one), _ran(one)) for one in attempts],
         **_log_context(job, request),
     }

@@ -10,11 +10,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Job, JobEvent, Learner, Progress
+from jobs import blobs
+from jobs.models import Job, JobEvent, Learner, Progress, ResultFile
 from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from portal.pages.job_timeline import timeline
-from tenants.models import User
+from tenants.models import Tenant, User
 from tenants.roles import Role
 from tests import factories
 from tests.jobs.test_log_lines import store
@@ -321,3 +322,25 @@ def test_a_segment_is_a_stored_state_with_its_own_time(alice: User) -> None:
         ("Queued", 2), ("Deploying", 3), ("Downloading", 8), ("Processing", 62),
     ]  # fmt: skip
     assert [one.phase for one in second.segments if one.ahead] == ["Storing", "Completed"]
+
+
+def test_what_a_job_made_is_there_to_be_fetched(
+    alice: User, open_page: Callable[..., str], client: Client
+) -> None:
+    lab = Tenant.objects.get(slug="vision-lab")
+    job = factories.job(of=lab, owner=alice, state=State.COMPLETED, attempt=1)
+    assert "Results" not in open_page(alice, job)
+    for rank, path in ((0, "scores & more.json"), (1, "model.pt"), *((2, f"{n}.txt") for n in range(9))):
+        blob = blobs.put(job.tenant_id, f"bytes of {rank} {path}".encode())
+        ResultFile.objects.create(job=job, tenant=job.tenant, attempt=1, rank=rank, path=path, blob=blob)
+    page = open_page(alice, job)
+    assert "11 files" in page
+    assert "3 more" in page
+    links = re.findall(rf'href="(/api/v1/jobs/{job.pk}/results/[^"]+)"', page)
+    assert len(links) == 8
+    assert links[0].endswith("/results/scores%20%26%20more.json")
+    answers = [client.get(link) for link in links[:2]]
+    assert [b"".join(answer.streaming_content) for answer in answers] == [  # type: ignore[attr-defined]
+        b"bytes of 0 scores & more.json",
+        b"bytes of 1 model.pt",
+    ]
