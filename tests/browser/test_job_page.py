@@ -30,12 +30,12 @@ def jobs(platform: Any) -> Iterator[dict[str, str]]:
             client.submit(spec(name, program, command=f"python -u main.py {arguments}", **changes))["id"]
         )
 
-    made = {"running": submit("digits-sgd", programs.TRAINER, "3000 0.1")}
-    made["halted"] = submit("vit-tiny", programs.TRAINER, "900 0.05")
+    made = {"running": submit("digits-sgd", programs.TRAINER, "40000 0.1")}
+    made["halted"] = submit("vit-tiny", programs.TRAINER, "4000 0.05")
     made["failed"] = submit("broken-data", programs.BROKEN)
     made["completed"] = submit("colours", programs.COLOURS)
     client.wait_state(made["halted"], "PROCESSING")
-    wait_for(lambda: (client.job(made["halted"])["progress"]["step"] or 0) > 20, within_s=30)
+    wait_for(lambda: (client.job(made["halted"])["progress"]["step"] or 0) > 20, within_s=60)
     client.post(f"/jobs/{made['halted']}/halt")
     client.wait_state(made["halted"], "HALTED")
     client.wait_state(made["failed"], "FAILED")
@@ -155,6 +155,54 @@ def test_escape_makes_an_enlarged_chart_small_again(
     page.keyboard.press("Escape")
     expect(page.locator("x-chart[data-big]")).to_have_count(0)
     expect(enlarge).to_be_focused()
+
+
+WRITTEN = """() => {
+    const plain = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, ...rest) {
+        if (/^attempt/.test(text)) {
+            const from = x - (this.textAlign === 'right' ? this.measureText(text).width : 0);
+            (this.canvas.said ??= {})[text] = [from, from + this.measureText(text).width];
+        }
+        return plain.call(this, text, x, ...rest);
+    };
+}"""
+
+
+def test_names_of_attempts_that_began_close_together_do_not_overlap(
+    jobs: dict[str, str], open_as: Callable[..., Page]
+) -> None:
+    page = open_as("alice", "/healthz")
+    page.add_init_script(f"({WRITTEN})()")
+    page.goto(page.url.replace("/healthz", f"/t/vision-lab/jobs/{jobs['halted']}"))
+    expect(page.locator("x-chart canvas").first).to_be_visible()
+    page.evaluate(
+        "document.querySelector('x-job').dataset.marks ="
+        " JSON.stringify([[4, 'attempt 2'], [5, 'attempt 3'], [18, 'attempt 4'], [18.5, 'attempt 5']])"
+    )
+    page.set_viewport_size({"width": 1300, "height": 900})  # draws anew
+    said = "() => document.querySelector('x-chart canvas').said"
+    page.wait_for_function(f"({said})() !== undefined")
+    places = page.evaluate(said)
+    assert set(places) == {"attempt 3", "attempt 5"}, "the newest of those that touch keeps its name"
+    (_, end), (begin, _) = sorted(places.values())
+    assert end < begin
+
+
+def test_a_long_name_breaks_or_is_cut_and_leaves_the_way_back_readable(
+    platform: Any, open_as: Callable[..., Page]
+) -> None:
+    client: Client = platform.client("alice")
+    job = client.submit(spec("x" * 100, programs.WAITER))["id"]
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    for width in (1440, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        for box in page.locator("h1, .crumb, .crumb > span").all():
+            assert box.evaluate("e => e.getBoundingClientRect().right <= innerWidth"), (width, box)
+        for link in page.locator(".crumb a").all():
+            assert link.evaluate("e => e.scrollWidth <= e.clientWidth"), (width, link.inner_text())
+    client.post(f"/jobs/{job}/cancel")
 
 
 def test_a_single_metric_takes_the_whole_row(platform: Any, open_as: Callable[..., Page]) -> None:

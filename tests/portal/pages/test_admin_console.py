@@ -288,3 +288,14 @@ def test_a_draft_that_was_only_looked_at_is_not_said_to_be_refused(
         assert "Nothing was applied." not in looked.content.decode()
     tried = signed_in(admin).post("/admin-console/quotas", draft | {"action": "apply"})
     assert "Nothing was applied." in tried.content.decode()
+
+
+def test_the_role_offered_first_is_a_manager_s_only_where_nobody_is_yet(
+    signed_in: SignIn, lab: Tenant, dave: User, admin: User
+) -> None:
+    factories.tenant("empty")
+    page = signed_in(admin).get("/admin-console/tenants/vision-lab").content.decode()
+    assert '<option value="researcher" selected>' in page
+    assert "resuming is refused until" in page
+    page = signed_in(admin).get("/admin-console/tenants/empty").content.decode()
+    assert '<option value="manager" selected>' in page

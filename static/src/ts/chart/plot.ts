@@ -104,7 +104,10 @@ export function drawMarks(plot: uPlot, marks: Mark[], notFinite: [number, string
   ctx.rect(left, top, width, height);
   ctx.clip();
   ctx.font = `${11 * devicePixelRatio}px "Geist Variable", Geist, sans-serif`;
-  for (const [x, words] of marks) {
+  ctx.textAlign = "left";
+  const gap = 4 * devicePixelRatio;
+  let free = Infinity; // no word stands beyond it: of attempts that began close together the newest keeps its name
+  for (const [x, words] of [...marks].sort(([a], [b]) => b - a)) {
     const at = Math.round(plot.valToPos(x, "x", true));
     ctx.strokeStyle = ctx.fillStyle = token(words ? "--text-2" : "--border-ctl");
     ctx.setLineDash(words ? [4, 3] : [1, 4]);
@@ -114,10 +117,12 @@ export function drawMarks(plot: uPlot, marks: Mark[], notFinite: [number, string
     ctx.lineTo(at, top + height);
     ctx.stroke();
     if (!words) continue;
-    const gap = 4 * devicePixelRatio;
-    const room = at + gap + ctx.measureText(words).width <= left + width;
-    ctx.textAlign = room ? "left" : "right"; // near the right edge it stands before its line
-    ctx.fillText(words, room ? at + gap : at - gap, top + 11 * devicePixelRatio);
+    const long = ctx.measureText(words).width;
+    const room = at + gap + long <= left + width;
+    const from = room ? at + gap : at - gap - long; // near the right edge it stands before its line
+    if (from + long > free) continue;
+    ctx.fillText(words, from, top + 11 * devicePixelRatio);
+    free = from - gap;
   }
   ctx.setLineDash([]);
   ctx.strokeStyle = token("--red");
