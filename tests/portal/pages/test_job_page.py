@@ -187,6 +187,17 @@ def test_a_halted_job_shows_its_receipt(alice: User, open_page: Callable[..., st
     assert f"/jobs/{job.pk}/resume" in page
 
 
+def test_a_receipt_of_a_checkpoint_without_a_step_says_that_it_is_unknown(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    """A program that knows nothing of us left files; nobody knows at which step."""
+    left = {"step": None, "steps_lost": None, "seconds": 3.4, "checkpoint": 1, "parts": {"released": 0.3}}
+    job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=1, last_halt=left)
+    page = open_page(alice, job)
+    assert "<dd>step unknown<span" in page
+    assert '<dd id="steps-lost">unknown' in page
+
+
 def test_a_job_halted_in_the_queue_held_nothing(alice: User, open_page: Callable[..., str]) -> None:
     none = {"step": None, "steps_lost": 0, "seconds": 0.2, "checkpoint": None, "parts": {"released": 0.2}}
     job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=0, last_halt=none)
