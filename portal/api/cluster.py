@@ -11,6 +11,7 @@ from rest_framework import serializers
 from jobs.selectors import cluster, installation
 from jobs.spec import json_schema
 from portal.api import paging
+from portal.api.fields import Short
 from portal.api.operations import Call, operation
 from portal.api.rendering import json_bytes
 
@@ -89,10 +90,11 @@ class NodeOut(serializers.Serializer[Any]):
     jobs = OccupantOut(many=True)
 
 
-@operation(Out=NodeOut, many=True)
+@operation(Out=NodeOut, Query=Short, many=True)
 def node_list(call: Call) -> dict[str, Any]:
     """Every node with what runs on it. Jobs the caller may not see count, without their names."""
     return paging.whole(
+        call,
         [
             {
                 "name": node.name,
@@ -107,7 +109,8 @@ def node_list(call: Call) -> dict[str, Any]:
                 ],
             }
             for node in cluster.nodes(call.user)
-        ]
+        ],
+        keys=("name",),
     )
 
 
@@ -120,16 +123,19 @@ class RuntimeOut(serializers.Serializer[Any]):
 
 @operation(
     Out=RuntimeOut,
+    Query=Short,
     many=True,
     tell={"slug": "sklearn", "title": "scikit-learn", "description": "", "image": ""},
 )
 def runtime_list(call: Call) -> dict[str, Any]:
     """The frameworks that a job may name."""
     return paging.whole(
+        call,
         [
             {"slug": row.slug, "title": row.title, "description": row.description, "image": row.image}
             for row in installation.runtimes()
-        ]
+        ],
+        keys=("slug",),
     )
 
 

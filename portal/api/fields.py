@@ -80,6 +80,15 @@ class Paged(Strict):
     )
 
 
+class Short(Strict):
+    """The query of a list that is short by nature: all at once, unless pages are asked for."""
+
+    cursor = serializers.CharField(required=False, max_length=2000, help_text="`next` of the page before")
+    page_size = serializers.IntegerField(
+        required=False, min_value=1, max_value=200, help_text="1 to 200; all when left out"
+    )
+
+
 class NoQuery(Strict):
     """An operation without query parameters; whatever is given is refused."""
 

@@ -14,7 +14,7 @@ from portal.api import bodies, doors, findings, paging
 from portal.api.documents import BYTES
 from portal.api.downloads import LONGEST_PATH, blob_download
 from portal.api.errors import NotHere
-from portal.api.fields import Moment, Paged, Strict
+from portal.api.fields import Moment, Paged, Short, Strict
 from portal.api.operations import Call, operation
 from tenants.roles import Permission
 
@@ -81,12 +81,13 @@ class ResultOut(FileOut):
 
 @operation(
     Out=ResultOut,
+    Query=Short,
     many=True,
     tell={"path": "model.pt", "rank": 0, "size": 4096, "sha256": "9f86d081…", "etag": '"9f86d081…"'},
 )
 def result_list(call: Call, job_id: str) -> dict[str, Any]:
     """What the program left in RESULT_DIR, after STORING."""
-    return paging.whole(results.result_list(doors.job(call, job_id).pk))
+    return paging.whole(call, results.result_list(doors.job(call, job_id).pk), keys=("path", "rank"))
 
 
 @operation(Out=BYTES, fails=(416,))

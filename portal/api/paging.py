@@ -53,9 +53,24 @@ def page(
     }
 
 
-def whole(items: Sequence[Any]) -> dict[str, Any]:
-    """A list that is short by nature, in the shape of all lists."""
-    return {"items": list(items), "next": None}
+def whole(call: Call, items: Sequence[dict[str, Any]], *, keys: Sequence[str]) -> dict[str, Any]:
+    """A list that is short by nature, in the shape of all lists: all of it, or pages of as many as are asked for.
+
+    keys: together they tell one item from all others. A page begins behind the last item of the one before, or where
+    that stood if it is gone.
+    """
+    begin = 0
+    if cursor := call.query.get("cursor"):
+        place, *last = _read(call, cursor, 1 + len(keys))
+        at = (n for n, item in enumerate(items) if [item[key] for key in keys] == last)
+        begin = next(at, place - 1) + 1
+    end = begin + call.query.get("page_size", len(items))
+    shown = list(items[begin:end])
+    more = shown and end < len(items)
+    return {
+        "items": shown,
+        "next": _write(call, [end - 1, *(shown[-1][key] for key in keys)]) if more else None,
+    }
 
 
 def _after(rows: QuerySet[Row], keys: Sequence[str], values: Sequence[Any], most: int) -> list[Row]:

@@ -13,7 +13,7 @@ from jobs.selectors import effects, usage
 from jobs.services.quotas import quotas_change
 from portal.api import doors, paging
 from portal.api.errors import BadRequest
-from portal.api.fields import Flag, Moment, Paged, Strict, Text, Whole
+from portal.api.fields import Flag, Moment, Paged, Short, Strict, Text, Whole
 from portal.api.operations import Call, operation
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged, problem
 from tenants.models import QuotaChange
@@ -35,10 +35,11 @@ class QuotaOut(serializers.Serializer[Any]):
 QUOTA_EXAMPLE = {"gpu_type": "a100", "limit": 16, "used": 12, "waiting": 4, "etag": '"limit-16"'}
 
 
-@operation(Out=QuotaOut, many=True, tell=QUOTA_EXAMPLE)
+@operation(Out=QuotaOut, Query=Short, many=True, tell=QUOTA_EXAMPLE)
 def quota_list(call: Call, t: str) -> dict[str, Any]:
     """What the tenant may hold of each slot type, holds, and waits for. A type without a row has no quota."""
-    return paging.whole([usage.quota_view(use) for use in usage.quotas_of(doors.tenant(call, t))])
+    found = [usage.quota_view(use) for use in usage.quotas_of(doors.tenant(call, t))]
+    return paging.whole(call, found, keys=("gpu_type",))
 
 
 class LimitIn(Strict):
@@ -275,7 +276,7 @@ def _affected(job: effects.Affected) -> dict[str, Any]:
     }
 
 
-class UsageQuery(Strict):
+class UsageQuery(Short):
     to = Moment(required=False, help_text="default: now")
     by = serializers.ChoiceField([by.value for by in usage.By], required=False, default="user")
 
@@ -311,6 +312,7 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     found = usage.usage_of(tenant, start=start, end=end, by=by)
     return {
         **paging.whole(
+            call,
             [
                 {
                     "key": row.key,
@@ -321,7 +323,8 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
                     "lost": row.lost,
                 }
                 for row in found
-            ]
+            ],
+            keys=("key", "gpu_type"),
         ),
         "from": start,
         "to": end,

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from jobs.services import sharing
 from portal.api import paging
-from portal.api.fields import Strict, Text
+from portal.api.fields import Short, Strict, Text
 from portal.api.operations import Call, operation
 
 PERMISSIONS = [grant.value for grant in sharing.Grant]
@@ -25,10 +25,11 @@ class ShareIn(Strict):
     permission = serializers.ChoiceField(PERMISSIONS)
 
 
-@operation(Out=ShareOut, many=True, tell=SHARE_EXAMPLE, fails=(403,))
+@operation(Out=ShareOut, Query=Short, many=True, tell=SHARE_EXAMPLE, fails=(403,))
 def share_list(call: Call, job_id: str) -> dict[str, Any]:
     """Who outside the tenant may see or operate this job; for its owner and managers."""
-    return paging.whole([_view(share) for share in sharing.shares_of(user=call.user, job_id=job_id)])
+    shares = sharing.shares_of(user=call.user, job_id=job_id)
+    return paging.whole(call, [_view(share) for share in shares], keys=("username",))
 
 
 def _deciding(call: Call, job_id: str) -> None:

@@ -8,6 +8,7 @@ from rest_framework import serializers
 
 from jobs.selectors.sooner import KINDS, Way, ways_to_start_sooner
 from portal.api import doors, paging
+from portal.api.fields import Short
 from portal.api.operations import Call, operation
 from portal.api.shapes import Estimate
 
@@ -21,6 +22,7 @@ class WayOut(serializers.Serializer[Any]):
 
 @operation(
     Out=WayOut,
+    Query=Short,
     many=True,
     tell={
         "kind": "learners",
@@ -42,7 +44,8 @@ def way_list(call: Call, job_id: str) -> dict[str, Any]:
 
     Empty for a job that does not wait, and where no change helps.
     """
-    return paging.whole([_view(way) for way in ways_to_start_sooner(doors.job(call, job_id))])
+    ways = ways_to_start_sooner(doors.job(call, job_id))
+    return paging.whole(call, [_view(way) for way in ways], keys=("kind", "value"))
 
 
 def _view(way: Way) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.test import Client
 from drf_spectacular.drainage import GENERATOR_STATS
@@ -31,6 +33,25 @@ def test_every_operation_has_a_summary_and_no_two_share_a_name() -> None:
             assert set(each["responses"]) >= {"400", "401", "404", "503"}
             names.append(each["operationId"])
     assert len(names) == len(set(names)) >= 55
+
+
+def test_every_list_is_read_in_pages() -> None:
+    lists = []
+    for methods in document()["paths"].values():
+        for each in methods.values():
+            fields = _fields(each["responses"].get("200", {}))
+            if {"items", "next"} <= set(fields):
+                lists.append(each["operationId"])
+                assert {"cursor", "page_size"} <= {given["name"] for given in each["parameters"]}, lists[-1]
+    assert len(lists) >= 15
+
+
+def _fields(answer: dict[str, Any]) -> dict[str, Any]:
+    schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
+    if "$ref" in schema:
+        schema = document()["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+    fields: dict[str, Any] = schema.get("properties", {})
+    return fields
 
 
 def test_every_body_has_an_example() -> None:

@@ -42,6 +42,21 @@ def test_quotas_show_limit_use_and_what_waits(alice: Api, people: People) -> Non
     assert (row["gpu_type"], row["limit"], row["used"], row["waiting"]) == ("cpu", 8, 2, 3)
 
 
+def test_a_short_list_comes_at_once_or_in_the_pages_asked_for(alice: Api, people: People) -> None:
+    for gpu_type in ("a100", "h100", "l4"):
+        Quota.objects.create(tenant=people.vision, gpu_type=gpu_type, limit=1)
+    everything = alice.get(QUOTAS).json()
+    assert (len(everything["items"]), everything["next"]) == (4, None)
+    first = alice.get(f"{QUOTAS}?page_size=2").json()
+    Quota.objects.create(tenant=people.vision, gpu_type="b200", limit=1)
+    second = alice.get(f"{QUOTAS}?page_size=2&cursor={first['next']}").json()
+    types = [row["gpu_type"] for page in (first, second) for row in page["items"]]
+    assert len(types) == len(set(types)) == 4
+    assert second["next"] is None
+    assert alice.get(f"{QUOTAS}?cursor={first['next']}x").json()["code"] == "cursor_invalid"
+    assert alice.get(f"{QUOTAS}?page_size=0").status_code == 400
+
+
 def test_setting_a_limit_leaves_a_line_of_history(admin: Api, alice: Api) -> None:
     answer = admin.put(f"{QUOTAS}/cpu", {"limit": 10, "reason": "Grant"})
     assert (answer.status_code, answer.json()["limit"]) == (200, 10)
