@@ -34,6 +34,8 @@ from typing import Any, Dict, Iterator, List, Optional
 from learner_agent import spool
 
 METRICS_MAX_BYTES = 256 * 1024 * 1024
+LINE_NAMES, LINE_BYTES = 1_000, 60_000
+"""What one line of metrics.jsonl holds at most; a report of more becomes several lines."""
 RESERVED = ("step", "time", "total")
 
 _spool: Optional[spool.Spool] = None
@@ -76,7 +78,9 @@ def report(step: int, total: Optional[int] = None, **metrics: float) -> None:
     if home is None:
         sys.stdout.write(" ".join("%s=%s" % item for item in line.items() if item[0] != "time") + "\n")
         return
-    _append(home, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+    head = {name: line.pop(name) for name in RESERVED if name in line}
+    for text in _lines(head, line):
+        _append(home, (text + "\n").encode())
 
 
 def halt_requested() -> bool:
@@ -176,6 +180,15 @@ def _number(name: str, value: Any) -> Any:
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else ("Infinity" if number > 0 else "-Infinity")
+
+
+def _lines(head: Dict[str, Any], values: Dict[str, Any]) -> List[str]:
+    """One line, or as many of the same step as no reader skips for its length."""
+    text = json.dumps({**head, **values}, separators=(",", ":"))
+    if len(values) < 2 or (len(text) <= LINE_BYTES and len(values) <= LINE_NAMES):
+        return [text]
+    items, half = list(values.items()), len(values) // 2
+    return _lines(head, dict(items[:half])) + _lines(head, dict(items[half:]))
 
 
 def _append(home: spool.Spool, line: bytes) -> None:

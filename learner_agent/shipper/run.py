@@ -214,11 +214,7 @@ class Shipper:
         rules = Rules(self.spool, patterns, self._tell_slow)
         self.link.use([Reported(self.spool.metrics, self._tell_junk), rules, self.tensorboard])
 
-    def _tell_junk(self, line: str) -> None:
-        message = (
-            f"A line of metrics.jsonl holds no metric: {line!r}. Each is one JSON object with a whole step of at "
-            "least 0 and numbers by name; lines like this one are skipped."
-        )
+    def _tell_junk(self, message: str) -> None:
         self.link.tell("error", code="metrics_skipped", message=message)
 
     def _tell_slow(self, pattern: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from learner_agent.shipper.tensorboard import NotAnEventFile, records, scalars
 from learner_agent.spool import LARGE_BYTES, Gap, LogReader, Spool, sound_number
-from learner_agent.wire import Point, WireError, number_in
+from learner_agent.wire import MAX_POINTS, Point, WireError, number_in
 from learner_agent.wire_checks import MAX_OFFSET, NAME_CHARS
 
 BATCH_POINTS = 1_000
@@ -84,7 +84,7 @@ def _point(name: Any, step: Any, at_ms: Any, value: Any) -> Point | None:
 class Reported:
     """metrics.jsonl, written by training.report or by any program: {"step", "time", "total"?, name: value …}.
 
-    A line that holds no point is skipped; on_junk is told of the first.
+    A line that holds no point is skipped; on_junk is told which the first was, and why.
     """
 
     name = "jsonl"
@@ -115,20 +115,36 @@ class Reported:
             end = data.find(b"\n", at)
             if end < 0:
                 if at == 0 and len(data) == READ_BYTES:
+                    self._skip(data)
                     at = len(data)  # a line of that length is no report: skip it piece by piece
                 break
             found, whole = self._line(data[at:end])
-            points.extend(found[: BATCH_POINTS + 500 - len(points)])
+            if points and len(points) + len(found) > MAX_POINTS:
+                break  # it begins the next batch
+            points.extend(found[:MAX_POINTS])
+            if len(found) > MAX_POINTS:
+                self._skip(data[at:end], many=True)
             total = whole if whole is not None else total
             if not found and whole is None:
                 self._skip(data[at:end])
             at = end + 1
         return Batch(self.cursor, self.cursor + at, points, total) if at else None
 
-    def _skip(self, line: bytes) -> None:
+    def _skip(self, line: bytes, *, many: bool = False) -> None:
         if line.strip() and not self._told:
             self._told = True
-            self._on_junk(line[:JUNK_SHOWN].decode("utf-8", "replace"))
+            shown = line[:JUNK_SHOWN].decode("utf-8", "replace")
+            several = "Write several lines of one step"
+            if many:
+                told = (
+                    f"has more than {MAX_POINTS:,} metrics: {shown!r}. {several}; what is beyond is skipped."
+                )
+            elif len(line) > MAX_LINE:
+                told = f"is longer than {MAX_LINE // 1024} KiB: {shown!r}. {several}; lines like this one are skipped."
+            else:
+                told = f"holds no metric: {shown!r}. Each is one JSON object with a whole step of at least 0 and "
+                told += "numbers by name; lines like this one are skipped."
+            self._on_junk(f"A line of metrics.jsonl {told}")
 
     def _line(self, text: bytes) -> tuple[list[Point], int | None]:
         try:

@@ -81,6 +81,24 @@ def test_a_line_without_end_does_not_stop_what_follows(spool: Spool) -> None:
     assert [point[1] for point in drain(Reported(spool.metrics))] == [1]
 
 
+def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_told(spool: Spool) -> None:
+    told: list[str] = []
+    lines = [json.dumps({"step": step, **{f"m{n}": 1.0 for n in range(900)}}) for step in range(5)]
+    spool.metrics.write_text("\n".join(lines) + "\n")
+
+    assert len(drain(Reported(spool.metrics, told.append))) == 4500
+    assert told == []
+    for junk, says in (
+        ({f"m{n}": 1 for n in range(MAX_POINTS + 1)}, "has more than 2,000 metrics"),
+        ({"m" * 70_000: 1}, "is longer than 64 KiB"),
+        ({"m" * 700_000: 1}, "is longer than 64 KiB"),
+    ):
+        spool.metrics.write_text(json.dumps({"step": 1, **junk}) + "\n")
+        told.clear()
+        drain(Reported(spool.metrics, told.append))
+        assert [says in one for one in told] == [True]
+
+
 def test_announced_totals_travel_with_their_batch(spool: Spool) -> None:
     spool.metrics.write_text('{"step": 1, "total": 50, "loss": 1}\n{"step": 2, "loss": 1}\n')
 

@@ -14,7 +14,9 @@ from unittest.mock import Mock
 import pytest
 
 from learner_agent import training as module
+from learner_agent.shipper.sources import Reported
 from learner_agent.spool import Spool
+from learner_agent.wire import MAX_POINTS
 
 
 @pytest.fixture
@@ -79,6 +81,23 @@ def test_reports_are_whole_lines(inside: ModuleType, tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [1, 2]
     assert (lines[1]["total"], lines[1]["loss"]) == (5, "-Infinity")
     assert lines[0]["time"] > 1_600_000_000
+
+
+def test_a_report_of_many_names_is_several_lines_that_no_reader_skips(
+    inside: ModuleType, tmp_path: Path
+) -> None:
+    values = {f"{'n' * (n % 100)}{n}": n / 2 for n in range(10_000)}
+    inside.report(7, total=9, **values)
+
+    source = Reported(tmp_path / "metrics.jsonl", lambda told: pytest.fail(told))
+    points = []
+    while (batch := source.read()) is not None:
+        assert len(batch.points) <= MAX_POINTS
+        assert batch.total == 9
+        points += batch.points
+        source.confirm(batch)
+    assert {name: value for name, _, _, value in points} == values
+    assert {step for _, step, _, _ in points} == {7}
 
 
 @pytest.mark.parametrize(
