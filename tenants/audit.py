@@ -19,6 +19,8 @@ LONGEST_TARGET = 200
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Set by whoever answers a request, so that an entry can be matched with the log."""
+access_reason: ContextVar[str] = ContextVar("access_reason", default="")
+"""Set likewise: why a platform admin does what he does in a tenant that is not his, in his own words."""
 
 
 def record(
@@ -70,7 +72,7 @@ def admin_reads(*, user: access.Person, targets: Mapping[int, str], action: str,
 def admin_act(*, user: access.Person, tenant_id: int, action: str, target: str) -> None:
     """Record that a platform admin changed something in a tenant that is not his, within the change's transaction."""
     if access.is_platform_admin(user) and not access.memberships(user).filter(tenant=tenant_id).exists():
-        record(actor=user, action=action, tenant_id=tenant_id, target=target)
+        record(actor=user, action=action, tenant_id=tenant_id, target=target, reason=access_reason.get())
 
 
 def _cut(target: str) -> str:

@@ -41,7 +41,7 @@ def job_edit(
             if value is not None and value != getattr(job, field)
         }
         if "priority" in changes and job.is_final:
-            raise refuse(job, "given another priority")
+            raise refuse(job, "given another priority, only another name or other tags")
         if changes:
             _apply(job, changes, user)
     return reload(job_id)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
-from django.http import HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.permissions import IsAuthenticated
@@ -27,7 +27,7 @@ from portal.api import bodies, documents, errors, findings, throttle
 from portal.api.auth import CookieAuthentication, TokenAuthentication
 from portal.api.fields import NoQuery, Strict
 from portal.api.rendering import AlwaysJson, JsonRenderer, json_bytes
-from tenants.audit import request_id
+from tenants.audit import access_reason, request_id
 from tenants.models import User
 
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
@@ -60,8 +60,7 @@ class Call:
     @property
     def reason(self) -> str:
         """Why a platform admin looks at what is not his, as he says; kept in the audit."""
-        given = self.request.headers.get(REASON_HEADER) or self.request.query_params.get(REASON_PARAMETER, "")
-        return "".join(letter for letter in given if letter.isprintable())[:500]
+        return access_reason.get()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +223,7 @@ class Resource(APIView):
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         given = request.headers.get("X-Request-ID", "")
         number = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        token = request_id.set(number)
+        token, reason = request_id.set(number), access_reason.set(_reason(request))
         try:
             response = super().dispatch(request, *args, **kwargs)
             if isinstance(response, Response):
@@ -233,6 +232,7 @@ class Resource(APIView):
             response = errors.answer(error)
         finally:
             request_id.reset(token)
+            access_reason.reset(reason)
         response["X-Request-ID"] = number
         response.headers.setdefault("Cache-Control", "no-store")
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
@@ -245,6 +245,11 @@ class Resource(APIView):
         if isinstance(exc, exceptions.MethodNotAllowed):
             response["Allow"] = ", ".join(self.allowed_methods)
         return response
+
+
+def _reason(request: HttpRequest) -> str:
+    given = request.headers.get(REASON_HEADER) or request.GET.get(REASON_PARAMETER, "")
+    return "".join(letter for letter in given if letter.isprintable())[:500]
 
 
 def resource(**by_method: Operation) -> Callable[..., HttpResponseBase]:

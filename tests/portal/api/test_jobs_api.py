@@ -437,15 +437,17 @@ def test_managers_see_what_an_admin_did_to_their_jobs(admin: Api, dave: Api, peo
     over = factories.job(owner=people.alice, state=State.COMPLETED).pk
     assert admin.patch(f"/jobs/{waiting}", {"tags": ["looked-at"]}).status_code == 200
     assert admin.patch(f"/jobs/{waiting}", {"tags": ["looked-at"]}).status_code == 200  # changes nothing
-    assert admin.post(f"/jobs/{waiting}/halt").status_code == 202
-    assert admin.post(f"/jobs/{waiting}/resume").status_code == 202
+    assert admin.post(f"/jobs/{waiting}/halt", X_Access_Reason="asked by dave\x07").status_code == 202
+    assert admin.post(f"/jobs/{waiting}/resume?access_reason=done").status_code == 202
     assert admin.post(f"/jobs/{waiting}/cancel").status_code == 202
     assert admin.post(f"/jobs/{waiting}/cancel").status_code == 202  # stands already
     assert admin.delete(f"/jobs/{over}").status_code == 204
     assert admin.post(f"/jobs/{over}/halt").status_code == 404
-    verbs = ("job.edit", "job.halt", "job.resume", "job.cancel")
     assert audit_of(dave, "vision-lab") == [
-        *((verb, waiting, "") for verb in verbs),
+        ("job.edit", waiting, ""),
+        ("job.halt", waiting, "asked by dave"),
+        ("job.resume", waiting, "done"),
+        ("job.cancel", waiting, ""),
         ("job.delete", over, ""),
     ]
 
@@ -460,3 +462,13 @@ def test_what_a_member_or_an_admin_among_them_does_is_in_the_job_s_history_alone
     assert dave.post(f"/jobs/{job}/halt").status_code == 202
     assert admin.get("/jobs").status_code == 200
     assert dave.get("/tenants/vision-lab/audit").json()["items"] == []
+
+
+def test_of_an_ended_job_name_and_tags_may_be_edited_and_the_refusal_of_a_priority_says_so(
+    alice: Api, people: People
+) -> None:
+    job = factories.job(owner=people.alice, state=State.COMPLETED).pk
+    assert alice.patch(f"/jobs/{job}", {"name": "kept", "tags": ["best"]}).status_code == 200
+    refused = alice.patch(f"/jobs/{job}", {"priority": "low"})
+    assert refused.status_code == 409
+    assert "another priority, only another name or other tags. Possible now" in refused.json()["detail"]
