@@ -124,7 +124,7 @@ def ending(job: JobSeen) -> Ending:
         return Ending(State.FAILED, _budget_spent(job))
     target = AFTER_STOPPING[reason]
     if reason in ENDED_WORDS:
-        return Ending(target, Reason(reason.value, ENDED_WORDS[reason], job.reason.numbers))
+        return Ending(target, Reason(reason.value, ENDED_WORDS[reason] + _of_lost(job), job.reason.numbers))
     if target == State.QUEUED and job.intent == Intent.HALT:
         return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {job.reason.message}"))
     if target != State.QUEUED:
@@ -146,6 +146,12 @@ def ending(job: JobSeen) -> Ending:
     return Ending(
         State.QUEUED, Reason(job.reason.code, message, numbers), charged, infrastructure, agents_lost
     )
+
+
+def _of_lost(job: JobSeen) -> str:
+    """Why steps may be lost although a halt was carried out: somebody's launcher was gone and said nothing."""
+    lost = [learner.rank for learner in job.learners if learner.exited and learner.exit_code is None]
+    return f" The processes of learner {lost[0]} were gone without an exit code." if lost else ""
 
 
 def _agents_died_early(job: JobSeen) -> bool:

@@ -364,6 +364,17 @@ def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> N
     assert move(intent=Intent.HALT, max_restarts=0).to == State.HALTED
 
 
+def test_a_halt_that_met_a_dead_learner_says_so() -> None:
+    for code, words in (
+        (None, "Halted. The processes of learner 1 were gone without an exit code."),
+        (143, "Halted."),
+    ):
+        dead = learner(shown=None, rank=1, **EXITED, exit_code=code, halted=True)
+        move = decide(seen(S, learner(shown=None, **EXITED, exit_code=0), dead, gone=True, **HALTING)).move
+        assert move is not None
+        assert (move.to, move.reason.message) == (State.HALTED, words)
+
+
 def test_canceling_beats_every_reason_to_stop() -> None:
     for reason in StopReason:
         assert outcome(decide(seen(S, gone=True, stop_reason=reason, **CANCEL))) == "CANCELED"
