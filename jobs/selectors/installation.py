@@ -65,7 +65,8 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
         pools={slot_type: Pool(slots, on_one) for slot_type, slots, on_one in sizes},
         limits=dict(limits),
         priorities=frozenset(tenant.priorities),
-        data_paths=_existing_data(spec),
+        data_paths=(found := _existing_data(spec)),
+        data_folders=() if found is None or len(found) == len(spec.data) else _data_folders(),
     )
 
 
@@ -75,3 +76,13 @@ def _existing_data(spec: Spec) -> frozenset[str] | None:
     if settings.LUTHIER_CLUSTER == "kubernetes" or not spec.data:
         return None
     return frozenset(mount.path for mount in spec.data if (root / mount.path).is_dir())
+
+
+def _data_folders() -> tuple[str, ...]:
+    """Names of the folders in the data root, sorted; hidden ones are not meant for jobs."""
+    try:
+        return tuple(
+            sorted(entry.name for entry in data_root().iterdir() if entry.is_dir() and entry.name[0] != ".")
+        )
+    except OSError:
+        return ()

@@ -14,6 +14,8 @@ from jobs.spec.walk import nearest
 IMAGE_NEEDS_KUBERNETES = (
     "images need the kubernetes cluster; on the local cluster name a runtime in framework instead"
 )
+DATA_SHOWN = 10
+"""So many folders of the data root are named to who asked for another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Context:
 
     pools: slot type -> Pool (``cpu`` among them). limits: slot type -> the tenant's quota in slots; a type
     without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
-    exist below the data root (None: unknown here). node_memory_mib: memory of the largest node.
+    exist below the data root (None: unknown here). data_folders: what lies there, for the remedy.
+    node_memory_mib: memory of the largest node.
     """
 
     cluster: str = "local"
@@ -40,6 +43,7 @@ class Context:
     priorities: frozenset[str] = frozenset({"low", "normal", "high", "urgent"})
     image_patterns: tuple[str, ...] = ()
     data_paths: frozenset[str] | None = None
+    data_folders: tuple[str, ...] = ()
     node_memory_mib: int | None = None
 
 
@@ -115,8 +119,18 @@ def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         yield Problem("priority", "priority_not_allowed", message, spec.priority, _listed(context.priorities))
     for index, mount in enumerate(spec.data):
         if context.data_paths is not None and mount.path not in context.data_paths:
-            message = "is not a folder below this installation's data root"
+            message = (
+                f"is not a folder below this installation's data root, which {_holds(context.data_folders)}"
+            )
             yield Problem(f"data[{index}].path", "data_not_found", message, printable(mount.path))
+
+
+def _holds(folders: tuple[str, ...]) -> str:
+    """What lies in the data root, in words, with the remedy when that is nothing."""
+    if not folders:
+        return "is empty; whoever runs the installation puts data sets there"
+    shown = ", ".join(map(printable, folders[:DATA_SHOWN]))
+    return f"holds {shown}" + (f" and {len(folders) - DATA_SHOWN} more" if len(folders) > DATA_SHOWN else "")
 
 
 def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from portal.supervisor import postgres
+from portal.supervisor.example_data import fetch_example_data
 from portal.supervisor.folders import make_folders
 from portal.supervisor.leftovers import URL, Register, end_leftovers, remove_stale_postmaster_pid
 from portal.supervisor.plan import Plan
@@ -68,9 +69,12 @@ class Supervisor:
             stages = (self._stage(stage, self._prepared) for stage in (plan.web, plan.nodes, plan.workers))
             await together(self._prepare(preparation), *stages)
             await self._until_ready()
-            self._report.plain(welcome(plan.url, await preparation.until_done()))
+            made = await preparation.until_done()
+            self._report.plain(welcome(plan.url, made))
         finally:
             await preparation.end()
+        if made and plan.nodes:
+            await fetch_example_data(plan, self._report)
 
     async def _start_servers(self, preparation: Preparation) -> None:
         """The embedded servers; meanwhile the preparation loads its code and waits for the database."""

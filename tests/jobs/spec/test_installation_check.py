@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from jobs.spec import Context, Pool, check, parse
 from jobs.spec.context import IMAGE_NEEDS_KUBERNETES
 from tests.jobs.spec.test_job_spec import spec_with
@@ -80,6 +82,20 @@ def test_missing_data_is_refused_unless_the_root_cannot_be_seen() -> None:
     data = [{"name": "c", "path": "cifar"}]
     assert found(data=data) == {"data[0].path": "data_not_found"}
     assert found(replace(HERE, data_paths=None), data=data) == {}
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        ((), "is empty; whoever runs the installation puts data sets there"),
+        (("imagenet", "mnist"), "holds imagenet, mnist"),
+        (tuple(f"d{n:02}" for n in range(12)), "d09 and 2 more"),
+    ],
+)
+def test_who_asks_for_missing_data_is_told_what_is_there(folders: tuple[str, ...], said: str) -> None:
+    asked = parse(spec_with(data=[{"name": "c", "path": "cifar"}]))
+    (problem,) = check(asked, replace(HERE, data_folders=folders)).errors
+    assert problem.message.endswith(said)
 
 
 def test_more_than_the_quota_waits_and_is_warned_about() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import OperationalError
+from pytest_django.fixtures import SettingsWrapper
 
 from jobs import archives
 from jobs.models import ClusterNode, Job, JobEvent, Runtime, Upload
@@ -145,6 +147,18 @@ def test_a_refused_request_leaves_its_key_free(alice: Api) -> None:
     assert alice.post(JOBS, {"name": "x"}, Idempotency_Key="k").status_code == 400
     people_job = alice.post(JOBS, SPEC, Idempotency_Key="k")
     assert people_job.status_code == 201
+
+
+def test_a_check_of_missing_data_names_the_folders_that_are_there(
+    alice: Api, settings: SettingsWrapper, tmp_path: Path
+) -> None:
+    settings.LUTHIER_DATA_ROOT = tmp_path
+    for name in ("mnist", "cifar", ".mnist-abc"):
+        (tmp_path / name).mkdir()
+    asked = SPEC | {"data": [{"name": "x", "path": "imagenet"}]}
+    (error,) = alice.post(f"{JOBS}:validate", asked).json()["errors"]
+    assert (error["path"], error["code"]) == ("data[0].path", "data_not_found")
+    assert error["message"].endswith("which holds cifar, mnist")
 
 
 def test_pages_show_every_job_once_while_others_come(alice: Api, people: People) -> None:

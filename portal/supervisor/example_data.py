@@ -1,0 +1,32 @@
+"""The examples' data, fetched behind the first start of a demo: nobody waits for it, and nothing depends on it."""
+
+import asyncio
+import sys
+
+from portal.settings.env import BASE_DIR
+from portal.supervisor.children import dies_with_parent, kill_tree
+from portal.supervisor.plan import Plan
+from portal.supervisor.report import Report
+
+
+async def fetch_example_data(plan: Plan, report: Report) -> None:
+    """Put MNIST into the data root of the local cluster, and say how that went."""
+    data_root = plan.layout.data / "datasets"
+    process = await asyncio.create_subprocess_exec(
+        *dies_with_parent([sys.executable, "-m", "examples.data.fetch", "mnist", "--to", str(data_root)]),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=BASE_DIR,
+        start_new_session=True,
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            kill_tree(process.pid)
+    if process.returncode == 0:
+        report.say("The data of the MNIST templates is there")
+        return
+    last = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+    report.say(f"The MNIST templates have no data yet: {last}. docs/examples.md says how to fetch it")
