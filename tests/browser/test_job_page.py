@@ -157,6 +157,19 @@ def test_escape_makes_an_enlarged_chart_small_again(
     expect(enlarge).to_be_focused()
 
 
+def test_a_chart_whose_first_values_are_on_their_way_offers_nothing_to_try_again(
+    jobs: dict[str, str], open_as: Callable[..., Page]
+) -> None:
+    page = open_as("alice", "/healthz")
+    page.route(
+        re.compile(r"/jobs/[^/]+/metrics\?"), lambda route: route.fulfill(json={"series": [], "seq": 10**9})
+    )
+    page.goto(page.url.replace("/healthz", f"/t/vision-lab/jobs/{jobs['running']}"))
+    chart = page.locator('x-chart[data-name="loss"]')
+    expect(chart).to_contain_text("The first values are on their way.")
+    expect(chart.get_by_role("button", name="Try again")).to_have_count(0)
+
+
 WRITTEN = """() => {
     const plain = CanvasRenderingContext2D.prototype.fillText;
     CanvasRenderingContext2D.prototype.fillText = function (text, x, ...rest) {

@@ -152,7 +152,7 @@ class Chart extends HTMLElement {
     const before = this.table.lines.length;
     this.table = tabulate(this.series, settings);
     this.showWords();
-    if (!this.table.x.length) return this.showProblem(settings.log ? "No value above 0 to draw on a logarithmic scale." : "No value in this range.");
+    if (!this.table.x.length) return this.showNothing();
     if (this.tableShown) return this.drawTable();
     const data = columns(this.table, settings);
     if (this.plot && before === this.table.lines.length && !this.other) {
@@ -271,15 +271,26 @@ class Chart extends HTMLElement {
     this.tip.style.top = "4px";
   }
 
-  private showProblem(text: string): void {
+  /** There is nothing to draw: said as it is, for the first values of a running job are merely on their way. */
+  private showNothing(): void {
+    if (settings.zoom) this.showProblem("No value in this range.");
+    else if (settings.log && this.series.some((one) => one.buckets.length)) this.showProblem("No value above 0 to draw on a logarithmic scale.");
+    else if (this.table.notFinite.length) this.showProblem("No finite value to draw.");
+    else this.showProblem("The first values are on their way.", false);
+  }
+
+  private showProblem(text: string, again = true): void {
     this.unmount();
     const note = document.createElement("div");
     note.className = "emp";
     const words = document.createElement("p");
     words.textContent = text;
-    const again = button(this.dataset.icons ?? "", "refresh-cw", `Try again: ${this.name}`, "Try again");
-    again.addEventListener("click", this.reload);
-    note.append(words, again);
+    note.append(words);
+    if (again) {
+      const retry = button(this.dataset.icons ?? "", "refresh-cw", `Try again: ${this.name}`, "Try again");
+      retry.addEventListener("click", this.reload);
+      note.append(retry);
+    }
     this.holder.replaceChildren(note);
   }
 
