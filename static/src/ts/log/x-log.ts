@@ -3,18 +3,19 @@ import { api } from "../api";
 import { live } from "../live";
 import { counted, thousands } from "../format";
 import { toast } from "../toast";
-import { nodes, plain } from "./ansi";
+import { plain } from "./ansi";
 import { firstError } from "./errors";
 import { FoldedRows, Folds } from "./folds";
-import { Level, Lines, type Line, type LogPage } from "./lines";
+import { Lines, type Line, type LogPage } from "./lines";
+import { emptyNote, problemNote } from "./note";
 import { Pane } from "./pane";
+import { drawRow } from "./row";
 import { AllRows, ListedRows, isOf, type Rows } from "./rows";
 import { Search } from "./search";
-import { button, controls, icon, type Controls } from "./toolbar";
+import { controls, type Controls } from "./toolbar";
 
 type Times = "off" | "clock" | "relative";
 const TIMES: Times[] = ["clock", "relative", "off"];
-const CLASSES = { [Level.None]: "lr", [Level.Warn]: "lr w", [Level.Error]: "lr e", [Level.Trace]: "lr tb" };
 const TAIL = 1000;
 
 class LogViewer extends HTMLElement {
@@ -194,75 +195,33 @@ class LogViewer extends HTMLElement {
   private fill(row: HTMLElement, index: number): void {
     const line = this.rows.at(index);
     const n = line?.n ?? (Number(this.rows.keyAt(index).split(":")[1]) || index + 1);
-    const held = row.querySelector(".fold") === document.activeElement;
-    row.className = line ? CLASSES[line.level] : "lr";
-    row.dataset.n = String(n);
-    if (line) row.dataset.rank = String(line.rank);
-    const number = document.createElement("button");
-    number.type = "button";
-    number.className = "n";
-    number.tabIndex = -1;
-    number.textContent = String(n);
-    const time = document.createElement("span");
-    time.className = "ts";
-    time.textContent = line ? this.timeOf(line.t) : "";
-    const text = document.createElement("span");
-    text.className = "m";
-    if (line) text.append(...nodes(line.text, this.search?.text ?? ""));
-    else text.textContent = this.sources[0]?.isLost(n) ? "— not kept —" : "…";
-    const open = Boolean(line && line === this.sources[0]?.tail); // not complete, so REST has no whole of it yet
-    if (line?.cut) text.append(open ? ` … ${thousands(line.cut)} more characters` : this.more(line));
-    const parts: Node[] = [number, time];
-    if (this.sources.length > 1 && line) {
-      const rank = document.createElement("span");
-      rank.className = "rk";
-      rank.textContent = `L${line.rank}`;
-      parts.push(rank);
-    }
-    if (open) row.classList.add("tailing");
-    if (this.picked && n >= this.picked[0] && n <= this.picked[1]) row.classList.add("pick");
-    if (this.search && this.search.matches[this.match] === `${line?.rank ?? this.rank}:${n}`) {
-      for (const mark of text.querySelectorAll(".hl")) mark.classList.add("c");
-    }
-    const fold = line && this.rows instanceof FoldedRows && this.folds.has(n) ? this.foldButton(n) : null;
-    if (fold && !this.folds.isOpen(n)) {
-      const hidden = document.createElement("span");
-      hidden.className = "t3";
-      hidden.textContent = ` … ${counted((this.folds.ends.get(n) ?? n) - n, "line")}`;
-      text.append(hidden);
-    }
-    row.replaceChildren(...parts, ...(fold ? [fold] : []), text);
-    if (held) fold?.focus();
-  }
-
-  private foldButton(head: number): HTMLButtonElement {
-    const made = document.createElement("button");
-    const open = this.folds.isOpen(head);
-    made.type = "button";
-    made.className = "fold";
-    made.setAttribute("aria-expanded", String(open));
-    made.setAttribute("aria-label", `Traceback at line ${head}`);
-    made.append(icon(this.dataset.icons ?? "", open ? "chevron-down" : "chevron-right"));
-    return made;
-  }
-
-  private more(line: Line): HTMLElement {
-    const made = document.createElement("button");
-    made.type = "button";
-    made.className = "more";
-    made.textContent = ` show ${thousands(line.cut)} more characters`;
-    made.addEventListener("click", () => {
-      const lines = this.sources.find((one) => one.stream.rank === line.rank);
-      if (!lines) return;
-      void api<LogPage>("GET", `${lines.path}&after=${line.n - 1}&limit=1&full=true`).then(
-        (page) => {
-          Object.assign(line, { text: page.lines[0]?.text ?? line.text, cut: page.lines[0]?.cut ?? 0 });
-          this.pane.relayout();
-        },
-        () => toast("The rest of the line could not be loaded.", "error"),
-      );
+    const folds = line && this.rows instanceof FoldedRows && this.folds.has(n);
+    drawRow(row, {
+      n,
+      line,
+      lost: Boolean(this.sources[0]?.isLost(n)),
+      time: line ? this.timeOf(line.t) : "",
+      merged: this.sources.length > 1,
+      open: Boolean(line && line === this.sources[0]?.tail),
+      picked: Boolean(this.picked && n >= this.picked[0] && n <= this.picked[1]),
+      find: this.search?.text ?? "",
+      current: this.search?.matches[this.match] === `${line?.rank ?? this.rank}:${n}`,
+      fold: folds ? { open: this.folds.isOpen(n), hidden: (this.folds.ends.get(n) ?? n) - n } : null,
+      icons: this.dataset.icons ?? "",
+      whole: (cut) => this.bringWhole(cut),
     });
-    return made;
+  }
+
+  private bringWhole(line: Line): void {
+    const lines = this.sources.find((one) => one.stream.rank === line.rank);
+    if (!lines) return;
+    void api<LogPage>("GET", `${lines.path}&after=${line.n - 1}&limit=1&full=true`).then(
+      (page) => {
+        Object.assign(line, { text: page.lines[0]?.text ?? line.text, cut: page.lines[0]?.cut ?? 0 });
+        this.pane.relayout();
+      },
+      () => toast("The rest of the line could not be loaded.", "error"),
+    );
   }
 
   private timeOf(t: string): string {
@@ -288,9 +247,10 @@ class LogViewer extends HTMLElement {
     this.pill.hidden = following && (ended || this.isFull);
     this.pill.classList.toggle("still", following);
     const problem = this.sources.find((lines) => lines.problem)?.problem;
-    this.note.replaceChildren();
-    if (problem && !this.total) this.showProblem(problem);
-    else if (this.rows.length === 0) this.showEmpty(ended);
+    const answered = this.sources.every((lines) => lines.answered);
+    if (problem && !this.total) this.note.replaceChildren(...problemNote(problem, this.dataset.icons ?? "", () => void this.open()));
+    else if (this.rows.length > 0) this.note.replaceChildren();
+    else this.note.replaceChildren(emptyNote({ answered, level: this.level, ended, attempt: Number(this.dataset.attempt) }));
     const first = this.rows.at(this.pane.firstIndex());
     this.pane.scroller.setAttribute("aria-label", `Log of learner ${this.rank}, ${counted(this.total, "line")}`);
     if (!this.tools) return;
@@ -323,24 +283,6 @@ class LogViewer extends HTMLElement {
     follow.title = label;
     follow.setAttribute("aria-label", label);
     (follow.querySelector(".lb") as HTMLElement).textContent = ended ? "End" : "Follow";
-  }
-
-  private showProblem(problem: string): void {
-    const title = document.createElement("b");
-    title.textContent = "The log could not be loaded";
-    const why = document.createElement("p");
-    why.textContent = problem;
-    const again = button(this.dataset.icons ?? "", "refresh-cw", "Try again", "Try again");
-    again.addEventListener("click", () => void this.open());
-    this.note.append(title, why, again);
-  }
-
-  private showEmpty(ended: boolean): void {
-    const title = document.createElement("b");
-    const { attempt } = this.dataset;
-    const nothing = ended ? "This learner printed nothing" : Number(attempt) > 1 ? `Attempt ${attempt} has printed nothing yet` : "Nothing printed yet";
-    title.textContent = !this.sources.every((lines) => lines.answered) ? "Loading…" : this.level !== "all" ? `No ${this.level} in what is loaded` : nothing;
-    this.note.append(title);
   }
 
   private showFound(): void {
