@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser import programs
 from tests.browser.conftest import spec
@@ -102,6 +103,23 @@ def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(
     alice.wait_state(job, "COMPLETED", within_s=60)
     last = alice.raw_log(job, attempt=1).decode().splitlines()[-1]
     wait_for(lambda: page.evaluate(ROWS)[-1][1] == last, within_s=30)
+
+
+def test_a_reader_who_goes_to_the_start_while_the_lines_load_is_left_there(
+    alice: Client, open_as: Open
+) -> None:
+    job = submitted(alice, "slow-to-load", programs.COUNTER, "200 200 0")
+    alice.wait_state(job, "COMPLETED")
+    page = open_as("alice", "/healthz")
+    held: list[Route] = []
+    logs = re.compile(rf"/api/v1/jobs/{job}/logs\?")
+    page.route(logs, lambda route: held.append(route) if not held else route.continue_())
+    page.goto(page.url.replace("/healthz", log_of(job)))
+    wait_for(lambda: (page.wait_for_timeout(20), held)[1], within_s=15)
+    page.locator("x-log .lvs").press("Home")
+    held[0].continue_()
+    expect(page.locator("x-log .lst")).to_contain_text("200 lines")
+    expect(page.locator('x-log .lr[data-n="1"] .m')).to_have_text("line 1")
 
 
 def test_rows_stand_in_the_document_as_they_are_read(alice: Client, open_as: Open) -> None:

@@ -126,11 +126,11 @@ class LogViewer extends HTMLElement {
   private async open(): Promise<void> {
     const linked = /^#L(\d+)(?:-(\d+))?$/.exec(location.hash);
     this.chooseRows("");
+    this.pane.follow(); // before the lines are there: a reader who looks back meanwhile stays where he went
     await Promise.all(this.sources.map((lines) => lines.open(this.isFull ? 300 : 60)));
     const query = new URLSearchParams(location.search);
     if (this.isFull && linked) this.goTo(Number(linked[1]), Number(linked[2] ?? linked[1]));
     else if (this.isFull && query.get("level") === "error") void this.jumpToError();
-    else this.pane.follow();
     const text = query.get("q");
     if (this.isFull && text && this.tools) {
       this.tools.find.value = text;
