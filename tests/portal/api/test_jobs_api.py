@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import OperationalError
-from pytest_django.fixtures import SettingsWrapper
 
 from jobs import archives
 from jobs.models import ClusterNode, Job, JobEvent, Runtime, Upload
@@ -150,7 +149,7 @@ def test_a_refused_request_leaves_its_key_free(alice: Api) -> None:
 
 
 def test_a_check_of_missing_data_names_the_folders_that_are_there(
-    alice: Api, settings: SettingsWrapper, tmp_path: Path
+    alice: Api, settings: Any, tmp_path: Path
 ) -> None:
     settings.LUTHIER_DATA_ROOT = tmp_path
     for name in ("mnist", "cifar", ".mnist-abc"):
