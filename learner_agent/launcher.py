@@ -255,7 +255,7 @@ class Launcher:
                 look_at = now + LOOK_S
                 self._say_again()
                 if self.ended_at is None and not self.spool.is_lock(self.lock):
-                    self._end_robbed()
+                    self._end_robbed(pipe)
                 self._look_for_wish()
                 self._press(now)
 
@@ -373,7 +373,7 @@ class Launcher:
             del self.unsaid[name]
         self.spool.ring(state=True)
 
-    def _end_robbed(self) -> None:
+    def _end_robbed(self, pipe: int) -> None:
         """The program removed the spool and what it had printed and saved: nobody could follow it any more.
 
         It ends, and why is in a new spool, behind a hole in the log.
@@ -385,6 +385,8 @@ class Launcher:
         put_aside(self.spool.root / "lock")
         self.lock = self.spool.hold_lock() or self.lock
         self.log = LogWriter(self.spool, cap=before.cap, size=before.size, lines=before.lines, crc=before.crc)
+        if pipe >= 0:
+            self._copy(pipe)  # what it had still printed comes before our word
         self.log.write(b"luthier: the program removed JOB_STATE_DIR, so it was ended\n", now_ms())
 
     def _create_spool(self) -> None:
