@@ -118,6 +118,7 @@ class Job(models.Model):
     resume_from = models.ForeignKey(
         "Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
     )  # as wished
+    resume_after = models.PositiveIntegerField(default=0, db_default=0)  # the attempt at that wish
     # The state (lifecycle).
     state = models.CharField(max_length=12, choices=state_choices, default=State.QUEUED)
     reason_code = models.CharField(max_length=40, blank=True)

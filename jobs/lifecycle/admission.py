@@ -76,12 +76,12 @@ def admit(start: Start, cluster: str) -> None:
 
 def checkpoint_for(job: Job) -> Checkpoint | None:
     """What the next attempt goes on from: the newest valid checkpoint, or the one its people went back to, until an
-    attempt made from that one has saved a checkpoint of its own."""
+    attempt that began from it after their wish has saved a checkpoint of its own."""
     valid = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
     wished = job.resume_from
     if wished is not None and wished.state == Checkpoint.State.COMMITTED:
-        first = job.attempts.filter(resume_from=wished, opened_at__gte=job.queued_at).order_by("n").first()
-        first = first or job.attempts.filter(resume_from=wished).order_by("n").last()
+        began = job.attempts.filter(resume_from=wished, n__gt=job.resume_after)
+        first = began.order_by("n").first()
         valid = valid.filter(attempt__gte=first.n) if first else valid.none()
         return valid.order_by(*Checkpoint.NEWEST_FIRST).first() or wished
     return valid.order_by(*Checkpoint.NEWEST_FIRST).first()

@@ -59,12 +59,12 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
         if job.intent == Intent.RUN and chosen is not None and not _goes_on_from(job, chosen):
             if job.state not in NOT_BEGUN:
                 raise refuse(job, "resumed from another checkpoint")
-            Job.objects.filter(pk=job_id).update(resume_from=chosen)
+            Job.objects.filter(pk=job_id).update(resume_from=chosen, resume_after=F("attempt"))
             _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}")
         if job.intent == Intent.HALT:
             if job.tenant.state == Tenant.State.SUSPENDED:
                 raise TenantSuspended
-            Job.objects.filter(pk=job_id).update(resume_from=chosen)
+            Job.objects.filter(pk=job_id).update(resume_from=chosen, resume_after=F("attempt"))
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
             _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")
     return reload(job_id)

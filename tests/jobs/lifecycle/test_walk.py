@@ -10,6 +10,7 @@ import pytest
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LaunchRefused
 from gpu_scheduler.model import WaitReason
 from jobs.models import Checkpoint, Job, Learner, Progress
+from jobs.services import job_resume
 from jobs.states import EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
 
@@ -196,6 +197,46 @@ def test_a_wished_older_checkpoint_is_used_until_its_attempt_saved_one_of_its_ow
     world.done(job)
     world.settle()
     assert job.attempts.get(n=4).resume_from == third
+
+
+def test_going_back_to_a_checkpoint_that_an_attempt_had_begun_from_begins_there_again(world: World) -> None:
+    def halt() -> None:
+        world.wish(job, Intent.HALT)
+        world.settle()
+        world.exit(job, halted=True)
+        world.done(job)
+        world.settle()
+        assert state(job) == State.HALTED
+
+    def begun_from(attempt: int) -> Checkpoint | None:
+        return job.attempts.get(n=attempt).resume_from
+
+    job = world.running(max_restarts=5)
+    first = world.save(job, 10)
+    halt()
+    job_resume(user=world.alice, job_id=job.pk)
+    world.settle()
+    assert begun_from(2) == first
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    world.save(job, 50)
+    halt()
+    job_resume(user=world.alice, job_id=job.pk, checkpoint=first.n)
+    world.settle()
+    assert begun_from(3) == first, (
+        "not step 50, which an attempt from the same checkpoint had saved before the wish"
+    )
+    world.report(job, phase=Phase.PROCESSING)
+    world.exit(job, 1)
+    world.done(job)
+    world.settle()
+    assert begun_from(4) == first, "nothing was saved since"
+    world.report(job, phase=Phase.PROCESSING)
+    own = world.save(job, 20)
+    world.exit(job, 1)
+    world.done(job)
+    world.settle()
+    assert begun_from(5) == own
 
 
 def test_a_failing_program_restarts_within_its_budget_and_then_fails(world: World) -> None:
