@@ -2,9 +2,9 @@
 
 from django.urls import path, re_path
 
-from portal.pages import auth, cluster, job, jobs, me, members, new_job, overview, tokens, usage
-from portal.pages.admin import audit, quotas, tenants
+from portal.pages import audit_log, auth, cluster, job, jobs, me, members, new_job, overview, tokens, usage
 from portal.pages.admin import overview as admin
+from portal.pages.admin import quotas, tenants
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 _TENANT = "t/<slug:slug>/"
@@ -26,6 +26,7 @@ urlpatterns = [
     path(f"{_TENANT}members/<str:username>", members.change, name="member-change"),
     path(f"{_TENANT}usage", usage.page, name="usage"),
     path(f"{_TENANT}usage.csv", usage.export, name="usage-export"),
+    path(f"{_TENANT}audit", audit_log.of_tenant, name="audit"),
     path(f"{_TENANT}tokens", tokens.listing, name="tokens"),
     path(f"{_TENANT}tokens/new", tokens.create, name="token-new"),
     path(f"{_TENANT}tokens/accounts", tokens.account_add, name="account-add"),
@@ -45,5 +46,5 @@ urlpatterns = [
     path(f"{_ADMIN}quotas", quotas.page, name="admin-quotas"),
     path(f"{_ADMIN}quota-history", quotas.history, name="admin-quota-history"),
     path(f"{_ADMIN}people", admin.people, name="admin-people"),
-    path(f"{_ADMIN}audit", audit.page, name="admin-audit"),
+    path(f"{_ADMIN}audit", audit_log.of_all, name="admin-audit"),
 ]

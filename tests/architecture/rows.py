@@ -222,6 +222,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/members/<str:username>": (form(TENANT_MANAGE, role="researcher"),),
     f"{TENANT_SLUG}/usage": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/usage.csv": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/audit": (Page(TENANT_MANAGE),),
     f"{TENANT_SLUG}/tokens": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/tokens/new": (
         form(rule(outside=404, admin=403), name="laptop", days="30", role="viewer"),

@@ -32,6 +32,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "usage": ("alice", "/t/vision-lab/usage"),
     "usage-types": ("alice", "/t/vision-lab/usage?by=type&of=gpu"),
     "usage-empty": ("bob", "/t/nlp-research/usage?month=2026-01"),
+    "audit": ("dave", "/t/vision-lab/audit"),
     "tokens": ("dave", "/t/vision-lab/tokens"),
     "cluster": ("alice", "/cluster"),
     "profile": ("alice", "/me"),

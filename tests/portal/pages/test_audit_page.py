@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.pages.admin import audit as page
+from portal.pages import audit_log as page
 from tenants import audit
 from tenants.models import AuditEntry, QuotaChange, Tenant, User
+from tests import factories
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -87,3 +88,24 @@ def test_a_search_finds_limits_by_type_person_tenant_and_action(
         assert sum(isinstance(one["row"], QuotaChange) for one in rows) == count, q
     for nonsense in ("x", "2026-11-22T08:00:00~0~1", "2026-99-22T08:00:00+00:00~0~1", "~", "0~1~2"):
         assert len(client.get(PATH, {"before": nonsense}).context["rows"]) == 2
+
+
+def test_managers_see_what_was_done_in_their_tenant_and_nothing_of_others(
+    signed_in: SignIn, lab: Tenant, admin: User, dave: User, alice: User
+) -> None:
+    other = factories.tenant("nlp-research")
+    limit_set(lab, admin, 8, 12)
+    limit_set(other, admin, 8, 5)
+    for tenant, target in ((lab, "zoe"), (other, "yan")):
+        AuditEntry.objects.create(tenant=tenant, actor=admin, action="member.add", target=target)
+
+    shown = signed_in(dave).get("/t/vision-lab/audit").content.decode()
+
+    assert "reason 12" in shown
+    assert "zoe" in shown
+    assert "reason 5" not in shown
+    assert "yan" not in shown
+    assert 'href="/t/vision-lab/audit"' in signed_in(dave).get("/t/vision-lab/members").content.decode()
+    assert 'href="/t/vision-lab/audit"' not in signed_in(alice).get("/t/vision-lab/members").content.decode()
+    refused = signed_in(alice).get("/t/vision-lab/audit")
+    assert refused.status_code == 403

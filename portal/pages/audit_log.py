@@ -1,4 +1,7 @@
-"""The audit log: what people changed, what platform admins read, and every limit that was set, in one order of time."""
+"""The audit log: what people changed, what platform admins read, and every limit that was set, in one order of time.
+
+Admins see that of all tenants in their console, the managers of a tenant that of theirs.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET
 
-from portal.pages.admin.shell import frame
-from portal.pages.guard import admins_only
-from tenants.models import AuditEntry, QuotaChange
+from portal.pages.admin.shell import frame as admin_frame
+from portal.pages.guard import admins_only, in_tenant
+from portal.pages.shell import frame
+from tenants import access
+from tenants.errors import NotAllowed
+from tenants.models import AuditEntry, QuotaChange, Tenant
+from tenants.roles import Permission
 
 PER_PAGE = 50
 LIMIT_SET = "quota.set"
@@ -56,20 +64,37 @@ class Place:
 
 @require_GET
 @admins_only
-def page(request: HttpRequest) -> HttpResponse:
+def of_all(request: HttpRequest) -> HttpResponse:
+    """Everything, for platform admins."""
+    return render(request, "console/audit.html", admin_frame(request, "audit") | _page(request, None))
+
+
+@require_GET
+@in_tenant
+def of_tenant(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """What was done in one tenant, for its managers."""
+    try:
+        access.require(request.user, Permission.MANAGE_MEMBERS, tenant)
+    except NotAllowed as error:
+        raise PermissionDenied(error.message) from error
+    return render(request, "tenant/audit.html", frame(request, tenant, "audit") | _page(request, tenant))
+
+
+def _page(request: HttpRequest, tenant: Tenant | None) -> dict[str, Any]:
     """Newest first, a page at a time from a place in the list, so that what comes meanwhile moves nothing."""
     q = request.GET.get("q", "").strip()[:120]
     start = Place.read(request.GET.get("before", ""))
-    found = _rows(q, start)
+    found = _rows(tenant, q, start)
     shown = found[:PER_PAGE]
     older = shown[-1][0].address if len(found) > PER_PAGE else ""
-    context = frame(request, "audit") | {"rows": [row for _, row in shown], "q": q}
-    return render(request, "console/audit.html", context | {"older": older, "newest": start is None})
+    return {"rows": [row for _, row in shown], "q": q, "older": older, "newest": start is None}
 
 
-def _rows(q: str, start: Place | None) -> list[tuple[Place, dict[str, Any]]]:
+def _rows(tenant: Tenant | None, q: str, start: Place | None) -> list[tuple[Place, dict[str, Any]]]:
     """One more than a page of both tables together: each is asked for as many, in its own order."""
     entries, changes = AuditEntry.objects.all(), QuotaChange.objects.all()
+    if tenant is not None:
+        entries, changes = entries.filter(tenant=tenant), changes.filter(tenant=tenant)
     if q:
         common = Q(actor__username=q) | Q(tenant__slug=q)
         entries = entries.filter(common | Q(action__icontains=q) | Q(target__icontains=q))
