@@ -105,6 +105,8 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "chart": _chart(tenant, month, by, resource, quotas),
         "people": _people(rows, kinds, starts, by_owner),
         "kinds": kinds,
+        "on_gpus": resource == "gpu"
+        or any(_of("gpu", kind) for kind in [*kinds, *(use.gpu_type for use in quotas if use.limit)]),
         "total": _totals(rows, kinds, starts),
         "sum": _sum(rows, starts, quotas, month, resource),
         "ends": _ends(submitted),

@@ -37,6 +37,8 @@ PHASE_BADGES = {
 }
 """Family and icon per display phase; every "…ing" of a stop is amber and dashed (portal.md C.4)."""
 
+LEAST_HOURS = 0.01
+"""Less is said as less than this."""
 
 DEEDS = {
     "job.cancel": "Canceled a job",
@@ -187,8 +189,12 @@ def newest(metrics: dict[str, Any], name: str) -> str:
 
 @register.filter
 def hours(count: Any) -> str:
-    """GPU-hours with one decimal; an em dash for none."""
-    return f"{count:,.1f}" if count else "—"
+    """GPU-hours with one decimal, below one with two, for a short job is use too; an em dash for none."""
+    if not count:
+        return "—"
+    if count < LEAST_HOURS:
+        return f"< {LEAST_HOURS}"
+    return f"{count:,.1f}" if round(count, 2) >= 1 else f"{count:.2f}"
 
 
 @register.filter

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from jobs.models import Attempt, ClusterNode
 from jobs.states import State
+from portal.templatetags import ui
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import Role
 from tests import factories
@@ -142,6 +143,23 @@ def test_gpu_hours_and_cpu_slot_hours_are_never_added_up(signed_in: SignIn, lab:
     on_cpu = signed_in(alice).get("/t/vision-lab/usage?of=cpu")
     assert on_cpu.context["sum"]["lost"] == pytest.approx(2.0, abs=0.01)
     assert [job["name"] for job in on_cpu.context["jobs"]] == ["lost-cpu"]
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [(0, "—"), (0.004, "< 0.01"), (0.05, "0.05"), (0.994, "0.99"), (0.996, "1.0"), (1234.56, "1,234.6")],
+)
+def test_the_use_of_a_short_job_is_not_nought(hours: float, words: str) -> None:
+    assert ui.hours(hours) == words
+
+
+def test_a_tenant_without_gpus_has_no_column_for_them(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=2)
+    lab.quotas.exclude(gpu_type="cpu").update(limit=0)
+    column = '<th scope="col" class="n">GPU-hours</th>'
+    assert column not in signed_in(alice).get("/t/vision-lab/usage?of=cpu").content.decode()
+    lab.quotas.update_or_create(gpu_type="a100", defaults={"limit": 2})
+    assert column in signed_in(alice).get("/t/vision-lab/usage?of=cpu").content.decode()
 
 
 def test_a_past_month_ends_with_its_own_last_day(signed_in: SignIn, alice: User) -> None:
