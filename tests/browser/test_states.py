@@ -205,6 +205,17 @@ def test_a_quota_above_the_policy(open_as: Open, picture: Picture) -> None:
     assert not faults(page, picture, "refused-quota")
 
 
+def test_what_was_said_of_a_field_goes_as_soon_as_one_types(open_as: Open) -> None:
+    page = open_as("admin", "/admin-console/quotas")
+    page.get_by_label(re.compile("^Limit of .* for cpu$")).first.fill("3")
+    page.get_by_role("button", name="Apply changes").click()
+    reason = page.get_by_label("Reason")
+    expect(reason).to_have_attribute("aria-invalid", "true")
+    reason.press_sequentially("w")
+    expect(reason).not_to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#problem-reason")).to_have_count(0)
+
+
 def test_a_member_whom_nobody_knows(open_as: Open, picture: Picture) -> None:
     page = open_as("dave", "/t/vision-lab/members")
     page.get_by_label("User name").fill("nobody-of-this-name")

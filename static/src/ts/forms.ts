@@ -36,6 +36,14 @@ export function startForms(): void {
       eye.setAttribute("aria-pressed", String(secret.type === "text"));
     }
   });
+  // What the server said of a field is about what stood there then.
+  document.addEventListener("input", (event) => {
+    const field = event.target as HTMLElement;
+    const problem = field.id && document.getElementById(`problem-${field.id}`);
+    if (!problem) return;
+    problem.remove();
+    field.removeAttribute("aria-invalid");
+  });
   document.addEventListener("change", (event) => {
     const field = event.target as HTMLElement;
     if (field instanceof HTMLSelectElement && "saves" in field.dataset) field.form?.requestSubmit();
