@@ -212,6 +212,8 @@ def test_the_first_error_is_one_key_away(alice: Client, open_as: Open) -> None:
     expect(page.locator(".fail .l.e").last).to_contain_text("ValueError: cannot read shard <3>")
     page.get_by_role("link", name="View error").click()
     expect(page.locator("x-log .lr.pick")).to_contain_text("Traceback")
+    expect(page.locator("x-log .lr.e", has_text="ValueError")).to_be_in_viewport()
+    expect(page.locator("x-log .newest")).to_be_hidden()  # the end is in sight: nothing leads to it
     page.get_by_role("button", name="Error", exact=True).click()
     expect(page.locator("x-log .lr.e", has_text="ValueError")).to_be_visible()
 

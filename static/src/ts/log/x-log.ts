@@ -244,7 +244,8 @@ class LogViewer extends HTMLElement {
     const ended = this.sources.length > 0 && this.sources.every((lines) => lines.sealed);
     const text = following ? "Following" : fresh > 0 ? `↓ ${counted(fresh, "new line")}` : ended ? "↓ End" : "↓ Newest";
     if (this.pill.textContent !== text) this.pill.textContent = text;
-    this.pill.hidden = following && (ended || this.isFull);
+    const atEnd = ended && this.pane.lastIndex() === this.rows.length - 1; // in sight though it was not asked for
+    this.pill.hidden = atEnd || (following && (ended || this.isFull));
     this.pill.classList.toggle("still", following);
     const problem = this.sources.find((lines) => lines.problem)?.problem;
     const answered = this.sources.every((lines) => lines.answered);
