@@ -9,6 +9,7 @@ from math import sqrt
 
 from jobs.models import JobEvent
 from jobs.states import FINAL, STOPPING_WORDS, State, StopReason
+from portal.pages.job_events import STOPPED
 from portal.templatetags.ui import PHASE_BADGES
 
 AHEAD = ("Deploying", "Downloading", "Processing", "Storing", "Completed")
@@ -43,11 +44,12 @@ class Segment:
 
 @dataclass
 class Stretch:
-    """One attempt on the timeline, and what ended it."""
+    """One attempt on the timeline; ended: what ended it in a word or two, why: in a sentence."""
 
     n: int
     segments: list[Segment] = field(default_factory=list)
     ended: str = ""
+    why: str = ""
 
     @property
     def width(self) -> int:
@@ -71,7 +73,7 @@ def timeline(events: Sequence[JobEvent], now: datetime) -> list[Stretch]:
             Segment(_word(state, event), event.at, end, seconds, event.message, final=final)
         )
         if state in FINAL or state in (State.HALTED, State.STOPPING):
-            stretches[-1].ended = event.message
+            stretches[-1].ended, stretches[-1].why = _ended(event), event.message
     if stretches and events and State(events[-1].to_state) not in FINAL | {State.HALTED, State.STOPPING}:
         stretches[-1].segments += _ahead(State(events[-1].to_state))
     return stretches
@@ -88,6 +90,15 @@ def _word(state: State, event: JobEvent) -> str:
         return state.capitalize()
     reason = event.reason if event.reason in set(StopReason) else StopReason.HALT_REQUESTED
     return STOPPING_WORDS[StopReason(reason)]
+
+
+def _ended(event: JobEvent) -> str:
+    """Beside its segments there is room for "exit 1"; the sentence stands under Attempts."""
+    if (code := event.numbers.get("exit_code")) is not None:
+        return f"exit {code}"
+    return (
+        STOPPED[StopReason(event.reason)] if event.reason in set(StopReason) else event.to_state.capitalize()
+    )
 
 
 def _ahead(state: State) -> list[Segment]:

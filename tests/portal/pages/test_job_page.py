@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs import blobs
-from jobs.models import Job, JobEvent, Learner, Progress, ResultFile
+from jobs.models import Attempt, Job, JobEvent, Learner, Progress, ResultFile
 from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from portal.pages.job_timeline import timeline
@@ -313,6 +313,25 @@ def test_an_attempt_after_a_halt_is_its_own_stretch_of_the_timeline(
     page = open_page(alice, job)
     for words in ("Attempt 1", "Attempt 2", "Halting", "Halted"):
         assert words in page
+
+
+def test_an_attempt_that_failed_says_its_exit_code_in_the_header_and_the_sentence_in_its_table(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    why = "Learner 0 on node-a exited with code 3. Its log says more."
+    for to, attempt in [("PROCESSING", 1), ("STOPPING", 1), ("QUEUED", 1), ("PROCESSING", 2)]:
+        job.attempt = attempt
+        failed = {"reason": "learner_failed", "message": why, "numbers": {"exit_code": 3}}
+        moved(job, State(to), **(failed if to == "STOPPING" else {}))
+    Attempt.objects.filter(job=job, n=1).delete()
+    Attempt.objects.create(
+        job=job, tenant=job.tenant, n=1, cluster="local", slot_type="cpu", slots=1, learners=1, nodes=["node-a"],
+        held=False, closed_at=timezone.now(), outcome="learner_failed", message=why,
+    )  # fmt: skip
+    page = open_page(alice, job)
+    assert f'<b>Attempt 1</b><span title="{why}">exit 3</span>' in page
+    assert f'A learner failed<br><span class="t2 f12">{why}</span>' in page
 
 
 def test_a_segment_is_a_stored_state_with_its_own_time(alice: User) -> None:
