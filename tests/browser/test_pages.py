@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 from tests.browser import programs
 from tests.browser.axe import violations
@@ -48,6 +48,12 @@ PAGES: dict[str, tuple[str, str]] = {
 }
 LOOKS = [(theme, width) for theme in ("light", "dark") for width in (1440, 390)]
 WIDTHS = (320, 390, 768, 1180, 1440)
+
+
+def opened(page: Page, showcase: Platform, name: str, path: str) -> bool:
+    """Go there; whether it is that page and not one that says what broke."""
+    answer = page.goto(showcase.url + path)
+    return answer is not None and answer.status == (404 if name == "missing" else 200)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +125,7 @@ def test_a_page_is_readable_by_everybody(
     page = contexts(who, theme, width).new_page()
     told: list[str] = []
     page.on("console", lambda message: told.append(_text(message)) if message.type == "error" else None)
-    page.goto(showcase.url + path)
+    assert opened(page, showcase, name, path)
     page.wait_for_load_state("load")
     page.wait_for_function("document.documentElement.dataset.theme")
     picture(page, f"{name}-{width}-{theme}", full_page=True)
@@ -140,7 +146,7 @@ def test_no_page_scrolls_sideways(
 ) -> None:
     who, path = PAGES[name]
     page = contexts(who, "light", 1440).new_page()
-    page.goto(showcase.url + path)
+    assert opened(page, showcase, name, path)
     wide = []
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
