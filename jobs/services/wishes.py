@@ -104,7 +104,8 @@ def checkpoint_of(job: Job, n: int | None, *, keep: bool = False) -> Checkpoint 
 def _goes_on_from(job: Job, chosen: Checkpoint) -> bool:
     """Whether that is what the job waits to go on from, or what its attempt went on from."""
     if job.state in NOT_BEGUN:
-        return job.resume_from_id == chosen.pk
+        begun = job.attempts.filter(resume_from=chosen, n__gt=job.resume_after)
+        return job.resume_from_id == chosen.pk and not begun.exists()
     return job.attempts.filter(n=job.attempt, resume_from=chosen).exists()
 
 

@@ -17,6 +17,8 @@ from learner_agent.spool import LARGE_BYTES, read_plain
 from learner_agent.wire import MAX_FILES, Ckpt, File, WireError, decode, encode
 from learner_agent.wire_checks import path as storable_path
 
+PACKED = "packed-"
+
 
 class NotWhole(Exception):
     """These files cannot be kept as they are; the message says which and why."""
@@ -108,13 +110,28 @@ def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
 def pack(folder: Path, into: Path, *, what: str, world: int) -> FileSet:
     """Take a directory as one archive ``<what>.tar``, made in a fresh directory in into. Raises OSError.
 
-    Same files, same archive: after a death in the middle of the upload nothing is sent twice.
+    Same files, same archive: after a death in the middle of the upload nothing is sent twice. What such a death left
+    here is removed first.
     """
-    archive = Path(tempfile.mkdtemp(prefix="packed-", dir=into)) / f"{what}.tar"
+    for stale in into.glob(f"{PACKED}*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    home = Path(tempfile.mkdtemp(prefix=PACKED, dir=into))
+    archive = home / f"{what}.tar"
+    try:
+        left_out = _archive(folder, archive)
+        file = (archive.name, archive.stat().st_size, sha256_of(archive))
+    except OSError:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    return FileSet(home, Ckpt(key=what, what=what, world=world, files=[file]), tuple(left_out))
+
+
+def _archive(folder: Path, archive: Path) -> list[str]:
+    """Write every file and link of a folder into an archive; return what could not be read. Raises OSError."""
     left_out: list[str] = []
-    with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as packed:
+    with open(archive, "wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as packed:
         for place in _entries(folder):
-            name = place.relative_to(folder).as_posix()
+            name, begins = place.relative_to(folder).as_posix(), out.tell()
             try:
                 if not (place.is_symlink() or place.is_file()):
                     raise OSError(errno.EINVAL, "not to be kept")
@@ -122,9 +139,12 @@ def pack(folder: Path, into: Path, *, what: str, world: int) -> FileSet:
             except OSError as error:
                 if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                     raise
+                # A file that broke off in the middle must not take those after it along.
+                out.seek(begins)
+                out.truncate()
+                packed.offset = begins
                 left_out.append(_shown(name))
-    file = (archive.name, archive.stat().st_size, sha256_of(archive))
-    return FileSet(archive.parent, Ckpt(key=what, what=what, world=world, files=[file]), tuple(left_out))
+    return left_out
 
 
 def _shown(name: str) -> str:

@@ -81,7 +81,8 @@ def test_more_files_than_one_message_names_are_packed_into_the_same_archive_each
     with pytest.raises(TooMany, match="more than 1 files"):
         gather(results, what="results", world=1)
 
-    packed, again = (pack(results, tmp_path, what="results", world=1) for _ in range(2))
+    again = pack(results, tmp_path, what="results", world=1)
+    packed = pack(results, tmp_path, what="results", world=1)
 
     assert packed.offer.files == again.offer.files
     assert packed.left_out == ("pipe",)
@@ -99,3 +100,31 @@ def test_names_too_long_for_one_message_are_too_many(results: Path, tmp_path: Pa
     with pytest.raises(TooMany, match="cannot be listed in one message"):
         gather(results, what="results", world=1)
     assert len(pack(results, tmp_path, what="results", world=1).offer.files) == 1
+
+
+def test_a_file_that_breaks_off_takes_no_other_out_of_the_archive(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (results / name).write_text(name * 10_000)
+    described = tarfile.TarFile.gettarinfo
+
+    def longer(archive: tarfile.TarFile, name: Path, arcname: str) -> tarfile.TarInfo:
+        info = described(archive, name, arcname)
+        info.size += 1_000 * (info.name == "b")  # it was longer a moment ago
+        return info
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", longer)
+    packed = pack(results, tmp_path, what="results", world=1)
+
+    assert packed.left_out == ("b",)
+    with tarfile.open(packed.folder / "results.tar") as archive:
+        whole = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+    assert whole == {"a": b"a" * 10_000, "c": b"c" * 10_000}
+
+
+def test_one_archive_stays_however_often_it_is_made(results: Path, tmp_path: Path) -> None:
+    (results / "a").write_text("a")
+    for _ in range(3):
+        packed = pack(results, tmp_path, what="results", world=1)
+    assert list(tmp_path.iterdir()) == [packed.folder]

@@ -6,11 +6,12 @@ import threading
 
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
 from jobs import failpoints
 from jobs.errors import CheckpointNotFound, IllegalTransition, JobNotFound, NotAllowed, TenantSuspended
 from jobs.ingest.files import _drop_old
-from jobs.models import Checkpoint, Job, JobEvent, Progress
+from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
 from jobs.services.wishes import job_cancel, job_halt, job_resume
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant
@@ -128,6 +129,21 @@ def test_a_job_that_waits_to_go_on_takes_another_checkpoint(people: People) -> N
         "Resume from checkpoint 1",
         "Resume from checkpoint 2",
     ]
+
+
+def test_going_back_again_counts_for_a_job_that_waits_after_it_had_begun_there(people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT, settled=True)
+    first = factories.checkpoint(job, step=10)
+    job_resume(user=people.alice, job_id=job.pk, checkpoint=1)
+    Attempt.objects.create(
+        job=job, tenant=people.vision, n=2, cluster="local", slot_type="cpu", slots=1, learners=1, nodes=["a"],
+        resume_from=first, held=False, closed_at=timezone.now(),
+    )  # fmt: skip
+    Job.objects.filter(pk=job.pk).update(state=State.QUEUED, attempt=2)
+    assert job_resume(user=people.alice, job_id=job.pk, checkpoint=1).resume_after == 2
+    assert len(wishes(job)) == 2
+    job_resume(user=people.alice, job_id=job.pk, checkpoint=1)
+    assert len(wishes(job)) == 2, "asked for twice, it is one wish"
 
 
 def test_a_job_that_runs_is_not_resumed_from_another_checkpoint(people: People) -> None:
