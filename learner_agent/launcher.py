@@ -246,10 +246,12 @@ class Launcher:
                 if pipe < 0:
                     self._kill_group(signal.SIGKILL)
                     return
-                if now - quiet_since > ORPHANS_S / 2 or now - self.ended_at > CHATTER_S:
+                # Silence before its end is no sign: its last words may have come since we looked at the pipe.
+                quiet_s = now - max(quiet_since, self.ended_at)
+                if quiet_s > ORPHANS_S / 2 or now - self.ended_at > CHATTER_S:
                     self._kill_group(signal.SIGKILL)
                     _kill_children()
-                if now - quiet_since > ORPHANS_S:
+                if quiet_s > ORPHANS_S:
                     return
             if now >= look_at or woken in ready:
                 look_at = now + LOOK_S

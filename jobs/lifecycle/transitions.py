@@ -90,6 +90,7 @@ def note_launched(loaded: Loaded, lease: Lease) -> None:
         fp("launch.before_commit")
 
 
+@again_if_broken_off
 def note_shown(loaded: Loaded, seen: JobSeen) -> None:
     """Keep the cluster's last word on learners that ended: it goes with the gang. Late or twice, it is the same."""
     reports = {learner.rank: learner.report for learner in seen.learners if learner.ended}

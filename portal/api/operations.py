@@ -223,8 +223,9 @@ class Resource(APIView):
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         given = request.headers.get("X-Request-ID", "")
         number = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        token, reason = request_id.set(number), access_reason.set(_reason(request))
+        token, reason = request_id.set(number), access_reason.set("")
         try:
+            access_reason.set(_reason(request))  # raises where the query cannot be read
             response = super().dispatch(request, *args, **kwargs)
             if isinstance(response, Response):
                 response.render()

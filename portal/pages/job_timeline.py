@@ -96,9 +96,9 @@ def _ended(event: JobEvent) -> str:
     """Beside its segments there is room for "exit 1"; the sentence stands under Attempts."""
     if (code := event.numbers.get("exit_code")) is not None:
         return f"exit {code}"
-    return (
-        STOPPED[StopReason(event.reason)] if event.reason in set(StopReason) else event.to_state.capitalize()
-    )
+    if event.reason in set(StopReason):
+        return STOPPED[StopReason(event.reason)]
+    return "Stopped" if event.to_state == State.STOPPING else event.to_state.capitalize()
 
 
 def _ahead(state: State) -> list[Segment]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 from portal.settings.env import BASE_DIR
 from portal.supervisor.children import dies_with_parent, kill_tree
@@ -11,7 +12,18 @@ from portal.supervisor.report import Report
 
 async def fetch_example_data(plan: Plan, report: Report) -> None:
     """Put MNIST into the data root of the local cluster, and say how that went."""
-    data_root = plan.layout.data / "datasets"
+    try:
+        problem = await _fetch(plan.layout.data / "datasets")
+    except OSError as error:  # no memory for one more process: the platform runs without it
+        problem = str(error)
+    if problem is None:
+        report.say("The data of the MNIST templates is there")
+    else:
+        report.say(f"The MNIST templates have no data yet: {problem}. docs/examples.md says how to fetch it")
+
+
+async def _fetch(data_root: Path) -> str | None:
+    """What went wrong, in a line; None if nothing did. Raises OSError."""
     process = await asyncio.create_subprocess_exec(
         *dies_with_parent([sys.executable, "-m", "examples.data.fetch", "mnist", "--to", str(data_root)]),
         stdin=asyncio.subprocess.DEVNULL,
@@ -26,7 +38,5 @@ async def fetch_example_data(plan: Plan, report: Report) -> None:
         if process.returncode is None:
             kill_tree(process.pid)
     if process.returncode == 0:
-        report.say("The data of the MNIST templates is there")
-        return
-    last = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-    report.say(f"The MNIST templates have no data yet: {last}. docs/examples.md says how to fetch it")
+        return None
+    return (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]

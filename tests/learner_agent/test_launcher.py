@@ -56,7 +56,7 @@ class Launched:
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(15)
+        return self.process.wait(30)
 
     def halt(self, intent: str = "HALT", grace_s: float = 1, gen: int = 2) -> None:
         self.spool.write("halt", {"intent": intent, "gen": gen, "grace_s": grace_s})
@@ -296,6 +296,30 @@ def test_a_harder_wish_still_reaches_what_saves_below_a_dead_shell(launched: Lau
     launched.wait()
     assert time.monotonic() - began < 4
     assert not (launched.home / "code" / "saved").exists()
+
+
+SLOW_TO_REAP = """
+import os, sys, time
+from learner_agent import launcher
+looks, reap = [], launcher.Launcher._reap
+def slow(self):
+    looks.append(time.monotonic())
+    if self.status is None and looks[-1] - looks[0] > 1:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+    reap(self)
+launcher.Launcher._reap = slow
+sys.exit(launcher.main([]))
+"""
+
+
+def test_the_last_words_of_a_quiet_program_are_kept_however_late_its_end_is_seen(launched: Launched) -> None:
+    """They come and it ends after the launcher looked at the pipe: what it sees next is the end."""
+    env = launched.env | {"TRAINING_COMMAND": "echo up; sleep 2; echo last", "PYTHONPATH": str(ROOT)}
+    launched.process = subprocess.Popen([sys.executable, "-c", SLOW_TO_REAP], env=env)
+    launched.make_ready()
+
+    assert launched.wait() == 0
+    assert launched.log() == b"up\nlast\n"
 
 
 def test_a_child_that_never_stops_printing_keeps_nobody(launched: Launched) -> None:

@@ -1,7 +1,7 @@
 """`manage.py prepare`: bring the database up to date and, when it is empty, make the demo.
 
-`manage.py up` and docker-compose.yml run it before anything else. It prints one JSON object per line: first
-{"applied": n}, then what was made, {} for nothing. It waits for a database that is still starting.
+`manage.py up` and docker-compose.yml run it before anything else uses the database. It prints one JSON object per
+line: first {"applied": n}, then what was made, {} for nothing. It waits for a database that is still starting.
 """
 
 import json

@@ -90,6 +90,12 @@ def test_a_request_id_that_would_forge_a_log_line_is_replaced(dave: Api) -> None
     assert answer["X-Request-ID"] != "a b; drop"
 
 
+def test_a_query_of_too_many_parameters_gets_a_problem_like_any_other(dave: Api) -> None:
+    answer = dave.get("/me?" + "&".join(f"a{n}=1" for n in range(1_200)))
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    assert answer["X-Request-ID"]
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/xml", ""])
 def test_another_kind_of_body_is_refused(dave: Api, kind: str) -> None:
     answer = dave("POST", MEMBERS, b"username=bob&role=viewer", **{"Content-Type": kind})
