@@ -233,7 +233,7 @@ class Shipper:
             finished=bool(end.get("finished")), lost=bool(end.get("lost")),
         )  # fmt: skip
         self.link.finish(self._final())
-        self.tensorboard.look_every_s = 0.0
+        self.tensorboard.look_to_the_end()
         if end.get("started"):
             self._tell_phase("STORING")
             self.link.changed.set()

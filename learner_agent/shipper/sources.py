@@ -353,6 +353,7 @@ class TensorBoard:
     offsets: dict[str, int] = field(default_factory=dict)
     look_every_s: float = 2.0
     _look_at: float = 0.0
+    _unread: list[tuple[Path, Path]] = field(default_factory=list)  # of the last look, the next one last
 
     def __post_init__(self) -> None:
         saved = self.spool.read(TENSORBOARD, most=LARGE_BYTES) or {}
@@ -370,15 +371,25 @@ class TensorBoard:
         _save(self.spool, TENSORBOARD, self.offsets)
 
     def read(self) -> Batch | None:
-        if time.monotonic() < self._look_at:
-            return None
-        for root in self.roots:
-            for path in self._files(root):
-                batch = self._read_file(root, path)
+        """The next points; None only after a look at all files that began in this very call."""
+        while True:
+            looks = not self._unread
+            if looks:
+                if time.monotonic() < self._look_at:
+                    return None
+                self._unread = [(root, path) for root in self.roots for path in self._files(root)][::-1]
+            while self._unread:
+                batch = self._read_file(*self._unread[-1])
                 if batch is not None:
-                    return batch
-        self._look_at = time.monotonic() + self.look_every_s
-        return None
+                    return batch  # and again from this file, until it has no more
+                self._unread.pop()
+            if looks:
+                self._look_at = time.monotonic() + self.look_every_s
+                return None
+
+    def look_to_the_end(self) -> None:
+        """The program has ended: from now on None means that nothing is left."""
+        self.look_every_s = self._look_at = 0.0
 
     def _files(self, root: Path) -> list[Path]:
         found = []

@@ -309,6 +309,32 @@ def test_hundreds_of_event_files_are_not_read_again_after_a_restart(spool: Spool
     assert drain(TensorBoard(spool, roots, look_every_s=0.0)) == []
 
 
+def test_what_was_written_since_the_last_look_is_read_at_the_end(spool: Spool, tmp_path: Path) -> None:
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(record(event(1, simple("loss", 1.0))))
+    source = TensorBoard(spool, [tmp_path])
+    assert [point[1] for point in drain(source)] == [1]
+    with path.open("ab") as file:
+        file.write(record(event(2, simple("loss", 2.0))))
+    assert drain(source) == [], "it looks every two seconds"
+    source.look_to_the_end()
+    assert [point[1] for point in drain(source)] == [2]
+
+
+def test_none_means_nothing_left_also_in_a_file_that_was_read_before(spool: Spool, tmp_path: Path) -> None:
+    first, second = (tmp_path / f"events.out.tfevents.{n}" for n in (1, 2))
+    for path in (first, second):
+        path.write_bytes(record(event(1, simple("loss", 1.0))))
+    source = TensorBoard(spool, [tmp_path], look_every_s=0.0)
+    for _ in range(2):
+        batch = source.read()
+        assert batch is not None
+        source.confirm(batch)
+    with first.open("ab") as file:
+        file.write(record(event(7, simple("loss", 2.0))))
+    assert [point[1] for point in drain(source)] == [7]
+
+
 def test_a_full_disk_costs_a_source_no_point(
     spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
