@@ -7,11 +7,12 @@ import sys
 import django
 from channels.routing import ProtocolTypeRouter
 
+from portal.gate import wait_until_prepared
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 django.setup(set_prefix=False)  # before anything that needs the models
 
 from portal.database import kept  # noqa: E402
-from portal.gate import wait_until_prepared  # noqa: E402
 from portal.handler import Handler  # noqa: E402
 from portal.live.routing import websocket_application  # noqa: E402
 

@@ -59,14 +59,16 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
     with connection.cursor() as cursor:
         cursor.execute(FACTS, [tenant.pk])
         known, sizes, limits = cursor.fetchone()
+    found = _existing_data(spec)
+    missing = found is not None and any(mount.path not in found for mount in spec.data)
     return Context(
         cluster=settings.LUTHIER_CLUSTER,
         runtimes=frozenset(known),
         pools={slot_type: Pool(slots, on_one) for slot_type, slots, on_one in sizes},
         limits=dict(limits),
         priorities=frozenset(tenant.priorities),
-        data_paths=(found := _existing_data(spec)),
-        data_folders=() if found is None or len(found) == len(spec.data) else _data_folders(),
+        data_paths=found,
+        data_folders=_data_folders() if missing else (),
     )
 
 

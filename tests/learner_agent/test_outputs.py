@@ -119,8 +119,11 @@ def test_a_file_that_breaks_off_takes_no_other_out_of_the_archive(
 
     assert packed.left_out == ("b",)
     with tarfile.open(packed.folder / "results.tar") as archive:
-        whole = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
-    assert whole == {"a": b"a" * 10_000, "c": b"c" * 10_000}
+        archive.extractall(tmp_path / "out", filter="data")
+    assert {file.name: file.read_text() for file in (tmp_path / "out").iterdir()} == {
+        "a": "a" * 10_000,
+        "c": "c" * 10_000,
+    }
 
 
 def test_one_archive_stays_however_often_it_is_made(results: Path, tmp_path: Path) -> None:

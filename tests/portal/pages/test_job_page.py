@@ -370,6 +370,7 @@ def test_what_a_job_made_is_there_to_be_fetched(
     assert len(links) == 8
     assert links[0].endswith("/results/scores%20%26%20more.json")
     answers = [client.get(link) for link in links[:2]]
+    # The test client's type knows no stream.
     assert [b"".join(answer.streaming_content) for answer in answers] == [  # type: ignore[attr-defined]
         b"bytes of 0 scores & more.json",
         b"bytes of 1 model.pt",
