@@ -23,9 +23,10 @@ COPY gpu_scheduler gpu_scheduler
 COPY learner_agent learner_agent
 COPY portal portal
 COPY examples examples
+COPY docs docs
 ENV PATH=/luthier/.venv/bin:$PATH PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=2 \
     LUTHIER_DATA=/data XDG_RUNTIME_DIR=/run/luthier
 RUN python -m compileall -q manage.py tenants jobs gpu_scheduler learner_agent portal
 USER luthier
 EXPOSE 8000
-CMD ["uvicorn", "portal.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--no-access-log", "--no-server-header", "--ws-max-size", "1048576", "--ws-per-message-deflate", "false", "--lifespan", "off"]
+CMD ["uvicorn", "portal.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--no-access-log", "--no-server-header", "--ws", "portal.live.socket:Socket", "--ws-max-size", "1048576", "--ws-per-message-deflate", "false", "--lifespan", "off"]

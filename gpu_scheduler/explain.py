@@ -166,10 +166,10 @@ def _no_matching_pool(verdict: Verdict, numbers: dict[str, Any]) -> str:
 
 def _exceeds_max_quota(verdict: Verdict, numbers: dict[str, Any]) -> str:
     limit = numbers["limit"]
-    if not limit and verdict.gang.slot_type is None:
-        return (
-            f"The tenant has no quota for any GPU type, this job needs {verdict.asked}; ask an administrator."
-        )
+    if not limit:
+        kind = verdict.gang.slot_type
+        what = f"of {unit(kind, 0)}" if kind else "for any GPU type"
+        return f"The tenant has no quota {what}, this job needs {verdict.asked}; ask an administrator."
     return (
         f"Larger than the tenant's quota: this job needs {verdict.asked} {unit(verdict.slot_type, verdict.asked)},"
         f" the quota is {limit}. Ask for fewer, or ask an administrator for more quota."

@@ -56,13 +56,15 @@ class WaitReason(StrEnum):
 class Node:
     """One machine of the cluster as its driver sees it now.
 
-    slots counts the healthy devices of slot_type; a node that is not ready takes no new learner.
+    slots counts the healthy devices of slot_type; a node that is not ready takes no new learner. memory_mib is
+    the most that one learner may ever have there, None if the driver cannot tell; plan() places by slots alone.
     """
 
     name: str
     slot_type: str
     slots: int
     ready: bool = True
+    memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from jobs.spec.problems import printable
 
 ZIP = "zip"
 TAR_GZ = "tar.gz"
+MOST_FAULTS = 50
 
 _CHUNK = 64 * 1024
 _ZIP_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
@@ -61,38 +62,55 @@ class Archive:
 
 
 class ArchiveError(Exception):
-    """The archive cannot be taken. code is one of ``archive_*``; entry names the file inside, if it is one."""
+    """The archive cannot be taken. code is one of ``archive_*``; entry names the file inside, if it is one.
+
+    others: what is wrong besides.
+    """
 
     def __init__(self, code: str, message: str, entry: str | None = None) -> None:
         self.code = code
         self.message = message
         self.entry = None if entry is None else printable(entry)
+        self.others: tuple[ArchiveError, ...] = ()
         super().__init__(f"{self.entry}: {message}" if entry else message)
 
 
 def inspect(stream: IO[bytes], *, limits: Limits = DEFAULT_LIMITS) -> Archive:
     """Read a whole archive from a seekable stream and say what it holds.
 
-    Raises ArchiveError at the first fault. Memory stays small and time is bounded by the limits, whatever
-    the bytes are; the stream is left at its beginning.
+    Raises ArchiveError with the faults of all entries, up to MOST_FAULTS. Memory stays small and time is bounded by
+    the limits, whatever the bytes are; the stream is left at its beginning.
     """
     packed_bytes, sha256 = _digest(stream, limits)
     kind = _kind(stream)
     tally = _Tally(limits, limits.unpacked_from(packed_bytes))
     try:
+        _look_through(stream, kind, tally)
+    except ArchiveError as error:  # nothing behind this one can be read
+        tally.faults.append(error)
+    if not tally.files and not tally.faults:  # folders alone are no program
+        raise ArchiveError("archive_empty", "the archive holds no file")
+    if tally.faults:
+        first, *others = tally.faults
+        first.others = tuple(others)
+        raise first
+    stream.seek(0)
+    return Archive(kind, tally.files, tally.bytes, packed_bytes, sha256)
+
+
+def _look_through(stream: IO[bytes], kind: str, tally: _Tally) -> None:
+    """Read all there is into the tally, which notes faulty entries. Raises ArchiveError where it cannot go on."""
+    try:
         entries = _zip_entries(stream, tally) if kind == ZIP else _tar_entries(stream, tally)
         for _ in entries:
-            pass
+            if len(tally.faults) >= MOST_FAULTS:
+                return
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error) as error:
         raise ArchiveError("archive_corrupt", f"the archive is damaged: {printable(str(error))}") from error
     except (EOFError, struct.error) as error:
         raise ArchiveError("archive_corrupt", "the archive ends too early: upload it again") from error
     except (RecursionError, NotImplementedError, ValueError, UnicodeError, OverflowError) as error:
         raise ArchiveError("archive_corrupt", "the archive's headers make no sense") from error
-    stream.seek(0)
-    if not tally.files:  # folders alone are no program
-        raise ArchiveError("archive_empty", "the archive holds no file")
-    return Archive(kind, tally.files, tally.bytes, packed_bytes, sha256)
 
 
 def pack(files: Iterable[tuple[str, str]]) -> bytes:
@@ -108,29 +126,36 @@ def pack(files: Iterable[tuple[str, str]]) -> bytes:
 
 
 class _Tally:
-    """Counts what was really read and refuses the entry that goes too far or clashes with another."""
+    """Counts what was really read, notes the entries that cannot be taken and refuses what goes too far."""
 
     def __init__(self, limits: Limits, unpacked_limit: int) -> None:
         self.files = 0
         self.bytes = 0
+        self.faults: list[ArchiveError] = []
         self._limits = limits
         self._unpacked_limit = unpacked_limit
         self._entries = 0
         self._taken: dict[str, tuple[str, bool]] = {}
 
-    def name(self, name: str, *, is_folder: bool) -> None:
-        """Take an entry's name. Raises ArchiveError for unsafe, clashing or too many names."""
+    def name(self, name: str, *, is_folder: bool) -> bool:
+        """Take an entry's name; an unsafe or clashing one is noted: False. Raises ArchiveError for too many."""
         self._entries += 1
         if self._entries > self._limits.files:
             raise ArchiveError("archive_too_many_files", f"more than {self._limits.files} entries")
         bare = name.removeprefix("./").rstrip("/")
         if is_folder and bare in ("", "."):
-            return
-        fault = path_fault(bare)
-        if fault:
-            raise ArchiveError("archive_unsafe_path", f"the name {fault}", name)
-        self._claim(bare, is_folder)
+            return True
+        if fault := path_fault(bare):
+            return self.refuse("archive_unsafe_path", f"the name {fault}", name)
+        if clash := self._claim(bare, is_folder):
+            return self.refuse("archive_name_clash", f"clashes with {printable(clash)}", name)
         self.files += not is_folder
+        return True
+
+    def refuse(self, code: str, message: str, entry: str) -> bool:
+        """Note what is wrong with an entry, which is not read then: the answer is False."""
+        self.faults.append(ArchiveError(code, message, entry))
+        return False
 
     def add(self, count: int) -> None:
         """Count unpacked bytes. Raises ArchiveError beyond the limit."""
@@ -146,14 +171,15 @@ class _Tally:
     def left(self) -> int:
         return self._unpacked_limit - self.bytes
 
-    def _claim(self, name: str, is_folder: bool) -> None:
-        """Refuse two entries for one place, names that differ in case only, and files used as folders."""
+    def _claim(self, name: str, is_folder: bool) -> str | None:
+        """The other name for its place, if there is one: the same, in another case, or a file used as a folder."""
         parts = name.split("/")
         places = [("/".join(parts[: count + 1]), True) for count in range(len(parts) - 1)]
         for place, folder in [*places, (name, is_folder)]:
             known = self._taken.setdefault(folded(place), (place, folder))
             if known != (place, folder) or (not folder and self._seen_file(place)):
-                raise ArchiveError("archive_name_clash", f"clashes with {printable(known[0])}", name)
+                return known[0]
+        return None
 
     def _seen_file(self, place: str) -> bool:
         mark = "\x00" + place
@@ -188,20 +214,23 @@ def _zip_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
     _refuse_large_directory(stream)
     with zipfile.ZipFile(stream) as archive:
         for entry in archive.infolist():
-            name = entry.orig_filename
-            if entry.flag_bits & 0x1:
-                raise ArchiveError("archive_encrypted", "is encrypted: pack it without a password", name)
-            mode = entry.external_attr >> 16
-            if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise ArchiveError("archive_link", "is a link or a device; pack regular files only", name)
-            if entry.compress_type not in _ZIP_METHODS:
-                raise ArchiveError("archive_unknown", "uses a compression other than deflate", name)
-            tally.name(name, is_folder=entry.is_dir())
-            if entry.file_size > tally.left:
-                raise tally.too_large()
-            with archive.open(entry) as content:
-                _drain(content.read, tally)
-            yield name
+            if _zip_entry_is_plain(entry, tally):
+                if entry.file_size > tally.left:
+                    raise tally.too_large()
+                with archive.open(entry) as content:
+                    _drain(content.read, tally)
+            yield entry.orig_filename
+
+
+def _zip_entry_is_plain(entry: zipfile.ZipInfo, tally: _Tally) -> bool:
+    name, mode = entry.orig_filename, entry.external_attr >> 16
+    if entry.flag_bits & 0x1:
+        return tally.refuse("archive_encrypted", "is encrypted: pack it without a password", name)
+    if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return tally.refuse("archive_link", "is a link or a device; pack regular files only", name)
+    if entry.compress_type not in _ZIP_METHODS:
+        return tally.refuse("archive_unknown", "uses a compression other than deflate", name)
+    return tally.name(name, is_folder=entry.is_dir())
 
 
 def _refuse_large_directory(stream: IO[bytes]) -> None:
@@ -225,21 +254,25 @@ def _tar_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
         guarded = _GuardedTar(plain, tally)
         with tarfile.open(fileobj=guarded, mode="r:", errorlevel=2) as archive:  # type: ignore[call-overload]
             while (entry := archive.next()) is not None:
-                if not (entry.isreg() or entry.isdir()) or entry.issparse():
-                    message = "is a link, a device or a sparse file; pack regular files only"
-                    raise ArchiveError("archive_link", message, entry.name)
-                tally.name(entry.name, is_folder=entry.isdir())
-                if entry.size > tally.left:
-                    raise tally.too_large()
-                content = archive.extractfile(entry)
-                if content is not None:
-                    _drain(content.read, tally)
+                if _tar_entry_is_plain(entry, tally):
+                    if entry.size > tally.left:
+                        raise tally.too_large()
+                    content = archive.extractfile(entry)
+                    if content is not None:
+                        _drain(content.read, tally)
                 archive.members = []  # names are in the tally
                 yield entry.name
         if any(guarded.last):  # tarfile takes a damaged header for the end; a real end is zeros
             raise ArchiveError("archive_corrupt", "the archive is damaged in the middle")
         while guarded.read(_CHUNK):
             pass  # the checksum of gzip stands at the very end
+
+
+def _tar_entry_is_plain(entry: tarfile.TarInfo, tally: _Tally) -> bool:
+    if not (entry.isreg() or entry.isdir()) or entry.issparse():
+        message = "is a link, a device or a sparse file; pack regular files only"
+        return tally.refuse("archive_link", message, entry.name)
+    return tally.name(entry.name, is_folder=entry.isdir())
 
 
 class _GuardedTar:

@@ -32,6 +32,12 @@ class IllegalTransition(JobError):
     code = "illegal_transition"
 
 
+class TimeLimitUsedUp(IllegalTransition):
+    """Nothing is left of its time limit."""  # details: state, phase, allowed_actions, ran_s, time_limit_s
+
+    code = "time_limit_used_up"
+
+
 class TenantSuspended(JobError):
     """This tenant is suspended: nothing new is submitted or started. Ask a platform admin."""
 
@@ -59,9 +65,8 @@ class UploadNotFound(SpecInvalid):
 class UploadInvalid(JobError):
     """The archive is not taken."""
 
-    def __init__(self, code: str, message: str, entry: str | None = None) -> None:
-        wrong = {"path": "archive", "code": code, "message": message, "got": entry, "allowed": None}
-        super().__init__(message, errors=[wrong])
+    def __init__(self, code: str, message: str, errors: list[dict[str, str | None]]) -> None:
+        super().__init__(message, errors=errors)
         self.code = code  # type: ignore[misc]  # one class for all archive_* codes
 
 

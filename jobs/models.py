@@ -19,8 +19,6 @@ from jobs.ids import new_job_id
 from jobs.states import EVENT_WORDS, FINAL, EventCode, Intent, Phase, State
 from tenants.models import Tenant
 
-Json = models.JSONField[Any, Any]
-
 
 def state_choices() -> list[tuple[str, str]]:
     return [(state.value, state.value) for state in State]
@@ -90,7 +88,7 @@ class Job(models.Model):
     )
     name = models.CharField(max_length=120)
     tags = ArrayField(models.CharField(max_length=60), default=list, blank=True)
-    spec = Json()  # normalised luthier/v1
+    spec: models.JSONField[Any, Any] = models.JSONField()  # normalised luthier/v1
     spec_text = models.TextField(blank=True)  # as submitted
     code = models.ForeignKey(Blob, null=True, on_delete=models.PROTECT, related_name="+")
     cloned_from = models.ForeignKey(
@@ -123,20 +121,20 @@ class Job(models.Model):
     state = models.CharField(max_length=12, choices=state_choices, default=State.QUEUED)
     reason_code = models.CharField(max_length=40, blank=True)
     reason_message = models.TextField(blank=True)
-    reason_numbers = models.JSONField[Any, Any](default=dict)
+    reason_numbers: models.JSONField[Any, Any] = models.JSONField(default=dict)
     stop_reason = models.CharField(max_length=24, blank=True)  # while STOPPING, and of the last stop after it
     stop_at = models.DateTimeField(null=True)  # when STOPPING began
-    last_halt = models.JSONField[Any, Any](null=True)  # receipt of the last halt
+    last_halt: models.JSONField[Any, Any] = models.JSONField(null=True)  # receipt of the last halt
     attempt = models.PositiveIntegerField(default=0)
     restarts_used = models.PositiveIntegerField(default=0)
     slot_seconds = models.FloatField(default=0)  # of closed attempts
     running_s = models.FloatField(default=0)  # of closed attempts
     head_since = models.DateTimeField(null=True)  # scheduler's starvation guard
-    infra_streak = models.PositiveIntegerField(default=0)  # attempts in a row that infrastructure ended early
+    infra_streak = models.PositiveIntegerField(default=0)  # attempts in a row that ended early, by whatever
     agent_losses = models.PositiveIntegerField(
         default=0, db_default=0
     )  # attempts in a row whose agents died early
-    start_after = models.DateTimeField(null=True)  # back-off before the next attempt; null: now
+    start_after = models.DateTimeField(null=True)  # the back-off before the next attempt ends; null: none
     event_seq = models.BigIntegerField(default=0)  # number of the newest JobEvent; also the row's version
     created_at = models.DateTimeField(db_default=Now())
     queued_at = models.DateTimeField(db_default=Now())
@@ -207,7 +205,7 @@ class Progress(models.Model):
     job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="progress")
     step = models.BigIntegerField(null=True)
     total = models.BigIntegerField(null=True)
-    metrics = models.JSONField[Any, Any](
+    metrics: models.JSONField[Any, Any] = models.JSONField(
         default=dict
     )  # name -> {"last": number | "NaN" | "Infinity", "step": n}
     log_seq = models.BigIntegerField(default=0)  # newest LogChunk.seq
@@ -226,7 +224,7 @@ class Estimate(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     soonest = models.DateTimeField(null=True)
     latest = models.DateTimeField(null=True)
-    basis = models.JSONField[Any, Any](default=list)
+    basis: models.JSONField[Any, Any] = models.JSONField(default=list)
     why_none = models.CharField(max_length=16, blank=True)
     made_at = models.DateTimeField(db_default=Now())
     first_soonest = models.DateTimeField(null=True)
@@ -253,12 +251,13 @@ class Attempt(models.Model):
     slot_type = models.CharField(max_length=40)
     slots = models.PositiveIntegerField()  # per learner
     learners = models.PositiveIntegerField()
-    nodes = models.JSONField[Any, Any]()  # node name per rank
+    nodes: models.JSONField[Any, Any] = models.JSONField()  # node name per rank
     held = models.BooleanField(default=True)
     resume_from = models.ForeignKey("Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+")
     opened_at = models.DateTimeField(db_default=Now())
     launched_at = models.DateTimeField(null=True)
     processing_at = models.DateTimeField(null=True)
+    known_at = models.DateTimeField(null=True)  # last sign of life; once closed: until when it counts
     closed_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=40, blank=True)  # state or stop reason that ended it
     message = models.TextField(blank=True)
@@ -290,6 +289,9 @@ class Learner(models.Model):
     message = models.TextField(blank=True)
     gen_seen = models.BigIntegerField(default=0)  # newest intent generation that reached the program
     halt_seen_at = models.DateTimeField(null=True)
+    downloading_at = models.DateTimeField(null=True)  # when it came to these phases, as its start is drawn
+    ready_at = models.DateTimeField(null=True)
+    processing_at = models.DateTimeField(null=True)
     exited_at = models.DateTimeField(null=True)
     exit_code = models.IntegerField(null=True)  # 128 + signal when a signal ended it
     halted = models.BooleanField(default=False)  # a halt had reached the program when it exited
@@ -311,7 +313,7 @@ class Learner(models.Model):
     cluster_phase = models.CharField(max_length=12, blank=True)
     cluster_exit_code = models.IntegerField(null=True)
     cluster_message = models.TextField(blank=True)
-    evidence = models.JSONField[Any, Any](default=dict)
+    evidence: models.JSONField[Any, Any] = models.JSONField(default=dict)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank"], name="learner_once")]
@@ -330,7 +332,7 @@ class JobEvent(models.Model):
     attempt = models.PositiveIntegerField(default=0)
     reason = models.CharField(max_length=40, blank=True)
     message = models.TextField(blank=True)
-    numbers = models.JSONField[Any, Any](default=dict)
+    numbers: models.JSONField[Any, Any] = models.JSONField(default=dict)
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
     )
@@ -370,7 +372,7 @@ class LogChunk(models.Model):
     lines = models.BigIntegerField()
     seq = models.BigIntegerField()  # per job, over all learners
     data = models.BinaryField()
-    times = models.JSONField[Any, Any](default=list)
+    times: models.JSONField[Any, Any] = models.JSONField(default=list)
     tombstone = models.BooleanField(default=False)
     at = models.DateTimeField(db_default=Now())
 
@@ -496,6 +498,9 @@ class ClusterNode(models.Model):
     cluster = models.CharField(max_length=40)
     slot_type = models.CharField(max_length=40)
     slots = models.PositiveIntegerField()
+    memory_mib = models.PositiveIntegerField(
+        null=True
+    )  # the most for one learner; null: the cluster cannot tell
     ready = models.BooleanField(default=True)
     changed_at = models.DateTimeField(db_default=Now())
 
@@ -506,7 +511,7 @@ class Duty(models.Model):
     name = models.CharField(primary_key=True, max_length=40)
     next_at = models.DateTimeField(db_default=Now())
     done_at = models.DateTimeField(null=True)
-    result = models.JSONField[Any, Any](default=dict)
+    result: models.JSONField[Any, Any] = models.JSONField(default=dict)
 
 
 class IdempotentAnswer(models.Model):
@@ -516,7 +521,7 @@ class IdempotentAnswer(models.Model):
     key = models.CharField(max_length=128)
     request_sha256 = models.CharField(max_length=64)  # method, path and body
     status = models.PositiveSmallIntegerField(null=True)  # null: still being worked on
-    body = models.JSONField[Any, Any](null=True)
+    body: models.JSONField[Any, Any] = models.JSONField(null=True)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

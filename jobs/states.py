@@ -99,6 +99,15 @@ OWN_FAILURES = frozenset({StopReason.LEARNER_FAILED})
 """The program's own doing: counted against max_restarts. All else is infrastructure and free of charge."""
 
 
+def ends_failed(state: State, stop_reason: str, restarts_used: int, max_restarts: int) -> bool:
+    """Whether it stops for a reason that leads to FAILED: no wish but a cancel changes that."""
+    if state != State.STOPPING or not stop_reason:
+        return False
+    reason = StopReason(stop_reason)
+    spent = reason in OWN_FAILURES and restarts_used >= max_restarts
+    return spent or AFTER_STOPPING[reason] == State.FAILED
+
+
 FATAL_ERRORS: dict[str, StopReason] = {
     "data_error": StopReason.DATA_ERROR,
     "image_error": StopReason.IMAGE_ERROR,
@@ -164,14 +173,19 @@ def is_legal(source: State, target: State) -> bool:
     return target in TRANSITIONS[source]
 
 
-def allowed_actions(state: State, intent: Intent) -> tuple[Action, ...]:
-    """What would change something now. A wish that stands already is answered again but not offered."""
+def allowed_actions(
+    state: State, intent: Intent, *, fails: bool = False, time_is_up: bool = False
+) -> tuple[Action, ...]:
+    """What would change something now. A wish that stands already is answered again but not offered.
+
+    fails: see ends_failed. time_is_up: nothing is left of its time limit, so that no resume can go on.
+    """
     if state in FINAL:
         return (Action.CLONE, Action.EDIT, Action.DELETE)
     actions = []
-    if intent == Intent.RUN and state != State.STORING:
+    if intent == Intent.RUN and state != State.STORING and not fails:
         actions.append(Action.HALT)
-    if intent == Intent.HALT and state != State.STORING:
+    if intent == Intent.HALT and state != State.STORING and not fails and not time_is_up:
         actions.append(Action.RESUME)
     if intent != Intent.CANCEL:
         actions.append(Action.CANCEL)
@@ -196,10 +210,12 @@ STOPPING_WORDS: dict[StopReason, str] = {
 
 def display_phase(state: State, intent: Intent, stop_reason: str, attempt: int) -> str:
     """The word a person reads: what the job is on its way to, derived and never stored."""
-    if state in FINAL or state == State.STORING:
+    if state in FINAL:
         return state.capitalize()
     if intent == Intent.CANCEL:
         return "Canceling"
+    if state == State.STORING:
+        return "Storing"
     if state == State.STOPPING:
         return STOPPING_WORDS[StopReason(stop_reason)]
     if state == State.HALTED:

@@ -35,3 +35,11 @@ def devices(count: int, kind: str, *, each: int = 0) -> str:
     unit = "CPU slot" if kind == "cpu" else f"{kind} GPU".strip()
     amount = f"{count} × {each}" if each and count > 1 else str(total)
     return f"{amount} {unit}{'' if total == 1 else 's'}"
+
+
+def filesize(count: float) -> str:
+    """Bytes as 12.3 MiB."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

@@ -3,16 +3,14 @@
 It waits for the shipper's ``ready``, starts the program in a session of its own, writes what it prints to the
 spool byte for byte, and passes a halt on: a program that imported ``learner_agent.training`` sees the flag first,
 gets SIGTERM after the grace and SIGKILL after as much again; any other gets SIGTERM at once and SIGKILL after the
-grace. All of the program's group gets it, and only when nobody of the group is left has the program ended: a shell
-dies of it at once, while what it runs still saves. SIGTERM to the launcher is the same wish by another road; a
-second one changes nothing. If the launcher dies, the kernel kills the program. One thread, standard library only,
-Python 3.8 or newer; holds no secret.
+grace, and one that has only just begun is given a moment to import it. All of the program's group gets it, and only
+when nobody of the group is left has the program ended: a shell dies of it at once, while what it runs still saves.
+SIGTERM to the launcher is the same wish by another road; a second one changes nothing. If the launcher dies, the
+kernel kills the program. One thread, standard library only, Python 3.8 or newer; holds no secret.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
 import os
 import selectors
@@ -25,13 +23,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
+from learner_agent import kernel
+from learner_agent.plain_files import now_ms, put_aside, replace_file, sound_number
 from learner_agent.settings import LauncherSettings, launcher_settings
-from learner_agent.spool import LogWriter, Spool, now_ms, put_aside, replace_file, sound_number
+from learner_agent.spool import Spool
+from learner_agent.spooled_log import LogWriter
 
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
 LOOK_S = 0.2
 """How often the launcher looks for a wish to halt."""
+IMPORT_S = 2.0
+"""So old a program that has not imported ``training`` is taken for one that knows nothing of us."""
+LOCK_S = 2.0
+"""How long a lock that is held may be the shipper's, which tries it now and then to see whether we live."""
 NAP_S = 0.005
 """While small reads follow each other faster than this, they are gathered: a chatty program costs no CPU."""
 DAY_S = 24 * 3600
@@ -42,10 +47,6 @@ CHATTER_S = 10.0
 EXIT_NOT_STARTED = 128 + signal.SIGTERM
 EXIT_NOT_FOUND = 127
 EXIT_LOST = 128 + signal.SIGKILL
-
-_F_SETPIPE_SZ = 1031
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass
@@ -75,6 +76,7 @@ class Launcher:
         """Of the process that we started: the program, or a shell around it."""
         self.ended_at: Optional[float] = None
         """When the program had ended, by the monotonic clock."""
+        self.started_at = 0.0
         self.pid = 0
         self.unsaid: Dict[str, bytes] = {}
 
@@ -99,12 +101,12 @@ class Launcher:
             self.spool.ring(state=True)  # from now on `exit` counts
 
     def _hold_lock(self) -> Optional[int]:
-        for _ in range(10):  # the shipper tries it now and then, to see whether we live
+        give_up = time.monotonic() + LOCK_S
+        while True:
             lock = self.spool.hold_lock()
-            if lock is not None:
+            if lock is not None or time.monotonic() > give_up:
                 return lock
             time.sleep(0.01)
-        return None
 
     def _run_new(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,7 +122,7 @@ class Launcher:
         if ready is None:
             return self._end(EXIT_NOT_STARTED)
         read_end, write_end = os.pipe()
-        _widen(read_end)
+        kernel.widen(read_end, PIPE_BYTES)
         try:
             self._start(ready, write_end)
         except OSError as error:
@@ -133,7 +135,7 @@ class Launcher:
             self._watch(read_end)
         finally:
             os.close(read_end)
-        return self._end(_code(self.status))
+        return self._end(EXIT_LOST if self.status is None else kernel.exit_code(self.status))
 
     def _note_signal(self, number: int, frame: Any) -> None:
         self.asked_by_signal = True
@@ -157,14 +159,8 @@ class Launcher:
     def _start(self, ready: Mapping[str, Any], output: int) -> None:
         env = self._program_env(ready)
         command = self.argv or ["/bin/sh", "-c", self.settings.command]
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        kernel.adopt_orphans()
         parent = os.getpid()
-
-        def die_with_parent() -> None:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os.kill(os.getpid(), signal.SIGKILL)
-
         program = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -173,9 +169,9 @@ class Launcher:
             cwd=str(self.settings.model_dir),
             env=env,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=lambda: kernel.die_with(parent),
         )
-        self.pid = program.pid
+        self.pid, self.started_at = program.pid, time.monotonic()
         program.returncode = 0  # we reap by ourselves, together with orphans
 
     def _program_env(self, ready: Mapping[str, Any]) -> Dict[str, str]:
@@ -231,7 +227,7 @@ class Launcher:
             ready = {key.fd for key, _ in selector.select(LOOK_S)}
             now = time.monotonic()
             if woken in ready:
-                _drain(woken)
+                kernel.drain(woken)
             if pipe in ready:
                 if now - last_read < NAP_S and self.status is None:
                     time.sleep(NAP_S)
@@ -244,13 +240,13 @@ class Launcher:
             self._reap()
             if self._has_ended(now) and self.ended_at is not None:
                 if pipe < 0:
-                    self._kill_group(signal.SIGKILL)
+                    kernel.signal_group(self.pid, signal.SIGKILL)
                     return
                 # Silence before its end is no sign: its last words may have come since we looked at the pipe.
                 quiet_s = now - max(quiet_since, self.ended_at)
                 if quiet_s > ORPHANS_S / 2 or now - self.ended_at > CHATTER_S:
-                    self._kill_group(signal.SIGKILL)
-                    _kill_children()
+                    kernel.signal_group(self.pid, signal.SIGKILL)
+                    kernel.kill_children()
                 if quiet_s > ORPHANS_S:
                     return
             if now >= look_at or woken in ready:
@@ -294,7 +290,7 @@ class Launcher:
         if self.ended_at is None and self.status is not None:
             halting = self.halting
             may_save = halting is not None and halting.termed and not halting.killed
-            if not (may_save and self._group_lives()):
+            if not (may_save and kernel.group_lives(self.pid)):
                 self.ended_at = now
                 self._say("phase", b"EXITED")
         return self.ended_at is not None
@@ -311,18 +307,28 @@ class Launcher:
             return
         gen, intent = int(sound_number(wish.get("gen"), 0)), str(wish.get("intent", "HALT"))
         grace_s = sound_number(wish.get("grace_s"), self.settings.grace_s, most=DAY_S)
-        if self.halting is not None and (intent == self.halting.intent or intent != "CANCEL"):
-            if gen > self.halting.gen:
-                self.halting.gen = gen
-                self._tell_seen()
-            return
         now = time.monotonic()
         aware = intent != "CANCEL" and self.spool.has("imported")
-        first_s = grace_s if aware else 0.0
-        fresh = Halting(gen, intent, aware, now + first_s, now + first_s + grace_s)
-        if self.halting is not None:
-            fresh.termed = self.halting.termed
-            fresh.kill_at = min(fresh.kill_at, self.halting.kill_at)
+        halting = self.halting
+        if halting is not None and (intent == halting.intent or intent != "CANCEL"):
+            if (
+                aware and not halting.aware and not halting.termed
+            ):  # it had only just begun, and knows us after all
+                halting.aware, halting.term_at, halting.kill_at = True, now + grace_s, now + 2 * grace_s
+            if gen > halting.gen:
+                halting.gen = gen
+                self._tell_seen()
+            return
+        if aware:
+            term_at = now + grace_s
+        elif intent == "CANCEL":
+            term_at = now
+        else:
+            term_at = max(now, self.started_at + IMPORT_S)
+        fresh = Halting(gen, intent, aware, term_at, term_at + grace_s)
+        if halting is not None:
+            fresh.termed = halting.termed
+            fresh.kill_at = min(fresh.kill_at, halting.kill_at)
         self.halting = fresh
         self._tell_seen()
 
@@ -337,26 +343,11 @@ class Launcher:
             return
         if now >= halting.term_at and not halting.termed:
             halting.termed = True
-            self._kill_group(signal.SIGTERM)
+            kernel.signal_group(self.pid, signal.SIGTERM)
         if now >= halting.kill_at and not halting.killed:
             halting.killed = True
-            self._kill_group(signal.SIGKILL)
-            _kill_children()
-
-    def _group_lives(self) -> bool:
-        try:
-            os.killpg(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass  # what is left became another user
-        return True
-
-    def _kill_group(self, number: int) -> None:
-        try:
-            os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass  # nobody of the group is left, or what is left became another user
+            kernel.signal_group(self.pid, signal.SIGKILL)
+            kernel.kill_children()
 
     def _say(self, name: str, content: bytes) -> None:
         """Replace a small file of the spool: now, or as soon as the disk takes it. A full disk ends no program."""
@@ -380,8 +371,8 @@ class Launcher:
 
         It ends, and why is in a new spool, behind a hole in the log.
         """
-        self._kill_group(signal.SIGKILL)
-        _kill_children()
+        kernel.signal_group(self.pid, signal.SIGKILL)
+        kernel.kill_children()
         before, self.spool = self.log, Spool(self.settings.state_dir)  # the bell is another one, too
         self._create_spool()
         put_aside(self.spool.root / "lock")
@@ -427,49 +418,6 @@ class Launcher:
         """Say whether a halt had reached the program: it asked and was told, or was signalled, or never began."""
         told = self.spool.has("halt_noticed")
         return told or (self.halting is not None and (self.halting.termed or self.status is None))
-
-
-def _code(status: Optional[int]) -> int:
-    if status is None:
-        return EXIT_LOST
-    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def _prctl(option: int, value: int) -> None:
-    try:
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-    except (OSError, AttributeError):
-        pass  # not Linux: leftovers are then found by whoever started us
-
-
-def _widen(pipe: int) -> None:
-    """Ask for a large pipe, so that a burst never waits for us."""
-    try:
-        fcntl.fcntl(pipe, _F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:
-        pass  # above the machine's limit for one user: the usual 64 KiB then
-
-
-def _drain(pipe: int) -> None:
-    try:
-        while os.read(pipe, 4096):
-            pass
-    except BlockingIOError:
-        pass
-
-
-def _kill_children() -> None:
-    """Kill what left the program's session and fell to us, its subreaper."""
-    try:
-        with open("/proc/self/task/%d/children" % os.getpid()) as listing:
-            pids = [int(word) for word in listing.read().split()]
-    except (OSError, ValueError):
-        return
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            pass
 
 
 def main(argv: List[str]) -> int:

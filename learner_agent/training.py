@@ -20,6 +20,7 @@ go to ./checkpoints. Standard library only, Python 3.8 or newer.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -31,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
-from learner_agent import spool
+from learner_agent import plain_files, spool
 
 METRICS_MAX_BYTES = 256 * 1024 * 1024
 LINE_NAMES, LINE_BYTES = 1_000, 60_000
@@ -40,7 +41,8 @@ RESERVED = ("step", "time", "total")
 
 _spool: Optional[spool.Spool] = None
 _metrics_handle: Optional[int] = None
-_told_full = False
+_torn = False  # a line of ours was cut off: the next one must not be glued to it
+_lost = 0  # reports that were not kept since the last one that was
 _noted_halt = False
 
 
@@ -79,8 +81,7 @@ def report(step: int, total: Optional[int] = None, **metrics: float) -> None:
         sys.stdout.write(" ".join("%s=%s" % item for item in line.items() if item[0] != "time") + "\n")
         return
     head = {name: line.pop(name) for name in RESERVED if name in line}
-    for text in _lines(head, line):
-        _append(home, (text + "\n").encode())
+    _append(home, "".join(text + "\n" for text in _lines(head, line)).encode())
 
 
 def halt_requested() -> bool:
@@ -132,7 +133,7 @@ def finish() -> None:
     """Say that training is complete: this wins over a halt that came meanwhile."""
     home = _inside()
     if home is not None:
-        home.write("finished", {"at_ms": spool.now_ms()})
+        home.write("finished", {"at_ms": plain_files.now_ms()})
         home.ring(state=True)
 
 
@@ -191,22 +192,34 @@ def _lines(head: Dict[str, Any], values: Dict[str, Any]) -> List[str]:
     return _lines(head, dict(items[:half])) + _lines(head, dict(items[half:]))
 
 
-def _append(home: spool.Spool, line: bytes) -> None:
-    """Add one line in one write, so that several processes may report at once. A full disk never stops training."""
-    global _metrics_handle, _told_full
+def _append(home: spool.Spool, report: bytes) -> None:
+    """Add one report in one write, so that several processes may report at once. A full disk never stops training:
+    what it cost is counted and told."""
+    global _metrics_handle, _torn, _lost
     try:
         if _metrics_handle is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             _metrics_handle = os.open(str(home.metrics), flags, 0o644)
         if os.fstat(_metrics_handle).st_size >= METRICS_MAX_BYTES:
             raise OSError("metrics.jsonl has reached %d bytes" % METRICS_MAX_BYTES)
-        os.write(_metrics_handle, line)
+        text = spool.TORN + b"\n" + report if _torn else report
+        if os.write(_metrics_handle, text) < len(text):  # the disk took some of it
+            _torn = True
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        if not _told_full:
-            _told_full = True
-            sys.stderr.write("luthier: metrics are not being kept: %s\n" % error)
+        if not _lost:
+            _tell("metrics are not being kept: %s" % error)
+        _lost += 1
         return
+    if _lost:
+        _tell("metrics are kept again; %d report%s lost" % (_lost, " was" if _lost == 1 else "s were"))
+    _torn, _lost = False, 0
     home.ring()
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write("luthier: %s\n" % text)
 
 
 def _put_in_place(fresh: Path, final: Path) -> None:
@@ -229,7 +242,7 @@ def _write_manifest(folder: Path, step: int, part: int, of: int) -> None:
             if relative != "manifest.json" and path.is_file() and not path.is_symlink():
                 files.append({"path": relative, "size": path.stat().st_size, "sha256": _sha256(path)})
     manifest = {"step": step, "part": part, "of": of, "world_size": world_size(), "files": files}
-    spool.replace_file(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
+    plain_files.replace_file(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
 
 
 def _sha256(path: Path) -> str:

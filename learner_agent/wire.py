@@ -200,16 +200,19 @@ class Event:
     """Something that happened to the learner, told again after each reconnection until acknowledged.
 
     what: phase (data.phase), exit (code, signal, halted, finished), error (code, message), halt_seen (gen).
+    ago_ms: how long ago it was when it was sent, by the sender's own clock.
     """
 
     kind: ClassVar[Kind] = Kind.EVENT
     checks: ClassVar[Dict[str, Check]] = {
-        "n": whole(1), "what": one_of("phase", "exit", "error", "halt_seen"), "at_ms": whole(), "data": details,
+        "n": whole(1), "what": one_of("phase", "exit", "error", "halt_seen"), "at_ms": whole(), "ago_ms": whole(),
+        "data": details,
     }  # fmt: skip
     n: int
     what: str
     at_ms: int = 0
     data: Dict[str, Any] = field(default_factory=dict)
+    ago_ms: int = 0
 
 
 File = Tuple[str, int, str]

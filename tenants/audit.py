@@ -22,6 +22,13 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 access_reason: ContextVar[str] = ContextVar("access_reason", default="")
 """Set likewise: why a platform admin does what he does in a tenant that is not his, in his own words."""
 
+REASON_HEADER, REASON_PARAMETER = "X-Access-Reason", "access_reason"
+
+
+def reason_given(header: str | None, parameter: str | None) -> str:
+    """The reason that came with a request or a handshake, fit to be kept."""
+    return "".join(letter for letter in header or parameter or "" if letter.isprintable())[:500]
+
 
 def record(
     *,

@@ -139,7 +139,7 @@ class AuditEntry(models.Model):
     action = models.CharField(max_length=60)  # noun.verb: member.add, job.read
     target = models.CharField(max_length=200, blank=True)  # an id or a name
     reason = models.CharField(max_length=500, blank=True)
-    details = models.JSONField[Any, Any](default=dict)
+    details: models.JSONField[Any, Any] = models.JSONField(default=dict)
     request_id = models.CharField(max_length=64, blank=True)
     at = models.DateTimeField(db_default=Now())
 

@@ -144,6 +144,7 @@ def run(command, purpose):
     env.setdefault("PIP_ROOT_USER_ACTION", "ignore")
     if os.path.exists(MACHINE_CERTIFICATES):
         env.setdefault("UV_SYSTEM_CERTS", "true")  # a mirror or proxy may be known to this machine only
+    env.setdefault("UV_COMPILE_BYTECODE_TIMEOUT", "600")  # its own 60 s are too few where the machine is busy
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
     for line in process.stderr:

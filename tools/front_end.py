@@ -18,6 +18,7 @@ BUNDLES = ROOT / "static" / "dist"
 MACHINE_CERTIFICATES = Path(
     "/etc/ssl/certs/ca-certificates.crt"
 )  # a mirror may be known to this machine only
+ROOM = 200 * 2**20  # bytes that the packages take, with what npm needs beside them
 LOCKS = (ROOT / "package.json", ROOT / "package-lock.json")
 RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tools" / "icons.mjs", ROOT / "tsconfig.json")
 
@@ -61,10 +62,20 @@ def npm(*arguments: str) -> None:
         if MACHINE_CERTIFICATES.exists():
             env.setdefault("NODE_EXTRA_CA_CERTS", str(MACHINE_CERTIFICATES))
         result = subprocess.run([str(node), str(cli), *arguments], cwd=ROOT, env=env)
+        free = shutil.disk_usage(ROOT).free
     if result.returncode != 0:
         if arguments[0] == "ci":
             shutil.rmtree(PACKAGES, ignore_errors=True)
-        sys.exit(f"`npm {' '.join(arguments)}` failed; the lines above say why.")
+        sys.exit(failed(f"npm {' '.join(arguments)}", result.returncode, free))
+
+
+def failed(command: str, code: int, free: int) -> str:
+    """What to tell and to do. npm says nothing where the disk is full, so the room that it had left is named."""
+    room = f"{free / 2**20:,.0f} MiB were free in {ROOT}"
+    if free < ROOM:
+        need = f"the packages take some {ROOM / 2**20:.0f}: make room, then run it again."
+        return f"`{command}` failed with exit code {code}. {room}; {need}"
+    return f"`{command}` failed with exit code {code}; the lines above say why, if it said anything ({room})."
 
 
 def step(title: str, work) -> None:

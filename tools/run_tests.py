@@ -26,7 +26,7 @@ CHECKS = (
 )
 SERIAL = ("-n", "0")
 # Fault tests mostly wait. Two files at a time, each with platforms of its own, halve them even on two cores.
-IN_PAIRS = ("-n", "2", "--dist", "loadfile")
+IN_PAIRS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def main() -> int:

@@ -91,7 +91,11 @@ def _pack(package: str, scratch: Path) -> Path:
     result = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True)
     archives = list(scratch.glob("*.tgz"))
     if result.returncode or not archives:
-        reason = (result.stderr or result.stdout).strip().splitlines() or ["it said nothing"]
+        free_mib = shutil.disk_usage(scratch).free // 2**20
+        silence = (
+            f"it said nothing (exit code {result.returncode}, {free_mib:,} MiB free in {scratch.parent})"
+        )
+        reason = (result.stderr or result.stdout).strip().splitlines() or [silence]
         raise FetchError(f"npm could not fetch {package}: {reason[-1]}")
     return archives[0]
 

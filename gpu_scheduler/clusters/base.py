@@ -14,6 +14,9 @@ from typing import Any, Protocol
 
 from gpu_scheduler.model import Node
 
+NOT_PREPARED = "not_prepared"
+"""A learner's reason: its environment could not be made for now (no space, no network), and a later try may succeed."""
+
 
 class ClusterError(Exception):
     """The cluster could not do what was asked."""
@@ -98,6 +101,13 @@ class LearnerReport:
     reason: str = ""
     message: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    over: bool = False
+    """Its program has ended or died; its shipper may still be at work."""
+
+    @property
+    def may_run(self) -> bool:
+        """As far as the cluster knows, its program runs or is about to. Of a node that is away nobody knows."""
+        return self.phase in {LearnerPhase.PREPARING, LearnerPhase.RUNNING} and not self.over
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,7 @@ class GangReport:
     learners: tuple[LearnerReport, ...]
     stopping: bool = False
     message: str = ""
-    """Progress of a deployment for people: "Preparing runtime pytorch, 3.1 of 5.2 GB"."""
+    """What a deployment waits for, for people: "Preparing runtime pytorch: …, 3.1 of 5.2 GB fetched"."""
 
     @property
     def gone_or_ended(self) -> bool:
@@ -118,7 +128,7 @@ class GangReport:
 class Cluster(Protocol):
     """The five verbs.
 
-    nodes    every node now, sorted by name.
+    nodes    every node now, sorted by name, with the memory that a learner may have there if that is known.
     launch   make the whole gang exist, or raise and leave nothing. A gang of that name that is already
              there is success and stays untouched. Afterwards observe() shows it.
     observe  every gang of ours by name in one call; pass names to look at some only. A gang that is not in the

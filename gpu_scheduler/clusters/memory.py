@@ -138,6 +138,12 @@ class MemoryCluster:
         with self._lock:
             self._end(gang, rank, LearnerPhase.FAILED, None, reason, "The learner's processes are gone.", {})
 
+    def over(self, gang: str) -> None:
+        """Let the programs of a gang be gone while their shippers go on."""
+        with self._lock:
+            learners = self._gangs[gang].learners
+            learners.update({rank: replace(shown, over=True) for rank, shown in learners.items()})
+
     def out_of_memory(self, gang: str, rank: int, *, peak_mib: int = 4096) -> None:
         """Kill a learner for taking more memory than its limit."""
         self.exit(gang, rank, SIGKILLED, reason="out_of_memory", evidence={"peak_memory_mib": peak_mib})

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import zstandard
@@ -35,6 +36,12 @@ ZSTD_LEVEL = 3
 _of_thread = threading.local()
 MOST_TROUBLES = 100
 """Conditions that one attempt's learners may add to a job's history: a program can make any number of them."""
+STARTING = {
+    Phase.DOWNLOADING: "downloading_at",
+    Phase.READY: "ready_at",
+    Phase.PROCESSING: "processing_at",
+}
+"""Phases of a start whose moment is kept."""
 MAX_NAMES = 200
 """Metrics whose newest value a job's row shows."""
 
@@ -74,7 +81,7 @@ WHERE NOT EXISTS (
     SELECT FROM jobs_metricpoint p
     WHERE p.job_id = v.job_id AND p.attempt = v.attempt AND p.rank = v.rank AND p.name = v.name AND p.step = v.step
 )
-RETURNING job_id, seq
+RETURNING job_id, seq, rank, name, step, value
 """
 UPDATE_PROGRESS = """
 UPDATE jobs_progress p
@@ -237,7 +244,7 @@ def _write_points(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) 
                  at_ms, value),
             )  # fmt: skip
         if row.points or row.total is not None:
-            _note_newest(keeper, row)
+            _note_progress(keeper, row)
     if not values:
         return
     template = "(%s, %s::bigint, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s::float8)"
@@ -249,21 +256,26 @@ def _write_points(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) 
         page_size=len(values),
         fetch=True,
     )
-    for job_id, seq in written:
-        progress[job_id].metric_seq = max(progress[job_id].metric_seq, seq)
+    for job_id, seq, rank, name, step, value in sorted(written, key=itemgetter(1)):
+        progress[job_id].metric_seq = seq
+        _note_value(progress[job_id], rank, name, step, value)
 
 
-def _note_newest(keeper: _Progress, row: Row) -> None:
-    """Put the newest step and values where lists of jobs show them; rank 0 speaks for the gang where it can."""
+def _note_progress(keeper: _Progress, row: Row) -> None:
+    """Put the newest step where lists of jobs show it."""
     keeper.changed = True
     keeper.step = row.last_step if row.last_step is not None else keeper.step
     keeper.total = row.total if row.total is not None else keeper.total
-    for name, step, _, value in row.points:
-        shown = keeper.metrics.get(name)
-        if shown is None and len(keeper.metrics) >= MAX_NAMES:
-            continue
-        if shown is None or row.grant.rank <= shown.get("rank", 0):
-            keeper.metrics[name] = {"last": number_out(value), "step": step, "rank": row.grant.rank}
+
+
+def _note_value(keeper: _Progress, rank: int, name: str, step: int, value: float) -> None:
+    """Beside it the newest value that was stored: a repeated step keeps its first, here as in the chart. Rank 0 speaks
+    for the gang where it can."""
+    shown = keeper.metrics.get(name)
+    if shown is None and len(keeper.metrics) >= MAX_NAMES:
+        return
+    if shown is None or rank <= shown.get("rank", 0):
+        keeper.metrics[name] = {"last": number_out(value), "step": step, "rank": rank}
 
 
 def _write_learners(cursor: Any, rows: list[Row]) -> None:
@@ -285,17 +297,20 @@ def _write_learners(cursor: Any, rows: list[Row]) -> None:
 def _write_report(cursor: Any, row: Row) -> None:
     """Set what a learner reported about itself; moments are the database's."""
     columns = dict(row.changes)
-    moments = []
+    moments, values = [], list(columns.values())
     if "exit_code" in columns:
-        moments.append("exited_at = coalesce(exited_at, now())")
+        moments.append("exited_at = coalesce(exited_at, now() - make_interval(secs => %s))")
+        values.append(row.exit_ago_s)
     if "gen_seen" in columns or columns.get("halted"):  # a program that ended halted has seen it, told or not
         moments.append("halt_seen_at = coalesce(halt_seen_at, now())")
+    for phase, moment in STARTING.items():
+        if phase in row.reached:
+            moments.append(f"{moment} = coalesce({moment}, now() - make_interval(secs => %s))")
+            values.append(row.reached[phase])
     if columns.get("phase") == Phase.DONE:
         moments.append("done_at = coalesce(done_at, now())")
     assignments = ", ".join([f"{name} = %s" for name in columns] + moments)
-    cursor.execute(
-        f"UPDATE jobs_learner SET {assignments} WHERE id = %s", [*columns.values(), row.grant.learner_id]
-    )
+    cursor.execute(f"UPDATE jobs_learner SET {assignments} WHERE id = %s", [*values, row.grant.learner_id])
 
 
 def _tell_troubles(rows: list[Row]) -> None:

@@ -16,6 +16,8 @@ from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack
 
 MAX_CHUNK = 256 * 1024
 """Bytes of one stored chunk; frames of one commit that follow each other share chunks up to this size."""
+MAX_AGO_S = 90 * 86_400.0
+"""The longest time that may have passed since a program's end; what a learner says beyond it is no time at all."""
 PHASE_ORDER = {phase.value: place for place, phase in enumerate(Phase)}
 CRC_UNKNOWN = -1
 DECISIVE = frozenset({*FATAL_ERRORS, RESULTS_NOT_KEPT})
@@ -62,6 +64,10 @@ class Row:
     """The stream begins again: what is stored of it goes …"""
     freed: int = 0
     """… which is so many bytes."""
+    exit_ago_s: float = 0
+    """How long ago the program ended, by its learner's clock."""
+    reached: dict[str, float] = field(default_factory=dict)
+    """Phases it came to, and how many seconds ago, by its learner's clock."""
     told: bool = False
     """Something the lifecycle wants to look at."""
     troubles: list[tuple[str, str]] = field(default_factory=list)
@@ -199,9 +205,10 @@ class Row:
             return
         data = frame.data
         if frame.what == "phase":
-            self._move_phase(str(data.get("phase", "")))
+            self._move_phase(str(data.get("phase", "")), frame.ago_ms)
         elif frame.what == "exit":
-            self._move_phase(Phase.EXITED)
+            self._move_phase(Phase.EXITED, frame.ago_ms)
+            self.exit_ago_s = min(frame.ago_ms / 1000, MAX_AGO_S)
             self.changes.update(
                 # A launcher that died took its program with it: nobody knows how that would have ended.
                 exit_code=None if data.get("lost") is True else _small(data.get("code"), 137),
@@ -214,10 +221,11 @@ class Row:
             self._trouble(str(data.get("code", ""))[:24], str(data.get("message", ""))[:2000])
         self.told = True
 
-    def _move_phase(self, phase: str) -> None:
+    def _move_phase(self, phase: str, ago_ms: int) -> None:
         """Phases only go forward; a shipper that was started again repeats what it knows."""
         if PHASE_ORDER.get(phase, -1) > PHASE_ORDER.get(self.phase, -1):
             self.phase = self.changes["phase"] = phase
+            self.reached[phase] = min(ago_ms / 1000, MAX_AGO_S)
 
 
 def _small(value: Any, default: int, high: int = 2**31 - 1) -> int:

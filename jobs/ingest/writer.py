@@ -1,7 +1,7 @@
 """One writer per web process: takes all that waits from all learners, commits it, then acknowledges.
 
 So a quiet learner's line is stored at once and loud ones share a commit. Loud ones go in a round: commit, viewers,
-pause, acknowledgements, and the next commit as soon as what they set free has come. While the database is away
+pause, acknowledgements, and the next commit as soon as all that they set free has come. While the database is away
 nothing is dropped: the batch waits here, the sockets stay, and the learners' windows fill.
 """
 
@@ -31,12 +31,16 @@ MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_BACKOFF_S = 2.0
 LOUD_BYTES = 64 * 1024
 LOUD_EVERY_S = 0.05
-"""After a batch above LOUD_BYTES the next commit begins no sooner than this after the last one began. Learners send
-what they have as soon as they are answered, so without it loud ones would fill the cores with ever smaller frames.
-It is the answer that waits, not what it brings: so lines gather where they are printed, and none waits here, too."""
+"""After a batch above LOUD_BYTES the next commit begins about this long after the last one began. Learners send what
+they have as soon as they are answered, so without it loud ones would fill the cores with ever smaller frames. It is the
+answer that waits, not what it brings: so lines gather where they are printed, and none waits here, too."""
 GATHER_S = 0.01
-"""From the answers of such a batch to the next commit: time for all that they set free to come in. Without it a slow
-commit would be followed by one of the few who were not answered by it, and the learners would take turns."""
+"""Of that for the way to the learners and back; answers go out so much earlier."""
+LATE_S = 0.04
+"""How long those who were answered are waited for at most. Whoever comes after the commit has begun waits for the next
+one, and from then on the learners would take turns: each would be heard in every second round only."""
+LOUD_ITEM_BYTES = 2048
+"""A learner who sent so much at once surely has more when he is answered; nobody waits for the others."""
 ITEM_BYTES = 512
 """What a frame without log counts for."""
 
@@ -60,6 +64,8 @@ class Writer:
 
     def __init__(self) -> None:
         self._waiting: list[Item] = []
+        self._missing: set[int] = set()
+        """Learners whose frames the next commit waits for."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -73,7 +79,11 @@ class Writer:
                 self._stopping = False
                 self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            self._missing.discard(item.grant.learner_id)
+            if (
+                not self._missing
+            ):  # each time it wakes, the writer takes the interpreter from who brings the next one
+                self._changed.notify()
 
     def stop(self) -> None:
         """End the thread; frames that wait stay unacknowledged, so their learners send them again."""
@@ -108,6 +118,13 @@ class Writer:
             batch, self._waiting = self._waiting[:count], self._waiting[count:]
             return batch
 
+    def _gather(self, answered: set[int]) -> None:
+        """Wait until they have sent what they printed meanwhile, so that it goes together."""
+        with self._changed:
+            self._missing = answered - {item.grant.learner_id for item in self._waiting}
+            self._changed.wait_for(lambda: self._stopping or not self._missing, LATE_S)
+            self._missing = set()
+
     def _settle(self, batch: Sequence[Item]) -> None:
         """Commit a batch, however long the database is away, then answer."""
         pause = 0.05
@@ -116,24 +133,25 @@ class Writer:
                 self._commit(batch)
                 return
             except DatabaseError as error:
-                if database_away(error):
-                    logger.warning("ingest waits for the database", extra={"error": str(error)[:200]})
-                elif len(batch) == 1:
-                    logger.exception("a frame cannot be stored", extra={"job": batch[0].grant.job_id})
-                    batch[0].answer(1, None)
+                if not database_away(error):
+                    self._find_poison(batch)
                     return
-                else:
-                    for item in batch:  # one of them is the poison: find it
-                        self._settle([item])
-                    return
-            except Exception:
-                logger.exception("ingest failed on a batch", extra={"frames": len(batch)})
-                for item in batch:
-                    item.answer(1, None)
+                logger.warning("ingest waits for the database", extra={"error": str(error)[:200]})
+            except Exception:  # such as the driver's ValueError for what no column takes
+                self._find_poison(batch)
                 return
             connection.close()
             time.sleep(pause)
             pause = min(MAX_BACKOFF_S, pause * 2)
+
+    def _find_poison(self, batch: Sequence[Item]) -> None:
+        """One of these frames cannot be stored: find it, for it must cost no other learner his connection."""
+        if len(batch) == 1:
+            logger.exception("a frame cannot be stored", extra={"job": batch[0].grant.job_id})
+            batch[0].answer(1, None)
+            return
+        for item in batch:
+            self._settle([item])
 
     def _commit(self, batch: Sequence[Item]) -> None:
         answers_due = time.monotonic() + LOUD_EVERY_S - GATHER_S
@@ -151,7 +169,7 @@ class Writer:
             answer(count, done.answers.get(learner_id))
         fp("ingest.after_answers")
         if is_loud:
-            time.sleep(GATHER_S)
+            self._gather({item.grant.learner_id for item in batch if item.weight >= LOUD_ITEM_BYTES})
 
 
 def _wake(job_id: str) -> None:

@@ -39,6 +39,7 @@ def admit(start: Start, cluster: str) -> None:
         learners=job.learners,
         nodes=list(placement.nodes),
         resume_from=checkpoint_for(job),
+        known_at=Now(),
     )
     fp("admit.after_attempt")
     Learner.objects.bulk_create(

@@ -118,21 +118,22 @@ def _write_start(start: Start, cluster: str) -> None:
 def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
     """Keep what requests show of the cluster; only what changed is written."""
     known = {
-        node.name: (node.cluster, node.slot_type, node.slots, node.ready)
+        node.name: (node.cluster, node.slot_type, node.slots, node.ready, node.memory_mib)
         for node in ClusterNode.objects.all()
     }
-    shown = {node.name: (cluster, node.slot_type, node.slots, node.ready) for node in nodes}
+    shown = {node.name: (cluster, node.slot_type, node.slots, node.ready, node.memory_mib) for node in nodes}
     if known == shown:
         return
     with transaction.atomic():
         ClusterNode.objects.exclude(name__in=shown).delete()
-        for name, (of, slot_type, slots, ready) in shown.items():
+        for name, (of, slot_type, slots, ready, memory_mib) in shown.items():
             if known.get(name) != shown[name]:
                 values = {
                     "cluster": of,
                     "slot_type": slot_type,
                     "slots": slots,
                     "ready": ready,
+                    "memory_mib": memory_mib,
                     "changed_at": Now(),
                 }
                 ClusterNode.objects.update_or_create(name=name, defaults=values)

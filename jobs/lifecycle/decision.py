@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from jobs.lifecycle import stopping
 from jobs.lifecycle.evidence import failure, halt_reached, node_lost
-from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.lifecycle.facts import PREPARING, JobSeen, LearnerSeen, Reason
 from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReason
 
 SILENT_S = 45.0
@@ -31,13 +31,14 @@ class Act(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Move:
     """Take the job to another state. stop_reason is given with STOPPING; charged: a restart of its own budget;
-    infrastructure and agents_lost: what the attempt ended by, as in stopping.Ending."""
+    early_ends, wait_s and agents_lost: as in stopping.Ending."""
 
     to: State
     reason: Reason
     stop_reason: StopReason | None = None
     charged: bool = False
-    infrastructure: bool = False
+    early_ends: int = 0
+    wait_s: float = 0
     agents_lost: bool = False
 
 
@@ -74,7 +75,7 @@ def decide(job: JobSeen) -> Decision:
 
 def _queued(job: JobSeen) -> Decision:
     if job.intent == Intent.CANCEL:
-        return _to(State.CANCELED, "cancel_requested", "Canceled while it waited; nothing had started.")
+        return _to(State.CANCELED, "cancel_requested", _canceled_while_it_waited(job))
     if job.intent == Intent.HALT:
         return _to(State.HALTED, "halt_requested", "Halted while it waited; it held no slots.")
     if job.wait_s > 0:
@@ -82,10 +83,19 @@ def _queued(job: JobSeen) -> Decision:
     return Decision(again_s=WAIT_QUEUED_S, wants_cycle=True)
 
 
+def _canceled_while_it_waited(job: JobSeen) -> str:
+    if not job.attempt:
+        return "Canceled while it waited; nothing had started."
+    return f"Canceled while it waited to be started again{_kept(job)}."
+
+
+def _kept(job: JobSeen) -> str:
+    return "; its checkpoints stay" if job.has_checkpoint else ""
+
+
 def _halted(job: JobSeen) -> Decision:
     if job.intent == Intent.CANCEL:
-        kept = "; its checkpoints stay" if job.has_checkpoint else ""
-        return _to(State.CANCELED, "cancel_requested", f"Canceled while it was halted{kept}.")
+        return _to(State.CANCELED, "cancel_requested", f"Canceled while it was halted{_kept(job)}.")
     if job.intent == Intent.RUN:
         return _to(State.QUEUED, "resume_requested", "Resumed; waits for the scheduler's next look.")
     return Decision()
@@ -116,7 +126,7 @@ def _deployed(job: JobSeen) -> Decision:
             StopReason.HALT_REQUESTED,
             Reason("halt_requested", "Halting: its learners save and give their slots back."),
         )
-    if job.time_left_s is not None and job.time_left_s <= 0:
+    if job.time_left_s is not None and job.time_left_s <= 0 and not all(one.over for one in job.learners):
         return _stop(
             StopReason.TIME_LIMIT,
             Reason("time_limit", "Its time limit is over: it saves what it has, then it ends as failed."),
@@ -192,7 +202,8 @@ def _left(job: JobSeen) -> Move:
         ending.to,
         ending.reason,
         charged=ending.charged,
-        infrastructure=ending.infrastructure,
+        early_ends=ending.early_ends,
+        wait_s=ending.wait_s,
         agents_lost=ending.agents_lost,
     )
 
@@ -206,15 +217,18 @@ def _working_note(job: JobSeen) -> Reason:
             f"Learner {first.rank} has not been heard for {first.silent_s:.0f} s; the cluster shows it running.",
         )
     if job.state == State.DEPLOYING:
-        words = job.gang.message if job.gang and job.gang.message else "Its learners are being started."
-        return Reason("deploying", words)
+        if job.gang and job.gang.message:
+            return Reason(PREPARING, job.gang.message)
+        return Reason("deploying", "Its learners are being started.")
     return _FORWARD[State.DEPLOYING].reason if job.state == State.DOWNLOADING else Reason("", "")
 
 
 def _wait_s(job: JobSeen) -> float:
     if job.state != State.PROCESSING:
         return WAIT_MOVING_S
-    left = WAIT_PROCESSING_S if job.time_left_s is None else job.time_left_s
+    left = job.time_left_s
+    if left is None or left <= 0:  # its program is over: its agent's word rings, no clock is waited for
+        return WAIT_PROCESSING_S
     return max(0.1, min(WAIT_PROCESSING_S, left))
 
 

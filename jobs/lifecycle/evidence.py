@@ -5,6 +5,7 @@ The cluster's word (exit codes, lost nodes) outranks the learner's, which a tena
 
 from __future__ import annotations
 
+from gpu_scheduler.clusters.base import NOT_PREPARED
 from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
 from jobs.states import FATAL_ERRORS, Intent, StopReason
 
@@ -61,6 +62,8 @@ def _of_learner(learner: LearnerSeen) -> tuple[StopReason, Reason] | None:
     if report is not None and learner.ended and report.reason in FATAL_ERRORS:
         reason = FATAL_ERRORS[report.reason]
         return reason, Reason(report.reason, f"Learner {learner.rank}: {report.message}", numbers)
+    if report is not None and learner.ended and report.reason == NOT_PREPARED:
+        return StopReason.LEARNER_LOST, Reason(NOT_PREPARED, report.message, numbers)
     if not learner.finished and (lost := node_lost(learner)):
         return StopReason.NODE_LOST, lost
     if report is not None and report.reason == "evicted" and not learner.finished:

@@ -13,7 +13,8 @@ from gpu_scheduler.model import Explanation, WaitReason
 from jobs import events
 from jobs.models import Job, JobEvent
 from jobs.retries import again_if_broken_off
-from jobs.states import EventCode, Intent, State
+from jobs.selectors.snapshot import waiting_rows
+from jobs.states import EventCode, State
 
 NUMBERS_ONLY = 500  # explanations of which only numbers changed, written per pass
 CHUNK = 500
@@ -88,7 +89,7 @@ def keep_heads(before: Mapping[str, datetime], after: Mapping[str, datetime]) ->
 
 
 def tell_cluster_busy(why: str) -> None:
-    waiting = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN).values_list("pk", flat=True)
+    waiting = waiting_rows().values_list("pk", flat=True)
     message = (
         f"The cluster does not answer, so nothing starts now; everything that waits keeps its place. ({why})"
     )

@@ -12,6 +12,8 @@ from typing import Any
 from gpu_scheduler.clusters.base import ENDED, GangReport, LearnerPhase, LearnerReport
 from jobs.states import Intent, Phase, State
 
+PREPARING = "preparing"
+"""The reason's code while a node has something to do before it can start the learners, such as installing packages."""
 PHASE_ORDER = {phase: order for order, phase in enumerate(Phase)}
 
 
@@ -54,6 +56,11 @@ class LearnerSeen:
         return self.report is not None and self.report.phase is LearnerPhase.UNKNOWN
 
     @property
+    def over(self) -> bool:
+        """The cluster shows that its program has ended or died, although something may still be shipped."""
+        return self.report is not None and (self.ended or self.report.over)
+
+    @property
     def code(self) -> int | None:
         """The program's exit code once it is certain: the cluster's word before the learner's own.
 
@@ -93,8 +100,10 @@ class JobSeen:
     grace_s: float = 60
     max_restarts: int = 0
     restarts_used: int = 0
-    infra_streak: int = 0
-    """Attempts in a row that infrastructure ended early, without this one."""
+    early_ends: int = 0
+    """Attempts in a row that ended early, without this one."""
+    not_prepared: int = 0
+    """Attempts in a row that a node could not prepare, without this one; counted where it matters."""
     agent_losses: int = 0
     """Attempts in a row whose agents died soon after their program began, without this one."""
     ran_s: float = 0

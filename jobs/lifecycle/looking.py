@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 
 from django.db.models import Count, Q
 from django.db.models.functions import Now
 
-from gpu_scheduler.clusters.base import GangReport
+from gpu_scheduler.clusters.base import ENDED, NOT_PREPARED, GangReport, LearnerPhase
+from jobs.counting import is_recent, ran_s, time_left_s
 from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner
-from jobs.states import FINAL, HOLDS_GPUS, Intent, Phase, State
+from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
+
+LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST})
 
 
 @dataclass(frozen=True)
@@ -23,11 +28,18 @@ class Loaded:
     attempt: Attempt | None
     learners: Sequence[Learner]
     now: datetime
+    known_at: datetime
+    """The last sign of life of the live attempt's learners, as jobs.counting has it; now without an attempt."""
     seen: JobSeen
 
     @property
     def holds_gpus(self) -> bool:
         return self.seen.state in HOLDS_GPUS
+
+    @property
+    def counts_until(self) -> datetime:
+        """Until when the live attempt counts if it ends now."""
+        return _counts_until(self.job, self.known_at, self.now)
 
 
 def load(job_id: str) -> Loaded | None:
@@ -37,20 +49,55 @@ def load(job_id: str) -> Loaded | None:
         return None
     now: datetime = job.db_now
     if job.state not in HOLDS_GPUS:
-        return Loaded(job, None, (), now, _facts(job, None, (), now))
+        return Loaded(job, None, (), now, now, _facts(job, None, (), now, now))
     attempt = job.attempts.filter(n=job.attempt).first()
     learners = list(Learner.objects.filter(job=job, attempt=job.attempt).order_by("rank"))
-    return Loaded(job, attempt, learners, now, _facts(job, attempt, learners, now))
+    known_at = _last_sign(attempt, learners, now)
+    return Loaded(job, attempt, learners, now, known_at, _facts(job, attempt, learners, now, known_at))
 
 
 def with_report(loaded: Loaded, report: GangReport | None) -> JobSeen:
     """The facts, now with what the cluster answered: None means that it has no such gang."""
     reports = {shown.rank: shown for shown in report.learners} if report else {}
     learners = tuple(replace(learner, report=reports.get(learner.rank)) for learner in loaded.seen.learners)
-    return replace(loaded.seen, learners=learners, gang=report, looked=True)
+    seen = replace(loaded.seen, learners=learners, gang=report, looked=True)
+    if lives(loaded, report):
+        seen = replace(seen, time_left_s=_time_left_s(loaded.job, loaded.attempt, loaded.now))
+    return seen
 
 
-def _facts(job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: datetime) -> JobSeen:
+def lives(loaded: Loaded, report: GangReport | None) -> bool:
+    """Whether the cluster's word is a sign of life: a program may run. Or it ended and something is still being
+    shipped; but not after a silence, for then nobody knows when it ended but its agent."""
+    if report is None:
+        return False
+    if any(learner.may_run for learner in report.learners):
+        return True
+    ships = any(learner.phase not in {*ENDED, LearnerPhase.UNKNOWN} for learner in report.learners)
+    ended = [row for row in loaded.learners if row.exited_at is not None]
+    return ships and is_recent(_last_sign(loaded.attempt, ended, loaded.now), loaded.now)
+
+
+def _last_sign(attempt: Attempt | None, learners: Sequence[Learner], now: datetime) -> datetime:
+    """What the cluster showed of a program or its agent told; of one whose agent saw no exit nothing is known."""
+    if attempt is None:
+        return now
+    signs = [attempt.known_at or attempt.opened_at]
+    for row in learners:
+        sign = row.last_seen_at if row.exited_at is None else row.exited_at
+        if sign is not None and (row.exited_at is None or row.exit_code is not None):
+            signs.append(sign)
+    return min(now, max(signs))
+
+
+def _counts_until(job: Job, known_at: datetime, now: datetime) -> datetime:
+    lost = job.state == State.STOPPING and job.stop_reason in LOST
+    return known_at if lost or not is_recent(known_at, now) else now
+
+
+def _facts(
+    job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: datetime, known_at: datetime
+) -> JobSeen:
     valid, corrupt = _checkpoints(job) if job.state in {State.STOPPING, State.HALTED} else (0, 0)
     return JobSeen(
         id=job.pk,
@@ -67,10 +114,11 @@ def _facts(job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: 
         grace_s=job.grace_s,
         max_restarts=job.max_restarts,
         restarts_used=job.restarts_used,
-        infra_streak=job.infra_streak,
+        early_ends=job.infra_streak,
+        not_prepared=_not_prepared(job),
         agent_losses=job.agent_losses,
-        ran_s=_ran_s(attempt, now),
-        time_left_s=_time_left_s(job, attempt, now),
+        ran_s=ran_s(attempt.processing_at, now) if attempt else 0,
+        time_left_s=_time_left_s(job, attempt, _counts_until(job, known_at, now)),
         wait_s=max(0.0, (job.start_after - now).total_seconds()) if job.start_after else 0,
         has_checkpoint=valid > 0,
         corrupt_checkpoints=corrupt,
@@ -103,14 +151,21 @@ def _checkpoints(job: Job) -> tuple[int, int]:
     return counted["valid"], counted["corrupt"]
 
 
-def _time_left_s(job: Job, attempt: Attempt | None, now: datetime) -> float | None:
-    if job.time_limit_s is None or job.state in FINAL:
+def _not_prepared(job: Job) -> int:
+    """How many attempts before this one were given up in a row because a node could not prepare them; a resume begins
+    a new row, as it does of all others."""
+    if job.state != State.STOPPING or job.reason_code != NOT_PREPARED:
+        return 0
+    moves = job.events.filter(code=EventCode.MOVED, from_state__in=[State.STOPPING, State.HALTED])
+    reasons = moves.order_by("-n").values_list("reason", "to_state")[:PREPARE_TRIES]
+    return sum(1 for _ in takewhile((NOT_PREPARED, State.QUEUED).__eq__, reasons))
+
+
+def _time_left_s(job: Job, attempt: Attempt | None, until: datetime) -> float | None:
+    if job.state in FINAL:
         return None
-    return job.time_limit_s - job.running_s - _ran_s(attempt, now)
-
-
-def _ran_s(attempt: Attempt | None, now: datetime) -> float:
-    return (_since(attempt.processing_at, now) or 0) if attempt else 0
+    began = attempt.processing_at if attempt else None
+    return time_left_s(job.time_limit_s, job.running_s, began, until)
 
 
 def _since(at: datetime | None, now: datetime) -> float | None:

@@ -24,7 +24,7 @@ from jobs.lifecycle.decision import Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobSeen, Reason
 from jobs.lifecycle.gangs import launch_of
 from jobs.lifecycle.leases import Lease
-from jobs.lifecycle.looking import Loaded, load, with_report
+from jobs.lifecycle.looking import Loaded, lives, load, with_report
 from jobs.states import HOLDS_GPUS, EventCode, State, StopReason
 
 logger = logging.getLogger(__name__)
@@ -117,6 +117,8 @@ def _look(loaded: Loaded, lease: Lease, cluster: Cluster) -> tuple[Loaded, JobSe
     _require(lease)
     name = loaded.seen.gang_name
     report = cluster.observe([name]).get(name)
+    if lives(loaded, report):
+        transitions.note_alive(loaded)
     seen = with_report(loaded, report)
     if any(learner.ended and not learner.exited for learner in seen.learners):
         # It ended after its rows were read. A shipper leaves once its report is stored, and only that tells whether
@@ -167,8 +169,10 @@ def _require(lease: Lease) -> None:
 
 def _wait_for_cluster(loaded: Loaded, lease: Lease, busy: ClusterError) -> None:
     """The cluster does not answer or asks us to wait: nobody's job fails for it, and people are told."""
-    message = f"The cluster asks to wait: {busy}"
-    transitions.note_reason(loaded, lease, Reason("cluster_busy", message))
+    # While it stops, its reason is why, and what it ends with; while it stores, no later look would put it back.
+    if loaded.seen.state not in {State.STORING, State.STOPPING}:
+        message = f"The cluster asks to wait: {busy}"
+        transitions.note_reason(loaded, lease, Reason("cluster_busy", message))
     fp("busy.after_noted")
     leases.release(lease, again_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=loaded.job.intent_gen)
 

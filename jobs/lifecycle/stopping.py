@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_scheduler.clusters.base import NOT_PREPARED
 from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
 from jobs.states import AFTER_STOPPING, OWN_FAILURES, Intent, Phase, State, StopReason
+from jobs.words import duration
 
 ASKED_FIRST = frozenset(
     {
@@ -24,11 +26,17 @@ HEARD_S = 10.0  # a learner that has not heard the wish by then is stopped throu
 CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
 SLACK_S = 15.0  # between what a launcher does by itself and our insisting
 SHIPPING_S = 120.0  # after an end that kept nothing, the log's tail may take so long
+STORING_S = 3600.0  # what a program left that had failed, its checkpoints above all, may take so long
 SILENCE_S = 3600.0  # what is still to be shipped is waited for so long: an outage of our own must not lose it
 FREE_LOSSES = 3
 """So many attempts in a row whose agents died within QUICK_LOSS_S of the program's start may be the machine's doing.
 A further one is taken for the program's: it can kill what watches it, again and again."""
 QUICK_LOSS_S = 60.0
+PREPARE_TRIES = 8
+"""So many attempts in a row, with the back-off some five minutes, for what a runtime needs to come back."""
+BACK_OFF_FROM = 2  # the first attempt that ends early is followed at once, further ones in a row back off
+BACK_OFF_S, BACK_OFF_MAX_S = 5.0, 300.0
+GOOD_RUN_S = 600.0  # an attempt that ran so long ends a row of early ends
 NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners gone
 
 
@@ -38,6 +46,7 @@ ENDED_WORDS = {
     StopReason.TIME_LIMIT: "Its time limit was over. A clone can go on from its newest checkpoint.",
 }
 """What people read afterwards; other reasons keep the sentence with which the stop began."""
+TIME_IS_UP = " Nothing is left of its time limit. A clone can go on from its newest checkpoint."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +59,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Where STOPPING leads. charged: the restart counts against max_restarts; infrastructure: it was not the program's
-    own end; agents_lost: its agents died soon after the program began."""
+    """Where STOPPING leads. charged: the restart counts against max_restarts; early_ends: attempts in a row that ended
+    early, with this one; wait_s: how long the next one waits; agents_lost: its agents died soon after the program
+    began."""
 
     to: State
     reason: Reason
     charged: bool = False
-    infrastructure: bool = False
+    early_ends: int = 0
+    wait_s: float = 0
     agents_lost: bool = False
 
 
@@ -89,10 +100,16 @@ def _given_up(job: JobSeen) -> bool:
     if all(learner.unknown for learner in waited) and job.stop_s > NODE_LOST_S:
         return True
     if not is_asked_first(job):
-        return job.stop_s > _insisting_grace_s(job) + SHIPPING_S
+        return job.stop_s > _insisting_grace_s(job) + (STORING_S if _still_stores(job) else SHIPPING_S)
     if job.stop_s <= 3 * job.grace_s + SHIPPING_S:
         return False
     return not all(learner.exited for learner in waited) or fell_silent(job)
+
+
+def _still_stores(job: JobSeen) -> bool:
+    """A program that failed has ended, and what it left is on its way: the next attempt goes on from that."""
+    stores = any(learner.exited and learner.reached(Phase.STORING) for learner in job.unquiet)
+    return stores and job.intent != Intent.CANCEL
 
 
 def fell_silent(job: JobSeen) -> bool:
@@ -123,6 +140,8 @@ def ending(job: JobSeen) -> Ending:
     if charged and job.restarts_used >= job.max_restarts:
         return Ending(State.FAILED, _budget_spent(job))
     target = AFTER_STOPPING[reason]
+    if _time_is_up(job, target):
+        return Ending(State.FAILED, Reason("time_limit", job.reason.message + TIME_IS_UP, job.reason.numbers))
     if reason in ENDED_WORDS:
         return Ending(target, Reason(reason.value, ENDED_WORDS[reason] + _of_lost(job), job.reason.numbers))
     if target == State.QUEUED and job.intent == Intent.HALT:
@@ -138,14 +157,39 @@ def ending(job: JobSeen) -> Ending:
                 {"corrupt": job.corrupt_checkpoints},
             ),
         )
+    if job.reason.code == NOT_PREPARED and job.not_prepared + 1 >= PREPARE_TRIES:
+        words = f"{job.reason.message} Tried {job.not_prepared + 1} times in a row."
+        return Ending(State.FAILED, Reason(NOT_PREPARED, words, job.reason.numbers))
     used = job.restarts_used + 1 if charged else job.restarts_used
     numbers = {**job.reason.numbers, "restarts_used": used, "max_restarts": job.max_restarts}
-    words = f"Restart {used} of {job.max_restarts}." if charged else "Restarts free of charge."
-    message = f"{job.reason.message} {words}"
-    infrastructure = reason not in {StopReason.PREEMPTED, StopReason.RESCALED, *OWN_FAILURES}
+    words = f"Restart {used} of {job.max_restarts}" if charged else "Restarts free of charge"
+    early_ends = 0 if reason in {StopReason.PREEMPTED, StopReason.RESCALED} else _early_ends(job)
+    wait_s = back_off_s(early_ends)
+    if wait_s:
+        words += f", after a wait of {duration(wait_s)}"
+        numbers["wait_s"] = wait_s
+    message = f"{job.reason.message} {words}."
     return Ending(
-        State.QUEUED, Reason(job.reason.code, message, numbers), charged, infrastructure, agents_lost
+        State.QUEUED, Reason(job.reason.code, message, numbers), charged, early_ends, wait_s, agents_lost
     )
+
+
+def _early_ends(job: JobSeen) -> int:
+    return 1 if job.ran_s > GOOD_RUN_S else job.early_ends + 1
+
+
+def back_off_s(early_ends: int) -> float:
+    """How long so many early ends in a row, whoever's doing they were, keep the next attempt waiting."""
+    if early_ends < BACK_OFF_FROM:
+        return 0
+    return min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(early_ends - BACK_OFF_FROM, 10))
+
+
+def _time_is_up(job: JobSeen, target: State) -> bool:
+    """It would wait for a place only to be stopped there. A standing halt keeps it; a resume that came while it halted
+    finds nothing left."""
+    goes_on = target in {State.QUEUED, State.HALTED} and job.intent == Intent.RUN
+    return goes_on and job.time_left_s is not None and job.time_left_s <= 0
 
 
 def _of_lost(job: JobSeen) -> str:

@@ -6,37 +6,36 @@ them has changed, StaleJob rolls everything back and the decision is thrown away
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
 
 from jobs import announce, events
+from jobs.counting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
 from jobs.lifecycle.decision import Move
-from jobs.lifecycle.facts import JobSeen, Reason
+from jobs.lifecycle.facts import PREPARING, JobSeen, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.looking import Loaded
 from jobs.lifecycle.receipts import halt_message, halt_receipt
-from jobs.models import Attempt, Job, Learner
+from jobs.models import Attempt, Job, JobEvent, Learner
 from jobs.retries import again_if_broken_off
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
 from jobs.words import devices, duration
 
-BACK_OFF_FROM = 2  # the first loss of a node restarts at once, further ones in a row wait
-BACK_OFF_S, BACK_OFF_MAX_S = 5.0, 300.0
-GOOD_RUN_S = 600.0  # an attempt that ran so long ends a row of infrastructure failures
-
 CLOSE_ATTEMPT = """
-UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), outcome = %s, message = %s
+UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), known_at = greatest(%s, opened_at),
+  outcome = %s, message = %s
 WHERE job_id = %s AND n = %s AND held
 RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
-  coalesce(extract(epoch FROM clock_timestamp() - processing_at), 0)
+  extract(epoch FROM known_at - opened_at)
 """
 
+NOTED_EVERY = timedelta(seconds=NOTED_EVERY_S)
 SHOWN_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "evidence"]
 
 
@@ -90,6 +89,16 @@ def note_launched(loaded: Loaded, lease: Lease) -> None:
         fp("launch.before_commit")
 
 
+def note_alive(loaded: Loaded) -> None:
+    """Write down that the attempt's learners lived when they were looked at, now and then. Late or twice, it is the
+    same: the newest stays."""
+    attempt, job = loaded.attempt, loaded.job
+    if attempt is None or loaded.now - (attempt.known_at or attempt.opened_at) < NOTED_EVERY:
+        return
+    older = Q(known_at=None) | Q(known_at__lt=loaded.now)
+    Attempt.objects.filter(older, job=job, n=job.attempt, held=True).update(known_at=loaded.now)
+
+
 @again_if_broken_off
 def note_shown(loaded: Loaded, seen: JobSeen) -> None:
     """Keep the cluster's last word on learners that ended: it goes with the gang. Late or twice, it is the same."""
@@ -105,16 +114,34 @@ def note_shown(loaded: Loaded, seen: JobSeen) -> None:
 
 
 def note_reason(loaded: Loaded, lease: Lease, reason: Reason) -> None:
-    """Show people what is going on, without a move and without an event. Raises StaleJob."""
+    """Show people what is going on, without a move. Raises StaleJob.
+
+    What makes a start long is an event, too: one for the attempt, not one for each word of how far it is.
+    """
     shown = loaded.seen.reason
     if (shown.code, shown.message) == (reason.code, reason.message):
         return
     with transaction.atomic():
         _swap(loaded, lease, _reason_fields(reason))
         job = loaded.job
+        if reason.code == PREPARING and not _is_told(job, reason):
+            events.append(
+                job_id=job.pk,
+                tenant_id=job.tenant_id,
+                code=EventCode.CONDITION,
+                attempt=job.attempt,
+                reason=reason.code,
+                message=f"{reason.message.rstrip('.')}.",
+                source="lifecycle",
+            )
+            return
         transaction.on_commit(
             partial(announce.job_changed, job.pk, job.tenant_id, job.event_seq), robust=True
         )
+
+
+def _is_told(job: Job, reason: Reason) -> bool:
+    return JobEvent.objects.filter(job=job, attempt=job.attempt, reason=reason.code).exists()
 
 
 def _swap(loaded: Loaded, lease: Lease, fields: dict[str, Any]) -> None:
@@ -144,23 +171,12 @@ def _queue_fields(loaded: Loaded, move: Move) -> dict[str, Any]:
     """A restart keeps its place in the queue; a resume takes a new one."""
     if loaded.seen.state == State.HALTED:
         return {"queued_at": Now(), "start_after": None, "infra_streak": 0, "agent_losses": 0}
-    fields: dict[str, Any] = {
+    return {
         "restarts_used": F("restarts_used") + int(move.charged),
-        "start_after": None,
+        "start_after": _in(move.wait_s) if move.wait_s else None,
+        "infra_streak": move.early_ends,
         "agent_losses": F("agent_losses") + 1 if move.agents_lost else 0,
     }
-    if not move.infrastructure:
-        return fields | {"infra_streak": 0}
-    streak = 1 if loaded.seen.ran_s > GOOD_RUN_S else loaded.job.infra_streak + 1
-    wait_s = back_off_s(streak)
-    return fields | {"infra_streak": streak, "start_after": _in(wait_s) if wait_s else None}
-
-
-def back_off_s(streak: int) -> float:
-    """How long the streak-th infrastructure failure in a row keeps the next attempt waiting."""
-    if streak < BACK_OFF_FROM:
-        return 0
-    return min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(streak - BACK_OFF_FROM, 10))
 
 
 def _in(seconds: float) -> datetime:
@@ -183,11 +199,12 @@ def _return_slots(loaded: Loaded, move: Move) -> None:
     job = loaded.job
     with connection.cursor() as cursor:
         outcome = move.to.value if move.to != State.QUEUED else loaded.seen.stop_reason
-        cursor.execute(CLOSE_ATTEMPT, [outcome, move.reason.message, job.pk, job.attempt])
+        until = loaded.counts_until
+        cursor.execute(CLOSE_ATTEMPT, [until, outcome, move.reason.message, job.pk, job.attempt])
         row = cursor.fetchone()
         if row is None:
             raise StaleJob(job.pk)
-        slot_type, slots, held_s, ran_s = row
+        slot_type, slots, held_s, counted_s = row[0], row[1], float(row[2]), float(row[3])
         fp("move.after_attempt_closed")
         cursor.execute(
             "UPDATE tenants_quota SET used = used - %s WHERE tenant_id = %s AND gpu_type = %s",
@@ -195,19 +212,32 @@ def _return_slots(loaded: Loaded, move: Move) -> None:
         )
         fp("move.after_quota_returned")
         cursor.execute("UPDATE tenants_tenant SET jobs_used = jobs_used - 1 WHERE id = %s", [job.tenant_id])
+    began = loaded.attempt.processing_at if loaded.attempt else None
     Job.objects.filter(pk=job.pk).update(
-        slot_seconds=F("slot_seconds") + float(held_s) * slots, running_s=F("running_s") + float(ran_s)
+        slot_seconds=F("slot_seconds") + counted_s * slots, running_s=F("running_s") + ran_s(began, until)
     )
     events.append(
         job_id=job.pk,
         tenant_id=job.tenant_id,
         code=EventCode.GPUS_RETURNED,
         attempt=job.attempt,
-        message=f"{devices(slots, slot_type)} went back after {duration(float(held_s))}.",
-        numbers={"slots": slots, "slot_type": slot_type, "seconds": round(float(held_s), 1)},
+        message=f"{devices(slots, slot_type)} went back after {duration(held_s)}.{_uncounted(held_s, counted_s)}",
+        numbers={
+            "slots": slots,
+            "slot_type": slot_type,
+            "seconds": round(held_s, 1),
+            "counted_seconds": round(counted_s, 1),
+        },
         source="lifecycle",
     )
     transaction.on_commit(partial(announce.quotas_changed, job.tenant_id), robust=True)
+
+
+def _uncounted(held_s: float, counted_s: float) -> str:
+    """Said where it matters: what somebody stopped overnight is not charged for the night."""
+    if held_s - counted_s <= PAUSE_S:
+        return ""
+    return f" {duration(counted_s)} of that count: then nobody knew of its learners any more."
 
 
 def _reason_fields(reason: Reason) -> dict[str, Any]:

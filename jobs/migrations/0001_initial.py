@@ -17,6 +17,9 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('tenants', '0001_initial'),
+        # Whatever changes a table that ours lead to comes first: after them Django builds all our models anew for it.
+        ('guardian', '0003_remove_groupobjectpermission_guardian_gr_content_ae6aec_idx_and_more'),
+        ('knox', '0009_extend_authtoken_field'),
     ]
 
     operations = [

@@ -8,20 +8,47 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import BigIntegerField, Case, F, OuterRef, QuerySet, Subquery, Sum, When
+from django.db.models.functions import Coalesce
+
 from jobs.models import Blob, Checkpoint, CheckpointFile
 from jobs.selectors.moments import moment
 
 
+def checkpoints_of(job_id: str) -> QuerySet[Checkpoint]:
+    """A job's checkpoints; each with size, what its files hold (UPLOADING: those announced so far), and received,
+    how much of that is here."""
+    return Checkpoint.objects.filter(job_id=job_id).annotate(
+        size=_so_far("blob__size"), received=_so_far("blob__received")
+    )
+
+
+def kept_bytes(tenant_id: int) -> int:
+    """What all checkpoints hold that the tenant's jobs keep, each counted in full."""
+    kept = Checkpoint.objects.filter(tenant=tenant_id, state=Checkpoint.State.COMMITTED, job__deleted_at=None)
+    return kept.aggregate(total=Sum("bytes"))["total"] or 0
+
+
+def _so_far(what: str) -> Case:
+    files = CheckpointFile.objects.filter(checkpoint=OuterRef("pk")).order_by()
+    total = Subquery(files.values("checkpoint").annotate(total=Sum(what)).values("total"))
+    return Case(
+        When(state=Checkpoint.State.UPLOADING, then=Coalesce(total, 0)),
+        default=F("bytes"),
+        output_field=BigIntegerField(),
+    )
+
+
 def checkpoint_list(job_id: str) -> list[Checkpoint]:
     """All of a job's checkpoints, the newest first; those dropped in favour of newer ones too."""
-    return list(Checkpoint.objects.filter(job_id=job_id).order_by("-n"))
+    return list(checkpoints_of(job_id).order_by("-n"))
 
 
 def checkpoint_find(job_id: str, n: int) -> Checkpoint | None:
-    return Checkpoint.objects.filter(job_id=job_id, n=n).first()
+    return checkpoints_of(job_id).filter(n=n).first()
 
 
-def checkpoint_view(saved: Checkpoint) -> dict[str, Any]:
+def checkpoint_view(saved: Any) -> dict[str, Any]:
     """A checkpoint as REST and pages show it."""
     return {
         "n": saved.n,
@@ -31,7 +58,8 @@ def checkpoint_view(saved: Checkpoint) -> dict[str, Any]:
         "implicit": saved.implicit,
         "parts": saved.parts,
         "world_size": saved.world_size,
-        "bytes": saved.bytes,
+        "bytes": saved.size,
+        "received": saved.received,
         "created_at": moment(saved.created_at),
         "committed_at": moment(saved.committed_at),
         "etag": f'"{saved.n}-{saved.state.lower()}"',

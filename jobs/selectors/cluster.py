@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jobs.models import Attempt, Job
 from jobs.selectors import installation
 from jobs.selectors.jobs import jobs_visible_to
+from jobs.selectors.usage import gpus_first
 from tenants import access
 
 
@@ -95,7 +96,7 @@ def pools(found: list[NodeUse]) -> list[PoolUse]:
             sum(max(0, node.slots - node.used) for node in group if not node.ready),
             max(node.free for node in group),
         )
-        for slot_type, group in sorted(by_type.items())
+        for slot_type, group in sorted(by_type.items(), key=lambda each: gpus_first(each[0]))
     ]
 
 

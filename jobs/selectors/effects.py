@@ -12,7 +12,7 @@ from django.utils import timezone
 from gpu_scheduler.cycle import NOT_IN_LINE, plan
 from gpu_scheduler.forecast import Estimate as Foreseen
 from gpu_scheduler.forecast import WhyNone, forecast
-from gpu_scheduler.model import Explanation, Gang, Node, Placing, Priority, Share, Snapshot
+from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Node, Placing, Priority, Share, Snapshot
 from jobs.models import Job
 from jobs.selectors import installation
 from jobs.selectors.estimates import IN_LINE, QUICK, foreseen_view
@@ -84,7 +84,10 @@ def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int]) -> Snaps
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would happen to a job submitted now. nodes: one per learner if it starts; else code and message why not."""
+    """What would happen to a job submitted now. nodes: one per learner if it starts; else code and message why not.
+
+    quota: the tenant's for the type it would run on; of a job that takes any GPU and waits, the one with most room.
+    """
 
     starts: bool
     slot_type: str | None
@@ -93,12 +96,34 @@ class Preview:
     message: str
     numbers: Mapping[str, Any]
     estimate: Mapping[str, Any]
+    quota: Share
 
 
 def preview(tenant: Tenant, spec: Spec) -> Preview:
     """Plan now, and run forward, with one more job in the queue. Changes nothing."""
     now = timezone.now()
-    gang = gang_of_spec(tenant, spec, now)
+    return _with_one_more(gang_of_spec(tenant, spec, now), now)
+
+
+def if_resumed(job: Job) -> Preview:
+    """The same for a halted job that is resumed now. It stands last among its equals, as a resume queues it anew."""
+    now = timezone.now()
+    left_s = None if job.time_limit_s is None else max(0.0, job.time_limit_s - job.running_s)
+    gang = Gang(
+        job=NEW,
+        tenant=job.tenant.slug,
+        learners=job.learners,
+        slots=job.slots,
+        slot_type=(job.gpu_type or None) if job.gpus else CPU_TYPE,
+        placing=Placing(job.placement),
+        priority=Priority(job.priority_rank),
+        queued_at=now,
+        runs_at_most_s=left_s,
+    )
+    return _with_one_more(gang, now)
+
+
+def _with_one_more(gang: Gang, now: datetime) -> Preview:
     seen = snapshot(nodes=nodes(), now=now)
     seen = replace(seen, waiting=(*seen.waiting, gang))
     decided = plan(seen)
@@ -107,15 +132,26 @@ def preview(tenant: Tenant, spec: Spec) -> Preview:
             where = ", ".join(sorted(set(start.placement.nodes)))
             message = f"Would start at once on {where}."
             estimate = foreseen_view(Foreseen(now, now), now)
-            return Preview(True, start.placement.slot_type, start.placement.nodes, "", message, {}, estimate)
+            kind = start.placement.slot_type
+            share = _share(seen, gang.tenant, kind)
+            return Preview(True, kind, start.placement.nodes, "", message, {}, estimate, share)
     wait = next(wait for wait in decided.waits if wait.job == NEW)
     near = nearest(seen, [start.job for start in decided.starts], decided.waits)
     foreseen = forecast(near, run_times(near), of=[NEW], work=QUICK).get(NEW, TOO_FAR)
     if wait.code in NOT_IN_LINE:
         foreseen = Foreseen(why_none=WhyNone.CANNOT_START)
-    return Preview(
-        False, spec.slot_type, (), wait.code.value, wait.message, wait.numbers, foreseen_view(foreseen, now)
-    )
+    estimate, share = foreseen_view(foreseen, now), _share(seen, gang.tenant, gang.slot_type)
+    return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, share)
+
+
+def _share(seen: Snapshot, tenant: str, slot_type: str | None) -> Share:
+    """The tenant's share of a type; None: of the GPU type with most room. No quota is a limit of 0."""
+    own = [share for share in seen.shares if share.tenant == tenant]
+    if slot_type is None:
+        kinds = {node.slot_type for node in seen.nodes} - {CPU_TYPE}
+        found = [share for share in own if share.slot_type in kinds]
+        return max(found, key=lambda share: share.limit - share.used, default=Share(tenant, "GPU", 0, 0))
+    return next((share for share in own if share.slot_type == slot_type), Share(tenant, slot_type, 0, 0))
 
 
 def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:

@@ -24,6 +24,7 @@ WHY_NONE = {
     WhyNone.TOO_FAR: "Too much is ahead of it to foresee.",
 }
 NOT_YET = "The next forecast will tell."
+BACKS_OFF = "It waits before its restart; when that is over, the next forecast will tell."
 SOURCES = {
     Basis.PROGRESS: "the progress of running jobs",
     Basis.TIME_LIMIT: "time limits",
@@ -38,6 +39,8 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
         if kept is None or kept.first_at is None or kept.started_at is None:
             return None
         return _view(None, None, [], "", kept.made_at, kept)
+    if job.start_after is not None and job.start_after > now:
+        return _view(None, None, [], BACKS_OFF, None, None)
     if job.reason_code in {code.value for code in NOT_IN_LINE}:
         return _view(None, None, [], WHY_NONE[WhyNone.CANNOT_START], None, None)
     if kept is None or kept.started_at is not None:

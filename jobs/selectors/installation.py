@@ -14,8 +14,10 @@ from tenants.models import Tenant
 
 FACTS = """
 SELECT (SELECT coalesce(json_agg(slug), '[]') FROM jobs_runtime WHERE enabled),
-       (SELECT coalesce(json_agg(json_build_array(slot_type, slots, on_one)), '[]')
-        FROM (SELECT slot_type, sum(slots) AS slots, max(slots) AS on_one FROM jobs_clusternode GROUP BY 1) sizes),
+       (SELECT coalesce(json_agg(json_build_array(slot_type, slots, on_one, memory_mib)), '[]')
+        FROM (SELECT slot_type, sum(slots) AS slots, max(slots) AS on_one,
+              CASE WHEN bool_and(memory_mib IS NOT NULL) THEN max(memory_mib) END AS memory_mib
+              FROM jobs_clusternode GROUP BY 1) sizes),
        (SELECT coalesce(json_agg(json_build_array(gpu_type, "limit")), '[]') FROM tenants_quota WHERE tenant_id = %s)
 """
 """Runtimes, pools and a tenant's limits at once: each submit asks for them."""
@@ -64,7 +66,7 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
     return Context(
         cluster=settings.LUTHIER_CLUSTER,
         runtimes=frozenset(known),
-        pools={slot_type: Pool(slots, on_one) for slot_type, slots, on_one in sizes},
+        pools={slot_type: Pool(*size) for slot_type, *size in sizes},
         limits=dict(limits),
         priorities=frozenset(tenant.priorities),
         data_paths=found,
@@ -77,14 +79,25 @@ def _existing_data(spec: Spec) -> frozenset[str] | None:
     root = data_root()
     if settings.LUTHIER_CLUSTER == "kubernetes" or not spec.data:
         return None
-    return frozenset(mount.path for mount in spec.data if (root / mount.path).is_dir())
+    return frozenset(mount.path for mount in spec.data if _is_folder(root / mount.path))
 
 
-def _data_folders() -> tuple[str, ...]:
-    """Names of the folders in the data root, sorted; hidden ones are not meant for jobs."""
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # closed to us, or no name that a disk takes
+        return False
+
+
+def _data_folders() -> tuple[str, ...] | None:
+    """Names of the folders in the data root, sorted; hidden ones are not meant for jobs. None: it cannot be read."""
     try:
         return tuple(
-            sorted(entry.name for entry in data_root().iterdir() if entry.is_dir() and entry.name[0] != ".")
+            sorted(
+                entry.name for entry in data_root().iterdir() if entry.name[0] != "." and _is_folder(entry)
+            )
         )
-    except OSError:
+    except FileNotFoundError:
         return ()
+    except OSError:
+        return None

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from guardian.models import UserObjectPermission
 
+from gpu_scheduler.model import CPU_TYPE
 from jobs.errors import JobNotFound, NotAllowed
 from jobs.ids import is_job_id
 from jobs.models import Attempt, Checkpoint, Job
 from jobs.states import State
 from tenants import access
 from tenants.models import Tenant, User
-from tenants.roles import Permission
+from tenants.roles import Permission, Role
 
 ORDERS = {
     "newest": ("-id",),
@@ -60,14 +61,16 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     newest = newest.order_by(*Checkpoint.NEWEST_FIRST)
     live = Attempt.objects.filter(job=OuterRef("pk"), closed_at=None)
     first = Attempt.objects.filter(job=OuterRef("pk"), n=1)
+    last = Attempt.objects.filter(job=OuterRef("pk"), n=OuterRef("attempt"))
     return rows.select_related("tenant", "owner", "progress", "estimate").annotate(
+        slot_type=Subquery(last.values("slot_type")[:1]),
         first_step=Subquery(first.values("resume_from__step")[:1]),
         newest_checkpoint=Subquery(newest.values(json=JSONObject(n="n", step="step", at="committed_at"))[:1]),
         live_attempt=Subquery(
             live.values(
                 json=JSONObject(
                     opened_at="opened_at",
-                    slot_type="slot_type",
+                    known_at="known_at",
                     processing_at="processing_at",
                     began_step="resume_from__step",
                 )
@@ -87,12 +90,26 @@ def job_get(*, user: access.Person, job_id: str) -> Job:
 
 
 def job_to_operate(*, user: access.Person, job_id: str) -> Job:
-    """One job that the caller may act on, without its details. Raises JobNotFound or NotAllowed."""
+    """One job that the caller may halt, resume and cancel, without its details. Raises JobNotFound or NotAllowed."""
+    job = _bare(user, job_id)
+    if not may_operate(user, job):
+        raise NotAllowed(_who_may(user, job))
+    return job
+
+
+def job_to_decide(*, user: access.Person, job_id: str) -> Job:
+    """One job that the caller may edit, delete and share, without its details. Raises JobNotFound or NotAllowed."""
+    job = _bare(user, job_id)
+    if not may_decide(user, job):
+        raise NotAllowed(_who_may(user, job))
+    return job
+
+
+def _bare(user: access.Person, job_id: str) -> Job:
     rows = jobs_visible_to(user).select_related("tenant", "owner")
     job = rows.filter(pk=job_id).first() if is_job_id(job_id) else None
     if job is None:
         raise JobNotFound
-    require_operate(user, job)
     return job
 
 
@@ -120,8 +137,7 @@ def job_list(
     if tag:
         rows = rows.filter(tags__contains=[tag])
     if gpu_type:
-        live = Attempt.objects.filter(closed_at=None, slot_type=gpu_type)
-        rows = rows.filter(Q(gpu_type=gpu_type) | Q(pk__in=live.values("job")))
+        rows = rows.filter(_on(gpu_type))
     if q := q.strip():
         # A question of its own: tags have an index of their own, and all else that is looked at stands in the list's.
         tagged = Job.objects.filter(tags__contains=[q]).values("pk")
@@ -132,6 +148,14 @@ def job_list(
             | Q(name__icontains=q)
         )
     return rows.order_by(*ORDERS[order])
+
+
+def _on(slot_type: str) -> Q:
+    """Jobs that ask for slots of the type, or left it open and were last placed on it."""
+    if slot_type == CPU_TYPE:
+        return Q(gpus=0)
+    last = Attempt.objects.filter(job=OuterRef("pk"), n=OuterRef("attempt"), slot_type=slot_type)
+    return Q(gpu_type=slot_type) | Q(Exists(last), gpu_type="", gpus__gt=0)
 
 
 def _within(user: access.Person, tenant: str) -> QuerySet[Job]:
@@ -168,18 +192,28 @@ def detailed(rows: Iterable[Job]) -> list[Job]:
 
 
 def may_operate(user: access.Person, job: Job) -> bool:
-    """Say whether the caller may halt, resume, cancel, edit and delete: its owner while he may submit, a manager,
-    a platform admin, or somebody to whom this one job was entrusted."""
+    """Say whether the caller may halt, resume and cancel: who decides about the job, or to whom it was entrusted."""
+    return may_decide(user, job) or (access.takes_shares(user, to_operate=True) and _is_entrusted(user, job))
+
+
+def may_decide(user: access.Person, job: Job) -> bool:
+    """Say whether the caller may edit, delete and share, too: its owner while he may submit, a manager, an admin."""
     if access.is_platform_admin(user) or access.may(user, Permission.OPERATE_ANY, job.tenant_id):
         return True
-    if not isinstance(user, User):
-        return False
-    if job.owner_id == user.pk and access.may(user, Permission.SUBMIT, job.tenant_id):
-        return True
-    return access.takes_shares(user, to_operate=True) and user.has_perm("jobs.operate_job", job)
+    return job.owner_id == user.pk and access.may(user, Permission.SUBMIT, job.tenant_id)
 
 
-def require_operate(user: access.Person, job: Job) -> None:
-    """Raise NotAllowed unless the caller may act on this job."""
-    if not may_operate(user, job):
-        raise NotAllowed(f"Only the job's owner, {job.owner}, or a manager of {job.tenant} may do this.")
+def _is_entrusted(user: access.Person, job: Job) -> bool:
+    return isinstance(user, User) and user.has_perm("jobs.operate_job", job)
+
+
+def _who_may(user: access.Person, job: Job) -> str:
+    """What this caller lacks, in words that are true of him."""
+    token = access.token_of(user)
+    if token is not None and token.role_ceiling == Role.VIEWER:
+        return "Your token has the role viewer: it only reads. Use one with the role researcher."
+    if job.owner_id == user.pk:
+        return f"In {job.tenant} this takes at least the role researcher, also for one's own jobs."
+    if _is_entrusted(user, job):
+        return f"This job was shared with you to halt, resume and cancel it; all else is decided in {job.tenant}."
+    return f"Only the job's owner, {job.owner}, or a manager of {job.tenant} may do this."

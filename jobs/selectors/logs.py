@@ -7,6 +7,7 @@ Lines count from 1 per (job, attempt, rank). A line is there once it is complete
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ CHUNKS_PER_QUERY = 16
 TAIL_CHUNKS = 64  # of an unfinished line; a program that prints dot by dot leaves one for each
 TAIL_BYTES = 256 * 1024
 SEARCH_S = 2.0  # a search answers within this time and says how far it came
+ESCAPES = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|\[[0-9;:?]*[A-Za-z]|[=>()][A-Z0-9]?)")
+"""What colours a terminal's text, moves in it or hides in it: nobody reads it (static/src/ts/log/ansi.ts)."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,13 @@ def read_many(
     return pages
 
 
+def read_ends(streams: Sequence[Stream], count: int) -> dict[Stream, list[Line]]:
+    """The last lines of each stream, in a handful of queries whatever their number."""
+    wants = [Want(stream, max(0, head.lines - count)) for stream, head in heads(streams).items()]
+    pages = read_many(wants, limit=count + 1)  # one more: a sealed stream's last bytes
+    return {stream: page.lines[-count:] for stream, page in pages.items()}
+
+
 def heads(streams: Sequence[Stream]) -> dict[Stream, Head]:
     """How far each stream reaches; those of learners that do not exist are left out."""
     if not streams:
@@ -127,7 +137,7 @@ def line_count(stream: Stream, head: Head) -> int:
 
 
 def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
-    """Lines above `after` that contain q, upper and lower case alike.
+    """Lines above `after` that contain q as a person reads them: upper and lower case alike, without escape codes.
 
     Stops after `limit` matches or SEARCH_S; next is the last line looked at, more says that there are others.
     """
@@ -142,16 +152,20 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
     for chunk in _all_chunks(stream, after + 1):
         for line in cutter.feed(chunk):
             last = line.n
-            if needle in line.text.casefold():
+            if needle in _as_read(line.text):
                 found.append(line)
                 if len(found) == limit:
                     return Page(found, last, head, more=last < head.lines)
         if time.monotonic() > deadline:
             return Page(found, last, head, more=True)
     end = cutter.rest() if head.sealed else None
-    if end and needle in end.text.casefold():
+    if end and needle in _as_read(end.text):
         found.append(end)
     return Page(found, max(last, end.n if end else head.lines), head)
+
+
+def _as_read(text: str) -> str:
+    return (ESCAPES.sub("", text) if "\x1b" in text else text).casefold()
 
 
 def raw_bytes(stream: Stream, start: int, stop: int) -> Generator[bytes, None, None]:
@@ -213,10 +227,10 @@ def page_of(
             size += chunk.length + chunk.length // 16 + LINE_BYTES * chunk.lines
         else:
             for line in cutter.feed(chunk):
-                if len(lines) == limit or (lines and size + size_of(line) > size_max):
+                if len(lines) == limit or (lines and size + size_of(line.text) > size_max):
                     return Page(lines, _reached(want, lines, cutter), head, True, holes=cutter.holes)
                 lines.append(line)
-                size += size_of(line)
+                size += size_of(line.text)
     rest = cutter.rest()
     if not head.sealed:
         return Page(lines, _reached(want, lines, cutter), head, False, rest, cutter.holes)

@@ -25,6 +25,7 @@ Bucket = tuple[float, float | None, float | None, float | str]
 MAX_BUCKETS = 2_000
 DEFAULT_BUCKETS = 500
 MAX_SERIES = 200
+"""In one answer; a program may report many thousand names, and a chart of each costs a look at all its points."""
 MAX_NOT_FINITE = 200
 
 # x: the step itself, or milliseconds since the epoch.
@@ -34,6 +35,7 @@ SPANS_SQL = """
 SELECT name, rank, attempt, min(step), max(step), min({x}), max({x}), count(*)
 FROM jobs_metricpoint p
 WHERE job_id = %(job)s AND (%(names)s::text[] IS NULL OR name = ANY(%(names)s))
+  AND (%(q)s = '' OR strpos(lower(name), lower(%(q)s)) > 0)
   AND (%(upto)s::bigint IS NULL OR seq <= %(upto)s)
 GROUP BY name, rank, attempt ORDER BY name, rank, attempt
 """
@@ -64,7 +66,7 @@ OVERTAKEN_SQL = """EXISTS (SELECT FROM newer n WHERE n.name = p.name AND n.rank 
 NOT_FINITE_SQL = """
 SELECT p.name, p.rank, {x}, p.value FROM jobs_metricpoint p
 WHERE p.job_id = %(job)s AND p.value = ANY ('{{NaN,Infinity,-Infinity}}'::float8[])
-  AND (%(names)s::text[] IS NULL OR p.name = ANY(%(names)s))
+  AND p.name = ANY(%(names)s)
   AND (%(upto)s::bigint IS NULL OR p.seq <= %(upto)s)
   AND (%(low)s::float8 IS NULL OR {x} >= %(low)s) AND (%(high)s::float8 IS NULL OR {x} <= %(high)s)
 ORDER BY p.step DESC LIMIT %(limit)s
@@ -99,7 +101,9 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
+    """What one attempt reported of one series."""
+
     name: str
     rank: int
     attempt: int
@@ -144,9 +148,9 @@ def glances(
     return {job: sorted(line.items()) for job, line in found.items()}
 
 
-def names(job_id: str) -> list[str]:
-    """Names of a job's metrics, in order of the alphabet."""
-    return sorted({span.name for span in _spans(job_id, None, "step")})
+def names(job_id: str, q: str = "") -> list[str]:
+    """Names of a job's metrics, or of those with q in their name, in order of the alphabet."""
+    return sorted({span.name for span in spans(job_id, q=q)})
 
 
 def newest(job_id: str) -> int:
@@ -154,53 +158,57 @@ def newest(job_id: str) -> int:
     return Progress.objects.filter(job=job_id).values_list("metric_seq", flat=True).first() or 0
 
 
-def series(
+def spans(
     job_id: str,
     *,
     names: Sequence[str] | None = None,
+    q: str = "",
+    x: Axis = "step",
+    upto: int | None = None,
+) -> list[Span]:
+    """Which series a job has, of these names or with q in their name, by name and rank: one entry per attempt."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            SPANS_SQL.format(x=X_SQL[x]),
+            {"job": job_id, "names": list(names) if names is not None else None, "q": q, "upto": upto},
+        )
+        return [Span(*row) for row in cursor.fetchall()]
+
+
+def series(
+    job_id: str,
+    found: Sequence[Span],
+    *,
     x_from: float | None = None,
     x_to: float | None = None,
     buckets: int = DEFAULT_BUCKETS,
     x: Axis = "step",
     upto: int | None = None,
 ) -> list[Series]:
-    """A job's series within x_from … x_to, each in at most so many buckets, by name and rank.
+    """The series of these spans within x_from … x_to, each in at most so many buckets, in their order.
 
     x: "step", or "time" in milliseconds since the epoch. upto: leave out what was taken in after this point.
-    At most MAX_SERIES series are given.
     Cost: the database reads every point of the range once (about 0.4 s for a million).
     """
     buckets = max(1, min(buckets, MAX_BUCKETS))
-    spans = _spans(job_id, names, x, upto)
-    found = {(span.name, span.rank): Series(span.name, span.rank) for span in spans}
-    kept = dict(list(found.items())[:MAX_SERIES])
-    spans = [span for span in spans if (span.name, span.rank) in kept]
-    if spans:
-        _fill(job_id, kept, spans, x_from, x_to, buckets, x, upto)
-        _fill_not_finite(job_id, kept, names, x_from, x_to, x, upto)
+    kept = {(span.name, span.rank): Series(span.name, span.rank) for span in found}
+    if found:
+        _fill(job_id, kept, found, x_from, x_to, buckets, x, upto)
+        _fill_not_finite(job_id, kept, x_from, x_to, x, upto)
     return list(kept.values())
-
-
-def _spans(job_id: str, names: Sequence[str] | None, x: Axis, upto: int | None = None) -> list[_Span]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            SPANS_SQL.format(x=X_SQL[x]),
-            {"job": job_id, "names": list(names) if names is not None else None, "upto": upto},
-        )
-        return [_Span(*row) for row in cursor.fetchall()]
 
 
 def _fill(
     job_id: str,
     kept: dict[tuple[str, int], Series],
-    spans: Sequence[_Span],
+    spans: Sequence[Span],
     x_from: float | None,
     x_to: float | None,
     buckets: int,
     x: Axis,
     upto: int | None,
 ) -> None:
-    by_series: dict[tuple[str, int], list[_Span]] = defaultdict(list)
+    by_series: dict[tuple[str, int], list[Span]] = defaultdict(list)
     for span in spans:
         by_series[span.name, span.rank].append(span)
     wanted: dict[str, list[Any]] = defaultdict(list)
@@ -240,7 +248,6 @@ def _fill(
 def _fill_not_finite(
     job_id: str,
     kept: dict[tuple[str, int], Series],
-    names: Sequence[str] | None,
     x_from: float | None,
     x_to: float | None,
     x: Axis,
@@ -251,7 +258,7 @@ def _fill_not_finite(
             NOT_FINITE_SQL.format(x=X_SQL[x]),
             {
                 "job": job_id,
-                "names": list(names) if names is not None else None,
+                "names": [name for name, _ in kept],
                 "upto": upto,
                 "low": x_from,
                 "high": x_to,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jobs.selectors.lines import Chunk
-from jobs.selectors.logs import Head, Page, Stream, Want, page_of
+from jobs.selectors.logs import Head, Stream, Want
 
 KEPT_BYTES = 512 * 1024  # per stream
 STREAMS_MAX = 500
@@ -64,8 +64,8 @@ def forget(stream: Stream) -> None:
             _forget(kept)
 
 
-def read(want: Want, *, limit: int) -> Page | None:
-    """The page that the database would give now; None if it has to be asked."""
+def chunks_of(want: Want) -> tuple[Head, list[Chunk]] | None:
+    """The stream's head now and its bytes from where the wanted lines begin; None if the database has to be asked."""
     now = time.monotonic()
     with _lock:
         kept = _streams.get(want.stream)
@@ -86,7 +86,7 @@ def read(want: Want, *, limit: int) -> Page | None:
         return None
     if chunks[-1].offset + chunks[-1].length != head.size:
         return None
-    return page_of(want, head, chunks, limit=limit)
+    return head, chunks
 
 
 def _forget(kept: _Kept) -> None:

@@ -31,7 +31,7 @@ def snapshot(
     """
     rows: Iterable[Sequence[Any]]
     if at_most is None:
-        rows = _waiting_rows().order_by("queued_at", "pk").values_list(*OF_A_GANG)
+        rows = waiting_rows().order_by("queued_at", "pk").values_list(*OF_A_GANG)
     else:
         rows = _first_in_line(at_most, with_job)
     waiting = [_gang(row) for row in rows]
@@ -74,17 +74,17 @@ def _first_in_line(at_most: int, with_job: str) -> list[Sequence[Any]]:
     order = (F("head_since").asc(nulls_last=True), "-priority_rank", turn, "queued_at", "pk")
     first: list[Sequence[Any]] = list(in_line().order_by(*order).values_list(*OF_A_GANG)[:at_most])
     if with_job and all(row[0] != with_job for row in first):
-        first += _waiting_rows().filter(pk=with_job).values_list(*OF_A_GANG)
+        first += waiting_rows().filter(pk=with_job).values_list(*OF_A_GANG)
     return first
 
 
 def in_line() -> QuerySet[Job]:
     """The waiting jobs without those that waiting does not mend; they are in nobody's way."""
-    return _waiting_rows().exclude(reason_code__in=[code.value for code in NOT_IN_LINE])
+    return waiting_rows().exclude(reason_code__in=[code.value for code in NOT_IN_LINE])
 
 
-def _waiting_rows() -> QuerySet[Job]:
-    """Jobs that may start now: wished to run, not backing off after a lost node."""
+def waiting_rows() -> QuerySet[Job]:
+    """Jobs that may start now: wished to run, not backing off after early ends."""
     ready = Q(start_after=None) | Q(start_after__lte=Now())
     return Job.objects.filter(ready, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
 

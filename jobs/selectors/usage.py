@@ -11,6 +11,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import F, Q, Sum
 
+from jobs.counting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
 from jobs.states import FINAL, Intent, State, StopReason
 from tenants.models import Quota, Tenant, User
@@ -48,8 +49,9 @@ class QuotaUse:
 class Usage:
     """Slot-seconds. key: a username, a day (ISO) or the slot type itself.
 
-    used: held by attempts. waited: asked for while QUEUED. lost: held after the newest checkpoint by attempts that
-    failed or were lost (LOSSES); part of used. What somebody canceled or stopped is not lost.
+    used: held by attempts, as far as it counts (jobs.counting). waited: asked for while QUEUED. lost: held after the
+    newest checkpoint by attempts that failed or were lost (LOSSES); part of used. What somebody canceled or stopped is
+    not lost.
     """
 
     key: str
@@ -59,10 +61,16 @@ class Usage:
     lost: float
 
 
+def gpus_first(kind: str) -> tuple[bool, str]:
+    """Sorts slot types by name, CPUs last: GPUs are what a cluster is shared for."""
+    return kind == CPU_TYPE, kind
+
+
 def quotas_of(tenant: Tenant) -> list[QuotaUse]:
     """The tenant's quotas by type."""
     waiting = _waiting_by_tenant(tenant=tenant).get(tenant.pk, {})
-    return [_use(row, waiting) for row in Quota.objects.filter(tenant=tenant).order_by("gpu_type")]
+    found = [_use(row, waiting) for row in Quota.objects.filter(tenant=tenant)]
+    return sorted(found, key=lambda use: gpus_first(use.gpu_type))
 
 
 def all_quotas() -> dict[int, list[QuotaUse]]:
@@ -161,7 +169,7 @@ def _usage(tenant: Tenant, start: datetime, end: datetime, *, key: str, by_day: 
     with connection.cursor() as cursor:
         losses = [str(outcome) for outcome in LOSSES]
         values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "losses": losses}
-        cursor.execute(USAGE.format(key=key, spans=spans), values)
+        cursor.execute(USAGE.format(key=key, spans=spans, counts_until=COUNTS_UNTIL), values)
         return [Usage(*row) for row in cursor.fetchall()]
 
 
@@ -195,7 +203,7 @@ USAGE = """
 WITH span AS ({spans}),
 held AS (
   SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
-         coalesce(attempt.closed_at, now()) AS b,
+         {counts_until} AS b,
          CASE WHEN attempt.closed_at IS NULL OR attempt.outcome <> ALL (%(losses)s) THEN NULL
               ELSE coalesce((SELECT max(committed_at) FROM jobs_checkpoint AS saved
                              WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n

@@ -7,11 +7,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from jobs.models import Job, JobEvent
+from jobs.counting import counts_until
+from jobs.models import Attempt, Job, JobEvent
+from jobs.selectors.actions import actions_of
 from jobs.selectors.estimates import estimate_view
 from jobs.selectors.moments import moment
 from jobs.selectors.pace import Pace, Run, pace
-from jobs.states import EventCode, Intent, State, allowed_actions, display_phase
+from jobs.states import EventCode, Intent, State, display_phase
 
 
 def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
@@ -19,7 +21,8 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
     state, intent = State(job.state), Intent(job.intent)
     live = getattr(job, "live_attempt", None)
     now = now or timezone.now()
-    seconds = job.slot_seconds + _live_slot_seconds(job, live, now)
+    attempt = _attempt(live)
+    seconds = job.slot_seconds + _live_slot_seconds(job, attempt, now)
     return {
         "id": job.pk,
         "name": job.name,
@@ -38,7 +41,7 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
         "learners": job.learners,
         "gpus": job.gpus,
         "gpu_type": job.gpu_type or None,
-        "slot_type": live["slot_type"] if live else None,
+        "slot_type": getattr(job, "slot_type", None),
         "slots": job.slots,
         "priority": job.priority,
         "tags": job.tags,
@@ -54,7 +57,7 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
         "queued_at": moment(job.queued_at),
         "started_at": moment(job.started_at),
         "finished_at": moment(job.finished_at),
-        "allowed_actions": [action.value for action in allowed_actions(state, intent)],
+        "allowed_actions": [action.value for action in actions_of(job, attempt, now)],
         "etag": etag(job),
     }
 
@@ -118,8 +121,16 @@ def _checkpoint(newest: dict[str, Any] | None) -> dict[str, Any] | None:
     return newest | {"at": moment(datetime.fromisoformat(newest["at"]))}
 
 
-def _live_slot_seconds(job: Job, live: dict[str, Any] | None, now: datetime) -> float:
+def _attempt(live: dict[str, Any] | None) -> Attempt | None:
+    """The live attempt, as far as its times go."""
+    if live is None:
+        return None
+    times = ((name, live.get(name)) for name in ("opened_at", "processing_at", "known_at"))
+    return Attempt(**{name: datetime.fromisoformat(text) if text else None for name, text in times})
+
+
+def _live_slot_seconds(job: Job, live: Attempt | None, now: datetime) -> float:
     if live is None:
         return 0.0
-    held_s = (now - datetime.fromisoformat(live["opened_at"])).total_seconds()
+    held_s = (counts_until(live.known_at, None, now) - live.opened_at).total_seconds()
     return max(0.0, held_s) * job.slots * job.learners

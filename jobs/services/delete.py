@@ -14,10 +14,10 @@ from tenants import audit
 from tenants.models import User
 
 
-def job_delete(*, user: User, job_id: str, if_match: str | None = None) -> None:
+def job_delete(*, user: User, job_id: str, if_match: frozenset[str] | None = None) -> None:
     """Hide the job for good. Raises IllegalTransition while it is not over, VersionChanged when if_match is stale."""
     with transaction.atomic():
-        job = lock_job(user=user, job_id=job_id)
+        job = lock_job(user=user, job_id=job_id, to_decide=True)
         refuse_stale(job, if_match)
         if not job.is_final:
             raise refuse(job, "deleted")
@@ -30,6 +30,13 @@ def job_delete(*, user: User, job_id: str, if_match: str | None = None) -> None:
             actor_id=user.pk,
             source="user",
         )
-        audit.admin_act(user=user, tenant_id=job.tenant_id, action="job.delete", target=job.pk)
+        audit.record(  # whoever it was: with the job its own history goes out of sight
+            actor=user,
+            action="job.delete",
+            tenant_id=job.tenant_id,
+            target=job.pk,
+            reason=audit.access_reason.get(),
+            details={"name": job.name, "owner": job.owner.get_username()},
+        )
         fp("delete.after_event")
         Job.objects.filter(pk=job.pk).update(deleted_at=Now())

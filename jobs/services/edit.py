@@ -24,16 +24,16 @@ def job_edit(
     name: str | None = None,
     tags: Sequence[str] | None = None,
     priority: str | None = None,
-    if_match: str | None = None,
+    if_match: frozenset[str] | None = None,
 ) -> Job:
-    """Change what is given. Raises VersionChanged when if_match (an ETag) is stale, SpecInvalid naming each field."""
+    """Change what is given. Raises VersionChanged when if_match (ETags) is stale, SpecInvalid naming each field."""
     wanted: dict[str, Any] = {
         "name": name,
         "tags": None if tags is None else list(tags),
         "priority": priority,
     }
     with transaction.atomic():
-        job = lock_job(user=user, job_id=job_id)
+        job = lock_job(user=user, job_id=job_id, to_decide=True)
         refuse_stale(job, if_match)
         changes = {
             field: value

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from jobs.errors import IllegalTransition, JobNotFound, VersionChanged
+from typing import Any
+
+from django.utils import timezone
+
+from jobs.counting import counts_until, ran_s
+from jobs.errors import IllegalTransition, JobNotFound, TimeLimitUsedUp, VersionChanged
 from jobs.models import Checkpoint, Job
-from jobs.selectors.jobs import job_to_operate, with_details
+from jobs.selectors.actions import actions_of, is_time_up, live_attempt, will_fail
+from jobs.selectors.jobs import job_to_decide, job_to_operate, with_details
 from jobs.selectors.views import etag
-from jobs.states import Intent, State, allowed_actions, display_phase
+from jobs.states import Intent, State, display_phase
+from jobs.words import duration
 from tenants import access
 
 
-def lock_job(*, user: access.Person, job_id: str, checkpoint: int | None = None) -> Job:
+def lock_job(
+    *, user: access.Person, job_id: str, checkpoint: int | None = None, to_decide: bool = False
+) -> Job:
     """The job's row, locked (foreign keys may still point at it). Raises JobNotFound or NotAllowed.
 
     checkpoint: this one of its is not dropped meanwhile. Its row comes first in the order of locks (docs/adr/0012).
+    to_decide: for who may edit and delete it; else for who may operate it.
     """
-    job_to_operate(user=user, job_id=job_id)
+    (job_to_decide if to_decide else job_to_operate)(user=user, job_id=job_id)
     if checkpoint is not None:
         Checkpoint.objects.select_for_update(no_key=True).filter(job_id=job_id, n=checkpoint).first()
     row = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("tenant", "owner")
@@ -25,9 +35,9 @@ def lock_job(*, user: access.Person, job_id: str, checkpoint: int | None = None)
     return job
 
 
-def refuse_stale(job: Job, if_match: str | None) -> None:
-    """Raise VersionChanged unless the locked job still is what its caller saw, if he says what that was (an ETag)."""
-    if if_match is not None and if_match not in ("*", etag(job)):
+def refuse_stale(job: Job, if_match: frozenset[str] | None) -> None:
+    """Raise VersionChanged unless the locked job still is what its caller saw, if he says what that was (ETags)."""
+    if if_match is not None and etag(job) not in if_match:
         raise VersionChanged(etag=etag(job))
 
 
@@ -38,12 +48,38 @@ def reload(job_id: str) -> Job:
 
 def refuse(job: Job, verb: str) -> IllegalTransition:
     """The error for a verb that is not possible now, with what is."""
-    state, intent = State(job.state), Intent(job.intent)
-    phase = display_phase(state, intent, job.stop_reason, job.attempt)
-    actions = [action.value for action in allowed_actions(state, intent)]
+    details = _standing(job)
+    why = ": it will end as failed" if will_fail(job) and job.intent != Intent.CANCEL else ""
+    possible = ", ".join(details["allowed_actions"])
     return IllegalTransition(
-        f"A job that is {phase.lower()} cannot be {verb}. Possible now: {', '.join(actions)}.",
-        state=state.value,
-        phase=phase,
-        allowed_actions=actions,
+        f"A job that is {details['phase'].lower()} cannot be {verb}{why}. Possible now: {possible}.",
+        **details,
     )
+
+
+def refuse_used_up(job: Job) -> TimeLimitUsedUp | None:
+    """The error for a resume that would have no time left; None if it has some, or no limit."""
+    live, now = live_attempt(job), timezone.now()
+    if job.time_limit_s is None or not is_time_up(job, live, now):
+        return None
+    ran = job.running_s + (ran_s(live.processing_at, counts_until(live.known_at, None, now)) if live else 0)
+    newest = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
+    saved = newest.order_by(*Checkpoint.NEWEST_FIRST).values_list("n", flat=True).first()
+    begin = f"; the clone can begin at checkpoint {saved}" if saved is not None else ""
+    return TimeLimitUsedUp(
+        f"It has run {duration(ran)}, and its time limit is {duration(job.time_limit_s)}: a resume has no time left. "
+        f"Clone it with a larger time_limit{begin}.",
+        ran_s=round(ran, 1),
+        time_limit_s=job.time_limit_s,
+        **_standing(job),
+    )
+
+
+def _standing(job: Job) -> dict[str, Any]:
+    """Where it stands and what is possible there, as a refusal tells it."""
+    state, intent = State(job.state), Intent(job.intent)
+    return {
+        "state": state.value,
+        "phase": display_phase(state, intent, job.stop_reason, job.attempt),
+        "allowed_actions": [action.value for action in actions_of(job, live_attempt(job), timezone.now())],
+    }

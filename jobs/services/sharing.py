@@ -11,9 +11,8 @@ from guardian.models import UserObjectPermission
 from guardian.shortcuts import assign_perm, remove_perm
 
 from jobs import announce
-from jobs.errors import NotAllowed
 from jobs.models import Job
-from jobs.selectors.jobs import job_to_operate
+from jobs.selectors.jobs import job_to_decide
 from tenants import access, audit
 from tenants.errors import FieldsInvalid, NotFound, problem
 from tenants.models import Membership, User
@@ -34,7 +33,7 @@ class Share:
 
 def shares_of(*, user: access.Person, job_id: str) -> list[Share]:
     """Everybody outside the tenant who may see this job, by name. Raises JobNotFound; NotAllowed for a guest."""
-    job = deciding(user, job_id)
+    job = job_to_decide(user=user, job_id=job_id)
     grants = UserObjectPermission.objects.filter(
         object_pk=job.pk, content_type=ContentType.objects.get_for_model(Job)
     ).values_list("user__username", "permission__codename")
@@ -48,7 +47,7 @@ def shares_of(*, user: access.Person, job_id: str) -> list[Share]:
 @transaction.atomic
 def job_share(*, user: access.Person, job_id: str, username: str, permission: Grant) -> Share:
     """Let a person see or operate this job; a second share replaces the first. Raises FieldsInvalid, NotAllowed."""
-    job = deciding(user, job_id)
+    job = job_to_decide(user=user, job_id=job_id)
     guest = User.objects.filter(username=username, is_active=True, is_service_account=False).first()
     if guest is None:
         raise FieldsInvalid(
@@ -66,7 +65,7 @@ def job_share(*, user: access.Person, job_id: str, username: str, permission: Gr
 @transaction.atomic
 def job_unshare(*, user: access.Person, job_id: str, username: str) -> None:
     """Take a share back; it ends at once. Raises NotFound when there is none."""
-    job = deciding(user, job_id)
+    job = job_to_decide(user=user, job_id=job_id)
     grants = UserObjectPermission.objects.filter(
         object_pk=job.pk, content_type=ContentType.objects.get_for_model(Job), user__username=username
     )
@@ -74,14 +73,6 @@ def job_unshare(*, user: access.Person, job_id: str, username: str) -> None:
         raise NotFound
     grants.delete()
     _record(user, job, "job.unshare", username, None)
-
-
-def deciding(user: access.Person, job_id: str) -> Job:
-    """The job, for somebody of its tenant who may operate it. A guest passes nothing on."""
-    job = job_to_operate(user=user, job_id=job_id)
-    if not access.permissions_in(user, job.tenant_id):
-        raise NotAllowed("A job that was shared with you is shared on by its own tenant only.")
-    return job
 
 
 def _record(user: access.Person, job: Job, action: str, username: str, permission: Grant | None) -> None:

@@ -21,7 +21,8 @@ USED_WITHIN = timedelta(hours=24)
 def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
     """Keep a zip or tar.gz for a job to name in code.upload. archive: seekable, at its beginning.
 
-    Raises UploadInvalid with the archive's own code (archive_too_large, archive_path …); nothing is kept then.
+    Raises UploadInvalid with the archive's own code (archive_too_large, archive_unsafe_path …) and all its faults;
+    nothing is kept then.
     """
     if not access.may(user, Permission.SUBMIT, tenant.pk):
         raise NotAllowed(f"Uploading to {tenant} takes at least the role researcher.")
@@ -31,7 +32,7 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
     try:
         found = archives.inspect(archive)
     except archives.ArchiveError as error:
-        raise UploadInvalid(error.code, error.message, error.entry) from error
+        raise _invalid(error) from error
     archive.seek(0)
     with transaction.atomic():
         blob = blobs.put(tenant.pk, archive)
@@ -41,3 +42,16 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
         )
         fp("upload.before_commit")
     return made
+
+
+def _invalid(found: archives.ArchiveError) -> UploadInvalid:
+    faults = (found, *found.others)
+    more = f" ({len(faults)} faults in all)" if found.others else ""
+    return UploadInvalid(
+        found.code,
+        f"The archive cannot be taken: {found}{more}.",
+        [
+            {"path": "archive", "code": one.code, "message": one.message, "got": one.entry, "allowed": None}
+            for one in faults
+        ],
+    )

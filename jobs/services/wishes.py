@@ -15,7 +15,8 @@ from jobs.errors import CheckpointNotFound, TenantSuspended
 from jobs.failpoints import fp
 from jobs.models import Checkpoint, Job, Progress
 from jobs.retries import again_if_broken_off
-from jobs.services.locking import lock_job, refuse, reload
+from jobs.selectors.actions import will_fail
+from jobs.services.locking import lock_job, refuse, refuse_used_up, reload
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants import audit
 from tenants.models import Tenant, User
@@ -29,12 +30,14 @@ ACTIONS = {Intent.HALT: "job.halt", Intent.RUN: "job.resume", Intent.CANCEL: "jo
 
 @again_if_broken_off
 def job_halt(*, user: User, job_id: str) -> Job:
-    """Wish that the job saves and gives its slots back. Refused once it stores, is canceled or over."""
+    """Wish that the job saves and gives its slots back. Refused once it stores, is canceled, will fail or is over."""
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
         if job.is_final or job.intent == Intent.CANCEL or job.state == State.STORING:
             raise refuse(job, "halted")
         if job.intent != Intent.HALT:
+            if will_fail(job):
+                raise refuse(job, "halted")
             _wish(job, Intent.HALT, user, "Halt")
     return reload(job_id)
 
@@ -45,7 +48,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
 
     While the job is still halting, the halt completes first and the resume follows. A job that runs or waits anyway
     is left alone, but for another checkpoint: one that waits goes on from that one, one that runs is refused.
-    Raises IllegalTransition, CheckpointNotFound or TenantSuspended.
+    Raises IllegalTransition (TimeLimitUsedUp where nothing is left to run), CheckpointNotFound or TenantSuspended.
     """
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id, checkpoint=checkpoint)
@@ -53,6 +56,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
             job.is_final
             or job.intent == Intent.CANCEL
             or (job.intent == Intent.HALT and job.state == State.STORING)
+            or will_fail(job)
         ):
             raise refuse(job, "resumed")
         chosen = checkpoint_of(job, checkpoint)
@@ -64,6 +68,8 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
         if job.intent == Intent.HALT:
             if job.tenant.state == Tenant.State.SUSPENDED:
                 raise TenantSuspended
+            if used_up := refuse_used_up(job):
+                raise used_up
             Job.objects.filter(pk=job_id).update(resume_from=chosen, resume_after=F("attempt"))
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
             _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from jobs.spec import units
+from jobs.spec.definition import DEFAULTS
 from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, printable
 from jobs.spec.walk import nearest
@@ -14,16 +15,22 @@ from jobs.spec.walk import nearest
 IMAGE_NEEDS_KUBERNETES = (
     "images need the kubernetes cluster; on the local cluster name a runtime in framework instead"
 )
+UNASKED_MIB = units.parse_memory(DEFAULTS["resources"]["memory"])
+"""Who says nothing of memory has this in his spec, and is not refused where the nodes are smaller."""
 DATA_SHOWN = 10
 """So many folders of the data root are named to who asked for another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What the cluster has of one slot type, busy or not: slots in all, and on its largest node."""
+    """What the cluster has of one slot type, busy or not: slots in all, and on its largest node.
+
+    memory_mib: of the node with the most; None where a node does not tell, so that it may have any amount.
+    """
 
     slots: int
     slots_per_node: int
+    memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +39,8 @@ class Context:
 
     pools: slot type -> Pool (``cpu`` among them). limits: slot type -> the tenant's quota in slots; a type
     without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
-    exist below the data root (None: unknown here). data_folders: what lies there, for the remedy.
-    node_memory_mib: memory of the largest node.
+    exist below the data root (None: unknown here). data_folders: what lies there, for the remedy (None: the
+    data root cannot be read).
     """
 
     cluster: str = "local"
@@ -43,8 +50,7 @@ class Context:
     priorities: frozenset[str] = frozenset({"low", "normal", "high", "urgent"})
     image_patterns: tuple[str, ...] = ()
     data_paths: frozenset[str] | None = None
-    data_folders: tuple[str, ...] = ()
-    node_memory_mib: int | None = None
+    data_folders: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         hint = f" – did you mean {near}?" if near else ""
         message = f"this installation has no runtime {spec.framework}{hint}"
         allowed = _listed(context.runtimes)
-        yield Problem("framework", "runtime_not_found", message, spec.framework, allowed)
+        yield Problem("framework", "runtime_not_found", message, spec.framework, allowed, near=near)
 
 
 def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
@@ -106,10 +112,10 @@ def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         message = f"{spec.resources.learners} learners of {each} never fit at once: at most {fit} do"
         got = str(spec.resources.learners)
         yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")
-    most = context.node_memory_mib
-    if most is not None and spec.resources.memory_mib > most:
+    told = [pool.memory_mib for pool in pools if pool.memory_mib is not None]
+    if len(told) == len(pools) and spec.resources.memory_mib > max(UNASKED_MIB, most := max(told)):
+        message = f"no node has that much: the largest has {units.say_memory(most)}"
         asked, have = units.print_memory(spec.resources.memory_mib), units.print_memory(most)
-        message = f"no node has that much: the largest has {have}"
         yield Problem("resources.memory", "exceeds_cluster", message, asked, f"at most {have}")
 
 
@@ -125,8 +131,10 @@ def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
             yield Problem(f"data[{index}].path", "data_not_found", message, printable(mount.path))
 
 
-def _holds(folders: tuple[str, ...]) -> str:
+def _holds(folders: tuple[str, ...] | None) -> str:
     """What lies in the data root, in words, with the remedy when that is nothing."""
+    if folders is None:
+        return "cannot be read; whoever runs the installation gives its user the right to"
     if not folders:
         return "is empty; whoever runs the installation puts data sets there"
     shown = ", ".join(map(printable, folders[:DATA_SHOWN]))
@@ -138,10 +146,12 @@ def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:
     kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != "cpu"]
     limit = max((context.limits.get(kind, 0) for kind in kinds if kind), default=0)
     if asked > limit:
-        what = spec.slot_type or "GPUs of one type"
-        message = f"asks for {asked} {what}; the tenant's quota is {limit}, so it waits until that is raised"
+        cpus = "CPU slot" if asked == 1 else "CPU slots"
+        what = cpus if spec.slot_type == "cpu" else spec.slot_type or "GPUs of one type"
+        quota = f"the tenant's quota is {limit}" if limit else "the tenant has no quota of them"
+        message = f"asks for {asked} {what}; {quota}, so it waits until that is raised"
         place = "resources.gpus" if spec.resources.gpus else "resources.cpus"
-        yield Problem(place, "above_quota", message, str(asked), f"at most {limit}")
+        yield Problem(place, "above_quota", message, str(asked), f"at most {limit}" if limit else "none")
 
 
 def _matching_pools(spec: Spec, context: Context) -> list[Pool]:

@@ -23,7 +23,8 @@ class Problem:
     """One finding. path names the field (``resources.learners``, ``data[0].path``), "" the document.
 
     got is the offending value as printable text, allowed what would have been accepted; line and column
-    count from 1 and are known for YAML only.
+    count from 1 and are known for YAML only. near is what was most likely meant: of an unknown_field the name, with
+    dots where it belongs deeper, else the value.
     """
 
     path: str
@@ -33,6 +34,7 @@ class Problem:
     allowed: str | None = None
     line: int | None = None
     column: int | None = None
+    near: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON shape of one entry of ``errors`` (RFC 9457 extension)."""
@@ -44,6 +46,7 @@ class Problem:
             "allowed": self.allowed,
             "line": self.line,
             "column": self.column,
+            "near": self.near,
         }
 
     def __str__(self) -> str:

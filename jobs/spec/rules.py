@@ -119,7 +119,7 @@ def _resource_faults(resources: Any, walk: Walk) -> Iterator[Problem]:
     if isinstance(kind, str) and kind != "cpu" and gpus == 0 and not isinstance(gpus, bool):
         message = f"asks for GPUs of type {kind}, but gpus is 0: set gpus to 1 or more, or remove gpu_type"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
-    if kind == "cpu" and isinstance(gpus, int) and gpus > 0:
+    if kind == "cpu" and isinstance(gpus, int | float) and gpus > 0:
         message = "cpu is no type of GPU: set gpus to 0 and say cpus instead"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
 

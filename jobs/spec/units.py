@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 DURATION_PATTERN = r"^[0-9]{1,12}[smhd]$"
@@ -14,6 +15,10 @@ MEBIBYTES = {"Ti": 1_048_576, "Gi": 1_024, "Mi": 1}
 
 _DURATION = re.compile(DURATION_PATTERN)
 _MEMORY = re.compile(MEMORY_PATTERN)
+_SPELLED = re.compile(
+    r"([0-9]{1,9}) ?(s(?=$|ec)|m(?=$|in)|h(?=$|r|ou?r)|d(?=$|ay))[a-z]*", re.IGNORECASE | re.ASCII
+)
+"""A unit with its word written out: 10min, 2 days, 3hrs; 100ms and 1month are other units."""
 
 
 class UnitError(ValueError):
@@ -24,7 +29,7 @@ def parse_duration(text: str) -> int:
     """Return seconds of ``90s 10m 12h 2d``. Raises UnitError with the remedy."""
     if _DURATION.fullmatch(text):
         return int(text[:-1]) * SECONDS[text[-1]]
-    raise UnitError(_duration_remedy(text.strip()))
+    raise UnitError(_unpadded(text, _DURATION) or _duration_remedy(text.strip()))
 
 
 def print_duration(seconds: int) -> str:
@@ -40,7 +45,7 @@ def parse_memory(text: str) -> int:
     """Return MiB of ``512Mi 4Gi 1Ti``. Raises UnitError with the remedy."""
     if _MEMORY.fullmatch(text):
         return int(text[:-2]) * MEBIBYTES[text[-2:]]
-    raise UnitError(_memory_remedy(text.strip()))
+    raise UnitError(_unpadded(text, _MEMORY) or _memory_remedy(text.strip()))
 
 
 def print_memory(mebibytes: int) -> str:
@@ -51,6 +56,17 @@ def print_memory(mebibytes: int) -> str:
     return f"{mebibytes}Mi"
 
 
+def say_memory(mebibytes: int) -> str:
+    """Return it for people, never more than there is: 24105 -> 23.5 GiB."""
+    if mebibytes < MEBIBYTES["Gi"]:
+        return f"{mebibytes} MiB"
+    return f"{math.floor(mebibytes / MEBIBYTES['Gi'] * 10) / 10:g} GiB"
+
+
+def _unpadded(text: str, form: re.Pattern[str]) -> str | None:
+    return f"has space around it: write {text.strip()}" if form.fullmatch(text.strip()) else None
+
+
 def _duration_remedy(text: str) -> str:
     if re.fullmatch(r"[0-9]{1,9}", text):
         return f"has no unit: write {text}s for seconds, or {text}m for minutes"
@@ -58,9 +74,12 @@ def _duration_remedy(text: str) -> str:
     if text and compound:
         hours, minutes, seconds = (int(part or 0) for part in compound.groups())
         return f"has several units: write {print_duration(hours * 3600 + minutes * 60 + seconds)}"
-    spelled = re.fullmatch(r"([0-9]{1,9}) ?(s|m|h|d)[a-z]*", text, re.IGNORECASE)
-    if spelled:
+    if spelled := _SPELLED.fullmatch(text):
         return f"is not a duration: did you mean {spelled[1]}{spelled[2].lower()}?"
+    if weeks := re.fullmatch(r"([0-9]{1,9}) ?w(?:eeks?)?", text, re.IGNORECASE):
+        return f"has no unit that is known: write {int(weeks[1]) * 7}d"
+    if milliseconds := re.fullmatch(r"([0-9]{1,9}) ?(?:ms|milli[a-z]*)", text, re.IGNORECASE):
+        return f"is in milliseconds; the shortest unit is s: write {max(1, math.ceil(int(milliseconds[1]) / 1000))}s"
     return f"is not a duration: write {DURATION_HELP}"
 
 

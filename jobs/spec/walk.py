@@ -66,12 +66,18 @@ class Walk:
             yield from self._list_faults(value, schema, path)
 
     def problem(
-        self, path: Path, code: str, message: str, got: Any = None, allowed: str | None = None
+        self,
+        path: Path,
+        code: str,
+        message: str,
+        got: Any = None,
+        allowed: str | None = None,
+        near: str | None = None,
     ) -> Problem:
         """Return a Problem with its place; a missing key is placed at the mapping that lacks it."""
-        place = self.places.get(path) or self.places.get(path[:-1]) or (None, None)
+        line, column = self.places.get(path) or self.places.get(path[:-1]) or (None, None)
         shown = None if got is None else printable(got)
-        return Problem(path_text(path), code, message, shown, allowed, *place)
+        return Problem(path_text(path), code, message, shown, allowed, line, column, near)
 
     def _own_fault(self, value: Any, schema: Schema, path: Path) -> Problem | None:
         if "const" in schema and value != schema["const"]:
@@ -134,7 +140,7 @@ class Walk:
         near = nearest(value, choices)
         hint = f" – did you mean {near}?" if near else ""
         message = f"must be one of {', '.join(choices)}{hint}"
-        return self.problem(path, "not_a_choice", message, _got(value), ", ".join(choices))
+        return self.problem(path, "not_a_choice", message, _got(value), ", ".join(choices), near)
 
     def _mapping_faults(self, value: Mapping[Any, Any], schema: Schema, path: Path) -> Iterator[Problem]:
         known = schema.get("properties", {})
@@ -193,7 +199,7 @@ class Walk:
         near = nearest(key, [*free, *taken]) or _nearest_inside(key, known)
         hint = f" – did you mean `{near}`?" if near else ""
         message = f"`{printable(key)}` is not a field here{hint}"
-        return self.problem((*path, key), "unknown_field", message, key, ", ".join(known))
+        return self.problem((*path, key), "unknown_field", message, key, ", ".join(known), near)
 
     def _either(self, value: Any, choices: list[Schema], path: Path) -> Iterator[Problem]:
         """Report against the one alternative whose type fits; none fitting is a fault of its own."""
@@ -224,6 +230,8 @@ def _expected_types(schema: Schema) -> list[str]:
 def _is_type(value: Any, name: str) -> bool:
     if isinstance(value, bool):
         return name == "boolean"
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()  # the schema's own rule: 1.0 is a whole number
     return isinstance(value, _TYPES[name])
 
 

@@ -8,11 +8,12 @@ import logging
 import random
 from pathlib import Path
 
+from learner_agent.plain_files import LARGE_BYTES
 from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
 from learner_agent.shipper.inputs import sha256_of
 from learner_agent.shipper.link import Link
 from learner_agent.shipper.outputs import FileSet, NotWhole, find_checkpoints, prune, read_checkpoint
-from learner_agent.spool import LARGE_BYTES, Spool
+from learner_agent.spool import Spool
 
 logger = logging.getLogger(__name__)
 

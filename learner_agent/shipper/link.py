@@ -21,9 +21,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from learner_agent import VERSION
+from learner_agent.plain_files import now_ms
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.sources import Batch, Source
-from learner_agent.spool import Gap, LogReader, Piece, Spool, now_ms
+from learner_agent.spool import Gap, Spool
+from learner_agent.spooled_log import LogReader, Piece, log_span
 from learner_agent.wire import (
     CLOSE_FENCED,
     CLOSE_FORBIDDEN,
@@ -106,11 +108,11 @@ class Link:
 
     # --- what the rest of the shipper says and asks
 
-    def tell(self, what: str, **data: Any) -> None:
-        """Report something that happened; repeated until the server has it."""
+    def tell(self, what: str, *, at_ms: int | None = None, **data: Any) -> None:
+        """Report something that happened, now or then; repeated until the server has it."""
         data = {name: _text(value) if isinstance(value, str) else value for name, value in data.items()}
         self._event_n += 1
-        self._events[self._event_n] = Event(self._event_n, what, now_ms(), data)
+        self._events[self._event_n] = Event(self._event_n, what, now_ms() if at_ms is None else at_ms, data)
         self.changed.set()
 
     async def ask(self, offer: Ckpt) -> Ckpt:
@@ -215,7 +217,7 @@ class Link:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _greet(self, socket: ClientConnection) -> None:
-        first, last = self.spool.log_span()
+        first, last = log_span(self.spool)
         settings = self.settings
         hello = Hello(
             job=settings.job, attempt=settings.attempt, rank=settings.rank, version=VERSION, boot=self._boot,
@@ -287,7 +289,8 @@ class Link:
             for n, event in list(self._events.items()):
                 if n not in self._said:
                     self._said.add(n)
-                    await socket.send(encode(event))
+                    ago_ms = max(0, now_ms() - event.at_ms)
+                    await socket.send(encode(dataclasses.replace(event, ago_ms=ago_ms)))
             await self._send_log(socket)
             await self._send_metrics(socket)
             for key, offer in list(self._offers.items()):
@@ -353,7 +356,7 @@ class Link:
         final = self._final
         if final is not None and not self._final_said and not self.sealed and self.acked >= final.size:
             self._final_said = True
-            first, _ = self.spool.log_span()  # segments may have been dropped since the end was announced
+            first, _ = log_span(self.spool)  # segments may have been dropped since the end was announced
             await socket.send(encode(dataclasses.replace(final, log_from=first)))
 
     def _metrics_due(self) -> None:

@@ -9,11 +9,12 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from learner_agent.plain_files import LARGE_BYTES, read_plain
 from learner_agent.shipper.inputs import sha256_of
-from learner_agent.spool import LARGE_BYTES, read_plain
 from learner_agent.wire import MAX_FILES, Ckpt, File, WireError, decode, encode
 from learner_agent.wire_checks import path as storable_path
 
@@ -129,13 +130,18 @@ def pack(folder: Path, into: Path, *, what: str, world: int) -> FileSet:
 def _archive(folder: Path, archive: Path) -> list[str]:
     """Write every file and link of a folder into an archive; return what could not be read. Raises OSError."""
     left_out: list[str] = []
+    lost: set[str] = set()
     with open(archive, "wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as packed:
         for place in _entries(folder):
             name, begins = place.relative_to(folder).as_posix(), out.tell()
             try:
                 if not (place.is_symlink() or place.is_file()):
                     raise OSError(errno.EINVAL, "not to be kept")
-                packed.add(place, arcname=name, recursive=False)
+                member = packed.gettarinfo(place, arcname=name)
+                if member.islnk() and member.linkname in lost:  # another name of a file that is not there
+                    member.type, member.linkname, member.size = tarfile.REGTYPE, "", place.stat().st_size
+                with open(place, "rb") if member.isreg() else nullcontext() as content:
+                    packed.addfile(member, content)
             except OSError as error:
                 if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                     raise
@@ -143,6 +149,7 @@ def _archive(folder: Path, archive: Path) -> list[str]:
                 out.seek(begins)
                 out.truncate()
                 packed.offset = begins
+                lost.add(name)
                 left_out.append(_shown(name))
     return left_out
 

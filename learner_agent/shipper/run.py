@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from learner_agent.plain_files import LARGE_BYTES, now_ms, objects, sound_number
 from learner_agent.settings import ShipperSettings, shipper_settings
 from learner_agent.shipper import inputs
 from learner_agent.shipper.http import Client, Refused, Unreachable
@@ -21,7 +22,8 @@ from learner_agent.shipper.keeper import Keeper
 from learner_agent.shipper.link import Fenced, Link
 from learner_agent.shipper.outputs import FileSet, NotWhole, TooMany, gather, pack
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
-from learner_agent.spool import LARGE_BYTES, LogReader, Spool, now_ms, objects, sound_number
+from learner_agent.spool import Spool
+from learner_agent.spooled_log import LogReader, log_span
 from learner_agent.wire import Final, Wish
 from learner_agent.wire_checks import MAX_WORLD, PATH_CHARS
 
@@ -92,16 +94,34 @@ class Shipper:
             os.close(bell)
 
     def _notice(self) -> None:
+        if self.exited.is_set():
+            return
         if self._phase != "PROCESSING" and self.spool.phase() == "PROCESSING":
             self._tell_phase("PROCESSING")
         if self.spool.has("halt_seen"):
             self._notice_halt()
         # A program can write `exit`, too. The launcher's word is what stands there once it is gone.
-        if not self.exited.is_set() and self.spool.has("exit") and not self.spool.launcher_lives():
+        if self.spool.has("exit") and not self.spool.launcher_lives():
             ending = self.spool.read("exit")
             if ending is not None:
-                self.ending = ending
-                self.exited.set()
+                self._take_end(ending)
+
+    def _take_end(self, ending: dict[str, Any]) -> None:
+        self.ending = ending
+        self._tell_end()
+        self.exited.set()
+
+    def _tell_end(self) -> None:
+        """Say at once how the program ended: a checkpoint that is still being stored may take many minutes."""
+        end = self.ending
+        self.link.tell(
+            "exit", code=int(sound_number(end.get("code"), 137, most=255)),
+            signal=int(sound_number(end.get("signal"), 0, most=64)) or None, halted=bool(end.get("halted")),
+            finished=bool(end.get("finished")), lost=bool(end.get("lost")),
+            at_ms=int(sound_number(end.get("at_ms"), now_ms(), most=2**53)),
+        )  # fmt: skip
+        if end.get("started"):
+            self._tell_phase("STORING")
 
     def _notice_halt(self) -> None:
         seen = self.spool.read("halt_seen") or {}
@@ -118,11 +138,14 @@ class Shipper:
             return died_at or time.monotonic()
         if self.spool.read("exit") is None:
             size = max(LogReader(self.spool).end(), self.link.acked)
-            self.spool.write(
-                "exit",
-                {"code": 137, "signal": None, "started": True, "halted": False, "lost": True,
-                 "finished": self.spool.has("finished"), "size": size, "crc": None, "at_ms": now_ms()},
-            )  # fmt: skip
+            end = {
+                "code": 137, "signal": None, "started": True, "halted": False, "lost": True,
+                "finished": self.spool.has("finished"), "size": size, "crc": None, "at_ms": now_ms(),
+            }  # fmt: skip
+            try:
+                self.spool.write("exit", end)
+            except OSError:  # a full disk: what is in the spool is shipped all the same
+                self._take_end(end)
         return None
 
     def _tell_phase(self, phase: str) -> None:
@@ -225,17 +248,10 @@ class Shipper:
         self.link.tell("error", code="rule_too_slow", message=message)
 
     async def _wind_up(self) -> None:
-        """After the program: tell how it ended, store what it left, seal the log."""
-        end = self.ending
-        self.link.tell(
-            "exit", code=int(sound_number(end.get("code"), 137, most=255)),
-            signal=int(sound_number(end.get("signal"), 0, most=64)) or None, halted=bool(end.get("halted")),
-            finished=bool(end.get("finished")), lost=bool(end.get("lost")),
-        )  # fmt: skip
+        """After the program: store what it left, seal the log."""
         self.link.finish(self._final())
         self.tensorboard.look_to_the_end()
-        if end.get("started"):
-            self._tell_phase("STORING")
+        if self.ending.get("started"):
             self.link.changed.set()
             await self.link.metrics_drained()
             await self._store()
@@ -248,7 +264,7 @@ class Shipper:
 
     def _final(self) -> Final:
         """How the log ends. A launcher that died, or whose disk was full, could not say; then there is no checksum."""
-        log_from, kept = self.spool.log_span()
+        log_from, kept = log_span(self.spool)
         size = max(kept, self.link.acked)
         said, crc = (sound_number(self.ending.get(name), -1, most=2**53) for name in ("size", "crc"))
         return Final(size, int(crc) if said == size and 0 <= crc < 2**32 else None, log_from=log_from)

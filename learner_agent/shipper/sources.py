@@ -15,11 +15,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from learner_agent.plain_files import LARGE_BYTES, sound_number
 from learner_agent.shipper.tensorboard import NotAnEventFile, records, scalars
-from learner_agent.spool import LARGE_BYTES, Gap, LogReader, Spool, sound_number
+from learner_agent.spool import TORN, Gap, Spool
+from learner_agent.spooled_log import LogReader
 from learner_agent.wire import MAX_POINTS, Point, WireError, number_in
 from learner_agent.wire_checks import MAX_OFFSET, NAME_CHARS
 
@@ -30,10 +33,14 @@ MAX_LINE = 64 * 1024
 JUNK_SHOWN = 80
 RULES, TENSORBOARD = "shipper/rules.json", "shipper/tensorboard.json"
 HEX = re.compile("(?:[0-9a-f]{2})*")
+COLOURS = re.compile(rb"\x1b\[[0-9;:]*[mK]")
+"""Escape codes that colour a line or clear the rest of it: a rule is written for what people see."""
 RULE_LINE = 4_096
 """Rules look at this many characters of a line."""
 RULE_CPU_S = 0.05
 """A rule that works longer on one line is switched off."""
+LATEST_S = 2**33
+"""A later time than this (the year 2242) is none of a line: milliseconds, most likely."""
 RULES_BATCH_S = 0.1
 """After so long the rest of the log waits for the next batch, so that the shipper does other things, too."""
 
@@ -131,7 +138,7 @@ class Reported:
         return Batch(self.cursor, self.cursor + at, points, total) if at else None
 
     def _skip(self, line: bytes, *, many: bool = False) -> None:
-        if line.strip() and not self._told:
+        if line.strip() and not line.endswith(TORN) and not self._told:
             self._told = True
             shown = line[:JUNK_SHOWN].decode("utf-8", "replace")
             several = "Write several lines of one step"
@@ -224,7 +231,8 @@ class _RuleState:
 class Rules:
     """Regular expressions of the spec over the log.
 
-    ``step`` is the step, every other named group a metric. A pattern without ``step`` belongs to the last step that
+    ``step`` is the step, ``time`` when it was (seconds since 1970, or ISO 8601), every other named group a metric. A
+    match whose step is no whole number gives nothing. A pattern without ``step`` belongs to the last step that
     any pattern saw; if none of them has one, lines that match are counted. A rule that is too slow on a line is
     switched off until the shipper starts again, and on_slow is told.
     """
@@ -287,7 +295,8 @@ class Rules:
 
     def _match(self, line: bytes, state: _RuleState, at_ms: int) -> list[Point]:
         """Points of one line; of a line that was drawn over with carriage returns, the last drawing."""
-        text = line[: 4 * RULE_LINE].rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")[:RULE_LINE]
+        seen = COLOURS.sub(b"", line[: 4 * RULE_LINE]) if b"\x1b" in line else line[: 4 * RULE_LINE]
+        text = seen.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")[:RULE_LINE]
         matches = [
             match for pattern in tuple(self.patterns) if (match := self._search(pattern, text)) is not None
         ]
@@ -298,13 +307,20 @@ class Rules:
             state.step = state.count
         points = []
         for groups in (match.groupdict() for match in matches):
-            step = groups.pop("step", None)
-            digits = step.strip() if step is not None else ""
-            if digits.isascii() and digits.isdigit():  # "²".isdigit() is true, too
-                state.step = min(int(digits), MAX_OFFSET)
+            step, when = groups.pop("step", None), groups.pop("time", None)
+            if step is not None:
+                digits = step.strip()
+                # "²".isdigit() is true, too; and an invented step would be the job's progress for ever
+                if (
+                    not (digits.isascii() and digits.isdigit())
+                    or len(digits) > 19
+                    or int(digits) > MAX_OFFSET
+                ):
+                    continue
+                state.step = int(digits)
             for name, value in groups.items():
                 number = _number(value) if value is not None else None
-                point = _point(name, state.step, at_ms, number) if number is not None else None
+                point = _point(name, state.step, _at_ms(when, at_ms), number) if number is not None else None
                 points += [point] if point is not None else []
         return points
 
@@ -328,6 +344,20 @@ def _save(spool: Spool, name: str, value: Any) -> None:
     """Note how far a source is. On a full disk it is not, and a restarted shipper sends some of it again."""
     with suppress(OSError):
         spool.write(name, value)
+
+
+def _at_ms(text: str | None, printed_ms: int) -> int:
+    """The moment that a line tells of itself, else when it was printed. ISO 8601 without a zone is UTC."""
+    said = text.strip() if text else ""
+    try:
+        at_s = float(said)
+    except ValueError:
+        try:
+            at = datetime.fromisoformat(said)
+            at_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            return printed_ms
+    return int(at_s * 1000) if 0 < at_s < LATEST_S else printed_ms
 
 
 def _number(text: str) -> float | str | None:

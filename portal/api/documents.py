@@ -41,6 +41,11 @@ class FieldProblem(serializers.Serializer[Any]):
     allowed = serializers.JSONField(allow_null=True, required=False)
     line = serializers.IntegerField(allow_null=True, required=False)
     column = serializers.IntegerField(allow_null=True, required=False)
+    near = serializers.CharField(
+        allow_null=True,
+        required=False,
+        help_text="what was most likely meant: of an unknown_field its name, else the value",
+    )
 
 
 class Problem(serializers.Serializer[Any]):

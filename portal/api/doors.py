@@ -7,7 +7,7 @@ they are asked first, and what they find is the call's ``found``.
 from __future__ import annotations
 
 from jobs.models import Job
-from jobs.selectors.jobs import job_get, job_to_operate
+from jobs.selectors.jobs import job_get, job_to_decide, job_to_operate
 from jobs.services import may_submit
 from portal.api.operations import Call, Door
 from tenants import access, audit
@@ -48,6 +48,11 @@ def for_admins(call: Call, t: str = "", **_: str) -> Tenant | None:
 def to_operate(call: Call, job_id: str, **_: str) -> Job:
     """For the job's owner, managers, and whom it was entrusted to."""
     return job_to_operate(user=call.user, job_id=job_id)
+
+
+def to_decide(call: Call, job_id: str, **_: str) -> Job:
+    """For the job's owner and managers."""
+    return job_to_decide(user=call.user, job_id=job_id)
 
 
 def to_clone(call: Call, job_id: str) -> Job:

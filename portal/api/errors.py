@@ -104,6 +104,14 @@ class NoSuchLearner(ApiError):
         super().__init__(f"There is no such {path}.", code=code, errors=[wrong])
 
 
+class NoSuchAttempt(NoSuchLearner):
+    """The job is there, but had fewer attempts."""
+
+    def __init__(self, got: int, newest: int) -> None:
+        had = f"the newest is {newest}" if newest else "it has not started yet"
+        super().__init__("attempt", got, f"this job has no attempt {got}: {had}")
+
+
 class RangeNotSatisfiable(ApiError):
     """The range lies beyond the end."""
 

@@ -27,7 +27,8 @@ class CheckpointOut(serializers.Serializer[Any]):
     implicit = serializers.BooleanField(help_text="the folder as it stood at the end, without a manifest")
     parts = serializers.IntegerField()
     world_size = serializers.IntegerField()
-    bytes = serializers.IntegerField()
+    bytes = serializers.IntegerField(help_text="UPLOADING: of the files announced so far")
+    received = serializers.IntegerField(help_text="how many of them are here")
     created_at = Moment()
     committed_at = Moment(allow_null=True)
     etag = serializers.CharField()
@@ -46,7 +47,7 @@ class Manifest(CheckpointOut):
 @operation(Out=CheckpointOut, Query=Paged, many=True)
 def checkpoint_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's checkpoints, the newest first."""
-    rows = Checkpoint.objects.filter(job=doors.job(call, job_id))
+    rows = checkpoints.checkpoints_of(doors.job(call, job_id).pk)
     return paging.page(call, rows, checkpoints.checkpoint_view, keys=("-n",))
 
 

@@ -13,6 +13,7 @@ from jobs.selectors.views import event_view
 from jobs.spec import to_yaml
 from jobs.states import EventCode, Phase
 from portal.api import doors, paging
+from portal.api.errors import NoSuchAttempt
 from portal.api.fields import Moment, Paged, Strict
 from portal.api.operations import Call, operation
 from portal.api.rendering import json_bytes
@@ -136,9 +137,12 @@ class LearnersQuery(Paged):
 @operation(Out=LearnerOut, Query=LearnersQuery, many=True)
 def learner_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's learners, the newest attempt's first unless one attempt is asked for."""
-    rows = Learner.objects.filter(job=doors.job(call, job_id))
-    if "attempt" in call.query:
-        rows = rows.filter(attempt=call.query["attempt"])
+    job = doors.job(call, job_id)
+    rows = Learner.objects.filter(job=job)
+    if attempt := call.query.get("attempt"):
+        if attempt > job.attempt:
+            raise NoSuchAttempt(attempt, job.attempt)
+        rows = rows.filter(attempt=attempt)
     return paging.page(call, rows, _learner_view, keys=("-attempt", "rank"))
 
 

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from jobs import models
 from jobs.errors import SpecInvalid
-from jobs.selectors import effects
+from jobs.selectors import checks, effects
 from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.views import job_view
 from jobs.services import job_check, job_delete, job_edit, job_submit
@@ -39,7 +39,12 @@ class JobsQuery(Paged):
     )
     owner = serializers.CharField(required=False, default="", max_length=150)
     tag = serializers.CharField(required=False, default="", max_length=60)
-    gpu_type = serializers.CharField(required=False, default="", max_length=40)
+    gpu_type = serializers.CharField(
+        required=False,
+        default="",
+        max_length=40,
+        help_text="asked for, or, left open, last placed on; or cpu",
+    )
     q = serializers.CharField(
         required=False, default="", allow_blank=True, max_length=200, help_text="in name, id, owner and tags"
     )
@@ -97,7 +102,7 @@ class JobChange(Strict):
 
 
 @operation(
-    door=doors.to_operate,
+    door=doors.to_decide,
     In=JobChange,
     Out=Job,
     ask={"tags": ["baseline"], "priority": "high"},
@@ -109,7 +114,7 @@ def job_change(call: Call, job_id: str) -> dict[str, Any]:
     return job_view(job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data))
 
 
-@operation(status=204, fails=(409, 412))
+@operation(door=doors.to_decide, status=204, fails=(409, 412))
 def job_remove(call: Call, job_id: str) -> None:
     """Delete an ended job: hidden at once, its bytes purged after the retention time. Its owner or a manager."""
     job_delete(user=call.user, job_id=job_id, if_match=call.if_match)
@@ -145,6 +150,21 @@ class Outlook(serializers.Serializer[Any]):
     estimate = Estimate()
 
 
+class Asked(serializers.Serializer[Any]):
+    slot_type = serializers.CharField(help_text="what it would run on; a job of any GPU: where most is left")
+    limit = serializers.IntegerField()
+    used = serializers.IntegerField()
+    asked = serializers.IntegerField(help_text="slots of this job, over all learners")
+
+
+class Check(serializers.Serializer[Any]):
+    name = serializers.ChoiceField(checks.NAMES)
+    result = serializers.ChoiceField(
+        list(checks.Result), help_text="failed: it is refused; waits: it is taken, but does not start now"
+    )
+    message = serializers.CharField()
+
+
 class Verdict(serializers.Serializer[Any]):
     valid = serializers.BooleanField()
     errors = FieldProblem(many=True)  # type: ignore[assignment]  # see documents.Problem
@@ -153,6 +173,8 @@ class Verdict(serializers.Serializer[Any]):
         allow_null=True, help_text="normalised: defaults filled in, units made canonical"
     )
     now = Outlook(allow_null=True, help_text="what the scheduler would do if it were submitted now")
+    quota = Asked(allow_null=True, help_text="the tenant's quota beside what the job asks for")
+    checks = Check(many=True, help_text="what was looked at, in this order")
 
 
 class ValidateQuery(Strict):
@@ -180,11 +202,17 @@ class ValidateQuery(Strict):
                 "allowed": "at least 1",
                 "line": 9,
                 "column": 24,
+                "near": None,
             }
         ],
         "warnings": [],
         "spec": None,
         "now": None,
+        "quota": None,
+        "checks": [
+            {"name": "spec", "result": "failed", "message": "1 error, on line 9"},
+            *({"name": name, "result": "skipped", "message": checks.LATER} for name in checks.NAMES[1:]),
+        ],
     },
 )
 def job_validate(call: Call, t: str) -> dict[str, Any]:
@@ -205,7 +233,9 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             kept=source.spec.get("code") if source else None,
         )
     except SpecInvalid as error:
-        return {"valid": False, "errors": error.details["errors"], "warnings": [], "spec": None, "now": None}
+        errors = error.details["errors"]
+        nothing: dict[str, Any] = {"warnings": [], "spec": None, "now": None, "quota": None}
+        return {"valid": False, "errors": errors, **nothing, "checks": checks.of_refused(errors)}
     foreseen = effects.preview(tenant, checked.spec)
     return {
         "valid": True,
@@ -221,4 +251,11 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             "numbers": foreseen.numbers,
             "estimate": foreseen.estimate,
         },
+        "quota": {
+            "slot_type": foreseen.quota.slot_type,
+            "limit": foreseen.quota.limit,
+            "used": foreseen.quota.used,
+            "asked": checked.spec.slots_per_learner * checked.spec.resources.learners,
+        },
+        "checks": checks.of_valid(tenant, checked.spec, foreseen, warnings=len(checked.findings.warnings)),
     }

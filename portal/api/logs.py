@@ -13,7 +13,7 @@ from jobs.selectors.lines import Line
 from portal.api import doors
 from portal.api.documents import BYTES
 from portal.api.downloads import download
-from portal.api.errors import NoSuchLearner
+from portal.api.errors import NoSuchAttempt, NoSuchLearner
 from portal.api.fields import Strict
 from portal.api.operations import Call, operation
 
@@ -154,9 +154,8 @@ def _stream(job: Job, query: Any) -> logs.Stream:
 def _refuse_unknown(job: Job, stream: logs.Stream) -> None:
     """A learner that is still to come has printed nothing; one that never was is not found."""
     _, attempt, learner = stream
-    if attempt != job.attempt:
-        newest = f"the newest is {job.attempt}" if job.attempt else "it has not started yet"
-        raise NoSuchLearner("attempt", attempt, f"this job has no attempt {attempt}: {newest}")
+    if attempt > job.attempt:
+        raise NoSuchAttempt(attempt, job.attempt)
     if learner >= job.learners:
         raise NoSuchLearner("learner", learner, f"this job has learners 0 to {job.learners - 1}")
 

@@ -7,16 +7,26 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors import metrics
-from portal.api import doors
-from portal.api.fields import Strict
+from portal.api import doors, paging
+from portal.api.fields import Paged
 from portal.api.operations import Call, operation
 
 
-class MetricsQuery(Strict):
+class MetricsQuery(Paged):
+    page_size = serializers.IntegerField(
+        required=False,
+        default=metrics.MAX_SERIES,
+        min_value=1,
+        max_value=metrics.MAX_SERIES,
+        help_text=f"series at once, 1 to {metrics.MAX_SERIES}",
+    )
     names = serializers.ListField(
         child=serializers.CharField(max_length=120),
         required=False,
         help_text="one, or several by comma; default: all",
+    )
+    q = serializers.CharField(
+        required=False, default="", allow_blank=True, max_length=120, help_text="in the name"
     )
     to = serializers.FloatField(required=False, help_text="x at most")
     buckets = serializers.IntegerField(
@@ -29,6 +39,11 @@ class MetricsQuery(Strict):
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         start = serializers.FloatField(required=False, help_text="x at least")
         return {"from": start, **super().get_fields()}
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if {"from", "to"} <= attrs.keys() and not attrs["from"] <= attrs["to"]:
+            raise serializers.ValidationError({"from": "Must not be above `to`."})
+        return attrs
 
 
 class SeriesOut(serializers.Serializer[Any]):
@@ -47,6 +62,8 @@ class MetricsOut(serializers.Serializer[Any]):
     x = serializers.ChoiceField(["step", "time"])
     seq = serializers.IntegerField(help_text="cursor of the live channel that goes on from here")
     series = SeriesOut(many=True)
+    total = serializers.IntegerField(help_text="series that there are of the names asked for, here or not")
+    next = serializers.CharField(allow_null=True, help_text="`cursor` of those that are not here")
 
 
 @operation(
@@ -66,19 +83,26 @@ class MetricsOut(serializers.Serializer[Any]):
                 "points": 2,
             }
         ],
+        "total": 1,
+        "next": None,
     },
 )
 def metric_series(call: Call, job_id: str) -> dict[str, Any]:
-    """A job's series by name and learner, each in at most so many buckets of [x, min, max, last]."""
+    """A job's series by name and learner, each in at most so many buckets of [x, min, max, last], in pages."""
     job, query = doors.job(call, job_id), call.query
-    seq = metrics.newest(job.pk)
+    x, seq = query["x"], metrics.newest(job.pk)
+    spans = metrics.spans(job.pk, names=query.get("names"), q=query["q"], x=x, upto=seq)
+    known = dict.fromkeys((span.name, span.rank) for span in spans)
+    page = paging.whole(call, [{"name": name, "rank": rank} for name, rank in known], keys=("name", "rank"))
+    asked = {(one["name"], one["rank"]) for one in page["items"]}
     found = metrics.series(
         job.pk,
-        names=query.get("names"),
+        [span for span in spans if (span.name, span.rank) in asked],
         x_from=query.get("from"),
         x_to=query.get("to"),
         buckets=query["buckets"],
-        x=query["x"],
+        x=x,
         upto=seq,
     )
-    return {"x": query["x"], "seq": seq, "series": [each.as_json() for each in found]}
+    shown = [each.as_json() for each in found]
+    return {"x": x, "seq": seq, "series": shown, "total": len(known), "next": page["next"]}

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 from django.http import HttpRequest, HttpResponseBase
+from django.utils.http import parse_etags
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.permissions import IsAuthenticated
@@ -27,11 +28,10 @@ from portal.api import bodies, documents, errors, findings, throttle
 from portal.api.auth import CookieAuthentication, TokenAuthentication
 from portal.api.fields import NoQuery, Strict
 from portal.api.rendering import AlwaysJson, JsonRenderer, json_bytes
-from tenants.audit import access_reason, request_id
+from tenants.audit import REASON_HEADER, REASON_PARAMETER, access_reason, reason_given, request_id
 from tenants.models import User
 
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
-REASON_HEADER, REASON_PARAMETER = "X-Access-Reason", "access_reason"
 UNFIT_IN_A_PATH = re.compile("[\0\ud800-\udfff]")
 
 
@@ -54,8 +54,10 @@ class Call:
     found: Any = None
 
     @property
-    def if_match(self) -> str | None:
-        return self.request.headers.get("If-Match")
+    def if_match(self) -> frozenset[str] | None:
+        """The ETags of which one must be the present one; None: any will do. A weak one is never the present one."""
+        given = self.request.headers.get("If-Match")
+        return None if given is None or given.strip() == "*" else frozenset(parse_etags(given))
 
     @property
     def reason(self) -> str:
@@ -249,8 +251,7 @@ class Resource(APIView):
 
 
 def _reason(request: HttpRequest) -> str:
-    given = request.headers.get(REASON_HEADER) or request.GET.get(REASON_PARAMETER, "")
-    return "".join(letter for letter in given if letter.isprintable())[:500]
+    return reason_given(request.headers.get(REASON_HEADER), request.GET.get(REASON_PARAMETER))
 
 
 def resource(**by_method: Operation) -> Callable[..., HttpResponseBase]:

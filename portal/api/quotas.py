@@ -79,12 +79,12 @@ def _of_one(error: TenantError) -> list[dict[str, Any]]:
 
 def _limit_seen(call: Call, gpu_type: str) -> int | None:
     """The limit that If-Match stands for; it is compared again while the row is locked."""
-    if call.if_match in (None, "*"):
+    if call.if_match is None:
         return None
-    seen = LIMIT_ETAG.fullmatch(call.if_match)
-    if seen is None:
-        raise VersionChanged(etag=_etag_now(call, gpu_type))
-    return int(seen[1])
+    now = _etag_now(call, gpu_type)
+    if now not in call.if_match or (limit := LIMIT_ETAG.fullmatch(now)) is None:
+        raise VersionChanged(etag=now)
+    return int(limit[1])
 
 
 def _etag_now(call: Call, gpu_type: str) -> str:

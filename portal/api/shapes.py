@@ -85,7 +85,9 @@ class Job(serializers.Serializer[Any]):
     learners = serializers.IntegerField()
     gpus = serializers.IntegerField(help_text="per learner; 0: a CPU job")
     gpu_type = serializers.CharField(allow_null=True, help_text="as asked; null: any")
-    slot_type = serializers.CharField(allow_null=True, help_text="as held now")
+    slot_type = serializers.CharField(
+        allow_null=True, help_text="of its newest attempt; null before the first"
+    )
     slots = serializers.IntegerField(help_text="per learner")
     priority = serializers.ChoiceField(PRIORITIES)
     tags = serializers.ListField(child=serializers.CharField())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import orjson
+
+from portal.live.socket import text_frame
 
 FRAME_BYTES = 64 * 1024
 FRAME_ITEMS = 500
@@ -22,15 +25,24 @@ class Frame:
 
     first: int
     last: int
-    text: str
-    size: int  # bytes
+    text: bytes
     rows: int | None = None
 
-    def numbered(self, after: int) -> str:
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.text)
+
+    @cached_property
+    def ready(self) -> bytes:
+        """As it goes over the wire, made once for all viewers."""
+        return text_frame(self.text)
+
+    def numbered(self, after: int) -> bytes:
         """The text for a viewer who was given rows up to after."""
         if self.rows is None:
             return self.text
-        return f'{{"from":{after + 1},"to":{after + self.rows},{self.text[1:]}'
+        return b'{"from":%d,"to":%d,%b' % (after + 1, after + self.rows, self.text[1:])
 
     def above(self, cursor: int) -> Frame | None:
         """What a viewer is sent who was given everything up to cursor; None if nothing of it is left.
@@ -54,8 +66,7 @@ def items_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: A
 
 def state_frame(ch: str, first: int, last: int, items: Sequence[Any]) -> Frame:
     """All rows of a state, or those that changed."""
-    data = orjson.dumps({"ch": ch, "items": items}, default=str)
-    return Frame(first, last, data.decode(), len(data), len(items))
+    return Frame(first, last, orjson.dumps({"ch": ch, "items": items}, default=str), len(items))
 
 
 def gap_frame(ch: str, first: int, last: int, **more: Any) -> Frame:
@@ -63,16 +74,15 @@ def gap_frame(ch: str, first: int, last: int, **more: Any) -> Frame:
     return _frame(first, last, {"ch": ch, "gap": {"from": first, "to": last} | more})
 
 
-def error_text(ch: str, code: str, message: str) -> str:
-    return orjson.dumps({"ch": ch, "error": {"code": code, "message": message}}).decode()
+def error_text(ch: str, code: str, message: str) -> bytes:
+    return orjson.dumps({"ch": ch, "error": {"code": code, "message": message}})
 
 
-PONG = '{"op":"pong"}'
+PONG = b'{"op":"pong"}'
 
 
 def _frame(first: int, last: int, body: dict[str, Any]) -> Frame:
-    data = orjson.dumps(body, default=str)
-    return Frame(first, last, data.decode(), len(data))
+    return Frame(first, last, orjson.dumps(body, default=str))
 
 
 def cut_items(first: int, items: Sequence[Any], sizes: Sequence[int]) -> list[tuple[int, int, Sequence[Any]]]:

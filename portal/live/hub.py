@@ -24,7 +24,7 @@ from django.db import connections
 from jobs import announce
 from jobs.announce import Hint, Kind
 from jobs.retries import database_away
-from portal.live.errors import StoreDown
+from portal.live.errors import StoreDown, Unreadable
 from portal.live.frames import error_text
 from portal.live.guard import Guard, Watcher
 from portal.live.names import Channel, Topic
@@ -264,10 +264,18 @@ class Hub:
     async def _read(self, source: Source, wants: list[Want]) -> None:
         try:
             pages = await self.in_reader(source.read, wants)
-        except StoreDown:
+        except Unreadable as error:
+            if len(wants) > 1:  # it is one of them, and costs the others nothing
+                for want in wants:
+                    await self._read(source, [want])
+            elif (feed := self.feeds.get(wants[0].channel.name)) is not None:
+                self._say_down(feed, error)
+                feed.due = asyncio.get_running_loop().time() + SWEEP_S
+            return
+        except StoreDown as error:
             for want in wants:
                 if (feed := self.feeds.get(want.channel.name)) is not None:
-                    self._say_down(feed)
+                    self._say_down(feed, error)
             await asyncio.sleep(SWEEP_S)
             return
         for want in wants:
@@ -300,8 +308,8 @@ class Hub:
                     placed = True
                 want = Want(feed.channel, subscription.cursor, upto=feed.head)
                 page = (await self.aside(source.read, [want])).get(feed.channel.name)
-            except StoreDown:
-                self._say_down(feed)
+            except StoreDown as error:
+                self._say_down(feed, error)
                 await asyncio.sleep(SWEEP_S)
                 continue
             if page is None:
@@ -332,14 +340,13 @@ class Hub:
             else:
                 self._spawn(self._catch_up(feed, subscription))
 
-    def _say_down(self, feed: Feed) -> None:
+    def _say_down(self, feed: Feed, error: StoreDown) -> None:
         if not feed.down:
             feed.down = True
-            text = error_text(
-                feed.channel.name, "unavailable", "The database does not answer; asked again each second."
-            )
+            what = "This cannot be read" if isinstance(error, Unreadable) else "The database does not answer"
+            text = error_text(feed.channel.name, "unavailable", f"{what}; asked again each second.")
             for subscription in feed.subscriptions:
-                subscription.viewer.put(text, len(text))
+                subscription.viewer.put(text)
 
     def _say_up(self, feed: Feed) -> None:
         """After a failure every viewer is told the state again, so that the page stops looking stale."""
@@ -377,9 +384,9 @@ class _Readers:
         except Exception as error:  # one bad row must not end the reading for everybody
             if database_away(error):
                 connections.close_all()
-            else:
-                logger.exception("a channel could not be read")
-            raise StoreDown(str(error)) from error
+                raise StoreDown(str(error)) from error
+            logger.exception("a channel could not be read")
+            raise Unreadable(str(error)) from error
 
     async def close(self) -> None:
         together = threading.Barrier(self._threads)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
@@ -26,23 +26,29 @@ from tenants.models import Tenant, User
 
 @dataclass(frozen=True)
 class Credentials:
-    """What the handshake brought. foreign: a cookie whose Origin is not ours, so it counts for nothing."""
+    """What the handshake brought. foreign: a cookie whose Origin is not ours, so it counts for nothing.
+
+    reason: why a platform admin looks at what is not his, as he says.
+    """
 
     session_key: str = ""
     token: str = ""
     foreign: bool = False
+    reason: str = ""
 
 
-def credentials(headers: list[tuple[bytes, bytes]]) -> Credentials:
-    """Read the handshake's headers. A bearer token outranks a cookie."""
+def credentials(headers: list[tuple[bytes, bytes]], query: bytes) -> Credentials:
+    """Read the handshake's headers and query string. A bearer token outranks a cookie."""
     found = {name.decode("latin1").lower(): value.decode("latin1") for name, value in headers}
+    asked = dict(parse_qsl(query.decode("latin-1")))
+    reason = audit.reason_given(found.get(audit.REASON_HEADER.lower()), asked.get(audit.REASON_PARAMETER))
     scheme, _, token = found.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return Credentials(token=token.strip())
+        return Credentials(token=token.strip(), reason=reason)
     key = _cookie(found.get("cookie", ""), settings.SESSION_COOKIE_NAME)
     if key and not _is_ours(found.get("origin", ""), found.get("host", "")):
         return Credentials(foreign=True)
-    return Credentials(session_key=key)
+    return Credentials(session_key=key, reason=reason)
 
 
 def who(known: Credentials) -> User | None:
@@ -54,7 +60,7 @@ def who(known: Credentials) -> User | None:
     return None
 
 
-def let_in(user: User, channel: Channel) -> bool:
+def let_in(user: User, channel: Channel, reason: str) -> bool:
     """Say whether there is such a channel for this person: the same answer for a foreign one as for a missing one.
 
     What a platform admin listens to of foreign jobs is recorded as his other readings are.
@@ -63,7 +69,7 @@ def let_in(user: User, channel: Channel) -> bool:
         return False
     if access.is_platform_admin(user) and (tenant := _tenant_of(channel)):
         action, target = ("job.read", channel.job_id) if channel.job_id else ("job.list", channel.tenant)
-        audit.admin_read(user=user, tenant_id=tenant.pk, action=action, target=target)
+        audit.admin_read(user=user, tenant_id=tenant.pk, action=action, target=target, reason=reason)
     return True
 
 

@@ -51,6 +51,7 @@ from learner_agent.wire import (
     encode,
 )
 from portal.live.learner_hub import hub, in_database
+from portal.live.socket import binary_frame, way_past
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +88,12 @@ class LearnerConsumer:
         self.heard_at = time.monotonic()
         self.waiting_bytes = 0
         self._waiting: list[int] = []
+        self._ahead: int | None = None  # frames to settle that came before its first beat
         self._room = asyncio.Event()
         self._ending: asyncio.Future[Closed] = self.loop.create_future()
         self._offers = asyncio.Lock()
+        self._write = way_past(scope)
+        self._queued = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -144,6 +148,12 @@ class LearnerConsumer:
         if self._ending.done():
             raise self._ending.result()
 
+    @property
+    def is_caught_up(self) -> bool:
+        """What it had to tell of the time without us is stored: agents say that first. Before, that it speaks is no
+        sign that its program lives."""
+        return self._ahead == 0
+
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self.loop.create_task(work)
         self._tasks.add(task)
@@ -197,7 +207,9 @@ class LearnerConsumer:
                 self._spawn(self._offer(frame))
             elif isinstance(frame, Bye):
                 return
-            elif not isinstance(frame, Beat):
+            elif isinstance(frame, Beat):
+                self._ahead = len(self._waiting) if self._ahead is None else self._ahead
+            else:
                 raise Closed(
                     CLOSE_BAD_FRAME, f"{type(frame).__name__.upper()} is not for learners to send here."
                 )
@@ -236,21 +248,28 @@ class LearnerConsumer:
         for weight in self._waiting[:count]:
             self.waiting_bytes -= weight
         del self._waiting[:count]
+        self._ahead = max(0, self._ahead - count) if self._ahead else self._ahead
         self._room.set()
         if answers is None:
             self.end(Closed(CLOSE_BAD_FRAME, "A frame cannot be stored."))
-        elif answers:
-            self._spawn(self._say_all(answers))
+        for answer in answers or ():
+            said = encode(dataclasses.replace(answer, wish=self.wish) if isinstance(answer, Ack) else answer)
+            if self._queued or not self._write(binary_frame(said)):
+                self._queued += 1
+                self._spawn(self._send_queued(said))
 
-    async def _say_all(self, answers: list[Ack | Nack]) -> None:
-        for answer in answers:
-            await self._say(answer)
+    async def _send_queued(self, message: bytes) -> None:
+        try:
+            await self._send_bytes(message)
+        finally:
+            self._queued -= 1
 
     async def _say(self, frame: Frame) -> None:
-        if isinstance(frame, Ack):
-            frame = dataclasses.replace(frame, wish=self.wish)
+        await self._send_bytes(encode(frame))
+
+    async def _send_bytes(self, message: bytes) -> None:
         try:
-            await self._send({"type": "websocket.send", "bytes": encode(frame)})
+            await self._send({"type": "websocket.send", "bytes": message})
         except (OSError, RuntimeError) as error:  # the servers' ways to say that the peer is gone
             self.end(Closed(CLOSE_RESTART, str(error)))
 

@@ -101,7 +101,12 @@ class LearnerHub:
                 except TimeoutError:
                     pass
                 look.clear()
-                await self._tell()
+                try:
+                    await self._tell()
+                except (
+                    Exception
+                ):  # a fault of ours: without this loop no learner of this process hears a halt
+                    logger.exception("learners not looked after")
 
     async def _tell(self) -> None:
         learners = {id(learner): learner for learner in self._learners if learner.grant is not None}
@@ -110,7 +115,9 @@ class LearnerHub:
             return
         try:
             found = await in_database(standings, ids)
-            await in_database(note_seen, ids)
+            caught_up = (learner for learner in learners.values() if learner.is_caught_up)
+            if heard := {learner.grant.learner_id for learner in caught_up if learner.grant is not None}:
+                await in_database(note_seen, heard)
         except DatabaseError as error:
             logger.warning("learners' wishes not read", extra={"error": str(error)[:200]})
             return

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobs.selectors import logs, recent
-from jobs.selectors.lines import Hole, Line, size_of
+from jobs.selectors.lines import Hole, Line, Plain, plain, size_of
 from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, Frame, cut_items, gap_frame, items_frame
 from portal.live.names import Channel
 from portal.live.sources import Page, Source, Want
@@ -28,8 +28,14 @@ class LogSource(Source):
 
     def at_hand(self, want: Want) -> Page | None:
         """What this very process has just stored is passed on without reading it back."""
-        found = recent.read(logs.Want(_stream(want.channel), want.after), limit=PAGE_LINES)
-        return None if found is None else _page(want, found)
+        asked = logs.Want(_stream(want.channel), want.after)
+        found = recent.chunks_of(asked)
+        if found is None:
+            return None
+        head, chunks = found
+        if not head.sealed and (lines := plain(chunks, want.after)) is not None:
+            return _plain_page(want, lines)
+        return _page(want, logs.page_of(asked, head, chunks, limit=PAGE_LINES))
 
     def read(self, wants: Sequence[Want]) -> dict[str, Page]:
         asked = {_stream(want.channel): want for want in wants}
@@ -41,6 +47,20 @@ class LogSource(Source):
 
 def _stream(channel: Channel) -> logs.Stream:
     return (channel.job_id, channel.attempt, channel.rank)
+
+
+def _plain_page(want: Want, found: Plain) -> Page:
+    """As _page, of a log that grows, without an object per line: a loud one brings a hundred thousand a second."""
+    more = len(found.texts) > PAGE_LINES
+    tail = None if more else found.tail
+    items = [
+        {"n": n, "t": t, "text": text}
+        for n, t, text in zip(
+            range(found.first, found.first + PAGE_LINES), found.times, found.texts, strict=False
+        )
+    ]
+    frames = _items_frames(want.channel.name, items, {"sealed": False, "tail": tail and _item(*tail)})
+    return Page(frames, want.after + len(items), (tail, False, time.monotonic()), more)
 
 
 def _page(want: Want, found: logs.Page) -> Page:
@@ -72,20 +92,21 @@ def _frames(ch: str, after: int, lines: list[Line], holes: list[Hole], state: di
     start = 0
     while start < len(lines):
         end = _end_of_run(lines, start)
-        frames += _frames_of(ch, lines[start:end], state if end == len(lines) else {})
+        items = [_item(*line) for line in lines[start:end]]
+        frames += _items_frames(ch, items, state if end == len(lines) else {})
         start = end
     frames += [gap_frame(ch, max(hole.first, after + 1), hole.last, lost=True) for hole in holes]
     return sorted(frames, key=lambda frame: frame.first)
 
 
-def _frames_of(ch: str, run: list[Line], state: dict[str, Any]) -> list[Frame]:
-    """Lines without a hole: nearly always one frame, so its size is seen when it is made and not weighed before."""
-    items = [_item(n, t, text, cut) if cut else {"n": n, "t": t, "text": text} for n, t, text, cut in run]
-    if len(run) <= FRAME_ITEMS:
-        whole = items_frame(ch, run[0].n, run[-1].n, items, **state)
-        if whole.size <= FRAME_BYTES or len(run) == 1:
+def _items_frames(ch: str, items: list[dict[str, Any]], state: dict[str, Any]) -> list[Frame]:
+    """Frames of lines without a hole, the last with the state; nearly always one, so made before weighed."""
+    first = items[0]["n"]
+    if len(items) <= FRAME_ITEMS:
+        whole = items_frame(ch, first, items[-1]["n"], items, **state)
+        if whole.size <= FRAME_BYTES or len(items) == 1:
             return [whole]
-    parts = cut_items(run[0].n, items, list(map(size_of, run)))
+    parts = cut_items(first, items, [size_of(item["text"]) for item in items])
     return [items_frame(ch, *part, **(state if part is parts[-1] else {})) for part in parts]
 
 

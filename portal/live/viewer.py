@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from portal.live.frames import PONG, Frame, gap_frame
+from portal.live.socket import text_frame
 
 OUTBOX_BYTES = 256 * 1024
 _ids = itertools.count(1)
@@ -43,8 +44,11 @@ class Subscription:
 
     def put(self, frame: Frame) -> None:
         """Queue a frame under his own numbers."""
-        self.viewer.put(frame.numbered(self.given), frame.size)
-        self.given += frame.rows or 0
+        if frame.rows is None:
+            self.viewer.put(frame.text, frame.ready)
+        else:
+            self.viewer.put(frame.numbered(self.given))
+            self.given += frame.rows
 
     def offer(self, frame: Frame) -> None:
         """Take a frame that follows the cursor, or fall behind."""
@@ -66,7 +70,7 @@ class Subscription:
         """Tell what was left out, once there is room again."""
         if head > self.cursor:
             gap = gap_frame(self.ch, self.cursor + 1, head)
-            self.viewer.put(gap.text, gap.size)
+            self.viewer.put(gap.text)
             self.cursor = head
         self.pace = Pace.LIVE
 
@@ -75,7 +79,10 @@ class Subscription:
 class Viewer:
     """One open socket."""
 
-    send: Callable[[str], Awaitable[None]]
+    send: Callable[[bytes], Awaitable[None]]
+    write: Callable[[bytes], bool] = lambda ready: (
+        False
+    )  # what is ready for the wire, if the socket takes it at once
     id: int = field(default_factory=lambda: next(_ids))
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     drained: Callable[[Viewer], None] = lambda viewer: None  # set by the hub
@@ -83,7 +90,7 @@ class Viewer:
     lagging: bool = False  # a subscription of his fell behind
     sent_at: float = field(default_factory=time.monotonic)
     sending_since: float | None = None
-    _outbox: deque[tuple[str, int]] = field(default_factory=deque)
+    _outbox: deque[bytes] = field(default_factory=deque)
     _bytes: int = 0
     _filled: asyncio.Event = field(default_factory=asyncio.Event)
     _room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -92,16 +99,22 @@ class Viewer:
         """Whether another frame may wait; an empty outbox takes one of any size."""
         return not self._outbox or self._bytes + size <= OUTBOX_BYTES
 
-    def put(self, text: str, size: int) -> None:
-        """Queue a frame. Small answers (pong, errors, gaps) are queued even where a full outbox refuses items."""
-        self._outbox.append((text, size))
-        self._bytes += size
+    def put(self, text: bytes, ready: bytes | None = None) -> None:
+        """Send a frame, or queue it behind what waits; ready: as it goes over the wire, if that was made for others.
+
+        Small answers (pong, errors, gaps) are queued even where a full outbox refuses items.
+        """
+        if not self._outbox and self.write(ready or text_frame(text)):
+            self.sent_at = time.monotonic()
+            return
+        self._outbox.append(text)
+        self._bytes += len(text)
         self._filled.set()
 
     def beat(self, now: float, every_s: float) -> None:
         """Queue a sign of life unless something else was sent lately or still waits."""
         if not self._outbox and now - self.sent_at >= every_s * 0.75:
-            self.put(PONG, len(PONG))
+            self.put(PONG)
 
     async def room(self, size: int) -> None:
         """Wait until a frame of this size may be put."""
@@ -115,13 +128,13 @@ class Viewer:
             while not self._outbox:
                 self._filled.clear()
                 await self._filled.wait()
-            text, size = self._outbox[0]
+            text = self._outbox[0]
             self.sending_since = time.monotonic()
             await self.send(text)
             self.sending_since = None
             self.sent_at = time.monotonic()
             self._outbox.popleft()
-            self._bytes -= size
+            self._bytes -= len(text)
             if self._bytes <= OUTBOX_BYTES // 2:
                 self._room.set()
                 if self.lagging:

@@ -18,9 +18,12 @@ def problems_of(error: ServiceError) -> list[str]:
     return [f"{_plain(each['path'])}: {each['message']}." for each in errors] or [error.message]
 
 
-def after(request: HttpRequest, act: Callable[[], object], *, to: str, done: str) -> HttpResponse:
+def after(
+    request: HttpRequest, act: Callable[[], object], *, to: str, done: str, level: int = messages.SUCCESS
+) -> HttpResponse:
     """Run act; say done or what was wrong, then go to a page that may be reloaded without doing it again.
 
+    level: of what is said when it is done; a warning where a thing is worse off now.
     What the caller may not do answers 403, what is not there 404, as everywhere.
     """
     try:
@@ -33,7 +36,7 @@ def after(request: HttpRequest, act: Callable[[], object], *, to: str, done: str
         for line in problems_of(error):
             messages.error(request, line)
     else:
-        messages.success(request, done)
+        messages.add_message(request, level, done)
     return HttpResponseRedirect(to)
 
 

@@ -79,7 +79,7 @@ def _stuck(jobs: QuerySet[Job]) -> Iterator[Notice]:
     rows = jobs.filter(state=State.QUEUED, reason_code__in=FIX_NEEDED).order_by("queued_at")
     for job in detailed(rows.only("pk")[:SHOWN]):
         yield Notice(
-            job, "waiting", "hourglass", "amber", "Cannot start", job.reason_message, job.queued_at, "See why"
+            job, "waiting", "octagon-x", "red", "Cannot start", job.reason_message, job.queued_at, "See why"
         )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -13,18 +13,26 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from jobs import services
+from jobs import counting, services
 from jobs.errors import JobError, JobNotFound
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
-from jobs.selectors import logs
-from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list
-from jobs.selectors.jobs import job_get, may_operate
+from jobs.selectors import logs, metrics
+from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
+from jobs.selectors.jobs import job_get, may_decide, may_operate
 from jobs.selectors.results import result_summary
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
-from jobs.states import FINAL, HOLDS_GPUS, Phase, State
+from jobs.states import FINAL, State
 from jobs.words import devices
-from portal.pages import job_cards, job_events, job_failure, job_timeline, job_waiting
+from portal.pages import (
+    job_cards,
+    job_events,
+    job_failure,
+    job_learners,
+    job_resume,
+    job_timeline,
+    job_waiting,
+)
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
 from tenants import access, audit
@@ -33,9 +41,10 @@ from tenants.roles import Permission
 
 TAIL_LINES = 40
 EVENTS_PAGE = 200
+EVENT_KINDS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("People", "people"))
 FILES_SHOWN = 100  # of a checkpoint; its manifest names all
 RESULTS_SHOWN = 8  # the API names the others
-SILENT = timedelta(seconds=15)  # a learner that said nothing for so long is shown as silent
+STRETCHES = 3  # attempts in the header; more leave no room for words, and the table below has all
 TABS = (
     ("", "Overview"),
     ("metrics", "Metrics"),
@@ -45,6 +54,7 @@ TABS = (
     ("checkpoints", "Checkpoints"),
     ("spec", "Spec"),
 )
+MOVING = {State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING}
 VERBS = {"halt": services.job_halt, "cancel": services.job_cancel}
 
 
@@ -104,6 +114,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     """Header, timeline, tabs: what every tab has."""
     view, now = job_view(job), timezone.now()
     moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))
+    stretches = job_timeline.timeline(moves, now)
     tabs = [
         {"title": title, "href": f"/t/{job.tenant.slug}/jobs/{job.pk}" + (f"/{name}" if name else ""),
          "current": name == tab, "count": _count(name, job)}
@@ -117,7 +128,8 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "job": view | {"room": _room(job, view)},
         "row": job,
         "now": now,
-        "stretches": job_timeline.timeline(moves, now),
+        "stretches": stretches[-STRETCHES:],
+        "earlier": max(0, len(stretches) - STRETCHES),
         "actions": _offered(request, job, view["allowed_actions"]),
         "tabs": tabs,
         "tab": tab,
@@ -125,6 +137,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "base": f"/t/{job.tenant.slug}/jobs/{job.pk}",
         "seq": job.event_seq,
         "lost_if_canceled": _lost(view),
+        "now_does": _now_does(view),
         "marks": json.dumps(_marks(job)),
     }
 
@@ -132,6 +145,8 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
 def _offered(request: HttpRequest, job: Job, allowed: list[str]) -> list[str]:
     """Of what the state allows, what this viewer may do and what the tenant's suspension would not refuse."""
     refused = set() if may_operate(request.user, job) else set(allowed) - {"clone"}
+    if not may_decide(request.user, job):
+        refused |= {"edit", "delete"}
     if not access.may(request.user, Permission.SUBMIT, job.tenant_id):
         refused.add("clone")
     if job.tenant.state == Tenant.State.SUSPENDED:
@@ -151,6 +166,12 @@ def _room(job: Job, view: dict[str, Any]) -> str:
     return devices(job.learners, kind, each=job.gpus or job.slots)
 
 
+def _now_does(view: dict[str, Any]) -> str:
+    """What an active job is at, where there is something to say, such as why its start takes long."""
+    reason = view["reason"]
+    return reason["message"] if view["state"] in MOVING and reason["code"] else ""
+
+
 def _marks(job: Job) -> list[tuple[int | None, str]]:
     """Steps that charts mark: where an attempt went on, and where something was saved ("")."""
     resumed = Attempt.objects.filter(job=job, n__gt=1).order_by("n").values_list("n", "resume_from__step")
@@ -159,10 +180,11 @@ def _marks(job: Job) -> list[tuple[int | None, str]]:
     return marks + [(step, "") for step in saved.order_by("-n").values_list("step", flat=True)[:50]]
 
 
-def _count(tab: str, job: Job) -> int | None:
+def _count(tab: str, job: Job) -> int | str | None:
     match tab:
         case "metrics":
-            return len(job.progress.metrics) or None
+            count = len(job.progress.metrics)
+            return f"{count}+" if count >= metrics.MAX_SERIES else count or None
         case "learners":
             return job.learners
         case "events":
@@ -184,7 +206,8 @@ def _lost(view: dict[str, Any]) -> int | None:
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     view = job_view(job)
     kept = _kept(job)
-    attempts = list(Attempt.objects.filter(job=job).order_by("-n")[:10])
+    attempts = list(Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n")[:10])
+    words = job_failure.words_of(job, [one.n for one in attempts]) if len(attempts) > 1 else {}
     return {
         "kpis": job_cards.kpis(view | {"room": _room(job, view)}, ran_s=job.running_s),
         "waiting": job_cards.waiting(view),
@@ -192,47 +215,51 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.QUEUED
         else None,
         "hindsight": job_waiting.hindsight(view),
+        "resume": job_resume.outlook(job, view, timezone.now())
+        if "resume" in _offered(request, job, view["allowed_actions"])
+        else None,
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
         "failure": job_failure.failure(job, next(iter(_kept(job)), None))
         if job.state == State.FAILED
         else None,
         "charts": job_cards.primary_metrics(view),
         "slow_rules": _slow_rules(job),
-        "learner_rows": _learners(job)[:8],
+        "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
         "events": job_events.told(_events(job))[:5],
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
-        "attempts": [(one, job_events.outcome(one), _ran(one)) for one in attempts],
+        "attempts": [(one, job_events.outcome(one), words.get(one.n), _ran(one)) for one in attempts],
         **_log_context(job, request),
     }
 
 
 def _ran(attempt: Attempt) -> float | None:
     began, ended = attempt.processing_at, attempt.closed_at
-    return (ended - began).total_seconds() if began and ended else None
+    return (
+        counting.ran_s(began, counting.counts_until(attempt.known_at, ended, ended))
+        if began and ended
+        else None
+    )
 
 
-def _learners(job: Job, attempt: int | None = None) -> list[dict[str, Any]]:
-    now = timezone.now()
-    rows = Learner.objects.filter(job=job, attempt=attempt or max(1, job.attempt)).order_by("rank")
-    return [
-        {
-            "row": row,
-            "silent": bool(row.last_seen_at and not row.done_at and now - row.last_seen_at > SILENT),
-            "phase": row.phase.capitalize(),
-        }
-        for row in rows
-    ]
-
-
-def _events(job: Job, before: int | None = None) -> list[JobEvent]:
+def _events(job: Job, before: int | None = None, kind: str = "", sought: str = "") -> list[JobEvent]:
     events = JobEvent.objects.filter(job=job).select_related("actor").order_by("-n")
+    events = job_events.chosen(events, kind, sought)
     return list((events.filter(n__lt=before) if before else events)[:EVENTS_PAGE])
 
 
 def _kept(job: Job) -> list[Checkpoint]:
-    return [one for one in checkpoint_list(job.pk) if one.state == Checkpoint.State.COMMITTED]
+    return [one for one in _checkpoints(job) if one.state == Checkpoint.State.COMMITTED]
+
+
+def _checkpoints(job: Job) -> list[Checkpoint]:
+    """In the order of Checkpoint.NEWEST_FIRST: what a resume takes stands first, though another came in after it."""
+
+    def order(one: Checkpoint) -> tuple[int, int, int]:
+        return one.attempt, -1 if one.step is None else one.step, one.n
+
+    return sorted(checkpoint_list(job.pk), key=order, reverse=True)
 
 
 def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
@@ -259,10 +286,15 @@ def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
 
 
 def _metrics(request: HttpRequest, job: Job) -> dict[str, Any]:
+    shown, sought, of = sorted(job.progress.metrics), request.GET.get("m", "").strip()[:200], None
+    if len(shown) >= metrics.MAX_SERIES and (total := len(metrics.names(job.pk))) > len(shown):
+        found = metrics.names(job.pk, q=sought) if sought else []
+        shown = found[: metrics.MAX_SERIES] if sought else shown
+        of = {"shown": len(shown), "found": len(found), "total": total, "sought": sought}
     groups: dict[str, list[str]] = {}
-    for name in sorted(job.progress.metrics):
+    for name in shown:
         groups.setdefault(name.split("/")[0] if "/" in name else "", []).append(name)
-    return {"groups": sorted(groups.items()), "slow_rules": _slow_rules(job)}
+    return {"groups": sorted(groups.items()), "of": of, "slow_rules": _slow_rules(job)}
 
 
 def _slow_rules(job: Job) -> list[Learner]:
@@ -279,28 +311,37 @@ def _logs(request: HttpRequest, job: Job) -> dict[str, Any]:
 
 
 def _learner_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
-    attempt = _number(request.GET.get("attempt")) or max(1, job.attempt)
-    rows = _learners(job, attempt)
-    over = attempt < job.attempt or State(job.state) not in HOLDS_GPUS  # whatever a learner said last
-    ended = sum(over or one["row"].phase in (Phase.EXITED, Phase.STORING, Phase.DONE) for one in rows)
-    return {
-        "learner_rows": rows,
-        "attempt": attempt,
-        "attempt_numbers": range(max(1, job.attempt), 0, -1),
-        "running": 0 if over else sum(one["row"].phase == Phase.PROCESSING for one in rows),
-        "ended": ended,
-    }
+    n = _number(request.GET.get("attempt")) or max(1, job.attempt)
+    return job_learners.panel(job, job_view(job), n, timezone.now())
 
 
 def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
-    before = _number(request.GET.get("before"))
-    events = _events(job, before)
-    older = events[-1].n if events and events[-1].n > 1 else None
-    return {"events": job_events.told(events), "older": older, "newest": before is None}
+    before, kind = _number(request.GET.get("before")), request.GET.get("show", "")
+    sought = request.GET.get("q", "").strip()[:200]
+    events = _events(job, before, kind, sought)
+    found = job_events.counts(job_events.chosen(JobEvent.objects.filter(job=job), "", sought))
+    older = events[-1].n if len(events) == EVENTS_PAGE else None
+    asked = {name: value for name, value in (("show", kind), ("q", sought)) if value}
+    return {
+        "events": job_events.told(events, _outcomes(job)),
+        "kinds": [
+            (title, name, found[name or "all"], "?" + urlencode({**asked, "show": name}))
+            for title, name in EVENT_KINDS
+        ],
+        "kind": kind if kind in job_events.KINDS else "",
+        "sought": sought,
+        "older": f"?{urlencode(asked | {'before': older})}" if older and older > 1 else "",
+        "newest": f"?{urlencode(asked)}" if before is not None else "",
+    }
+
+
+def _outcomes(job: Job) -> dict[int, str]:
+    ended = Attempt.objects.filter(job=job).exclude(outcome="")
+    return {one.n: job_events.outcome(one) for one in ended}
 
 
 def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
-    rows = sorted(checkpoint_list(job.pk), key=lambda one: -one.n)
+    rows = _checkpoints(job)
     kept = [one for one in rows if one.state == Checkpoint.State.COMMITTED]
     gone = [one for one in rows if one.state == Checkpoint.State.DROPPED]
     began = Attempt.objects.filter(job=job, resume_from__isnull=False).order_by("n")
@@ -312,10 +353,13 @@ def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
         "more_files": max(0, opened.files.count() - FILES_SHOWN) if opened else 0,
         "checkpoints": [one for one in rows if one not in gone],
         "gone": len(gone),
+        "over": set(Attempt.objects.filter(job=job, held=False).values_list("n", flat=True)),
         "began": dict(began.values_list("resume_from", "n")),
         "kept_bytes": sum(one.bytes for one in kept),
         "kept": len(kept),
         "policy": job.spec.get("checkpoint") or {},
+        "saved": len(kept) + len(gone),
+        "of_tenant": kept_bytes(job.tenant_id),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.template.defaultfilters import pluralize
 
 from jobs.states import FINAL
-from portal.templatetags.ui import duration, metric, thousands
+from portal.templatetags.ui import duration, hours, metric, thousands
 
 View = dict[str, Any]
 
@@ -42,14 +42,14 @@ class Kpi:
 
 @dataclass(frozen=True)
 class Check:
-    """One admission check; used and asked are shares of the meter, 0 to 100, None without one."""
+    """One admission check. used, asked and limit are shares of the meter, 0 to 100, None without one."""
 
     title: str
     text: str
     ok: bool | None
     used: float | None = None
     asked: float | None = None
-    words: str = ""
+    limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Waiting:
     position: int | None
     cluster_position: int | None
     checks: list[Check] = field(default_factory=list)
+
+    @property
+    def later(self) -> list[str]:
+        """Checks that were not reached."""
+        return [one.title for one in self.checks if one.ok is None]
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ def kpis(job: View, *, ran_s: float) -> list[Kpi]:
             )
         )
     unit = "GPU-hours" if job["gpus"] else "CPU slot-hours"
-    strip.append(Kpi(unit, f"{job['slot_seconds'] / 3600:.2f}", job["room"], hot="hours"))
+    strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["room"], hot="hours"))
     used, allowed = job["restarts_used"], job["max_restarts"]
     restarts = (f"{used} of {allowed}", "lost nodes are free") if allowed else ("0", "none asked for")
     strip.append(Kpi("Restarts used", *restarts, hot="restarts"))
@@ -161,7 +166,7 @@ def waiting(job: View) -> Waiting | None:
         chip,
         numbers.get("position"),
         numbers.get("cluster_position"),
-        [_check(one) for one in numbers.get("checks", [])],
+        [_check(one, job["reason"]["message"]) for one in numbers.get("checks", [])],
     )
 
 
@@ -213,14 +218,23 @@ def _legs(parts: dict[str, float | None]) -> list[Leg]:
     return legs
 
 
-def _check(one: dict[str, Any]) -> Check:
+def _check(one: dict[str, Any], headline: str) -> Check:
+    """What is counted is said in numbers; a sentence that stands above already is not said again."""
     title = CHECK_TITLES.get(one["check"], one["check"])
     used, limit, asked = one.get("used"), one.get("limit"), one.get("asked")
-    if used is None or not limit or asked is None:
-        return Check(title, one["text"], one["ok"])
-    scale = max(limit, used + asked)
-    words = f"{used} of {limit} in use, this job adds {asked}"
-    return Check(title, one["text"], one["ok"], 100 * used / scale, 100 * asked / scale, words)
+    if used is None or limit is None or asked is None:
+        return Check(title, "" if one["text"] == headline else one["text"], one["ok"])
+    match one["check"]:
+        case "max_quota":
+            words = f"needs {asked}, the quota is {limit}"
+        case "gang":
+            words = f"{limit} of {asked} learner{'s' if asked != 1 else ''} would fit now"
+        case _:
+            words = f"{used} of {limit} in use, this job adds {asked}"
+    if not limit:
+        return Check(title, words, one["ok"])
+    scale = max(limit, used + asked) / 100
+    return Check(title, words, one["ok"], used / scale, asked / scale, limit / scale)
 
 
 def _time_left(job: View) -> tuple[str, str]:

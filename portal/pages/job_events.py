@@ -5,11 +5,14 @@ The codes stay in the tooltip and in the JSON, for those who look something up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from django.db.models import Count, Q, QuerySet
+
 from jobs.models import Attempt, JobEvent
-from jobs.states import STOPPING_WORDS, EventCode, State, StopReason
+from jobs.states import EVENT_WORDS, STOPPING_WORDS, EventCode, State, StopReason
+from portal.pages.job_cards import ASK, FIX
 from portal.templatetags.ui import thousands
 
 TITLES = {
@@ -43,13 +46,36 @@ STOPPED = {
     StopReason.IMAGE_ERROR: "No usable image",
     StopReason.DATA_ERROR: "Data could not be read",
 }
+ICONS: dict[str, str] = {
+    EventCode.CHECKPOINT_STORED: "save",
+    EventCode.CHECKPOINT_CORRUPT: "shield-alert",
+    EventCode.PLACED: "server",
+    EventCode.WISHED: "hand",
+    EventCode.WAITING: "hourglass",
+    EventCode.GPUS_RETURNED: "undo-2",
+    EventCode.LEARNER_RESTARTED: "rotate-cw",
+    EventCode.SUBMITTED: "send",
+    EventCode.EDITED: "pencil",
+    State.HALTED: "circle-pause",
+    State.COMPLETED: "circle-check",
+    State.FAILED: "octagon-x",
+    State.PROCESSING: "circle-play",
+}
+"""By code, else by the state it led to."""
+KINDS = {
+    "state": ~Q(to_state=""),
+    "checkpoint": Q(code__in=[EventCode.CHECKPOINT_STORED, EventCode.CHECKPOINT_CORRUPT]),
+    "people": Q(actor__isnull=False),
+}
+"""What the tab can be narrowed to."""
 FOLDED = 3
 """From so many checkpoints in a row on, one line stands for all."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """One line. event: the newest it stands for; first: the number of the oldest; phase: the badge of a move."""
+    """One line. event: the newest it stands for; first: the number of the oldest; phase: the badge of a move;
+    border: what is said above it, where it is the last of its attempt."""
 
     event: JobEvent
     first: int
@@ -58,17 +84,44 @@ class Told:
     words: str
     by: str
     codes: str
+    icon: str
+    border: str
 
 
-def told(events: Sequence[JobEvent]) -> list[Told]:
-    """Lines, newest first as the events are."""
+def told(events: Sequence[JobEvent], outcomes: Mapping[int, str] | None = None) -> list[Told]:
+    """Lines, newest first as the events are. outcomes: how each attempt ended, for the row between two of them."""
     lines: list[Told] = []
     at = 0
     while at < len(events):
         run = _checkpoints(events, at)
-        lines.append(_line(run[0], run[-1], events[at + 1 :]))
+        newer = lines[-1].event.attempt if lines else 0
+        border = _border(run[0].attempt, newer, outcomes or {})
+        lines.append(_line(run, events[at + 1 :], border))
         at += len(run)
     return lines
+
+
+def chosen(events: QuerySet[JobEvent], kind: str, sought: str) -> QuerySet[JobEvent]:
+    """Those of one kind, that say what is sought in what a reader sees of them or in their codes."""
+    found = events.filter(KINDS.get(kind, Q()))
+    if not sought:
+        return found
+    low = sought.lower()
+    codes = [code for code in EventCode if low in f"{code} {TITLES[code]} {EVENT_WORDS[code]}".lower()]
+    stops = [stop for stop in StopReason if low in STOPPING_WORDS[stop].lower()]
+    return found.filter(
+        Q(message__icontains=sought)
+        | Q(code__in=codes)
+        | Q(to_state__icontains=sought)
+        | Q(reason__icontains=sought)
+        | Q(to_state=State.STOPPING, reason__in=stops)
+        | Q(actor__username__icontains=sought)
+    )
+
+
+def counts(events: QuerySet[JobEvent]) -> dict[str, int]:
+    """How many there are of each kind; "": of all."""
+    return events.aggregate(all=Count("pk"), **{kind: Count("pk", filter=of) for kind, of in KINDS.items()})
 
 
 def outcome(attempt: Attempt) -> str:
@@ -89,14 +142,37 @@ def _checkpoints(events: Sequence[JobEvent], at: int) -> Sequence[JobEvent]:
     return events[at:end] if end - at >= FOLDED else events[at : at + 1]
 
 
-def _line(event: JobEvent, oldest: JobEvent, before: Sequence[JobEvent]) -> Told:
+def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> Told:
+    event, oldest = run[0], run[-1]
     title = TITLES[EventCode(event.code)]
     if event.code == EventCode.GPUS_RETURNED and event.numbers.get("slot_type") == "cpu":
         title = "CPU slots returned"
     by = event.actor.get_username() if event.actor else SOURCES.get(event.source, event.source)
     codes = ", ".join(code for code in (event.to_state or event.code, event.reason) if code)
-    words = event.words if oldest is event else _together(event, oldest)
-    return Told(event, oldest.n, _phase(event), title, _once(event, words, before), by, codes)
+    words = event.words if oldest is event else _together(run)
+    return Told(
+        event, oldest.n, _phase(event), title, _once(event, words, before), by, codes, _icon(event), border
+    )
+
+
+def _border(attempt: int, newer: int, outcomes: Mapping[int, str]) -> str:
+    """What stands between the last line of an attempt and the first of a later one, the next where all are shown."""
+    if not 0 < attempt < newer:
+        return ""
+    ended = f" ended: {word[0].lower()}{word[1:]}." if (word := outcomes.get(attempt, "")) else " ended."
+    later = (
+        f"Attempt {newer} follows" if newer == attempt + 1 else f"Attempts {attempt + 1} to {newer} follow"
+    )
+    return f"Attempt {attempt}{ended} {later}."
+
+
+def _icon(event: JobEvent) -> str:
+    """A hand for what only people can change; an hourglass would say that waiting helps."""
+    if event.code == EventCode.WAITING and event.reason in FIX:
+        return "wrench"
+    if event.code == EventCode.WAITING and event.reason in ASK:
+        return "user-cog"
+    return ICONS.get(event.code) or ICONS.get(event.to_state, "activity")
 
 
 def _phase(event: JobEvent) -> str:
@@ -106,13 +182,12 @@ def _phase(event: JobEvent) -> str:
     return event.to_state.capitalize()
 
 
-def _together(newest: JobEvent, oldest: JobEvent) -> str:
-    first, last = oldest.numbers.get("checkpoint"), newest.numbers.get("checkpoint")
-    low, high = oldest.numbers.get("step"), newest.numbers.get("step")
-    steps = (
-        f", at steps {thousands(low)} to {thousands(high)}," if low is not None and high is not None else ""
-    )
-    return f"Checkpoints {first} to {last}{steps} are stored and verified."
+def _together(run: Sequence[JobEvent]) -> str:
+    """Steps are the least and the greatest: a halt may come to a lower step than the checkpoint before it."""
+    first, last = run[-1].numbers.get("checkpoint"), run[0].numbers.get("checkpoint")
+    steps = [one.numbers["step"] for one in run if one.numbers.get("step") is not None]
+    where = f", at steps {thousands(min(steps))} to {thousands(max(steps))}," if steps else ""
+    return f"Checkpoints {first} to {last}{where} are stored and verified."
 
 
 def _once(event: JobEvent, words: str, before: Sequence[JobEvent]) -> str:

@@ -1,7 +1,8 @@
-"""What a failed job's log ends with: the learner that failed first, and the last words of its program."""
+"""What the log of a failure ends with: the learner that failed first, and the last words of its program."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from jobs.models import Checkpoint, Job, Learner
@@ -32,7 +33,19 @@ def failure(job: Job, kept: Checkpoint | None) -> dict[str, Any]:
 
 def words(job: Job) -> str:
     """What its last traceback ends with, such as "ValueError: no such shard"; empty without one."""
-    return _last_words(_end_of_log(job, _first_to_fail(job)))
+    return words_of(job, [job.attempt]).get(job.attempt, "")
+
+
+def words_of(job: Job, attempts: Iterable[int]) -> dict[int, str]:
+    """The same for each of these attempts of which a learner failed; as many queries as for one."""
+    failed = (
+        Learner.objects.filter(job=job, attempt__in=attempts).exclude(exit_code=None).exclude(exit_code=0)
+    )
+    first: dict[int, int] = {}
+    for attempt, rank in failed.order_by("exited_at").values_list("attempt", "rank"):
+        first.setdefault(attempt, rank)
+    ends = logs.read_ends([(job.pk, attempt, rank) for attempt, rank in first.items()], LOOK)
+    return {attempt: _last_words(_marked(lines)) for (_, attempt, _), lines in ends.items()}
 
 
 def _first_to_fail(job: Job) -> Learner | None:
@@ -41,7 +54,10 @@ def _first_to_fail(job: Job) -> Learner | None:
 
 
 def _end_of_log(job: Job, failed: Learner | None) -> Marked:
-    lines = logs.read_lines((job.pk, job.attempt, failed.rank if failed else 0), tail=LOOK).lines
+    return _marked(logs.read_lines((job.pk, job.attempt, failed.rank if failed else 0), tail=LOOK).lines)
+
+
+def _marked(lines: Iterable[logs.Line]) -> Marked:
     marked, inside = [], False
     for line in lines:
         began = line.text.startswith("Traceback")

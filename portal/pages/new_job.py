@@ -13,13 +13,15 @@ from django.views.decorators.http import require_http_methods
 from examples import catalog
 from jobs import services
 from jobs.errors import CheckpointNotFound, JobError, JobNotFound
-from jobs.models import Job
-from jobs.selectors import installation
+from jobs.models import Checkpoint, Job
+from jobs.selectors import cluster, installation
 from jobs.selectors.jobs import job_get
+from jobs.selectors.usage import CPU_TYPE
 from jobs.services.clone import changed
 from jobs.services.wishes import checkpoint_of
 from jobs.spec import to_yaml
-from portal.pages.guard import in_tenant
+from jobs.states import State
+from portal.pages.guard import in_tenant, person
 from portal.pages.job_cards import FIX
 from portal.pages.shell import frame
 from tenants import access
@@ -123,23 +125,58 @@ def _changed_fields(request: HttpRequest) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())
 
 
+def _at_the_end(parent: Job, saved: Checkpoint) -> bool:
+    """Whether the job that is cloned had nothing left to do after this checkpoint."""
+    if saved.step is None:
+        return False
+    reported, total = parent.progress.step, parent.progress.total
+    if parent.state == State.COMPLETED and reported is not None and saved.step >= reported:
+        return True
+    return total is not None and saved.step >= total
+
+
+def _types(request: HttpRequest) -> list[dict[str, Any]]:
+    """What a job can run on, with what is free: any GPU, each GPU type, CPUs. Nothing where there are no GPUs."""
+    pools = cluster.pools(cluster.nodes(person(request)))
+    types = [
+        {"value": pool.slot_type, "name": pool.slot_type, "free": pool.free, "slots": pool.slots}
+        for pool in pools
+    ]
+    gpus = [pool for pool in pools if pool.slot_type != CPU_TYPE]
+    if not gpus:
+        return []
+    free, slots = sum(pool.free for pool in gpus), sum(pool.slots for pool in gpus)
+    return [{"value": "", "name": "any GPU", "free": free, "slots": slots}, *types]
+
+
+def _took(source: Job) -> dict[str, Any] | None:
+    """What the job that is cloned took from its first step to its last; nothing of one that did not complete."""
+    if source.state != State.COMPLETED:
+        return None
+    unit = "GPU-hours" if source.gpus else "CPU slot-hours"
+    hours = source.running_s * source.slots * source.learners / 3600
+    return {"seconds": source.running_s, "hours": hours, "unit": unit}
+
+
 def _page(
     request: HttpRequest, tenant: Tenant, *, source: str, text: str, error: JobError | None = None
 ) -> HttpResponse:
     details: dict[str, Any] = getattr(error, "details", {})
     parent, n = _parent(request, tenant), _checkpoint(request)
-    free = {node.slot_type: 0 for node in installation.nodes()}
+    saved = parent.checkpoints.filter(n=n).first() if parent and n is not None else None
     context = frame(request, tenant, "jobs") | {
         "source": source,
         "clone": parent,
         "checkpoint": n if parent else None,
-        "saved": parent.checkpoints.filter(n=n).first() if parent and n is not None else None,
+        "saved": saved,
+        "ended": bool(parent and saved and _at_the_end(parent, saved)),
         "changes": _changed_fields(request) if parent else "",
         "parent": to_yaml(parent.spec) if parent else None,
         "text": text,
         "templates": catalog.templates(),
         "runtimes": installation.runtimes(),
-        "types": sorted(kind for kind in free if kind != "cpu"),
+        "types": _types(request),
+        "took": _took(parent) if parent else None,
         "priorities": [level for level in PRIORITIES if level in tenant.priorities],
         "fix": " ".join(sorted(FIX)),
         "error": error.message if error else "",

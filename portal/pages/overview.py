@@ -17,7 +17,7 @@ from jobs.models import Job
 from jobs.selectors import cluster
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.metrics import glances
-from jobs.selectors.usage import QuotaUse, held_by, live_jobs, quotas_of, waits_of
+from jobs.selectors.usage import CPU_TYPE, QuotaUse, held_by, live_jobs, quotas_of, waits_of
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, State
@@ -45,17 +45,24 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     active = mine.filter(state__in=[*HOLDS_GPUS, State.QUEUED, State.HALTED])
     ended = mine.filter(state__in=FINAL, finished_at__isnull=False)
     queued = mine.filter(state=State.QUEUED).order_by("queued_at", "pk")
+    told = {one.job.pk for one in found}
     own_first = Case(When(owner=user, then=Value(0)), default=Value(1), output_field=IntegerField())
     held = held_by(user, tenant)
     first_run = not mine.exists()
+    quotas = quotas_of(tenant)
+    done = detailed(ended.order_by("-finished_at").only("pk")[:SHOWN])
+    on_gpus = any(use.limit for use in quotas if use.gpu_type != CPU_TYPE) or any(job.gpus for job in done)
     context = frame(request, tenant, "overview") | {
         "attention": found,
         "attention_summary": attention.summary(found),
         "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN]), user),
         "active_count": live_jobs(tenant),
-        "ended": [_ended(job) for job in detailed(ended.order_by("-finished_at").only("pk")[:SHOWN])],
-        "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas_of(tenant)],
-        "queued": [row(job_view(job)) for job in detailed(queued.only("pk")[:SHOWN])],
+        "ended": [_ended(job, on_gpus) for job in done],
+        "on_gpus": on_gpus,
+        "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas],
+        "queued": [
+            row(job_view(job)) | {"told": job.pk in told} for job in detailed(queued.only("pk")[:SHOWN])
+        ],
         "waits": waits_of(tenant, since=now - WAITS_WITHIN),
         "pools": cluster.pools(cluster.nodes(user)),
         "first_run": first_run,
@@ -103,7 +110,8 @@ def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
         | {
             "spark": sparkline.draw(lines.get(view["id"], [])),
             "left": view["pace"]["seconds_left"],
-            "may_resume": job.tenant.state == Tenant.State.ACTIVE
+            "may_resume": "resume" in view["allowed_actions"]
+            and job.tenant.state == Tenant.State.ACTIVE
             and (job.owner_id == user.pk or access.may(user, Permission.OPERATE_ANY, job.tenant_id)),
         }
         for job, view in views
@@ -115,8 +123,9 @@ def _metric_cell(view: dict[str, Any]) -> dict[str, Any]:
     return {"metric_name": name, "metric_value": view["metrics"][name]["last"] if name else None}
 
 
-def _ended(job: Job) -> dict[str, Any]:
+def _ended(job: Job, on_gpus: bool) -> dict[str, Any]:
+    """hours: GPU-hours, or the CPU slot-hours of a tenant that has no GPUs; the two never stand in one column."""
     view = row(job_view(job))
     ran = job.running_s if job.started_at else None  # over all attempts, without the time it lay halted
-    hours = view["gpu_seconds"] / 3600 if job.gpus else None
-    return view | _metric_cell(view) | {"ran": ran, "gpu_hours": hours}
+    hours = view["slot_seconds"] / 3600 if bool(job.gpus) == on_gpus else None
+    return view | _metric_cell(view) | {"ran": ran, "hours": hours}

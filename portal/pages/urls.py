@@ -2,9 +2,22 @@
 
 from django.urls import path, re_path
 
-from portal.pages import audit_log, auth, cluster, job, jobs, me, members, new_job, overview, tokens, usage
+from portal.pages import (
+    audit_log,
+    auth,
+    cluster,
+    help,
+    job,
+    jobs,
+    me,
+    members,
+    new_job,
+    overview,
+    tokens,
+    usage,
+)
 from portal.pages.admin import overview as admin
-from portal.pages.admin import quotas, tenants
+from portal.pages.admin import quota_history, quotas, tenants
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 _TENANT = "t/<slug:slug>/"
@@ -33,6 +46,8 @@ urlpatterns = [
     path(f"{_TENANT}tokens/accounts/<str:name>/close", tokens.account_close, name="account-close"),
     path(f"{_TENANT}tokens/<str:token_id>/revoke", tokens.revoke, name="token-revoke"),
     path("cluster", cluster.page, name="cluster"),
+    path("help", help.page, name="help"),
+    path("help/<slug:name>", help.page, name="help-guide"),
     path("me", me.page, name="me"),
     path("me/appearance", me.appearance, name="me-appearance"),
     path("me/password", me.password, name="me-password"),
@@ -44,7 +59,8 @@ urlpatterns = [
     path(f"{_ADMIN}tenants/<slug:slug>/state", tenants.state, name="admin-tenant-state"),
     path(f"{_ADMIN}tenants/<slug:slug>/members", tenants.add_member, name="admin-tenant-member"),
     path(f"{_ADMIN}quotas", quotas.page, name="admin-quotas"),
-    path(f"{_ADMIN}quota-history", quotas.history, name="admin-quota-history"),
+    path(f"{_ADMIN}quota-history", quota_history.page, name="admin-quota-history"),
+    path(f"{_ADMIN}quota-history.csv", quota_history.export, name="admin-quota-history-export"),
     path(f"{_ADMIN}people", admin.people, name="admin-people"),
     path(f"{_ADMIN}audit", audit_log.of_all, name="admin-audit"),
 ]

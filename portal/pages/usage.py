@@ -94,7 +94,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     rows = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
     starts = usage.starts_of(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
-    kinds = sorted({use.gpu_type for use in rows} - {ANY})
+    kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
     by_owner = dict(submitted.values_list("owner__username").annotate(n=Count("pk")).order_by())
     context = frame(request, tenant, "usage") | {

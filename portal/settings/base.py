@@ -4,22 +4,19 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-import django_stubs_ext
-
 from portal.settings.email import email_settings
 from portal.settings.embedded import layout
-from portal.settings.env import BASE_DIR, database_from_url, read_environment
+from portal.settings.env import BASE_DIR, read_environment
 from portal.settings.secret import secret_key
 from portal.settings.staff import unfold
-
-django_stubs_ext.monkeypatch()  # models write JSONField[Any, Any]; Django's own classes do not subscript yet
+from portal.settings.values import database_from_url
 
 ENV = read_environment()
 EMBEDDED = layout(ENV.luthier_data)
 
 # --- the installation ---------------------------------------------------------------------------
 LUTHIER_DATA = EMBEDDED.data
-LUTHIER_PUBLIC_URL = ENV.luthier_public_url
+LUTHIER_PUBLIC_URL = ENV.luthier_public_url or "http://127.0.0.1:8000"
 PUBLIC = urlsplit(LUTHIER_PUBLIC_URL)
 HTTPS = PUBLIC.scheme == "https"
 LUTHIER_INGEST_URL = ENV.luthier_ingest_url or f"{'wss' if HTTPS else 'ws'}://{PUBLIC.netloc}"
@@ -40,7 +37,7 @@ REDIS_URL = ENV.redis_url or EMBEDDED.redis_url
 # --- Django -------------------------------------------------------------------------------------
 DEBUG = ENV.debug
 SECRET_KEY = secret_key(ENV, EMBEDDED.secret_key)
-ALLOWED_HOSTS = ENV.allowed_hosts or sorted(
+ALLOWED_HOSTS = list(ENV.allowed_hosts) or sorted(
     {"127.0.0.1", "localhost", "[::1]", PUBLIC.hostname or "localhost"}
 )
 ROOT_URLCONF = "portal.urls"
@@ -49,8 +46,8 @@ AUTH_USER_MODEL = "tenants.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
-    "unfold",  # before django.contrib.admin: it replaces the admin's templates
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
+    "django.contrib.admin.apps.SimpleAdminConfig",  # portal.staff registers all itself; only web servers load it
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

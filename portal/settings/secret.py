@@ -4,7 +4,8 @@ import os
 import secrets
 from pathlib import Path
 
-from portal.settings.env import SECRET_KEY_MIN_CHARS, Environment, refuse
+from portal.settings.env import Environment, refuse
+from portal.settings.values import SECRET_KEY_MIN_CHARS
 
 
 def secret_key(environment: Environment, kept: Path) -> str:

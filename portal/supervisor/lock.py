@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from portal.supervisor.errors import CannotStart
+from portal.supervisor.errors import BadFolder, CannotStart
 
 
 class DataLock:
@@ -15,9 +15,17 @@ class DataLock:
         self._descriptor = -1
 
     def take(self) -> None:
-        """Raises CannotStart naming the process and address that already serve this folder."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        """Raises CannotStart naming the process and address that already serve this folder, or BadFolder."""
+        folder = self._path.parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            why = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
+            raise BadFolder(
+                f"--data: {folder} cannot be used: {why}. Name a folder that you may write, by --data "
+                "or LUTHIER_DATA."
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

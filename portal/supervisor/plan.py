@@ -48,8 +48,7 @@ class Plan:
 
 def make_plan(options: Options, environment: Environment, *, port: int) -> Plan:
     where = layout(options.data or environment.luthier_data)
-    given = "luthier_public_url" in environment.model_fields_set
-    url = environment.luthier_public_url if given else f"http://127.0.0.1:{port}"
+    url = environment.luthier_public_url or f"http://127.0.0.1:{port}"
     nodes = options.nodes or environment.local_nodes
     env = {
         "DJANGO_SETTINGS_MODULE": "portal.settings.base",
@@ -110,6 +109,7 @@ def _web(port: int, env: dict[str, str]) -> Service:
         "--host": "127.0.0.1",
         "--port": str(port),
         "--timeout-graceful-shutdown": "3",
+        "--ws": "portal.live.socket:Socket",
         "--ws-max-size": str(1024 * 1024),
         "--ws-per-message-deflate": "false",  # a compressed frame could unfold to any size
         "--log-level": "warning",

@@ -66,13 +66,17 @@ class Supervisor:
         try:
             await self._start_servers(preparation)
             # At once, because loading their code is most of it; they end one stage after the other.
-            stages = (self._stage(stage, self._prepared) for stage in (plan.web, plan.nodes, plan.workers))
-            await together(self._prepare(preparation), *stages)
+            needed = (plan.web, plan.nodes, plan.workers[:1])
+            await together(
+                self._prepare(preparation), *(self._stage(stage, self._prepared) for stage in needed)
+            )
             await self._until_ready()
             made = await preparation.until_done()
             self._report.plain(welcome(plan.url, made))
         finally:
             await preparation.end()
+        # One worker does all that is asked of the others, so nobody waits for them to load.
+        await self._stage(plan.workers[1:])
         if made and plan.nodes:
             await fetch_example_data(plan, self._report)
 

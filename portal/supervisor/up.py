@@ -11,6 +11,7 @@ from pathlib import Path
 from portal.settings.embedded import layout
 from portal.settings.env import Environment, read_environment, refuse
 from portal.supervisor.errors import CannotStart
+from portal.supervisor.folders import refuse_sources
 from portal.supervisor.lock import DataLock
 from portal.supervisor.plan import Options, Plan, make_plan
 from portal.supervisor.report import Report
@@ -24,9 +25,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Shared by the quick way through manage.py and Django's list of commands."""
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="everything that is kept (default: .luthier)"
-    )
+    parser.add_argument("--data", metavar="DIR", help="everything that is kept (default: .luthier)")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help="TCP port on loopback; 0 picks a free one"
     )
@@ -44,16 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns the exit code: 0 after an orderly stop, 1 when something could not be started, 78 for bad settings."""
-    if arguments.nodes:
-        os.environ["LOCAL_NODES"] = arguments.nodes
-    if arguments.data:
-        os.environ["LUTHIER_DATA"] = str(arguments.data.expanduser().resolve())
-    environment = read_environment()
+    """Returns the exit code: 0 after an orderly stop, 78 for bad settings or folders, 1 if a part could not start."""
     check(arguments)
+    options = {}
+    if arguments.nodes:
+        os.environ["LOCAL_NODES"], options["LOCAL_NODES"] = arguments.nodes, "--nodes"
+    if arguments.data:
+        os.environ["LUTHIER_DATA"] = str(Path(arguments.data).expanduser().resolve())
+    environment = read_environment(options)
     report = Report()
     try:
-        lock = DataLock(layout(environment.luthier_data).lock)
+        where = layout(environment.luthier_data)
+        refuse_sources(where)
+        lock = DataLock(where.lock)
         lock.take()
         port = free_port(arguments.port)
         plan = _plan(arguments, environment, port)
@@ -62,12 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
         asyncio.run(Supervisor(plan, report).run())
     except CannotStart as error:
         sys.stderr.write(f"\n{error}\n")
-        return 1
+        return error.exit_code
     return 0
 
 
 def check(arguments: argparse.Namespace) -> None:
+    """Judge what no variable stands for; ends the process with one line per problem."""
     problems = []
+    if arguments.data == "":  # an unset variable of a shell: taken as a path it would be the current folder
+        problems.append("--data: is empty; name a folder, or leave the option out for .luthier")
     if not 0 <= arguments.port <= 65535:
         problems.append(f"--port: must be 0 to 65535, is {arguments.port}")
     if not 1 <= arguments.workers <= 64:

@@ -34,6 +34,14 @@ PHASE_BADGES = {
     "Ready": ("violet", "layers"),
     "Exited": ("neutral", "circle-check"),
     "Done": ("green", "circle-check"),
+    # How an attempt ended before a restart; what is not named here is amber, as every stop:
+    "A learner failed": ("red", "octagon-x"),
+    "A learner was lost": ("neutral", "server-off"),
+    "A node was lost": ("neutral", "server-off"),
+    "Could not be deployed": ("red", "octagon-x"),
+    "No usable image": ("red", "octagon-x"),
+    "Data could not be read": ("red", "octagon-x"),
+    "Ended": ("neutral", "circle-check"),
 }
 """Family and icon per display phase; every "…ing" of a stop is amber and dashed (portal.md C.4)."""
 
@@ -162,13 +170,8 @@ def thousands(number: Any) -> str:
 
 @register.filter
 def filesize(count: Any) -> str:
-    """Bytes as 12.3 MiB."""
-    if count is None or count == "":
-        return "—"
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+    """Bytes as 12.3 MiB; an em dash for nothing."""
+    return "—" if count is None or count == "" else words.filesize(count)
 
 
 @register.filter

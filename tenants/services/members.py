@@ -44,12 +44,12 @@ def version(membership: Membership) -> str:
 
 @transaction.atomic
 def member_change(
-    *, user: access.Person, tenant: Tenant, username: str, role: Role, if_match: str | None = None
+    *, user: access.Person, tenant: Tenant, username: str, role: Role, if_match: frozenset[str] | None = None
 ) -> Membership:
     """Give a member another role. Raises NotAllowed, NotFound, VersionChanged, RaisesHimself or LastManager."""
     access.require(user, Permission.MANAGE_MEMBERS, tenant)
     membership = _locked(tenant, username)
-    if if_match not in (None, "*", version(membership)):
+    if if_match is not None and version(membership) not in if_match:
         raise VersionChanged(etag=version(membership))
     if membership.user.pk == user.pk and RANK[role] > RANK[Role(membership.role)]:
         raise RaisesHimself

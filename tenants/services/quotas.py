@@ -86,7 +86,7 @@ def quota_changes_apply(
         applied = tuple(
             _applied(change, rows.get((tenants[change.tenant].pk, change.gpu_type))) for change in changes
         )
-        totals = _totals(applied, capacity, overcommit)
+        totals = totals_of(applied, capacity, overcommit)
         change_set = None if dry_run else uuid.uuid4()
         if change_set:
             for one in applied:
@@ -163,7 +163,9 @@ def _applied(change: Change, row: Quota | None) -> Applied:
     )
 
 
-def _totals(applied: Sequence[Applied], capacity: Mapping[str, int], overcommit: float) -> tuple[Total, ...]:
+def totals_of(
+    applied: Sequence[Applied], capacity: Mapping[str, int], overcommit: float
+) -> tuple[Total, ...]:
     """The sums as they will be. A sum that grows above what may be promised raises Overcommitted."""
     sums = dict(Quota.objects.values_list("gpu_type").annotate(total=Sum("limit")).order_by())
     totals, wrong = [], []

@@ -48,7 +48,12 @@ def tenant_create(
 
 @transaction.atomic
 def tenant_change(
-    *, user: access.Person, slug: str, changes: Mapping[str, Any], reason: str, if_match: str | None = None
+    *,
+    user: access.Person,
+    slug: str,
+    changes: Mapping[str, Any],
+    reason: str,
+    if_match: frozenset[str] | None = None,
 ) -> Tenant:
     """Change name, state (active, suspended), priorities or jobs_limit. Suspending stops nothing that runs.
 
@@ -58,7 +63,7 @@ def tenant_change(
     tenant = Tenant.objects.select_for_update(no_key=True).filter(slug=slug).first()
     if tenant is None:
         raise NotFound
-    if if_match not in (None, "*", version(tenant)):
+    if if_match is not None and version(tenant) not in if_match:
         raise VersionChanged(etag=version(tenant))
     _check(changes)
     name = changes.get("name", tenant.name)

@@ -55,7 +55,7 @@ INSTALLATION_ADMIN = rule(outside=403, people=403)
 JOB_READ = rule(stranger=404)
 JOB_OPERATE = rule(stranger=404, guest=403, viewer=403, colleague=403)
 JOB_CLONE = rule(stranger=404, guest=403, operator=403, viewer=403, admin=403)
-JOB_SHARE = rule(stranger=404, guest=403, operator=403, viewer=403, colleague=403)
+JOB_DECIDE = rule(stranger=404, guest=403, operator=403, viewer=403, colleague=403)
 OWN_THING = rule(outside=404, viewer=404, colleague=404, manager=404, admin=404)
 NEVER = rule(outside=404, people=404, admin=404)
 
@@ -145,8 +145,8 @@ API: dict[str, Row] = {
     f"POST {T}/jobs": Row(TENANT_SUBMIT, body=SPEC),
     "GET jobs": Row(ANY_USER),
     f"GET {J}": Row(JOB_READ),
-    f"PATCH {J}": Row(JOB_OPERATE, body={"tags": ["x"]}),
-    f"DELETE {J}": Row(JOB_OPERATE, DONE),
+    f"PATCH {J}": Row(JOB_DECIDE, body={"tags": ["x"]}),
+    f"DELETE {J}": Row(JOB_DECIDE, DONE),
     f"POST {J}/halt": Row(JOB_OPERATE),
     f"POST {J}/resume": Row(JOB_OPERATE, HALTED),
     f"POST {J}/cancel": Row(JOB_OPERATE),
@@ -164,9 +164,9 @@ API: dict[str, Row] = {
     f"GET {J}/checkpoints/<int:n>/files/<path:path>": Row(JOB_READ),
     f"GET {J}/results": Row(JOB_READ),
     f"GET {J}/results/<path:path>": Row(JOB_READ),
-    f"GET {J}/shares": Row(JOB_SHARE),
-    f"POST {J}/shares": Row(JOB_SHARE, body={"username": "bob", "permission": "view"}),
-    f"DELETE {J}/shares/<str:username>": Row(JOB_SHARE, {"username": "guest"}),
+    f"GET {J}/shares": Row(JOB_DECIDE),
+    f"POST {J}/shares": Row(JOB_DECIDE, body={"username": "bob", "permission": "view"}),
+    f"DELETE {J}/shares/<str:username>": Row(JOB_DECIDE, {"username": "guest"}),
     "GET cluster": Row(ANY_USER),
     "GET cluster/nodes": Row(ANY_USER),
     "GET runtimes": Row(ANY_USER),
@@ -212,6 +212,8 @@ PAGES: dict[str, tuple[Page, ...]] = {
     "": (Page(ANY_USER),),
     "cluster": (Page(ANY_USER),),
     "docs/api": (Page(ANY_USER),),
+    "help": (Page(ANY_USER),),
+    "help/<slug:name>": (Page(ANY_USER, things={"name": "guide"}),),
     "me": (Page(ANY_USER),),
     "me/appearance": (form(ANY_USER, changes=False, theme="dark"),),
     "me/password": (form(ANY_USER, changes=False),),
@@ -256,6 +258,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{CONSOLE}tenants/<slug:slug>/members": (form(CONSOLE_ONLY, username="gina", role="viewer"),),
     f"{CONSOLE}quotas": (Page(CONSOLE_ONLY), form(CONSOLE_ONLY, changes=False)),
     f"{CONSOLE}quota-history": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}quota-history.csv": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}people": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}audit": (Page(CONSOLE_ONLY),),
     "agent/v1/job": (FOR_LEARNERS,),

@@ -58,6 +58,22 @@ async def test_what_an_admin_listens_to_is_recorded_for_its_tenant(
     assert await read.acount() == 1
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"query": b"access_reason=A%20call%20for%20help"},
+        {"headers": [(b"x-access-reason", b"A call for help")]},
+    ],
+)
+async def test_why_an_admin_listens_is_recorded_as_he_says_it(
+    world: World, socket_of: Open, given: dict[str, Any]
+) -> None:
+    socket = await socket_of(token=await sync_to_async(_token)(world, Who.ADMIN), **given)
+    await _ask(socket, "job:{job_id}".format(**world.things))
+    read = AuditEntry.objects.filter(actor=world.users[Who.ADMIN], action="job.read")
+    assert [entry.reason async for entry in read] == ["A call for help"]
+
+
 @pytest.mark.parametrize("who", [Who.NOBODY, *sorted(LEARNERS)])
 async def test_the_live_socket_is_closed_to_who_is_no_user(world: World, socket_of: Open, who: Who) -> None:
     socket = await socket_of(token=world.secrets.get(who, ""))

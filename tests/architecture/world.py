@@ -117,6 +117,7 @@ def build() -> World:
             "rest": "no/such/path",
             "file_id": CheckpointFile.objects.get(checkpoint__job=running).pk,
             "blob_id": CheckpointFile.objects.get(checkpoint__job=running).blob_id,
+            "guide": "job-spec",
             "halt_verb": "halt",
             "cancel_verb": "cancel",
             "resume_verb": "resume",

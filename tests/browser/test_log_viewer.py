@@ -66,7 +66,9 @@ def test_lines_come_by_themselves_and_each_once_over_a_killed_web_server(
     platform: Platform, alice: Client, open_as: Open, tmp_path: Path
 ) -> None:
     enough = tmp_path / "enough"
-    job = submitted(alice, "counted", programs.COUNTS_UNTIL, f"{enough} 50 0.15")
+    job = submitted(
+        alice, "counted", programs.COUNTS_UNTIL, f"{enough} 50 0.5"
+    )  # 100 lines a second bound what is to be read in the end
     alice.wait_state(job, "PROCESSING")
     page = open_as("alice", log_of(job))
     expect(page.locator("x-log .lr").first).to_be_visible()
@@ -214,6 +216,8 @@ def test_the_first_error_is_one_key_away(alice: Client, open_as: Open) -> None:
     expect(page.locator("x-log .lr.pick")).to_contain_text("Traceback")
     expect(page.locator("x-log .lr.e", has_text="ValueError")).to_be_in_viewport()
     expect(page.locator("x-log .newest")).to_be_hidden()  # the end is in sight: nothing leads to it
+    expect(page.locator('x-log [data-level="error"] .c')).to_have_text(re.compile(r"^[1-9]\d*$"))
+    expect(page.locator("x-log .ticks .e")).to_have_attribute("d", re.compile("^M0 "))
     page.get_by_role("button", name="Error", exact=True).click()
     expect(page.locator("x-log .lr.e", has_text="ValueError")).to_be_visible()
 
@@ -232,6 +236,7 @@ def test_all_learners_are_shown_in_order_of_time(alice: Client, open_as: Open) -
     expect(page.locator("x-log .rk").first).to_be_visible()
     page.reload()  # the address holds the choice
     expect(page.get_by_label("Learner", exact=True)).to_have_value("all")
+    expect(page.get_by_role("log")).to_have_accessible_name(re.compile("^Log of all learners, "))
     for rank in ("L0", "L1"):
         expect(page.locator("x-log .rk", has_text=rank).first).to_be_attached()
     assert set(page.locator("x-log .rk").all_inner_texts()) == {"L0", "L1"}

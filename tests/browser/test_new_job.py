@@ -43,10 +43,10 @@ def test_every_error_is_told_at_once_and_led_to_and_nothing_is_lost(open_as: Ope
     editor = page.locator(".cm-content")
     editor.click()
     page.keyboard.press("ControlOrMeta+End")
-    page.keyboard.insert_text("max_restart: 3\n")
-    wrong = {"resources.memory", "checkpoint.every", "resources.learners", "max_restart"}
+    page.keyboard.insert_text("plasement: spread\nmax_restart: 3\n")
+    wrong = {"resources.memory", "checkpoint.every", "resources.learners", "plasement", "max_restart"}
     wait_for(
-        lambda: (page.wait_for_timeout(50), wrong <= paths(page))[1], within_s=20, what="all four errors"
+        lambda: (page.wait_for_timeout(50), wrong <= paths(page))[1], within_s=20, what="all five errors"
     )
     expect(page.locator("[data-findings]")).to_contain_text("did you mean")
     expect(page.get_by_label("Memory each")).to_have_attribute("aria-invalid", "true")
@@ -62,6 +62,11 @@ def test_every_error_is_told_at_once_and_led_to_and_nothing_is_lost(open_as: Ope
     page.locator('[data-go-path="max_restart"]').click()
     expect(page.locator(".cm-activeLine")).to_have_text("max_restart: 3")
 
+    checks = page.locator("[data-checks]")
+    expect(checks).to_contain_text("5 errors")
+    page.get_by_role("button", name="Replace plasement by placement").click()
+    expect(page.get_by_label("Placement", exact=True)).to_have_value("spread")
+    page.locator('[data-go-path="max_restart"]').click()
     page.keyboard.press("End")
     page.keyboard.press("Shift+Home")
     page.keyboard.press("Delete")
@@ -70,6 +75,8 @@ def test_every_error_is_told_at_once_and_led_to_and_nothing_is_lost(open_as: Ope
     page.get_by_label("Learners", exact=True).fill("1")
     page.get_by_label("Name", exact=True).fill("mended")
     expect(page.locator("[data-verdict]")).to_have_text(re.compile("Fits|Valid"), timeout=15_000)
+    expect(page.locator("[data-fits]")).to_contain_text("1 for this job")
+    expect(checks).to_contain_text("no errors")
     page.get_by_role("button", name="Submit job").click()
     page.wait_for_url(JOB_PAGE)
     expect(page.get_by_role("heading", level=1)).to_have_text("mended")
@@ -94,6 +101,44 @@ def test_a_submit_with_errors_says_how_many_and_shows_the_first(open_as: Open) -
     page.evaluate("scrollTo(0, 0)")
     page.locator("[data-verdict] a").click()
     expect(control).to_be_in_viewport(ratio=1)
+
+
+def test_what_is_wrong_stands_below_its_row_and_moves_no_field(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=digits-sklearn")
+    row = [page.get_by_label(name, exact=True) for name in ("Learners", "CPUs each", "Memory each")]
+    before = [field.bounding_box() for field in row]
+    row[0].fill("0")
+    row[2].fill("plenty")
+    told = page.locator(".ct", has=row[2]).locator("[data-errors]")
+    expect(told).to_contain_text("Learners: must be 1 to 1024", timeout=20_000)
+    expect(told).to_contain_text("Memory each: is not an amount of memory")
+    expect(row[2]).to_have_accessible_description(re.compile("^Memory each: is not an amount"))
+    assert [field.bounding_box() for field in row] == before
+    page.get_by_label("Save every").fill("soon")
+    expect(page.locator("[data-findings] li")).to_have_count(3, timeout=20_000)
+    edges = page.locator("[data-findings] li span").evaluate_all(
+        "all => all.map(it => it.getBoundingClientRect().x)"
+    )
+    assert len(set(edges)) == 1, edges
+
+
+def test_a_draft_says_that_it_is_one_and_can_be_thrown_away(open_as: Open) -> None:
+    page = open_as("alice", NEW)
+    name, note = page.get_by_label("Name", exact=True), page.locator("[data-draft]")
+    expect(name).to_have_value("digits")
+    expect(note).to_be_hidden()
+    name.fill("half-done")
+    page.goto(page.url)
+    expect(note).to_have_text(re.compile(r"^Your draft of \d\d:\d\d · Start anew$"))
+    expect(name).to_have_value("half-done")
+    assert not violations(page)
+    note.get_by_role("button", name="Start anew").click()
+    expect(note).to_be_hidden()
+    expect(name).to_have_value("digits")
+    expect(name).to_be_focused()
+    page.reload()
+    expect(name).to_have_value("digits")
+    expect(note).to_be_hidden()
 
 
 def test_yaml_that_cannot_be_read_locks_the_form_and_says_where(open_as: Open) -> None:

@@ -36,8 +36,14 @@ def test_mnist_halted_twice_ends_in_the_same_bits(framework: str, data: Path, tm
     assert "resumed at step" in halted.run(300)
     scores = [(program.folder / "result" / "score.txt").read_text() for program in (straight, halted)]
     assert scores[0] == scores[1]
+    resumed = [untimed(point) for point in halted.reports()]
+    assert resumed == [untimed(point) for point in straight.reports()][-len(resumed) :]
     assert float(scores[0].split()[1]) > 0.85
     assert straight.reports()[-1]["accuracy"] > 0.85
+
+
+def untimed(point: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in point.items() if name != "time"}
 
 
 def test_fetched_data_is_checked_and_kept(data: Path) -> None:

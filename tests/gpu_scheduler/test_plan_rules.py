@@ -296,10 +296,15 @@ def test_what_can_never_start_says_what_to_change(job, code, message) -> None:
     assert "position" not in told.numbers
 
 
-def test_no_quota_row_means_no_quota() -> None:
-    told = why(plan(replace(snapshot(nodes(a1=8), [gang("j1")]), shares=())), "j1")
+@pytest.mark.parametrize(
+    ("kind", "of"), [("a100", "of a100"), ("cpu", "of CPU slots"), (None, "for any GPU type")]
+)
+def test_no_quota_row_means_no_quota_and_nobody_is_told_to_ask_for_fewer(kind: str | None, of: str) -> None:
+    there = (Node("n1", kind or "a100", 8),)
+    told = why(plan(replace(snapshot(there, [gang("j1", slot_type=kind)]), shares=())), "j1")
     assert told.code is WaitReason.EXCEEDS_MAX_QUOTA
     assert told.numbers["limit"] == 0
+    assert told.message == f"The tenant has no quota {of}, this job needs 1; ask an administrator."
 
 
 def test_a_suspended_tenant_starts_nothing() -> None:

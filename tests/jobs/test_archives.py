@@ -155,6 +155,37 @@ def test_sound_tar_is_described_and_the_stream_rewound() -> None:
     assert (found.kind, found.files, found.bytes, stream.tell()) == ("tar.gz", 2, 2, 0)
 
 
+@pytest.mark.parametrize("pack_of", ["zip", "tar"])
+def test_every_bad_entry_is_told_at_once(pack_of: str) -> None:
+    names = ["ok/a.py", "../x", "/y", "a\\b", "OK", "b.py"]
+    if pack_of == "zip":
+        content = zipped([*((name, b"1") for name in names), zip_link("link")])
+    else:
+        content = tarred([*map(tar_file, names), tar_special("link", tarfile.SYMTYPE, "/etc/passwd")])
+    with pytest.raises(ArchiveError) as caught:
+        inspect(io.BytesIO(content))
+    told = [(fault.entry, fault.code) for fault in (caught.value, *caught.value.others)]
+    assert told == [
+        ("../x", "archive_unsafe_path"),
+        ("/y", "archive_unsafe_path"),
+        ("a\\b", "archive_unsafe_path"),
+        ("OK", "archive_name_clash"),
+        ("link", "archive_link"),
+    ]
+
+
+def test_what_cannot_be_read_is_told_behind_the_bad_entries_and_there_is_an_end() -> None:
+    with pytest.raises(ArchiveError) as caught:
+        inspect(io.BytesIO(zipped([("../x", b""), ("a", b"\0" * 100_000_000)])), limits=SMALL)
+    assert [fault.code for fault in (caught.value, *caught.value.others)] == [
+        "archive_unsafe_path",
+        "archive_too_large",
+    ]
+    with pytest.raises(ArchiveError) as caught:
+        inspect(io.BytesIO(tarred(tar_file(f"../{n}") for n in range(90))), limits=SMALL)
+    assert len(caught.value.others) == 49
+
+
 def test_same_name_twice_is_a_clash() -> None:
     with pytest.raises(ArchiveError) as caught:
         inspect(io.BytesIO(tarred([tar_file("a"), tar_file("a")])))

@@ -11,7 +11,7 @@ import zstandard
 
 from jobs.models import Job, Learner, LogChunk
 from jobs.selectors import logs
-from jobs.selectors.lines import Chunk, Line, LineCutter, cut
+from jobs.selectors.lines import Chunk, Line, LineCutter, cut, plain
 from jobs.selectors.logs import Want
 from jobs.states import State
 from tests import factories
@@ -141,6 +141,19 @@ def test_bytes_that_are_no_utf8_and_a_long_line_are_shown_as_far_as_they_go() ->
     assert (len(second.text), second.cut) == (10_000, 20_000)
 
 
+def random_chunks(chance: random.Random, alphabet: list[bytes], count: int) -> tuple[list[Chunk], int]:
+    """A stream in so many chunks, some of whose reads were timed, and the number of its unfinished line."""
+    chunks: list[Chunk] = []
+    offset, line = 0, 1
+    for _ in range(count):
+        body = b"".join(chance.choices(alphabet, k=chance.randrange(1, 60)))
+        starts = sorted(chance.sample(range(len(body)), min(len(body), chance.randrange(0, 6))))
+        times = [(at, 1_700_000_000_000 + offset + at) for at in starts]
+        chunks.append(Chunk(offset, len(body), line, body.count(b"\n"), body, times))
+        offset, line = offset + len(body), line + body.count(b"\n")
+    return chunks, line
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_lines_cut_together_are_the_same_as_lines_cut_one_by_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -148,19 +161,33 @@ def test_lines_cut_together_are_the_same_as_lines_cut_one_by_one(
     chance = random.Random(seed)
     alphabet = [b"a", b"\n", b"\n", b"\xc3\xa9", b" "] + ([b"\r"] if seed % 3 == 0 else [])
     alphabet += [b"\xff", b"\xe4\xb8"] if seed % 4 == 0 else []
-    chunks: list[Chunk] = []
-    offset, line = 0, 1
-    for _ in range(8):
-        body = b"".join(chance.choices(alphabet, k=chance.randrange(1, 60)))
-        starts = sorted(chance.sample(range(len(body)), min(len(body), chance.randrange(0, 6))))
-        times = [(at, 1_700_000_000_000 + offset + at) for at in starts]
-        chunks.append(Chunk(offset, len(body), line, body.count(b"\n"), body, times))
-        offset, line = offset + len(body), line + body.count(b"\n")
+    chunks, line = random_chunks(chance, alphabet, 8)
     for after in (0, 2, line - 2):
         together = cut(chunks, after=after, text_max=12)
         with monkeypatch.context() as patch:
             patch.setattr(LineCutter, "_plain", lambda *_: [])
             assert cut(chunks, after=after, text_max=12) == together
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_plain_lines_in_columns_are_those_that_are_cut_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    odd = ([b"\r"], [b"\xff"], [b"x" * 10_001])[seed // 4 % 3] if seed % 4 == 0 else []
+    alphabet = [b"a", b"\n", b"\n", b"\xc3\xa9", b" ", *odd]
+    chunks, line = random_chunks(chance, alphabet, 5)
+    seen = 0
+    for after in range(line):
+        known = max((n for n, chunk in enumerate(chunks) if chunk.first_line <= after), default=0)
+        found = plain(chunks[known:], after)
+        if found is not None:
+            cutter = LineCutter(after=after)
+            right = [line for chunk in chunks[known:] for line in cutter.feed(chunk)]
+            numbers = range(found.first, found.first + len(found.texts))
+            columns = zip(numbers, found.times, found.texts, strict=True)
+            assert [Line(*row) for row in columns] == right
+            assert found.tail == cutter.rest()
+            seen += 1
+    assert seen or odd
 
 
 def test_a_line_has_the_time_of_the_read_that_brought_its_first_byte() -> None:
@@ -211,3 +238,19 @@ def test_search_finds_lines_whatever_their_case_and_says_where_to_go_on(job: Job
     page = logs.search((job.pk, 1, 0), "error", after=page.next)
     assert [line.n for line in page.lines] == [50, 60]
     assert not page.more
+
+
+def test_search_looks_at_the_text_as_it_is_read_not_at_its_escape_codes(job: Job) -> None:
+    store(
+        job,
+        [
+            b"\x1b[31mste\x1b[0;1mp=11\x1b[0m\n\x1b[38:5:9mmean\x1b[m\n",
+            b"\x1b]8;;http://example.org\x07link\x1b]8;;\x1b\\ \x1b[2Kend\n[31m as text\n\x1b[mtail",
+        ],
+        sealed=True,
+    )
+    found = {
+        "STEP=11": [1], "31m": [4], "[0": [], "m": [2, 4], "n": [2, 3], "example": [], "link end": [3], "tail": [5],
+    }  # fmt: skip
+    assert {q: [line.n for line in logs.search((job.pk, 1, 0), q).lines] for q in found} == found
+    assert logs.search((job.pk, 1, 0), "mean").lines[0].text == "\x1b[38:5:9mmean\x1b[m"

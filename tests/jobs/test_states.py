@@ -21,6 +21,7 @@ from jobs.states import (
     StopReason,
     allowed_actions,
     display_phase,
+    ends_failed,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "job_states.md").read_text()
@@ -69,6 +70,21 @@ def test_actions_fit_the_state_and_the_wish(state: State, intent: Intent) -> Non
     if state in FINAL or intent == Intent.CANCEL:
         assert not {Action.HALT, Action.RESUME, Action.CANCEL} & set(actions)
     assert not {Action.HALT, Action.RESUME} <= set(actions)
+
+
+@pytest.mark.parametrize("intent", [Intent.RUN, Intent.HALT])
+def test_neither_halt_nor_resume_is_offered_where_it_could_save_nothing(intent: Intent) -> None:
+    offered = set(allowed_actions(State.STOPPING, intent, fails=True))
+    assert offered == {Action.CANCEL, Action.CLONE, Action.EDIT}
+    assert Action.RESUME not in allowed_actions(State.HALTED, intent, time_is_up=True)
+
+
+@pytest.mark.parametrize("reason", list(StopReason))
+def test_a_stop_that_fails_is_known_beforehand(reason: StopReason) -> None:
+    always = AFTER_STOPPING[reason] == State.FAILED
+    assert ends_failed(State.STOPPING, reason, 0, 1) == always
+    assert ends_failed(State.STOPPING, reason, 1, 1) == (always or reason == StopReason.LEARNER_FAILED)
+    assert not ends_failed(State.PROCESSING, reason, 1, 1), "a reason of an earlier stop"
 
 
 def test_every_reason_to_stop_has_a_word() -> None:

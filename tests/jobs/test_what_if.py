@@ -40,6 +40,24 @@ def test_an_unknown_tenant_is_named_with_those_there_are(waiting_job: str) -> No
         answer("--limit", "nobody:cpu=4")
 
 
+def test_a_type_that_nobody_has_is_named_with_those_there_are(waiting_job: str) -> None:
+    with pytest.raises(CommandError, match=r"no type a100; there are cpu"):
+        answer("--limit", "vision-lab:a100=1")
+
+
+def test_limits_that_nobody_could_set_are_told_beside_the_answer(waiting_job: str) -> None:
+    seen = answer("--limit", "vision-lab:cpu=999")
+    assert [job["job"] for job in seen["starting"]] == [waiting_job]
+    (note,) = seen["overcommitted"]
+    assert "all limits for cpu would sum to 999; the cluster has 8, so at most 10 may be promised" in str(
+        note
+    )
+    out = StringIO()
+    call_command("what_if", "--limit", "vision-lab:cpu=999", stdout=out)
+    assert out.getvalue().startswith("Nobody could set these limits: all limits for cpu would sum to 999")
+    assert answer("--limit", "vision-lab:cpu=8")["overcommitted"] == []
+
+
 def test_a_limit_of_another_form_is_told_the_form(waiting_job: str) -> None:
     with pytest.raises(CommandError, match="TENANT:TYPE=SLOTS"):
         answer("--limit", "vision-lab=4")

@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 import zstandard
 from channels.routing import ProtocolTypeRouter, URLRouter
-from django.urls import path
+from django.urls import get_resolver, path
 
 from jobs import blobs
 from jobs.ingest.writer import writer
@@ -28,6 +28,7 @@ from learner_agent.spool import Spool
 from portal.handler import Handler
 from portal.live import learner_hub
 from portal.live.learner_consumer import LearnerConsumer
+from portal.live.socket import Socket
 from tests import factories
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +61,8 @@ class AgentServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        # A second of work, which the first request would do in a learner's time.
+        _ = get_resolver().url_patterns
         app = ProtocolTypeRouter(
             {
                 "http": Handler(),
@@ -68,7 +71,7 @@ class AgentServer:
         )
         config = uvicorn.Config(
             app, host="127.0.0.1", port=self.port, log_level="error", ws_per_message_deflate=False,
-            ws_max_size=1024 * 1024, lifespan="off", timeout_graceful_shutdown=1, ws="websockets-sansio",
+            ws_max_size=1024 * 1024, lifespan="off", timeout_graceful_shutdown=1, ws=Socket,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

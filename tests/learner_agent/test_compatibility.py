@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOM = Path(__file__).resolve().parents[2] / "learner_agent"
-CARRIED = ["__init__", "__main__", "launcher", "training", "spool", "wire", "settings"]
+CARRIED = [
+    "__init__",
+    "__main__",
+    "launcher",
+    "kernel",
+    "training",
+    "spool",
+    "plain_files",
+    "spooled_log",
+    "wire",
+    "settings",
+]
 
 # Names that came after Python 3.8, with the version: (attribute or function, since).
 NEWER = {

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from learner_agent.spool import LogReader, Piece, Spool
+from learner_agent.launcher import IMPORT_S
+from learner_agent.spool import Spool
+from learner_agent.spooled_log import LogReader, Piece
 from tests.learner_agent.harness import ROOT, until
 
 
@@ -67,6 +70,10 @@ class Launched:
             out += found.data
             off += len(found.data)
         return out
+
+    def grows_old(self) -> None:
+        """Wait until the program has had its time to import training, so that it is known whether it did."""
+        time.sleep(IMPORT_S)
 
     def says(self, text: bytes) -> None:
         until(lambda: text in self.log(), f"the program prints {text!r}")
@@ -209,10 +216,8 @@ def test_one_that_does_not_react_gets_term_after_the_grace_and_kill_after_as_muc
 
 STUBBORN = """
 import signal, time
-signal.signal(signal.SIGTERM, lambda *_: print("TERM", time.monotonic() - began < 0.7, flush=True))
+signal.signal(signal.SIGTERM, lambda *_: print("TERM", flush=True))
 print("up", flush=True)
-began = time.monotonic()
-time.sleep(0.1)
 while True:
     time.sleep(0.02)
 """
@@ -221,13 +226,51 @@ while True:
 def test_any_other_program_gets_term_at_once_and_kill_after_the_grace(launched: Launched) -> None:
     launched.start("exec python3 train.py", program=STUBBORN)
     launched.says(b"up")
+    launched.grows_old()
     began = time.monotonic()
 
     launched.halt(grace_s=1)
 
+    launched.says(b"TERM")
+    assert time.monotonic() - began < 0.7
     assert launched.wait() == 128 + signal.SIGKILL
     assert 0.9 < time.monotonic() - began < 2.5
-    assert launched.log() == b"up\nTERM True\n"
+    assert launched.log() == b"up\nTERM\n"
+
+
+LATE = """
+import time
+print("up", flush=True)
+time.sleep(1)
+from learner_agent import training
+time.sleep(1.5)
+print("saw it", training.halt_requested(), flush=True)
+"""
+
+
+def test_a_program_that_has_just_begun_may_still_import_training_and_then_sees_the_flag(
+    launched: Launched,
+) -> None:
+    launched.start("exec python3 train.py", program=LATE)
+    launched.says(b"up")
+
+    launched.halt(grace_s=30)
+
+    assert launched.wait() == 0
+    assert launched.log() == b"up\nsaw it True\n"
+    assert launched.ending["halted"] is True
+
+
+def test_one_that_has_just_begun_and_never_imports_it_gets_term_a_moment_later(launched: Launched) -> None:
+    began = time.monotonic()
+    launched.start("exec python3 train.py", program=STUBBORN)
+    launched.says(b"up")
+
+    launched.halt(grace_s=1)
+
+    assert launched.wait() == 128 + signal.SIGKILL
+    assert IMPORT_S + 0.9 < time.monotonic() - began < IMPORT_S + 4
+    assert launched.log() == b"up\nTERM\n"
 
 
 SAVING = """
@@ -266,6 +309,31 @@ def test_a_shell_that_dies_of_the_halt_costs_no_save_of_what_it_runs(
     assert launched.ending["halted"] is True
 
 
+def piped() -> list[str]:
+    """The command of docs/programs.md for output that is piped."""
+    page = (ROOT / "docs" / "programs.md").read_text()
+    (block,) = (block for block in page.split("```yaml\n") if block.startswith("command: [bash"))
+    command = yaml.safe_load(block.partition("```")[0])["command"]
+    return [word.replace("python ", "python3 ") for word in command]
+
+
+def test_a_reader_of_the_output_that_ignores_the_signal_lets_the_program_save(launched: Launched) -> None:
+    launched.start(piped(), program=SAVING)
+    launched.says(b"up")
+
+    launched.halt(grace_s=20)
+
+    launched.wait()
+    assert (launched.home / "code" / "saved").read_text() == "whole"
+    assert launched.log() == (launched.home / "code" / "train.log").read_bytes() == b"up\nsaving\nsaved\n"
+    assert launched.ending["halted"] is True
+
+
+def test_a_failure_is_seen_through_the_pipe(launched: Launched) -> None:
+    launched.start(piped(), program="raise SystemExit(4)")
+    assert launched.wait() == 4
+
+
 @pytest.mark.parametrize("command", IN_SHELLS)
 def test_what_ignores_the_signal_below_a_shell_is_killed_after_the_grace(
     launched: Launched, command: str
@@ -274,13 +342,14 @@ def test_what_ignores_the_signal_below_a_shell_is_killed_after_the_grace(
     program = STUBBORN.replace("    time.sleep(0.02)", "    time.sleep(0.02)\n    print('on', flush=True)")
     launched.start(command, program=program)
     launched.says(b"up")
+    launched.grows_old()
     began = time.monotonic()
 
     launched.halt(grace_s=2)
 
     launched.wait()
     assert 1.9 < time.monotonic() - began < 4
-    assert b"TERM True" in launched.log()
+    assert b"TERM" in launched.log()
 
 
 def test_a_harder_wish_still_reaches_what_saves_below_a_dead_shell(launched: Launched) -> None:

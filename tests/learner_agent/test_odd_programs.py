@@ -277,7 +277,8 @@ def test_junk_in_the_shippers_own_files_ends_no_shipper(
 
 
 def test_a_halt_of_a_programs_own_making_is_a_halt_whatever_it_says(rig: MakeRig) -> None:
-    spoil = '(state / "halt").write_text(json.dumps({"gen": "x", "grace_s": -1, "intent": ["?"]}))'
+    halt = '(state / "halt").write_text(json.dumps({"gen": "x", "grace_s": -1, "intent": ["?"]}))'
+    spoil = f"{halt}; time.sleep(60)"  # it lives longer than the moment in which it may still import training
     learner = run(rig(make_job({"train.py": SPOILS.format(spoil=spoil)})))
 
     assert learner.wait() == (143, 0)

@@ -7,14 +7,12 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from learner_agent.shipper.outputs import TooMany, gather, pack
-
-NOBODY = 65_534
+from tests.nobody import no_superuser
 
 
 @pytest.fixture
@@ -24,17 +22,6 @@ def results() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
-
-
-@contextmanager
-def no_superuser() -> Iterator[None]:
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
 
 
 def test_what_cannot_be_read_is_left_out_by_name(results: Path) -> None:
@@ -102,19 +89,24 @@ def test_names_too_long_for_one_message_are_too_many(results: Path, tmp_path: Pa
     assert len(pack(results, tmp_path, what="results", world=1).offer.files) == 1
 
 
+def breaks_off(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """Let one file be shorter than it was a moment ago, when it was described."""
+    described = tarfile.TarFile.gettarinfo
+
+    def longer(archive: tarfile.TarFile, name: Path, arcname: str) -> tarfile.TarInfo:
+        info = described(archive, name, arcname)
+        info.size += 1_000 * (info.name == broken)
+        return info
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", longer)
+
+
 def test_a_file_that_breaks_off_takes_no_other_out_of_the_archive(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b", "c"):
         (results / name).write_text(name * 10_000)
-    described = tarfile.TarFile.gettarinfo
-
-    def longer(archive: tarfile.TarFile, name: Path, arcname: str) -> tarfile.TarInfo:
-        info = described(archive, name, arcname)
-        info.size += 1_000 * (info.name == "b")  # it was longer a moment ago
-        return info
-
-    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", longer)
+    breaks_off(monkeypatch, "b")
     packed = pack(results, tmp_path, what="results", world=1)
 
     assert packed.left_out == ("b",)
@@ -124,6 +116,32 @@ def test_a_file_that_breaks_off_takes_no_other_out_of_the_archive(
         "a": "a" * 10_000,
         "c": "c" * 10_000,
     }
+
+
+def test_a_second_name_of_a_file_that_broke_off_is_kept_as_the_file(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (results / "a").write_text("a" * 10_000)
+    for other in ("b", "c"):
+        (results / other).hardlink_to(results / "a")
+    breaks_off(monkeypatch, "a")
+    packed = pack(results, tmp_path, what="results", world=1)
+
+    assert packed.left_out == ("a",)
+    with tarfile.open(packed.folder / "results.tar") as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    assert {file.name: len(file.read_text()) for file in (tmp_path / "out").iterdir()} == {
+        "b": 10_000,
+        "c": 10_000,
+    }
+
+
+def test_names_of_one_file_share_its_bytes_in_the_archive(results: Path, tmp_path: Path) -> None:
+    (results / "a").write_text("a" * 100_000)
+    (results / "b").hardlink_to(results / "a")
+    packed = pack(results, tmp_path, what="results", world=1)
+    with tarfile.open(packed.folder / "results.tar") as archive:
+        assert [(member.name, member.islnk()) for member in archive] == [("a", False), ("b", True)]
 
 
 def test_one_archive_stays_however_often_it_is_made(results: Path, tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
 from django.db.models import F
 
-from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, Learner, MetricPoint
+from jobs import blobs
+from jobs.models import Blob, Checkpoint, CheckpointFile, Job, JobEvent, Learner, MetricPoint
+from jobs.selectors.checkpoints import checkpoint_find, checkpoint_view
 from jobs.states import EventCode, Intent
+from learner_agent.shipper.http import PIECE_BYTES
 from tests.learner_agent.harness import AgentServer, Rig, make_job, until
 
 MakeRig = Callable[..., Rig]
@@ -224,6 +228,45 @@ with training.checkpoint(1) as folder:
     assert (saved.state, saved.bytes) == ("COMMITTED", 30_000_000)
 
 
+def test_an_end_is_told_while_the_checkpoint_is_stored_and_a_kill_in_between_changes_nothing(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    program = """
+import random
+from learner_agent import training
+with training.checkpoint(1) as folder:
+    (folder / "weights").write_bytes(random.Random(1).randbytes(10_000_000))
+raise SystemExit(3)
+"""
+    take, go_on = blobs.append, threading.Event()
+    request.addfinalizer(go_on.set)
+
+    def take_one_piece(blob_id: int, offset: int, piece: bytes) -> Blob:
+        assert offset == 0 or go_on.wait(60)
+        return take(blob_id, offset, piece)
+
+    monkeypatch.setattr(blobs, "append", take_one_piece)
+    learner = rig(make_job({"train.py": program}))
+    learner.launch("python3 train.py")
+    learner.ship()
+
+    until(lambda: learner.row.exited_at, "the end is told")
+    told = learner.row
+    assert (told.exit_code, told.phase, told.done_at) == (3, "STORING", None)
+    until(lambda: Checkpoint.objects.filter(files__blob__received__gt=0).exists(), "its first piece is here")
+    saved = checkpoint_view(checkpoint_find(learner.job.pk, 1))
+    assert (saved["state"], saved["bytes"], saved["received"]) == ("UPLOADING", 10_000_000, PIECE_BYTES)
+    learner.kill_shipper()
+    learner.ship()
+    go_on.set()
+
+    assert learner.wait(patience_s=60) == (3, 0)
+    row = learner.row
+    assert (row.exit_code, row.phase, row.log_sealed, row.exited_at) == (3, "DONE", True, told.exited_at)
+    saved = checkpoint_view(checkpoint_find(learner.job.pk, 1))
+    assert (saved["state"], saved["bytes"], saved["received"]) == ("COMMITTED", 10_000_000, 10_000_000)
+
+
 def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint_before_is_used(
     rig: MakeRig,
 ) -> None:
@@ -268,3 +311,20 @@ def test_a_wish_reaches_a_program_that_knows_nothing_of_us_as_a_signal(rig: Make
     row = Learner.objects.get(job=job)
     assert (row.halted, row.gen_seen) == (True, 2)
     assert json.loads((learner.state / "halt").read_text())["intent"] == intent
+
+
+def test_an_exit_that_nobody_heard_is_told_with_its_age(rig: MakeRig) -> None:
+    learner = rig(make_job({"train.py": "import time; time.sleep(1)"}))
+    learner.launch("python3 train.py")
+    learner.ship()
+    until(lambda: learner.row.phase == "PROCESSING", "it runs")
+    learner.kill_shipper()
+    until(lambda: (learner.state / "exit").exists(), "it has ended")
+    time.sleep(3)
+    learner.ship()
+
+    assert learner.wait() == (0, 0)
+    row = learner.row
+    assert row.exited_at is not None
+    assert row.done_at is not None
+    assert (row.done_at - row.exited_at).total_seconds() >= 3

@@ -14,7 +14,8 @@ from django.db import connection
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from jobs.models import Job
+from jobs.ingest.wishes import Standing
+from jobs.models import Job, Learner
 from jobs.tokens import grant_of
 from learner_agent import wire
 from learner_agent.wire import (
@@ -31,6 +32,7 @@ from learner_agent.wire import (
     decode,
     encode,
 )
+from portal.live import learner_consumer, learner_hub
 from portal.live.learner_consumer import Closed, Gone, LearnerConsumer
 from tests import factories
 from tests.learner_agent.harness import AgentServer, make_job
@@ -122,6 +124,70 @@ def test_a_secret_opens_only_its_own_learners_door(server: AgentServer, job: Job
         return await closed_with(socket)
 
     assert run(scenario())[0] == wire.CLOSE_FORBIDDEN
+
+
+def test_an_agent_is_noted_as_heard_once_what_it_had_to_tell_is_stored(
+    server: AgentServer, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[list[int]] = []
+    looked = learner_hub.standings
+    noted: list[set[int]] = []
+
+    def look(ids: set[int]) -> dict[int, Standing]:
+        looks.append(list(ids))
+        if len(looks) == 1:
+            raise ValueError("a fault, after which the others are looked after all the same")
+        return looked(ids)
+
+    monkeypatch.setattr(learner_hub, "LOOK_S", 0.02)
+    monkeypatch.setattr(learner_hub, "standings", look)
+    monkeypatch.setattr(learner_hub, "note_seen", noted.append)
+
+    async def more_than(count: int, of: list[Any]) -> None:
+        while len(of) <= count:
+            await asyncio.sleep(0.01)
+
+    async def scenario() -> None:
+        async with await greeted(server, job) as socket:
+            await asyncio.wait_for(more_than(len(looks) + 2, looks), 20)
+            assert not noted, "it only greeted"
+            await socket.send(encode(Event(1, "exit", 0, {"code": 3})))
+            await socket.send(encode(Beat(1, 0)))
+            await asyncio.wait_for(more_than(0, noted), 20)
+
+    run(scenario())
+    row = Learner.objects.get(job=job)
+    assert noted[0] == {row.pk}
+    assert row.exit_code == 3
+
+
+def test_frames_that_came_before_the_first_beat_are_waited_for(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[Any] = []
+    monkeypatch.setattr(learner_consumer.writer, "submit", submitted.append)
+    frames = [Event(n, "phase", 0, {"phase": "PROCESSING"}) for n in (1, 2)]
+    messages = [
+        {"type": "websocket.receive", "bytes": encode(frame)} for frame in (*frames, Beat(1, 0), *frames)
+    ]
+
+    async def scenario() -> list[bool]:
+        async def receive() -> dict[str, Any]:
+            return messages.pop(0) if messages else {"type": "websocket.disconnect"}
+
+        consumer = LearnerConsumer({"headers": []}, receive, None)
+        secret = factories.secret(job, job.attempt, 0)
+        consumer.grant = await asyncio.to_thread(in_own_connection, grant_of, secret)
+        with pytest.raises(Gone):
+            await consumer._read()
+        said = [consumer.is_caught_up]
+        for _ in range(3):
+            consumer._settle(1, [])
+            said.append(consumer.is_caught_up)
+        return said
+
+    assert run(scenario()) == [False, False, True, True]
+    assert len(submitted) == 4
 
 
 def frame_of(kind: int, header: Any, payload: bytes = b"") -> bytes:

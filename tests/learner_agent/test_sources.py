@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from learner_agent.shipper.sources import Reported, Rules, Source, TensorBoard
 from learner_agent.shipper.tensorboard import NotAnEventFile, Scalar, records, scalars
-from learner_agent.spool import LogWriter, Spool
+from learner_agent.spool import Spool
+from learner_agent.spooled_log import LogWriter
 from learner_agent.wire import MAX_POINTS, Metric, Point, decode, encode
 
 
@@ -150,6 +151,40 @@ def test_a_rule_without_step_belongs_to_the_last_step_seen(spool: Spool) -> None
     points = drain(Rules(spool, [r"Epoch (?P<step>\d+)", r"val (?P<val>\S+)"]))
 
     assert [(step, value) for _, step, _, value in points] == [(7, 0.5), (8, 0.25)]
+
+
+def test_a_time_in_a_line_says_when_it_was_and_is_no_metric(spool: Spool) -> None:
+    log(
+        spool,
+        b"t=1700000100.5 loss=1\nt=2023-11-14T22:15:00Z loss=2\nt=noon loss=3\nt=1700000100500 loss=4\n",
+    )
+
+    points = drain(Rules(spool, [r"t=(?P<time>\S+) loss=(?P<loss>\S+)"]))
+
+    printed = 1_700_000_000_000
+    assert [(name, value, at_ms - printed) for name, _, at_ms, value in points] == [
+        ("loss", 1.0, 100_500),
+        ("loss", 2.0, 100_000),
+        ("loss", 3.0, 0),
+        ("loss", 4.0, 0),
+    ]
+
+
+def test_a_step_that_is_no_whole_number_or_too_large_gives_nothing(spool: Spool) -> None:
+    steps = (b"1", b"99999999999999999999", b"9" * 4_000, b"1.5", b"-3", b"two", "²".encode(), b"2")
+    log(spool, b"".join(b"%s|loss=1\n" % step for step in steps))
+
+    points = drain(Rules(spool, [r"^(?P<step>\S+)\|loss=(?P<loss>\S+)"]))
+
+    assert [step for _, step, _, _ in points] == [1, 2]
+
+
+def test_rules_read_coloured_lines_as_people_see_them(spool: Spool) -> None:
+    log(spool, b"\x1b[31mstep=11\x1b[0m acc=\x1b[1;38:5:9m0.5\x1b[0m\n\x1b[Kstep=\x1b[32m12\x1b[m acc=0.75\n")
+
+    points = drain(Rules(spool, [r"^step=(?P<step>\d+) acc=(?P<acc>\S+)$"]))
+
+    assert [(step, value) for _, step, _, value in points] == [(11, 0.5), (12, 0.75)]
 
 
 def test_a_progress_bar_counts_with_its_last_drawing(spool: Spool) -> None:

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_agent.spool import Gap, LogReader, LogWriter, Piece, Spool, sound_number
+from learner_agent.plain_files import sound_number
+from learner_agent.spool import Gap, Spool
+from learner_agent.spooled_log import LogReader, LogWriter, Piece, log_span
 
 
 def spool_at(path: Path) -> Spool:
@@ -64,7 +66,7 @@ def test_what_was_written_is_read_from_any_offset_in_any_size(
 
     assert read_all(spool, limit=limit, start=start) == (whole[start:], [])
     assert (log.size, log.lines) == (len(whole), whole.count(b"\n"))
-    assert spool.log_span() == (0, len(whole))
+    assert log_span(spool) == (0, len(whole))
 
 
 def test_a_reader_follows_a_growing_log(tmp_path: Path) -> None:

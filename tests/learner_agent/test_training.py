@@ -199,3 +199,33 @@ def test_a_full_disk_is_told_once_and_never_stops_training(
         inside.report(step, loss=1.0)
 
     assert capsys.readouterr().err.count("No space left") == 1
+
+
+def test_a_disk_that_was_full_for_a_while_costs_only_what_came_meanwhile(
+    inside: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first write that meets the full disk takes some of a line, as a disk does; the next take nothing."""
+    room = [10, 0, 0]
+    write = os.write
+
+    def nearly_full(handle: int, text: bytes) -> int:
+        if not room:
+            return write(handle, text)
+        if not (left := room.pop(0)):
+            raise OSError(28, "No space left on device")
+        return write(handle, text[:left])
+
+    inside.report(1, loss=1.0)
+    monkeypatch.setattr(os, "write", nearly_full)
+    for step in range(2, 8):
+        inside.report(step, loss=1.0)
+
+    told: list[str] = []
+    batch = Reported(Spool(tmp_path).metrics, told.append).read()
+    assert batch is not None
+    assert [step for _, step, _, _ in batch.points] == [1, 5, 6, 7]
+    assert told == [], "the program is not to blame for the line that was cut off"
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert "No space left on device" in said[0]
+    assert said[1] == "luthier: metrics are kept again; 3 reports were lost"

@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def test_the_same_services_are_there_as_manage_up_starts() -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_variable_is_one_we_read(name: str) -> None:
-    known = {field.upper() for field in Environment.model_fields}
+    known = {field.name.upper() for field in fields(Environment)}
     assert set(SERVICES[name]["environment"]) <= known
 
 
@@ -80,7 +81,7 @@ def test_every_command_of_the_image_exists() -> None:
 
 
 def test_the_image_sets_only_variables_we_read() -> None:
-    known = {field.upper() for field in Environment.model_fields} | OTHER_VARIABLES
+    known = {field.name.upper() for field in fields(Environment)} | OTHER_VARIABLES
     for line in re.findall(r"^ENV (.+)$", DOCKERFILE, re.MULTILINE):
         assert {word.split("=")[0] for word in shlex.split(line)} <= known
 

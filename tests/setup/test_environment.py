@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from portal.settings.env import EX_CONFIG, Environment, database_from_url, read_environment
+from portal.settings import values
+from portal.settings.embedded import layout
+from portal.settings.env import EX_CONFIG, Environment, read_environment
+from portal.settings.values import database_from_url
+from portal.supervisor.folders import refuse_sources
+from tests.nobody import no_superuser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,9 +39,9 @@ WRONG = {
 }
 
 
-def start(**variables: str) -> subprocess.CompletedProcess[str]:
+def start(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "TMPDIR")}
-    command = [sys.executable, "manage.py", "up", "--port", "0"]
+    command = [sys.executable, "manage.py", "up", "--port", "0", *options]
     return subprocess.run(
         command, cwd=ROOT, env=clean | variables, capture_output=True, text=True, timeout=60
     )
@@ -78,6 +83,17 @@ def test_a_secret_is_never_repeated(
     assert "hunter2" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "password", ["hunter2/x", "hunter2?x", "hunter2#x", "[hunter2", "x/hunter2", "x?hunter2"]
+)
+def test_nor_is_a_password_that_is_not_escaped(password: str) -> None:
+    readers = {"postgresql": values.database, "redis": values.url("redis"), "smtp": values.url("smtp")}
+    for scheme, read in readers.items():
+        with pytest.raises(ValueError, match="in a password write") as refused:
+            read(f"{scheme}://user:{password}@host.example/name")
+        assert "hunter2" not in str(refused.value)
+
+
 def test_a_wrong_option_of_up_is_named() -> None:
     command = [sys.executable, "manage.py", "up", "--port", "70000", "--workers", "0"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -86,20 +102,90 @@ def test_a_wrong_option_of_up_is_named() -> None:
     assert "--workers" in ended.stderr
 
 
+@pytest.mark.parametrize("how", ["--data", "LUTHIER_DATA"])
+def test_a_data_folder_that_cannot_be_is_refused_in_a_sentence(how: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/x"), tmp_path / ("x" * 300)):
+        ended = start("--data", str(wrong)) if how == "--data" else start(LUTHIER_DATA=str(wrong))
+        assert ended.returncode == EX_CONFIG, ended.stderr
+        assert f"--data: {wrong} cannot be used: " in ended.stderr
+        assert "Name a folder that you may write" in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+def test_an_empty_data_option_is_no_folder(tmp_path: Path) -> None:
+    ended = start("--data", "")
+    assert ended.returncode == EX_CONFIG
+    assert "--data: is empty; name a folder" in ended.stderr
+
+
+@pytest.mark.parametrize("name", [".git", "manage.py"])
+def test_a_checkout_is_left_as_it_is(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    tmp_path.chmod(0o755)
+    ended = start("--data", str(tmp_path))
+    assert ended.returncode == EX_CONFIG
+    assert f"--data: {tmp_path} holds {name}, so it is a folder of sources. Name one" in ended.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_a_folder_that_holds_other_things_or_nothing_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    refuse_sources(layout(tmp_path))
+    refuse_sources(layout(tmp_path / "new"))
+
+
+def test_a_folder_into_which_we_may_not_look_is_left_to_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    (tmp_path / "closed").chmod(0)
+    with no_superuser():
+        refuse_sources(layout(tmp_path / "closed"))
+
+
+def test_a_wrong_option_is_called_by_its_own_name_and_a_variable_by_its() -> None:
+    assert "  --nodes: 'abc' is not name:type:slots; write" in start("--nodes", "abc").stderr
+    twice = start("--nodes", "a:cpu:1,a:cpu:2,b:cpu:99999,-c:cpu:1").stderr
+    assert all(words in twice for words in ("'a' is named twice", "from 1 to 4096", "the name '-c' may have"))
+    assert "  LOCAL_NODES: 'abc' is not name:type:slots; write" in start(LOCAL_NODES="abc").stderr
+
+
 def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUTHIER_LEASE_S", "")
-    assert Environment().luthier_lease_s == 10
+    assert read_environment().luthier_lease_s == 10
 
 
 def test_hosts_are_parted_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLOWED_HOSTS", "a.example, b.example,")
-    assert Environment().allowed_hosts == ["a.example", "b.example"]
+    assert read_environment().allowed_hosts == ("a.example", "b.example")
 
 
 @pytest.mark.parametrize("host", ["*", ".example.org", "10.0.0.7", "[::1]", "web_1", "Luthier.example"])
 def test_every_form_of_a_host_is_taken(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLOWED_HOSTS", host)
-    assert Environment().allowed_hosts == [host]
+    assert read_environment().allowed_hosts == (host,)
+
+
+def test_a_number_is_finite_and_within_its_bounds() -> None:
+    for wrong in ("nan", "inf", "-inf", "601", "0.9", "", "1 s"):
+        with pytest.raises(ValueError, match="must be a number from 1 to 600"):
+            values.number(1, 600)(wrong)
+    for wrong in ("-1", "1e3", "1023", "9" * 30, "１０２４"):
+        with pytest.raises(ValueError, match="must be a whole number of at least 1024"):
+            values.whole_number(1024)(wrong)
+    assert (values.number(0.02, 60)("0.02"), values.whole_number(1024)("1024")) == (0.02, 1024)
+
+
+def test_a_worker_loads_nothing_that_only_pages_need() -> None:
+    """What every process imports delays every start: docs/adr/0019-quick-imports.md."""
+    program = "import django, sys; django.setup(); import jobs.tasks; print(*sorted(sys.modules))"
+    env = os.environ | {"DJANGO_SETTINGS_MODULE": "portal.settings.test"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=env, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert "jobs.models" in loaded
+    unwanted = {"pydantic", "requests", "pygments", "unfold.admin", "portal.staff"}
+    assert unwanted & set(loaded) == set()
 
 
 def test_a_database_url_may_name_a_socket_folder_and_options() -> None:

@@ -59,7 +59,10 @@ def assert_all_gone(found: list[psutil.Process], within_s: float = 20) -> None:
 
 
 def test_every_part_runs_and_is_named(platform: Platform) -> None:
-    assert set(platform.pids()) == {"up", "postgres", "valkey", "web", "nodes", "worker-1", "worker-2"}
+    every = {"up", "postgres", "valkey", "web", "nodes", "worker-1", "worker-2"}
+    wait_for(
+        lambda: set(platform.pids()) == every, within_s=30, what="the second worker"
+    )  # loads when all is ready
     assert (platform.data / "run" / "url").read_text() == platform.url
 
 

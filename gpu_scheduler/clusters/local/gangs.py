@@ -12,17 +12,25 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from gpu_scheduler.clusters.base import ClusterBusy, GangReport, Launch, LaunchRefused, LearnerPhase
+from gpu_scheduler.clusters.base import (
+    NOT_PREPARED,
+    ClusterBusy,
+    GangReport,
+    Launch,
+    LaunchRefused,
+    LearnerPhase,
+)
 from gpu_scheduler.clusters.local import processes
-from gpu_scheduler.clusters.local.ending import STOPPED_CODE
 from gpu_scheduler.clusters.local.house import House
 from gpu_scheduler.clusters.local.learner import Learner
+from gpu_scheduler.clusters.local.memory import machine_mib
 from gpu_scheduler.clusters.local.nodes import LocalNode
-from gpu_scheduler.clusters.local.runtimes import Preparing, RuntimeFailed, Runtimes
+from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
+from gpu_scheduler.clusters.local.runtimes import Preparing, Runtimes
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord, Store, boot_clock
 from gpu_scheduler.model import Node
 
@@ -96,7 +104,8 @@ class Gangs:
     # What a driver asks for
 
     def nodes(self) -> list[Node]:
-        return [self._nodes[name].node for name in sorted(self._nodes)]
+        memory_mib = machine_mib()
+        return [self._nodes[name].on(memory_mib) for name in sorted(self._nodes)]
 
     def count(self) -> int:
         return len(self._gangs)
@@ -169,6 +178,7 @@ class Gangs:
                     learner.find_again(now)
                 self._store.save(record)
         self._empty_trash()
+        self._runtimes.sweep()
 
     def look(self) -> float:
         """Move every gang on; returns in how many seconds to look again if nothing happens before."""
@@ -278,37 +288,35 @@ class Gangs:
     def _move_on(self, gang: Gang, now: float) -> bool:
         """One step of one gang; True if its record changed.
 
-        Raises the first trouble, but whatever that is, every learner is looked at and a stop is carried out.
+        Raises the first trouble, but whatever that is, every learner is looked at and a stop is carried out for each.
         """
         if gang.ended:
             return False
-        try:
-            changed = False
+        troubles: list[Exception] = []
+        changed = False
+        with _noted(troubles):
             if gang.preparing and not any(learner.removing for learner in gang.learners):
                 changed = self._prepare(gang, now)
-            troubles = []
+        for learner in gang.learners:
+            with _noted(troubles):
+                changed |= learner.look(now)
+        if gang.record.kill_at is not None:
             for learner in gang.learners:
-                try:
-                    changed |= learner.look(now)
-                except Exception as trouble:
-                    troubles.append(trouble)
-            if troubles:
-                raise troubles[0]
-            return changed
-        finally:
-            if gang.record.kill_at is not None:
-                for learner in gang.learners:
+                with _noted(troubles):
                     learner.press(now, kill_at=gang.record.kill_at)
+        if troubles:
+            raise troubles[0]
+        return changed
 
     def _prepare(self, gang: Gang, now: float) -> bool:
         """Bring a gang towards its start: a stop ends it, its runtime may take a while, then all start at once.
 
         Raises OSError for what may pass, such as a full disk; what will not pass fails the gang.
         """
-        if gang.record.stop_at is not None and not any(learner.record.started for learner in gang.learners):
+        if gang.record.stop_at is not None:
             reason = "node_lost" if gang.record.node_lost else "stopped"
             for learner in gang.learners:
-                learner.fail(reason, "Stopped before it started.", exit_code=STOPPED_CODE)
+                learner.stop_starting(reason)
             return True
         runtime = gang.record.launch.runtime
         assert runtime is not None, "launch refuses a gang without one"
@@ -318,7 +326,16 @@ class Gangs:
                 gang.message = found.text
                 return False
             self._start(gang, found, now)
-        except (RuntimeFailed, FileNotFoundError, PermissionError) as error:
+        except RuntimeFailed as failed:
+            logger.warning(
+                "runtime not prepared",
+                extra={"gang": gang.name, "error": str(failed), "said": failed.said[:4000]},
+            )
+            for learner in gang.learners:
+                learner.kill()
+                told = failed.told(f"node {learner.record.node}")
+                learner.fail(NOT_PREPARED if failed.passing else "deploy_failed", told)
+        except (FileNotFoundError, PermissionError) as error:
             logger.warning("gang not started", extra={"gang": gang.name, "error": str(error)[:500]})
             for learner in gang.learners:
                 learner.kill()
@@ -364,6 +381,15 @@ class Gangs:
             threading.Thread(
                 target=shutil.rmtree, args=(trash,), kwargs={"ignore_errors": True}, daemon=True
             ).start()
+
+
+@contextmanager
+def _noted(troubles: list[Exception]) -> Iterator[None]:
+    """Go on behind the block, whatever goes wrong in it."""
+    try:
+        yield
+    except Exception as trouble:
+        troubles.append(trouble)
 
 
 def _free_ports(count: int, taken: set[int]) -> list[int]:

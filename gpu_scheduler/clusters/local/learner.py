@@ -67,7 +67,11 @@ class Learner:
             reason=clean(record.reason or leaving),
             message=clean(record.message),
             evidence=dict(record.evidence),
+            over=record.phase is not LearnerPhase.PREPARING and not self._has_launcher(),
         )
+
+    def _has_launcher(self) -> bool:
+        return self._launcher is not None and self._launcher.is_alive()
 
     def pidfds(self) -> list[int]:
         """What becomes readable when one of the processes ends."""
@@ -99,11 +103,13 @@ class Learner:
     def run(self, runtime: Path, devices: Sequence[str], now: float) -> None:
         """Start the processes that are not there yet. Raises OSError; calling it again goes on."""
         self.record.started = True
-        self.record.phase = LearnerPhase.RUNNING
         if self.record.shipper is None:
             self._shipper.start(now)
         if self.record.launcher is None:
             self._start_launcher(runtime, devices)
+        self.record.phase = (
+            LearnerPhase.RUNNING
+        )  # not before: a launcher that is still to come is no dead one
 
     def _start_launcher(self, runtime: Path, devices: Sequence[str]) -> None:
         launch, mark = self._gang.launch, self.record.mark
@@ -160,8 +166,7 @@ class Learner:
         return record.phase, record.exit_code, record.shipper, record.shipper_done, record.doomed
 
     def _look_at_launcher(self, now: float) -> None:
-        alive = self._launcher is not None and self._launcher.is_alive()
-        if not alive and self._launcher_dead_at is None:
+        if not self._has_launcher() and self._launcher_dead_at is None:
             self._launcher_dead_at = now
             # The program dies with its launcher; what it had started is ours to end.
             processes.kill_tree(None, [self.record.mark], root_too=True)
@@ -205,6 +210,17 @@ class Learner:
             processes.kill_tree(self._launcher, [self.record.mark], root_too=False)
         elif now - self._killed_at >= LAUNCHER_SLACK_S:
             processes.kill_tree(self._launcher, [self.record.mark], root_too=True)
+
+    def stop_starting(self, reason: str) -> None:
+        """A stop while the gang starts: what has no launcher yet ends here; what has one is pressed like any other."""
+        if self.record.phase is not LearnerPhase.PREPARING:
+            return
+        if self.record.launcher is not None:
+            self.record.phase = LearnerPhase.RUNNING
+            return
+        if self.record.started:
+            self.kill()  # its shipper may be there
+        self.fail(reason, "Stopped before it started.", exit_code=endings.STOPPED_CODE)
 
     def fail(self, reason: str, message: str, *, exit_code: int | None = None) -> None:
         """End a learner whose program never ran."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 MIB = 1024 * 1024
+MOUNT = Path("/sys/fs/cgroup")
 
 
 class Cgroups:
@@ -22,7 +24,7 @@ class Cgroups:
         self._root = root
 
     @classmethod
-    def find(cls, mount: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> Cgroups | None:
+    def find(cls, mount: Path = MOUNT, own: str | None = None) -> Cgroups | None:
         """Cgroups beside this process's own, if the memory controller is handed down to us there."""
         if own is None:
             own = _own_cgroup()
@@ -80,6 +82,19 @@ class Cgroups:
 
     def _folder(self, mark: str) -> Path:
         return self._root / f"luthier-{mark}"
+
+
+def machine_mib(mount: Path = MOUNT, own: str | None = None) -> int:
+    """The memory that processes here may have: the machine's, or less where a control group around us says so."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    place = Path((own if own is not None else _own_cgroup() or "").strip("/"))
+    return min([whole, *_limits(mount / group for group in (place, *place.parents))]) // MIB
+
+
+def _limits(groups: Iterable[Path]) -> Iterator[int]:
+    for group in groups:
+        with suppress(OSError, ValueError):  # no limit is the word "max"
+            yield int((group / "memory.max").read_text())
 
 
 def _own_cgroup() -> str | None:

@@ -1,4 +1,8 @@
-"""LOCAL_NODES: the nodes this machine plays. ``node-a:cpu:4,node-b:cpu:4`` (name:type:slots), or ``auto``."""
+"""LOCAL_NODES: the nodes this machine plays. ``node-a:cpu:4,node-b:cpu:4`` (name:type:slots), or ``auto``.
+
+Each of them has the machine's whole memory: nothing holds the learners of one node to a part of it, so a part would
+refuse what runs well, and with many nodes every job.
+"""
 
 from __future__ import annotations
 
@@ -30,33 +34,48 @@ class LocalNode:
     slots: int
     devices: tuple[str, ...] = ()
 
-    @property
-    def node(self) -> Node:
-        return Node(self.name, self.slot_type, self.slots)
+    def on(self, memory_mib: int | None) -> Node:
+        """This node on a machine with so much memory."""
+        return Node(self.name, self.slot_type, self.slots, memory_mib=memory_mib)
 
 
 def read_nodes(text: str) -> tuple[LocalNode, ...]:
     """Read LOCAL_NODES. Raises BadNodes."""
-    if text.strip() in ("", "auto"):
+    if _is_auto(text):
         return detect()
+    found, wrong = _entries(text)
+    if wrong:
+        raise BadNodes("\n".join(f"LOCAL_NODES: {problem}" for problem in wrong))
+    return tuple(sorted(found, key=lambda node: node.name))
+
+
+def wrong_entries(text: str) -> list[str]:
+    """What is wrong with LOCAL_NODES, a sentence each, without a look at the machine; nothing if it can be read."""
+    return [] if _is_auto(text) else _entries(text)[1]
+
+
+def _is_auto(text: str) -> bool:
+    return text.strip() in ("", "auto")
+
+
+def _entries(text: str) -> tuple[list[LocalNode], list[str]]:
+    """The nodes, and what is wrong with those that cannot be read."""
     wrong: list[str] = []
     found: dict[str, LocalNode] = {}
     devices = 0
     for entry in text.split(","):
         read = _entry(entry.strip())
         if isinstance(read, str):
-            wrong.append(f"LOCAL_NODES: {read}")
+            wrong.append(read)
         elif read.name in found:
-            wrong.append(f"LOCAL_NODES: node {read.name!r} is named twice; give each node a name of its own")
+            wrong.append(f"node {read.name!r} is named twice; give each node a name of its own")
         else:
             if read.slot_type != CPU_TYPE:
                 numbers = range(devices, devices + read.slots)
                 read = LocalNode(read.name, read.slot_type, read.slots, tuple(map(str, numbers)))
                 devices += read.slots
             found[read.name] = read
-    if wrong:
-        raise BadNodes("\n".join(wrong))
-    return tuple(sorted(found.values(), key=lambda node: node.name))
+    return list(found.values()), wrong
 
 
 def _entry(entry: str) -> LocalNode | str:

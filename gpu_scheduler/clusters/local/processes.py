@@ -152,9 +152,15 @@ def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: 
             note_child(child.pid)
     finally:
         os.close(log)
-    row = stat_of(child.pid)
-    assert row is not None, "a child of ours stays in the table until we reap it"
-    return Process(Identity(child.pid, row.started, boot), os.pidfd_open(child.pid), ours=True)
+    try:
+        row = stat_of(child.pid)
+        if row is None:  # a child of ours stays in the table until we reap it
+            raise OSError(errno.EMFILE, "the process table cannot be read")
+        return Process(Identity(child.pid, row.started, boot), os.pidfd_open(child.pid), ours=True)
+    except OSError:  # no handles are left: whoever tries again must not find two of it
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitpid(child.pid, 0)
+        raise
 
 
 def _open_output(output: Path) -> int:

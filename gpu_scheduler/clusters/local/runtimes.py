@@ -20,13 +20,15 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local import processes, runtime_failure
+from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 
 READY = ".luthier-ready"
+_BUILDING = ".building-"
 LAST_LINES = 12
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _DOWNLOADING = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG]?)i?B\)")
@@ -39,10 +41,6 @@ PIP_TO_UV = {
     "PIP_CERT": "SSL_CERT_FILE",
 }
 """uv does not read pip's settings; a machine that reaches its packages through them should still work."""
-
-
-class RuntimeFailed(Exception):
-    """A runtime cannot be made; the message ends with what the builder said last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +92,23 @@ class Runtimes:
             if not build.done:
                 return Preparing(build.progress())
             del self._builds[name]
-            if build.error:
-                raise RuntimeFailed(build.error)
+            if build.failed is not None:
+                raise build.failed
             self._ready[name] = build.folder
             return build.folder
+
+    def sweep(self) -> threading.Thread:
+        """Remove what builders left whose daemon was killed; they may be large, so nobody waits for it."""
+        thread = threading.Thread(target=self._sweep, name="sweep of runtimes", daemon=True)
+        thread.start()
+        return thread
+
+    def _sweep(self) -> None:
+        for leftover in self._home.glob(f"*{_BUILDING}*"):
+            folder = leftover.with_name(leftover.name.partition(_BUILDING)[0])
+            with suppress(OSError), _alone(folder, wait=False) as is_ours:
+                if is_ours:  # else somebody builds there, and has swept before he began
+                    shutil.rmtree(leftover, ignore_errors=True)
 
     def close(self) -> None:
         """End what is being built: nothing of it is kept, the next use begins anew."""
@@ -117,7 +128,7 @@ class _Build:
     def __init__(self, name: str, folder: Path, requirements: Path) -> None:
         self.name = name
         self.folder = folder
-        self.error = ""
+        self.failed: RuntimeFailed | None = None
         self.done = False
         self._requirements = requirements
         self._sizes: dict[str, int] = {}
@@ -128,27 +139,30 @@ class _Build:
         self._given_up = False
 
     def progress(self) -> str:
-        """For people: "Preparing runtime pytorch, 1.1 of 2.4 GB"."""
-        text = f"Preparing runtime {self.name}"
+        """For people: "Preparing runtime pytorch: its packages are installed once per machine, 1.1 of 2.4 GB …"."""
+        text = f"Preparing runtime {self.name}: its packages are installed once per machine"
         total = sum(self._sizes.values())
         if self._step == "fetch" and total:
             got = sum(size for package, size in self._sizes.items() if package in self._got)
-            return (
-                f"{text}, {got / 1e9:.1f} of {total / 1e9:.1f} GB"
+            size = (
+                f"{got / 1e9:.1f} of {total / 1e9:.1f} GB"
                 if total >= 1e9
-                else (f"{text}, {got / 1e6:.0f} of {total / 1e6:.0f} MB")
+                else f"{got / 1e6:.0f} of {total / 1e6:.0f} MB"
             )
-        return f"{text}, installing" if self._step == "install" else text
+            return f"{text}, {size} fetched"
+        return f"{text}, all fetched" if self._step == "install" else text
 
     def run(self) -> None:
-        """Make it unless it is there; ``error`` says how it failed."""
+        """Make it unless it is there; ``failed`` says why it could not."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             with _alone(self.folder):
                 if not works(self.folder):
                     self._make()
-        except (OSError, RuntimeFailed) as error:
-            self.error = f"The runtime {self.name} could not be prepared: {error}"
+        except RuntimeFailed as failed:
+            self.failed = failed
+        except OSError as error:
+            self.failed = runtime_failure.of_machine(self.name, error)
         finally:
             self.done = True
 
@@ -159,25 +173,32 @@ class _Build:
             self._child.kill()
 
     def _make(self) -> None:
-        for leftover in (self.folder, *self.folder.parent.glob(f"{self.folder.name}.building-*")):
+        for leftover in (self.folder, *self.folder.parent.glob(f"{self.folder.name}{_BUILDING}*")):
             shutil.rmtree(leftover, ignore_errors=True)
         # Named by us: a builder that outlived its killed daemon may still write into its own.
-        building = self.folder.with_name(f"{self.folder.name}.building-{os.getpid()}")
-        # Relocatable: its scripts still work under the name it gets at the end.
-        self._call("venv", "--quiet", "--relocatable", "--python", sys.executable, str(building))
-        self._call(
-            "pip", "install", "--require-hashes", "--compile-bytecode",
-            "--python", str(building / "bin" / "python"), "-r", str(self._requirements),
-        )  # fmt: skip
-        (building / READY).write_text(self._requirements.name + "\n")
-        building.rename(self.folder)
+        building = self.folder.with_name(f"{self.folder.name}{_BUILDING}{os.getpid()}")
+        try:
+            # Relocatable: its scripts still work under the name it gets at the end.
+            self._call("venv", "--quiet", "--relocatable", "--python", sys.executable, str(building))
+            self._call(
+                "pip", "install", "--require-hashes", "--compile-bytecode",
+                "--python", str(building / "bin" / "python"), "-r", str(self._requirements),
+            )  # fmt: skip
+            (building / READY).write_text(self._requirements.name + "\n")
+            building.rename(self.folder)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)  # else a disk that it filled would stay full for all
+            raise
 
     def _call(self, *arguments: str) -> None:
         if self._given_up:
-            raise RuntimeFailed("the node daemon is going down")
+            raise runtime_failure.of_builder(self.name, ["the node daemon is going down"])
+        uv = find_uv()
+        if not uv:
+            raise RuntimeFailed(runtime_failure.NO_BUILDER, self.name, passing=False)
         with processes.spawning:
             child = self._child = subprocess.Popen(
-                [*_dying_with_us(), *find_uv(), *arguments],
+                [*_dying_with_us(), *uv, *arguments],
                 env=_uv_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -191,7 +212,7 @@ class _Build:
             for line in lines:
                 self._hear(line.rstrip())
         if child.wait() != 0:
-            raise RuntimeFailed("\n" + "\n".join(self._last))
+            raise runtime_failure.of_builder(self.name, list(self._last))
 
     def _hear(self, line: str) -> None:
         """Follow uv's own report of what it fetches."""
@@ -223,11 +244,11 @@ def works(folder: Path) -> bool:
 
 
 def find_uv() -> list[str]:
-    """uv of the platform's environment, else the machine's. Raises RuntimeFailed."""
+    """uv of the platform's environment, else the machine's; empty where there is none."""
     for candidate in (Path(sys.executable).parent / "uv", shutil.which("uv")):
         if candidate and Path(candidate).exists():
             return [str(candidate)]
-    raise RuntimeFailed("uv is not installed; `make env` installs it")
+    return []
 
 
 def _dying_with_us() -> list[str]:
@@ -242,15 +263,20 @@ def _uv_environment() -> dict[str, str]:
         if env.get(theirs):
             env.setdefault(ours, env[theirs])
     env.pop("VIRTUAL_ENV", None)
+    env.setdefault("UV_COMPILE_BYTECODE_TIMEOUT", "600")  # its own 60 s are too few where the machine is busy
     return env
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the one builder's place for this runtime; waits for another builder to finish."""
+def _alone(folder: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold the one builder's place for this runtime: waits for another builder to finish, or says that there is one."""
     with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            is_ours = True
+        except BlockingIOError:
+            is_ours = False
+        yield is_ours
 
 
 def main() -> int:
@@ -269,8 +295,8 @@ def main() -> int:
         sys.stdout.write(f"{build.progress()} ...\n")
         sys.stdout.flush()
         build.run()
-        if build.error:
-            sys.stderr.write(build.error + "\n")
+        if build.failed is not None:
+            sys.stderr.write(f"{build.failed}\n{build.failed.said}\n")
             return 1
         sys.stdout.write(f"Runtime {name} is ready: {build.folder}\n")
     return 0

@@ -7,10 +7,14 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.selectors.effects import Affected, would_start
-from tenants.models import Tenant
+from jobs.selectors.installation import pools
+from tenants.errors import Overcommitted
+from tenants.models import Quota, Tenant
+from tenants.services.quotas import Applied, totals_of
 
 LimitOf = tuple[str, str, int]
 
@@ -24,6 +28,22 @@ def limit_of(text: str) -> LimitOf:
             f"{text!r} is not of the form TENANT:TYPE=SLOTS, e.g. vision-lab:a100=8"
         )
     return tenant, slot_type, int(slots)
+
+
+def _above_what_may_be_promised(
+    limits: list[LimitOf], standing: dict[tuple[str, str], int], capacity: dict[str, int]
+) -> list[str]:
+    """A sentence for each type whose limits no administrator could set, since they sum to too much."""
+    new = {(tenant, kind): slots for tenant, kind, slots in limits}
+    applied = [
+        Applied(tenant, kind, standing.get((tenant, kind), 0), slots, 0)
+        for (tenant, kind), slots in new.items()
+    ]
+    try:
+        totals_of(applied, capacity, settings.LUTHIER_OVERCOMMIT_MAX)
+    except Overcommitted as error:
+        return sorted({wrong["message"] for wrong in error.details["errors"]})
+    return []
 
 
 class Command(BaseCommand):
@@ -48,13 +68,25 @@ class Command(BaseCommand):
             raise CommandError(
                 f"--limit: no tenant {', '.join(unknown)}; there are {', '.join(sorted(known))}."
             )
+        capacity = {kind: pool.slots for kind, pool in pools().items()}
+        standing = {
+            (tenant, kind): limit
+            for tenant, kind, limit in Quota.objects.values_list("tenant__slug", "gpu_type", "limit")
+        }
+        types = set(capacity) | {kind for _, kind in standing}
+        if foreign := sorted({slot_type for _, slot_type, _ in limits} - types):
+            raise CommandError(
+                f"--limit: no type {', '.join(foreign)}; there are {', '.join(sorted(types)) or 'none'}."
+            )
+        notes = _above_what_may_be_promised(limits, standing, capacity)
         outlook = would_start({(tenant, slot_type): slots for tenant, slot_type, slots in limits})
         if options["json"]:
             lists = {"starting": outlook.starting, "waiting": outlook.waiting}
-            self.stdout.write(
-                json.dumps({name: [asdict(job) for job in jobs] for name, jobs in lists.items()})
-            )
+            told = {name: [asdict(job) for job in jobs] for name, jobs in lists.items()}
+            self.stdout.write(json.dumps({**told, "overcommitted": notes}))
             return
+        for note in notes:
+            self.stdout.write(f"Nobody could set these limits: {note}.")
         self.stdout.write(f"Would start now: {len(outlook.starting_ids)}")
         self._table(outlook.starting)
         self.stdout.write(f"Would wait: {len(outlook.waiting)}")

@@ -102,7 +102,7 @@ def matrix(user: Person, draft: Draft | None = None) -> Matrix:
     tenants = list(Tenant.objects.order_by("name", "slug"))
     quotas = {pk: {use.gpu_type: use for use in uses} for pk, uses in usage.all_quotas().items()}
     pools = {pool.slot_type: pool for pool in cluster.pools(cluster.nodes(user))}
-    kinds = sorted({*pools, *(kind for uses in quotas.values() for kind in uses)})
+    kinds = sorted({*pools, *(kind for uses in quotas.values() for kind in uses)}, key=usage.gpus_first)
     live = live_by_tenant()
     uses = {
         (tenant.slug, kind): quotas.get(tenant.pk, {}).get(kind) or usage.QuotaUse(kind, 0, 0, 0)

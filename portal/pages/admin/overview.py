@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.paginator import Paginator
-from django.db.models import Prefetch, Q
+from django.db.models import Count, Min, Prefetch, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -48,7 +48,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "working": overview.working(),
         "waiting": [_waiting(job) for job in overview.waiting_jobs()[:WAITING_SHOWN]],
         "full": _full(matrix(user)),
-        "changes": QuotaChange.objects.select_related("tenant", "actor").order_by("-pk")[:CHANGES_SHOWN],
+        "changes": _changes(),
         "now": timezone.now(),
     }
     return render(request, "console/overview.html", context)
@@ -78,6 +78,14 @@ def _waiting(job: Job) -> dict[str, Any]:
         "acts": WHO_ACTS.get(job.reason_code, "nobody"),
         "waits_s": (timezone.now() - job.queued_at).total_seconds(),
     }
+
+
+def _changes() -> list[tuple[QuotaChange, int]]:
+    """The newest sets: the first limit of each, and how many more it set."""
+    newest = QuotaChange.objects.order_by().values("change_set").annotate(first=Min("pk"), count=Count("pk"))
+    sets = {row["first"]: row["count"] - 1 for row in newest.order_by("-first")[:CHANGES_SHOWN]}
+    rows = QuotaChange.objects.select_related("tenant", "actor").in_bulk(list(sets))
+    return [(rows[pk], more) for pk, more in sets.items()]
 
 
 def _full(drawn: Matrix) -> list[Any]:

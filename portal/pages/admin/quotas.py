@@ -1,36 +1,28 @@
-"""Limits: a draft over the matrix, its effects before it counts, applied all or none; and the history of it."""
+"""Limits: a draft over the matrix, its effects before it counts, applied all or none."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from itertools import groupby
-from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.utils import timezone
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods
 
 from jobs.selectors import effects
 from jobs.services.quotas import quotas_change
 from portal.pages.admin.matrix import CHANGE, Draft, Key, Matrix, changes_of, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
-from portal.pages.admin.steps import steps
 from portal.pages.answers import sentence
 from portal.pages.guard import admins_only, person
 from tenants.errors import LimitChanged, TenantError
-from tenants.models import QuotaChange, Tenant
+from tenants.models import QuotaChange
 from tenants.services.quotas import Applied, Change, ChangeSet, Total
 
-SETS_PER_PAGE = 30
 REASON_MAX = 500
-STEPS_WITHIN = timedelta(days=90)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,58 +81,6 @@ def page(request: HttpRequest) -> HttpResponse:
         swapped = {"matrix": drawn, "review": review, "applies": applies, "swap": True}
         return render(request, "console/_quota_review.html", swapped)
     return _page(request, drawn, review, reason, applies=applies)
-
-
-@require_GET
-@admins_only
-def history(request: HttpRequest) -> HttpResponse:
-    """Change sets, newest first, narrowed by tenant and type."""
-    rows = QuotaChange.objects.select_related("tenant", "actor").order_by("-pk")
-    if tenant := request.GET.get("tenant", ""):
-        rows = rows.filter(tenant__slug=tenant)
-    if kind := request.GET.get("type", ""):
-        rows = rows.filter(gpu_type=kind)
-    found = Paginator(rows, SETS_PER_PAGE).get_page(request.GET.get("page"))
-    sets = [list(group) for _, group in groupby(found, key=lambda row: row.change_set)]
-    context = frame(request, "history") | {
-        "sets": sets,
-        "page": found,
-        "tenant": tenant,
-        "kind": kind,
-        "tenants": Tenant.objects.order_by("slug").values_list("slug", flat=True),
-        "steps": _steps(matrix(person(request))),
-        "kinds": QuotaChange.objects.order_by("gpu_type").values_list("gpu_type", flat=True).distinct(),
-    }
-    return render(request, "console/quota_history.html", context)
-
-
-def _steps(drawn: Matrix) -> list[dict[str, Any]]:
-    """Per type the sum of limits since its first change, or over the last weeks of many.
-
-    One step per change set: limits that moved from one tenant to another at once never were fewer in between.
-    """
-    now = timezone.now()
-    moves: dict[str, dict[uuid.UUID, tuple[datetime, int]]] = {}
-    changes = QuotaChange.objects.filter(at__gt=now - STEPS_WITHIN).order_by("at", "pk")
-    rows = changes.values_list("gpu_type", "change_set", "at", "old_limit", "new_limit")
-    for kind, change_set, at, old, new in rows:
-        sets = moves.setdefault(kind, {})
-        since, by = sets.get(change_set, (at, 0))
-        sets[change_set] = since, by + new - old
-    first = min((at for sets in moves.values() for at, _ in sets.values()), default=now) - timedelta(days=1)
-    return [
-        {
-            "column": column,
-            "steps": steps(
-                list(moves.get(column.kind, {}).values()),
-                total=column.total,
-                capacity=column.capacity,
-                first=first,
-                last=now,
-            ),
-        }
-        for column in drawn.columns
-    ]
 
 
 def _page(

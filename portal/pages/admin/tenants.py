@@ -141,6 +141,7 @@ def state(request: HttpRequest, slug: str) -> HttpResponse:
         lambda: tenant_change(user=person(request), slug=slug, changes={"state": wished}, reason=reason),
         to=back,
         done=f"{tenant.name} is {wished}." + (" What runs goes on." if wished == "suspended" else ""),
+        level=messages.WARNING if wished == "suspended" else messages.SUCCESS,
     )
 
 

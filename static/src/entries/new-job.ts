@@ -1,10 +1,11 @@
 // The new-job page: form and YAML in step, checked by the server while typing, drafts kept in this browser.
 import { api, ApiError } from "../ts/api";
-import { counted, span } from "../ts/format";
-import { Checker, type Estimate, type Finding, type Verdict } from "../ts/new-job/check";
+import { counted } from "../ts/format";
+import { Checker, type Finding, type Verdict } from "../ts/new-job/check";
 import { type Mark, SpecEditor } from "../ts/new-job/editor";
 import { SpecForm } from "../ts/new-job/form";
 import { showChanges } from "../ts/new-job/changes";
+import { showChecks, showOutlook, when } from "../ts/new-job/outlook";
 import { pathOf, Spec } from "../ts/new-job/spec";
 import { toast } from "../ts/toast";
 
@@ -16,8 +17,9 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   const tenant = page.dataset.newJob ?? "";
   const draftKey = `luthier.draft.${tenant}`;
   const fresh = page.dataset.source === "default";
-  const draft = fresh ? localStorage.getItem(draftKey) : null;
-  if (draft) field.value = draft;
+  const given = field.value;
+  const draft = fresh ? readDraft(draftKey) : null;
+  if (draft) field.value = draft.text;
   document.documentElement.classList.add("scripted");
 
   let last: Verdict = { errors: [], warnings: [] };
@@ -38,7 +40,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   };
   const settled = (): void => {
     showChanges(page, editor.text);
-    localStorage.setItem(draftKey, editor.text);
+    localStorage.setItem(draftKey, JSON.stringify({ text: editor.text, at: Date.now() } satisfies Draft));
     checker.soon(editor.text);
   };
   const read = (): void => {
@@ -64,8 +66,18 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   read();
   showChanges(page, editor.text);
   void checker.now(editor.text);
+  if (draft && draft.text !== given) {
+    offerAnew(page, draft, () => {
+      localStorage.removeItem(draftKey);
+      editor.show(given);
+      read();
+      void checker.now(given);
+    });
+  }
 
   page.addEventListener("click", (event) => {
+    const near = (event.target as Element).closest<HTMLElement>("[data-near]")?.dataset;
+    if (near?.near) return write((spec) => replace(spec, near));
     const link = (event.target as Element).closest<HTMLElement>("[data-go-path]");
     if (!link) return;
     event.preventDefault();
@@ -91,6 +103,36 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   upload?.addEventListener("change", () => {
     const file = upload.files?.[0];
     if (file) void sendArchive(tenant, file).then((id) => id && write((spec) => spec.set(["code"], { upload: id })));
+  });
+}
+
+interface Draft {
+  text: string;
+  at: number;
+}
+
+function readDraft(key: string): Draft | null {
+  try {
+    return JSON.parse(localStorage.getItem(key) ?? "null") as Draft | null;
+  } catch {
+    return null; // kept by an older version
+  }
+}
+
+/** Say that this is what somebody typed before, and how to be rid of it. */
+function offerAnew(page: HTMLElement, draft: Draft, anew: () => void): void {
+  const note = page.querySelector<HTMLElement>("[data-draft]");
+  const time = note?.querySelector("time");
+  if (!note || !time) return;
+  const at = new Date(draft.at);
+  const today = at.toDateString() === new Date().toDateString();
+  time.dateTime = at.toISOString();
+  time.textContent = at.toLocaleString("en-GB", today ? { timeStyle: "short" } : { dateStyle: "medium", timeStyle: "short" });
+  note.hidden = false;
+  note.querySelector("[data-anew]")?.addEventListener("click", () => {
+    anew();
+    note.hidden = true;
+    page.querySelector<HTMLElement>("#f-name")?.focus();
   });
 }
 
@@ -137,13 +179,6 @@ function marks(verdict: Verdict, text: string): Mark[] {
   return [...verdict.errors.map((e) => mark(e, "error")), ...verdict.warnings.map((w) => mark(w, "warning"))];
 }
 
-/** When it would start, or why nobody can say. */
-function when({ from, to, message }: Estimate): string {
-  if (!from || !to) return message && `No estimate: ${message.charAt(0).toLowerCase()}${message.slice(1)}`;
-  const [low = 0, high = 0] = [from, to].map((at) => (Date.parse(at) - Date.now()) / 1000);
-  return `Starts in ${span(low, high)}.`;
-}
-
 function showVerdict(page: HTMLElement, verdict: Verdict): void {
   const list = page.querySelector<HTMLUListElement>("[data-findings]");
   const line = page.querySelector<HTMLElement>("[data-verdict]");
@@ -153,13 +188,14 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
     ...verdict.warnings.map((finding) => row(finding, "warn")),
   );
   list.hidden = list.childElementCount === 0;
-  const quiet = page.querySelector<HTMLElement>("[data-quiet]");
-  if (quiet) quiet.hidden = !list.hidden || verdict.problem !== undefined;
   const count = verdict.errors.length;
   const { now } = verdict;
+  const kind = verdict.problem || count ? "bad" : !now || now.starts ? "good" : (page.dataset.fix ?? "").split(" ").includes(now.code) ? "bad" : "wait";
+  showChecks(page, verdict);
+  showOutlook(page, verdict, kind);
   const badge = page.querySelector<HTMLElement>("[data-count]");
   if (badge) [badge.textContent, badge.hidden] = [String(count), !count];
-  line.dataset.kind = verdict.problem || count ? "bad" : !now || now.starts ? "good" : (page.dataset.fix ?? "").split(" ").includes(now.code) ? "bad" : "wait";
+  line.dataset.kind = kind;
   if (verdict.problem) line.textContent = verdict.problem;
   else if (count) line.replaceChildren(counted(count, "error"), ...firstOf(verdict.errors));
   else if (!now) line.textContent = "Valid";
@@ -188,7 +224,33 @@ function row(finding: Finding, kind: string): HTMLLIElement {
   const link = go(document.createElement("a"), finding);
   link.textContent = finding.path || "spec";
   const text = document.createElement("span");
-  text.textContent = (finding.line ? `Line ${finding.line}, column ${finding.column ?? 1}: ` : "") + finding.message;
+  text.textContent = finding.message;
+  if (finding.line) {
+    const place = document.createElement("small");
+    place.textContent = `Line ${finding.line}, column ${finding.column ?? 1}`;
+    text.append(" ", place);
+  }
+  if (finding.near) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "btn s";
+    button.textContent = "Replace";
+    button.setAttribute("aria-label", `Replace ${finding.path} by ${finding.near}`);
+    Object.assign(button.dataset, { near: finding.near, wrong: finding.path, code: finding.code });
+    text.append(" ", button);
+  }
   item.append(link, text);
   return item;
+}
+
+/** Write what was meant: another name for the same value, where it belongs, or another value. */
+function replace(spec: Spec, { near = "", wrong = "", code = "" }: DOMStringMap): void {
+  const path = pathOf(wrong);
+  if (code !== "unknown_field") return spec.set(path, near);
+  const meant = [...path.slice(0, -1), ...pathOf(near)];
+  if (spec.get(meant) !== undefined) return toast(`${near} is there already: remove ${wrong}, or that.`, "error");
+  if (meant.length === path.length) return spec.rename(path, near);
+  const value = spec.get(path);
+  spec.set(path, undefined);
+  spec.set(meant, value);
 }

@@ -37,6 +37,13 @@ export const thousands = (value: number): string => value.toLocaleString("en-US"
 /** 1 line, 2,000 lines. */
 export const counted = (count: number, word: string): string => `${thousands(count)} ${word}${count === 1 ? "" : "s"}`;
 
+/** GPU-hours with one decimal, below one with two, for a short job is use too. */
+export function hours(count: number): string {
+  if (!count) return "—";
+  if (count < 0.01) return "< 0.01";
+  return Number(count.toFixed(2)) >= 1 ? count.toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 }) : count.toFixed(2);
+}
+
 export function metric(value: number | string | null | undefined): string {
   if (value === null || value === undefined) return "—";
   if (typeof value !== "number") return value;

@@ -2,7 +2,7 @@
 // the marked parts, so that the server's templates are the only source of markup.
 import { Idiomorph } from "idiomorph";
 import { ApiError, api } from "./api";
-import { duration, metric, thousands } from "./format";
+import { duration, hours, metric, thousands } from "./format";
 import { live, type Frame } from "./live";
 import { toast } from "./toast";
 
@@ -23,7 +23,7 @@ interface Job {
 }
 
 const PARTS = "#job-top, [data-part]";
-const RECHECK_MS = 15_000; // while it waits: ways to start sooner and the time of the last look change without an event
+const RECHECK_MS = 15_000; // without an event change: ways to start sooner, the time of the last look, the pace of learners
 const REFRESH_MS = 400; // several events at once are one refresh
 
 class JobPage extends HTMLElement {
@@ -49,7 +49,7 @@ class JobPage extends HTMLElement {
     document.addEventListener("click", onClick);
     document.addEventListener("submit", this.onDialog);
     live.addEventListener("resumed", this.refreshSoon);
-    this.recheck = window.setInterval(() => this.querySelector(".why") && !document.hidden && this.refreshSoon(), RECHECK_MS);
+    this.recheck = window.setInterval(() => this.querySelector(".why, [data-recheck]") && !document.hidden && this.refreshSoon(), RECHECK_MS);
     favicon(document.querySelector("#job-badge .badge"));
     this.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }
@@ -78,7 +78,7 @@ class JobPage extends HTMLElement {
     const steps = total ? `${thousands(step ?? 0)} / ${thousands(total)}` : "";
     const values: Record<string, string> = {
       "restarts": job.max_restarts ? `${job.restarts_used} of ${job.max_restarts}` : "0",
-      "hours": (job.slot_seconds / 3600).toFixed(2),
+      "hours": hours(job.slot_seconds / 3600),
     };
     if (percent !== null) {
       values.progress = `${Math.round(percent)}%`;

@@ -16,6 +16,7 @@ from gpu_scheduler.clusters.base import LearnerPhase
 from gpu_scheduler.clusters.local import processes
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.house import House
+from gpu_scheduler.clusters.local.learner import Learner
 from gpu_scheduler.clusters.local.nodes import read_nodes
 from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
 from gpu_scheduler.clusters.local.store import boot_clock
@@ -40,6 +41,19 @@ def gangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gangs]:
     yield gangs
     for report in gangs.observe(None):
         gangs.remove(report.name, None)
+
+
+def running(gangs: Gangs, *programs: str) -> list[Learner]:
+    """The learners of job-x-1, whose programs have begun."""
+    gangs.launch(launch("job-x-1", *programs))
+    learners = gangs._gangs["job-x-1"].learners
+
+    def all_run() -> bool:
+        gangs.look()
+        return all((learner.folders.state / "phase").exists() for learner in learners)
+
+    wait_for(all_run)
+    return learners
 
 
 def test_a_gang_under_removal_is_not_started_by_the_loop(
@@ -165,14 +179,7 @@ def test_a_shipper_that_cannot_be_started_for_long_is_given_up(
 def test_a_stop_is_carried_out_although_no_look_at_a_learner_succeeds(
     gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gangs.launch(launch("job-x-1", "runs", "runs"))
-    learners = gangs._gangs["job-x-1"].learners
-
-    def all_run() -> bool:
-        gangs.look()
-        return all((learner.folders.state / "phase").exists() for learner in learners)
-
-    wait_for(all_run)
+    learners = running(gangs, "runs", "runs")
     looked = []
 
     def spoilt(learner, now: float) -> bool:
@@ -189,6 +196,83 @@ def test_a_stop_is_carried_out_although_no_look_at_a_learner_succeeds(
     wait_for(all_dead)
     assert set(looked) == {0, 1}
     assert "junk in the spool" in gangs.observe(["job-x-1"])[0].message
+
+
+def test_a_learner_that_cannot_be_pressed_keeps_no_other_from_its_stop(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = running(gangs, "runs", "runs")
+
+    def spoilt(now: float, *, kill_at: float) -> None:
+        raise PermissionError("not ours to signal")
+
+    monkeypatch.setattr(first, "press", spoilt)
+    gangs.stop("job-x-1", 0)
+
+    def second_is_dead() -> bool:
+        gangs.look()
+        return not second._launcher.is_alive()
+
+    wait_for(second_is_dead)
+    assert first._launcher.is_alive()
+    assert "not ours to signal" in gangs.observe(["job-x-1"])[0].message
+
+
+def no_room(runtime: Path, devices: list[str]) -> None:
+    """In place of a learner's start on a full disk."""
+    raise OSError(28, "No space left on device")
+
+
+def test_a_start_that_breaks_off_half_way_goes_on_and_what_runs_is_looked_at_meanwhile(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gangs.launch(launch("job-x-1", "exits:0", "exits:0"))
+    first, second = gangs._gangs["job-x-1"].learners
+
+    start = second._start_launcher
+    monkeypatch.setattr(second, "_start_launcher", no_room)
+
+    def the_first_is_through() -> bool:
+        gangs.look()
+        return first.ended
+
+    wait_for(the_first_is_through)
+    assert "No space left" in gangs.observe(["job-x-1"])[0].message
+    assert second.record.phase is LearnerPhase.PREPARING
+    monkeypatch.setattr(second, "_start_launcher", start)
+
+    def all_are_through() -> bool:
+        gangs.look()
+        return second.ended
+
+    wait_for(all_are_through)
+    assert [learner.record.phase for learner in (first, second)] == [LearnerPhase.SUCCEEDED] * 2
+
+
+def test_a_start_that_broke_off_half_way_ends_when_it_is_stopped(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gangs.launch(launch("job-x-1", "runs", "runs"))
+    first, second = gangs._gangs["job-x-1"].learners
+
+    monkeypatch.setattr(second, "_start_launcher", no_room)
+
+    def the_first_runs() -> bool:
+        gangs.look()
+        return (first.folders.state / "phase").exists()
+
+    wait_for(the_first_runs)
+    assert second.record.phase is LearnerPhase.PREPARING
+    gangs.stop("job-x-1", 5)
+
+    def both_are_through() -> bool:
+        gangs.look()
+        return first.ended and second.ended
+
+    wait_for(both_are_through)
+    assert (second.record.reason, second.record.exit_code) == ("stopped", 143)
+    assert not second._shipper.process.is_alive()
+    assert not first._launcher.is_alive()
 
 
 def test_what_a_program_says_of_its_end_is_text_that_every_store_takes(gangs: Gangs) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_scheduler.clusters.local.memory import Cgroups
+from gpu_scheduler.clusters.local.memory import Cgroups, machine_mib
 
 
 def kernel(mount: Path, *, controllers: str) -> Path:
@@ -12,6 +12,18 @@ def kernel(mount: Path, *, controllers: str) -> Path:
     (mount / "up" / "daemon").mkdir(parents=True)
     (mount / "up" / "cgroup.subtree_control").write_text(controllers)
     return mount
+
+
+def test_the_machines_memory_is_told_or_the_smallest_limit_of_a_group_around_us(tmp_path: Path) -> None:
+    told = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
+    whole = int(told.split()[1]) // 1024
+    mount = kernel(tmp_path, controllers="memory\n")
+    assert machine_mib(mount, "/up/daemon") == machine_mib(tmp_path / "absent", "/") == whole
+    (mount / "up" / "daemon" / "memory.max").write_text("max\n")
+    (mount / "up" / "memory.max").write_text(f"{64 * 1024 * 1024}\n")
+    (mount / "memory.max").write_text(f"{96 * 1024 * 1024}\n")
+    assert machine_mib(mount, "/up/daemon") == 64
+    assert machine_mib(mount, "/") == 96
 
 
 def test_without_the_memory_controller_there_are_none(tmp_path: Path) -> None:

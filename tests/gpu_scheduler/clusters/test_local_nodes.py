@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.local import nodes
+from gpu_scheduler.clusters.local.memory import machine_mib
 from gpu_scheduler.clusters.local.nodes import BadNodes, LocalNode, read_nodes, slug_of
 
 
@@ -92,6 +93,11 @@ def test_a_second_daemon_on_the_folder_says_so(daemon) -> None:
     assert ended.returncode == 75
     assert "Another node daemon runs on this data folder" in ended.stderr
     assert daemon.cluster.nodes()
+
+
+def test_each_node_tells_the_whole_machines_memory(daemon) -> None:
+    told = {node.name: node.memory_mib for node in daemon.cluster.nodes()}
+    assert told == {"node-a": machine_mib(), "node-b": machine_mib()}
 
 
 def test_the_socket_is_for_its_owner_only(daemon) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import time
@@ -11,12 +12,16 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.base import LaunchRefused, LearnerPhase
-from gpu_scheduler.clusters.local.runtimes import Preparing, RuntimeFailed, Runtimes, _Build
+from gpu_scheduler.clusters.local import runtime_failure
+from gpu_scheduler.clusters.local import runtimes as runtimes_module
+from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
+from gpu_scheduler.clusters.local.runtimes import READY, Preparing, Runtimes, _Build, is_whole
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, wait_for
 
 NOTHING = "# nothing but Python\n"
 IMPOSSIBLE = "no-such-package-anywhere==1.0 --hash=sha256:" + "0" * 64 + "\n"
+UNPINNED = "no-such-package-anywhere==1.0\n"  # refused without a look at any index
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def await_runtime(runtimes: Runtimes, name: str) -> Path:
 
 def test_a_runtime_is_made_on_first_use_and_its_python_runs(runtimes: Runtimes) -> None:
     first = runtimes.get("plain")
-    assert first == Preparing("Preparing runtime plain")
+    assert first == Preparing("Preparing runtime plain: its packages are installed once per machine")
     folder = await_runtime(runtimes, "plain")
     done = subprocess.run(
         [folder / "bin" / "python", "-c", "import sys; print(sys.prefix)"], capture_output=True
@@ -69,18 +74,104 @@ def test_two_builders_at_once_make_one_runtime(runtimes: Runtimes, tmp_path: Pat
         thread.start()
     for thread in threads:
         thread.join()
-    assert [build.error for build in builds] == ["", ""]
+    assert [build.failed for build in builds] == [None, None]
     assert [path.name for path in (tmp_path / "data" / "runtimes").iterdir() if path.name[0] != "."] == [
         runtimes.folder("plain").name
     ]
 
 
-def test_a_failed_build_says_what_the_builder_said_last_and_may_be_tried_again(runtimes: Runtimes) -> None:
-    with pytest.raises(RuntimeFailed, match=r"(?s)The runtime broken could not be prepared.*no-such-package"):
+def test_a_failed_build_says_so_leaves_nothing_and_may_be_tried_again(
+    runtimes: Runtimes, tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeFailed, match=r"^The runtime broken [^\n]+\.$") as failed:
         await_runtime(runtimes, "broken")
+    assert "no-such-package" in failed.value.said
+    assert [path for path in (tmp_path / "data" / "runtimes").iterdir() if path.is_dir()] == []
     assert isinstance(runtimes.get("broken"), Preparing)
     with pytest.raises(RuntimeFailed):
         await_runtime(runtimes, "broken")
+
+
+def test_a_builder_that_ran_out_of_space_gives_all_of_it_back(
+    runtimes: Runtimes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy = tmp_path / "uv"
+    greedy.write_text(
+        '#!/bin/sh\n[ "$1" = venv ] || { echo "error: No space left on device (os error 28)"; exit 2; }\n'
+        'for last; do :; done; mkdir -p "$last" && head -c 100000 /dev/zero > "$last/wheel"\n'
+    )
+    greedy.chmod(0o755)
+    monkeypatch.setattr(runtimes_module, "find_uv", lambda: [str(greedy)])
+    with pytest.raises(RuntimeFailed) as failed:
+        await_runtime(runtimes, "plain")
+    assert failed.value.passing
+    assert failed.value.told("node local") == (
+        "No space is left on node local while preparing the runtime plain."
+    )
+    assert [path for path in (tmp_path / "data" / "runtimes").iterdir() if path.is_dir()] == []
+
+
+def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
+    runtimes: Runtimes, tmp_path: Path
+) -> None:
+    home = tmp_path / "data" / "runtimes"
+    folder = runtimes.folder("plain")
+    left, other = (home / f"{name}.building-123" for name in (folder.name, "gone-0123456789ab"))
+    for half in (left, other):
+        (half / "bin").mkdir(parents=True)
+        (half / READY).touch()
+    assert isinstance(runtimes.get("plain"), Preparing), "half of it is not taken for the runtime"
+    await_runtime(runtimes, "plain")
+    assert not left.exists()
+    held = home / "busy-0123456789ab.building-123"
+    held.mkdir()
+    with runtimes_module._alone(home / "busy-0123456789ab"):
+        runtimes.sweep().join()
+        assert held.exists(), "somebody builds there"
+    assert not other.exists()
+    runtimes.sweep().join()
+    assert not held.exists()
+    assert is_whole(folder)
+
+
+@pytest.mark.parametrize(
+    ("said", "told", "passing"),
+    [
+        (
+            "error: Request failed after 3 retries\n  cause: dns error",
+            "package index could not be reached",
+            True,
+        ),
+        (
+            "error: Failed to download `idna==3.7`\n  cause: Hash mismatch for `idna==3.7`",
+            "idna==3.7 is not",
+            False,
+        ),
+        (
+            "error: No solution found when resolving dependencies",
+            "cannot be made from its requirements",
+            False,
+        ),
+        ("  cause: Disk quota exceeded (os error 122)", "No space is left on node a", True),
+        ("Killed", "could not be prepared on node a", True),
+        ("error: operation timed out", "package index could not be reached", True),
+        (
+            "error: Failed to bytecode-compile\n  Caused by: Bytecode timed out (600s)",
+            "could not be prepared",
+            True,
+        ),
+        ("  Caused by: Python startup timed out (60s)", "could not be prepared on node a", True),
+    ],
+)
+def test_only_what_can_never_be_made_is_final(said: str, told: str, passing: bool) -> None:
+    failed = runtime_failure.of_builder("x", said.splitlines())
+    assert told in failed.told("node a")
+    assert (failed.passing, failed.said) == (passing, said)
+    full = runtime_failure.of_machine("x", OSError(28, "No space left on device"))
+    assert (full.told("node a"), full.passing) == (
+        "No space is left on node a while preparing the runtime x.",
+        True,
+    )
 
 
 def test_progress_follows_what_the_builder_fetches(tmp_path: Path) -> None:
@@ -95,11 +186,14 @@ def test_progress_follows_what_the_builder_fetches(tmp_path: Path) -> None:
         build._hear(line)
         heard.append(build.progress())
     assert heard == [
-        "Preparing runtime pytorch",
-        "Preparing runtime pytorch, 0.0 of 1.6 GB",
-        "Preparing runtime pytorch, 0.0 of 1.6 GB",
-        "Preparing runtime pytorch, 1.6 of 1.6 GB",
-        "Preparing runtime pytorch, installing",
+        f"Preparing runtime pytorch: its packages are installed once per machine{so_far}"
+        for so_far in (
+            "",
+            ", 0.0 of 1.6 GB fetched",
+            ", 0.0 of 1.6 GB fetched",
+            ", 1.6 of 1.6 GB fetched",
+            ", all fetched",
+        )
     ]
 
 
@@ -115,18 +209,28 @@ def test_launch_does_not_wait_for_the_runtime_and_the_gang_starts_with_it(daemon
     shown = daemon.cluster.observe()["job-x-1"]
     assert time.monotonic() - began < 1
     assert {learner.phase for learner in shown.learners} == {LearnerPhase.PREPARING}
-    wait_for(lambda: daemon.cluster.observe()["job-x-1"].message == "Preparing runtime plain")
+    wait_for(lambda: daemon.cluster.observe()["job-x-1"].message.startswith("Preparing runtime plain:"))
     wait_for(lambda: daemon.cluster.observe()["job-x-1"].gone_or_ended, within_s=60)
     assert [learner.exit_code for learner in daemon.cluster.observe()["job-x-1"].learners] == [0, 0]
 
 
-def test_a_gang_whose_runtime_cannot_be_made_fails_whole_with_the_builders_words(daemon: NodeDaemon) -> None:
-    (daemon.requirements / "broken.txt").write_text(IMPOSSIBLE)
+@pytest.mark.parametrize("reason", ["deploy_failed", "not_prepared"])
+def test_a_gang_whose_runtime_is_not_made_ends_whole_with_one_sentence(
+    daemon: NodeDaemon, reason: str
+) -> None:
+    (daemon.requirements / "broken.txt").write_text(UNPINNED)
+    if reason == "not_prepared":  # a file stands where its folder for runtimes is to be made
+        shutil.rmtree(daemon.data / "runtimes")
+        (daemon.data / "runtimes").write_text("")
     daemon.cluster.launch(replace(launch("job-x-1", "runs", "runs"), runtime="broken"))
     wait_for(lambda: daemon.cluster.observe()["job-x-1"].gone_or_ended, within_s=60)
     for learner in daemon.cluster.observe()["job-x-1"].learners:
-        assert (learner.phase, learner.reason) == (LearnerPhase.FAILED, "deploy_failed")
-        assert "no-such-package-anywhere" in learner.message
+        assert (learner.phase, learner.reason) == (LearnerPhase.FAILED, reason)
+        assert learner.message.startswith("The runtime broken ")
+        assert "\n" not in learner.message
+    assert (
+        "no-such-package-anywhere" if reason == "deploy_failed" else "File exists"
+    ) in daemon.log.read_text()
     assert daemon.processes() == [daemon.pid]
 
 

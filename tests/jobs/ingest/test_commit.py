@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import zstandard
+from django.db.models import F
+from django.db.models.functions import Now
 
 from jobs.ingest.store import MOST_TROUBLES, commit
 from jobs.ingest.wishes import resumption, standings
@@ -98,6 +100,16 @@ def test_points_are_numbered_without_holes_and_a_repeat_burns_no_number(job: Job
     assert progress.metrics["acc"] == {"last": "Infinity", "step": 2, "rank": 0}
 
 
+def test_a_repeated_step_keeps_its_first_value_in_the_series_and_in_the_header(job: Job) -> None:
+    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.5), ("loss", 2, 0, 0.4), ("loss", 2, 0, 7.0)]))
+    tell(job, Metric("jsonl", 10, 20, [("loss", 1, 0, 8.0), ("loss", 2, 0, 9.0), ("acc", 2, 0, 1.0)]))
+
+    newest = Progress.objects.get(job=job).metrics["loss"]
+    assert newest == {"last": 0.4, "step": 2, "rank": 0}
+    points = MetricPoint.objects.filter(job=job, name="loss").order_by("seq")
+    assert list(points.values_list("step", "value")) == [(1, 0.5), (2, 0.4)]
+
+
 def test_rank_0_speaks_for_the_gang(job: Job) -> None:
     tell(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.1)]), rank=1)
     tell(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.2)]), rank=0)
@@ -117,6 +129,31 @@ def test_what_a_learner_reports_stands_in_its_row(job: Job) -> None:
     row = Learner.objects.get(job=job, rank=0)
     assert (row.phase, row.gen_seen, row.exit_code, row.halted, row.log_sealed) == ("DONE", 4, 0, True, True)
     assert None not in (row.halt_seen_at, row.exited_at, row.done_at)
+
+
+def test_an_exit_told_late_stands_where_it_was_by_its_learners_clock(job: Job) -> None:
+    tell(job, Event(1, "exit", 0, {"code": 1}, ago_ms=600_000))
+    row = Learner.objects.annotate(ago=Now() - F("exited_at")).get(job=job, rank=0)
+    assert 600 <= row.ago.total_seconds() < 660
+
+    tell(job, Event(1, "exit", 0, {"code": 1}, ago_ms=2**60), rank=1)
+    assert Learner.objects.get(job=job, rank=1).exited_at is not None
+
+
+def test_the_phases_of_a_start_stand_where_they_were_by_their_learners_clock(job: Job) -> None:
+    frames = [
+        Event(1, "phase", 0, {"phase": "DOWNLOADING"}, ago_ms=90_000),
+        Event(2, "phase", 0, {"phase": "READY"}, ago_ms=30_000),
+    ]
+    tell(job, *frames)
+    tell(job, *frames, Event(3, "phase", 0, {"phase": "PROCESSING"}, ago_ms=10_000))
+
+    row = Learner.objects.get(job=job, rank=0)
+    assert row.downloading_at is not None
+    assert row.ready_at is not None
+    assert row.processing_at is not None
+    assert (row.ready_at - row.downloading_at).total_seconds() == pytest.approx(60, abs=0.001)
+    assert 15 < (row.processing_at - row.ready_at).total_seconds() < 25 + 60
 
 
 def test_a_rewound_stream_replaces_what_was_stored(job: Job) -> None:

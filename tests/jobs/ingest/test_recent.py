@@ -34,8 +34,14 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
 def stream(job: Job) -> Stream:
     """Watched: somebody has asked for it."""
     stream = (job.pk, 1, 0)
-    assert recent.read(Want(stream, 0), limit=LIMIT) is None
+    assert read(Want(stream, 0), limit=LIMIT) is None
     return stream
+
+
+def read(want: Want, *, limit: int) -> Page | None:
+    """The page that is at hand."""
+    found = recent.chunks_of(want)
+    return found and logs.page_of(want, *found, limit=limit)
 
 
 def same(found: Page, stored: Page) -> None:
@@ -73,14 +79,14 @@ def test_at_hand_is_what_the_database_would_say(
         head = logs.heads([stream])[stream]
         for after in {0, max(0, head.lines - 3), max(0, head.lines - 1), head.lines}:
             want = Want(stream, after)
-            found = recent.read(want, limit=LIMIT)
+            found = read(want, limit=LIMIT)
             if found is not None:
                 answered += 1
                 same(found, logs.read_many([want], limit=LIMIT)[stream])
     assert answered > 60
     commit([(who, Final(len(body), zlib.crc32(body)))])
     want = Want(stream, logs.heads([stream])[stream].lines - 1)
-    page = recent.read(want, limit=LIMIT)
+    page = read(want, limit=LIMIT)
     assert page is not None
     same(page, logs.read_many([want], limit=LIMIT)[stream])
 
@@ -100,8 +106,8 @@ def test_memory_is_bounded_and_what_is_cut_off_is_read_from_the_database(
         commit([(who, data(at, piece))])
         at += len(piece)
     assert recent._streams[stream].size <= 1_000
-    assert recent.read(Want(stream, 3), limit=LIMIT) is None
-    page = recent.read(Want(stream, 495), limit=LIMIT)
+    assert read(Want(stream, 3), limit=LIMIT) is None
+    page = read(Want(stream, 495), limit=LIMIT)
     assert page is not None
     assert [line.text for line in page.lines] == [f"line {n}" for n in range(496, 501)]
 
@@ -113,8 +119,8 @@ def test_lines_that_another_process_stored_in_between_are_not_skipped(job: Job, 
     commit([(who, data(21, lines_of(3, 4)))])  # as if elsewhere: it does not come in here
     recent._streams[stream] = kept
     commit([(who, data(42, lines_of(3, 7)))])
-    assert recent.read(Want(stream, 3), limit=LIMIT) is None
-    page = recent.read(Want(stream, 7), limit=LIMIT)
+    assert read(Want(stream, 3), limit=LIMIT) is None
+    page = read(Want(stream, 7), limit=LIMIT)
     assert page is not None
     assert [line.n for line in page.lines] == [8, 9]
 
@@ -123,26 +129,26 @@ def test_what_is_old_is_asked_of_the_database(
     job: Job, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit([(grant(job), data(0, lines_of(3)))])
-    assert recent.read(Want(stream, 0), limit=LIMIT) is not None
+    assert read(Want(stream, 0), limit=LIMIT) is not None
     monkeypatch.setattr(recent, "FRESH_S", -1.0)
-    assert recent.read(Want(stream, 0), limit=LIMIT) is None
+    assert read(Want(stream, 0), limit=LIMIT) is None
 
 
 def test_after_bytes_that_were_not_kept_the_database_is_asked(job: Job, stream: Stream) -> None:
     who = grant(job)
     commit([(who, data(0, lines_of(3)))])
     commit([(who, Data(21, gone=70, lines=10))])
-    assert recent.read(Want(stream, 0), limit=LIMIT) is None
+    assert read(Want(stream, 0), limit=LIMIT) is None
     commit([(who, data(91, lines_of(2, 14)))])
-    assert recent.read(Want(stream, 3), limit=LIMIT) is None
+    assert read(Want(stream, 3), limit=LIMIT) is None
 
 
 def test_a_stream_that_begins_anew_is_forgotten(job: Job, stream: Stream) -> None:
     who = grant(job)
     commit([(who, data(0, lines_of(3)))])
     commit([(who, Final(21, 1))])
-    assert recent.read(Want(stream, 0), limit=LIMIT) is None
+    assert read(Want(stream, 0), limit=LIMIT) is None
     commit([(who, data(0, b"other\n"))])
-    page = recent.read(Want(stream, 0), limit=LIMIT)
+    page = read(Want(stream, 0), limit=LIMIT)
     assert page is not None
     assert [line.text for line in page.lines] == ["other"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,6 +54,7 @@ class Store:
         self.gate = threading.Event()
         self.gate.set()
         self.poison: int | None = None
+        self.refusal: Exception = DataError("cannot be stored")
         self.ring: Callable[[], None] = lambda: None
 
     def commit(self, batch: list[tuple[Grant, Any]]) -> Committed:
@@ -60,7 +62,7 @@ class Store:
         if self.failures:
             raise self.failures.pop(0)
         if self.poison is not None and any(frame.off == self.poison for _, frame in batch):
-            raise DataError("cannot be stored")
+            raise self.refusal
         self.batches.append(batch)
         answers: dict[int, list[Ack | Nack]] = {
             who.learner_id: [Ack(frame.off + frame.size)] for who, frame in batch
@@ -114,6 +116,7 @@ def test_loud_batches_are_shown_at_once_and_answered_after_a_breath_and_quiet_on
         answers(count, told)
 
     monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setattr(module, "LATE_S", 10.0)
     store.ring = lambda: steps.append("ring")
     for n in range(8):
         writer.submit(Item(grant(1), data(n), answer))
@@ -125,8 +128,43 @@ def test_loud_batches_are_shown_at_once_and_answered_after_a_breath_and_quiet_on
         answers.wait(n + 1)
     writer.submit(Item(grant(1), data(11), answer))
     answers.wait(12)
-    assert steps == ["ring", "pause", "answer", "pause"] * 3 + ["ring", "answer"]
-    assert all(sum(slept[n : n + 2]) <= module.LOUD_EVERY_S for n in (0, 2, 4))
+    assert steps == ["ring", "pause", "answer"] * 3 + ["ring", "answer"]
+    assert all(0 < pause < module.LOUD_EVERY_S for pause in slept)
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_loud_learners_stay_in_step_and_none_waits_long_for_who_fell_silent(
+    writer: Writer, store: Store, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    loud = b"x" * module.LOUD_BYTES
+    first, second, quiet = Answers(), Answers(), Answers()
+    monkeypatch.setattr(module, "LATE_S", 10.0)
+    store.gate.clear()
+    writer.submit(Item(grant(9), data(0), quiet))
+    while writer._waiting:
+        pass  # the writer stands at the gate: what comes now goes together
+    writer.submit(Item(grant(1), data(0, loud), first))
+    writer.submit(Item(grant(2), data(0, loud), second))
+    writer.submit(Item(grant(9), data(1), quiet))
+    store.gate.set()
+    first.wait(1)
+    second.wait(1)
+    quiet.wait(2)  # answered, and not waited for
+    sooner, later = (first, second) if late == 2 else (second, first)
+    writer.submit(Item(grant(3 - late), data(1, loud), sooner))
+    time.sleep(0.02)
+    writer.submit(Item(grant(late), data(1, loud), later))
+    sooner.wait(2)
+    later.wait(2)
+    assert [sorted(who.learner_id for who, _ in batch) for batch in store.batches] == [[9], [1, 2, 9], [1, 2]]
+
+    monkeypatch.setattr(module, "LATE_S", 0.02)
+    writer.submit(Item(grant(1), data(2, loud), first))
+    writer.submit(Item(grant(2), data(2, loud), second))
+    first.wait(3)
+    second.wait(3)
+    writer.submit(Item(grant(1), data(3, loud), first))
+    first.wait(4)  # though the second has no more
 
 
 def test_a_database_that_is_away_loses_no_frame_and_no_order(writer: Writer, store: Store) -> None:
@@ -147,8 +185,11 @@ def test_a_database_that_is_away_loses_no_frame_and_no_order(writer: Writer, sto
     assert [frame.off for batch in store.batches for _, frame in batch] == list(range(20))
 
 
-def test_one_frame_that_cannot_be_stored_harms_no_other(writer: Writer, store: Store) -> None:
-    store.poison = 3
+@pytest.mark.parametrize("refusal", [DataError("cannot be stored"), ValueError("no column takes NUL")])
+def test_one_frame_that_cannot_be_stored_harms_no_other(
+    writer: Writer, store: Store, refusal: Exception
+) -> None:
+    store.poison, store.refusal = 3, refusal
     store.gate.clear()
     good, bad = Answers(), Answers()
     for off in range(6):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
+from django.db import connection
 
 from jobs.lifecycle.admission import checkpoint_for
 from jobs.models import Checkpoint, Job
@@ -49,3 +52,33 @@ def test_a_newer_one_that_is_not_valid_does_not_count(state: Checkpoint.State) -
 
 def test_without_a_valid_one_a_job_begins_anew() -> None:
     assert checkpoint_for(factories.job(state=State.HALTED)) is None
+
+
+@pytest.mark.parametrize(
+    ("began", "after", "next_from"),
+    [
+        ((2, 4), 3, (4, 40)),  # gone back to twice: what attempt 2 saved was left on purpose
+        ((2,), 1, (4, 40)),
+        ((), 4, (1, 10)),  # not obeyed yet
+    ],
+)
+def test_a_wish_that_stood_before_it_had_a_number_is_obeyed_as_it_was(
+    began: tuple[int, ...], after: int, next_from: Saved
+) -> None:
+    job = factories.job(state=State.HALTED, attempt=4)
+    wished, *_ = saved_at(job, (1, 10), (2, 90), (4, 40))
+    for n in set(range(1, 5)) - set(job.attempts.values_list("n", flat=True)):
+        factories.add_attempt(job, n, held=False)
+    job.attempts.filter(n__in=began).update(resume_from=wished)
+    other = factories.job(state=State.HALTED, attempt=3)
+    Job.objects.filter(pk=job.pk).update(resume_from=wished)
+
+    with connection.cursor() as cursor:
+        cursor.execute(import_module("jobs.migrations.0005_resume_after").STANDING_WISHES)
+
+    job.refresh_from_db()
+    other.refresh_from_db()
+    assert (job.resume_after, other.resume_after) == (after, 0)
+    chosen = checkpoint_for(job)
+    assert chosen is not None
+    assert (chosen.attempt, chosen.step) == next_from

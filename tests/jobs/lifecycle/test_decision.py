@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import GangReport, LearnerPhase, LearnerReport
-from jobs.lifecycle.decision import Act, Decision, Move, decide
+from jobs.lifecycle.decision import WAIT_PROCESSING_S, Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
 from jobs.states import FINAL, HOLDS_GPUS, RESULTS_NOT_KEPT, TRANSITIONS, Intent, Phase, State, StopReason
 
@@ -27,6 +27,12 @@ def learner(
     report = LearnerReport(rank, "node-a", f"u{rank}", shown, exit_code, reason) if shown else None
     fields.setdefault("silent_s", 1.0)
     return LearnerSeen(rank=rank, node="node-a", phase=phase, report=report, **fields)
+
+
+def over(one: LearnerSeen) -> LearnerSeen:
+    """Its launcher is dead, its shipper at work."""
+    assert one.report is not None
+    return replace(one, report=replace(one.report, over=True))
 
 
 def seen(state: State, *learners: LearnerSeen, gone: bool = False, **fields: Any) -> JobSeen:
@@ -52,6 +58,7 @@ def outcome(decision: Decision) -> str:
 
 
 EXITED = {"phase": Phase.EXITED, "exited": True}
+STORES = {"phase": Phase.STORING, "exited": True, "exit_code": 1}
 REFUSED = {**EXITED, "error_code": RESULTS_NOT_KEPT}
 P, S = State.PROCESSING, State.STOPPING
 HALT, CANCEL = {"intent": Intent.HALT}, {"intent": Intent.CANCEL}
@@ -118,6 +125,7 @@ TABLE: list[tuple[str, JobSeen, str]] = [
     ("processing, halt", seen(P, **HALT), "STOPPING halt_requested"),
     ("processing, cancel", seen(P, **CANCEL), "STOPPING cancel_requested"),
     ("time is up", seen(P, time_left_s=-0.1), "STOPPING time_limit"),
+    ("time is up, but the program is over", seen(P, over(learner()), time_left_s=-1), "wait"),
     ("time is not up", seen(P, time_left_s=0.1), "wait"),
     ("exited well", seen(P, learner(**EXITED, exit_code=0)), "STORING"),
     ("exited well, halt came too late", seen(P, learner(**EXITED, exit_code=0), **HALT), "STORING"),
@@ -164,6 +172,11 @@ TABLE: list[tuple[str, JobSeen, str]] = [
     (
         "evicted",
         seen(P, learner(Phase.PROCESSING, FAILED, why="evicted", shown_code=137)),
+        "STOPPING learner_lost",
+    ),
+    (
+        "its runtime could not be prepared for now",
+        seen(State.DEPLOYING, learner(Phase.WAITING, FAILED, why="not_prepared")),
         "STOPPING learner_lost",
     ),
     (
@@ -261,6 +274,19 @@ TABLE: list[tuple[str, JobSeen, str]] = [
     ("cancel overtakes a halt", seen(S, stop_reason="halt_requested", **CANCEL), "stop"),
     ("cancel gives up waiting", seen(S, stop_s=131, stop_reason="cancel_requested", **CANCEL), "remove"),
     ("failed gang is stopped", seen(S, learner(**EXITED, exit_code=1), learner(rank=1), **FAILING), "stop"),
+    ("failed, stores what it left", seen(S, learner(**STORES), stop_s=3000, **FAILING), "wait"),
+    ("failed, stores for ever", seen(S, learner(**STORES), stop_s=3631, **FAILING), "remove"),
+    ("failed, only its log is left", seen(S, learner(**EXITED), stop_s=151, **FAILING), "remove"),
+    (
+        "failed, one stores and one will not end",
+        seen(S, learner(**STORES), learner(rank=1), stop_s=200, **FAILING),
+        "stop",
+    ),
+    (
+        "failed and stores, canceled",
+        seen(S, learner(**STORES), stop_s=131, stop_reason="learner_failed", **CANCEL),
+        "remove",
+    ),
     (
         "dead node",
         seen(S, learner(shown=UNKNOWN, silent_s=100), stop_s=61, stop_reason="node_lost"),
@@ -327,6 +353,12 @@ def test_a_job_is_never_settled_while_it_holds_slots_or_somebody_waits(
         assert decision.act is not Act.NONE or decision.again_s is not None
 
 
+def test_a_program_that_is_over_beyond_its_time_limit_is_not_looked_at_without_a_pause() -> None:
+    waits = [decide(seen(P, over(learner()), time_left_s=left_s)).again_s for left_s in (None, -1, 0)]
+    assert waits == [WAIT_PROCESSING_S] * 3
+    assert decide(seen(P, time_left_s=2.0)).again_s == 2.0
+
+
 def test_only_the_programs_own_failure_is_charged() -> None:
     for reason in StopReason:
         move = decide(seen(S, gone=True, stop_reason=reason, max_restarts=3)).move
@@ -337,14 +369,14 @@ def test_only_the_programs_own_failure_is_charged() -> None:
 def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> None:
     def move(*, evidence: str = "launcher_lost", losses: int = 3, phase: Phase = P, **fields: Any) -> Move:
         reason = Reason("learner_lost", "The launcher is gone.", {"evidence": evidence})
-        fields = {"max_restarts": 1, "ran_s": 5.0, "infra_streak": 9} | fields
+        fields = {"max_restarts": 1, "ran_s": 5.0, "early_ends": 9} | fields
         stopped = {"stop_reason": StopReason.LEARNER_LOST, "reason": reason, "agent_losses": losses}
         moved = decide(seen(S, learner(phase), gone=True, **stopped, **fields)).move
         assert moved is not None
         return moved
 
     charged = move()
-    assert (charged.to, charged.charged, charged.infrastructure) == (State.QUEUED, True, True)
+    assert (charged.to, charged.charged, charged.early_ends) == (State.QUEUED, True, 10)
     assert move(evidence="shipper_failed").charged
     spent = move(restarts_used=1)
     assert (spent.to, spent.reason.code) == (State.FAILED, "learner_lost")
@@ -355,12 +387,8 @@ def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> N
     innocent = {"long run": move(ran_s=600.0), "no program": move(phase=Phase.DOWNLOADING)}
     innocent |= {evidence: move(evidence=evidence) for evidence in ("", "node_lost")}
     for free in innocent.values():
-        assert (free.to, free.charged, free.infrastructure, free.agents_lost) == (
-            State.QUEUED,
-            False,
-            True,
-            False,
-        )
+        assert (free.to, free.charged, free.agents_lost) == (State.QUEUED, False, False)
+        assert free.wait_s == 300
     assert move(intent=Intent.HALT, max_restarts=0).to == State.HALTED
 
 
@@ -375,9 +403,60 @@ def test_a_halt_that_met_a_dead_learner_says_so() -> None:
         assert (move.to, move.reason.message) == (State.HALTED, words)
 
 
+def test_a_runtime_that_could_not_be_prepared_is_tried_again_free_of_charge_but_not_for_ever() -> None:
+    words = "No space is left on node a while preparing the runtime sklearn."
+    stopped = {"stop_reason": StopReason.LEARNER_LOST, "reason": Reason("not_prepared", words), "gone": True}
+    move = decide(seen(S, early_ends=30, not_prepared=6, **stopped)).move
+    assert move is not None
+    assert (move.to, move.charged) == (State.QUEUED, False)
+    assert move.reason.message == f"{words} Restarts free of charge, after a wait of 5 min 00 s."
+    last = decide(seen(S, early_ends=7, not_prepared=7, **stopped)).move
+    assert last is not None
+    assert (last.to, last.reason.code) == (State.FAILED, "not_prepared")
+    assert last.reason.message == f"{words} Tried 8 times in a row."
+
+
+def test_early_ends_in_a_row_wait_longer_and_longer_whoevers_doing_they_were() -> None:
+    def move(reason: StopReason, early_ends: int, **fields: Any) -> Move:
+        stopped = {"stop_reason": reason, "early_ends": early_ends, "max_restarts": 30, "gone": True}
+        moved = decide(seen(S, **stopped, **fields)).move
+        assert moved is not None
+        return moved
+
+    for reason in (StopReason.LEARNER_FAILED, StopReason.NODE_LOST, StopReason.LEARNER_LOST):
+        waits = [move(reason, before).wait_s for before in range(9)]
+        assert waits == [0, 5, 10, 20, 40, 80, 160, 300, 300]
+        after_a_good_run = move(reason, 8, ran_s=601.0)
+        assert (after_a_good_run.early_ends, after_a_good_run.wait_s) == (1, 0)
+    second = move(StopReason.LEARNER_FAILED, 1, restarts_used=1)
+    assert second.reason.message == "What had happened. Restart 2 of 30, after a wait of 5 s."
+    assert second.reason.numbers["wait_s"] == 5
+    assert move(StopReason.LEARNER_FAILED, 0).reason.message == "What had happened. Restart 1 of 30."
+    for reason in (StopReason.PREEMPTED, StopReason.RESCALED):
+        innocent = move(reason, 3)
+        assert (innocent.early_ends, innocent.wait_s) == (0, 0)
+
+
 def test_canceling_beats_every_reason_to_stop() -> None:
     for reason in StopReason:
         assert outcome(decide(seen(S, gone=True, stop_reason=reason, **CANCEL))) == "CANCELED"
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (JobSeen("x", State.QUEUED, **CANCEL), "Canceled while it waited; nothing had started."),
+        (JobSeen("x", State.QUEUED, attempt=1, **CANCEL), "Canceled while it waited to be started again."),
+        (
+            JobSeen("x", State.QUEUED, attempt=2, has_checkpoint=True, **CANCEL),
+            "Canceled while it waited to be started again; its checkpoints stay.",
+        ),
+    ],
+)
+def test_a_cancel_in_the_queue_says_what_had_run(job: JobSeen, words: str) -> None:
+    move = decide(job).move
+    assert move is not None
+    assert (move.to, move.reason.message) == (State.CANCELED, words)
 
 
 def test_a_decision_depends_on_nothing_but_its_facts() -> None:

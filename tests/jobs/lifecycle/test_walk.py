@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LaunchRefused
 from gpu_scheduler.model import WaitReason
-from jobs.models import Checkpoint, Job, Learner, Progress
+from jobs.lifecycle import cycle, looking, stopping
+from jobs.models import Checkpoint, ClusterNode, Job, Learner, Progress
+from jobs.selectors.estimates import estimate_view
 from jobs.services import job_resume
 from jobs.states import EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
@@ -54,6 +58,31 @@ def test_a_job_walks_from_the_queue_to_completed_and_returns_its_slots(world: Wo
     assert done.finished_at
     attempt = job.attempts.get()
     assert (attempt.held, attempt.outcome) == (False, "COMPLETED")
+
+
+def test_what_a_node_prepares_is_shown_as_it_goes_on_and_is_one_event_of_the_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()
+    world.settle()
+    observe, said = world.cluster.observe, ""
+
+    def preparing(names: Sequence[str]) -> Mapping[str, GangReport]:
+        return {name: replace(one, message=said) for name, one in observe(names).items()}
+
+    monkeypatch.setattr(world.cluster, "observe", preparing)
+    for said in ("", "Preparing runtime x", "Preparing runtime x, 2 of 9 MB fetched"):
+        world.elapse(2)
+        world.settle()
+        assert job_of(job).reason_message == said or (not said and job_of(job).reason_code == "deploying")
+    monkeypatch.setattr(world.cluster, "observe", observe)  # ready
+    world.elapse(2)
+    world.settle()
+    assert job_of(job).reason_message == "Its learners are being started."
+    told = job.events.filter(code=EventCode.CONDITION)
+    assert [(event.attempt, event.reason, event.message) for event in told] == [
+        (1, "preparing", "Preparing runtime x.")
+    ]
 
 
 def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
@@ -196,6 +225,8 @@ def test_a_wished_older_checkpoint_is_used_until_its_attempt_saved_one_of_its_ow
     world.exit(job, 1)
     world.done(job)
     world.settle()
+    world.elapse(6)  # the wait after a second early end
+    world.settle()
     assert job.attempts.get(n=4).resume_from == third
 
 
@@ -236,6 +267,8 @@ def test_going_back_to_a_checkpoint_that_an_attempt_had_begun_from_begins_there_
     world.exit(job, 1)
     world.done(job)
     world.settle()
+    world.elapse(6)  # the wait after a second early end
+    world.settle()
     assert begun_from(5) == own
 
 
@@ -270,6 +303,17 @@ def test_out_of_memory_is_named_with_its_peak(world: World) -> None:
     assert job_of(job).reason_code == "out_of_memory"
 
 
+def test_what_a_node_tells_of_its_memory_is_kept_for_those_who_check_a_spec(world: World) -> None:
+    a, b = world.cluster.nodes()
+    world.cluster.set_node(replace(a, memory_mib=16_384))
+    cycle.run()
+    kept = ClusterNode.objects.order_by("name").values_list("name", "memory_mib")
+    assert list(kept) == [(a.name, 16_384), (b.name, None)]
+    world.cluster.set_node(replace(a, memory_mib=8_192))
+    cycle.run()
+    assert list(kept.all()) == [(a.name, 8_192), (b.name, None)]
+
+
 def test_a_lost_node_costs_nothing_of_the_users_budget(world: World) -> None:
     job = world.running(max_restarts=0)
     node = job.attempts.get().nodes[0]
@@ -302,6 +346,89 @@ def test_infrastructure_failures_in_a_row_back_off(world: World) -> None:
     world.elapse(400)
     world.settle()
     assert state(job) == State.DEPLOYING
+
+
+def test_a_program_that_fails_again_soon_waits_without_slots_and_in_nobodys_way(world: World) -> None:
+    def fail() -> None:
+        world.report(job, phase=Phase.PROCESSING)
+        world.settle()
+        world.exit(job, 1)
+        world.done(job)
+        world.settle()
+
+    job = world.running(max_restarts=9, learners=2, slots=4)
+    fail()
+    assert state(job) == State.DEPLOYING, "the first restart comes at once"
+    fail()
+    waits = job_of(job)
+    assert (waits.state, waits.restarts_used, used(world.tenant)) == (State.QUEUED, 2, 0)
+    assert waits.reason_message.endswith("Restart 2 of 9, after a wait of 5 s.")
+    assert waits.events.filter(to_state=State.QUEUED).last().message == waits.reason_message
+    world.cluster.fail_next("nodes", ClusterBusy("restarting"))
+    cycle.run()
+    assert job_of(job).reason_message == waits.reason_message, "it waits for its restart, not for the cluster"
+    told = estimate_view(waits, timezone.now())
+    assert told is not None
+    assert told["message"] == "It waits before its restart; when that is over, the next forecast will tell."
+    other = world.submit(learners=2, slots=4)
+    world.settle()
+    assert (state(job), state(other)) == (State.QUEUED, State.DEPLOYING)
+    world.wish(other, Intent.CANCEL)
+    world.elapse(10)
+    world.settle()
+    world.elapse(30)
+    world.settle()
+    assert state(job) == State.DEPLOYING
+    fail()
+    assert job_of(job).reason_message.endswith("Restart 3 of 9, after a wait of 10 s.")
+
+
+def test_only_attempts_that_could_not_be_prepared_count_as_tries_to_prepare(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def back_off() -> None:
+        world.settle()
+        world.elapse(60)
+        world.settle()
+
+    for module in (stopping, looking):
+        monkeypatch.setattr(module, "PREPARE_TRIES", 2)
+    job = world.running(max_restarts=9)
+    for _ in range(2):
+        world.exit(job, 1)
+        world.done(job)
+        back_off()
+    assert job_of(job).infra_streak == 2
+    for ends in (State.DEPLOYING, State.FAILED):
+        world.cluster.die(gang(job), 0, reason="not_prepared")
+        world.elapse(2)
+        back_off()
+        assert state(job) == ends
+    assert job_of(job).reason_code == "not_prepared"
+    assert job_of(job).reason_message.endswith("Tried 2 times in a row.")
+
+
+def test_a_resume_grants_new_tries_to_prepare(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_prepared() -> None:
+        world.cluster.die(gang(job), 0, reason="not_prepared")
+        world.elapse(2)
+        world.settle()
+
+    for module in (stopping, looking):
+        monkeypatch.setattr(module, "PREPARE_TRIES", 2)
+    job = world.running(max_restarts=9)
+    world.exit(job, 1)
+    world.done(job)
+    world.settle()
+    not_prepared()
+    assert state(job) == State.QUEUED, "it backs off"
+    world.wish(job, Intent.HALT)
+    world.settle()
+    assert state(job) == State.HALTED
+    world.wish(job, Intent.RUN)
+    world.settle()
+    not_prepared()
+    assert state(job) == State.DEPLOYING, "the first try of a new row"
 
 
 def test_a_cancel_ends_a_job_wherever_it_stands(world: World) -> None:
@@ -386,11 +513,11 @@ def test_a_program_that_will_not_end_is_killed_in_the_end(world: World) -> None:
 
 
 def test_time_is_up_at_the_limit_over_all_attempts(world: World) -> None:
-    job = world.running(time_limit_s=100)
-    world.elapse(99)
+    job = world.running(time_limit_s=200)
+    world.elapse(120)
     world.settle()
     assert state(job) == State.PROCESSING
-    world.elapse(2)
+    world.elapse(81)
     world.settle()
     assert state(job) == State.STOPPING
     world.exit(job, halted=True)
@@ -425,6 +552,25 @@ def test_a_busy_cluster_fails_nobody(world: World) -> None:
         world.settle()
         world.elapse(6)
     assert state(job) == State.CANCELED
+
+
+def test_a_cluster_that_is_away_while_a_failed_job_stops_does_not_become_the_reason_of_its_end(
+    world: World,
+) -> None:
+    job = world.running()
+    world.exit(job, 3)
+    world.settle()
+    assert (state(job), job_of(job).stop_reason) == (State.STOPPING, "learner_failed")
+    world.cluster.fail_next("observe", ClusterBusy("try later"), times=1)
+    world.elapse(2)
+    world.tick()
+    assert job_of(job).reason_code == "learner_failed"
+    world.elapse(10)
+    world.done(job)
+    world.settle()
+    failed = job_of(job)
+    assert (failed.state, failed.reason_code) == (State.FAILED, "learner_failed")
+    assert "exited with code 3" in failed.reason_message
 
 
 def test_an_answer_that_was_lost_launches_nobody_twice(world: World) -> None:

@@ -33,7 +33,7 @@ MOMENTS = {
         "next_reconcile_at",
         "head_since",
     ),
-    "jobs_attempt": ("opened_at", "launched_at", "processing_at"),
+    "jobs_attempt": ("opened_at", "launched_at", "processing_at", "known_at"),
     "jobs_learner": ("halt_seen_at", "exited_at", "done_at", "last_seen_at"),
     "jobs_checkpoint": ("created_at", "committed_at"),
     "jobs_duty": ("next_at",),

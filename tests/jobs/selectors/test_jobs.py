@@ -9,11 +9,22 @@ from django.contrib.auth.models import AnonymousUser
 from guardian.shortcuts import assign_perm
 from pytest_django import DjangoAssertNumQueries
 
-from jobs.errors import JobNotFound
+from jobs.errors import JobNotFound, NotAllowed
 from jobs.models import Job
-from jobs.selectors.jobs import ORDERS, detailed, job_get, job_list, may_operate
+from jobs.selectors.jobs import (
+    ORDERS,
+    detailed,
+    job_get,
+    job_list,
+    job_to_decide,
+    job_to_operate,
+    may_decide,
+    may_operate,
+)
 from jobs.selectors.views import job_view
 from jobs.states import Intent, State, display_phase
+from tenants.models import Token
+from tenants.roles import Role
 from tests import factories
 from tests.jobs.conftest import People
 
@@ -64,6 +75,22 @@ def test_a_shared_job_is_seen_and_with_operate_also_halted(people: People) -> No
     bob = type(people.bob).objects.get(pk=people.bob.pk)
     assert may_operate(bob, job)
     assert not may_operate(bob, other)
+    assert not may_decide(bob, job)
+    with pytest.raises(
+        NotAllowed, match="shared with you to halt, resume and cancel it; all else is decided in"
+    ):
+        job_to_decide(user=bob, job_id=job.pk)
+
+
+def test_who_may_not_is_told_what_he_lacks(people: People) -> None:
+    job = factories.job(owner=people.alice)
+    people.alice.memberships.update(role=Role.VIEWER)
+    with pytest.raises(NotAllowed, match="at least the role researcher, also for one's own jobs"):
+        job_to_operate(user=people.alice, job_id=job.pk)
+    people.alice.memberships.update(role=Role.RESEARCHER)
+    people.alice.token = Token(user=people.alice, role_ceiling=Role.VIEWER)
+    with pytest.raises(NotAllowed, match="Your token has the role viewer: it only reads"):
+        job_to_operate(user=people.alice, job_id=job.pk)
 
 
 def test_a_deleted_job_is_gone_for_everybody(people: People) -> None:
@@ -97,6 +124,24 @@ def test_filters_narrow_the_list(people: People) -> None:
     assert list(job_list(**everything, q="%")) == []
     for order in ORDERS:
         assert set(job_list(**everything, order=order)) == {mnist, bert}
+
+
+def test_a_job_is_found_by_the_type_it_was_last_on_after_its_end_too(people: People) -> None:
+    ended = factories.job(owner=people.alice, gpus=1, gpu_type="a100", state=State.COMPLETED)
+    halted = factories.job(owner=people.alice, gpus=1, gpu_type="h100", state=State.HALTED)
+    halted.gpu_type = "a100"
+    factories.add_attempt(halted, 2, held=False)
+    Job.objects.filter(pk=halted.pk).update(attempt=2)
+    Job.objects.filter(pk__in=[ended.pk, halted.pk]).update(gpu_type="")
+    waiting = factories.job(owner=people.alice, gpus=1)
+    on_cpu = [factories.job(owner=people.alice, state=state) for state in (State.QUEUED, State.COMPLETED)]
+    assert set(job_list(user=people.alice, gpu_type="a100")) == {ended, halted}
+    assert set(job_list(user=people.alice, gpu_type="h100")) == set()
+    assert set(job_list(user=people.alice, gpu_type="cpu")) == set(on_cpu)
+    types = [
+        job_view(job_get(user=people.alice, job_id=job.pk))["slot_type"] for job in (ended, halted, waiting)
+    ]
+    assert types == ["a100", "a100", None]
 
 
 def test_a_job_is_shown_with_every_field_of_the_contract_as_plain_json(people: People) -> None:
@@ -136,6 +181,7 @@ def test_a_page_of_jobs_costs_the_same_however_long_it_is(
         (State.STOPPING, Intent.RUN, "preempted", 1, "Preempting"),
         (State.STOPPING, Intent.CANCEL, "halt_requested", 1, "Canceling"),
         (State.STORING, Intent.HALT, "", 1, "Storing"),
+        (State.STORING, Intent.CANCEL, "", 1, "Canceling"),
         (State.HALTED, Intent.HALT, "halt_requested", 1, "Halted"),
         (State.HALTED, Intent.RUN, "halt_requested", 1, "Resuming"),
         (State.DEPLOYING, Intent.RUN, "halt_requested", 2, "Resuming"),

@@ -30,7 +30,7 @@ from jobs.selectors.views import etag, job_view
 from jobs.services import clone as clones
 from jobs.services import job_check, job_clone, job_delete, job_edit, job_submit
 from jobs.states import EventCode, State
-from tenants.models import Tenant
+from tenants.models import AuditEntry, Tenant
 from tests import factories
 from tests.jobs.conftest import People
 
@@ -104,6 +104,26 @@ def test_what_the_cluster_can_never_hold_is_refused_and_what_quota_forbids_is_a_
     )
     assert [warning.code for warning in checked.findings.warnings] == ["above_quota"]
     assert not Job.objects.exists()
+
+
+def test_memory_is_held_against_the_nodes_of_the_type_once_all_of_them_have_told_theirs(
+    people: People,
+) -> None:
+    def memory_errors() -> dict[str, str]:
+        spec = factories.spec(resources={"memory": "100Gi"})
+        try:
+            job_check(user=people.alice, tenant=people.vision, source=spec)
+        except SpecInvalid as refused:
+            return codes(refused)
+        return {}
+
+    for name, slot_type, gib in (("node-a", "cpu", 16), ("node-b", "cpu", 24), ("node-c", "a100", 512)):
+        ClusterNode.objects.create(
+            name=name, cluster="memory", slot_type=slot_type, slots=4, memory_mib=gib * 1024
+        )
+    assert memory_errors() == {"resources.memory": "exceeds_cluster"}
+    ClusterNode.objects.filter(name="node-a").update(memory_mib=None)
+    assert memory_errors() == {}
 
 
 def test_only_researchers_of_an_active_tenant_submit(people: People) -> None:
@@ -238,7 +258,12 @@ def test_an_ended_job_can_be_cloned(people: People) -> None:
 def test_editing_changes_name_tags_and_priority_with_an_event(people: People) -> None:
     job = job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
     after = job_edit(
-        user=people.alice, job_id=job.pk, name="new", tags=["a"], priority="high", if_match=etag(job)
+        user=people.alice,
+        job_id=job.pk,
+        name="new",
+        tags=["a"],
+        priority="high",
+        if_match=frozenset({etag(job)}),
     )
     assert (after.name, after.tags, after.priority, after.priority_rank) == ("new", ["a"], "high", 2)
     assert (after.spec["name"], after.spec["priority"]) == ("new", "high")
@@ -248,7 +273,7 @@ def test_editing_changes_name_tags_and_priority_with_an_event(people: People) ->
     }
     assert etag(after) != etag(job)
     with pytest.raises(VersionChanged) as caught:
-        job_edit(user=people.alice, job_id=job.pk, name="late", if_match=etag(job))
+        job_edit(user=people.alice, job_id=job.pk, name="late", if_match=frozenset({etag(job)}))
     assert caught.value.details == {"etag": etag(after)}
 
 
@@ -272,6 +297,9 @@ def test_only_an_ended_job_is_deleted_and_then_it_is_gone(people: People) -> Non
     assert list(job_list(user=people.alice)) == [running]
     with pytest.raises(JobNotFound):
         job_get(user=people.alice, job_id=ended.pk)
+    entry = AuditEntry.objects.get(action="job.delete")  # the job's own history cannot be read any more
+    assert (entry.tenant_id, entry.actor, entry.target) == (ended.tenant_id, people.alice, ended.pk)
+    assert entry.details == {"name": ended.name, "owner": "alice"}
 
 
 def test_what_submitting_answers_is_what_reading_shows(people: People) -> None:

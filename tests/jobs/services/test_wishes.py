@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs import failpoints
-from jobs.errors import CheckpointNotFound, IllegalTransition, JobNotFound, NotAllowed, TenantSuspended
+from jobs.errors import (
+    CheckpointNotFound,
+    IllegalTransition,
+    JobNotFound,
+    NotAllowed,
+    TenantSuspended,
+    TimeLimitUsedUp,
+)
 from jobs.ingest.files import _drop_old
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
+from jobs.selectors.jobs import job_get
+from jobs.selectors.views import job_view
 from jobs.services.wishes import job_cancel, job_halt, job_resume
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant
@@ -230,3 +240,68 @@ def test_the_checkpoint_to_resume_from_is_not_dropped_by_one_that_comes_during_t
     job.refresh_from_db()
     assert job.resume_from is not None
     assert (job.resume_from.n, job.resume_from.state) == (1, Checkpoint.State.COMMITTED)
+
+
+@pytest.mark.parametrize("intent", [Intent.RUN, Intent.HALT])
+@pytest.mark.parametrize(
+    "reason", ["time_limit", "image_error", "data_error", "deploy_failed", "learner_failed"]
+)
+def test_no_wish_is_taken_that_the_coming_failure_would_drop(
+    people: People, reason: str, intent: Intent
+) -> None:
+    job = factories.job(owner=people.alice, state=State.STOPPING, stop_reason=reason, intent=intent)
+    verbs = [job_resume, job_halt] if intent == Intent.RUN else [job_resume]
+    for verb in verbs:
+        with pytest.raises(
+            IllegalTransition, match=r"it will end as failed\. Possible now: cancel"
+        ) as caught:
+            verb(user=people.alice, job_id=job.pk)
+        assert caught.value.code == "illegal_transition"
+        assert caught.value.details["allowed_actions"] == ["cancel", "clone", "edit"]
+    if intent == Intent.HALT:
+        assert job_halt(user=people.alice, job_id=job.pk).event_seq == 1, "a standing wish is answered again"
+    assert not wishes(job)
+    assert job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"] == [
+        "cancel",
+        "clone",
+        "edit",
+    ]
+    assert job_cancel(user=people.alice, job_id=job.pk).intent == Intent.CANCEL
+
+
+def test_a_failure_with_a_restart_left_can_still_be_halted(people: People) -> None:
+    job = factories.job(
+        owner=people.alice, state=State.STOPPING, stop_reason="learner_failed", max_restarts=1
+    )
+    assert job_halt(user=people.alice, job_id=job.pk).intent == Intent.HALT
+
+
+def test_a_resume_without_time_left_says_what_to_do_and_changes_nothing(people: People) -> None:
+    job = factories.job(
+        owner=people.alice, state=State.HALTED, intent=Intent.HALT, time_limit_s=5, running_s=9.2
+    )
+    saved = factories.checkpoint(job)
+    with pytest.raises(TimeLimitUsedUp) as caught:
+        job_resume(user=people.alice, job_id=job.pk)
+    assert caught.value.message == (
+        "It has run 9.2 s, and its time limit is 5 s: a resume has no time left. "
+        f"Clone it with a larger time_limit; the clone can begin at checkpoint {saved.n}."
+    )
+    assert caught.value.details["allowed_actions"] == ["cancel", "clone", "edit"]
+    assert not wishes(job)
+    assert "resume" not in job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"]
+    Job.objects.filter(pk=job.pk).update(running_s=4)
+    assert "resume" in job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"]
+    assert job_resume(user=people.alice, job_id=job.pk).intent == Intent.RUN
+
+
+def test_a_resume_while_halting_counts_what_the_attempt_has_run(people: People) -> None:
+    job = factories.job(
+        owner=people.alice, state=State.STOPPING, intent=Intent.HALT, stop_reason="halt_requested",
+        time_limit_s=60, running_s=50,
+    )  # fmt: skip
+    Attempt.objects.filter(job=job).update(processing_at=timezone.now() - timedelta(seconds=30))
+    with pytest.raises(TimeLimitUsedUp):
+        job_resume(user=people.alice, job_id=job.pk)
+    Attempt.objects.filter(job=job).update(processing_at=timezone.now())
+    assert job_resume(user=people.alice, job_id=job.pk).intent == Intent.RUN

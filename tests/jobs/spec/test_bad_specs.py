@@ -149,11 +149,24 @@ def test_two_swapped_letters_are_one_slip(typed: str, meant: str) -> None:
         parse(spec_with(**{typed: "x"}))
 
 
+LIMITS = [
+    (3600, "3600s"), ("1h30m", "90m"), ("10min", "10m"), ("2 days", "2d"), ("3 hrs", "3h"), ("5Secs", "5s"),
+    ("100ms", "shortest unit is s: write 1s"), ("90000 ms", "write 90s"), ("1w", "write 7d"), ("2 weeks", "write 14d"),
+    (" 1h", "space around it: write 1h"), ("1month", "a whole number with s, m, h or d"),
+]  # fmt: skip
+
+
 def test_units_come_with_their_remedy() -> None:
-    for value, remedy in [("1Tb", "1Ti"), ("4GB", "4Gi"), ("4096", "4096Mi"), ("1.5Gi", "1536Mi")]:
+    for value, remedy in [
+        ("1Tb", "1Ti"),
+        ("4GB", "4Gi"),
+        ("4096", "4096Mi"),
+        ("1.5Gi", "1536Mi"),
+        ("4Gi ", "write 4Gi"),
+    ]:
         with pytest.raises(SpecError, match=remedy):
             parse(spec_with(resources={"memory": value}))
-    for limit, remedy in [(3600, "3600s"), ("1h30m", "90m"), ("10min", "10m"), ("2 days", "2d")]:
+    for limit, remedy in LIMITS:
         with pytest.raises(SpecError, match=remedy):
             parse(spec_with(time_limit=limit))
 
@@ -188,5 +201,5 @@ def test_problem_as_list_has_the_shape_of_the_api() -> None:
     with pytest.raises(SpecError) as caught:
         parse(to_yaml(LEAST) + "priority: x\n")
     (entry,) = caught.value.as_list()
-    assert set(entry) == {"path", "code", "message", "got", "allowed", "line", "column"}
+    assert set(entry) == {"path", "code", "message", "got", "allowed", "line", "column", "near"}
     assert (entry["path"], entry["got"], entry["allowed"]) == ("priority", "x", "low, normal, high, urgent")

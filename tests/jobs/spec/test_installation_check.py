@@ -13,11 +13,10 @@ from tests.jobs.spec.test_job_spec import spec_with
 HERE = Context(
     cluster="local",
     runtimes=frozenset({"plain", "sklearn", "pytorch"}),
-    pools={"cpu": Pool(8, 4), "a100": Pool(16, 8)},
+    pools={"cpu": Pool(8, 4, 65_536), "a100": Pool(16, 8, 524_288)},
     limits={"cpu": 8, "a100": 4},
     priorities=frozenset({"low", "normal"}),
     data_paths=frozenset({"mnist"}),
-    node_memory_mib=65_536,
 )
 
 
@@ -61,6 +60,22 @@ def test_more_than_the_cluster_has_is_refused_with_the_most() -> None:
     assert found(resources={"gpus": 1, "gpu_type": "h100"}) == {"resources.gpu_type": "gpu_type_not_found"}
 
 
+def test_memory_that_no_node_of_the_type_has_is_refused_with_the_most_and_an_unknown_one_never() -> None:
+    laptop = replace(HERE, pools={"cpu": Pool(4, 4, 24_105)})
+    (problem,) = check(parse(spec_with(resources={"memory": "8Ti"})), laptop).errors
+    assert (problem.path, problem.code) == ("resources.memory", "exceeds_cluster")
+    assert problem.message == "no node has that much: the largest has 23.5 GiB"
+    assert (problem.got, problem.allowed) == ("8Ti", "at most 24105Mi")
+    assert found(laptop, resources={"memory": "24105Mi"}) == {}
+    small = replace(HERE, pools={"cpu": Pool(4, 4, 2_048)})
+    assert found(small) == {}, "who says nothing of memory runs there"
+    assert found(small, resources={"memory": "5Gi"}) == {"resources.memory": "exceeds_cluster"}
+    on_gpus = {"gpus": 1, "gpu_type": "a100", "memory": "512Gi"}
+    assert found(resources=on_gpus) == found(resources={"gpus": 1, "memory": "512Gi"}) == {}
+    mixed = replace(HERE, pools={"a100": Pool(16, 8, 1_024), "v100": Pool(4, 4)})
+    assert found(mixed, resources={"gpus": 1, "memory": "8Ti"}) == {}
+
+
 def test_gpus_on_a_cluster_without_any_are_refused() -> None:
     laptop = replace(HERE, pools={"cpu": Pool(4, 4)})
     (problem,) = check(parse(spec_with(resources={"gpus": 1})), laptop).errors
@@ -88,11 +103,12 @@ def test_missing_data_is_refused_unless_the_root_cannot_be_seen() -> None:
     ("folders", "said"),
     [
         ((), "is empty; whoever runs the installation puts data sets there"),
+        (None, "cannot be read; whoever runs the installation gives its user the right to"),
         (("imagenet", "mnist"), "holds imagenet, mnist"),
         (tuple(f"d{n:02}" for n in range(12)), "d09 and 2 more"),
     ],
 )
-def test_who_asks_for_missing_data_is_told_what_is_there(folders: tuple[str, ...], said: str) -> None:
+def test_who_asks_for_missing_data_is_told_what_is_there(folders: tuple[str, ...] | None, said: str) -> None:
     asked = parse(spec_with(data=[{"name": "c", "path": "cifar"}]))
     (problem,) = check(asked, replace(HERE, data_folders=folders)).errors
     assert problem.message.endswith(said)
@@ -101,4 +117,13 @@ def test_who_asks_for_missing_data_is_told_what_is_there(folders: tuple[str, ...
 def test_more_than_the_quota_waits_and_is_warned_about() -> None:
     findings = check(parse(spec_with(resources={"gpus": 8, "gpu_type": "a100"})), HERE)
     assert findings.errors == ()
-    assert [problem.code for problem in findings.warnings] == ["above_quota"]
+    (problem,) = findings.warnings
+    assert problem.code == "above_quota"
+    assert problem.message.startswith("asks for 8 a100; the tenant's quota is ")
+
+
+def test_without_any_quota_of_the_type_the_warning_says_so() -> None:
+    (problem,) = check(parse(spec_with()), replace(HERE, limits={})).warnings
+    assert problem.message == (
+        "asks for 1 CPU slot; the tenant has no quota of them, so it waits until that is raised"
+    )

@@ -122,6 +122,15 @@ def test_environment_numbers_of_json_keep_their_digits() -> None:
     assert dict(parse(text).env) == {"LR": "1.50", "N": "3"}
 
 
+def test_a_number_without_fraction_is_whole_however_it_is_written() -> None:
+    spec = parse(spec_with(resources={"learners": 2.0, "gpus": 0.0, "cpus": 1.0}, max_restarts=3.0))
+    assert spec == parse(spec_with(resources={"learners": 2, "gpus": 0, "cpus": 1}, max_restarts=3))
+    assert json.dumps(spec.normalised["resources"]).startswith('{"learners": 2, "gpus": 0,')
+    assert codes(json.dumps(spec_with(resources={"learners": 2.5}))) == {"resources.learners": "wrong_type"}
+    refused = codes(spec_with(resources={"gpus": 1.0, "gpu_type": "cpu"}))
+    assert refused == codes(spec_with(resources={"gpus": 1, "gpu_type": "cpu"})) != {}
+
+
 def test_job_without_gpus_takes_cpu_slots() -> None:
     spec = parse(spec_with(resources={"cpus": 3, "gpu_type": "cpu"}))
     assert (spec.slots_per_learner, spec.slot_type, spec.resources.gpu_type) == (3, "cpu", None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from tenants.roles import Role
 from tests import factories
 from tests.architecture.rows import UPLOAD
 from tests.jobs.conftest import People
+from tests.nobody import no_superuser
 from tests.portal.api.conftest import Api
 
 JOBS = "/tenants/vision-lab/jobs"
@@ -85,6 +89,50 @@ def test_validating_says_why_a_job_would_wait(alice: Api, people: People) -> Non
     assert verdict["warnings"][0]["code"] == "above_quota"
     assert not verdict["now"]["starts"]
     assert verdict["now"]["message"]
+
+
+def looked_at(verdict: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: f"{check['result']}: {check['message']}" for check in verdict["checks"]}
+
+
+def test_validating_lists_what_was_looked_at_with_the_quota_that_the_job_would_take(
+    alice: Api, people: People
+) -> None:
+    people.vision.quotas.update(limit=4, used=1)
+    two = SPEC | {"resources": {"learners": 2, "cpus": 1}}
+    verdict = alice.post(f"{JOBS}:validate", two).json()
+    assert verdict["quota"] == {"slot_type": "cpu", "limit": 4, "used": 1, "asked": 2}
+    assert looked_at(verdict) == {
+        "spec": "passed: luthier/v1, no errors",
+        "code": "passed: 1 file, 15 B in the spec",
+        "data": "passed: None asked for",
+        "quota": "passed: cpu: 1 in use + 2 of 4",
+        "gang": "passed: 2 of 2 learners fit, on node-a",
+    }
+    people.vision.quotas.update(used=3)
+    held = looked_at(alice.post(f"{JOBS}:validate", two).json())
+    assert held["quota"] == "waits: cpu: 3 in use + 2 of 4"
+    assert held["gang"].startswith("skipped")
+    people.vision.quotas.update(limit=99)
+    ClusterNode.objects.update(ready=False)
+    full = alice.post(f"{JOBS}:validate", two).json()
+    assert looked_at(full)["quota"] == "passed: cpu: 3 in use + 2 of 99"
+    assert looked_at(full)["gang"] == f"waits: {full['now']['message']}"
+
+
+def test_validating_says_which_check_found_the_errors_and_what_was_meant(alice: Api) -> None:
+    wrong = SPEC_YAML.replace("framework: sklearn", "framework: sklaern").replace("resources:", "resource:")
+    lost = alice("POST", f"{JOBS}:validate", wrong, Content_Type="application/yaml").json()
+    assert {each["path"]: each["near"] for each in lost["errors"]} == {"resource": "resources"}
+    named = wrong.replace("resource:", "resources:").replace("train.py: |", "../train.py: |")
+    unsafe = looked_at(alice("POST", f"{JOBS}:validate", named, Content_Type="application/yaml").json())
+    assert unsafe["code"] == "failed: 1 error, on line 6"
+    runtime = alice.post(f"{JOBS}:validate", SPEC | {"framework": "sklaern"}).json()
+    assert [each["near"] for each in runtime["errors"]] == ["sklearn"]
+    big = looked_at(alice.post(f"{JOBS}:validate", SPEC | {"resources": {"learners": 9, "cpus": 1}}).json())
+    assert {name: text.partition(":")[0] for name, text in big.items()} == {
+        "spec": "skipped", "code": "skipped", "data": "skipped", "quota": "skipped", "gang": "failed",
+    }  # fmt: skip
 
 
 def test_a_job_that_has_changed_since_it_was_seen_is_not_deleted(alice: Api, people: People) -> None:
@@ -158,6 +206,19 @@ def test_a_check_of_missing_data_names_the_folders_that_are_there(
     (error,) = alice.post(f"{JOBS}:validate", asked).json()["errors"]
     assert (error["path"], error["code"]) == ("data[0].path", "data_not_found")
     assert error["message"].endswith("which holds cifar, mnist")
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o311], ids=["closed", "not to be listed"])
+def test_a_data_root_that_cannot_be_read_is_not_told_as_empty(alice: Api, settings: Any, mode: int) -> None:
+    with TemporaryDirectory() as root:  # not below the test's own folder, which nobody else may enter
+        settings.LUTHIER_DATA_ROOT = Path(root)
+        Path(root).chmod(mode)
+        asked = SPEC | {"data": [{"name": "x", "path": "imagenet"}]}
+        with no_superuser():
+            answer = alice.post(f"{JOBS}:validate", asked)
+    (error,) = answer.json()["errors"]
+    assert (error["path"], error["code"]) == ("data[0].path", "data_not_found")
+    assert "which cannot be read" in error["message"]
 
 
 def test_pages_show_every_job_once_while_others_come(alice: Api, people: People) -> None:
@@ -325,7 +386,28 @@ def test_a_clone_keeps_its_code_after_the_upload_is_gone_and_is_judged_so(alice:
     assert alice.post(f"{JOBS}:validate?cloned_from={foreign}", spec).status_code == 404
 
 
-def test_an_archive_that_climbs_out_is_refused(alice: Api) -> None:
+def test_an_archive_that_climbs_out_is_refused_with_every_name_that_does(alice: Api) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in ("../x", "a.py", "/y"):
+            archive.writestr(name, "1")
+    answer = alice.client.post(
+        "/api/v1/tenants/vision-lab/uploads",
+        {"archive": SimpleUploadedFile("x.zip", packed.getvalue())},
+        headers=alice.headers,
+    )
+    told = answer.json()
+    assert (answer.status_code, told["code"]) == (400, "archive_unsafe_path")
+    assert told["detail"] == (
+        "The archive cannot be taken: ../x: the name leaves its folder with .. (2 faults in all)."
+    )
+    assert [(error["path"], error["got"]) for error in told["errors"]] == [
+        ("archive", "../x"),
+        ("archive", "/y"),
+    ]
+
+
+def test_what_is_no_archive_is_refused(alice: Api) -> None:
     answer = alice.client.post(
         "/api/v1/tenants/vision-lab/uploads",
         {"archive": SimpleUploadedFile("x.zip", b"PK\x03\x04nonsense")},

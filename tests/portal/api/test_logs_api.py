@@ -74,6 +74,26 @@ def test_an_attempt_or_learner_that_never_was_is_not_found(
     assert (error["path"], error["message"]) == (path, message)
 
 
+@pytest.mark.parametrize("place", ["logs", "logs/raw"])
+def test_an_older_attempt_is_there_although_it_never_had_such_a_learner(
+    carol: Api, job: Job, place: str
+) -> None:
+    Job.objects.filter(pk=job.pk).update(attempt=2)
+    answer = carol.get(f"/jobs/{job.pk}/{place}?attempt=1&learner=2")
+    assert (answer.status_code, answer.json()["code"]) == (404, "learner_not_found")
+
+
+def test_learners_of_an_attempt_that_never_was_are_not_found(carol: Api, job: Job, people: People) -> None:
+    newest = carol.get(f"/jobs/{job.pk}/learners?attempt=1").json()["items"]
+    assert [learner["rank"] for learner in newest] == [0, 1]
+    answer = carol.get(f"/jobs/{job.pk}/learners?attempt=2")
+    assert (answer.status_code, answer.json()["code"]) == (404, "attempt_not_found")
+    assert answer.json()["errors"][0]["message"] == "this job has no attempt 2: the newest is 1"
+    waits = factories.job(owner=people.alice)
+    assert carol.get(f"/jobs/{waits.pk}/learners?attempt=1").status_code == 404
+    assert carol.get(f"/jobs/{waits.pk}/learners").json()["items"] == []
+
+
 @pytest.mark.parametrize("query", ["attempt=0", "attempt=x", "learner=-1", "learner=x", "after=1&before=2"])
 def test_an_attempt_or_learner_that_makes_no_sense_is_refused(carol: Api, job: Job, query: str) -> None:
     answer = carol.get(f"/jobs/{job.pk}/logs?{query}")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
+from jobs.models import ClusterNode
 from jobs.states import State
 from tests import factories
 from tests.jobs.conftest import People
@@ -57,6 +58,27 @@ def test_a_member_s_role_changes_only_from_the_one_that_was_seen(dave: Api, peop
     assert dave.patch(f"{TENANT}/members/nobody", {"role": "viewer"}, If_Match=seen).status_code == 404
 
 
+def test_if_match_may_list_several_etags_and_a_weak_one_is_none_of_them(
+    dave: Api, admin: Api, people: People
+) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=64)
+    job = factories.job(owner=people.alice, state=State.COMPLETED)
+    limit = {"limit": 9, "reason": "more"}
+    changes = {
+        f"/jobs/{job.pk}": lambda path, tags: dave.patch(path, {"name": "later"}, If_Match=tags),
+        f"{TENANT}/members/carol": lambda path, tags: dave.patch(path, {"role": "manager"}, If_Match=tags),
+        TENANT: lambda path, tags: admin.patch(path, {"name": "Vision", "reason": "x"}, If_Match=tags),
+        f"{TENANT}/quotas/cpu": lambda path, tags: admin.put(path, limit, If_Match=tags),
+    }
+    for path, change in changes.items():
+        now = change(path, '"x", "y"')
+        assert now.status_code == 412, path
+        present = now["ETag"]
+        for stale in (f"W/{present}", f'"x",W/{present}', present.strip('"'), ""):
+            assert change(path, stale).status_code == 412, (path, stale)
+        assert change(path, f'"x" , {present}').status_code == 200, path
+
+
 def at_once(calls: list[Any]) -> list[int]:
     """The statuses of calls made in threads of their own."""
 
@@ -72,8 +94,6 @@ def at_once(calls: list[Any]) -> list[int]:
 
 @pytest.mark.django_db(transaction=True)
 def test_of_many_changes_with_one_if_match_exactly_one_wins(dave: Api, admin: Api, people: People) -> None:
-    from jobs.models import ClusterNode
-
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=64)
     job = factories.job(owner=people.alice, state=State.PROCESSING)
     etag = dave.get(f"/jobs/{job.pk}").json()["etag"]

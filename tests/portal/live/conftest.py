@@ -36,11 +36,13 @@ def cookie_of(user: User) -> str:
 class Socket:
     """One open socket; what arrives is kept per channel."""
 
-    def __init__(self, headers: list[tuple[bytes, bytes]], path: str = "/ws/v1/live") -> None:
+    def __init__(
+        self, headers: list[tuple[bytes, bytes]], path: str = "/ws/v1/live", query: bytes = b""
+    ) -> None:
         scope = {
             "type": "websocket",
             "path": path,
-            "query_string": b"",
+            "query_string": query,
             "headers": headers,
             "subprotocols": [],
         }
@@ -124,6 +126,7 @@ async def socket_of() -> AsyncIterator[Callable[..., Any]]:
             headers.append((b"origin", more.pop("origin", ORIGIN).encode()))
         if token:
             headers.append((b"authorization", f"Bearer {token}".encode()))
+        headers += more.pop("headers", [])
         made = Socket(headers, **more)
         opened.append(made)
         return await made.open()

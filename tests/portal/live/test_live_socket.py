@@ -19,7 +19,7 @@ from jobs.ingest.store import commit
 from jobs.models import ClusterNode, Job, MetricPoint, Progress
 from jobs.selectors import recent
 from jobs.states import EventCode, State
-from portal.live import guard
+from portal.live import guard, read_jobs
 from portal.live import hub as hubs
 from portal.live import viewer as viewers
 from portal.live.hub import hub
@@ -219,6 +219,27 @@ async def test_one_row_that_cannot_be_read_is_said_and_ends_nothing(
         await Progress.objects.filter(job=job).aupdate(step=1)
         assert (await socket.next(ch=ch, error=...))["error"]["code"] == "unavailable"
     assert (await socket.next(ch=ch, items=[]))["job"]["progress"]["step"] == 1
+
+
+async def test_a_channel_that_cannot_be_read_keeps_no_other_waiting(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = await sync_to_async(factories.job)(owner=alice)
+    socket = await socket_of(alice)
+    for one in (job, sound):
+        await socket.sub(f"job:{one.pk}", after=0)
+        await socket.next(ch=f"job:{one.pk}")
+    whole = read_jobs.job_state
+    monkeypatch.setattr(read_jobs, "job_state", lambda row: whole(row) if row.pk == sound.pk else 1 / 0)
+    for step in (1, 2, 3):
+        await Progress.objects.filter(job__in=[job, sound]).aupdate(step=step)
+        told = await socket.next(ch=f"job:{sound.pk}", items=[])
+        assert told["job"]["progress"]["step"] == step
+    error = (await socket.next(ch=f"job:{job.pk}", error=...))["error"]
+    assert error["message"] == "This cannot be read; asked again each second."
+    assert not [
+        frame for frame in socket.passed_over if frame["ch"] == f"job:{sound.pk}" and "error" in frame
+    ]
 
 
 async def test_metric_points_come_in_order_and_not_a_number_is_a_word(
@@ -446,7 +467,7 @@ async def test_a_slow_reader_is_told_the_gap_and_nobody_waits_for_him(
     gate = asyncio.Event()
     send = viewer.send
 
-    async def held(text: str) -> None:
+    async def held(text: bytes) -> None:
         await gate.wait()
         await send(text)
 
@@ -479,7 +500,7 @@ async def test_a_reader_who_takes_nothing_is_cut(
     await socket.next()
     viewer = next(iter(hub().viewers))
 
-    async def never(text: str) -> None:
+    async def never(text: bytes) -> None:
         await asyncio.Event().wait()
 
     viewer.send = never

@@ -8,7 +8,7 @@ from portal.live.frames import Frame, gap_frame, items_frame, state_frame
 from portal.live.viewer import OUTBOX_BYTES, Pace, Subscription, Viewer
 
 
-async def nowhere(text: str) -> None:
+async def nowhere(text: bytes) -> None:
     """Nobody reads."""
 
 
@@ -20,8 +20,8 @@ def frame(first: int, last: int) -> Frame:
     return items_frame("job:1", first, last, list(range(first, last + 1)))
 
 
-def waiting(subscription: Subscription) -> list[str]:
-    return [text for text, _ in subscription.viewer._outbox]
+def waiting(subscription: Subscription) -> list[bytes]:
+    return list(subscription.viewer._outbox)
 
 
 def test_a_frame_below_the_cursor_is_not_sent() -> None:
@@ -78,18 +78,34 @@ def test_a_frame_beyond_a_hole_is_not_sent_but_told_as_a_gap() -> None:
     assert waiting(viewer) == []
     assert (viewer.cursor, viewer.pace, viewer.viewer.lagging) == (7, Pace.LAGGING, True)
     viewer.rejoin(9)
-    assert [text.split('"gap":')[1] for text in waiting(viewer)] == ['{"from":8,"to":9}}']
+    assert [orjson.loads(text)["gap"] for text in waiting(viewer)] == [{"from": 8, "to": 9}]
     assert (viewer.cursor, viewer.pace) == (9, Pace.LIVE)
 
 
 def test_a_full_outbox_lets_a_viewer_fall_behind() -> None:
     viewer = at(7)
-    viewer.viewer.put("x", OUTBOX_BYTES)
+    viewer.viewer.put(b"x" * OUTBOX_BYTES)
 
     viewer.offer(frame(8, 8))
 
-    assert waiting(viewer) == ["x"]
+    assert waiting(viewer) == [b"x" * OUTBOX_BYTES]
     assert (viewer.cursor, viewer.pace) == (7, Pace.LAGGING)
+
+
+def test_what_the_socket_takes_at_once_does_not_wait_and_overtakes_nothing() -> None:
+    taken: list[bytes] = []
+    is_open = True
+    viewer = at(7)
+    viewer.viewer.write = lambda ready: is_open and not taken.append(ready)
+
+    viewer.offer(frame(8, 8))
+    is_open = False
+    viewer.offer(frame(9, 9))
+    is_open = True
+    viewer.offer(frame(10, 10))
+
+    assert taken == [frame(8, 8).ready]
+    assert waiting(viewer) == [frame(9, 9).text, frame(10, 10).text]
 
 
 def test_who_still_catches_up_gets_nothing_of_what_all_get() -> None:

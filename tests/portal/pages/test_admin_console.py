@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from jobs.models import ClusterNode
+from jobs.services.quotas import quotas_change
 from jobs.states import State
+from portal.pages.admin.quota_history import Fate
 from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, User
+from tenants.services.quotas import Change
 from tests import factories
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
+HISTORY = "/admin-console/quota-history"
 PLACES = ["", "tenants", "tenants/new", "tenants/vision-lab", "quotas", "quota-history", "people", "audit"]
 
 
@@ -62,10 +70,61 @@ def test_several_limits_are_applied_as_one_set_and_a_revert_drafts_the_old_ones(
     sets = set(QuotaChange.objects.values_list("change_set", flat=True))
     assert len(sets) == 1
     assert "fair" in client.get("/admin-console/quota-history").content.decode()
+    (told,) = client.get("/admin-console/").context["changes"]
+    assert (told[0].reason, told[1]) == ("fair", 1)
     draft = client.get(f"/admin-console/quotas?revert={sets.pop()}")
     assert sorted(cell.limit for cell in draft.context["matrix"].changes) == [8, 8]
     assert draft.context["reason"] == "Revert: fair"
     assert set(Quota.objects.values_list("limit", flat=True)) == {6}
+
+
+def test_a_tenants_live_jobs_lead_to_all_of_them_where_there_are_some(
+    signed_in: SignIn, lab: Tenant, alice: User, admin: User
+) -> None:
+    to_all = "/t/vision-lab/jobs?state=active"
+    assert to_all not in signed_in(admin).get("/admin-console/tenants/vision-lab").content.decode()
+    factories.job(of=lab, owner=alice)
+    assert to_all in signed_in(admin).get("/admin-console/tenants/vision-lab").content.decode()
+
+
+def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    other = factories.tenant("nlp-research")
+    eve = factories.user("eve", is_superuser=True)
+    client = signed_in(admin)
+
+    def set_limits(by: User, reason: str, **limits: int) -> None:
+        named = {"lab": lab, "other": other}
+        wanted = [Change(named[name].slug, "cpu", limit) for name, limit in limits.items()]
+        quotas_change(user=by, changes=wanted, reason=reason)
+
+    QuotaChange.objects.create(
+        tenant=lab, gpu_type="a100", old_limit=0, new_limit=1, actor=eve, reason="old",
+        change_set=uuid.uuid4(), at=timezone.now() - timedelta(days=31),
+    )  # fmt: skip
+    set_limits(admin, "both", lab=6, other=6)
+    set_limits(eve, "back", lab=8, other=8)
+    set_limits(admin, "=cmd()", lab=5, other=4)
+    set_limits(eve, "one", lab=6)
+    fates = {each["rows"][0].reason: each for each in client.get(HISTORY).context["sets"]}
+    assert fates["both"]["fate"] == Fate("Reverted", fates["back"]["number"])
+    assert fates["back"]["fate"] == Fate("Superseded", fates["=cmd()"]["number"])
+    assert fates["=cmd()"]["fate"] is fates["one"]["fate"] is None
+    page = client.get(HISTORY).content.decode()
+    assert f"Reverted by #{fates['back']['number']}" in page
+    assert page.count("?revert=") == 3
+    (part,) = client.get(f"{HISTORY}?tenant=nlp-research&who=eve").context["sets"]
+    assert (part["rows"][0].reason, part["fate"]) == ("back", fates["back"]["fate"])
+    assert len(client.get(HISTORY).context["sets"]) == 5
+    assert len(client.get(f"{HISTORY}?days=30").context["sets"]) == 4
+    lines = client.get(f"{HISTORY}.csv?who=admin&days=30").content.decode().splitlines()
+    assert [line.split(",")[2:] for line in lines[1:]] == [
+        ["admin", "nlp-research", "cpu", "8", "4", "'=cmd()"],
+        ["admin", "vision-lab", "cpu", "8", "5", "'=cmd()"],
+        ["admin", "nlp-research", "cpu", "8", "6", "both"],
+        ["admin", "vision-lab", "cpu", "8", "6", "both"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -216,11 +275,19 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     client.post("/admin-console/tenants/vision-lab/state", {"state": "suspended", "reason": ""})
     lab.refresh_from_db()
     assert lab.state == "active"
-    client.post("/admin-console/tenants/vision-lab/state", {"state": "suspended", "reason": "unpaid"})
+    page = client.get("/admin-console/tenants/vision-lab").content.decode()
+    assert "Leave it open</button>" in page
+    assert '<button class="btn d">Suspend' in page
+    wish = {"state": "suspended", "reason": "unpaid"}
+    told = client.post("/admin-console/tenants/vision-lab/state", wish, follow=True).content.decode()
+    assert '<p class="banner warning"' in told
     lab.refresh_from_db()
     assert lab.state == "suspended"
     assert AuditEntry.objects.filter(action="tenant.suspend", reason="unpaid").exists()
-    assert "Open submission again" in client.get("/admin-console/tenants/vision-lab").content.decode()
+    page = client.get("/admin-console/tenants/vision-lab").content.decode()
+    assert "Open submission again" in page
+    assert "Leave it suspended</button>" in page
+    assert '<button class="btn p">Open again' in page, "the harmless way is not red"
 
 
 @pytest.mark.parametrize(

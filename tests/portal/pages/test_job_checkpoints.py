@@ -54,6 +54,18 @@ def test_each_checkpoint_that_counts_can_be_resumed_cloned_and_opened(
     assert actions(signed_in(alice), job) == {1: every, 2: set(), 3: set(), 4: every}
 
 
+def test_what_a_resume_takes_stands_first_though_another_came_in_after_it(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    """A periodic save and the halt's are uploaded side by side: the later step may have the lower number."""
+    job = halted(lab, alice)
+    for n, step in ((1, 650), (2, 702), (3, 700)):
+        saved(job, n=n, step=step)
+    client = signed_in(alice)
+    assert list(actions(client, job)) == [2, 3, 1]
+    assert "Files of checkpoint 2" in client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+
+
 def test_what_a_row_offers_is_what_the_state_and_the_viewer_allow(
     signed_in: SignIn, lab: Tenant, alice: User, carol: User
 ) -> None:
@@ -147,3 +159,26 @@ def test_a_clone_from_a_checkpoint_that_is_gone_is_told_before_and_refused_after
         assert refused.status_code == 422
         assert f'checkpoint={n}"' in refused.content.decode()
     assert Job.objects.get() == job
+
+
+@pytest.mark.parametrize(("state", "word"), [(State.PROCESSING, "Uploading"), (State.HALTED, "Incomplete")])
+def test_nothing_is_uploading_once_its_attempt_is_over(
+    signed_in: SignIn, lab: Tenant, alice: User, state: State, word: str
+) -> None:
+    job = factories.job(of=lab, owner=alice, state=state)
+    saved(job, state="UPLOADING")
+    page = signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    assert [one for one in ("Uploading", "Incomplete") if f"</svg>{one}<" in page] == [word]
+
+
+def test_the_strip_counts_the_job_and_its_tenant(signed_in: SignIn, lab: Tenant, alice: User) -> None:
+    job = halted(lab, alice)
+    factories.checkpoint(job, n=1, state="DROPPED", bytes=1024)
+    factories.checkpoint(job, n=2, step=20, bytes=1024)
+    factories.checkpoint(halted(lab, alice), bytes=3072)
+    factories.checkpoint(factories.job(state=State.COMPLETED), bytes=7777)
+    page = signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    strip = page.split('<dl class="kpis"', 1)[1].split("</dl>")[0]
+    text = " ".join(re.sub(r"<[^>]*>", " ", strip).split())
+    assert "This job 1.0 KiB 1 kept of 2 saved" in text
+    assert "Tenant vision-lab 4.0 KiB of checkpoints, this job 25 %" in text

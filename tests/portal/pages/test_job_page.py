@@ -11,13 +11,14 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs import blobs
-from jobs.models import Attempt, Job, JobEvent, Learner, Progress, ResultFile
+from jobs.models import Attempt, Estimate, Job, JobEvent, Learner, Progress, ResultFile
 from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from portal.pages.job_timeline import timeline
 from tenants.models import Tenant, User
 from tenants.roles import Role
 from tests import factories
+from tests.jobs.selectors.test_metric_series import add
 from tests.jobs.test_log_lines import store
 
 pytestmark = pytest.mark.django_db
@@ -66,6 +67,15 @@ def test_every_tab_of_a_job_in_every_state_opens(
         text = open_page(alice, job, tab)
         assert job.pk in text
         assert 'style="' not in text.split("<main", 1)[1]
+
+
+def test_a_start_that_takes_long_says_why(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(owner=alice, state=State.DEPLOYING)
+    said = "Preparing runtime sklearn: its packages are installed once per machine, 3 of 31 MB fetched"
+    Job.objects.filter(pk=job.pk).update(reason_code="preparing", reason_message=said)
+    assert said in open_page(alice, job)
+    running = factories.job(owner=alice, state=State.PROCESSING, reason_message="All run.")
+    assert "All run." not in open_page(alice, running), "what is as it should be needs no sentence"
 
 
 def test_a_stranger_gets_the_page_of_a_missing_job(alice: User, client: Client) -> None:
@@ -156,6 +166,33 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
     job.reason_code = "INSUFFICIENT_CAPACITY"
     job.save()
     assert "#9 in the cluster" in open_page(alice, job)
+
+
+def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    why = "Larger than the tenant's quota: this job needs 2 CPU slots, the quota is 1."
+    larger = {"check": "max_quota", "ok": False, "used": 0, "limit": 1, "asked": 2, "text": why}
+    rest = [
+        {"check": name, "ok": None, "used": None, "limit": None, "asked": None, "text": ""}
+        for name in ("quota", "gang")
+    ]
+    job = factories.job(
+        owner=alice,
+        reason_code="EXCEEDS_MAX_QUOTA",
+        reason_message=why,
+        reason_numbers={"position": 1, "cluster_position": 1, "checks": [larger, *rest]},
+    )
+    Estimate.objects.create(job=job, tenant=job.tenant, why_none="cannot_start")
+    panel = open_page(alice, job).partition('class="card why fix"')[2].partition("</section>")[0]
+    assert panel.count("this job needs 2 CPU slots") == 1
+    assert "needs 2, the quota is 1" in panel
+    assert "cannot start" not in panel
+    assert '<path d="M50.0 0V8"/>' in panel, "the limit of 1 stands in the middle of the 2 asked for"
+    assert panel.count("<li") == 2, "what was not reached is one row"
+    assert "Tenant quota, Gang placement" in panel
+    assert "#octagon-x" in panel
+    assert "#hourglass" not in panel
 
 
 @pytest.mark.parametrize(
@@ -287,10 +324,14 @@ def test_the_first_paint_has_the_log_s_last_lines_and_the_numbers(
 @pytest.mark.parametrize(
     ("state", "phases", "words"),
     [
-        (State.PROCESSING, ["PROCESSING", "PROCESSING"], "gang 2 of 2 running<"),
-        (State.PROCESSING, ["PROCESSING", "DONE"], "gang 1 of 2 running, 1 of 2 ended<"),
-        (State.DOWNLOADING, ["WAITING", "READY"], "gang 0 of 2 running<"),
-        (State.HALTED, ["DONE", "PROCESSING"], "gang 2 of 2 ended<"),
+        (State.PROCESSING, ["PROCESSING", "PROCESSING"], "2 / 2 running, moves as one"),
+        (State.PROCESSING, ["PROCESSING", "DONE"], "1 / 2 ended, 1 running"),
+        (
+            State.DOWNLOADING,
+            ["PROCESSING", "READY"],
+            "1 / 2 running, moves as one Step time — no two steps reported Waits for L1 ready",
+        ),
+        (State.HALTED, ["DONE", "PROCESSING"], "2 / 2 ended Step time"),
     ],
 )
 def test_the_learners_tab_says_how_many_run_and_how_many_ended(
@@ -299,7 +340,9 @@ def test_the_learners_tab_says_how_many_run_and_how_many_ended(
     job = factories.job(owner=alice, state=state, learners=2)
     for rank, phase in enumerate(phases):
         Learner.objects.filter(job=job, rank=rank).update(phase=phase)
-    assert words in open_page(alice, job, "/learners")
+    page = open_page(alice, job, "/learners")
+    strip = page.split('<dl class="kpis"')[1].split("</dl>")[0]
+    assert words in " ".join(re.sub(r"<[^>]*>", " ", strip).split())
 
 
 def test_an_attempt_after_a_halt_is_its_own_stretch_of_the_timeline(
@@ -331,7 +374,71 @@ def test_an_attempt_that_failed_says_its_exit_code_in_the_header_and_the_sentenc
     )  # fmt: skip
     page = open_page(alice, job)
     assert f'<b>Attempt 1</b><span title="{why}">exit 3</span>' in page
-    assert f'A learner failed<br><span class="t2 f12">{why}</span>' in page
+    assert f'A learner failed</span><br><span class="t2 f12">{why}</span>' in page
+
+
+def test_the_attempts_say_where_they_began_and_what_the_program_said_last(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=3)
+    kept = factories.checkpoint(job, step=1500, n=7)
+    Attempt.objects.filter(job=job, n=3).update(resume_from=kept)
+    Attempt.objects.filter(job=job, n__lt=3).delete()
+    for n in (1, 2):
+        Attempt.objects.create(
+            job=job, tenant=job.tenant, n=n, cluster="local", slot_type="cpu", slots=1, learners=1, nodes=["node-a"],
+            held=False, closed_at=timezone.now(), outcome="learner_failed", message=f"Learner 0, attempt {n}.",
+        )  # fmt: skip
+    said = b"Traceback (most recent call last):\n  File 'x'\nValueError: <b>no</b>\n"
+    for n, text in [(1, said), (2, b"Killed\n")]:
+        job.attempt = n
+        store(job, [text], sealed=True)
+        Learner.objects.filter(job=job, attempt=n).update(exit_code=1, exited_at=timezone.now())
+    page = open_page(alice, job)
+    rows = page.split("Attempts table", 1)[1].split("</table>", 1)[0].split("<tr>")[2:]
+    newest, second, first = (re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", row)) for row in rows)
+    assert f'<a href="/t/vision-lab/jobs/{job.pk}/checkpoints?files=7#ckf"' in rows[0]
+    assert "step 1,500 checkpoint 7" in newest
+    assert "A learner failed Learner 0, attempt 2. the beginning" in second
+    assert "A learner failed ValueError: &lt;b&gt;no&lt;/b&gt; the beginning" in first
+    assert 'title="Learner 0, attempt 1."' in rows[2]
+
+
+def test_of_more_metrics_than_a_page_shows_the_rest_is_counted_and_found_by_name(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    names = [f"m{n:03d}" for n in range(205)]
+    kept = {name: {"last": 1.0, "step": 1, "rank": 0} for name in names[:200]}
+    Progress.objects.filter(job=job).update(metrics=kept)
+    for name in names:
+        add(job, {1: 1.0}, name=name)
+    page = open_page(alice, job, "/metrics")
+    assert "200 of 205 metrics are shown." in page
+    assert 'Metrics<span class="c">200+</span>' in page
+    assert (page.count("<x-chart "), 'data-name="m204"' in page) == (200, False)
+    found = open_page(alice, job, "/metrics?m=M20")
+    assert "5 of 205 metrics have this in their name." in found
+    assert re.findall(r'data-name="(m\d+)"', found) == names[200:]
+    assert "No metric has this in its name" in open_page(alice, job, "/metrics?m=nothing")
+    Progress.objects.filter(job=job).update(metrics={name: kept[name] for name in names[:3]})
+    assert "metrics are shown" not in open_page(alice, job, "/metrics")
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0, "—"), (20, "&lt; 0.01"), (180, "0.05"), (18_000, "5.0")])
+def test_short_use_is_use_too(alice: User, open_page: Callable[..., str], seconds: float, said: str) -> None:
+    page = open_page(alice, factories.job(owner=alice, state=State.COMPLETED, slot_seconds=seconds))
+    assert f'<span data-hot="hours">{said}</span>' in page
+
+
+def test_the_header_has_room_for_three_attempts(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=5)
+    for n in range(1, 6):
+        job.attempt = n
+        moved(job, State.PROCESSING)
+    page = open_page(alice, job)
+    assert re.findall(r"<b>(Attempt \d)</b>", page) == ["Attempt 3", "Attempt 4", "Attempt 5"]
+    assert f'<a href="/t/vision-lab/jobs/{job.pk}#job-attempts">2 earlier</a>' in page
 
 
 def test_a_segment_is_a_stored_state_with_its_own_time(alice: User) -> None:

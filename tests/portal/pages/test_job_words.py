@@ -104,6 +104,72 @@ def test_checkpoints_in_a_row_are_one_line(alice: User) -> None:
     assert lines[1].first == lines[1].event.n - 6
 
 
+def test_a_run_of_checkpoints_names_its_least_and_greatest_step(alice: User) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    for n, step in ((14, 650), (15, 702), (16, 700)):
+        happened(job, EventCode.CHECKPOINT_STORED, numbers={"checkpoint": n, "step": step})
+    (line,) = told(list(JobEvent.objects.filter(job=job, n__gt=1).order_by("-n")))
+    assert line.words == "Checkpoints 14 to 16, at steps 650 to 702, are stored and verified."
+
+
+def test_between_attempts_stands_how_the_earlier_ended(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    Attempt.objects.filter(job=job, n=1).update(outcome="learner_failed")
+    happened(job, to=State.QUEUED, message="It waits to go on.")
+    job.attempt = 2
+    happened(job, EventCode.PLACED, message="Placed on node-b.")
+    happened(job, to=State.PROCESSING, message="Learners ran.")
+    text = text_of(client, job, "/events")
+    assert text.count("follows.") == 1
+    border = "Attempt 1 ended: a learner failed. Attempt 2 follows."
+    assert text.index("Placed on node-b.") < text.index(border) < text.index("It waits to go on.")
+
+
+def test_attempts_that_a_search_passes_over_are_not_said_away(alice: User, client: Client) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    Attempt.objects.filter(job=job, n=1).update(outcome="learner_failed")
+    for job.attempt in (1, 2, 3):
+        happened(job, EventCode.PLACED, message=f"Placed on node-{job.attempt % 2}.")
+    text = text_of(client, job, "/events?q=node-1")
+    assert "Attempt 1 ended: a learner failed. Attempts 2 to 3 follow." in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown", "hidden"),
+    [
+        ("show=checkpoint", ["Checkpoint 3."], ["Halt asked for by alice", "Learners ran."]),
+        ("show=people", ["Halt asked for by alice"], ["Checkpoint 3.", "Learners ran."]),
+        ("show=state", ["Learners ran."], ["Checkpoint 3.", "Halt asked for by alice"]),
+        ("q=ASKED", ["Halt asked for by alice"], ["Checkpoint 3.", "Learners ran."]),
+        ("q=checkpoint_stored", ["Checkpoint 3."], ["Halt asked for by alice", "Learners ran."]),
+        ("show=people&q=ran", ["No event like this"], ["Checkpoint 3.", "Learners ran."]),
+    ],
+)
+def test_events_can_be_narrowed_and_searched(
+    alice: User, client: Client, asked: str, shown: list[str], hidden: list[str]
+) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    happened(job, EventCode.CHECKPOINT_STORED, message="Checkpoint 3.")
+    happened(job, to=State.PROCESSING, message="Learners ran.")
+    happened(job, EventCode.WISHED, message="Halt asked for by alice", actor=alice)
+    text = text_of(client, job, f"/events?{asked}")
+    assert [words for words in shown if words not in text] == []
+    assert [words for words in hidden if words in text] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "icon"),
+    [("EXCEEDS_MAX_QUOTA", "wrench"), ("TENANT_SUSPENDED", "user-cog"), ("QUOTA_GPUS", "hourglass")],
+)
+def test_an_hourglass_stands_only_where_waiting_helps(alice: User, reason: str, icon: str) -> None:
+    job = factories.job(owner=alice)
+    happened(job, EventCode.WAITING, reason=reason)
+    assert told(list(JobEvent.objects.filter(job=job, code="WAITING")))[0].icon == icon
+
+
 def test_events_beyond_a_page_are_one_link_away(alice: User, client: Client) -> None:
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from jobs.models import Job, Runtime
+from jobs.models import Attempt, ClusterNode, Job, Progress, Runtime
 from jobs.spec import to_yaml
+from jobs.states import State
 from tenants.models import Tenant, User
 from tests import factories
 
@@ -93,3 +94,59 @@ def test_a_strangers_job_cannot_be_cloned(browser: Client) -> None:
 def test_a_viewer_may_not_open_it(client: Client, lab: Tenant) -> None:
     client.force_login(factories.member(lab, "carol", role="viewer"))
     assert client.get("/t/vision-lab/jobs/new").status_code == 403
+
+
+ENDED = "It begins at step 1,200, where original ended"
+
+
+@pytest.mark.parametrize(
+    ("state", "reported", "saved", "said"),
+    [
+        (State.COMPLETED, 1200, 1200, True),
+        (State.COMPLETED, 1200, 900, False),
+        (State.HALTED, 1200, 1200, True),  # of 1,200: nothing is left of it either
+        (State.HALTED, 900, 900, False),
+    ],
+)
+def test_a_clone_from_the_last_step_says_that_it_would_end_at_once(
+    browser: Client, lab: Tenant, alice: User, state: State, reported: int, saved: int, said: bool
+) -> None:
+    job = factories.job(of=lab, owner=alice, name="original", state=state)
+    Progress.objects.filter(job=job).update(step=reported, total=1200)
+    factories.checkpoint(job, step=saved)
+    page = browser.get(f"/t/vision-lab/jobs/new?from={job.pk}&checkpoint=1").content.decode()
+    assert (ENDED in page) == said
+
+
+@pytest.mark.parametrize("kind", ["cpu", "a100"])
+def test_gpus_are_asked_for_only_where_the_cluster_has_some(browser: Client, kind: str) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type=kind, slots=8)
+    page = browser.get("/t/vision-lab/jobs/new").content.decode()
+    assert ("GPUs each" in page) == ("GPU type" in page) == (kind == "a100")
+
+
+def test_a_type_shows_what_is_free_and_a_clone_what_its_source_took(
+    browser: Client, lab: Tenant, alice: User
+) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="l4", slots=8)
+    ClusterNode.objects.create(name="node-b", cluster="memory", slot_type="cpu", slots=4)
+    for state in (State.PROCESSING, State.COMPLETED, State.FAILED):
+        job = factories.job(
+            of=lab,
+            owner=alice,
+            name="took",
+            state=state,
+            learners=2,
+            slots=1,
+            gpus=1,
+            gpu_type="l4",
+            running_s=5400,
+        )
+        page = browser.get(f"/t/vision-lab/jobs/new?from={job.pk}").content.decode()
+        assert ("took 1 h 30 min, 3.0 GPU-hours" in page) == (state == State.COMPLETED)
+    held = Attempt.objects.filter(held=True)
+    assert held.update(nodes=["node-a", "node-a"], slot_type="l4") == 1
+    types = browser.get("/t/vision-lab/jobs/new").context["types"]
+    assert [(each["name"], each["free"], each["slots"]) for each in types] == [
+        ("any GPU", 6, 8), ("l4", 6, 8), ("cpu", 4, 4),
+    ]  # fmt: skip

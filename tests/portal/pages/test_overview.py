@@ -200,6 +200,19 @@ def test_a_waiting_job_says_since_when_and_whether_anybody_knows_until_when(
     assert queue.count(">no estimate<") == 1
 
 
+def test_a_job_that_cannot_start_is_explained_once(alice: User, signed_in: SignIn) -> None:
+    factories.job(
+        owner=alice, name="stuck", reason_code="NO_MATCHING_POOL", reason_message="No node has h200."
+    )
+    factories.job(owner=alice, name="waits", reason_code="QUOTA_GPUS", reason_message="Waiting for quota.")
+    page = signed_in(alice).get("/t/vision-lab/").content.decode()
+    queue = page.split('id="queue"')[1].split("</section>")[0]
+    assert "No node has h200." in page
+    assert "No node has h200." not in queue
+    assert 'href="#attention"' in queue
+    assert "Waiting for quota." in queue
+
+
 def test_only_who_may_resume_a_halted_job_is_offered_it(
     alice: User, carol: User, dave: User, signed_in: SignIn
 ) -> None:
@@ -242,3 +255,18 @@ def test_a_quota_of_nothing_draws_no_meter(lab: Tenant, alice: User, signed_in: 
     page = signed_in(alice).get("/t/vision-lab/").content.decode()
     assert "none promised" in page
     assert page.count('class="cells"') == 1
+
+
+@pytest.mark.parametrize(("limit", "column", "hours"), [(0, "CPU slot-hours", "2.0"), (4, "GPU-hours", "—")])
+def test_hours_of_what_ended_are_of_cpu_slots_only_where_a_tenant_has_no_gpus(
+    alice: User, client: Client, limit: int, column: str, hours: str
+) -> None:
+    lab = Tenant.objects.get(slug="vision-lab")
+    lab.quotas.create(gpu_type="a100", limit=limit)
+    job = factories.job(owner=alice, of=lab, state=State.COMPLETED, slot_seconds=7200)
+    Job.objects.filter(pk=job.pk).update(finished_at=timezone.now())
+    client.force_login(alice)
+    page = client.get("/t/vision-lab/").content.decode()
+    ended = page.partition('id="ended"')[2].partition("</section>")[0]
+    assert f'class="n">{column}</th>' in ended
+    assert f'<td class="n x1">{hours}</td>' in ended

@@ -12,6 +12,8 @@ export interface Table {
   /** Per learner: what is drawn, what it was before smoothing, lowest, highest, overtaken. */
   lines: { rank: number; drawn: (number | null)[]; raw: (number | null)[]; low: (number | null)[]; high: (number | null)[]; old: (number | null)[] }[];
   notFinite: [number, string][];
+  /** How many values a logarithmic scale leaves out: what is not above 0. */
+  below: number;
 }
 
 const finite = (value: number | string): number | null => (typeof value === "number" ? value : null);
@@ -28,7 +30,8 @@ export function tabulate(series: Series[], settings: Settings): Table {
   const x = [...places].sort((a, b) => a - b);
   const index = new Map(x.map((value, at) => [value, at]));
   const column = (): (number | null)[] => new Array<number | null>(x.length).fill(null);
-  const positive = (value: number | null): number | null => (settings.log && value !== null && value <= 0 ? null : value);
+  const isBelow = (value: number | null): boolean => settings.log && value !== null && value <= 0;
+  const positive = (value: number | null): number | null => (isBelow(value) ? null : value);
   const lines = shown.map((one) => {
     const raw = column();
     const low = column();
@@ -44,8 +47,13 @@ export function tabulate(series: Series[], settings: Settings): Table {
     return { rank: one.rank, drawn: smooth(raw, settings.smooth), raw, low, high, old };
   });
   const notFinite = shown.flatMap((one) => inside(one.not_finite).map(([at, word]): [number, string] => [scale(at), word]));
-  return { x, lines, notFinite };
+  const below = shown.reduce((sum, one) => sum + inside(one.buckets).filter(([, , , last]) => isBelow(finite(last))).length, 0);
+  return { x, lines, notFinite, below };
 }
+
+/** A logarithmic scale has left out every value that there is. */
+export const isBare = (table: Table): boolean =>
+  table.below > 0 && table.lines.every((line) => [...line.raw, ...line.old].every((value) => value === null));
 
 export function columns(table: Table, settings: Settings): uPlot.AlignedData {
   const rows: (number | null)[][] = [];
@@ -59,8 +67,30 @@ export function columns(table: Table, settings: Settings): uPlot.AlignedData {
 
 export const token = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const fade = (colour: string, share: number): string => colour + Math.round(share * 255).toString(16).padStart(2, "0");
-export const short = (value: number): string =>
-  Math.abs(value) >= 1e6 ? `${Number((value / 1e6).toPrecision(3))}M` : Math.abs(value) >= 1e4 ? `${Number((value / 1e3).toPrecision(3))}k` : String(Number(value.toPrecision(4)));
+
+const UNITS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const;
+const unitOf = (size: number): readonly [number, string] => (size < 1e4 ? [1, ""] : (UNITS.find(([unit]) => size >= unit) ?? [1, ""]));
+
+/** 2P, 1.5M, 20k, 9999; beyond that the power of ten. */
+export function short(value: number): string {
+  const size = Math.abs(value);
+  if (size >= 1e18) return Number(value.toPrecision(3)).toExponential().replace("+", "");
+  const [unit, letter] = unitOf(size);
+  return `${Number((value / unit).toPrecision(letter ? 3 : 4))}${letter}`;
+}
+
+/** The words of an axis: one unit for all, and as many decimals as tell two neighbours apart. */
+export function ticks(values: readonly number[], step: number): string[] {
+  const size = Math.max(...values.map(Math.abs));
+  const [unit, letter] = unitOf(size);
+  if (size >= 1e18 || !(step > 0)) return values.map(short);
+  let decimals = 0;
+  for (let apart = step / unit; decimals < 12 && Math.abs(apart - Math.round(apart)) > 1e-6 * apart; apart *= 10) decimals += 1;
+  return values.map((value) => `${Number((value / unit).toFixed(decimals))}${value ? letter : ""}`);
+}
+
+// A step is a whole number, and so is what stands below it.
+const WHOLE = Array.from({ length: 54 }, (_, at) => [1, 2, 5][at % 3]! * 10 ** Math.floor(at / 3));
 
 export function options(table: Table, settings: Settings, size: { width: number; height: number }, hooks: uPlot.Hooks.Arrays): uPlot.Options {
   const series: uPlot.Series[] = [{}];
@@ -78,7 +108,7 @@ export function options(table: Table, settings: Settings, size: { width: number;
     series.push({ stroke: colour, width: 1.75, ...(dash ? { dash } : {}), spanGaps: true, points: { show: single, size: 4, fill: colour } });
   });
   const axis = { stroke: token("--text-3"), grid: { stroke: token("--border"), width: 1 }, ticks: { show: false }, font: '11px "Geist Variable", Geist, sans-serif' };
-  const words = (_plot: uPlot, values: number[]): string[] => values.map((value) => (settings.x === "relative" ? duration(value) : short(value)));
+  const words: uPlot.Axis.Values = (_plot, values, _axis, _space, step) => (settings.x === "relative" ? values.map(duration) : ticks(values, step));
   return {
     ...size,
     legend: { show: false },
@@ -86,8 +116,8 @@ export function options(table: Table, settings: Settings, size: { width: number;
     cursor: { sync: { key: "job" }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 7 } },
     scales: { x: { time: settings.x === "time" }, y: { distr: settings.log ? 3 : 1 } },
     axes: [
-      { ...axis, size: 26, ...(settings.x === "time" ? {} : { values: words }) },
-      { ...axis, size: 52, values: (_plot, values) => values.map((value) => (value === null ? "" : short(value))) },
+      { ...axis, size: 26, ...(settings.x === "time" ? {} : { values: words }), ...(settings.x === "step" ? { incrs: WHOLE } : {}) },
+      { ...axis, size: 52, values: (_plot, values, _axis, _space, step) => (settings.log ? values.map((value) => (value === null ? "" : short(value))) : ticks(values, step)) },
     ],
     series,
     bands,

@@ -2,9 +2,18 @@
 import { change, settings } from "./settings";
 
 class ChartTools extends HTMLElement {
+  private readonly log = toggle("Log y", settings.log);
+  private readonly showLog = (): void => this.log.setAttribute("aria-pressed", String(settings.log));
+
   connectedCallback(): void {
+    document.addEventListener("chartsettings", this.showLog); // a chart changes it, too
     if (this.childElementCount) return;
-    this.append(this.axis(), this.smoothing(), this.logarithmic(), this.find());
+    this.append(this.axis(), this.smoothing(), this.logarithmic());
+    if (!("more" in this.dataset)) this.append(this.find()); // of more than the page shows the server finds
+  }
+
+  disconnectedCallback(): void {
+    document.removeEventListener("chartsettings", this.showLog);
   }
 
   private axis(): HTMLElement {
@@ -41,12 +50,8 @@ class ChartTools extends HTMLElement {
   }
 
   private logarithmic(): HTMLElement {
-    const made = toggle("Log y", settings.log);
-    made.addEventListener("click", () => {
-      change({ log: !settings.log });
-      made.setAttribute("aria-pressed", String(settings.log));
-    });
-    return made;
+    this.log.addEventListener("click", () => change({ log: !settings.log }));
+    return this.log;
   }
 
   private find(): HTMLElement {

@@ -2,7 +2,7 @@
 import uPlot from "uplot";
 import { metric, thousands } from "../format";
 import { button, named } from "../log/toolbar";
-import { columns, drawMarks, options, short, tabulate, type Mark, type Table } from "./plot";
+import { columns, drawMarks, isBare, options, short, tabulate, type Mark, type Table } from "./plot";
 import { BUCKETS, Metrics, addPoint, type Axis, type Point, type Series } from "./series";
 import { change, settings } from "./settings";
 
@@ -11,9 +11,16 @@ const MOUNTED_MAX = 12;
 const ROWS = 300; // of the table
 const mounted = new Set<Chart>();
 
+/** What a chart without a picture offers. */
+interface Way {
+  icon: string;
+  words: string;
+  act: () => void;
+}
+
 class Chart extends HTMLElement {
   private series: Series[] = [];
-  private table: Table = { x: [], lines: [], notFinite: [] };
+  private table: Table = { x: [], lines: [], notFinite: [], below: 0 };
   private plot: uPlot | undefined;
   private metrics!: Metrics;
   private holder!: HTMLElement;
@@ -150,9 +157,9 @@ class Chart extends HTMLElement {
     if (!this.isConnected || !this.visible) return;
     this.lastDraw = Date.now();
     const before = this.table.lines.length;
-    this.table = tabulate(this.series, settings);
+    this.table = tabulate(this.series, this.tableShown ? { ...settings, log: false } : settings);
     this.showWords();
-    if (!this.table.x.length) return this.showNothing();
+    if (!this.table.x.length || isBare(this.table)) return this.showNothing();
     if (this.tableShown) return this.drawTable();
     const data = columns(this.table, settings);
     if (this.plot && before === this.table.lines.length && !this.other) {
@@ -222,6 +229,8 @@ class Chart extends HTMLElement {
     const lows = this.series.flatMap((one) => one.buckets.flatMap((bucket) => (bucket[1] === null ? [] : [bucket[1]])));
     const words = last ? `${this.name}: ${metric(last[3])} at ${settings.x === "step" ? `step ${thousands(last[0])}` : "the newest point"}, lowest ${metric(Math.min(...lows))}, ${thousands(this.points())} points` : `${this.name}: no points`;
     this.holder.setAttribute("aria-label", words);
+    const head = this.querySelector("[data-last]");
+    if (head?.textContent === "—" && last) head.textContent = metric(last[3]); // beyond the names of which the job keeps the newest value
     this.showLegend();
   }
 
@@ -242,14 +251,14 @@ class Chart extends HTMLElement {
     const many = this.series.length > 1;
     const entries = this.table.lines.map((line, at) => entry(`c${at + 1}${at % 2 ? " d" : ""}`, many ? `learner ${line.rank}` : this.name));
     if (this.series.length > this.table.lines.length) entries.push(entry("", `${this.series.length - this.table.lines.length} more learners`));
+    const marks = this.marks();
+    for (const [line, drawn] of [["╎ attempt", marks.some(([, words]) => words)], ["┊ checkpoint", marks.some(([, words]) => !words)]] as const)
+      if (drawn) entries.push(Object.assign(document.createElement("span"), { textContent: line }));
     if (settings.smooth > 0) entries.push(entry("c1", `smoothed ${settings.smooth.toFixed(2)}`));
     if (this.series.some((one) => one.overtaken.length)) entries.push(entry("c1 d", "overtaken"));
-    if (this.table.notFinite.length) {
-      const cross = document.createElement("span");
-      cross.className = "nf";
-      cross.textContent = `✕ ${this.table.notFinite.length} not finite`;
-      entries.push(cross);
-    }
+    const note = (text: string): HTMLElement => Object.assign(document.createElement("span"), { className: "nf", textContent: text });
+    if (this.table.notFinite.length) entries.push(note(`✕ ${this.table.notFinite.length} not finite`));
+    if (this.table.below) entries.push(note(`${this.table.below} not above 0, left out`));
     legend.replaceChildren(...entries);
   }
 
@@ -273,23 +282,24 @@ class Chart extends HTMLElement {
 
   /** There is nothing to draw: said as it is, for the first values of a running job are merely on their way. */
   private showNothing(): void {
-    if (settings.zoom) this.showProblem("No value in this range.");
-    else if (settings.log && this.series.some((one) => one.buckets.length)) this.showProblem("No value above 0 to draw on a logarithmic scale.");
+    if (this.table.below) this.showProblem("No value above 0: a log scale cannot show it.", { icon: "refresh-cw", words: "Linear scale", act: () => change({ log: false }) });
+    else if (settings.zoom) this.showProblem("No value in this range.");
     else if (this.table.notFinite.length) this.showProblem("No finite value to draw.");
-    else this.showProblem("The first values are on their way.", false);
+    else this.showProblem("The first values are on their way.", null);
   }
 
-  private showProblem(text: string, again = true): void {
+  private showProblem(text: string, way: Way | null = { icon: "refresh-cw", words: "Try again", act: this.reload }): void {
     this.unmount();
+    if (this.holder.querySelector(".emp p")?.textContent === text) return; // its button may have the focus
     const note = document.createElement("div");
     note.className = "emp";
     const words = document.createElement("p");
     words.textContent = text;
     note.append(words);
-    if (again) {
-      const retry = button(this.dataset.icons ?? "", "refresh-cw", `Try again: ${this.name}`, "Try again");
-      retry.addEventListener("click", this.reload);
-      note.append(retry);
+    if (way) {
+      const made = button(this.dataset.icons ?? "", way.icon, `${way.words}: ${this.name}`, way.words);
+      made.addEventListener("click", way.act);
+      note.append(made);
     }
     this.holder.replaceChildren(note);
   }

@@ -81,6 +81,10 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
     made.type = "button";
     made.textContent = name;
     made.dataset.level = name.toLowerCase();
+    const count = document.createElement("span");
+    count.className = "c";
+    count.setAttribute("aria-hidden", "true"); // its title says the same
+    made.append(count);
     made.setAttribute("aria-pressed", String(name === "All"));
     seg.append(made);
     return made;

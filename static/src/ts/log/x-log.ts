@@ -12,6 +12,8 @@ import { Pane } from "./pane";
 import { drawRow } from "./row";
 import { AllRows, ListedRows, isOf, type Rows } from "./rows";
 import { Search } from "./search";
+import { Survey } from "./survey";
+import { Ticks } from "./ticks";
 import { controls, type Controls } from "./toolbar";
 
 type Times = "off" | "clock" | "relative";
@@ -26,6 +28,8 @@ class LogViewer extends HTMLElement {
   private built = false;
   private tools: Controls | undefined;
   private search: Search | undefined;
+  private survey: Survey | undefined;
+  private readonly ticks = new Ticks();
   private match = -1;
   private level: "all" | "warn" | "error" = "all";
   private times: Times = matchMedia("(max-width: 760px)").matches ? "off" : "clock";
@@ -49,6 +53,7 @@ class LogViewer extends HTMLElement {
     document.removeEventListener("jobchange", this.onJob);
     document.removeEventListener("selectionchange", this.onSelection);
     for (const lines of this.sources) lines.close();
+    this.survey?.close();
     live.removeEventListener("change", this.showStatus);
   }
 
@@ -104,6 +109,7 @@ class LogViewer extends HTMLElement {
       this.wire(this.tools);
       parts.unshift(this.tools.bar);
       parts.push(this.status);
+      holder.append(this.ticks.element);
     }
     this.showTimes();
     this.replaceChildren(...parts);
@@ -120,6 +126,8 @@ class LogViewer extends HTMLElement {
     this.sources = ranks.map((rank) => new Lines({ job, attempt, rank }));
     for (const lines of this.sources) lines.addEventListener("change", () => this.onLines(lines));
     this.folds = new Folds(this.sources[0] as Lines);
+    this.survey?.close();
+    this.survey = this.isFull && ranks.length === 1 ? new Survey(this.sources[0] as Lines, this.showStatus) : undefined;
     return this.sources;
   }
 
@@ -161,6 +169,7 @@ class LogViewer extends HTMLElement {
     if (this.rows instanceof ListedRows) this.rows.update();
     else if (this.isFull && this.folds.update()) this.refold();
     this.search?.update();
+    this.survey?.update();
     if (this.pane.following) this.seenTotal = this.total;
     lines.forget(this.rows instanceof ListedRows ? this.pane.firstIndex() + 1 : this.firstLine());
     this.started ||= this.sources[0]?.get(1)?.t ?? "";
@@ -253,7 +262,7 @@ class LogViewer extends HTMLElement {
     else if (this.rows.length > 0) this.note.replaceChildren();
     else this.note.replaceChildren(emptyNote({ answered, level: this.level, ended, attempt: Number(this.dataset.attempt) }));
     const first = this.rows.at(this.pane.firstIndex());
-    this.pane.scroller.setAttribute("aria-label", `Log of learner ${this.rank}, ${counted(this.total, "line")}`);
+    this.pane.scroller.setAttribute("aria-label", `Log of ${this.rank === "all" ? "all learners" : `learner ${this.rank}`}, ${counted(this.total, "line")}`);
     if (!this.tools) return;
     this.showFollow(following, ended);
     const stale = live.status !== "live" || this.sources.some((lines) => lines.unavailable);
@@ -272,7 +281,25 @@ class LogViewer extends HTMLElement {
       return span;
     }));
     this.showFound();
+    this.showSurvey();
   };
+
+  /** What a short log of one learner has in all; of others nobody has counted. */
+  private showSurvey(): void {
+    const { survey } = this;
+    const counts: Record<string, number> = survey?.known ? { warn: survey.warnings, error: survey.errors.length } : {};
+    for (const one of this.tools?.levels ?? []) {
+      const count = counts[one.dataset.level ?? ""];
+      const cell = one.querySelector(".c") as HTMLElement;
+      const text = count === undefined ? "" : thousands(count);
+      if (cell.textContent === text) continue;
+      cell.textContent = text;
+      one.title = count === undefined ? "" : counted(count, "line");
+    }
+    const isWhole = this.sources.length === 1 && this.level === "all"; // else a place is not a line's share of the log
+    const found = isWhole ? (this.search?.matches ?? []).map((key) => Number(key.split(":")[1])) : [];
+    this.ticks.draw(Math.max(1, this.total), isWhole && survey?.known ? survey.errors : [], found);
+  }
 
   /** A log that has ended is not followed: the same button leads to its end. */
   private showFollow(following: boolean, ended: boolean): void {

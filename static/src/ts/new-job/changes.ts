@@ -13,8 +13,9 @@ export function showChanges(page: HTMLElement, text: string): void {
   const before = flat(new Spec(JSON.parse(parent) as string).toJSON());
   const after = flat(spec.toJSON());
   const paths = [...new Set([...before.keys(), ...after.keys()])].filter((path) => before.get(path) !== after.get(path));
+  const from = box.dataset.step; // of the checkpoint that it begins with
   const [words, list] = [box.querySelector("p"), box.querySelector("ul")];
-  if (words) words.textContent = paths.length ? `Changed against the job that it is cloned from: ${paths.length}` : "Nothing is changed yet: this is the same job again.";
+  if (words) words.textContent = paths.length ? `Changed against the job that it is cloned from: ${paths.length}` : `Nothing is changed yet: this is the same job again${from ? `, from step ${from}` : ""}.`;
   list?.replaceChildren(...paths.map((path) => row(path, before.get(path), after.get(path))));
 }
 

@@ -7,6 +7,21 @@ export interface Finding {
   message: string;
   line?: number;
   column?: number;
+  near?: string | null;
+}
+
+/** The tenant's quota beside what the job asks for, in slots. */
+export interface Quota {
+  slot_type: string;
+  limit: number;
+  used: number;
+  asked: number;
+}
+
+export interface Check {
+  name: string;
+  result: "passed" | "waits" | "failed" | "skipped";
+  message: string;
 }
 
 export interface Estimate {
@@ -19,6 +34,8 @@ export interface Verdict {
   errors: Finding[];
   warnings: Finding[];
   now?: { starts: boolean; nodes: string[]; code: string; message: string; numbers: Record<string, unknown>; estimate: Estimate } | null;
+  quota?: Quota | null;
+  checks?: Check[];
   problem?: string;
 }
 
@@ -52,7 +69,7 @@ async function ask(tenant: string, text: string, signal: AbortSignal): Promise<V
     const source = new URLSearchParams(location.search).get("from"); // a clone keeps its source's code
     const query = source ? `?cloned_from=${encodeURIComponent(source)}` : "";
     const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate${query}`, new Yaml(text), signal);
-    return { errors: answer.errors ?? [], warnings: answer.warnings ?? [], now: answer.now ?? null };
+    return { ...answer, errors: answer.errors ?? [], warnings: answer.warnings ?? [] };
   } catch (error) {
     if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: "The server does not answer" };
     const { errors, detail, title } = error.problem;

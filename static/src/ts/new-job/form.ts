@@ -20,7 +20,8 @@ export class SpecForm {
     this.files = new Files(form, write);
     form.addEventListener("input", (event) => {
       const control = event.target as Control;
-      if (this.controls.includes(control)) write((spec) => spec.set(pathOf(control.dataset.path ?? ""), read(control)));
+      if (!this.controls.includes(control)) return;
+      write((spec) => (control.name === "gpu_type" ? setDevice(spec, control.value) : spec.set(pathOf(control.dataset.path ?? ""), read(control))));
     });
     form.addEventListener("click", (event) => {
       const step = (event.target as Element).closest<HTMLButtonElement>("[data-step]");
@@ -36,7 +37,7 @@ export class SpecForm {
   show(spec: Spec): void {
     for (const control of this.controls) {
       if (control === document.activeElement && control.type !== "radio") continue;
-      const value = spec.get(pathOf(control.dataset.path ?? ""));
+      const value = control.name === "gpu_type" ? deviceOf(spec) : spec.get(pathOf(control.dataset.path ?? ""));
       if (control.type === "radio") {
         (control as HTMLInputElement).checked = String(value ?? "") === control.value;
       } else {
@@ -54,15 +55,24 @@ export class SpecForm {
     for (const editor of this.form.querySelectorAll<HTMLElement>(".fedit")) editor.inert = locked;
   }
 
-  /** Mark the controls whose value the server refused, each with its sentence beside it. */
+  /** Mark the controls whose value the server refused, and say below their row what was wrong with each. */
   markErrors(errors: Finding[]): void {
+    const told = new Map<HTMLElement, Map<string, HTMLElement>>();
+    for (const place of this.form.querySelectorAll<HTMLElement>("[data-errors]")) told.set(place, new Map());
     for (const control of this.controls) {
       const mine = errors.find((error) => error.path === control.dataset.path);
-      const text = control.closest(".fl2, .ct")?.querySelector<HTMLElement>(`[data-error="${control.dataset.path}"]`);
-      if (mine) control.setAttribute("aria-invalid", "true");
-      else control.removeAttribute("aria-invalid");
-      if (text) text.textContent = mine?.message ?? "";
+      const lines = told.get(control.closest(".ct")?.querySelector("[data-errors]") as HTMLElement);
+      if (mine && lines) {
+        const line = lines.get(mine.path) ?? sentence(control, mine);
+        lines.set(mine.path, line);
+        control.setAttribute("aria-invalid", "true");
+        control.setAttribute("aria-describedby", line.id);
+      } else {
+        control.removeAttribute("aria-invalid");
+        control.removeAttribute("aria-describedby");
+      }
     }
+    for (const [place, lines] of told) place.replaceChildren(...lines.values());
     for (const input of this.form.querySelectorAll<HTMLInputElement>("[data-rows] input[data-path]")) {
       const mine = errors.find((error) => error.path === input.dataset.path);
       if (mine) input.setAttribute("aria-invalid", "true");
@@ -82,6 +92,27 @@ export class SpecForm {
     control.scrollIntoView({ block: "center" }); // clear of the bars above and below
     return true;
   }
+}
+
+/** "Memory each: is not an amount of memory"; a choice among tiles has the name of its group. */
+function sentence(control: Control, { path, message }: Finding): HTMLElement {
+  const line = document.createElement("span");
+  const name = control.type === "radio" ? control.closest("[role=radiogroup]")?.ariaLabel : control.labels?.[0]?.textContent;
+  line.id = `wrong-${path}`;
+  line.textContent = `${name ?? path}: ${message}`;
+  return line;
+}
+
+const GPUS = ["resources", "gpus"];
+const GPU_TYPE = ["resources", "gpu_type"];
+
+/** The tile of a spec: its GPU type, "" for any GPU, cpu for a job without GPUs. */
+const deviceOf = (spec: Spec): unknown => spec.get(GPU_TYPE) ?? (Number(spec.get(GPUS) ?? 0) ? "" : "cpu");
+
+function setDevice(spec: Spec, device: string): void {
+  const count = Number(spec.get(GPUS) ?? 0);
+  spec.set(GPUS, device === "cpu" ? 0 : count || 1);
+  spec.set(GPU_TYPE, device === "cpu" ? undefined : device);
 }
 
 function read(control: Control): unknown {

@@ -1,0 +1,60 @@
+"""Why a runtime could not be made, in one sentence for people, and whether a later try may succeed. Pure."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Sequence
+
+NO_SPACE = "No space is left on {where} while preparing the runtime {name}."
+UNREACHABLE = "The package index could not be reached from {where} while preparing the runtime {name}."
+OTHER = "The runtime {name} could not be prepared on {where}; the log of its node daemon says why."
+MISMATCH = "The runtime {name} cannot be made: {package} is not the package that its requirements pin (hash mismatch)."
+UNMAKEABLE = "The runtime {name} cannot be made from its requirements; the log of the node daemon says why."
+NO_BUILDER = "The runtime {name} cannot be made: uv is not installed on {where}; `make env` installs it."
+
+_FULL = re.compile(r"no space left|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
+_AWAY = re.compile(
+    r"request failed|failed to fetch|error sending request|dns error|connection (refused|reset)"
+    r"|(?<!bytecode )(?<!startup )timed out|http status server error",
+    re.IGNORECASE,
+)
+"""That bytecode or Python's startup timed out is this machine's slowness."""
+_MISMATCH = re.compile(r"Hash mismatch for `?([^\s`]+)", re.IGNORECASE)
+_UNMAKEABLE = re.compile(r"no solution found|`--require-hashes` mode|couldn't parse", re.IGNORECASE)
+
+
+class RuntimeFailed(Exception):
+    """A runtime was not made. passing: the environment's doing (space, network), so that a later try may succeed;
+    said: the builder's last lines, for the log."""
+
+    def __init__(self, sentence: str, name: str, *, passing: bool, said: str = "", package: str = "") -> None:
+        self.passing = passing
+        self.said = said
+        self._sentence = sentence
+        self._names = {"name": name, "package": package}
+        super().__init__(self.told("this machine"))
+
+    def told(self, where: str) -> str:
+        """The sentence for people. where: "node local"."""
+        return self._sentence.format(where=where, **self._names)
+
+
+def of_builder(name: str, lines: Sequence[str]) -> RuntimeFailed:
+    """What the builder's last lines mean. What nobody knows may pass: the lifecycle tries only so often."""
+    said = "\n".join(lines)
+    if _FULL.search(said):
+        return RuntimeFailed(NO_SPACE, name, passing=True, said=said)
+    if found := _MISMATCH.search(said):
+        return RuntimeFailed(MISMATCH, name, passing=False, said=said, package=found[1])
+    if _AWAY.search(said):
+        return RuntimeFailed(UNREACHABLE, name, passing=True, said=said)
+    if _UNMAKEABLE.search(said):
+        return RuntimeFailed(UNMAKEABLE, name, passing=False, said=said)
+    return RuntimeFailed(OTHER, name, passing=True, said=said)
+
+
+def of_machine(name: str, error: OSError) -> RuntimeFailed:
+    """The machine itself refused."""
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return RuntimeFailed(NO_SPACE if full else OTHER, name, passing=True, said=str(error))

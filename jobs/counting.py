@@ -1,0 +1,46 @@
+"""How much of an attempt counts: as running time (`time_limit`, `running_s`) and as use (`slot_seconds`, usage).
+
+An attempt counts from its placement, its running time from the program's start, until it is closed. Time in which
+nobody knew that its programs ran does not: the platform was off, or the node did not answer, and what was found
+afterwards had ended or was lost. Then it counts until `Attempt.known_at`, the last sign of life: the cluster showed a
+program that may run, else its agent was heard, else the exit that the agent told of, by its own clock. A program that
+is found running after a silence has run all the time, and all of it counts.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+PAUSE_S = 30.0
+"""Signs of life may be so far apart, and an end so long after the last of them, before nobody knew."""
+NOTED_EVERY_S = 10.0
+"""How stale the written sign of life may be; the looks themselves are closer."""
+
+
+def counts_until(known_at: datetime | None, closed_at: datetime | None, now: datetime) -> datetime:
+    """Until when an attempt counts as its row stands. A closed one's known_at was settled when it was closed."""
+    if closed_at is not None:
+        return known_at or closed_at
+    return now if known_at is None or is_recent(known_at, now) else known_at
+
+
+COUNTS_UNTIL = f"""CASE WHEN attempt.closed_at IS NOT NULL THEN coalesce(attempt.known_at, attempt.closed_at)
+  WHEN attempt.known_at < now() - interval '{PAUSE_S} s' THEN attempt.known_at ELSE now() END"""
+"""The same in SQL, of a row of jobs_attempt named attempt."""
+
+
+def is_recent(known_at: datetime, now: datetime) -> bool:
+    """Whether what was known then may still be taken for known."""
+    return now - known_at <= timedelta(seconds=PAUSE_S)
+
+
+def ran_s(processing_at: datetime | None, until: datetime) -> float:
+    """Seconds that count of an attempt's program."""
+    return max(0.0, (until - processing_at).total_seconds()) if processing_at else 0.0
+
+
+def time_left_s(
+    limit_s: int | None, ran_before_s: float, processing_at: datetime | None, until: datetime
+) -> float | None:
+    """What is left of a time limit, with what its closed attempts ran and its live one until then; None: no limit."""
+    return None if limit_s is None else limit_s - ran_before_s - ran_s(processing_at, until)

@@ -1,0 +1,80 @@
+"""What a resume of a halted job would bring right now: a start at once or a wait, and the quota before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobs.models import Job
+from jobs.selectors.effects import Preview, if_resumed
+from jobs.selectors.pace import Run, pace
+from jobs.states import State
+from portal.pages.job_cards import ASK, FIX, View
+from portal.templatetags.ui import duration, foreseen
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A tenant's quota of one kind; used, asked and at are shares of the meter, 0 to 100."""
+
+    kind: str
+    before: int
+    after: int
+    limit: int
+    used: float
+    asked: float
+    at: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The card. icon and family as those of a wait's class; rest: how much longer it would run, in words."""
+
+    headline: str
+    text: str
+    icon: str
+    quota: Meter | None
+    rest: str
+
+
+def outlook(job: Job, view: View, now: datetime) -> Outlook | None:
+    """None for a job that is not halted. One plan of the scheduler, as for a new job's form."""
+    if job.state != State.HALTED:
+        return None
+    found = if_resumed(job)
+    return Outlook(*_words(found, now), _meter(job, found), _rest(job, view, now))
+
+
+def _rest(job: Job, view: View, now: datetime) -> str:
+    """From the step that the resume begins at, as fast as the job has been so far."""
+    progress, kept = job.progress, view["checkpoint"] or {}
+    first = getattr(job, "first_step", None) or 0
+    been = pace(Run(progress.step, progress.total, progress.reported_at, job.running_s, first, None, 0), now)
+    if been is None:
+        return ""
+    # Below 0 where a program counts checkpoints in other units than it reports.
+    left = (progress.total or 0) - (kept.get("step") or 0)
+    return duration(round(left / been.steps_per_s)) if left > 0 else ""
+
+
+def _words(found: Preview, now: datetime) -> tuple[str, str, str]:
+    if found.starts:
+        return f"Starts at once on {', '.join(sorted(set(found.nodes)))}", "", "circle-check"
+    if found.code in FIX:
+        return "Cannot start as it is", found.message, "wrench"
+    if found.code in ASK:
+        return "Cannot start", found.message, "user-cog"
+    span = foreseen(dict(found.estimate), now)
+    start = "Waits" if not span else f"Waits {span}" if span.startswith("under") else f"Waits about {span}"
+    told = found.message if span else f"{found.message} {found.estimate['message']}"
+    return start, told, "hourglass"
+
+
+def _meter(job: Job, found: Preview) -> Meter | None:
+    """Without a quota there is nothing to measure by; the headline says so."""
+    kind, limit, used = found.quota.slot_type, found.quota.limit, found.quota.used
+    if not limit:
+        return None
+    asked = job.learners * job.slots
+    scale = max(limit, used + asked) / 100
+    return Meter(kind, used, used + asked, limit, used / scale, asked / scale, limit / scale)

@@ -1,0 +1,147 @@
+"""What the text of a variable may be.
+
+Each reader returns its value, or raises ValueError with a sentence that says what is wrong and repeats no secret.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+from gpu_scheduler.clusters.local.nodes import wrong_entries
+
+SECRET_KEY_MIN_CHARS = 50
+HOST = re.compile(r"\*|\.?\w([\w.-]*\w)?|\[[0-9a-fA-F:.]+\]", re.ASCII)
+SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+YES = ("1", "true", "yes", "on")
+NO = ("0", "false", "no", "off")
+ESCAPED = "in a password write / ? # [ ] @ as %2F %3F %23 %5B %5D %40"
+
+
+def yes_or_no(text: str) -> bool:
+    if text.lower() not in YES + NO:
+        raise ValueError(f"must be one of {', '.join(YES)} or {', '.join(NO)}")
+    return text.lower() in YES
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"must be {', '.join(allowed[:-1])} or {allowed[-1]}")
+        return text
+
+    return read
+
+
+def number(low: float, high: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise ValueError(f"must be a number from {low:g} to {high:g}")
+        return value
+
+    return read
+
+
+def whole_number(low: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < low:
+            raise ValueError(f"must be a whole number of at least {low}")
+        return int(text)
+
+    return read
+
+
+def url(*schemes: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        parts = _split(text)
+        if parts.scheme not in schemes:
+            raise ValueError(f"must start with {' or '.join(f'{scheme}://' for scheme in schemes)}")
+        if parts.scheme != "unix" and not parts.hostname:
+            raise ValueError("names no host")
+        return text.rstrip("/")
+
+    return read
+
+
+def file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise ValueError(f"names no readable file: {path}")
+    return path
+
+
+def secret(text: str) -> str:
+    if len(text) < SECRET_KEY_MIN_CHARS:
+        raise ValueError(
+            f"has {len(text)} characters; at least {SECRET_KEY_MIN_CHARS} random ones are needed"
+        )
+    return text
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Hosts apart from each other by commas."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if not HOST.fullmatch(name):
+            raise ValueError(f"{name[:80]!r} is no host: give names or addresses without scheme and port")
+    return names
+
+
+def nodes(text: str) -> str:
+    """The local cluster's nodes, as `manage.py up --nodes` takes them."""
+    if wrong := wrong_entries(text):
+        raise ValueError("; ".join(wrong))
+    return text
+
+
+def name_prefix(text: str) -> str:
+    if not SLUG.fullmatch(text.rstrip("-")) or len(text) > 30:
+        raise ValueError("must be lower-case letters, digits and '-', at most 30 characters")
+    return text
+
+
+def database(text: str) -> str:
+    database_from_url(text)
+    return text
+
+
+def database_from_url(url: str) -> dict[str, object]:
+    """Django's description of the PostgreSQL database behind a URL; `?host=/folder` names a Unix socket's folder."""
+    parts = _split(url)
+    if parts.scheme not in ("postgres", "postgresql"):
+        raise ValueError("must start with postgresql://; no other database is supported")
+    query = {key: values[-1] for key, values in _options(parts.query).items()}
+    name = unquote(parts.path.lstrip("/"))
+    if not name:
+        raise ValueError("names no database, for example postgresql://user:password@host:5432/luthier")
+    return {
+        "ENGINE": "portal.database",
+        "NAME": name,
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": query.pop("host", "") or (parts.hostname or ""),
+        "PORT": str(query.pop("port", "") or parts.port or ""),
+        "OPTIONS": query,
+    }
+
+
+def _split(text: str) -> SplitResult:
+    """The parts of a URL. Python's own words for a wrong one quote it, and with it a password that is not escaped."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"host or port cannot be read; {ESCAPED}") from None
+    return parts
+
+
+def _options(query: str) -> dict[str, list[str]]:
+    try:
+        return parse_qs(query, strict_parsing=bool(query))
+    except ValueError:
+        raise ValueError(f"what stands behind '?' must be name=value&…; {ESCAPED}") from None

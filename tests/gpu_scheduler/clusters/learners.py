@@ -1,0 +1,45 @@
+"""Learners of a node daemon as its driver, its folders and the machine show them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpu_scheduler.clusters.base import ENDED, LearnerReport
+from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, wait_for
+
+
+def learners(daemon: NodeDaemon, gang: str = "job-x-1") -> tuple[LearnerReport, ...]:
+    return daemon.cluster.observe()[gang].learners
+
+
+def running(daemon: NodeDaemon, gang: str = "job-x-1") -> None:
+    """Await that every launcher has come to its program."""
+    where = {learner.rank: learner.node for learner in learners(daemon, gang)}
+    wait_for(
+        lambda: all(
+            (daemon.learner(gang, rank, node) / "state" / "phase").exists() for rank, node in where.items()
+        )
+    )
+
+
+def ended(daemon: NodeDaemon, gang: str = "job-x-1") -> tuple[LearnerReport, ...]:
+    wait_for(
+        lambda: all(learner.phase in ENDED for learner in learners(daemon, gang)),
+        what=lambda: (learners(daemon, gang), daemon.log.read_text()),
+    )
+    return learners(daemon, gang)
+
+
+def seen(daemon: NodeDaemon, gang: str = "job-x-1", rank: int = 0, node: str = "node-a") -> dict:
+    """What the launcher found in its environment."""
+    return json.loads((daemon.learner(gang, rank, node) / "state" / "seen.json").read_text())
+
+
+def pids(daemon: NodeDaemon, word: str) -> list[int]:
+    """Living processes of this daemon's learners with this word on their command line."""
+    return [pid for pid in daemon.processes() if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+
+
+def marked(pid: int, variable: str) -> bool:
+    return variable.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -1,0 +1,184 @@
+"""The node daemon goes and comes: what its learners notice, and what the next one knows."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.clusters.base import LearnerPhase
+from tests.gpu_scheduler.clusters.harness import launch
+from tests.gpu_scheduler.clusters.learners import ended, learners, marked, pids, running
+from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, running_daemon, wait_for
+
+
+def test_learners_outlive_a_killed_daemon_and_the_next_one_knows_them(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs", "runs"))
+    running(daemon)
+    before, launchers = learners(daemon), pids(daemon, "launcher")
+    daemon.kill()
+    assert pids(daemon, "launcher") == launchers
+    daemon.start()
+    assert learners(daemon) == before
+    daemon.cluster.stop("job-x-1", grace_s=5)
+    assert [learner.exit_code for learner in ended(daemon)] == [143, 143]
+
+
+def test_a_dead_launcher_is_told_before_its_shipper_has_said_how_it_ended(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    assert not learners(daemon)[0].over
+    assert learners(daemon)[0].may_run
+    (launcher,), (shipper,) = pids(daemon, "launcher"), pids(daemon, "shipper")
+    daemon.kill()
+    os.kill(shipper, signal.SIGSTOP)
+    os.kill(launcher, signal.SIGKILL)
+    daemon.start()
+    assert [(one.phase, one.over, one.may_run) for one in learners(daemon)] == [
+        (LearnerPhase.RUNNING, True, False)
+    ]
+    os.kill(shipper, signal.SIGCONT)
+    assert ended(daemon)[0].reason == "launcher_lost"
+
+
+def test_a_program_that_ends_while_no_daemon_looks_keeps_its_exit_code(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    (launcher,) = pids(daemon, "launcher")
+    daemon.kill()
+    os.kill(launcher, signal.SIGTERM)
+    wait_for(lambda: not pids(daemon, "shipper"))
+    daemon.start()
+    (learner,) = ended(daemon)
+    assert (learner.phase, learner.exit_code, learner.reason) == (LearnerPhase.FAILED, 143, "")
+
+
+def test_a_start_that_was_never_noted_down_is_found_by_its_mark(daemon: NodeDaemon) -> None:
+    """As if the daemon had been killed between starting the processes and writing their numbers."""
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    processes = sorted(pids(daemon, "launcher") + pids(daemon, "shipper"))
+    daemon.kill()
+    file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
+    saved = json.loads(file.read_text())
+    saved["learners"][0] |= {"launcher": None, "shipper": None, "phase": "PREPARING"}
+    file.write_text(json.dumps(saved))
+    daemon.start()
+    wait_for(lambda: learners(daemon)[0].phase is LearnerPhase.RUNNING)
+    assert sorted(pids(daemon, "launcher") + pids(daemon, "shipper")) == processes
+
+
+def test_a_start_cut_in_the_middle_is_carried_on_by_the_next_daemon(daemon: NodeDaemon) -> None:
+    """As if the daemon had been killed after it started the first learner of two."""
+    daemon.cluster.launch(launch("job-x-1", "runs", "runs"))
+    running(daemon)
+    (first,) = [pid for pid in pids(daemon, "launcher") if marked(pid, "LUTHIER_RANK=0")]
+    daemon.kill()
+    for pid in daemon.processes():
+        if marked(pid, "LUTHIER_RANK=1"):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(daemon.learner("job-x-1", 1))
+    file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
+    saved = json.loads(file.read_text())
+    for learner in saved["learners"]:
+        learner |= {"launcher": None, "shipper": None, "phase": "PREPARING"}
+    file.write_text(json.dumps(saved))
+    daemon.start()
+    wait_for(lambda: all(learner.phase is LearnerPhase.RUNNING for learner in learners(daemon)))
+    running(daemon)
+    assert first in pids(daemon, "launcher")
+    assert len(pids(daemon, "launcher")) == len(pids(daemon, "shipper")) == 2
+
+
+def test_a_number_given_to_another_process_is_not_mistaken_for_the_learner(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    daemon.kill()
+    file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
+    saved = json.loads(file.read_text())
+    for which in ("launcher", "shipper"):
+        saved["learners"][0][which] |= {"pid": os.getpid()}
+    file.write_text(json.dumps(saved))
+    daemon.start()
+    (learner,) = ended(daemon)
+    assert (learner.reason, learner.exit_code) == ("launcher_lost", None)
+    assert not pids(daemon, "launcher")
+
+
+def test_sigterm_stops_learners_with_grace_and_they_end_as_lost_with_the_node(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs", "exits:0"))
+    running(daemon)
+    wait_for(lambda: learners(daemon)[1].phase is LearnerPhase.SUCCEEDED)
+    assert daemon.terminate() == 0
+    assert daemon.processes() == []
+    daemon.start()
+    stopped, finished = learners(daemon)
+    assert (stopped.phase, stopped.reason, stopped.exit_code) == (LearnerPhase.FAILED, "node_lost", 143)
+    assert finished.phase is LearnerPhase.SUCCEEDED
+
+
+def test_sigterm_kills_what_does_not_obey_within_its_grace(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(replace(launch("job-x-1", "stubborn"), grace_s=1))
+    running(daemon)
+    assert daemon.terminate() == 0
+    assert daemon.processes() == []
+
+
+@pytest.mark.fault
+def test_a_shipper_that_cannot_deliver_before_the_daemon_goes_delivers_to_the_next(
+    daemon: NodeDaemon,
+) -> None:
+    daemon.cluster.launch(replace(launch("job-x-1", "runs"), grace_s=1))
+    running(daemon)
+    wait_for(lambda: pids(daemon, "shipper"))
+    os.kill(pids(daemon, "shipper")[0], signal.SIGSTOP)
+    daemon.terminate()
+    assert daemon.processes() == []
+    daemon.start()
+    (learner,) = ended(daemon)
+    assert (learner.reason, learner.exit_code) == ("node_lost", 143)
+    assert len((daemon.learner("job-x-1") / "state" / "shipper_lives").read_text().split()) == 2
+
+
+def test_after_a_restart_of_the_machine_a_gang_is_lost_with_its_node(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    daemon.kill()
+    for pid in pids(daemon, "launcher") + pids(daemon, "shipper"):
+        os.kill(pid, signal.SIGKILL)
+    file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
+    boot = json.loads(file.read_text())["boot"]
+    file.write_text(file.read_text().replace(boot, "the machine's run before"))
+    daemon.start()
+    (learner,) = ended(daemon)
+    assert (learner.phase, learner.reason, learner.exit_code) == (LearnerPhase.FAILED, "node_lost", None)
+
+
+def test_a_second_sigterm_leaves_the_learners_to_the_next_daemon(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(replace(launch("job-x-1", "stubborn"), grace_s=600))
+    running(daemon)
+    os.kill(daemon.pid, signal.SIGTERM)
+    wait_for(lambda: daemon.cluster.observe()["job-x-1"].stopping)
+    daemon.terminate(within_s=10)
+    assert pids(daemon, "launcher")
+    daemon.start()
+    assert daemon.cluster.observe()["job-x-1"].stopping
+    daemon.cluster.stop("job-x-1", grace_s=0)
+    assert ended(daemon)[0].exit_code == 137
+
+
+def test_removing_forty_gangs_at_once_leaves_nothing(daemon: NodeDaemon) -> None:
+    with running_daemon(nodes="node-a:cpu:40") as many:
+        for index in range(40):
+            many.cluster.launch(launch(f"job-x{index}-1", "runs"))
+        began = time.monotonic()
+        for index in range(40):
+            many.cluster.remove(f"job-x{index}-1")
+        assert time.monotonic() - began < 60
+        assert many.cluster.observe() == {}
+        wait_for(lambda: many.processes() == [many.pid])

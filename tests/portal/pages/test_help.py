@@ -1,0 +1,83 @@
+"""The guides as pages: every one opens, every link leads somewhere, and nothing of a file is taken for markup."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from gpu_scheduler.clusters.local.environment import Folders, rendezvous
+from jobs.spec.rules import RESERVED_ENV
+from learner_agent import training
+from portal.pages import help as guides
+from tenants.models import User
+from tests.portal.pages.conftest import SignIn
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", guides.GUIDES)
+def test_every_guide_is_a_page(alice: User, signed_in: SignIn, name: str) -> None:
+    page = signed_in(alice).get(f"/help/{name}").content.decode()
+    assert page.count("<h1") == 1
+    assert "style=" not in page
+    assert "<!--" not in page, "a comment of the file is shown"
+
+
+@pytest.mark.django_db
+def test_help_begins_with_writing_a_program_and_leads_to_it_from_every_page(
+    alice: User, signed_in: SignIn, client: Client
+) -> None:
+    browser = signed_in(alice)
+    assert "training.checkpoint(step)" in browser.get("/help").content.decode()
+    assert browser.get("/help/architecture").status_code == 404
+    overview = browser.get("/t/vision-lab/").content.decode()
+    assert overview.count('href="/help"') == 2, "once in the sidebar, once in the phone's menu"
+    assert 'href="/help/job-spec"' in browser.get("/t/vision-lab/jobs/new").content.decode()
+    assert client.get("/help")["Location"].startswith("/login")
+
+
+@pytest.mark.parametrize("name", guides.GUIDES)
+def test_every_link_of_a_guide_leads_to_a_page_and_its_section(name: str) -> None:
+    for address in re.findall(r'href="([^"]+)"', guides.guide(name).body):
+        path, _, anchor = address.partition("#")
+        target = path.removeprefix("/help/") or name
+        assert target in guides.GUIDES, address
+        if anchor:
+            assert f'id="{anchor}"' in guides.guide(target).body, address
+
+
+def test_a_file_cannot_bring_markup_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    text = "# A `<b>` title\n\n## Part\n\n<script>alert(1)</script>\n\n"
+    text += "a <i onclick=x>b</i> `<u>` [c](javascript:x) [d](adr/1.md) [e](api.md#x)\n"
+    (tmp_path / "docs" / "evil.md").write_text(text)
+    monkeypatch.setattr(settings, "BASE_DIR", tmp_path)
+    guide = guides.guide.__wrapped__("evil")
+    assert guide.title == "A <b> title", "plain text, which the template escapes"
+    assert guide.sections == (("part", "Part"),)
+    assert guide.body == (
+        '<h2 id="part">Part</h2>\n<p>a b <code>&lt;u&gt;</code> [c](javascript:x) d <a href="/help/api#x">e</a></p>\n'
+    )
+
+
+def test_the_guide_to_programs_names_every_variable_and_every_call() -> None:
+    told = (settings.BASE_DIR / "docs" / "programs.md").read_text()
+    set_by_the_platform = {
+        *Folders(Path("/")).named(),
+        *rendezvous(0, [1, 2, 3], hostfile=Path("/h")),
+        *(name for name in RESERVED_ENV if "*" not in name),
+        "LUTHIER_CHECKPOINT_EVERY_S",
+        "LUTHIER_GRACE_S",
+        "LUTHIER_ATTEMPT",
+        "LUTHIER_RANK",
+    }
+    reserved_only = {"PATH", "GROUP_RANK", "NVIDIA_VISIBLE_DEVICES"}
+    assert {name for name in set_by_the_platform if f"`{name}`" not in told} == reserved_only
+    calls = {
+        name for name in vars(training) if not name.startswith("_") and callable(getattr(training, name))
+    }
+    ours = {name for name in calls if getattr(training, name).__module__ == training.__name__}
+    assert {name for name in ours if f"training.{name}" not in told} == set()

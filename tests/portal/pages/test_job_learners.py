@@ -1,0 +1,96 @@
+"""The learners tab: the start as bars, and the flag of a slow learner."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs.models import Attempt, Job, Learner
+from jobs.states import Phase, State
+from portal.pages.job_learners import MOST_BARS, Start, start
+from tenants.models import User
+from tests import factories
+from tests.jobs.selectors.test_step_times import report
+from tests.portal.pages.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+BEGAN = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.get_default_timezone())
+
+
+def after(seconds: float) -> datetime:
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def drawn(*began: float | None) -> Start:
+    """A start in which each learner had its inputs 2 s before its program began; None: it still downloads."""
+    attempt = Attempt(opened_at=BEGAN, launched_at=after(1))
+    learners = [
+        Learner(rank=rank, node="node-a", downloading_at=after(2)) if at is None else
+        Learner(
+            rank=rank, node="node-a", downloading_at=after(2), ready_at=after(at - 2), processing_at=after(at)
+        )
+        for rank, at in enumerate(began)
+    ]  # fmt: skip
+    found = start(attempt, learners, after(90))
+    assert found is not None
+    return found
+
+
+def test_bars_follow_each_other_on_one_axis() -> None:
+    told = drawn(54, 67)
+    assert (told.last, told.took, told.missing) == (1, 67, 0)
+    assert told.ticks == ("0 s", "20 s", "40 s", "60 s", "80 s")
+    first = told.lanes[0]
+    assert [(bar.name, bar.x, bar.width) for bar in first.bars] == [
+        ("placed", 0, 1.25), ("deploying", 1.25, 1.25), ("downloading", 2.5, 62.5), ("starting", 65, 2.5),
+        ("processing", 67.5, 32.5),
+    ]  # fmt: skip
+    assert (first.after, first.waited) == (54, 13)
+
+
+def test_a_start_that_goes_on_names_nobody_as_the_last() -> None:
+    told = drawn(10, None)
+    assert (told.last, told.took, told.missing) == (None, None, 1)
+    late = told.lanes[1]
+    assert (late.after, late.waited) == (None, None)
+    assert [bar.name for bar in late.bars] == ["placed", "deploying", "downloading"]
+    assert late.bars[-1].x + late.bars[-1].width == pytest.approx(90)  # until now, on an axis of 100 s
+
+
+def test_of_a_large_gang_those_that_came_last_are_drawn() -> None:
+    told = drawn(*range(10, 10 + MOST_BARS + 8))
+    assert [lane.rank for lane in told.lanes] == list(range(8, MOST_BARS + 8))
+    assert told.hidden == 8
+
+
+def test_an_attempt_from_before_moments_were_kept_has_no_bars() -> None:
+    assert start(Attempt(opened_at=BEGAN), [Learner(rank=0)], after(9)) is None
+
+
+def test_the_page_flags_who_is_slow_and_draws_the_start(alice: User, signed_in: SignIn) -> None:
+    job: Job = factories.job(owner=alice, state=State.PROCESSING, learners=2)
+    Learner.objects.filter(job=job).update(
+        phase=Phase.PROCESSING,
+        downloading_at=timezone.now(),
+        processing_at=timezone.now() + timedelta(seconds=3),
+    )
+    report(job, 0, 0.5)
+    report(job, 1, 0.67)
+    page = signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners").content.decode()
+    assert page.count("1.34 × median") == 2, "in the strip and in the learner's row"
+    assert "A step of L1 takes 1.34 × as long" in page
+    assert page.count('class="split2"') == 2
+
+
+def test_a_program_too_quick_to_be_seen_is_not_said_never_to_have_begun(
+    alice: User, signed_in: SignIn
+) -> None:
+    job: Job = factories.job(owner=alice, state=State.COMPLETED)
+    Learner.objects.filter(job=job).update(
+        phase=Phase.DONE, downloading_at=timezone.now(), exited_at=timezone.now(), exit_code=0
+    )
+    page = signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners").content.decode()
+    assert "1 of 1 not seen to begin" in page
+    assert "never began" not in page

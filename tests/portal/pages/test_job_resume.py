@@ -1,0 +1,81 @@
+"""The card of a halted job that says what a resume would bring."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.utils import timezone
+
+from jobs.models import ClusterNode, Job, Progress
+from jobs.services.sharing import Grant, job_share
+from jobs.states import Intent, State
+from tenants.models import Quota, User
+from tests import factories
+from tests.portal.pages.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+
+
+def card(user: User, job: Job, signed_in: SignIn) -> str:
+    page = signed_in(user).get(f"/t/{job.tenant.slug}/jobs/{job.pk}").content.decode()
+    part = page.split('<div id="job-resume"', 1)[1].split('<section class="card" id="job-', 1)[0]
+    return " ".join(re.sub(r"<[^>]*>", " ", part.split(">", 1)[1]).split())
+
+
+def halted(owner: User) -> Job:
+    return factories.job(owner=owner, state=State.HALTED, intent=Intent.HALT, learners=2, slots=2)
+
+
+def test_a_resume_that_starts_at_once_says_where_and_what_it_takes(alice: User, signed_in: SignIn) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Quota.objects.update(used=3, limit=8)
+    text = card(alice, halted(alice), signed_in)
+    assert "Starts at once on node-a" in text
+    assert "3 → 7 of 8" in text
+    assert "Would run on" not in text, "nothing is known of its steps"
+
+
+def test_the_rest_is_counted_from_the_checkpoint_at_the_pace_so_far(alice: User, signed_in: SignIn) -> None:
+    job = halted(alice)
+    Job.objects.filter(pk=job.pk).update(running_s=400)
+    Progress.objects.filter(job=job).update(step=200, total=1000, reported_at=timezone.now())
+    factories.checkpoint(job, step=100)
+    assert "Would run on for 30 min" in card(alice, job, signed_in)  # 900 steps of 2 s
+    job.checkpoints.update(step=5000)
+    assert "Would run on" not in card(alice, job, signed_in), "it reports epochs, and saves by steps"
+
+
+def test_a_resume_over_quota_says_what_it_would_wait_for(alice: User, signed_in: SignIn) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Quota.objects.update(used=6, limit=8)
+    text = card(alice, halted(alice), signed_in)
+    assert "Starts at once" not in text
+    assert "Waits" in text
+    assert "quota" in text
+    assert "6 → 10 of 8" in text
+
+
+def test_one_that_can_never_start_is_not_told_to_wait(alice: User, signed_in: SignIn) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Quota.objects.update(used=0, limit=3)
+    assert "Cannot start as it is" in card(alice, halted(alice), signed_in)
+
+
+def test_who_may_not_resume_and_who_need_not_see_no_card(alice: User, carol: User, signed_in: SignIn) -> None:
+    assert not card(carol, halted(alice), signed_in)
+    assert not card(alice, factories.job(owner=alice, state=State.PROCESSING), signed_in)
+
+
+def test_a_guest_who_may_resume_sees_when_it_starts_but_not_the_tenants_quota(
+    alice: User, signed_in: SignIn
+) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Quota.objects.update(used=3, limit=8)
+    job = halted(alice)
+    guest = factories.member(factories.tenant("elsewhere"), "guest")
+    job_share(user=alice, job_id=job.pk, username="guest", permission=Grant.OPERATE)
+    text = card(guest, job, signed_in)
+    assert "Starts at once on node-a" in text
+    assert "of 8" not in text
+    assert "Quota" not in text
