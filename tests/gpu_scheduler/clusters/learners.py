@@ -38,7 +38,7 @@ def seen(daemon: NodeDaemon, gang: str = "job-x-1", rank: int = 0, node: str = "
 
 def pids(daemon: NodeDaemon, word: str) -> list[int]:
     """Living processes of this daemon's learners with this word on their command line."""
-    return [pid for pid in daemon.processes() if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+    return [pid for pid, words in daemon.commands().items() if word in words]
 
 
 def marked(pid: int, variable: str) -> bool:

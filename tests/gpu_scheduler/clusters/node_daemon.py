@@ -101,20 +101,27 @@ class NodeDaemon:
 
     def _left_behind(self) -> list[str]:
         """Command lines of what should be gone."""
-        return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in self.processes()]
+        return [" ".join(words) for words in self.commands().values()]
 
     def processes(self) -> list[int]:
-        """Every living process that has something to do with this daemon's folder."""
-        found = []
+        return list(self.commands())
+
+    def commands(self) -> dict[int, list[str]]:
+        """The command line of every living process that has something to do with this daemon's folder.
+
+        Each is read once: a process may be gone by the next look.
+        """
+        found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 try:
-                    text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+                    command = (entry / "cmdline").read_bytes()
+                    text = (entry / "environ").read_bytes() + command
                     state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 except OSError:
                     continue
                 if os.fsencode(self._folder.name) in text and state not in "ZX":
-                    found.append(int(entry.name))
+                    found[int(entry.name)] = os.fsdecode(command).rstrip("\0").split("\0")
         return found
 
     def learner(self, gang: str, rank: int = 0, node: str = "node-a") -> Path:
