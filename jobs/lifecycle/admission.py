@@ -11,7 +11,8 @@ from django.db.models.functions import Now
 from gpu_scheduler.model import Start
 from jobs import announce, events, tokens
 from jobs.failpoints import fp
-from jobs.models import Attempt, Checkpoint, Estimate, Job, Learner
+from jobs.models import Attempt, Estimate, Job, Learner
+from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import EventCode, Intent, State
 from tenants.models import Tenant
 
@@ -73,19 +74,6 @@ def admit(start: Start, cluster: str) -> None:
         source="scheduler",
     )
     transaction.on_commit(partial(announce.quotas_changed, job.tenant_id), robust=True)
-
-
-def checkpoint_for(job: Job) -> Checkpoint | None:
-    """What the next attempt goes on from: the newest valid checkpoint, or the one its people went back to, until an
-    attempt that began from it after their wish has saved a checkpoint of its own."""
-    valid = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
-    wished = job.resume_from
-    if wished is not None and wished.state == Checkpoint.State.COMMITTED:
-        began = job.attempts.filter(resume_from=wished, n__gt=job.resume_after)
-        first = began.order_by("n").first()
-        valid = valid.filter(attempt__gte=first.n) if first else valid.none()
-        return valid.order_by(*Checkpoint.NEWEST_FIRST).first() or wished
-    return valid.order_by(*Checkpoint.NEWEST_FIRST).first()
 
 
 def _take_job(start: Start) -> Job:

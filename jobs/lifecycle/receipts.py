@@ -18,9 +18,7 @@ def halt_receipt(loaded: Loaded) -> dict[str, Any]:
     is None when nobody saw it.
     """
     job = loaded.job
-    newest = (
-        job.checkpoints.filter(state=Checkpoint.State.COMMITTED).order_by(*Checkpoint.NEWEST_FIRST).first()
-    )
+    newest = _kept(loaded)
     # A resume that came meanwhile has overwritten the time of the halt's wish.
     asked = job.intent_at if job.intent == Intent.HALT else (job.stop_at or job.intent_at)
     fresh = newest if newest is not None and newest.committed_at and newest.committed_at >= asked else None
@@ -34,6 +32,16 @@ def halt_receipt(loaded: Loaded) -> dict[str, Any]:
         "checkpoint": newest.n if newest else None,
         "parts": _legs(asked, loaded.now, seen=seen, saved=saved, verified=verified, released=loaded.now),
     }
+
+
+def _kept(loaded: Loaded) -> Checkpoint | None:
+    """What the attempt saved last; before its first save what it went on from, though an attempt from which somebody
+    went back may have saved a later step."""
+    valid = loaded.job.checkpoints.filter(state=Checkpoint.State.COMMITTED).order_by(*Checkpoint.NEWEST_FIRST)
+    newest, attempt = valid.first(), loaded.attempt
+    if attempt is None or attempt.resume_from_id is None or (newest and newest.attempt == attempt.n):
+        return newest
+    return valid.filter(pk=attempt.resume_from_id).first() or newest
 
 
 def _legs(since: datetime, now: datetime, **marks: datetime | None) -> dict[str, float | None]:
@@ -76,11 +84,21 @@ def _lost(steps: int | None) -> str:
 
 def _steps_lost(loaded: Loaded, newest: Checkpoint | None) -> int | None:
     reported = Progress.objects.filter(job=loaded.job).values_list("step", flat=True).first()
+    if _went_back(loaded, newest) and all(row.last_step is None for row in loaded.learners):
+        return 0  # the steps that others reported are those it went back from
     if reported is None:
         return None if newest is None else 0
     if newest is None:
         return int(reported)
     return max(0, int(reported) - newest.step) if newest.step is not None else 0
+
+
+def _went_back(loaded: Loaded, kept: Checkpoint | None) -> bool:
+    """Whether a later checkpoint than the one it went on from was left aside."""
+    if kept is None or loaded.attempt is None or loaded.attempt.resume_from_id != kept.pk:
+        return False
+    valid = loaded.job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
+    return valid.order_by(*Checkpoint.NEWEST_FIRST).first() != kept
 
 
 def _seconds(since: datetime | None, until: datetime | None) -> float | None:

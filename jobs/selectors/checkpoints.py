@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import BigIntegerField, Case, F, OuterRef, QuerySet, Subquery, Sum, When
 from django.db.models.functions import Coalesce
 
-from jobs.models import Blob, Checkpoint, CheckpointFile
+from jobs.models import Blob, Checkpoint, CheckpointFile, Job
 from jobs.selectors.moments import moment
 
 
@@ -42,6 +42,19 @@ def _so_far(what: str) -> Case:
 def checkpoint_list(job_id: str) -> list[Checkpoint]:
     """All of a job's checkpoints, the newest first; those dropped in favour of newer ones too."""
     return list(checkpoints_of(job_id).order_by("-n"))
+
+
+def checkpoint_for(job: Job) -> Checkpoint | None:
+    """What the next attempt goes on from: the newest valid checkpoint, or the one its people went back to, until an
+    attempt that began from it after their wish has saved a checkpoint of its own."""
+    valid = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
+    wished = job.resume_from
+    if wished is not None and wished.state == Checkpoint.State.COMMITTED:
+        began = job.attempts.filter(resume_from=wished, n__gt=job.resume_after)
+        first = began.order_by("n").first()
+        valid = valid.filter(attempt__gte=first.n) if first else valid.none()
+        return valid.order_by(*Checkpoint.NEWEST_FIRST).first() or wished
+    return valid.order_by(*Checkpoint.NEWEST_FIRST).first()
 
 
 def checkpoint_find(job_id: str, n: int) -> Checkpoint | None:

@@ -16,6 +16,7 @@ from jobs.failpoints import fp
 from jobs.models import Checkpoint, Job, Progress
 from jobs.retries import again_if_broken_off
 from jobs.selectors.actions import will_fail
+from jobs.selectors.checkpoints import checkpoint_for
 from jobs.services.locking import lock_job, refuse, refuse_used_up, reload
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants import audit
@@ -44,7 +45,8 @@ def job_halt(*, user: User, job_id: str) -> Job:
 
 @again_if_broken_off
 def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job:
-    """Wish that a halted job goes on from checkpoint n, by default the newest valid one.
+    """Wish that a halted job goes on from checkpoint n, by default from where it stands: the newest valid one, or the
+    one its people went back to before, until something was saved after it.
 
     While the job is still halting, the halt completes first and the resume follows. A job that runs or waits anyway
     is left alone, but for another checkpoint: one that waits goes on from that one, one that runs is refused.
@@ -63,14 +65,14 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
         if job.intent == Intent.RUN and chosen is not None and not _goes_on_from(job, chosen):
             if job.state not in NOT_BEGUN:
                 raise refuse(job, "resumed from another checkpoint")
-            Job.objects.filter(pk=job_id).update(resume_from=chosen, resume_after=F("attempt"))
+            _begin_at(job, chosen)
             _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}")
         if job.intent == Intent.HALT:
             if job.tenant.state == Tenant.State.SUSPENDED:
                 raise TenantSuspended
             if used_up := refuse_used_up(job):
                 raise used_up
-            Job.objects.filter(pk=job_id).update(resume_from=chosen, resume_after=F("attempt"))
+            _begin_at(job, chosen)
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
             _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")
     return reload(job_id)
@@ -105,6 +107,15 @@ def checkpoint_of(job: Job, n: int | None, *, keep: bool = False) -> Checkpoint 
             checkpoints=numbers,
         )
     return found
+
+
+def _begin_at(job: Job, chosen: Checkpoint | None) -> None:
+    """Write down where the next attempt begins. Without a choice an earlier one stands until it has led to a save."""
+    row = Job.objects.filter(pk=job.pk)
+    if chosen is not None:
+        row.update(resume_from=chosen, resume_after=F("attempt"))
+    elif checkpoint_for(job) != job.resume_from:
+        row.update(resume_from=None)
 
 
 def _goes_on_from(job: Job, chosen: Checkpoint) -> bool:

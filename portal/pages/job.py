@@ -215,7 +215,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.QUEUED
         else None,
         "hindsight": job_waiting.hindsight(view),
-        "resume": job_resume.outlook(job, view, timezone.now())
+        "resume": job_resume.outlook(job, timezone.now())
         if "resume" in _offered(request, job, view["allowed_actions"])
         else None,
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobs.models import Job
+from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.effects import Preview, if_resumed
 from jobs.selectors.pace import Run, pace
 from jobs.states import State
-from portal.pages.job_cards import ASK, FIX, View
+from portal.pages.job_cards import ASK, FIX
 from portal.templatetags.ui import duration, foreseen
 
 
@@ -37,23 +38,23 @@ class Outlook:
     rest: str
 
 
-def outlook(job: Job, view: View, now: datetime) -> Outlook | None:
+def outlook(job: Job, now: datetime) -> Outlook | None:
     """None for a job that is not halted. One plan of the scheduler, as for a new job's form."""
     if job.state != State.HALTED:
         return None
     found = if_resumed(job)
-    return Outlook(*_words(found, now), _meter(job, found), _rest(job, view, now))
+    return Outlook(*_words(found, now), _meter(job, found), _rest(job, now))
 
 
-def _rest(job: Job, view: View, now: datetime) -> str:
+def _rest(job: Job, now: datetime) -> str:
     """From the step that the resume begins at, as fast as the job has been so far."""
-    progress, kept = job.progress, view["checkpoint"] or {}
+    progress, kept = job.progress, checkpoint_for(job)
     first = getattr(job, "first_step", None) or 0
     been = pace(Run(progress.step, progress.total, progress.reported_at, job.running_s, first, None, 0), now)
     if been is None:
         return ""
     # Below 0 where a program counts checkpoints in other units than it reports.
-    left = (progress.total or 0) - (kept.get("step") or 0)
+    left = (progress.total or 0) - ((kept.step if kept else None) or 0)
     return duration(round(left / been.steps_per_s)) if left > 0 else ""
 
 

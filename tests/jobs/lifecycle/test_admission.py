@@ -7,8 +7,8 @@ from importlib import import_module
 import pytest
 from django.db import connection
 
-from jobs.lifecycle.admission import checkpoint_for
 from jobs.models import Checkpoint, Job
+from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import State
 from tests import factories
 

@@ -272,6 +272,46 @@ def test_going_back_to_a_checkpoint_that_an_attempt_had_begun_from_begins_there_
     assert begun_from(5) == own
 
 
+def test_who_went_back_and_halts_before_a_save_is_told_so_and_goes_on_from_there(world: World) -> None:
+    def halt() -> None:
+        world.wish(job, Intent.HALT)
+        world.settle()
+        world.exit(job, halted=True)
+        world.done(job)
+        world.settle()
+
+    job = world.running()
+    first, last = world.save(job, 10), world.save(job, 50)
+    world.step(job, 50)
+    halt()
+    assert job_of(job).last_halt["checkpoint"] == last.n
+    job_resume(user=world.alice, job_id=job.pk, checkpoint=first.n)
+    world.settle()
+    halt()
+    told = job_of(job).last_halt
+    assert (told["checkpoint"], told["step"], told["steps_lost"]) == (first.n, 10, 0), (
+        "it had done nothing yet"
+    )
+    job_resume(user=world.alice, job_id=job.pk)
+    world.settle()
+    assert job.attempts.get(n=3).resume_from == first, "not step 50, from which its people went back"
+    world.report(job, phase=Phase.PROCESSING, last_step=17)
+    world.step(job, 17)
+    halt()
+    told = job_of(job).last_halt
+    assert (told["checkpoint"], told["step"], told["steps_lost"]) == (first.n, 10, 7)
+    job_resume(user=world.alice, job_id=job.pk)
+    world.settle()
+    world.report(job, phase=Phase.PROCESSING)
+    own = world.save(job, 20)
+    halt()
+    assert job_of(job).last_halt["checkpoint"] == own.n
+    job_resume(user=world.alice, job_id=job.pk)
+    assert job_of(job).resume_from is None, "the way back has led to a save of its own"
+    world.settle()
+    assert job.attempts.get(n=5).resume_from == own
+
+
 def test_a_failing_program_restarts_within_its_budget_and_then_fails(world: World) -> None:
     job = world.running(max_restarts=1, learners=2)
     world.exit(job, 3, rank=1)
