@@ -34,6 +34,11 @@ LOOK_S = 0.5
 DEATH_S = 1.0
 JOB = "shipper/job.json"
 EXIT_FENCED = 76
+NOT_RANK_0 = (
+    "What lies in its CHECKPOINT_DIR is not kept: of a gang that saves without manifests only learner 0's counts."
+    " Save with training.checkpoint(step, part=rank, of=learners)."
+)
+"""One set is put back for all: whoever came last, or counts steps faster, must not take the place of the model."""
 
 
 class Shipper:
@@ -283,6 +288,9 @@ class Shipper:
                 self.link.tell("error", code=f"{what}_not_kept", message=str(error)[:1000])
                 continue
             if files is None or (what == "implicit" and self._was_put_back(files)):
+                continue
+            if what == "implicit" and self.settings.rank:
+                self.link.tell("error", code="implicit_not_kept", message=NOT_RANK_0)
                 continue
             if files.left_out:
                 self._tell_left_out(files)

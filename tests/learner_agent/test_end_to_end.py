@@ -180,6 +180,31 @@ raise SystemExit(3)
     assert Checkpoint.objects.get(job=job) == saved, "what was only put back is no new checkpoint"
 
 
+def test_of_a_gang_without_manifests_learner_0_saves_for_all(rig: MakeRig) -> None:
+    """Learner 1 counts further and ends first: its files must not be what the whole gang goes on from."""
+    program = """
+import os, pathlib, sys
+for step in range(int(sys.argv[1])):
+    print(f"step={step} loss=1")
+(pathlib.Path(os.environ["CHECKPOINT_DIR"]) / sys.argv[2]).write_bytes(b"bytes")
+raise SystemExit(3)
+"""
+    job = make_job({"train.py": program}, learners=2)
+    job.spec["metrics"] = [{"pattern": r"step=(?P<step>\d+) loss=(?P<loss>\S+)"}]
+    job.save()
+    for rank, argv in ((1, ["9", "worker.log"]), (0, ["5", "model.bin"])):
+        learner = rig(job, rank=rank)
+        learner.launch(["python3", "train.py", *argv])
+        learner.ship()
+        assert learner.wait() == (3, 0)
+
+    saved = Checkpoint.objects.get(job=job)
+    assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", 4, True)
+    assert list(CheckpointFile.objects.values_list("path", flat=True)) == ["model.bin"]
+    told = job.events.get(reason="implicit_not_kept").message
+    assert told.startswith("Learner 1: What lies in its CHECKPOINT_DIR is not kept")
+
+
 def test_missing_data_is_named_and_the_program_never_starts(rig: MakeRig, tmp_path: Path) -> None:
     job = make_job({"train.py": "print('never')"})
     job.spec["data"] = [{"name": "mnist", "path": "no/such"}]
