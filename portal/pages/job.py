@@ -44,6 +44,7 @@ EVENTS_PAGE = 200
 EVENT_KINDS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("People", "people"))
 FILES_SHOWN = 100  # of a checkpoint; its manifest names all
 RESULTS_SHOWN = 8  # the API names the others
+BORDERS = 40  # attempts that the log of all attempts shows at most
 STRETCHES = 3  # attempts in the header; more leave no room for words, and the table below has all
 TABS = (
     ("", "Overview"),
@@ -139,6 +140,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "lost_if_canceled": _lost(view),
         "now_does": _now_does(view),
         "marks": json.dumps(_marks(job)),
+        "borders": json.dumps(job_timeline.borders(_newest_attempts(job))),
     }
 
 
@@ -262,6 +264,11 @@ def _checkpoints(job: Job) -> list[Checkpoint]:
     return sorted(checkpoint_list(job.pk), key=order, reverse=True)
 
 
+def _newest_attempts(job: Job) -> list[Attempt]:
+    newest = Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n")[:BORDERS]
+    return list(reversed(newest))
+
+
 def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
     """The log's first paint: the last lines of one learner, and the cursor from which the socket goes on."""
     attempt = _number(request.GET.get("attempt")) or max(1, job.attempt)
@@ -272,6 +279,8 @@ def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
     return {
         "log": {
             "attempt": attempt,
+            # all: the viewer chains them; without script the newest stands for them
+            "chosen": "all" if request.GET.get("attempt") == "all" and job.attempt > 1 else attempt,
             "rank": rank,
             "shown": "all"
             if wish == "all" and job.learners > 1

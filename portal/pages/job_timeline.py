@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import pairwise
 from math import sqrt
 
-from jobs.models import JobEvent
+from jobs.models import Attempt, JobEvent
 from jobs.states import FINAL, STOPPING_WORDS, State, StopReason
-from portal.pages.job_events import STOPPED
-from portal.templatetags.ui import PHASE_BADGES
+from portal.pages.job_events import STOPPED, outcome
+from portal.templatetags.ui import PHASE_BADGES, thousands
 
 AHEAD = ("Deploying", "Downloading", "Processing", "Storing", "Completed")
 WIDEST = 12
@@ -105,3 +106,30 @@ def _ahead(state: State) -> list[Segment]:
     word = state.capitalize()
     rest = AHEAD[AHEAD.index(word) + 1 :] if word in AHEAD else AHEAD
     return [Segment(phase, ahead=True) for phase in rest]
+
+
+def borders(attempts: Sequence[Attempt]) -> dict[int, str]:
+    """What the log of all attempts says between two of them, by the number of the later one. attempts: oldest first."""
+    return {after.n: f"{_end(before)} → {_begin(after)}" for before, after in pairwise(attempts)}
+
+
+def _end(attempt: Attempt) -> str:
+    word = outcome(attempt) if attempt.closed_at else ""
+    how = f": {word[0].lower()}{word[1:]}" if word and word != "Ended" else ""
+    return f"Attempt {attempt.n} ended{_clock(attempt.closed_at)}{how}"
+
+
+def _begin(attempt: Attempt) -> str:
+    kept = attempt.resume_from
+    if kept is None:
+        place = "from the start"
+    elif kept.step is None:
+        place = f"resumed from checkpoint {kept.n}"
+    else:
+        place = f"resumed from step {thousands(kept.step)}"
+    return f"Attempt {attempt.n} began{_clock(attempt.opened_at)}, {place}"
+
+
+def _clock(at: datetime | None) -> str:
+    """As the lines tell the time: in UTC."""
+    return f" {at.astimezone(UTC):%H:%M:%S}" if at else ""

@@ -127,7 +127,7 @@ class JobPage extends HTMLElement {
       this.takeHeads(page);
       document.title = page.title;
       const fresh = page.querySelector<HTMLElement>("x-job");
-      for (const name of ["marks", "attempt"]) if (fresh?.dataset[name]) this.dataset[name] = fresh.dataset[name];
+      for (const name of ["marks", "attempt", "borders"]) if (fresh?.dataset[name]) this.dataset[name] = fresh.dataset[name];
       replaceDialog(page);
       const badge = document.querySelector<HTMLElement>("#job-badge .badge");
       favicon(badge);

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from html import unescape
 
 import pytest
 from django.test import Client
@@ -482,3 +484,29 @@ def test_what_a_job_made_is_there_to_be_fetched(
         b"bytes of 0 scores & more.json",
         b"bytes of 1 model.pt",
     ]
+
+
+def test_the_log_of_all_attempts_is_told_what_stands_between_them(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=3)
+    kept = factories.checkpoint(job, step=1500, n=7)
+    at = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
+    Attempt.objects.filter(job=job, n=3).update(resume_from=kept, opened_at=at + timedelta(minutes=40))
+    Attempt.objects.filter(job=job, n__lt=3).delete()
+    for n, outcome in ((1, "learner_failed"), (2, "HALTED")):
+        Attempt.objects.create(
+            job=job, tenant=job.tenant, n=n, cluster="local", slot_type="cpu", slots=1, learners=1, nodes=["node-a"],
+            held=False, opened_at=at + timedelta(minutes=10 * n), closed_at=at + timedelta(minutes=10 * n + 5),
+            outcome=outcome,
+        )  # fmt: skip
+    page = open_page(alice, job, "/logs?attempt=all")
+    told = re.search(r'data-borders="([^"]*)"', page)
+    assert told
+    assert json.loads(unescape(told[1])) == {
+        "2": "Attempt 1 ended 09:45:00: a learner failed → Attempt 2 began 09:50:00, from the start",
+        "3": "Attempt 2 ended 09:55:00: halted → Attempt 3 began 10:10:00, resumed from step 1,500",
+    }
+    assert 'data-attempt="all"' in page
+    single = factories.job(owner=alice, state=State.PROCESSING)
+    assert 'data-attempt="1"' in open_page(alice, single, "/logs?attempt=all"), "nothing to put together"

@@ -1,7 +1,7 @@
 // Tracebacks fold into their first line: which lines each hides, and where the rows of a folded log are. Folds are
 // found as lines come and then stay, loaded or not, so a row moves only when a fold appears or is opened.
 import { Level, TRACEBACK, type Line, type Lines } from "./lines";
-import { AllRows, type Rows } from "./rows";
+import { AllRows, placeOf, type Rows } from "./rows";
 
 const LEAST = 8; // lines of a body worth hiding
 
@@ -100,7 +100,7 @@ export class FoldedRows extends AllRows implements Rows {
   }
 
   override indexOf(key: string): number {
-    const n = Number(key.split(":")[1]);
+    const { n } = placeOf(key);
     const i = this.search((fold) => fold < n);
     const [head, end] = this.folded[i - 1] ?? [0, 0];
     return (n <= end ? head - (this.before[i - 1] ?? 0) : n - (this.before[i] ?? 0)) - 1;

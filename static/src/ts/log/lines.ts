@@ -16,6 +16,7 @@ export interface Line {
   text: string;
   cut: number;
   level: Level;
+  attempt: number;
   rank: number;
 }
 
@@ -70,6 +71,10 @@ export class Lines extends EventTarget {
     super();
   }
 
+  private get owner(): { attempt: number; rank: number } {
+    return { attempt: this.stream.attempt, rank: this.stream.rank };
+  }
+
   get path(): string {
     return `/jobs/${this.stream.job}/logs?learner=${this.stream.rank}&attempt=${this.stream.attempt}`;
   }
@@ -86,7 +91,7 @@ export class Lines extends EventTarget {
       this.problem = error instanceof Error ? error.message : "The log could not be loaded.";
     }
     this.changed();
-    if (this.problem) return;
+    if (this.problem || this.sealed) return; // to a sealed log no line comes
     this.stop = live.watch(`job:${this.stream.job}:logs:${this.stream.attempt}:${this.stream.rank}`, {
       cursor: () => this.total,
       frame: (frame) => this.receive(frame),
@@ -179,7 +184,7 @@ export class Lines extends EventTarget {
     if ("sealed" in frame) this.sealed = Boolean(frame.sealed);
     if ("tail" in frame) {
       const tail = frame.tail as LogPage["lines"][number] | null;
-      this.tail = tail && { ...tail, cut: tail.cut ?? 0, level: Level.None, rank: this.stream.rank };
+      this.tail = tail && { ...tail, cut: tail.cut ?? 0, level: Level.None, ...this.owner };
     }
     this.changed();
   }
@@ -195,7 +200,7 @@ export class Lines extends EventTarget {
       text: line.text,
       cut: line.cut ?? 0,
       level: levelOf(line.text, before),
-      rank: this.stream.rank,
+      ...this.owner,
     };
     if (TRACEBACK.test(line.text)) this.heads.push(line.n);
     // What came before this line may show that lines which are already here belong to a traceback.

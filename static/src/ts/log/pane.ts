@@ -25,6 +25,7 @@ export class Pane {
   private readonly spare: HTMLElement[] = [];
   private top = 0; // px above the first visible one, in the full height of all rows
   private told = -1; // top when the place was last told
+  private first = { key: "", index: 0 }; // the first row in sight when last drawn
   private expected = 0; // scrollTop that we set; anything else is the user's doing
   private columns = 120;
   private blockHeights: number[] = [];
@@ -54,6 +55,7 @@ export class Pane {
   swap(rows: Rows, key: string): void {
     const offset = this.top - this.topOf(this.firstIndex());
     this.rows = rows;
+    this.first = { key: "", index: 0 };
     this.blockHeights = [];
     const index = key ? rows.indexOf(key) : -1;
     if (index >= 0) this.top = this.topOf(index) + offset;
@@ -129,6 +131,7 @@ export class Pane {
   private draw(): void {
     const view = this.scroller.clientHeight;
     if (this.wrap && this.stale) this.measure();
+    else if (this.stale && this.rows.shifts && !this.following) this.keep();
     const full = this.fullHeight();
     const most = Math.max(0, full - view);
     if (this.following) this.top = most;
@@ -168,10 +171,17 @@ export class Pane {
     for (const row of this.spare) row.remove();
     this.spare.length = 0;
     this.stale = false;
+    if (this.rows.shifts) this.first = { key: this.rows.keyAt(this.firstIndex()), index: this.firstIndex() };
     if (this.top !== this.told) {
       this.told = this.top;
       this.options.moved();
     }
+  }
+
+  /** Rows may have come above those in sight. */
+  private keep(): void {
+    const index = this.first.key ? this.rows.indexOf(this.first.key) : -1;
+    if (index >= 0) this.top += (index - this.first.index) * ROW_PX;
   }
 
   private onScroll(): void {

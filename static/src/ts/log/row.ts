@@ -8,6 +8,7 @@ const CLASSES = { [Level.None]: "lr", [Level.Warn]: "lr w", [Level.Error]: "lr e
 
 export interface RowView {
   n: number;
+  key: string;
   /** Undefined while it is on its way, or was not kept. */
   line: Line | undefined;
   lost: boolean;
@@ -33,13 +34,21 @@ export function drawRow(row: HTMLElement, view: RowView): void {
   const held = row.querySelector(".fold") === document.activeElement;
   row.className = line ? CLASSES[line.level] : "lr";
   row.dataset.n = String(n);
-  if (line) row.dataset.rank = String(line.rank);
+  row.dataset.key = view.key;
   if (view.open) row.classList.add("tailing");
   if (view.picked) row.classList.add("pick");
   const fold = view.fold && foldButton(n, view.fold.open, view.icons);
   const rank = view.merged && line ? [span("rk", `L${line.rank}`)] : [];
   row.replaceChildren(number(n), span("ts", view.time), ...rank, ...(fold ? [fold] : []), text(view));
   if (held) fold?.focus();
+}
+
+/** What stands between two attempts, in place of a line. */
+export function drawBorder(row: HTMLElement, key: string, words: string, icons: string): void {
+  row.className = "lr border";
+  delete row.dataset.n;
+  row.dataset.key = key;
+  row.replaceChildren(icon(icons, "arrow-right"), span("words", words));
 }
 
 function text({ line, lost, find, current, open, fold, whole }: RowView): HTMLElement {

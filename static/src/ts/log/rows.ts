@@ -4,14 +4,29 @@ import { Level, type Line, type Lines } from "./lines";
 
 export interface Rows {
   readonly length: number;
+  /** Rows may come above others, too. */
+  readonly shifts?: boolean;
   at(index: number): Line | undefined;
   /** Bring what is missing between these indexes. */
   need(from: number, to: number): void;
   indexOf(key: string): number;
   keyAt(index: number): string;
+  /** Take what has come since the last time, where that is not seen by itself. */
+  update(): void;
 }
 
-export const keyOf = (line: { rank: number; n: number }): string => `${line.rank}:${line.n}`;
+export interface Place {
+  attempt: number;
+  rank: number;
+  n: number;
+}
+
+export const keyOf = ({ attempt, rank, n }: Place): string => `${attempt}:${rank}:${n}`;
+
+export function placeOf(key: string): Place {
+  const [attempt = 0, rank = 0, n = 0] = key.split(":").map(Number);
+  return { attempt, rank, n };
+}
 
 /** One learner: row i is line i + 1, whether or not it is in memory. */
 export class AllRows implements Rows {
@@ -33,11 +48,15 @@ export class AllRows implements Rows {
   }
 
   indexOf(key: string): number {
-    return Number(key.split(":")[1]) - 1;
+    return placeOf(key).n - 1;
   }
 
   keyAt(index: number): string {
-    return `${this.lines.stream.rank}:${index + 1}`;
+    return keyOf({ ...this.lines.stream, n: index + 1 });
+  }
+
+  update(): void {
+    // row i is line i + 1, whatever comes
   }
 }
 
@@ -67,7 +86,8 @@ export class ListedRows implements Rows {
   }
 
   indexOf(key: string): number {
-    return this.list.findIndex((line) => keyOf(line) === key);
+    const { attempt, rank, n } = placeOf(key);
+    return this.list.findIndex((line) => line.n === n && line.rank === rank && line.attempt === attempt);
   }
 
   keyAt(index: number): string {
@@ -75,7 +95,7 @@ export class ListedRows implements Rows {
     return line ? keyOf(line) : "";
   }
 
-  /** Take what the sources have got since the last time; several learners are put in order of time. */
+  /** Several learners are put in order of time. */
   update(): void {
     const fresh: Line[] = [];
     for (const lines of this.sources) {

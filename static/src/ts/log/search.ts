@@ -7,7 +7,7 @@ import type { Lines, LogPage } from "./lines";
 const MOST = 5_000;
 
 export class Search {
-  readonly matches: string[] = []; // keys of lines, in order of line number
+  readonly matches: string[] = []; // keys of lines: by attempt, learner and line number
   more = false;
   running = false;
   private readonly seen = new Map<Lines, number>();
@@ -48,7 +48,7 @@ export class Search {
     for (;;) {
       const page = await api<LogPage>("GET", `${lines.path}&q=${encodeURIComponent(this.text)}&after=${after}&limit=1000`);
       if (this.aborted) return;
-      for (const line of page.lines) this.matches.push(`${lines.stream.rank}:${line.n}`);
+      for (const line of page.lines) this.matches.push(keyOf({ ...lines.stream, n: line.n }));
       after = page.next;
       this.more = page.more && this.matches.length >= MOST;
       this.changed();

@@ -62,7 +62,7 @@ function choice(label: string, options: [string, string][], chosen: string): HTM
   return select;
 }
 
-export function controls(sprite: string, at: { learners: number; attempts: number; rank: string; attempt: number }): Controls {
+export function controls(sprite: string, at: { learners: number; attempts: number; rank: string; attempt: string; whole: number }): Controls {
   const bar = document.createElement("div");
   bar.className = "lvb";
   bar.setAttribute("role", "toolbar");
@@ -70,8 +70,9 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
   const ranks: [string, string][] = Array.from({ length: at.learners }, (_, rank) => [String(rank), `Learner ${rank}`]);
   if (at.learners > 1) ranks.unshift(["all", `All ${at.learners} learners`]);
   const attempts: [string, string][] = Array.from({ length: at.attempts }, (_, back) => [String(at.attempts - back), `Attempt ${at.attempts - back}`]);
+  attempts.unshift(["all", at.whole < at.attempts ? `Newest ${at.whole} attempts` : "All attempts"]);
   const learner = at.learners > 1 ? choice("Learner", ranks, at.rank) : null;
-  const attempt = at.attempts > 1 ? choice("Attempt", attempts, String(at.attempt)) : null;
+  const attempt = at.attempts > 1 ? choice("Attempt", attempts, at.attempt) : null;
   const seg = document.createElement("div");
   seg.className = "seg";
   seg.setAttribute("role", "group");

@@ -5,25 +5,39 @@ import { counted, thousands } from "../format";
 import { toast } from "../toast";
 import { plain } from "./ansi";
 import { firstError } from "./errors";
-import { FoldedRows, Folds } from "./folds";
-import { Lines, type Line, type LogPage } from "./lines";
+import { ChainedRows } from "./chain";
+import type { Line, Lines, LogPage } from "./lines";
 import { emptyNote, problemNote } from "./note";
 import { Pane } from "./pane";
-import { drawRow } from "./row";
-import { AllRows, ListedRows, isOf, type Rows } from "./rows";
+import { drawBorder, drawRow } from "./row";
+import { type Place, type Rows, keyOf, placeOf } from "./rows";
 import { Search } from "./search";
+import { attemptsShown, Streams, type Level } from "./streams";
 import { Survey } from "./survey";
 import { Ticks } from "./ticks";
 import { controls, type Controls } from "./toolbar";
 
 type Times = "off" | "clock" | "relative";
 const TIMES: Times[] = ["clock", "relative", "off"];
-const TAIL = 1000;
+
+/** The lines that the address names: #L20-24, and #a1-L20-24 for those of an attempt. */
+function linked(): { attempt: number; from: number; to: number } | null {
+  const found = /^#(?:a(\d+)-)?L(\d+)(?:-(\d+))?$/.exec(location.hash);
+  return found && { attempt: Number(found[1] ?? 0), from: Number(found[2]), to: Number(found[3] ?? found[2]) };
+}
+
+const anchor = (attempt: number, from: number, to: number, whole: boolean): string =>
+  `#${whole ? `a${attempt}-` : ""}L${from}${to > from ? `-${to}` : ""}`;
+
+/** What the page says about the end of the attempt before this one and the start of this one. */
+function borderWords(attempt: number): string {
+  const told = document.querySelector<HTMLElement>("x-job")?.dataset.borders;
+  return (JSON.parse(told ?? "{}") as Record<string, string>)[attempt] ?? `Attempt ${attempt - 1} ended, attempt ${attempt} follows`;
+}
 
 class LogViewer extends HTMLElement {
-  private sources: Lines[] = [];
+  private streams!: Streams;
   private rows!: Rows;
-  private folds!: Folds;
   private pane!: Pane;
   private built = false;
   private tools: Controls | undefined;
@@ -31,9 +45,9 @@ class LogViewer extends HTMLElement {
   private survey: Survey | undefined;
   private readonly ticks = new Ticks();
   private match = -1;
-  private level: "all" | "warn" | "error" = "all";
+  private level: Level = "all";
   private times: Times = matchMedia("(max-width: 760px)").matches ? "off" : "clock";
-  private picked: [number, number] | null = null;
+  private picked: { attempt: number; from: number; to: number } | null = null;
   private seenTotal = 0;
   private readonly pill = document.createElement("button");
   private readonly note = document.createElement("div");
@@ -52,7 +66,7 @@ class LogViewer extends HTMLElement {
   disconnectedCallback(): void {
     document.removeEventListener("jobchange", this.onJob);
     document.removeEventListener("selectionchange", this.onSelection);
-    for (const lines of this.sources) lines.close();
+    this.streams?.close();
     this.survey?.close();
     live.removeEventListener("change", this.showStatus);
   }
@@ -60,8 +74,9 @@ class LogViewer extends HTMLElement {
   /** The job may have begun to print, or gone on in a new attempt, since the page was loaded. */
   private readonly onJob = (): void => {
     const newest = Number(document.querySelector<HTMLElement>("x-job")?.dataset.attempt ?? 0);
-    const watched = this.dataset.attempt === (this.dataset.attempts === "0" ? "1" : this.dataset.attempts);
+    const watched = this.isWhole || this.dataset.attempt === (this.dataset.attempts === "0" ? "1" : this.dataset.attempts);
     if (newest < 1 || (this.built && (!watched || newest <= Number(this.dataset.attempts)))) return;
+    if (this.built && this.isWhole) return this.grow(newest);
     this.dataset.attempts = this.dataset.attempt = String(newest);
     this.build();
   };
@@ -75,6 +90,19 @@ class LogViewer extends HTMLElement {
     return "full" in this.dataset;
   }
 
+  /** All attempts are shown, one after the other. */
+  private get isWhole(): boolean {
+    return this.dataset.attempt === "all";
+  }
+
+  private get newest(): number {
+    return Math.max(1, Number(this.dataset.attempts));
+  }
+
+  private get ranks(): number[] {
+    return this.rank === "all" ? Array.from({ length: Number(this.dataset.learners) }, (_, rank) => rank) : [Number(this.rank)];
+  }
+
   private get rank(): string {
     return this.dataset.rank ?? "0";
   }
@@ -83,7 +111,9 @@ class LogViewer extends HTMLElement {
     this.built = true;
     const holder = document.createElement("div");
     holder.className = "lvp";
-    this.pane = new Pane(new AllRows(this.makeSources()[0] as Lines), {
+    const attempt = linked()?.attempt ?? 0;
+    if (this.isFull && !this.isWhole && attempt && attempt <= this.newest) this.dataset.attempt = String(attempt);
+    this.pane = new Pane(this.makeStreams().rows("all", false), {
       fill: (row, index) => this.fill(row, index),
       heightOf: (index, columns) => this.heightOf(index, columns),
       moved: () => this.showStatus(),
@@ -102,9 +132,10 @@ class LogViewer extends HTMLElement {
     if (this.isFull) {
       this.tools = controls(this.dataset.icons ?? "", {
         learners: Number(this.dataset.learners),
-        attempts: Math.max(1, Number(this.dataset.attempts)),
+        attempts: this.newest,
         rank: this.rank,
-        attempt: Number(this.dataset.attempt),
+        attempt: this.dataset.attempt ?? "1",
+        whole: attemptsShown(this.newest, this.ranks.length).length,
       });
       this.wire(this.tools);
       parts.unshift(this.tools.bar);
@@ -117,27 +148,26 @@ class LogViewer extends HTMLElement {
     void this.open();
   }
 
-  private makeSources(): Lines[] {
-    for (const lines of this.sources) lines.close();
-    const job = this.dataset.job ?? "";
-    const attempt = Number(this.dataset.attempt);
-    const count = Number(this.dataset.learners);
-    const ranks = this.rank === "all" ? Array.from({ length: count }, (_, rank) => rank) : [Number(this.rank)];
-    this.sources = ranks.map((rank) => new Lines({ job, attempt, rank }));
-    for (const lines of this.sources) lines.addEventListener("change", () => this.onLines(lines));
-    this.folds = new Folds(this.sources[0] as Lines);
+  private makeStreams(): Streams {
+    this.streams?.close();
+    const attempts = this.isWhole ? attemptsShown(this.newest, this.ranks.length) : [Number(this.dataset.attempt)];
+    this.streams = new Streams(this.dataset.job ?? "", attempts, this.ranks, (lines) => this.onLines(lines));
+    const [only, ...more] = this.streams.all;
     this.survey?.close();
-    this.survey = this.isFull && ranks.length === 1 ? new Survey(this.sources[0] as Lines, this.showStatus) : undefined;
-    return this.sources;
+    this.survey = this.isFull && only && !more.length ? new Survey(only, this.showStatus) : undefined;
+    return this.streams;
   }
 
   private async open(): Promise<void> {
-    const linked = /^#L(\d+)(?:-(\d+))?$/.exec(location.hash);
     this.chooseRows("");
     this.pane.follow(); // before the lines are there: a reader who looks back meanwhile stays where he went
-    await Promise.all(this.sources.map((lines) => lines.open(this.isFull ? 300 : 60)));
+    const { streams } = this;
+    await streams.open(this.isFull ? 300 : 60);
+    if (streams !== this.streams) return; // others were chosen meanwhile
+    if (this.isWhole) this.chooseRows(this.rows.keyAt(this.pane.firstIndex()));
     const query = new URLSearchParams(location.search);
-    if (this.isFull && linked) this.goTo(Number(linked[1]), Number(linked[2] ?? linked[1]));
+    const place = linked();
+    if (this.isFull && place) this.goTo(place.from, place.to, place.attempt || this.lastAttempt);
     else if (this.isFull && query.get("level") === "error") void this.jumpToError();
     const text = query.get("q");
     if (this.isFull && text && this.tools) {
@@ -148,54 +178,69 @@ class LogViewer extends HTMLElement {
     this.showStatus();
   }
 
+  /** One more attempt has begun: it follows what is shown, which stays where it is. */
+  private grow(newest: number): void {
+    const from = Number(this.dataset.attempts) + 1;
+    this.dataset.attempts = String(newest);
+    for (let attempt = from; attempt <= newest; attempt += 1) {
+      this.tools?.attempt?.add(new Option(`Attempt ${attempt}`, String(attempt)), 1); // behind "All attempts"
+      for (const lines of this.streams.add(attempt)) void lines.open(300);
+    }
+    this.linkRaw();
+    this.chooseRows(this.rows.keyAt(this.pane.firstIndex()));
+  }
+
+  private get lastAttempt(): number {
+    return this.streams.all.at(-1)?.stream.attempt ?? 1;
+  }
+
   private get total(): number {
-    return this.sources.reduce((sum, lines) => sum + lines.total, 0);
+    return this.streams.total;
   }
 
   private chooseRows(key: string): void {
-    const merged = this.sources.length > 1;
-    const only = this.sources[0] as Lines;
-    if (!merged && this.level === "all") this.rows = this.isFull ? new FoldedRows(only, this.folds) : new AllRows(only);
-    else {
-      const chosen = this.level === "all" ? () => true : isOf(this.level);
-      const listed = new ListedRows(this.sources, chosen, (lines) => (this.level === "all" ? Math.max(1, lines.total - TAIL) : 1));
-      listed.update();
-      this.rows = listed;
-    }
+    this.rows = this.streams.rows(this.level, this.isFull);
     this.pane.swap(this.rows, key);
   }
 
   private onLines(lines: Lines): void {
-    if (this.rows instanceof ListedRows) this.rows.update();
-    else if (this.isFull && this.folds.update()) this.refold();
+    if (this.folded && this.streams.refold(lines)) this.refold();
+    this.rows.update();
     this.search?.update();
     this.survey?.update();
     if (this.pane.following) this.seenTotal = this.total;
-    lines.forget(this.rows instanceof ListedRows ? this.pane.firstIndex() + 1 : this.firstLine());
-    this.started ||= this.sources[0]?.get(1)?.t ?? "";
+    lines.forget(this.nearestLine(lines));
+    this.started ||= this.streams.all[0]?.get(1)?.t ?? "";
     this.pane.refresh();
     this.showStatus();
   }
 
-  /** Number of the first line in sight. */
-  private firstLine(): number {
-    return Number(this.rows.keyAt(this.pane.firstIndex()).split(":")[1]) || 1;
+  /** Number of the line of this log that is nearest to the first one in sight. */
+  private nearestLine(lines: Lines): number {
+    const { attempt, n } = placeOf(this.rows.keyAt(this.pane.firstIndex()));
+    if (lines.stream.attempt === attempt) return n || 1;
+    return lines.stream.attempt < attempt ? lines.total : 1;
+  }
+
+  /** Tracebacks fold where one learner's lines are shown whole. */
+  private get folded(): boolean {
+    return this.isFull && this.level === "all" && !this.streams.merged;
   }
 
   /** Folds came, opened or closed: the first line in sight stays where it is. */
   private refold(): void {
-    if (this.rows instanceof FoldedRows) this.chooseRows(this.rows.keyAt(this.pane.firstIndex()));
+    if (this.folded) this.chooseRows(this.rows.keyAt(this.pane.firstIndex()));
   }
 
-  private toggleFold(head: number): void {
+  private toggleFold(key: string): void {
     this.pane.pause();
-    this.folds.toggle(head);
+    this.streams.foldsOf(key)?.toggle(placeOf(key).n);
     this.refold();
   }
 
   /** The row of a line, unfolded if it is hidden; -1 if this view does not have it. */
   private reveal(key: string): number {
-    if (this.rows instanceof FoldedRows && this.folds.open(Number(key.split(":")[1]))) this.refold();
+    if (this.folded && this.streams.foldsOf(key)?.open(placeOf(key).n)) this.refold();
     return this.rows.indexOf(key);
   }
 
@@ -203,26 +248,31 @@ class LogViewer extends HTMLElement {
 
   private fill(row: HTMLElement, index: number): void {
     const line = this.rows.at(index);
-    const n = line?.n ?? (Number(this.rows.keyAt(index).split(":")[1]) || index + 1);
-    const folds = line && this.rows instanceof FoldedRows && this.folds.has(n);
+    const key = this.rows.keyAt(index);
+    const next = this.rows instanceof ChainedRows ? this.rows.borderAt(index) : 0;
+    if (next) return drawBorder(row, key, borderWords(next), this.dataset.icons ?? "");
+    const { attempt, n } = placeOf(key);
+    const folds = this.folded && line ? this.streams.foldsOf(key) : undefined;
+    const lines = this.streams.of(key);
     drawRow(row, {
       n,
+      key,
       line,
-      lost: Boolean(this.sources[0]?.isLost(n)),
+      lost: Boolean(lines?.isLost(n)),
       time: line ? this.timeOf(line.t) : "",
-      merged: this.sources.length > 1,
-      open: Boolean(line && line === this.sources[0]?.tail),
-      picked: Boolean(this.picked && n >= this.picked[0] && n <= this.picked[1]),
+      merged: this.streams.merged,
+      open: Boolean(line && line === lines?.tail),
+      picked: Boolean(this.picked && attempt === this.picked.attempt && n >= this.picked.from && n <= this.picked.to),
       find: this.search?.text ?? "",
-      current: this.search?.matches[this.match] === `${line?.rank ?? this.rank}:${n}`,
-      fold: folds ? { open: this.folds.isOpen(n), hidden: (this.folds.ends.get(n) ?? n) - n } : null,
+      current: this.search?.matches[this.match] === key,
+      fold: folds?.has(n) ? { open: folds.isOpen(n), hidden: (folds.ends.get(n) ?? n) - n } : null,
       icons: this.dataset.icons ?? "",
       whole: (cut) => this.bringWhole(cut),
     });
   }
 
   private bringWhole(line: Line): void {
-    const lines = this.sources.find((one) => one.stream.rank === line.rank);
+    const lines = this.streams.of(keyOf(line));
     if (!lines) return;
     void api<LogPage>("GET", `${lines.path}&after=${line.n - 1}&limit=1&full=true`).then(
       (page) => {
@@ -250,28 +300,29 @@ class LogViewer extends HTMLElement {
     const { following } = this.pane;
     const fresh = this.total - this.seenTotal;
     if (following) this.seenTotal = this.total;
-    const ended = this.sources.length > 0 && this.sources.every((lines) => lines.sealed);
+    const { all: sources, ended } = this.streams;
     const text = following ? "Following" : fresh > 0 ? `↓ ${counted(fresh, "new line")}` : ended ? "↓ End" : "↓ Newest";
     if (this.pill.textContent !== text) this.pill.textContent = text;
     const atEnd = ended && this.pane.lastIndex() === this.rows.length - 1; // in sight though it was not asked for
     this.pill.hidden = atEnd || (following && (ended || this.isFull));
     this.pill.classList.toggle("still", following);
-    const problem = this.sources.find((lines) => lines.problem)?.problem;
-    const answered = this.sources.every((lines) => lines.answered);
+    const problem = sources.find((lines) => lines.problem)?.problem;
+    const answered = sources.every((lines) => lines.answered);
     if (problem && !this.total) this.note.replaceChildren(...problemNote(problem, this.dataset.icons ?? "", () => void this.open()));
     else if (this.rows.length > 0) this.note.replaceChildren();
-    else this.note.replaceChildren(emptyNote({ answered, level: this.level, ended, attempt: Number(this.dataset.attempt) }));
+    else this.note.replaceChildren(emptyNote({ answered, level: this.level, ended, attempt: this.lastAttempt }));
     const first = this.rows.at(this.pane.firstIndex());
     this.pane.scroller.setAttribute("aria-label", `Log of ${this.rank === "all" ? "all learners" : `learner ${this.rank}`}, ${counted(this.total, "line")}`);
     if (!this.tools) return;
     this.showFollow(following, ended);
-    const stale = live.status !== "live" || this.sources.some((lines) => lines.unavailable);
+    const stale = live.status !== "live" || sources.some((lines) => lines.unavailable);
     const state = stale ? "Not live" : ended ? "End of log" : "Live";
     const place = first ? `${ended ? "At" : " at"} ${first.t.slice(11, 19)}, line ${thousands(first.n)}` : "";
     const words = [
       ended ? (following ? "" : place) : following ? "Following" : `Paused${place}`, // nothing more comes to what has ended
       this.search?.running ? "Searching…" : "",
       `${counted(this.total, "line")}`,
+      problem && this.total ? "A part could not be loaded" : "",
       state,
     ];
     this.status.replaceChildren(...words.filter(Boolean).map((word, at) => {
@@ -296,9 +347,9 @@ class LogViewer extends HTMLElement {
       cell.textContent = text;
       one.title = count === undefined ? "" : counted(count, "line");
     }
-    const isWhole = this.sources.length === 1 && this.level === "all"; // else a place is not a line's share of the log
-    const found = isWhole ? (this.search?.matches ?? []).map((key) => Number(key.split(":")[1])) : [];
-    this.ticks.draw(Math.max(1, this.total), isWhole && survey?.known ? survey.errors : [], found);
+    const isOne = this.streams.all.length === 1 && this.level === "all"; // else a place is not a line's share of the log
+    const found = isOne ? (this.search?.matches ?? []).map((key) => placeOf(key).n) : [];
+    this.ticks.draw(Math.max(1, this.total), isOne && survey?.known ? survey.errors : [], found);
   }
 
   /** A log that has ended is not followed: the same button leads to its end. */
@@ -347,7 +398,12 @@ class LogViewer extends HTMLElement {
 
   private linkRaw(): void {
     const rank = this.rank === "all" ? "0" : this.rank;
-    if (this.tools) this.tools.download.href = `/api/v1/jobs/${this.dataset.job}/logs/raw?learner=${rank}&attempt=${this.dataset.attempt}`;
+    const attempt = this.isWhole ? this.newest : this.dataset.attempt;
+    if (!this.tools) return;
+    const { download } = this.tools;
+    download.href = `/api/v1/jobs/${this.dataset.job}/logs/raw?learner=${rank}&attempt=${attempt}`;
+    download.title = this.isWhole ? `Download the raw log of attempt ${attempt}` : "Download the raw log";
+    download.setAttribute("aria-label", download.title);
   }
 
   private switchTo(rank: string, attempt: string, place = ""): void {
@@ -361,7 +417,7 @@ class LogViewer extends HTMLElement {
     this.search = undefined;
     this.picked = null;
     this.started = "";
-    this.makeSources();
+    this.makeStreams();
     this.linkRaw();
     void this.open();
   }
@@ -370,7 +426,7 @@ class LogViewer extends HTMLElement {
     this.level = (chosen.dataset.level ?? "all") as typeof this.level;
     for (const one of this.tools?.levels ?? []) one.setAttribute("aria-pressed", String(one === chosen));
     const key = this.rows.keyAt(this.pane.firstIndex());
-    if (this.level !== "all") for (const lines of this.sources) void lines.scan(1, () => false);
+    if (this.level !== "all") for (const lines of this.streams.all) void lines.scan(1, () => false);
     this.chooseRows(key);
     this.showStatus();
   }
@@ -379,15 +435,15 @@ class LogViewer extends HTMLElement {
     const text = this.tools?.find.value ?? "";
     this.search?.abort();
     this.match = -1;
-    this.search = text ? new Search(text, this.sources, () => this.showStatus()) : undefined;
+    this.search = text ? new Search(text, this.streams.all, () => this.showStatus()) : undefined;
     this.pane.refill();
     this.showFound();
     if (!this.search) return;
     this.pane.pause();
     try {
       await this.search.run();
-      const from = this.rows.at(this.pane.firstIndex())?.n ?? 1;
-      const ahead = this.search.matches.findIndex((key) => Number(key.split(":")[1]) >= from);
+      const from = placeOf(this.rows.keyAt(this.pane.firstIndex()));
+      const ahead = this.search.matches.map(placeOf).findIndex((place) => place.attempt > from.attempt || (place.attempt === from.attempt && place.n >= from.n));
       this.match = (ahead < 0 ? this.search.matches.length - 1 : ahead) - 1; // the nearest: ahead, else the last
       this.step(1);
     } catch {
@@ -408,9 +464,9 @@ class LogViewer extends HTMLElement {
   private async jumpToError(): Promise<void> {
     this.tools?.error.setAttribute("aria-busy", "true");
     try {
-      for (const lines of this.sources) {
+      for (const lines of this.streams.all) {
         const n = await firstError(lines);
-        if (n) return this.showOnly(lines.stream.rank, n);
+        if (n) return this.showOnly({ ...lines.stream, n });
       }
       toast("There is no error in this log.");
     } catch {
@@ -421,31 +477,33 @@ class LogViewer extends HTMLElement {
   }
 
   /** Show this line even where the present choice of lines or learners leaves it out. */
-  private showOnly(rank: number, n: number): void {
-    if (this.rows.indexOf(`${rank}:${n}`) < 0 && this.level !== "all") {
+  private showOnly(place: Place): void {
+    const { attempt, rank, n } = place;
+    if (this.rows.indexOf(keyOf(place)) < 0 && this.level !== "all") {
       const all = this.tools?.levels.find((one) => one.dataset.level === "all");
       if (all) void this.filter(all);
     }
-    if (this.rows.indexOf(`${rank}:${n}`) >= 0) return this.goTo(n, n, rank);
+    if (this.rows.indexOf(keyOf(place)) >= 0) return this.goTo(n, n, attempt, rank);
     if (this.tools?.learner) this.tools.learner.value = String(rank);
-    this.switchTo(String(rank), this.dataset.attempt ?? "1", `#L${n}`);
+    this.switchTo(String(rank), this.dataset.attempt ?? "1", anchor(attempt, n, n, this.isWhole));
   }
 
-  private goTo(from: number, to: number, rank = this.rank === "all" ? 0 : Number(this.rank)): void {
-    this.picked = [Math.min(from, to), Math.max(from, to)];
-    this.pane.show(Math.max(0, this.reveal(`${rank}:${from}`)));
+  private goTo(from: number, to: number, attempt: number, rank = this.rank === "all" ? 0 : Number(this.rank)): void {
+    this.picked = { attempt, from: Math.min(from, to), to: Math.max(from, to) };
+    this.pane.show(Math.max(0, this.reveal(keyOf({ attempt, rank, n: from }))));
     this.pane.refill();
   }
 
   private onClick(event: MouseEvent): void {
     const row = (event.target as Element).closest<HTMLElement>(".lr");
-    if (row && (event.target as Element).closest(".fold")) return this.toggleFold(Number(row.dataset.n));
+    if (row && (event.target as Element).closest(".fold")) return this.toggleFold(row.dataset.key ?? "");
     if (!row || !(event.target as Element).closest(".n")) return;
-    const n = Number(row.dataset.n);
-    this.picked = event.shiftKey && this.picked ? [Math.min(n, this.picked[0]), Math.max(n, this.picked[0])] : [n, n];
-    const [from, to] = this.picked;
+    const { attempt, n } = placeOf(row.dataset.key ?? "");
+    const before = event.shiftKey && this.picked?.attempt === attempt ? this.picked : { from: n, to: n };
+    const [from, to] = [Math.min(n, before.from), Math.max(n, before.to)];
+    this.picked = { attempt, from, to };
     this.pane.pause();
-    if (this.isFull) history.replaceState(null, "", `${location.pathname}${location.search}#L${from}${to > from ? `-${to}` : ""}`);
+    if (this.isFull) history.replaceState(null, "", `${location.pathname}${location.search}${anchor(attempt, from, to, this.isWhole)}`);
     this.pane.refill();
   }
 
@@ -485,9 +543,10 @@ class LogViewer extends HTMLElement {
   }
 
   private copy(): void {
-    const [from, to] = this.picked ?? [0, -1];
+    const { attempt, from, to } = this.picked ?? { attempt: 0, from: 0, to: -1 };
+    const lines = this.streams.all.find(({ stream }) => stream.attempt === attempt);
     const texts: string[] = [];
-    for (let n = from; n <= to; n += 1) texts.push(plain(this.sources[0]?.get(n)?.text ?? ""));
+    for (let n = from; n <= to; n += 1) texts.push(plain(lines?.get(n)?.text ?? ""));
     if (texts.length) void navigator.clipboard.writeText(texts.join("\n")).then(() => toast(`${counted(texts.length, "line")} copied.`, "success"));
   }
 
