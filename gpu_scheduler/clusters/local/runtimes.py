@@ -45,7 +45,7 @@ PIP_TO_UV = {
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """A runtime that is being made: what to tell people."""
+    """A runtime that is being made, and what to tell people; nothing while one that is there is only looked at."""
 
     text: str
 
@@ -130,6 +130,7 @@ class _Build:
         self.folder = folder
         self.failed: RuntimeFailed | None = None
         self.done = False
+        self._making = False
         self._requirements = requirements
         self._sizes: dict[str, int] = {}
         self._got: set[str] = set()
@@ -139,7 +140,12 @@ class _Build:
         self._given_up = False
 
     def progress(self) -> str:
-        """For people: "Preparing runtime pytorch: its packages are installed once per machine, 1.1 of 2.4 GB …"."""
+        """For people: "Preparing runtime pytorch: its packages are installed once per machine, 1.1 of 2.4 GB …".
+
+        Empty while a whole one is tried, which each daemon does once: nothing is installed then.
+        """
+        if not self._making and is_whole(self.folder):
+            return ""
         text = f"Preparing runtime {self.name}: its packages are installed once per machine"
         total = sum(self._sizes.values())
         if self._step == "fetch" and total:
@@ -173,6 +179,7 @@ class _Build:
             self._child.kill()
 
     def _make(self) -> None:
+        self._making = True
         for leftover in (self.folder, *self.folder.parent.glob(f"{self.folder.name}{_BUILDING}*")):
             shutil.rmtree(leftover, ignore_errors=True)
         # Named by us: a builder that outlived its killed daemon may still write into its own.
@@ -292,7 +299,7 @@ def main() -> int:
             sys.stderr.write(f"There is no runtime {name}; there are {', '.join(runtimes.names())}.\n")
             return 2
         build = _Build(name, runtimes.folder(name), asked.runtimes / f"{name}.txt")
-        sys.stdout.write(f"{build.progress()} ...\n")
+        sys.stdout.write(f"{build.progress() or f'Trying runtime {name}'} ...\n")
         sys.stdout.flush()
         build.run()
         if build.failed is not None:

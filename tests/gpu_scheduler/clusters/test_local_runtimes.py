@@ -52,6 +52,16 @@ def test_a_runtime_is_made_on_first_use_and_its_python_runs(runtimes: Runtimes) 
     assert runtimes.get("plain") == folder
 
 
+def test_of_a_runtime_that_is_there_nobody_is_told_that_it_is_installed(
+    runtimes: Runtimes, tmp_path: Path
+) -> None:
+    """A daemon that was started again tries each once; a job's history must not say that packages are fetched."""
+    await_runtime(runtimes, "plain")
+    again = Runtimes(tmp_path / "data", tmp_path / "requirements")
+    assert again.get("plain") == Preparing("")
+    await_runtime(again, "plain")
+
+
 def test_a_changed_requirements_file_is_another_runtime(runtimes: Runtimes, tmp_path: Path) -> None:
     before = runtimes.folder("plain")
     (tmp_path / "requirements" / "plain.txt").write_text(NOTHING + "# more\n")
