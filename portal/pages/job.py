@@ -43,6 +43,7 @@ TAIL_LINES = 40
 EVENTS_PAGE = 200
 EVENT_KINDS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("People", "people"))
 FILES_SHOWN = 100  # of a checkpoint; its manifest names all
+GONE_SHOWN = 20  # removed checkpoints; the others are counted
 RESULTS_SHOWN = 8  # the API names the others
 BORDERS = 40  # attempts that the log of all attempts shows at most
 STRETCHES = 3  # attempts in the header; more leave no room for words, and the table below has all
@@ -360,8 +361,8 @@ def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
         "opened": opened,
         "files": checkpoint_files(opened, first=FILES_SHOWN) if opened else [],
         "more_files": max(0, opened.files.count() - FILES_SHOWN) if opened else 0,
-        "checkpoints": [one for one in rows if one not in gone],
-        "gone": len(gone),
+        "checkpoints": [one for one in rows if one not in gone[GONE_SHOWN:]],
+        "more_gone": max(0, len(gone) - GONE_SHOWN),
         "over": set(Attempt.objects.filter(job=job, held=False).values_list("n", flat=True)),
         "began": dict(began.values_list("resume_from", "n")),
         "kept_bytes": sum(one.bytes for one in kept),

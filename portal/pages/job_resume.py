@@ -26,6 +26,10 @@ class Meter:
     asked: float
     at: float
 
+    @property
+    def label(self) -> str:
+        return f"Quota {self.kind}: {self.before} of {self.limit} in use, {self.after} after the resume"
+
 
 @dataclass(frozen=True)
 class Outlook:

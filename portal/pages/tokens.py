@@ -135,6 +135,7 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
     who: Any = request.user
     manages = access.may(who, Permission.MANAGE_MEMBERS, tenant.pk)
     mine = [_view(token) for token in tokens.tokens_of(who)]
+    base = settings.LUTHIER_PUBLIC_URL.rstrip("/")
     context = frame(request, tenant, "tokens") | {
         "mine": mine,
         "valid": sum(not row["expired"] for row in mine),
@@ -144,7 +145,8 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
         "manages": manages,
         "roles": ROLES,
         "periods": [(days, text, timezone.now() + timedelta(days=days)) for days, text in PERIODS],
-        "base": settings.LUTHIER_PUBLIC_URL.rstrip("/"),
+        "base": base,
+        "command": f"curl -H \"Authorization: Bearer $LUTHIER_TOKEN\" \\\n  '{base}/api/v1/jobs?tenant={tenant.slug}'",
         "wished": {"name": "", "role": Role.RESEARCHER, "days": tokens.DEFAULT_DAYS, "bound": True},
     }
     return render(request, "tenant/tokens.html", context | more, status=status)

@@ -40,7 +40,7 @@ def actions(client: Client, job: Job) -> dict[int, set[str]]:
     found = {}
     for row in re.findall(r"<tr[^>]*>(<td class=\"n num t3 x1\">.*?)</tr>", page, re.DOTALL):
         number = int(re.findall(r">(\d+)<", row)[0])
-        found[number] = set(re.findall(r"(Resume from this|Clone from this|Files)<", row))
+        found[number] = set(re.findall(r"(Resume from|Clone from|Files)<", row))
     return found
 
 
@@ -50,7 +50,7 @@ def test_each_checkpoint_that_counts_can_be_resumed_cloned_and_opened(
     job = halted(lab, alice)
     for n, state in enumerate(("COMMITTED", "CORRUPT", "UPLOADING", "COMMITTED"), start=1):
         saved(job, n=n, state=state)
-    every = {"Resume from this", "Clone from this", "Files"}
+    every = {"Resume from", "Clone from", "Files"}
     assert actions(signed_in(alice), job) == {1: every, 2: set(), 3: set(), 4: every}
 
 
@@ -73,7 +73,7 @@ def test_what_a_row_offers_is_what_the_state_and_the_viewer_allow(
     saved(job)
     saved(ended)
     assert actions(signed_in(carol), job) == {1: {"Files"}}
-    assert actions(signed_in(alice), ended) == {1: {"Clone from this", "Files"}}
+    assert actions(signed_in(alice), ended) == {1: {"Clone from", "Files"}}
 
 
 def test_a_suspended_tenant_s_job_offers_nothing_that_would_be_refused(
@@ -182,3 +182,20 @@ def test_the_strip_counts_the_job_and_its_tenant(signed_in: SignIn, lab: Tenant,
     text = " ".join(re.sub(r"<[^>]*>", " ", strip).split())
     assert "This job 1.0 KiB 1 kept of 2 saved" in text
     assert "Tenant vision-lab 4.0 KiB of checkpoints, this job 25 %" in text
+
+
+def test_a_removed_checkpoint_stays_as_a_row_that_says_why(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    job = halted(lab, alice)
+    for n in range(1, 24):
+        factories.checkpoint(job, n=n, step=10 * n, state="DROPPED", bytes=1024)
+    factories.checkpoint(job, n=24, step=240, bytes=1024)
+    page = signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    rows = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in page.split("<tr")[2:]]
+    assert re.match(r".*24 step 240 .* Verified .* Resume from", rows[0])
+    told = [row for row in rows if "Removed by keep: 3" in row]
+    assert len(told) == 20
+    assert re.match(r".*23 step 230 1 — Removed", told[0])
+    assert "Files" not in told[0]
+    assert "3 more were removed by keep: 3" in page

@@ -207,7 +207,7 @@ def test_a_kept_checkpoint_beyond_the_newest_says_why(alice: User, client: Clien
     assert "4 kept" in text
     assert "and those from which an attempt began" in text
     assert "attempt 1 began here" in text
-    assert "1 older one was removed" in text
+    assert "Removed by keep: 3" in text
     assert "4 kept" in text_of(client, job)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -49,6 +50,13 @@ def test_a_wrong_password_and_an_unknown_name_read_alike(alice: User) -> None:
         assert answer.status_code == 200
         pages.append(answer.context["form"].non_field_errors())
     assert pages[0] == pages[1] == ["That user name and password do not match."]
+
+
+def test_after_a_wrong_password_one_types_the_next_at_once(alice: User) -> None:
+    page = Client().post("/login", {"username": "alice", "password": "wrong"}).content.decode()
+    (field,) = re.findall(r"<input[^>]* name=\"password\"[^>]*>", page)
+    assert " autofocus" in field
+    assert " autofocus" not in Client().get("/login").content.decode()
 
 
 def test_service_accounts_and_closed_accounts_read_as_unknown(alice: User) -> None:

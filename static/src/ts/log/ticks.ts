@@ -1,6 +1,7 @@
 // Marks beside the scroller: where in the whole log errors and matches are.
 const SVG = "http://www.w3.org/2000/svg";
 const PLACES = 1000;
+const ROW_PX = 20;
 
 export class Ticks {
   readonly element = document.createElementNS(SVG, "svg");
@@ -22,6 +23,8 @@ export class Ticks {
     const now = [total, errors.length, matches.length, matches[0]].join();
     if (now === this.drawn) return;
     this.drawn = now;
+    // A log shorter than the pane has its marks beside its lines; the style sheet bounds a longer one.
+    this.element.setAttribute("height", String(total * ROW_PX));
     this.errors.setAttribute("d", marks(total, errors));
     this.matches.setAttribute("d", marks(total, matches));
   }
