@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.defaultfilters import pluralize
@@ -27,6 +27,7 @@ from tenants.models import Tenant
 
 PAGE = 50
 COUNT_CAP = 10_000
+VIEW_COUNT_CAP = 999  # each view's tab says how many it holds, whatever else is shown
 BULK_MAX = 200
 ACTIVE = tuple(state for state in State if state not in FINAL)
 VIEWS: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -95,21 +96,26 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "total": _total(rows, page, filters),
         "tenant_has_jobs": bool(page) or _rows(request, tenant, Filters()).exists(),
         "views": [
-            {"title": title, "address": urlencode(query), "current": query == filters.chosen}
-            for _, title, query in VIEWS
+            {"name": name, "title": title, "address": urlencode(query), "current": query == filters.chosen}
+            for name, title, query in VIEWS
         ],
+        "counts": _counts(request, tenant),
     }
     return render(request, "jobs/list.html", context)
 
 
 def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """The rows of ?rows=<id>,<id> alone, as the list draws them: what a page fetches when jobs have changed."""
+    """The rows of ?rows=<id>,<id> and the views' counts: what the page fetches when jobs have changed."""
     ids = [each for each in request.GET["rows"].split(",")[:BULK_MAX] if is_job_id(each)]
     found = _rows(request, tenant, Filters()).filter(pk__in=ids)
     return render(
         request,
-        "jobs/_rows.html",
-        {"tenant": tenant, "rows": [row(job_view(job)) for job in detailed(found)]},
+        "jobs/_changed.html",
+        {
+            "tenant": tenant,
+            "rows": [row(job_view(job)) for job in detailed(found)],
+            "counts": _counts(request, tenant).items(),
+        },
     )
 
 
@@ -147,6 +153,19 @@ def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> QuerySet[Jo
         gpu_type=filters.gpu_type,
         q=filters.q,
     )
+
+
+def _counts(request: HttpRequest, tenant: Tenant) -> dict[str, str]:
+    """How many jobs each view holds; each is one range of an index, read up to the cap."""
+    rows = _rows(request, tenant, Filters()).order_by()
+    found = {}
+    for name, _, query in VIEWS:
+        where = Q(owner=request.user.pk) if query.get("owner") == "me" else Q()
+        if state := query.get("state"):
+            where &= Q(state__in=ACTIVE) if state == "active" else Q(state=state)
+        count = rows.filter(where).values("pk")[: VIEW_COUNT_CAP + 1].count()
+        found[name] = f"{VIEW_COUNT_CAP}+" if count > VIEW_COUNT_CAP else str(count)
+    return found
 
 
 def _behind(rows: QuerySet[Job], before: str) -> QuerySet[Job]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from tests.browser import programs
 from tests.browser.axe import in_both_themes, violations
@@ -259,9 +259,12 @@ def test_the_list_and_the_overview_follow_jobs_without_a_reload(
     row.get_by_text("Processing").wait_for(timeout=60_000)
     box = row.get_by_role("checkbox")
     box.check()
+    mine = jobs.locator(".tabs [data-view=mine]")
+    count = int(mine.inner_text())
     second = alice.submit(spec("follow-me-too", programs.WAITER))
     jobs.locator("#new-jobs").get_by_text("1 new job").wait_for(timeout=30_000)
     assert jobs.locator(f"#job-{second['id']}").count() == 0, "a new row moved the others"
+    expect(mine).to_have_text(str(count + 1), timeout=30_000)
     alice.post(f"/jobs/{first['id']}/cancel")
     row.get_by_text("Canceled", exact=True).wait_for(timeout=60_000)
     overview.get_by_role("link", name="follow-me-too").first.wait_for(timeout=30_000)

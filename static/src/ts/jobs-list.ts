@@ -1,10 +1,11 @@
 // A list of jobs that stays right: changed rows are fetched as the server draws them and morphed in place; new jobs
-// are counted in a pill, so no row moves under the pointer. The overview's cards are refreshed whole, the same way.
+// are counted in a pill, so no row moves under the pointer; the views' tabs count what they hold. The overview's cards are refreshed whole, the same way.
 import { Idiomorph } from "idiomorph";
 import { counted } from "./format";
 import { type Frame, live } from "./live";
 
 const GATHER_MS = 1000;
+const COUNT_MS = 5000; // where no row that is shown has changed, only the views' counts
 const ROWS_AT_ONCE = 100;
 
 interface Item {
@@ -32,6 +33,7 @@ class Jobs {
   private readonly changed = new Set<string>();
   private readonly fresh = new Set<string>();
   private timer = 0;
+  private due = 0;
   private seq = -1;
   private first = true;
 
@@ -50,12 +52,18 @@ class Jobs {
       // Ids sort by time: what is newer than the newest row came after this page was drawn.
       else if (!deleted && !this.first && id > newest) this.fresh.add(id);
     }
+    const later = !this.first && items.length > 0;
     this.first = false;
     if (this.changed.size || this.fresh.size) this.soon();
+    else if (later) this.soon(COUNT_MS);
   }
 
-  private soon(): void {
-    if (!this.timer) this.timer = window.setTimeout(() => void this.refresh(), GATHER_MS);
+  private soon(ms = GATHER_MS): void {
+    const due = Date.now() + ms;
+    if (this.timer && this.due <= due) return;
+    clearTimeout(this.timer);
+    this.due = due;
+    this.timer = window.setTimeout(() => void this.refresh(), ms);
   }
 
   private async refresh(): Promise<void> {
@@ -63,12 +71,10 @@ class Jobs {
     this.announce();
     const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
     for (const id of ids) this.changed.delete(id);
-    if (ids.length) {
-      const html = await text(`${location.pathname}?rows=${ids.join(",")}`);
-      // Not now: they are still to be drawn, when something changes or the connection is back.
-      if (html === null) return ids.forEach((id) => this.changed.add(id));
-      this.draw(html, ids);
-    }
+    const html = await text(`${location.pathname}?rows=${ids.join(",")}`);
+    // Not now: they are still to be drawn, when something changes or the connection is back.
+    if (html === null) return ids.forEach((id) => this.changed.add(id));
+    this.draw(html, ids);
     if (this.changed.size) this.soon();
   }
 
@@ -80,6 +86,10 @@ class Jobs {
       const row = template.content.querySelector(`#job-${id}`);
       if (old && row) Idiomorph.morph(old, row, options);
       else if (old) old.setAttribute("aria-disabled", "true");
+    }
+    for (const count of template.content.querySelectorAll<HTMLElement>("[data-view]")) {
+      const shown = document.querySelector(`.tabs [data-view="${count.dataset.view}"]`);
+      if (shown) shown.textContent = count.textContent;
     }
   }
 

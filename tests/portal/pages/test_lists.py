@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job
 from jobs.states import Intent, State
+from portal.pages import jobs
 from tenants.models import Tenant, User
 from tests import factories
 
@@ -70,6 +75,52 @@ def test_filters_live_in_the_address(browser: Client, lab: Tenant, alice: User) 
     assert "broke" in page
     assert "waits" not in page
     assert "There is no state" in browser.get("/t/vision-lab/jobs?state=NOPE").content.decode()
+
+
+def test_each_view_counts_what_it_holds_whatever_is_shown(
+    browser: Client, lab: Tenant, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = factories.member(lab, "bob")
+    for owner, state in (
+        (alice, State.FAILED),
+        (bob, State.FAILED),
+        (bob, State.QUEUED),
+        (bob, State.HALTED),
+    ):
+        factories.job(of=lab, owner=owner, state=state)
+    factories.job(of=factories.tenant("nlp-research"), owner=factories.user("eve"), state=State.FAILED)
+    counts = {"active": "2", "mine": "1", "failed": "2", "all": "4"}
+    page = browser.get("/t/vision-lab/jobs?state=FAILED&q=nothing").content.decode()
+    assert dict(re.findall(r'data-view="(\w+)">([^<]*)<', page)) == counts
+    changed = browser.get("/t/vision-lab/jobs?rows=").content.decode()
+    assert dict(re.findall(r'data-view="(\w+)"><td>([^<]*)<', changed)) == counts
+    monkeypatch.setattr(jobs, "VIEW_COUNT_CAP", 2)
+    page = browser.get("/t/vision-lab/jobs").content.decode()
+    assert dict(re.findall(r'data-view="(\w+)">([^<]*)<', page)) == counts | {"all": "2+"}
+
+
+COPIES = """INSERT INTO jobs_job SELECT copy.* FROM jobs_job job, generate_series(1, 3000) n,
+  LATERAL jsonb_populate_record(job, jsonb_build_object(
+    'id', lpad(n::text, 12, '0'), 'state', CASE WHEN n %% 100 = 0 THEN 'FAILED' ELSE 'COMPLETED' END)) copy"""
+
+
+def test_counting_a_view_reads_one_range_of_an_index(browser: Client, lab: Tenant, alice: User) -> None:
+    factories.job(of=lab, owner=alice, state=State.COMPLETED)
+    with connection.cursor() as cursor:
+        cursor.execute(COPIES, [])
+        cursor.execute("ANALYZE jobs_job")
+    with CaptureQueriesContext(connection) as queries:
+        browser.get("/t/vision-lab/jobs?rows=")
+    counts = [query["sql"] for query in queries if "COUNT(*)" in query["sql"]]
+    assert len(counts) == 4
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")  # as where there are many
+        for sql in counts:
+            cursor.execute(f"EXPLAIN (COSTS OFF) {sql}")
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+            assert "Limit" in plan, plan
+            assert "Index" in plan, plan
+            assert "Sort" not in plan, plan
 
 
 def test_load_more_continues_where_the_page_ended(browser: Client, lab: Tenant, alice: User) -> None:
