@@ -19,7 +19,7 @@ import yaml
 from learner_agent.launcher import IMPORT_S
 from learner_agent.spool import Spool
 from learner_agent.spooled_log import LogReader, Piece
-from tests.learner_agent.harness import ROOT, until
+from tests.learner_agent.harness import PATIENCE_S, ROOT, until
 
 
 class Launched:
@@ -59,7 +59,7 @@ class Launched:
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE_S)
 
     def halt(self, intent: str = "HALT", grace_s: float = 1, gen: int = 2) -> None:
         self.spool.write("halt", {"intent": intent, "gen": gen, "grace_s": grace_s})
@@ -74,6 +74,13 @@ class Launched:
     def grows_old(self) -> None:
         """Wait until the program has had its time to import training, so that it is known whether it did."""
         time.sleep(IMPORT_S)
+
+    def runs_with(self, changes: str, command: str) -> None:
+        """Start the launcher as these lines leave it."""
+        env = self.env | {"TRAINING_COMMAND": command, "PYTHONPATH": str(ROOT)}
+        program = f"import sys\nfrom learner_agent import launcher\n{changes}\nsys.exit(launcher.main([]))\n"
+        self.process = subprocess.Popen([sys.executable, "-c", program], env=env)
+        self.make_ready()
 
     def says(self, text: bytes) -> None:
         until(lambda: text in self.log(), f"the program prints {text!r}")
@@ -209,10 +216,13 @@ def test_one_that_does_not_react_gets_term_after_the_grace_and_kill_after_as_muc
     launched.halt(grace_s=1)
 
     assert launched.wait() == 128 + signal.SIGKILL
-    assert 1.9 < time.monotonic() - began < 3.5
+    assert time.monotonic() - began > 1.9
     assert launched.log() == b"up\nTERM\n"
     assert launched.ending["halted"] is True
 
+
+AGES_S = 600
+"""A grace that nothing here waits for: what happens all the same did not wait for its end."""
 
 STUBBORN = """
 import signal, time
@@ -227,23 +237,25 @@ def test_any_other_program_gets_term_at_once_and_kill_after_the_grace(launched: 
     launched.start("exec python3 train.py", program=STUBBORN)
     launched.says(b"up")
     launched.grows_old()
-    began = time.monotonic()
 
-    launched.halt(grace_s=1)
+    launched.halt(grace_s=AGES_S)
 
     launched.says(b"TERM")
-    assert time.monotonic() - began < 0.7
+    began = time.monotonic()
+    launched.halt("CANCEL", grace_s=1, gen=3)
     assert launched.wait() == 128 + signal.SIGKILL
-    assert 0.9 < time.monotonic() - began < 2.5
+    assert time.monotonic() - began > 0.9
     assert launched.log() == b"up\nTERM\n"
 
 
 LATE = """
-import time
+import os, pathlib, time
+began = time.monotonic()
 print("up", flush=True)
-time.sleep(1)
+while not pathlib.Path(os.environ["JOB_STATE_DIR"], "halt_seen").exists():
+    time.sleep(0.01)
 from learner_agent import training
-time.sleep(1.5)
+time.sleep(max(0, began + 6 - time.monotonic()))  # it would have been sent a signal by now
 print("saw it", training.halt_requested(), flush=True)
 """
 
@@ -251,10 +263,11 @@ print("saw it", training.halt_requested(), flush=True)
 def test_a_program_that_has_just_begun_may_still_import_training_and_then_sees_the_flag(
     launched: Launched,
 ) -> None:
-    launched.start("exec python3 train.py", program=LATE)
+    (launched.home / "code" / "train.py").write_text(LATE)
+    launched.runs_with("launcher.IMPORT_S = 5.0", "exec python3 train.py")
     launched.says(b"up")
 
-    launched.halt(grace_s=30)
+    launched.halt(grace_s=AGES_S)
 
     assert launched.wait() == 0
     assert launched.log() == b"up\nsaw it True\n"
@@ -269,7 +282,7 @@ def test_one_that_has_just_begun_and_never_imports_it_gets_term_a_moment_later(l
     launched.halt(grace_s=1)
 
     assert launched.wait() == 128 + signal.SIGKILL
-    assert IMPORT_S + 0.9 < time.monotonic() - began < IMPORT_S + 4
+    assert time.monotonic() - began > IMPORT_S + 0.9
     assert launched.log() == b"up\nTERM\n"
 
 
@@ -298,12 +311,10 @@ def test_a_shell_that_dies_of_the_halt_costs_no_save_of_what_it_runs(
 ) -> None:
     launched.start(command, program=SAVING)
     launched.says(b"up")
-    began = time.monotonic()
 
-    launched.halt(grace_s=20)
+    launched.halt(grace_s=AGES_S)
 
     launched.wait()
-    assert 1.9 < time.monotonic() - began < 8
     assert launched.log().startswith(b"up\nsaving\n")
     assert (launched.home / "code" / "saved").read_text() == "whole"
     assert launched.ending["halted"] is True
@@ -321,7 +332,7 @@ def test_a_reader_of_the_output_that_ignores_the_signal_lets_the_program_save(la
     launched.start(piped(), program=SAVING)
     launched.says(b"up")
 
-    launched.halt(grace_s=20)
+    launched.halt(grace_s=AGES_S)
 
     launched.wait()
     assert (launched.home / "code" / "saved").read_text() == "whole"
@@ -348,28 +359,25 @@ def test_what_ignores_the_signal_below_a_shell_is_killed_after_the_grace(
     launched.halt(grace_s=2)
 
     launched.wait()
-    assert 1.9 < time.monotonic() - began < 4
+    assert time.monotonic() - began > 1.9
     assert b"TERM" in launched.log()
 
 
 def test_a_harder_wish_still_reaches_what_saves_below_a_dead_shell(launched: Launched) -> None:
-    launched.start("python3 train.py; true", program=SAVING.replace("sleep(2)", "sleep(60)"))
+    launched.start("python3 train.py; true", program=SAVING.replace("sleep(2)", "sleep(600)"))
     launched.says(b"up")
-    launched.halt(grace_s=60)
+    launched.halt(grace_s=AGES_S)
     launched.says(b"saving")
     time.sleep(0.6)
-    began = time.monotonic()
 
     launched.halt("CANCEL", grace_s=1, gen=3)
 
     launched.wait()
-    assert time.monotonic() - began < 4
     assert not (launched.home / "code" / "saved").exists()
 
 
 SLOW_TO_REAP = """
-import os, sys, time
-from learner_agent import launcher
+import os, time
 looks, reap = [], launcher.Launcher._reap
 def slow(self):
     looks.append(time.monotonic())
@@ -377,15 +385,12 @@ def slow(self):
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
     reap(self)
 launcher.Launcher._reap = slow
-sys.exit(launcher.main([]))
 """
 
 
 def test_the_last_words_of_a_quiet_program_are_kept_however_late_its_end_is_seen(launched: Launched) -> None:
     """They come and it ends after the launcher looked at the pipe: what it sees next is the end."""
-    env = launched.env | {"TRAINING_COMMAND": "echo up; sleep 2; echo last", "PYTHONPATH": str(ROOT)}
-    launched.process = subprocess.Popen([sys.executable, "-c", SLOW_TO_REAP], env=env)
-    launched.make_ready()
+    launched.runs_with(SLOW_TO_REAP, "echo up; sleep 2; echo last")
 
     assert launched.wait() == 0
     assert launched.log() == b"up\nlast\n"
@@ -401,12 +406,10 @@ def test_a_child_that_never_stops_printing_keeps_nobody(launched: Launched) -> N
 def test_a_cancel_is_quick_even_for_a_program_that_looks_for_the_flag(launched: Launched) -> None:
     launched.start("exec python3 train.py", program=AWARE)
     launched.says(b"up")
-    began = time.monotonic()
 
-    launched.halt("CANCEL", grace_s=0.5)
+    launched.halt("CANCEL", grace_s=AGES_S)
 
-    assert launched.wait() == 128 + signal.SIGKILL
-    assert time.monotonic() - began < 2.0
+    launched.says(b"TERM")
 
 
 def test_a_signal_to_the_launcher_is_the_same_wish_and_a_second_one_changes_nothing(

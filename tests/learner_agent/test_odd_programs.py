@@ -14,7 +14,7 @@ from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.link import Link
 from learner_agent.shipper.sources import Batch, Reported
 from learner_agent.spool import Spool
-from tests.learner_agent.harness import Rig, make_job, until
+from tests.learner_agent.harness import PATIENCE_S, Rig, make_job, until
 
 MakeRig = Callable[..., Rig]
 
@@ -156,16 +156,18 @@ def test_names_that_cannot_be_stored_are_left_out_of_an_implicit_checkpoint(rig:
     ],
 )
 def test_a_program_that_removes_the_spool_ends_and_its_log_says_why(rig: MakeRig, spoil: str) -> None:
-    job = make_job({"train.sh": f"echo before; sleep 1; {spoil}; echo after; sleep 60\n"})
+    go = "until [ -e $MODEL_DIR/go ]; do sleep 0.05; done"  # not before: what is not shipped by then is lost
+    job = make_job({"train.sh": f"echo before; {go}; {spoil}; echo after; sleep 600\n"})
     learner = rig(job)
     learner.launch("sh train.sh")
     learner.ship()
     until(lambda: learner.stored_log() == b"before\n", "the first line is stored")
+    (learner.home / "code" / "go").touch()
 
     assert learner.launcher is not None
-    assert learner.launcher.wait(10) == 137
+    assert learner.launcher.wait(PATIENCE_S) == 137
     assert learner.shipper is not None
-    while learner.shipper.wait(20) != 0:
+    while learner.shipper.wait(PATIENCE_S) != 0:
         learner.ship()  # as the node daemon does
 
     stored = learner.stored_log()
@@ -180,10 +182,10 @@ def test_a_program_whose_last_act_is_to_remove_the_spool_has_ended(rig: MakeRig)
     learner.ship()
 
     assert learner.launcher is not None
-    code = learner.launcher.wait(10)
+    code = learner.launcher.wait(PATIENCE_S)
     assert code in (0, 137), "137 if the launcher looked just before the program had left"
     assert learner.shipper is not None
-    while learner.shipper.wait(20) != 0:
+    while learner.shipper.wait(PATIENCE_S) != 0:
         learner.ship()
 
     assert (learner.row.phase, learner.row.exit_code, learner.row.log_sealed) == ("DONE", code, True)

@@ -16,7 +16,7 @@ from jobs.models import Blob, Checkpoint, CheckpointFile, Job, JobEvent, Learner
 from jobs.selectors.checkpoints import checkpoint_find, checkpoint_view
 from jobs.states import EventCode, Intent
 from learner_agent.shipper.http import PIECE_BYTES
-from tests.learner_agent.harness import AgentServer, Rig, make_job, until
+from tests.learner_agent.harness import PATIENCE_S, AgentServer, Rig, make_job, until
 
 MakeRig = Callable[..., Rig]
 
@@ -79,7 +79,7 @@ def test_a_program_that_ended_while_the_server_was_away_is_shipped_afterwards(
     until(lambda: learner.spool.phase() == "PROCESSING", "the program runs")
     server.stop()
     assert learner.launcher is not None
-    assert learner.launcher.wait(20) == 0
+    assert learner.launcher.wait(PATIENCE_S) == 0
     learner.kill_shipper()
 
     server.start()
@@ -98,7 +98,7 @@ def test_a_small_spool_tells_exactly_what_it_could_not_keep(rig: MakeRig, server
     learner.kill_shipper()
     learner.launch("python3 train.py")
     assert learner.launcher is not None
-    learner.launcher.wait(20)
+    learner.launcher.wait(PATIENCE_S)
 
     server.start()
     learner.ship()
@@ -250,9 +250,9 @@ raise SystemExit(3)
     learner.launch("python3 train.py")
     learner.ship()
 
-    until(lambda: learner.row.exited_at, "the end is told")
+    until(lambda: learner.row.exited_at and learner.row.phase == "STORING", "the end is told")
     told = learner.row
-    assert (told.exit_code, told.phase, told.done_at) == (3, "STORING", None)
+    assert (told.exit_code, told.done_at) == (3, None)
     until(lambda: Checkpoint.objects.filter(files__blob__received__gt=0).exists(), "its first piece is here")
     saved = checkpoint_view(checkpoint_find(learner.job.pk, 1))
     assert (saved["state"], saved["bytes"], saved["received"]) == ("UPLOADING", 10_000_000, PIECE_BYTES)
@@ -297,28 +297,27 @@ def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint
 
 @pytest.mark.parametrize("intent", [Intent.HALT, Intent.CANCEL])
 def test_a_wish_reaches_a_program_that_knows_nothing_of_us_as_a_signal(rig: MakeRig, intent: Intent) -> None:
-    job = make_job({"train.py": "import time\nprint('up', flush=True)\ntime.sleep(60)"}, grace_s=1)
+    job = make_job({"train.py": "import time\nprint('up', flush=True)\ntime.sleep(600)"}, grace_s=600)
     learner = rig(job)
     learner.launch("exec python3 train.py")
     learner.ship()
     until(lambda: learner.row.log_lines == 1, "the program runs")
-    began = time.monotonic()
 
     Job.objects.filter(pk=job.pk).update(intent=intent, intent_gen=F("intent_gen") + 1)
 
     assert learner.wait() == (143, 0)
-    assert time.monotonic() - began < 4
     row = Learner.objects.get(job=job)
     assert (row.halted, row.gen_seen) == (True, 2)
     assert json.loads((learner.state / "halt").read_text())["intent"] == intent
 
 
 def test_an_exit_that_nobody_heard_is_told_with_its_age(rig: MakeRig) -> None:
-    learner = rig(make_job({"train.py": "import time; time.sleep(1)"}))
-    learner.launch("python3 train.py")
+    learner = rig(make_job({"train.sh": "until [ -e go ]; do sleep 0.05; done"}))
+    learner.launch("sh train.sh")
     learner.ship()
     until(lambda: learner.row.phase == "PROCESSING", "it runs")
     learner.kill_shipper()
+    (learner.home / "code" / "go").touch()
     until(lambda: (learner.state / "exit").exists(), "it has ended")
     time.sleep(3)
     learner.ship()

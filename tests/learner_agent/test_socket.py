@@ -35,7 +35,7 @@ from learner_agent.wire import (
 from portal.live import learner_consumer, learner_hub
 from portal.live.learner_consumer import Closed, Gone, LearnerConsumer
 from tests import factories
-from tests.learner_agent.harness import AgentServer, make_job
+from tests.learner_agent.harness import PATIENCE_S, AgentServer, make_job
 from tests.learner_agent.test_wire import mutations
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -54,6 +54,7 @@ def dial(server: AgentServer, secret: str | None) -> Any:
         proxy=None,
         max_size=None,
         ping_interval=None,
+        open_timeout=PATIENCE_S,
     )
 
 
@@ -79,13 +80,13 @@ async def closed_with(socket: ClientConnection) -> tuple[int, str]:
 
 async def read_for_ever(socket: ClientConnection) -> None:
     while True:
-        await asyncio.wait_for(socket.recv(), 10)
+        await asyncio.wait_for(socket.recv(), PATIENCE_S)
 
 
 async def answer(socket: ClientConnection) -> Any:
     """The next frame that is not a beat."""
     while True:
-        frame = decode(await asyncio.wait_for(socket.recv(), 10))  # type: ignore[arg-type]
+        frame = decode(await asyncio.wait_for(socket.recv(), PATIENCE_S))  # type: ignore[arg-type]
         if not isinstance(frame, Beat):
             return frame
 
@@ -149,11 +150,11 @@ def test_an_agent_is_noted_as_heard_once_what_it_had_to_tell_is_stored(
 
     async def scenario() -> None:
         async with await greeted(server, job) as socket:
-            await asyncio.wait_for(more_than(len(looks) + 2, looks), 20)
+            await asyncio.wait_for(more_than(len(looks) + 2, looks), PATIENCE_S)
             assert not noted, "it only greeted"
             await socket.send(encode(Event(1, "exit", 0, {"code": 3})))
             await socket.send(encode(Beat(1, 0)))
-            await asyncio.wait_for(more_than(0, noted), 20)
+            await asyncio.wait_for(more_than(0, noted), PATIENCE_S)
 
     run(scenario())
     row = Learner.objects.get(job=job)
