@@ -13,7 +13,7 @@ from typing import Protocol
 from gpu_scheduler.clusters.base import Cluster, GangReport, Launch, LearnerPhase, LearnerSpec
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, wait_for
+from tests.gpu_scheduler.clusters.node_daemon import PATIENCE_S, NodeDaemon, wait_for
 
 
 def launch(name: str, *behaviours: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> Launch:
@@ -61,7 +61,7 @@ class Harness(Protocol):
 
 
 def eventually(
-    harness: Harness, name: str, holds: Callable[[GangReport], bool], *, within_s: float = 30
+    harness: Harness, name: str, holds: Callable[[GangReport], bool], *, within_s: float = PATIENCE_S
 ) -> GangReport:
     """Observe until the gang's report satisfies holds; the report, or an assertion with the last one."""
     give_up = time.monotonic() + within_s

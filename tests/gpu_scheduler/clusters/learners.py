@@ -42,4 +42,8 @@ def pids(daemon: NodeDaemon, word: str) -> list[int]:
 
 
 def marked(pid: int, variable: str) -> bool:
-    return variable.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    """Say whether a process has this variable; one that is gone by now has none."""
+    try:
+        return variable.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

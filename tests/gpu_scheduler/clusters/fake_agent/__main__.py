@@ -20,13 +20,11 @@ EATS = (
 
 
 def launcher() -> int:
-    (STATE / "seen.json").write_text(
-        json.dumps({"env": dict(os.environ), "argv": sys.argv, "cwd": str(Path.cwd())})
-    )
+    put("seen.json", {"env": dict(os.environ), "argv": sys.argv, "cwd": str(Path.cwd())})
     word, _, value = os.environ["BEHAVIOUR"].partition(":")
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
-    (STATE / "pid").write_text(str(os.getpid()))
+    put("pid", os.getpid())
     (STATE / "phase").write_text("PROCESSING")
     match word:
         case "exits":
@@ -52,17 +50,22 @@ def program(source: str, *arguments: str) -> int:
 
 
 def ended(code: int, *, halted: bool = False) -> int:
-    temporary = STATE / "exit.tmp"
-    temporary.write_text(json.dumps({"code": code, "started": True, "halted": halted, "finished": False}))
-    temporary.rename(STATE / "exit")
+    put("exit", {"code": code, "started": True, "halted": halted, "finished": False})
     return code
+
+
+def put(name: str, content: object) -> None:
+    """All of it or nothing: the daemon and the tests may look at any moment."""
+    temporary = STATE / f"{name}.tmp"
+    temporary.write_text(json.dumps(content))
+    temporary.rename(STATE / name)
 
 
 def shipper() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     lives = STATE / "shipper_lives"
     lives.write_text(f"{lives.read_text() if lives.exists() else ''}{os.getpid()}\n")
-    (STATE / "shipper_env.json").write_text(json.dumps(dict(os.environ)))
+    put("shipper_env.json", dict(os.environ))
     fault = STATE.parent / "fault"
     if fault.exists():
         sys.stderr.write("what went wrong\n")
@@ -70,17 +73,21 @@ def shipper() -> int:
     while not (STATE / "exit").exists():
         time.sleep(0.02)
         if launcher_is_gone() and not (STATE / "exit").exists():
-            (STATE / "exit").write_text(json.dumps({"code": 137, "started": True, "lost": True}))
+            put("exit", {"code": 137, "started": True, "lost": True})
     (STATE / "shipper").mkdir(exist_ok=True)
-    (STATE / "shipper" / "done.json").write_text("{}")
+    put("shipper/done.json", {})
     return 0
 
 
 def launcher_is_gone() -> bool:
     try:
-        stat = Path(f"/proc/{(STATE / 'pid').read_text()}/stat").read_text()
+        pid = (STATE / "pid").read_text()
     except FileNotFoundError:
-        return (STATE / "pid").exists()
+        return False  # it is still to come
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # not there any more, or gone between the opening and the reading
+        return True
     return stat.rpartition(")")[2].split()[0] == "Z"
 
 
