@@ -207,10 +207,18 @@ class Platform:
         """Where this platform's Valkey listens."""
         return layout(self.data).redis_url
 
-    def kill(self, role: str, sig: signal.Signals = signal.SIGKILL) -> int:
-        pid = self.pids()[role]
-        os.kill(pid, sig)
-        return pid
+    def kill(self, role: str, sig: signal.Signals = signal.SIGKILL, *, within_s: float = 60) -> int:
+        """Signal the process that has this role now; one that has just died is awaited again."""
+
+        def hit() -> int | None:
+            pid = self.pids().get(role)
+            with contextlib.suppress(ProcessLookupError):
+                if pid is not None:
+                    os.kill(pid, sig)
+                    return pid
+            return None
+
+        return wait_for(hit, within_s=within_s, what=f"a {role} to be killed") or 0
 
     def stop(self, *, within_s: float = 60) -> None:
         """Ctrl-C, and wait for the end."""

@@ -75,7 +75,9 @@ class Program:
         """Start an attempt, wish a halt once the condition holds, and return what it printed."""
         process = self.start()
         deadline = time.monotonic() + timeout_s
-        while not condition() and process.poll() is None and time.monotonic() < deadline:
+        while not condition():
+            assert process.poll() is None, "it ended before its halt could be wished"
+            assert time.monotonic() < deadline, "it never came so far"
             time.sleep(0.005)
         (self.state / "halt").write_text("{}")
         printed, _ = process.communicate(timeout=timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from tests.examples.programs import Program
@@ -10,8 +11,8 @@ from tests.examples.programs import Program
 STEPS = 300
 
 
-def digits(folder: Path) -> Program:
-    arguments = ["train.py", "--steps", str(STEPS), "--checkpoint-s", "0.1"]
+def digits(folder: Path, step_s: float = 0) -> Program:
+    arguments = ["train.py", "--steps", str(STEPS), "--checkpoint-s", "0.1", "--step-s", str(step_s)]
     return Program(folder, "digits-sklearn", "sklearn", arguments)
 
 
@@ -32,11 +33,12 @@ def test_digits_learns_and_reports_every_step(tmp_path: Path) -> None:
 
 
 def test_ten_halts_and_resumes_end_in_the_same_bits(tmp_path: Path) -> None:
-    straight, halted = digits(tmp_path / "straight"), digits(tmp_path / "halted")
+    """Slowly while halts are wished, so that one that a busy machine delays finds it running."""
+    straight, halted = digits(tmp_path / "straight"), digits(tmp_path / "halted", step_s=0.1)
     straight.run()
     steps = [0]
     for halt in range(1, 11):
-        until = steps[-1] + 20
+        until = steps[-1] + 4
         printed = halted.run_until(lambda until=until: any(p["step"] >= until for p in halted.reports()))
         newest = halted.newest_checkpoint()
         assert newest is not None
@@ -46,6 +48,7 @@ def test_ten_halts_and_resumes_end_in_the_same_bits(tmp_path: Path) -> None:
         if halt > 1:
             assert f"resumed at step {steps[-2]}" in printed
             assert halted.reports()[0]["step"] == steps[-2] + 1
+    halted.arguments = straight.arguments
     printed = halted.run()
     assert f"resumed at step {steps[-1]}" in printed
     assert steps == sorted(set(steps))
@@ -54,12 +57,14 @@ def test_ten_halts_and_resumes_end_in_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_digits_killed_without_warning_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
-    straight, killed = digits(tmp_path / "straight"), digits(tmp_path / "killed")
+    straight, killed = digits(tmp_path / "straight"), digits(tmp_path / "killed", step_s=0.1)
     straight.run()
     process = killed.start()
     while killed.newest_checkpoint() is None:
         assert process.poll() is None
+        time.sleep(0.005)
     process.kill()
     process.communicate()
+    killed.arguments = straight.arguments
     assert "resumed at step" in killed.run()
     assert score(killed) == score(straight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -53,7 +54,8 @@ def redis_of(platform: Platform) -> redis.Redis:
 
 def kill_shipper(platform: Platform, job: str) -> None:
     for process in learner_processes(job, "shipper"):
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def kill_workers(platform: Platform, job: str) -> None:

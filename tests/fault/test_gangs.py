@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import signal
 import threading
@@ -11,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy, LearnerPhase
 from gpu_scheduler.clusters.local.driver import LocalCluster
 from portal.settings.embedded import layout
+from tests.fault.faults import learner_processes
 from tests.platform import Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -49,7 +48,8 @@ for step in range(first, 31):
         with training.checkpoint(step) as folder:
             (folder / "step").write_text(str(step))
     if step == 20 and first == 1 and training.rank() == 1:
-        time.sleep(3)  # so that the checkpoint is stored
+        while not pathlib.Path(os.environ["STORED"]).exists():
+            time.sleep(0.05)
         sys.exit(5)
     time.sleep(0.1)
 """
@@ -135,9 +135,12 @@ def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platf
     wait_for(lambda: cluster.observe() == {}, within_s=20)
 
 
-def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platform) -> None:
+def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platform, tmp_path: Path) -> None:
     client = platform.client()
-    job = client.submit(spec("dies-once", DIES_ONCE, 2, max_restarts=1))
+    stored = tmp_path / "stored"
+    job = client.submit(spec("dies-once", DIES_ONCE, 2, max_restarts=1, env={"STORED": str(stored)}))
+    wait_for(lambda: client.job(job["id"])["checkpoint"], within_s=120, what="the checkpoint")
+    stored.touch()
     ended = client.wait_state(job["id"], "COMPLETED", within_s=120)
     assert (ended["attempt"], ended["restarts_used"]) == (2, 1)
     for rank in (0, 1):
@@ -163,12 +166,11 @@ def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: 
 
 def test_a_killed_launcher_costs_the_job_no_restart(platform: Platform) -> None:
     client = platform.client()
-    job = client.submit(spec("orphaned", "import time\ntime.sleep(8)\nprint('through')\n", 1, max_restarts=0))
+    program = "import os, time\ntime.sleep(600 * (os.environ['LUTHIER_ATTEMPT'] == '1'))\nprint('through')\n"
+    job = client.submit(spec("orphaned", program, 1, max_restarts=0))
     client.wait_state(job["id"], "PROCESSING")
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.cmdline()[-1:] == ["launcher"] and process.environ().get("TRAINING_ID") == job["id"]:
-                process.kill()
+    (launcher,) = learner_processes(job["id"], "launcher")
+    launcher.kill()
     ended = client.wait_state(job["id"], "COMPLETED", within_s=90)
     assert (ended["attempt"], ended["restarts_used"]) == (2, 0)
     codes = [event["reason"]["code"] for event in client.get(f"/jobs/{job['id']}/events")["items"]]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,8 +61,8 @@ def without_valkey(platform: Platform) -> Iterator[None]:
 
     def keep_it_down() -> None:
         while not stop.wait(0.05):
-            with contextlib.suppress(OSError, KeyError, ValueError):
-                platform.kill("valkey")
+            with contextlib.suppress(OSError, KeyError):
+                os.kill(platform.pids()["valkey"], signal.SIGKILL)
 
     killer = threading.Thread(target=keep_it_down)
     killer.start()
@@ -114,15 +116,39 @@ def test_five_minutes_without_a_web_server(platform: Platform) -> None:
     check_end(platform, client, job)
 
 
-def test_everything_at_once(platform: Platform) -> None:
+def test_everything_at_once(platform: Platform, tmp_path: Path) -> None:
+    """One fault on another, each in the midst of lines: the program prints a part when its fault comes, not before."""
     client = platform.client()
-    job = client.submit(spec())["id"]
-    client.wait_state(job, "PROCESSING", within_s=90)
-    for name in ("flush", "workers", "shipper", "web", "nodes", "postgres"):
-        seen = lines_so_far(client, job)
-        FAULTS[name](platform, job)
-        wait_for(partial(has_more_lines, client, job, seen), within_s=60, what=f"lines after {name}")
-    check_end(platform, client, job)
+    faults = ("flush", "workers", "shipper", "web", "nodes", "postgres")
+    program = PROGRAM.replace(
+        "    if n % 400", f"    started = await_part(n // {LINES // len(faults) + 1}, n)\n    if n % 400"
+    )
+    job = client.submit(
+        spec() | {"code": {"files": {"main.py": AWAITS + program}}, "env": {"PARTS": str(tmp_path)}}
+    )
+    for part, name in enumerate(faults):
+        client.wait_state(job["id"], "PROCESSING", within_s=90)
+        seen = lines_so_far(client, job["id"])
+        (tmp_path / str(part)).touch()
+        FAULTS[name](platform, job["id"])
+        wait_for(partial(has_more_lines, client, job["id"], seen), within_s=90, what=f"lines after {name}")
+    check_end(platform, client, job["id"])
+
+
+AWAITS = f"""\
+import os, pathlib, sys, time
+
+begun = {{}}
+
+def await_part(part, n):
+    if part not in begun:
+        sys.stdout.flush()
+        while not pathlib.Path(os.environ["PARTS"], str(part)).exists():
+            time.sleep(0.02)
+        begun[part] = time.monotonic() - n * {SECONDS} / {LINES}
+    return begun[part]
+
+"""
 
 
 def has_more_lines(client: Client, job: str, seen: int) -> bool:
@@ -142,10 +168,14 @@ MOMENTS = {"deploy": "DEPLOYING DOWNLOADING PROCESSING", "halt": "PROCESSING", "
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_workers_killed_in_the_middle_cost_seconds_and_no_job(platform: Platform, moment: str) -> None:
+def test_workers_killed_in_the_middle_cost_seconds_and_no_job(
+    platform: Platform, tmp_path: Path, moment: str
+) -> None:
     """Kill every worker just as one acts: while deploying, right after a halt was asked for, and while finishing."""
-    client = platform.client()
-    job = client.submit(brief())["id"]
+    client, gate = platform.client(), tmp_path / "gate"
+    if moment != "halt":
+        gate.touch()
+    job = client.submit(brief() | {"env": {"GATE": str(gate)}})["id"]
     if moment != "deploy":
         client.wait_state(job, *MOMENTS[moment].split(), within_s=60)
     if moment == "halt":
@@ -154,6 +184,7 @@ def test_workers_killed_in_the_middle_cost_seconds_and_no_job(platform: Platform
     if moment == "halt":
         halted = client.wait_state(job, "HALTED", within_s=90)
         assert halted["last_halt"]["steps_lost"] == 0
+        gate.touch()
         client.post(f"/jobs/{job}/resume")
     ended = client.wait_state(job, "COMPLETED", within_s=90)
     assert ended["progress"]["step"] == 40
@@ -163,12 +194,15 @@ def test_workers_killed_in_the_middle_cost_seconds_and_no_job(platform: Platform
 
 
 COUNTING = """\
-import time
+import os, pathlib, time
 from learner_agent import training
 start = training.resume_from()
+gate = pathlib.Path(os.environ["GATE"])  # the last step waits for this file, or for a halt
 first = int((start / "step").read_text()) if start else 0
 for step in range(first + 1, 41):
     time.sleep(0.1)
+    while step == 40 and not (gate.exists() or training.halt_requested()):
+        time.sleep(0.05)
     training.report(step, total=40, value=step)
     if training.halt_requested() or step == 40:
         with training.checkpoint(step) as folder:

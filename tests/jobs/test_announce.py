@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -55,24 +56,37 @@ def test_a_listener_that_fails_disturbs_neither_the_caller_nor_the_next_listener
     assert heard == [Hint(Kind.CLUSTER)]
 
 
-def test_an_absent_valkey_costs_the_caller_nothing(heard: list[Hint]) -> None:
+@pytest.fixture
+def senders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The threads that spoke with Valkey, by name: a caller is never kept if it is none of them."""
+    names: list[str] = []
+    began, send = threading.Event(), announce._Bell._send
+
+    async def noted(bell: announce._Bell, hints: list[Hint]) -> None:
+        names.append(threading.current_thread().name)
+        began.set()
+        await send(bell, hints)
+
+    monkeypatch.setattr(announce._Bell, "_send", noted)
+    yield names
+    assert began.wait(60)
+    assert set(names) == {"doorbell"}
+
+
+def test_an_absent_valkey_costs_the_caller_nothing(heard: list[Hint], senders: list[str]) -> None:
     with layer_at("unix:///nowhere/valkey.sock"):
-        started = time.monotonic()
         for n in range(1_000):
             announce.job_changed("3f9k2m7qx4ta", 7, n)
-        assert time.monotonic() - started < 0.2
     assert len(heard) == 1_000
 
 
-def test_a_valkey_that_accepts_and_never_answers_costs_the_caller_nothing() -> None:
+def test_a_valkey_that_accepts_and_never_answers_costs_the_caller_nothing(senders: list[str]) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
         layer_at(f"redis://127.0.0.1:{mute.getsockname()[1]}/0"),
     ):
-        started = time.monotonic()
         for n in range(1_000):
             announce.logs_grew("3f9k2m7qx4ta", attempt=1, rank=0, upto=n)
-        assert time.monotonic() - started < 0.2
 
 
 async def test_another_process_hears_through_valkey() -> None:
@@ -81,7 +95,7 @@ async def test_another_process_hears_through_valkey() -> None:
         async with announce.listening(heard.append):
             elsewhere = announce._Bell()
             elsewhere.name = "elsewhere"
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while not heard and time.monotonic() < deadline:
                 elsewhere.pass_on(Hint(Kind.METRICS, job_id="3f9k2m7qx4ta", upto=3))
                 await asyncio.sleep(0.05)
@@ -113,7 +127,7 @@ async def test_an_ear_that_swallows_its_cancellation_ends_all_the_same(
             raise
 
     monkeypatch.setattr(announce, "_hear_once", stubborn)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         async with announce.listening(lambda hint: None):
             await asyncio.sleep(0.01)
     assert swallowed

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from pytest_django import Settings
 
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
@@ -79,29 +80,29 @@ def test_every_failpoint_is_passed_by_some_life(passed_by: dict[str, Life]) -> N
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_worker_killed_there_is_overtaken(
-    served_world: tuple[World, Served], passed_by: dict[str, Life], point: str
+    served_world: tuple[World, Served], passed_by: dict[str, Life], point: str, settings: Settings
 ) -> None:
     world, served = served_world
-    overtaken_s: list[float] = []
+    settings.LUTHIER_LEASE_S = 600  # so that nobody waits it out: who died is overtaken for having died
+    overtaken = False
 
     def tick() -> None:
         world.tick(seats.owner())
 
     def look() -> None:
         """One worker looks, and is killed at the point if it comes there; then others go on."""
-        if not overtaken_s and in_child(tick, served, kill_at=point):
-            before = time.monotonic()
+        nonlocal overtaken
+        if not overtaken and in_child(tick, served, kill_at=point):
             _await_lock_free()
             in_child(tick, served)
-            overtaken_s.append(time.monotonic() - before)
+            overtaken = True
         for _ in range(LOOKS):
             tick()
         assert invariants.violations() == []
 
     for _ in passed_by[point](world, look):
         pass
-    assert overtaken_s, "the worker was not killed"
-    assert overtaken_s[0] < 5
+    assert overtaken, "the worker was not killed"
     assert all(count == 1 for count in world.cluster.created.values())
     assert used(world.tenant) == 0
     assert not world.cluster.listing()
@@ -110,7 +111,7 @@ def test_a_worker_killed_there_is_overtaken(
 
 def _await_lock_free() -> None:
     """The kernel closes a killed process's connection; PostgreSQL notices it at once, but not before we look."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     with connection.cursor() as cursor:
         while time.monotonic() < deadline:
             cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
