@@ -56,6 +56,9 @@ class Feed:
     due: float = 0.0  # not looked at again before this moment of the loop's clock
     at_hand_at: float = 0.0  # when it was last served without asking the store
     down: bool = False
+    alone: bool = (
+        False  # it could not be read: until it can, it is asked for by itself and spoils no reading of others
+    )
     subscriptions: set[Subscription] = field(default_factory=set)
 
 
@@ -100,7 +103,7 @@ class Hub:
             subscription.given, subscription.cursor = after, store_cursor(after)
         viewer.subscriptions[channel.name] = subscription
         feed.subscriptions.add(subscription)
-        self._spawn(self._catch_up(feed, subscription))
+        self._spawn(self._bring_up(feed, subscription))
 
     def unsubscribe(self, viewer: Viewer, name: str) -> None:
         subscription = viewer.subscriptions.pop(name, None)
@@ -225,7 +228,7 @@ class Hub:
             for viewer in list(self.viewers):
                 viewer.beat(now, BEAT_S)
                 if viewer.sending_since is not None and now - viewer.sending_since > STUCK_S:
-                    viewer.cut()
+                    viewer.cut(4408, "You read too slowly.")
 
     # --- reading ---
 
@@ -236,7 +239,7 @@ class Hub:
         while True:
             await wake.wait()
             wake.clear()
-            wants, later = [], []
+            wants, alone, later = [], [], []
             for feed in [feed for feed in self.feeds.values() if feed.dirty and feed.channel.topic is topic]:
                 now = loop.time()
                 if feed.due > now:
@@ -254,21 +257,27 @@ class Hub:
                     feed.dirty, feed.due = True, store_due
                     later.append(store_due)
                 else:
-                    wants.append(want)
+                    (alone if feed.alone else wants).append(want)
             if wants:
                 await self._read(source, wants)
+            for want in alone:
+                await self._read(source, [want])
+            if wants or alone:
                 store_due = loop.time() + PACE_S
             if later:
                 loop.call_at(min(later), wake.set)
 
     async def _read(self, source: Source, wants: list[Want]) -> None:
+        """Read them together. One that cannot be read costs the others nothing: it is found by halving, once."""
         try:
             pages = await self.in_reader(source.read, wants)
         except Unreadable as error:
-            if len(wants) > 1:  # it is one of them, and costs the others nothing
-                for want in wants:
-                    await self._read(source, [want])
+            if len(wants) > 1:
+                middle = len(wants) // 2
+                await self._read(source, wants[:middle])
+                await self._read(source, wants[middle:])
             elif (feed := self.feeds.get(wants[0].channel.name)) is not None:
+                feed.alone = True
                 self._say_down(feed, error)
                 feed.due = asyncio.get_running_loop().time() + SWEEP_S
             return
@@ -285,6 +294,7 @@ class Hub:
 
     def _deliver(self, feed: Feed, page: Page) -> None:
         self._say_up(feed)
+        feed.alone = False
         feed.stamp = page.stamp
         for frame in page.frames:
             for subscription in feed.subscriptions:
@@ -292,6 +302,14 @@ class Hub:
         feed.head = page.head
         if page.more:
             self._mark(feed.channel.name)
+
+    async def _bring_up(self, feed: Feed, subscription: Subscription) -> None:
+        """Catch up, or end the socket: whoever stayed behind without a word would take an old page for a live one."""
+        try:
+            await self._catch_up(feed, subscription)
+        except Exception:
+            logger.exception("a viewer could not catch up and is sent away to come again")
+            subscription.viewer.cut(1011, "Something went wrong here; connect again.")
 
     async def _catch_up(self, feed: Feed, subscription: Subscription) -> None:
         """Read the store for one subscription until it has reached the others, at the pace of its viewer."""
@@ -338,7 +356,7 @@ class Hub:
             if SOURCES[feed.channel.topic].missed_is_fetched:
                 subscription.rejoin(feed.head or 0)
             else:
-                self._spawn(self._catch_up(feed, subscription))
+                self._spawn(self._bring_up(feed, subscription))
 
     def _say_down(self, feed: Feed, error: StoreDown) -> None:
         if not feed.down:
@@ -354,7 +372,7 @@ class Hub:
             feed.down = False
             for subscription in list(feed.subscriptions):
                 if subscription.pace is Pace.LIVE:
-                    self._spawn(self._catch_up(feed, subscription))
+                    self._spawn(self._bring_up(feed, subscription))
 
 
 def _at_hand(source: Source, want: Want) -> Page | None:

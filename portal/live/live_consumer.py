@@ -1,7 +1,8 @@
 """`/ws/v1/live`: one socket per tab, channels by subscription (contracts 4). What it carries comes from the hub.
 
 Close codes: 4400 a frame that cannot be read, 4401 no or no longer a valid session or token, 4403 a cookie from a
-foreign page, 4404 no such socket, 4408 a reader that took nothing for a minute, 1013 too much at once.
+foreign page, 4404 no such socket, 4408 a reader that took nothing for a minute, 1011 a fault of ours (connect again),
+1013 too much at once.
 """
 
 from __future__ import annotations
@@ -154,11 +155,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
         with contextlib.suppress(Exception):
             await viewer.empty_forever()
 
-    def _cut(self) -> None:
-        """End a socket whose reader takes nothing: the close frame may never get out either."""
+    def _cut(self, code: int, reason: str) -> None:
+        """End a socket at once: where its reader takes nothing, the close frame may never get out either."""
         if self.tasks:
             self.tasks[0].cancel()
-            self.tasks.append(asyncio.create_task(self._close_quietly(4408, "You read too slowly.")))
+            self.tasks.append(asyncio.create_task(self._close_quietly(code, reason)))
 
     async def _close_quietly(self, code: int, reason: str) -> None:
         with contextlib.suppress(Exception):

@@ -86,7 +86,7 @@ class Viewer:
     id: int = field(default_factory=lambda: next(_ids))
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     drained: Callable[[Viewer], None] = lambda viewer: None  # set by the hub
-    cut: Callable[[], None] = lambda: None  # set by the consumer: end this socket
+    cut: Callable[[int, str], None] = lambda code, reason: None  # set by the consumer: end this socket
     lagging: bool = False  # a subscription of his fell behind
     sent_at: float = field(default_factory=time.monotonic)
     sending_since: float | None = None

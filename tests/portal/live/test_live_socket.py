@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,10 @@ from portal.live import hub as hubs
 from portal.live import viewer as viewers
 from portal.live.hub import hub
 from portal.live.identity import Credentials
+from portal.live.names import Topic
 from portal.live.read_logs import LogSource
+from portal.live.reading import SOURCES
+from portal.live.sources import Page, Want
 from tenants.models import Membership, Quota, Token, User
 from tests import factories
 from tests.jobs.ingest.test_commit import data, grant
@@ -240,6 +243,57 @@ async def test_a_channel_that_cannot_be_read_keeps_no_other_waiting(
     assert not [
         frame for frame in socket.passed_over if frame["ch"] == f"job:{sound.pk}" and "error" in frame
     ]
+
+
+async def test_of_many_channels_the_one_that_cannot_be_read_is_found_by_halving_and_then_left_out(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [await sync_to_async(factories.job)(owner=alice) for _ in range(31)]
+    socket = await socket_of(alice)
+    for one in (job, *others):
+        await socket.sub(f"job:{one.pk}", after=0)
+        await socket.next(ch=f"job:{one.pk}")
+    source, read = SOURCES[Topic.JOB], SOURCES[Topic.JOB].read
+    spoilt: list[int] = []  # how many were asked for together with the one that cannot be read
+    singly: list[str] = []  # who else was asked for all alone
+
+    def counted(wants: Sequence[Want]) -> dict[str, Page]:
+        if any(want.channel.name == f"job:{job.pk}" for want in wants):
+            spoilt.append(len(wants))
+        elif len(wants) == 1:
+            singly.append(wants[0].channel.name)
+        return read(wants)
+
+    whole = read_jobs.job_state
+    monkeypatch.setattr(read_jobs, "job_state", lambda row: 1 / 0 if row.pk == job.pk else whole(row))
+    monkeypatch.setattr(source, "read", counted)
+
+    async def all_others_have(step: int) -> None:
+        await Progress.objects.all().aupdate(step=step)
+        for one in others:
+            told = await socket.next(ch=f"job:{one.pk}", items=[])
+            assert told["job"]["progress"]["step"] == step
+
+    await all_others_have(1)
+    assert (await socket.next(ch=f"job:{job.pk}", error=...))["error"]["code"] == "unavailable"
+    assert len([size for size in spoilt if size > 1]) <= 5, "32 channels are halved five times"
+    assert len(singly) < 5, "found by halves, not by asking for each"
+    spoilt.clear()
+    for step in (2, 3):
+        await all_others_have(step)
+    assert set(spoilt) <= {1}, "it spoils no reading of the others any more"
+
+
+async def test_a_viewer_who_cannot_be_brought_up_is_sent_away_to_come_again(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(viewers.Subscription, "put", broken)
+    socket = await socket_of(alice)
+    await socket.sub(f"job:{job.pk}", after=0)
+    assert await socket.closed() == 1011
 
 
 async def test_metric_points_come_in_order_and_not_a_number_is_a_word(
