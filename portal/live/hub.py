@@ -239,7 +239,9 @@ class Hub:
         while True:
             await wake.wait()
             wake.clear()
-            wants, alone, later = [], [], []
+            wants: list[Want] = []
+            alone: list[Want] = []
+            later: list[float] = []
             for feed in [feed for feed in self.feeds.values() if feed.dirty and feed.channel.topic is topic]:
                 now = loop.time()
                 if feed.due > now:

@@ -24,6 +24,8 @@ from tenants.models import User
 from tests import factories
 
 ORIGIN = "http://testserver"
+PATIENCE_S = 60.0
+"""So long a busy machine may take for what takes a moment elsewhere; no test waits it out."""
 
 
 def cookie_of(user: User) -> str:
@@ -51,7 +53,7 @@ class Socket:
 
     async def open(self) -> Socket:
         await self.wire.send_input({"type": "websocket.connect"})
-        assert (await self.wire.receive_output(5))["type"] == "websocket.accept"
+        assert (await self.wire.receive_output(PATIENCE_S))["type"] == "websocket.accept"
         return self
 
     async def sub(self, ch: str, after: int | None = None) -> None:
@@ -61,7 +63,7 @@ class Socket:
         text = frame if isinstance(frame, str) else json.dumps(frame)
         await self.wire.send_input({"type": "websocket.receive", "text": text})
 
-    async def next(self, within_s: float = 5, **having: Any) -> dict[str, Any]:
+    async def next(self, within_s: float = PATIENCE_S, **having: Any) -> dict[str, Any]:
         """The next frame that has these keys with these values (...: any value); others wait for their turn."""
 
         def fits(frame: dict[str, Any]) -> bool:
@@ -83,28 +85,28 @@ class Socket:
                 return dict(frame)
             self.passed_over.append(frame)
 
-    async def items(self, ch: str, upto: int, within_s: float = 10) -> list[dict[str, Any]]:
+    async def items(self, ch: str, upto: int) -> list[dict[str, Any]]:
         """Items of a channel until number upto; fails on a hole or a double."""
         found: list[dict[str, Any]] = []
         last: int | None = None
         while last is None or last < upto:
-            frame = await self.next(within_s, ch=ch, items=...)
+            frame = await self.next(ch=ch, items=...)
             assert last is None or frame["from"] == last + 1, (last, frame["from"])
             last = frame["to"]
             found += frame["items"]
         return found
 
-    async def closed(self, within_s: float = 5) -> int:
+    async def closed(self) -> int:
         try:
             while True:
-                await self.next(within_s)
+                await self.next()
         except Closed as closed:
             return closed.code
 
     async def close(self) -> None:
         with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
             await self.wire.send_input({"type": "websocket.disconnect", "code": 1000})
-            await self.wire.wait(5)
+            await self.wire.wait(PATIENCE_S)
 
 
 class Closed(Exception):

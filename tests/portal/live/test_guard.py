@@ -36,9 +36,21 @@ async def aside(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def for_a_while(kept: Guard, seconds: float) -> None:
+    """Keep watch although nothing is to happen."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await kept.run()
+
+
+async def until(kept: Guard, claim: Callable[[], bool]) -> None:
+    """Keep watch until this has come true."""
+    watch = asyncio.create_task(kept.run())
+    async with asyncio.timeout(60):
+        while not claim():
+            await asyncio.sleep(0.01)
+    watch.cancel()
+    with suppress(asyncio.CancelledError):
+        await watch
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +66,7 @@ async def test_rights_that_cannot_be_told_are_none(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(guard, "who", broken)
     monkeypatch.setattr(guard, "LOOK_S", 0.05)
     socket = Socket("alice")
-    await for_a_while(Guard(lambda: {socket}, aside), 0.5)  # type: ignore[arg-type]
-    assert socket.told
+    await until(Guard(lambda: {socket}, aside), lambda: len(socket.told) > 1)  # type: ignore[arg-type]
     assert set(socket.told) == {None}
 
 
@@ -67,8 +78,7 @@ async def test_while_the_store_is_away_nobody_is_judged(monkeypatch: pytest.Monk
     asked: list[object] = []
     monkeypatch.setattr(guard, "LOOK_S", 0.05)
     socket = Socket("alice")
-    await for_a_while(Guard(lambda: {socket}, away), 0.5)  # type: ignore[arg-type]
-    assert len(asked) > 1
+    await until(Guard(lambda: {socket}, away), lambda: len(asked) > 1)  # type: ignore[arg-type]
     assert socket.told == []
 
 
@@ -92,5 +102,5 @@ async def test_a_change_of_rights_is_asked_for_at_once_and_else_nobody_before_hi
     await for_a_while(kept, 0.2)
     assert [socket.told for socket in sockets] == [[], []]
     kept.look_soon()
-    await for_a_while(kept, 0.2)
+    await until(kept, lambda: all(socket.told for socket in sockets))
     assert [socket.told for socket in sockets] == [[alice], [alice]]

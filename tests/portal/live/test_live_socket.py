@@ -85,7 +85,7 @@ async def test_a_lost_hint_costs_a_second_and_no_line(job: Job, alice: User, soc
     await socket.sub(logs_of(job), after=0)
     await socket.next(ch=logs_of(job))
     await print_lines(job, 1, 5, ring=False)
-    assert len(await socket.items(logs_of(job), 5, within_s=3)) == 5
+    assert len(await socket.items(logs_of(job), 5)) == 5
 
 
 async def test_lines_stored_by_this_very_process_are_not_read_back(
@@ -127,8 +127,10 @@ async def test_permission_is_asked_once_for_all_sockets_of_a_session(
         await socket.sub(logs_of(job), after=0)
         await socket.next(ch=logs_of(job))
     asked.clear()
-    await asyncio.sleep(1.0)
-    assert 1 <= len(asked) <= 1.0 / guard.LOOK_S + 1
+    began = asyncio.get_running_loop().time()
+    while len(asked) < 5:
+        await asyncio.sleep(0.05)
+    assert len(asked) <= (asyncio.get_running_loop().time() - began) / guard.LOOK_S + 1, "not for each socket"
     await Membership.objects.filter(user=alice).adelete()
     for socket in sockets:
         assert (await socket.next(ch=logs_of(job), error=...))["error"]["code"] == "not_found"
@@ -468,7 +470,7 @@ async def test_binary_frames_end_the_socket(alice: User, socket_of: Open) -> Non
 
 async def test_a_flood_of_frames_ends_the_socket(alice: User, socket_of: Open) -> None:
     socket = await socket_of(alice)
-    for _ in range(400):
+    for _ in range(4_000):  # more than a busy machine could answer at the pace that is allowed
         await socket.say({"op": "ping"})
     assert await socket.closed() == 1013
 
@@ -492,8 +494,8 @@ async def test_every_ping_is_answered_and_a_quiet_socket_hears_a_sign_of_life(
     socket = await socket_of(alice)
     await socket.say({"op": "ping"})
     assert await socket.next() == {"op": "pong"}
-    assert await socket.next(2.5) == {"op": "pong"}
-    assert await socket.next(2.5) == {"op": "pong"}
+    assert await socket.next() == {"op": "pong"}
+    assert await socket.next() == {"op": "pong"}
 
 
 async def test_two_tabs_see_the_same_lines_from_one_reading(job: Job, alice: User, socket_of: Open) -> None:
@@ -548,10 +550,10 @@ async def test_a_slow_reader_is_told_the_gap_and_nobody_waits_for_him(
 async def test_a_reader_who_takes_nothing_is_cut(
     alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hubs, "STUCK_S", 0.1)
     socket = await socket_of(alice)
     await socket.say({"op": "ping"})
     await socket.next()
+    monkeypatch.setattr(hubs, "STUCK_S", 0.1)
     viewer = next(iter(hub().viewers))
 
     async def never(text: bytes) -> None:
@@ -559,7 +561,7 @@ async def test_a_reader_who_takes_nothing_is_cut(
 
     viewer.send = never
     await socket.say({"op": "ping"})
-    assert await socket.closed(within_s=6) == 4408
+    assert await socket.closed() == 4408
 
 
 async def test_the_hub_sleeps_when_nobody_watches(alice: User, socket_of: Open) -> None:
