@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -12,7 +13,7 @@ from django.utils import timezone
 from gpu_scheduler.cycle import NOT_IN_LINE, plan
 from gpu_scheduler.forecast import Estimate as Foreseen
 from gpu_scheduler.forecast import WhyNone, forecast
-from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Node, Placing, Priority, Share, Snapshot
+from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Node, Placing, Priority, Share, Snapshot, Start
 from jobs.models import Job
 from jobs.selectors import installation
 from jobs.selectors.estimates import IN_LINE, QUICK, foreseen_view
@@ -127,21 +128,34 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     seen = snapshot(nodes=nodes(), now=now)
     seen = replace(seen, waiting=(*seen.waiting, gang))
     decided = plan(seen)
+    after = _after(seen, decided.starts)
     for start in decided.starts:
         if start.job == NEW:
             where = ", ".join(sorted(set(start.placement.nodes)))
             message = f"Would start at once on {where}."
             estimate = foreseen_view(Foreseen(now, now), now)
             kind = start.placement.slot_type
-            share = _share(seen, gang.tenant, kind)
+            share = _share(after, gang.tenant, kind)
             return Preview(True, kind, start.placement.nodes, "", message, {}, estimate, share)
     wait = next(wait for wait in decided.waits if wait.job == NEW)
     near = nearest(seen, [start.job for start in decided.starts], decided.waits)
     foreseen = forecast(near, run_times(near), of=[NEW], work=QUICK).get(NEW, TOO_FAR)
     if wait.code in NOT_IN_LINE:
         foreseen = Foreseen(why_none=WhyNone.CANNOT_START)
-    estimate, share = foreseen_view(foreseen, now), _share(seen, gang.tenant, gang.slot_type)
+    estimate, share = foreseen_view(foreseen, now), _share(after, gang.tenant, gang.slot_type)
     return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, share)
+
+
+def _after(seen: Snapshot, starts: Sequence[Start]) -> Snapshot:
+    """With what the others take that start in the same look: their use stands in the explanation, too."""
+    gangs = {gang.job: gang for gang in seen.waiting}
+    taken: Counter[tuple[str, str]] = Counter()
+    for start in starts:
+        gang = gangs[start.job]
+        if start.job != NEW:
+            taken[gang.tenant, start.placement.slot_type] += gang.slots * gang.learners
+    shares = (replace(share, used=share.used + taken[share.tenant, share.slot_type]) for share in seen.shares)
+    return replace(seen, shares=tuple(shares))
 
 
 def _share(seen: Snapshot, tenant: str, slot_type: str | None) -> Share:

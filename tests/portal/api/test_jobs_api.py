@@ -120,6 +120,15 @@ def test_validating_lists_what_was_looked_at_with_the_quota_that_the_job_would_t
     assert looked_at(full)["gang"] == f"waits: {full['now']['message']}"
 
 
+def test_the_quota_counts_what_starts_in_the_same_look(alice: Api, people: People) -> None:
+    """Else the sum says that there is room, beside a sentence that says that there is none."""
+    people.vision.quotas.update(limit=4)
+    assert alice.post(JOBS, SPEC).status_code == 201  # waits for the scheduler's next look
+    held = alice.post(f"{JOBS}:validate", SPEC | {"resources": {"learners": 4, "cpus": 1}}).json()
+    assert held["now"]["numbers"]["used"] == held["quota"]["used"] == 1
+    assert looked_at(held)["quota"] == "waits: cpu: 1 in use + 4 of 4"
+
+
 def test_validating_says_which_check_found_the_errors_and_what_was_meant(alice: Api) -> None:
     wrong = SPEC_YAML.replace("framework: sklearn", "framework: sklaern").replace("resources:", "resource:")
     lost = alice("POST", f"{JOBS}:validate", wrong, Content_Type="application/yaml").json()
