@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 
+from portal.pages import state_diagram
 from portal.pages.guard import signed_in
 from portal.pages.shell import frame, last_tenant
 
@@ -75,7 +76,9 @@ class _Page(RendererHTML):
     html_inline = html_block
 
     def fence(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        return f'<pre tabindex="0">{escape(tokens[idx].content)}</pre>\n'
+        text = tokens[idx].content
+        drawn = state_diagram.drawing(text) if tokens[idx].info.strip() == "mermaid" else None
+        return drawn or f'<pre tabindex="0">{escape(text)}</pre>\n'
 
     code_block = fence
 

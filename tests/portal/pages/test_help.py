@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from django.test import Client
 
 from gpu_scheduler.clusters.local.environment import Folders, rendezvous
 from jobs.spec.rules import RESERVED_ENV
+from jobs.states import TRANSITIONS
 from learner_agent import training
 from portal.pages import help as guides
+from portal.pages import state_diagram
 from tenants.models import User
 from tests.portal.pages.conftest import SignIn
 
@@ -81,3 +84,40 @@ def test_the_guide_to_programs_names_every_variable_and_every_call() -> None:
     }
     ours = {name for name in calls if getattr(training, name).__module__ == training.__name__}
     assert {name for name in ours if f"training.{name}" not in told} == set()
+
+
+def test_the_job_states_are_drawn_with_every_move_that_there_is() -> None:
+    body = guides.guide("job_states").body
+    assert "stateDiagram" not in body, "a drawing, not its source"
+    moves = [(start.value, end.value) for start, ends in TRANSITIONS.items() for end in ends]
+    assert set(state_diagram.ROUTES) == set(moves)
+    assert body.count('class="mv"') == len(moves) + 1, "one line each, and the one into QUEUED"
+    told = re.findall(r"<li>([A-Z]+) → ([A-Z]+)", body)
+    assert sorted(told) == sorted(moves)
+    assert set(state_diagram.BOXES) == {state.value for state in TRANSITIONS}
+
+
+def test_no_two_boxes_overlap_and_every_move_begins_and_ends_at_its_own() -> None:
+    boxes = state_diagram.BOXES
+    for one, other in combinations(boxes.values(), 2):
+        assert (
+            one.right < other.left
+            or other.right < one.left
+            or one.bottom < other.top
+            or other.bottom < one.top
+        )
+    for (start, end), route in state_diagram.ROUTES.items():
+        for name, (x, y) in ((start, route.points[0]), (end, route.points[-1])):
+            box = boxes[name]
+            on_side = x in (box.left, box.right) and box.top <= y <= box.bottom
+            on_edge = y in (box.top, box.bottom) and box.left <= x <= box.right
+            assert on_side or on_edge, (start, end)
+
+
+def test_a_diagram_with_a_move_that_has_no_route_is_shown_as_it_is_written() -> None:
+    source = (
+        (settings.BASE_DIR / "docs" / "job_states.md").read_text().split("```mermaid\n")[1].split("```")[0]
+    )
+    assert state_diagram.drawing(source)
+    assert state_diagram.drawing(source + "    FAILED --> QUEUED: again\n") is None
+    assert state_diagram.drawing("flowchart TD") is None
