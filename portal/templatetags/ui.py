@@ -218,6 +218,14 @@ def minus(left: int, right: int) -> int:
     return left - right
 
 
+@register.simple_tag(takes_context=True)
+def finds(context: template.Context, *texts: str) -> SafeString:
+    """Attributes of a row that components/find.html narrows by these texts; hidden if ?q= is in none of them."""
+    text = " ".join(texts).lower()
+    sought = context["request"].GET.get("q", "").strip().lower()
+    return format_html(' data-finds="{}"{}', text, "" if sought in text else " hidden")
+
+
 @register.filter
 def at(mapping: Any, key: Any) -> Any:
     """The value of a key, empty if there is none; templates cannot index by a variable."""

@@ -5,6 +5,7 @@ The job page and its log and charts have tests of their own. LUTHIER_PICTURES=fo
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -243,6 +244,30 @@ def test_a_quota_draft_shows_its_effect_before_it_counts(
     page.get_by_role("link", name="Revert the change").first.click()
     page.get_by_text("1 change, not applied").wait_for()
     assert page.get_by_label("Limit of robotics for cpu").input_value() == str(before)
+    page.close()
+
+
+def test_finding_a_tenant_keeps_the_draft_and_the_address(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform
+) -> None:
+    page = contexts("admin", "light", 1440).new_page()
+    page.goto(f"{showcase.url}/admin-console/quotas")
+    robotics, speech = (page.get_by_label(f"Limit of {name} for cpu") for name in ("robotics", "speech"))
+    robotics.fill("3")
+    page.get_by_label("Find tenant").fill("pee")
+    expect(speech).to_be_visible()
+    expect(robotics).to_be_hidden()
+    expect(page.locator("#found")).to_have_text(re.compile(r"^1 of \d+$"))
+    page.get_by_label("Find tenant").press("Enter")  # nothing is sent: the draft would be lost
+    speech.press("ArrowUp")  # no other tenant is shown
+    expect(speech).to_be_focused()
+    page.get_by_label("Find tenant").fill("")
+    expect(robotics).to_have_value("3")
+    page.get_by_label("Find tenant").fill("robot")
+    page.reload()
+    expect(page.get_by_label("Find tenant")).to_have_value("robot")
+    expect(robotics).to_be_visible()
+    expect(speech).to_be_hidden()
     page.close()
 
 

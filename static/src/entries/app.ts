@@ -2,6 +2,7 @@
 import htmx from "htmx.org";
 import { csrfToken } from "../ts/api";
 import { startConnection } from "../ts/connection";
+import { startFind } from "../ts/find";
 import { startForms } from "../ts/forms";
 import { startMenus } from "../ts/menus";
 import { startShortcuts } from "../ts/shortcuts";
@@ -30,6 +31,7 @@ startThemeToggle();
 startConnection();
 startClock();
 startForms();
+startFind();
 startMenus();
 startShortcuts();
 Object.assign(window, { htmx });

@@ -14,7 +14,9 @@ function set(field: HTMLInputElement, value: number): void {
 function neighbour(field: HTMLInputElement, step: number): HTMLInputElement | null {
   const cell = field.closest("td");
   const row = cell?.parentElement as HTMLTableRowElement | null;
-  const other = (step > 0 ? row?.nextElementSibling : row?.previousElementSibling) as HTMLTableRowElement | null;
+  const beside = (from: Element | null | undefined): Element | null => (step > 0 ? from?.nextElementSibling : from?.previousElementSibling) ?? null;
+  let other = beside(row) as HTMLTableRowElement | null;
+  while (other?.hidden) other = beside(other) as HTMLTableRowElement | null; // left out by what is sought
   if (!cell || !other) return null;
   return other.cells[cell.cellIndex]?.querySelector<HTMLInputElement>("input[data-before]") ?? null;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import timedelta
 
@@ -366,3 +367,15 @@ def test_the_role_offered_first_is_a_manager_s_only_where_nobody_is_yet(
     assert "resuming is refused until" in page
     page = signed_in(admin).get("/admin-console/tenants/empty").content.decode()
     assert '<option value="manager" selected>' in page
+
+
+@pytest.mark.parametrize("place", ["tenants", "quotas"])
+def test_tenants_are_found_by_name_and_nothing_of_the_others_is_lost(
+    signed_in: SignIn, lab: Tenant, admin: User, place: str
+) -> None:
+    factories.tenant("nlp-research")
+    shown = re.findall(
+        r'data-finds="([a-z-]+)[^"]*"( hidden)?',
+        signed_in(admin).get(f"/admin-console/{place}?q=%20NLP ").content.decode(),
+    )
+    assert sorted(shown) == [("nlp-research", ""), ("vision-lab", " hidden")]  # in the draft's form, too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -319,3 +320,10 @@ def test_a_refused_password_says_what_is_wrong_at_each_field(signed_in: SignIn, 
     for field in ("old", "new2"):
         assert f'aria-describedby="problem-{field}"' in page
         assert f'id="problem-{field}"' in page
+
+
+def test_members_are_found_by_name_and_role(signed_in: SignIn, lab: Tenant, alice: User, dave: User) -> None:
+    page = signed_in(dave).get("/t/vision-lab/members?q=ali").content.decode()
+    assert re.findall(r'data-finds="(\w+)[^"]*"( hidden)?', page) == [("alice", ""), ("dave", " hidden")]
+    page = signed_in(dave).get("/t/vision-lab/members?q=Manager").content.decode()
+    assert re.findall(r'data-finds="(\w+)[^"]*"( hidden)?', page) == [("alice", " hidden"), ("dave", "")]

@@ -1,0 +1,24 @@
+// A field that narrows the rows of a page while one types. The address keeps what is sought; without script the server
+// narrows the same rows by it.
+
+export function startFind(): void {
+  const field = document.getElementById("find");
+  const status = document.getElementById("found");
+  if (!(field instanceof HTMLInputElement) || !status) return;
+  const narrow = (): void => {
+    const sought = field.value.trim().toLowerCase();
+    const rows = [...document.querySelectorAll<HTMLElement>("[data-finds]")];
+    for (const row of rows) row.hidden = !row.dataset.finds?.includes(sought);
+    const count = rows.filter((row) => !row.hidden).length;
+    status.textContent = !sought ? "" : count ? `${count} of ${rows.length}` : "Nothing matches";
+  };
+  field.addEventListener("input", () => {
+    narrow();
+    const address = new URL(location.href);
+    if (field.value.trim()) address.searchParams.set("q", field.value.trim());
+    else address.searchParams.delete("q");
+    history.replaceState(null, "", address);
+  });
+  field.form?.addEventListener("submit", (event) => event.preventDefault());
+  narrow();
+}
