@@ -98,8 +98,9 @@ def primary_metrics(job: View, count: int = 2) -> list[str]:
     return sorted(job["metrics"], key=lambda name: ("loss" not in name, name))[:count]
 
 
-def kpis(job: View, *, ran_s: float) -> list[Kpi]:
-    """The strip. ran_s: of closed attempts; of an ended job it stands where the time left stood."""
+def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> list[Kpi]:
+    """The strip. ran_s: of closed attempts; of an ended job it stands where the time left stood. rest: what a halted
+    job has left, and how fast it was."""
     progress = job["progress"]
     step, total, percent = progress["step"], progress["total"], progress["percent"]
     steps = (
@@ -117,6 +118,8 @@ def kpis(job: View, *, ran_s: float) -> list[Kpi]:
         ),
         Kpi("Ran for", duration(ran_s) if ran_s else "—")
         if job["state"] in FINAL
+        else Kpi("Left after resume", rest[0], f"at {rest[1]}")
+        if rest
         else Kpi("Time left", *_time_left(job), hot="left"),
     ]
     for name in primary_metrics(job):
@@ -243,4 +246,8 @@ def _time_left(job: View) -> tuple[str, str]:
         return "—", ""
     if pace["seconds_left"] is None:
         return "—", "no pace yet"
-    return duration(round(pace["seconds_left"])), f"{pace['steps_per_second']:.3g} steps/s"
+    return duration(round(pace["seconds_left"])), speed(pace["steps_per_second"])
+
+
+def speed(steps_per_s: float) -> str:
+    return f"{steps_per_s:.3g} steps/s"

@@ -10,7 +10,7 @@ from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.effects import Preview, if_resumed
 from jobs.selectors.pace import Run, pace
 from jobs.states import State
-from portal.pages.job_cards import ASK, FIX
+from portal.pages.job_cards import ASK, FIX, speed
 from portal.templatetags.ui import duration, foreseen
 
 
@@ -47,19 +47,22 @@ def outlook(job: Job, now: datetime) -> Outlook | None:
     if job.state != State.HALTED:
         return None
     found = if_resumed(job)
-    return Outlook(*_words(found, now), _meter(job, found), _rest(job, now))
+    left = rest(job, now)
+    return Outlook(*_words(found, now), _meter(job, found), left[0] if left else "")
 
 
-def _rest(job: Job, now: datetime) -> str:
-    """From the step that the resume begins at, as fast as the job has been so far."""
+def rest(job: Job, now: datetime) -> tuple[str, str] | None:
+    """How long a halted job would go on and how fast: from the step that the resume begins at, at its pace so far."""
+    if job.state != State.HALTED:
+        return None
     progress, kept = job.progress, checkpoint_for(job)
     first = getattr(job, "first_step", None) or 0
     been = pace(Run(progress.step, progress.total, progress.reported_at, job.running_s, first, None, 0), now)
     if been is None:
-        return ""
+        return None
     # Below 0 where a program counts checkpoints in other units than it reports.
     left = (progress.total or 0) - ((kept.step if kept else None) or 0)
-    return duration(round(left / been.steps_per_s)) if left > 0 else ""
+    return (duration(round(left / been.steps_per_s)), speed(been.steps_per_s)) if left > 0 else None
 
 
 def _words(found: Preview, now: datetime) -> tuple[str, str, str]:

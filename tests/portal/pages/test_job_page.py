@@ -190,7 +190,9 @@ def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
     assert panel.count("this job needs 2 CPU slots") == 1
     assert "needs 2, the quota is 1" in panel
     assert "cannot start" not in panel
-    assert '<path d="M50.0 0V8"/>' in panel, "the limit of 1 stands in the middle of the 2 asked for"
+    assert '<svg x="50.0%" overflow="visible"><rect class="li"' in panel, (
+        "the limit of 1 stands in the middle of the 2 asked for"
+    )
     assert panel.count("<li") == 2, "what was not reached is one row"
     assert "Tenant quota, Gang placement" in panel
     assert "#octagon-x" in panel

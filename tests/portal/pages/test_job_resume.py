@@ -36,12 +36,17 @@ def test_a_resume_that_starts_at_once_says_where_and_what_it_takes(alice: User, 
     assert "Would run on" not in text, "nothing is known of its steps"
 
 
-def test_the_rest_is_counted_from_the_checkpoint_at_the_pace_so_far(alice: User, signed_in: SignIn) -> None:
+def test_the_rest_is_counted_from_the_checkpoint_at_the_pace_so_far(
+    alice: User, carol: User, signed_in: SignIn
+) -> None:
     job = halted(alice)
     Job.objects.filter(pk=job.pk).update(running_s=400)
     Progress.objects.filter(job=job).update(step=200, total=1000, reported_at=timezone.now())
     factories.checkpoint(job, step=100)
     assert "Would run on for 30 min" in card(alice, job, signed_in)  # 900 steps of 2 s
+    page = signed_in(carol).get(f"/t/vision-lab/jobs/{job.pk}").content.decode()
+    strip = " ".join(re.sub(r"<[^>]*>", " ", page.split('<dl class="kpis"')[1].split("</dl>")[0]).split())
+    assert "Left after resume 30 min at 0.5 steps/s" in strip
     job.checkpoints.update(step=5000)
     assert "Would run on" not in card(alice, job, signed_in), "it reports epochs, and saves by steps"
 
