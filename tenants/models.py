@@ -109,6 +109,9 @@ class QuotaChange(models.Model):
     gpu_type = models.SlugField(max_length=40)
     old_limit = models.PositiveIntegerField()
     new_limit = models.PositiveIntegerField()
+    used_then = models.PositiveIntegerField(
+        null=True
+    )  # slots held at the change; null for rows older than it
     reason = models.CharField(max_length=500)
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"

@@ -97,6 +97,9 @@ class QuotaChangeOut(serializers.Serializer[Any]):
     gpu_type = serializers.CharField()
     old_limit = serializers.IntegerField()
     new_limit = serializers.IntegerField()
+    used_then = serializers.IntegerField(
+        allow_null=True, help_text="slots held when it was changed; null where that was not kept yet"
+    )
     reason = serializers.CharField()
     actor = serializers.CharField(allow_null=True)
     change_set = serializers.UUIDField(help_text="what was applied together")
@@ -112,6 +115,7 @@ class QuotaChangeOut(serializers.Serializer[Any]):
         "gpu_type": "a100",
         "old_limit": 8,
         "new_limit": 16,
+        "used_then": 7,
         "reason": "Second half of the grant",
         "actor": "admin",
         "change_set": "0f1f7b3e-6a53-4b7a-9a0e-6b8a2b8a2f11",
@@ -130,6 +134,7 @@ def _change_view(row: QuotaChange) -> dict[str, Any]:
         "gpu_type": row.gpu_type,
         "old_limit": row.old_limit,
         "new_limit": row.new_limit,
+        "used_then": row.used_then,
         "reason": row.reason,
         "actor": row.actor.get_username() if row.actor else None,
         "change_set": row.change_set,

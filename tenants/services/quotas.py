@@ -205,6 +205,7 @@ def _write(one: Applied, tenant: Tenant, reason: str, user: access.Person, chang
         gpu_type=one.gpu_type,
         old_limit=one.old_limit,
         new_limit=one.new_limit,
+        used_then=one.used,
         reason=reason,
         actor_id=user.pk,
         change_set=change_set,

@@ -61,13 +61,13 @@ def main() -> None:
             metrics = {"loss": {"last": round(0.2 + dice.random(), 4), "step": 1000}}
             Progress.objects.filter(job=job).update(step=1000, total=1000, metrics=metrics)
     admin = User.objects.get(username="admin")
-    for days, kind, old, new, why in (
-        (9, "a100", 6, 8, "MLPerf benchmark week"),
-        (4, "cpu", 16, 12, "The campaign is finished, 4 go back"),
-        (1, "a100", 8, 6, "Revert: benchmark week is over"),
+    for days, kind, old, new, used, why in (
+        (9, "a100", 6, 8, None, "MLPerf benchmark week"),
+        (4, "cpu", 16, 12, 9, "The campaign is finished, 4 go back"),
+        (1, "a100", 8, 6, 7, "Revert: benchmark week is over"),
     ):
         QuotaChange.objects.create(
-            tenant=lab, gpu_type=kind, old_limit=old, new_limit=new, reason=why, actor=admin,
+            tenant=lab, gpu_type=kind, old_limit=old, new_limit=new, used_then=used, reason=why, actor=admin,
             change_set=uuid.uuid4(), at=now - timedelta(days=days),
         )  # fmt: skip
 

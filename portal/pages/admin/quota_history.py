@@ -69,12 +69,13 @@ def export(request: HttpRequest) -> HttpResponse:
     answer = HttpResponse(content_type="text/csv; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="quota-history-{timezone.now():%Y-%m-%d}.csv"'
     lines = csv.writer(answer)
-    lines.writerow(["set", "at", "who", "tenant", "type", "old_limit", "new_limit", "reason"])
+    lines.writerow(["set", "at", "who", "tenant", "type", "old_limit", "new_limit", "used_then", "reason"])
     rows = list(_narrowed(request.GET))
     numbers = _numbers({row.change_set for row in rows})
     for row in rows:
         who = row.actor.get_username() if row.actor else ""
-        told = [who, row.tenant.slug, row.gpu_type, row.old_limit, row.new_limit, row.reason]
+        limits = [row.old_limit, row.new_limit, row.used_then]  # what is not known is an empty cell
+        told = [who, row.tenant.slug, row.gpu_type, *limits, row.reason]
         at = row.at.isoformat(timespec="seconds")
         lines.writerow([numbers[row.change_set], at, *(_harmless(value) for value in told)])
     return answer

@@ -57,11 +57,13 @@ def test_a_short_list_comes_at_once_or_in_the_pages_asked_for(alice: Api, people
     assert alice.get(f"{QUOTAS}?page_size=0").status_code == 400
 
 
-def test_setting_a_limit_leaves_a_line_of_history(admin: Api, alice: Api) -> None:
+def test_setting_a_limit_leaves_a_line_of_history(admin: Api, alice: Api, people: People) -> None:
+    factories.job(of=people.vision, owner=people.alice, state=State.PROCESSING, slots=3)
     answer = admin.put(f"{QUOTAS}/cpu", {"limit": 10, "reason": "Grant"})
     assert (answer.status_code, answer.json()["limit"]) == (200, 10)
     line = alice.get("/tenants/vision-lab/quota-changes").json()["items"][0]
     assert (line["old_limit"], line["new_limit"], line["reason"], line["actor"]) == (8, 10, "Grant", "admin")
+    assert line["used_then"] == 3
 
 
 def test_history_cannot_be_rewritten(admin: Api) -> None:

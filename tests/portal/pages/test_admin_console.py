@@ -104,6 +104,7 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
         tenant=lab, gpu_type="a100", old_limit=0, new_limit=1, actor=eve, reason="old",
         change_set=uuid.uuid4(), at=timezone.now() - timedelta(days=31),
     )  # fmt: skip
+    factories.job(of=lab, state=State.PROCESSING, slots=7)
     set_limits(admin, "both", lab=6, other=6)
     set_limits(eve, "back", lab=8, other=8)
     set_limits(admin, "=cmd()", lab=5, other=4)
@@ -121,11 +122,14 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
     assert len(client.get(f"{HISTORY}?days=30").context["sets"]) == 4
     lines = client.get(f"{HISTORY}.csv?who=admin&days=30").content.decode().splitlines()
     assert [line.split(",")[2:] for line in lines[1:]] == [
-        ["admin", "nlp-research", "cpu", "8", "4", "'=cmd()"],
-        ["admin", "vision-lab", "cpu", "8", "5", "'=cmd()"],
-        ["admin", "nlp-research", "cpu", "8", "6", "both"],
-        ["admin", "vision-lab", "cpu", "8", "6", "both"],
+        ["admin", "nlp-research", "cpu", "8", "4", "0", "'=cmd()"],
+        ["admin", "vision-lab", "cpu", "8", "5", "7", "'=cmd()"],
+        ["admin", "nlp-research", "cpu", "8", "6", "0", "both"],
+        ["admin", "vision-lab", "cpu", "8", "6", "7", "both"],
     ]
+    assert "7 of 6</td>" in page
+    old = client.get(f"{HISTORY}.csv?type=a100").content.decode().splitlines()[1]
+    assert old.endswith(",eve,vision-lab,a100,0,1,,old")  # from before this was kept
 
 
 @pytest.mark.parametrize(
