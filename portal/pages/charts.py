@@ -9,6 +9,8 @@ from datetime import date, timedelta
 
 from portal.pages.meters import REST, SERIES, series
 
+HEADROOM = 4
+"""So many times as high as the highest bar the plot may become to show what is possible."""
 LABEL_EVERY = 5
 """Days from one label of the day axis to the next; the first one in a month names it."""
 
@@ -56,19 +58,25 @@ class Bars:
     future_width: str
     limit: str
     """Percent from the top of the line that is possible a day; empty if it lies above the plot."""
+    possible: float
+    """What is possible a day; 0 if that is not known."""
 
 
 def stacked_days(
     values: Mapping[tuple[date, str], float], *, first: date, days: int, today: date, possible: float = 0.0
 ) -> Bars:
-    """values: by day and name. Names are ordered by their total; those after the sixth share one colour."""
+    """values: by day and name. Names are ordered by their total; those after the sixth share one colour.
+
+    What is possible a day is drawn as long as that leaves the highest bar a quarter of the plot.
+    """
     totals: dict[str, float] = {}
     for (_, name), value in values.items():
         totals[name] = totals.get(name, 0.0) + value
     names = sorted((name for name, total in totals.items() if total > 0), key=lambda name: -totals[name])
     shown = [first + timedelta(days=n) for n in range(days)]
     rows = tuple(_row(day, names, values) for day in shown)
-    top = _round_up(max([row.total for row in rows], default=0.0))
+    highest = max([row.total for row in rows], default=0.0)
+    top = _round_up(possible if highest < possible <= HEADROOM * highest else highest)
     width = 100 / days
     ended = (today - first).days + 1
     return Bars(
@@ -87,6 +95,7 @@ def stacked_days(
         future=f"{ended * width:.2f}" if today < shown[-1] else "",
         future_width=f"{100 - ended * width:.2f}",
         limit=f"{100 - 100 * possible / top:.2f}" if 0 < possible <= top else "",
+        possible=possible,
     )
 
 

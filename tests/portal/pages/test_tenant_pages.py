@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 from django.test import Client
@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from jobs.models import Attempt, ClusterNode
 from jobs.states import State
+from portal.pages.charts import stacked_days
 from portal.templatetags import ui
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import Role
@@ -327,3 +328,25 @@ def test_members_are_found_by_name_and_role(signed_in: SignIn, lab: Tenant, alic
     assert re.findall(r'data-finds="(\w+)[^"]*"( hidden)?', page) == [("alice", ""), ("dave", " hidden")]
     page = signed_in(dave).get("/t/vision-lab/members?q=Manager").content.decode()
     assert re.findall(r'data-finds="(\w+)[^"]*"( hidden)?', page) == [("alice", " hidden"), ("dave", "")]
+
+
+@pytest.mark.parametrize(
+    ("used", "possible", "limit"),
+    [
+        (90.0, 96.0, "4.00"),  # the plot ends at 100
+        (30.0, 96.0, "4.00"),  # it makes room for the line
+        (20.0, 96.0, ""),  # the line would leave the bars less than a quarter
+        (0.0, 96.0, ""),
+        (90.0, 0.0, ""),
+    ],
+)
+def test_the_chart_shows_what_the_limits_allow_where_its_bars_stay_readable(
+    used: float, possible: float, limit: str
+) -> None:
+    day = date(2026, 11, 1)
+    chart = stacked_days({(day, "alice"): used}, first=day, days=30, today=day, possible=possible)
+    assert (chart.limit, chart.possible) == (limit, possible)
+
+
+def test_the_usage_page_names_what_the_limits_allow_a_day(signed_in: SignIn, lab: Tenant, dave: User) -> None:
+    assert "limit × 24 h: 192" in signed_in(dave).get("/t/vision-lab/usage?of=cpu").content.decode()
