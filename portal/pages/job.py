@@ -209,13 +209,15 @@ def _lost(view: dict[str, Any]) -> int | None:
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     view, now = job_view(job), timezone.now()
     kept = _kept(job)
+    until = job.start_after if job.start_after and job.start_after > now else None
     attempts = list(Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n")[:10])
     words = job_failure.words_of(job, [one.n for one in attempts]) if len(attempts) > 1 else {}
     return {
         "kpis": job_cards.kpis(
             view | {"room": _room(job, view)}, ran_s=job.running_s, rest=job_resume.rest(job, now)
         ),
-        "waiting": job_cards.waiting(view),
+        "waiting": job_cards.waiting(view, backs_off=bool(until)),
+        "until": until,
         "wait": job_waiting.panel(request.user, job, view, timezone.now())
         if job.state == State.QUEUED
         else None,

@@ -54,7 +54,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why a queued job waits. kind: fix, ask, checking or wait; it chooses colour and chip."""
+    """Why a queued job waits. kind: fix, ask, checking, back-off or wait; it chooses colour and chip."""
 
     headline: str
     kind: str
@@ -150,12 +150,14 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
     return strip
 
 
-def waiting(job: View) -> Waiting | None:
-    """Why a QUEUED job waits; None for any other."""
+def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
+    """Why a QUEUED job waits; None for any other. backs_off: it may not start before a wait is over."""
     if job["state"] != "QUEUED":
         return None
     code, numbers = job["reason"]["code"], job["reason"]["numbers"]
-    if code in FIX:
+    if backs_off:
+        kind, chip = "back-off", "Backing off"
+    elif code in FIX:
         kind, chip = "fix", "Fix needed"
     elif code in ASK:
         kind, chip = "ask", "Ask an admin"

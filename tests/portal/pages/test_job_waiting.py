@@ -78,6 +78,17 @@ def test_without_an_estimate_the_panel_says_why(alice: User) -> None:
     assert "No estimate. A job it waits for has no known end" in page_of(alice, job)
 
 
+def test_a_job_that_backs_off_says_so_and_until_when(alice: User) -> None:
+    until = timezone.now() + timedelta(minutes=4)
+    job = waits("learner_failed", owner=alice, start_after=until)
+    text = " ".join(re.sub(r"<[^>]*>", " ", page_of(alice, job).split('class="card why', 1)[1]).split())
+    assert "Backing off" in text
+    assert f"Next attempt not before {until:%H:%M:%S} UTC" in text
+    assert "No estimate" not in text
+    Job.objects.update(start_after=timezone.now() - timedelta(seconds=1))
+    assert "Backing off" not in page_of(alice, job), "the wait is over"
+
+
 def test_the_place_in_the_tenant_is_said_once(alice: User) -> None:
     job = waits(owner=alice)
     told = "".join(
