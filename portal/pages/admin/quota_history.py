@@ -44,7 +44,7 @@ class Fate:
 def page(request: HttpRequest) -> HttpResponse:
     """Change sets, newest first, narrowed by tenant, type, person and period."""
     narrowed = _narrowed(request.GET)
-    found = Paginator(narrowed, PER_PAGE).get_page(request.GET.get("page"))
+    found = Paginator(narrowed, PER_PAGE).get_page(_page_of(request.GET) or request.GET.get("page"))
     sets = [list(group) for _, group in groupby(found, key=lambda row: row.change_set)]
     changes = QuotaChange.objects.order_by()
     context = frame(request, "history") | {
@@ -79,6 +79,14 @@ def export(request: HttpRequest) -> HttpResponse:
         at = row.at.isoformat(timespec="seconds")
         lines.writerow([numbers[row.change_set], at, *(_harmless(value) for value in told)])
     return answer
+
+
+def _page_of(query: QueryDict) -> int | None:
+    """Where the set of this number stands, to which the fate of another one leads: all sets are listed then."""
+    asked = query.get("set", "")
+    if not asked.isdecimal() or len(asked) > 18:
+        return None
+    return QuotaChange.objects.filter(pk__gt=int(asked)).count() // PER_PAGE + 1
 
 
 def _harmless(value: Any) -> Any:

@@ -142,6 +142,7 @@ def test_validating_says_which_check_found_the_errors_and_what_was_meant(alice: 
     assert {name: text.partition(":")[0] for name, text in big.items()} == {
         "spec": "skipped", "code": "skipped", "data": "skipped", "quota": "skipped", "gang": "failed",
     }  # fmt: skip
+    assert big["spec"].startswith("skipped: No error so far"), "there are none in it to be mended"
 
 
 def test_a_job_that_has_changed_since_it_was_seen_is_not_deleted(alice: Api, people: People) -> None:

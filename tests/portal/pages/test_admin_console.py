@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs.models import ClusterNode
 from jobs.services.quotas import quotas_change
 from jobs.states import State
-from portal.pages.admin.quota_history import Fate
+from portal.pages.admin.quota_history import PER_PAGE, Fate
 from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, User
 from tenants.services.quotas import Change
 from tests import factories
@@ -115,6 +115,7 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
     assert fates["=cmd()"]["fate"] is fates["one"]["fate"] is None
     page = client.get(HISTORY).content.decode()
     assert f"Reverted by #{fates['back']['number']}" in page
+    assert f'href="{HISTORY}?set={fates["back"]["number"]}#set-{fates["back"]["number"]}"' in page
     assert page.count("?revert=") == 3
     (part,) = client.get(f"{HISTORY}?tenant=nlp-research&who=eve").context["sets"]
     assert (part["rows"][0].reason, part["fate"]) == ("back", fates["back"]["fate"])
@@ -130,6 +131,28 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
     assert "7 of 6</td>" in page
     old = client.get(f"{HISTORY}.csv?type=a100").content.decode().splitlines()[1]
     assert old.endswith(",eve,vision-lab,a100,0,1,,old")  # from before this was kept
+
+
+def test_a_set_that_stands_on_another_page_is_led_to(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    client = signed_in(admin)
+    for n in range(3 * PER_PAGE):
+        QuotaChange.objects.create(
+            tenant=lab,
+            gpu_type="cpu",
+            old_limit=n,
+            new_limit=n + 1,
+            reason="why",
+            actor=admin,
+            change_set=uuid.uuid4(),
+        )
+    numbers = sorted(QuotaChange.objects.values_list("pk", flat=True))
+    for number in (numbers[0], numbers[PER_PAGE - 1], numbers[PER_PAGE], numbers[-1]):
+        page = client.get(f"{HISTORY}?set={number}").content.decode()
+        assert f'id="set-{number}"' in page
+        assert "set=" not in "".join(re.findall(r'href="(\?[^"]*)"', page)), (
+            "its neighbours are pages, not the set"
+        )
+    assert client.get(f"{HISTORY}?set=nothing").status_code == 200
 
 
 @pytest.mark.parametrize(
