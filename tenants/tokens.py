@@ -22,6 +22,7 @@ LONGEST_DAYS = 366
 ID_LENGTH = (
     16  # hexadecimal digits of the digest: enough to name one of a person's tokens, useless to forge it
 )
+SHOWN_LENGTH = len(PREFIX) + 4  # of the secret: tells a person's tokens apart, and 60 digits stay unknown
 SEEN_EVERY = timedelta(minutes=1)  # how fresh last_used_at is kept
 TOKEN, OWNER = Rows(Token, "t"), Rows(User, "u")
 BY_SECRET = (
@@ -57,6 +58,11 @@ def tokens_of(owner: User, *, tenant: Tenant | None = None) -> QuerySet[Token]:
 
 def public_id(token: Token) -> str:
     return token.pk[:ID_LENGTH]
+
+
+def shown_prefix(token: Token) -> str:
+    """How its secret begins, for who has found one and looks for its row."""
+    return token.token_key[:SHOWN_LENGTH]
 
 
 @transaction.atomic

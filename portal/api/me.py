@@ -78,6 +78,7 @@ def _tenant(call: Call, tenant: Tenant) -> dict[str, Any]:
 class TokenOut(serializers.Serializer[Any]):
     id = serializers.CharField()
     name = serializers.CharField()
+    prefix = serializers.CharField(help_text="how its secret begins")
     tenant = serializers.CharField(allow_null=True, help_text="null: works in every tenant of its owner")
     role = serializers.ChoiceField(ROLES, help_text="what it may be at most, whatever its owner is")
     created_at = Moment()
@@ -107,6 +108,7 @@ class TokenIn(Strict):
 TOKEN_EXAMPLE = {
     "id": "9f86d081884c7d65",
     "name": "laptop",
+    "prefix": "lut_7c2e",
     "tenant": "vision-lab",
     "role": "researcher",
     "created_at": "2026-11-21T09:00:00.000Z",
@@ -161,6 +163,7 @@ def token_view(token: Token) -> dict[str, Any]:
     return {
         "id": tokens.public_id(token),
         "name": token.name,
+        "prefix": tokens.shown_prefix(token),
         "tenant": token.tenant.slug if token.tenant else None,
         "role": token.role_ceiling,
         "created_at": token.created,

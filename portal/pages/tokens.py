@@ -159,6 +159,7 @@ def _view(token: Token) -> dict[str, Any]:
     return {
         "id": tokens.public_id(token),
         "name": token.name,
+        "prefix": tokens.shown_prefix(token),
         "tenant": token.tenant.slug if token.tenant else "",
         "role": token.role_ceiling,
         "created": token.created,

@@ -35,6 +35,8 @@ def test_a_secret_is_shown_once_and_opens_the_door(alice: Api) -> None:
     listed = alice.get("/me/tokens")
     assert secret not in listed.content.decode()
     assert {"laptop", "test"} == {item["name"] for item in listed.json()["items"]}
+    (laptop,) = (item for item in listed.json()["items"] if item["name"] == "laptop")
+    assert laptop["prefix"] == secret[:8]
 
 
 def test_a_revoked_token_opens_nothing(alice: Api) -> None:

@@ -64,7 +64,9 @@ def test_a_tokens_secret_is_shown_once_and_opens_the_api(signed_in: SignIn, alic
     secret = made.context["made"]["secret"]
     assert secret.startswith("lut_")
     assert secret in made.content.decode()
-    assert secret not in client.get("/t/vision-lab/tokens").content.decode()
+    listed = client.get("/t/vision-lab/tokens").content.decode()
+    assert secret not in listed
+    assert f"{secret[:8]}…</td>" in listed
     me = Client().get("/api/v1/me", headers={"Authorization": f"Bearer {secret}"})
     assert "alice" in me.content.decode()
 
