@@ -128,7 +128,8 @@ def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
         progress = _lock_progress(cursor, rows)
         for row in rows:
             keeper = progress[row.grant.job_id]
-            row.room = max(0, settings.LUTHIER_LOG_JOB_MAX_BYTES - keeper.log_bytes)
+            row.cap = settings.LUTHIER_LOG_JOB_MAX_BYTES
+            row.room = max(0, row.cap - keeper.log_bytes)
             for frame in frames[row.grant.learner_id]:
                 row.apply(frame)
             keeper.log_bytes += sum(chunk.len for chunk in row.chunks if not chunk.tombstone)

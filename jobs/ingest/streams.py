@@ -12,6 +12,7 @@ from typing import Any
 
 from jobs.states import FATAL_ERRORS, RESULTS_NOT_KEPT, Phase
 from jobs.tokens import Grant
+from jobs.words import filesize
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack
 
 MAX_CHUNK = 256 * 1024
@@ -52,6 +53,8 @@ class Row:
     live: bool
     room: int = 0
     """Bytes the job may still keep; shared out before the batch is applied."""
+    cap: int = 0
+    """Bytes of log that a job may keep at all."""
     chunks: list[Chunk] = field(default_factory=list)
     points: list[tuple[str, int, int, float]] = field(default_factory=list)
     total: int | None = None
@@ -124,6 +127,10 @@ class Row:
             if self.log_crc != CRC_UNKNOWN:
                 self.log_crc = zlib.crc32(kept, self.log_crc)
         if over > 0:
+            if self.log_crc != CRC_UNKNOWN:  # nothing of it was left out before: say so once
+                self._note(
+                    "log_full", f"The job's log has reached {filesize(self.cap)}; no more of it is kept."
+                )
             self._bury(over, data[len(kept) :].count(b"\n"))
 
     def _bury(self, size: int, lines: int) -> None:

@@ -83,7 +83,20 @@ def read_lines(
             1 if before is None else 0
         )  # one more: a sealed stream's last bytes
     page = read_many([Want(stream, after)], limit=limit, text_max=text_max)[stream]
+    if before is not None:
+        page = _below(page, before)
     return page if tail is None else replace(page, lines=page.lines[-tail:] if tail else [])
+
+
+def _below(page: Page, before: int) -> Page:
+    """Of a page what stands below a line: lines that were not kept leave room for those after it."""
+    if page.next < before:
+        return page
+    lines = [line for line in page.lines if line.n < before]
+    holes = [
+        Hole(hole.first, min(hole.last, before - 1), hole.size) for hole in page.holes if hole.first < before
+    ]
+    return replace(page, lines=lines, next=before - 1, more=True, tail=None, holes=holes)
 
 
 def read_many(
@@ -146,8 +159,9 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
     if head is None:
         return Page([], after, None)
     found: list[Line] = []
-    deadline = time.monotonic() + SEARCH_S
     cutter = LineCutter(after=after)
+    holes = cutter.holes
+    deadline = time.monotonic() + SEARCH_S
     last = after
     for chunk in _all_chunks(stream, after + 1):
         for line in cutter.feed(chunk):
@@ -155,13 +169,13 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
             if needle in _as_read(line.text):
                 found.append(line)
                 if len(found) == limit:
-                    return Page(found, last, head, more=last < head.lines)
+                    return Page(found, last, head, more=last < head.lines, holes=holes)
         if time.monotonic() > deadline:
-            return Page(found, last, head, more=True)
+            return Page(found, last, head, more=True, holes=holes)
     end = cutter.rest() if head.sealed else None
     if end and needle in _as_read(end.text):
         found.append(end)
-    return Page(found, max(last, end.n if end else head.lines), head)
+    return Page(found, max(last, end.n if end else head.lines), head, holes=holes)
 
 
 def _as_read(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.http import HttpResponseBase
@@ -9,7 +10,7 @@ from rest_framework import serializers
 
 from jobs.models import Job
 from jobs.selectors import logs
-from jobs.selectors.lines import Line
+from jobs.selectors.lines import Hole, Line
 from portal.api import doors
 from portal.api.documents import BYTES
 from portal.api.downloads import download
@@ -75,12 +76,23 @@ class LineOut(serializers.Serializer[Any]):
     cut = serializers.IntegerField(required=False, help_text="characters left out of a very long line")
 
 
+class GapOut(serializers.Serializer[Any]):
+    """Lines that were printed and not kept."""
+
+    to = serializers.IntegerField(help_text="number of the last of them")
+
+    def get_fields(self) -> dict[str, Any]:
+        start = serializers.IntegerField(help_text="number of the first of them")
+        return {"from": start, **super().get_fields()}
+
+
 class LogPage(serializers.Serializer[Any]):
     attempt = serializers.IntegerField()
     learner = serializers.IntegerField()
     lines = LineOut(many=True)
     first = serializers.IntegerField(allow_null=True, help_text="number of the first line given")
     last = serializers.IntegerField(allow_null=True, help_text="number of the last line given")
+    gaps = GapOut(many=True, help_text="what was not kept of these lines: the job's log was full")
     next = serializers.IntegerField(help_text="`after` of the next page")
     more = serializers.BooleanField(help_text="there are further lines now")
     sealed = serializers.BooleanField(help_text="no further line will come")
@@ -96,6 +108,7 @@ class LogPage(serializers.Serializer[Any]):
         "lines": [{"n": 1, "t": "2026-11-21T09:00:02.120Z", "text": "step 1 loss 0.93"}],
         "first": 1,
         "last": 1,
+        "gaps": [],
         "next": 1,
         "more": False,
         "sealed": False,
@@ -124,6 +137,7 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
         "lines": shown,
         "first": shown[0]["n"] if shown else None,
         "last": shown[-1]["n"] if shown else None,
+        "gaps": _gaps(page.holes),
         "next": page.next,
         "more": page.more,
         "sealed": page.head.sealed if page.head else False,
@@ -158,6 +172,17 @@ def _refuse_unknown(job: Job, stream: logs.Stream) -> None:
         raise NoSuchAttempt(attempt, job.attempt)
     if learner >= job.learners:
         raise NoSuchLearner("learner", learner, f"this job has learners 0 to {job.learners - 1}")
+
+
+def _gaps(holes: Iterable[Hole]) -> list[dict[str, int]]:
+    """From and to of what is missing; what follows each other is one gap."""
+    gaps: list[dict[str, int]] = []
+    for hole in holes:
+        if gaps and hole.first == gaps[-1]["to"] + 1:
+            gaps[-1]["to"] = hole.last
+        else:
+            gaps.append({"from": hole.first, "to": hole.last})
+    return gaps
 
 
 def _line_view(line: Line) -> dict[str, Any]:

@@ -83,6 +83,10 @@ def test_the_jobs_cap_makes_one_tombstone_that_grows(job: Job, settings: Any) ->
     ]  # fmt: skip
     assert Learner.objects.get(job=job, rank=0).log_bytes == 30
     assert LogChunk.objects.get(job=job, rank=1).tombstone
+    told = job.events.filter(reason="log_full").order_by("n").values_list("message", flat=True)
+    assert list(told) == [
+        f"Learner {rank}: The job's log has reached 10 B; no more of it is kept." for rank in (0, 1)
+    ]
 
 
 def test_points_are_numbered_without_holes_and_a_repeat_burns_no_number(job: Job) -> None:

@@ -57,6 +57,29 @@ def test_a_search_that_found_the_last_line_does_not_find_it_again(carol: Api, jo
     assert numbers(again) == []
 
 
+@pytest.mark.parametrize(
+    ("query", "expected", "gaps"),
+    [
+        ("", [1, 2, 7], [[3, 6]]),
+        ("after=4", [7], [[5, 6]]),
+        ("after=2&limit=1", [7], [[3, 6]]),
+        ("before=6", [1, 2], [[3, 5]]),
+        ("before=3", [1, 2], []),
+        ("tail=2", [7], [[6, 6]]),
+        ("q=e", [1, 7], [[3, 6]]),
+    ],
+)
+def test_lines_that_were_not_kept_are_named(
+    carol: Api, people: People, query: str, expected: list[int], gaps: list[list[int]]
+) -> None:
+    """Else a reader takes a log that stops at its limit for one that ended there."""
+    full = factories.job(owner=people.alice, state=State.PROCESSING)
+    store(full, [b"one\ntwo\n", b"a\nb\n", b"c\nd\n", b"seven\n"], lost=frozenset({1, 2}), sealed=True)
+    answer = carol.get(f"/jobs/{full.pk}/logs?{query}")
+    assert numbers(answer) == expected
+    assert [[gap["from"], gap["to"]] for gap in answer.json()["gaps"]] == gaps
+
+
 @pytest.mark.parametrize("place", ["logs", "logs/raw"])
 @pytest.mark.parametrize(
     ("query", "path", "message"),
