@@ -17,7 +17,7 @@ from portal.pages import (
     usage,
 )
 from portal.pages.admin import overview as admin
-from portal.pages.admin import quota_history, quotas, tenants
+from portal.pages.admin import quota_history, quotas, system, tenants
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 _TENANT = "t/<slug:slug>/"
@@ -53,6 +53,7 @@ urlpatterns = [
     path("me/password", me.password, name="me-password"),
     path("me/sign-out-others", me.sign_out_others, name="me-sign-out-others"),
     path(_ADMIN, admin.page, name="admin"),
+    path(f"{_ADMIN}system", system.card, name="admin-system"),
     path(f"{_ADMIN}tenants", tenants.listing, name="admin-tenants"),
     path(f"{_ADMIN}tenants/new", tenants.new, name="admin-tenant-new"),
     path(f"{_ADMIN}tenants/<slug:slug>", tenants.detail, name="admin-tenant"),

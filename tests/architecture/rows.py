@@ -248,6 +248,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(JOB_READ, things={"tab": f"{tab}_tab"}) for tab in TABS
     ),
     f"{CONSOLE}": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}system": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}tenants": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}tenants/new": (
         Page(CONSOLE_ONLY),

@@ -12,7 +12,9 @@ from django.utils import timezone
 from jobs.models import ClusterNode
 from jobs.services.quotas import quotas_change
 from jobs.states import State
+from portal.pages.admin import system
 from portal.pages.admin.quota_history import PER_PAGE, Fate
+from portal.parts import Part
 from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, User
 from tenants.services.quotas import Change
 from tests import factories
@@ -20,7 +22,17 @@ from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 HISTORY = "/admin-console/quota-history"
-PLACES = ["", "tenants", "tenants/new", "tenants/vision-lab", "quotas", "quota-history", "people", "audit"]
+PLACES = [
+    "",
+    "system",
+    "tenants",
+    "tenants/new",
+    "tenants/vision-lab",
+    "quotas",
+    "quota-history",
+    "people",
+    "audit",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -406,3 +418,22 @@ def test_tenants_are_found_by_name_and_nothing_of_the_others_is_lost(
         signed_in(admin).get(f"/admin-console/{place}?q=%20NLP ").content.decode(),
     )
     assert sorted(shown) == [("nlp-research", ""), ("vision-lab", " hidden")]  # in the draft's form, too
+
+
+def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
+    signed_in: SignIn, admin: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        Part("database", "PostgreSQL 17.2"),
+        Part("workers", "0 alive", "no worker was seen in the last 15 s", "Look into logs/worker-1.log."),
+    ]
+    monkeypatch.setattr(system, "all_parts", lambda: found)
+    monkeypatch.setattr(
+        system, "broker", lambda: Part("broker", "no answer", "Valkey does not answer", "Slower.")
+    )
+    client = signed_in(admin)
+    assert 'hx-get="/admin-console/system"' in client.get("/admin-console/").content.decode()
+    card = client.get("/admin-console/system").content.decode()
+    assert re.findall(r'data-part-state="(\w+)"', card) == ["good", "bad", "slow"]
+    assert "PostgreSQL 17.2" in card
+    assert "No worker was seen in the last 15 s. Look into logs/worker-1.log." in card

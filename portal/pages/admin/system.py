@@ -1,0 +1,32 @@
+"""What the installation stands on, as /readyz and `manage.py doctor` find it, for a card that the overview fetches.
+
+A part of its own, because one that hangs is waited for: the overview must not be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from portal.diagnosis import broker
+from portal.pages.guard import admins_only
+from portal.parts import Part, all_parts
+
+
+@require_GET
+@admins_only
+def card(request: HttpRequest) -> HttpResponse:
+    """Each part with what was found and, where it cannot do its work, why and what to do."""
+    parts = [_told(part, needed=True) for part in all_parts()]
+    parts.append(_told(broker(), needed=False))
+    return render(request, "console/_system.html", {"parts": parts, "now": timezone.now()})
+
+
+def _told(part: Part, *, needed: bool) -> dict[str, Any]:
+    """Without a part that is not needed all goes on, only slower."""
+    kind = "good" if part.ready else "bad" if needed else "slow"
+    return {"part": part, "kind": kind}
