@@ -172,6 +172,7 @@ def test_the_login_page_is_readable_and_tells_nobody_which_names_exist(
     page.get_by_label("Password").fill("wrong")
     page.get_by_role("button", name="Sign in").click()
     page.get_by_role("alert").wait_for()
+    expect(page.get_by_label("Password")).to_be_focused()
     picture(page, f"login-error-{theme}")
     assert not violations(page)
     context.close()

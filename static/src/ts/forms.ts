@@ -24,7 +24,8 @@ export function startForms(): void {
   for (const button of document.querySelectorAll<HTMLElement>("[data-reveal]")) button.hidden = false;
   // With scripts a changed role saves itself, so the button beside it is only for pages without.
   for (const button of document.querySelectorAll<HTMLElement>("[data-plain]")) button.hidden = true;
-  const wrong = document.querySelector<HTMLElement>("[aria-invalid=true]");
+  // The page may know better than "the first": of a name and a password it is the password that is typed anew.
+  const wrong = document.querySelector<HTMLElement>("[aria-invalid=true][autofocus]") ?? document.querySelector<HTMLElement>("[aria-invalid=true]");
   (wrong ?? document.querySelector<HTMLElement>("[data-focus]"))?.focus();
   document.addEventListener("click", (event) => {
     const button = (event.target as Element).closest<HTMLElement>(COPIES);
