@@ -441,11 +441,6 @@ class Checkpoint(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["job", "n"], name="checkpoint_once"),
-            models.UniqueConstraint(
-                fields=["job", "attempt", "step", "implicit"],
-                nulls_distinct=False,
-                name="checkpoint_step_once",
-            ),
         ]
 
 

@@ -100,7 +100,7 @@ def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
     found = _begin_blobs(grant, asked.files)
     fp("checkpoint.after_blobs")
     with transaction.atomic():
-        saved = _checkpoint_row(grant, asked)
+        saved = _checkpoint_row(grant, asked, found)
         if saved.state in (Checkpoint.State.COMMITTED, Checkpoint.State.DROPPED):
             return _answer(asked, "COMMITTED", [])
         if saved.parts != asked.of:
@@ -121,8 +121,11 @@ def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
     return _answer(asked, "COMMITTED" if committed else "UPLOADING", need)
 
 
-def _checkpoint_row(grant: Grant, asked: Ckpt) -> Checkpoint:
-    """Find or make the row, numbered per job. The job's progress row is the lock for numbering."""
+def _checkpoint_row(grant: Grant, asked: Ckpt, found: Sequence[Blob]) -> Checkpoint:
+    """Find or make the row, numbered per job. The job's progress row is the lock for numbering.
+
+    A step that is saved again with other bytes gets a row of its own, and the one that counts stays until it is whole.
+    """
     Progress.objects.select_for_update(no_key=True).get(pk=grant.job_id)
     implicit = asked.what == "implicit"
     step = asked.step
@@ -131,7 +134,9 @@ def _checkpoint_row(grant: Grant, asked: Ckpt) -> Checkpoint:
     known = Checkpoint.objects.select_for_update(no_key=True).filter(
         job_id=grant.job_id, attempt=grant.attempt, step=step, implicit=implicit
     )
-    saved = known.first()
+    saved = known.order_by("-n").first()
+    if saved is not None and _is_saved_anew(saved, grant, asked, found):
+        saved = None
     if saved is not None and saved.state == Checkpoint.State.CORRUPT:  # a second, sound try at the same step
         CheckpointFile.objects.filter(checkpoint=saved).delete()
         saved.state = Checkpoint.State.UPLOADING
@@ -146,12 +151,28 @@ def _checkpoint_row(grant: Grant, asked: Ckpt) -> Checkpoint:
     )  # fmt: skip
 
 
+def _is_saved_anew(saved: Checkpoint, grant: Grant, asked: Ckpt, found: Sequence[Blob]) -> bool:
+    """Whether these are other bytes than those of a whole checkpoint of this step. Where each learner saves everything
+    (one part), those of another rank are the same checkpoint, and learner 0's outrank theirs."""
+    if saved.state != Checkpoint.State.COMMITTED or (asked.of == 1 and grant.rank):
+        return False
+    return saved.parts != asked.of or _part(saved, asked.part) != _wanted(asked, found)
+
+
+def _part(saved: Checkpoint, part: int) -> dict[str, int]:
+    files = CheckpointFile.objects.filter(checkpoint=saved, part=part)
+    return dict(files.values_list("path", "blob_id"))
+
+
+def _wanted(asked: Ckpt, found: Sequence[Blob]) -> dict[str, int]:
+    return {path: blob.pk for (path, _, _), blob in zip(asked.files, found, strict=True)}
+
+
 def _set_part(saved: Checkpoint, asked: Ckpt, found: Sequence[Blob]) -> None:
-    wanted = {path: blob.pk for (path, _, _), blob in zip(asked.files, found, strict=True)}
-    part = CheckpointFile.objects.filter(checkpoint=saved, part=asked.part)
-    if dict(part.values_list("path", "blob_id")) == wanted:
+    wanted = _wanted(asked, found)
+    if _part(saved, asked.part) == wanted:
         return
-    part.delete()
+    CheckpointFile.objects.filter(checkpoint=saved, part=asked.part).delete()
     CheckpointFile.objects.bulk_create(
         CheckpointFile(
             checkpoint=saved, tenant_id=saved.tenant_id, part=asked.part, path=path, blob_id=blob_id

@@ -11,6 +11,7 @@ from django.utils import timezone
 from jobs import blobs
 from jobs.ingest import files
 from jobs.models import Blob, Checkpoint, Job, ResultFile
+from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ckpt
@@ -52,6 +53,47 @@ def test_a_part_that_is_there_does_not_count_for_a_sister_whose_bytes_are_not() 
     assert send(second, part_of(1, b"second half"), b"second half").state == "COMMITTED"
     assert state_of(job) == "COMMITTED"
     assert files.offer(first, part_of(0, b"first half")).state == "COMMITTED"
+
+
+def kept(job: Job) -> list[tuple[int, str, list[bytes]]]:
+    """Number, state and content of each checkpoint of step 5."""
+    return [
+        (saved.n, saved.state, [blobs.read(file.blob, 0, 99) for file in saved.files.order_by("part")])
+        for saved in job.checkpoints.order_by("n")
+    ]
+
+
+def test_a_step_that_is_saved_again_with_other_bytes_is_a_checkpoint_of_its_own() -> None:
+    """A program that saves within an epoch, or names no steps: what it saved last must be what a resume finds."""
+    job = factories.job(state=State.PROCESSING)
+    who = grant(job)
+    send(who, part_of(0, b"first", of=1), b"first")
+    again = part_of(0, b"again", of=1)
+
+    assert files.offer(who, again).state == "UPLOADING"
+    assert checkpoint_for(job) == job.checkpoints.get(n=1), "it counts until the other is whole"
+    assert send(who, again, b"again").state == "COMMITTED"
+    assert files.offer(who, again).state == "COMMITTED", "a repeat is the same"
+
+    assert kept(job) == [(1, "COMMITTED", [b"first"]), (2, "COMMITTED", [b"again"])]
+    assert checkpoint_for(job) == job.checkpoints.get(n=2)
+
+
+def test_a_gang_that_saves_a_step_again_fills_the_new_one_together() -> None:
+    job = factories.job(state=State.PROCESSING, learners=2)
+    for word in (b"old", b"new"):
+        for rank in (0, 1):
+            send(grant(job, rank), part_of(rank, word + b"%d" % rank), word + b"%d" % rank)
+
+    assert kept(job) == [(1, "COMMITTED", [b"old0", b"old1"]), (2, "COMMITTED", [b"new0", b"new1"])]
+
+
+def test_where_each_learner_saves_everything_those_of_the_first_count() -> None:
+    job = factories.job(state=State.PROCESSING, learners=2)
+    for rank, word in ((1, b"rank 1"), (0, b"rank 0"), (1, b"later")):
+        assert send(grant(job, rank), part_of(0, word, of=1), word).state == "COMMITTED"
+
+    assert kept(job) == [(1, "COMMITTED", [b"rank 1"]), (2, "COMMITTED", [b"rank 0"])]
 
 
 def test_a_part_that_nobody_declared_yet_is_waited_for() -> None:
