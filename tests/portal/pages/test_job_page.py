@@ -403,8 +403,8 @@ def test_the_attempts_say_where_they_began_and_what_the_program_said_last(
     newest, second, first = (re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", row)) for row in rows)
     assert f'<a href="/t/vision-lab/jobs/{job.pk}/checkpoints?files=7#ckf"' in rows[0]
     assert "step 1,500 checkpoint 7" in newest
-    assert "A learner failed Learner 0, attempt 2. the beginning" in second
-    assert "A learner failed ValueError: &lt;b&gt;no&lt;/b&gt; the beginning" in first
+    assert "A learner failed Learner 0, attempt 2. from the beginning" in second
+    assert "A learner failed ValueError: &lt;b&gt;no&lt;/b&gt; from the beginning" in first
     assert 'title="Learner 0, attempt 1."' in rows[2]
 
 
