@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
+from typing import Any
 
-from django.db.models import Count, F, Max, QuerySet, Sum
+from django.db.models import Count, F, Max, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
-from jobs.models import Job, Worker
+from jobs.models import Attempt, Job, Worker
 from jobs.states import HOLDS_GPUS, Intent, State
 
 FRESH = timedelta(seconds=15)
@@ -43,15 +45,22 @@ class Live:
     queued: int
 
 
-def waiting_jobs() -> QuerySet[Job]:
-    """Every queued job of every tenant, oldest first; for callers that have checked for a platform admin."""
+def waiting_jobs() -> QuerySet[Any]:
+    """Every queued job of every tenant, the longest waiting first; for callers that have checked for a platform admin.
+
+    waits_since: a job that came back after a failure keeps its place in line (queued_at), but it has run meanwhile.
+    """
     rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
-    return rows.select_related("tenant", "owner").order_by("queued_at", "pk")
+    newest_end = Attempt.objects.filter(job=OuterRef("pk")).order_by("-n").values("closed_at")[:1]
+    rows = rows.annotate(
+        waits_since=Greatest("queued_at", Subquery(newest_end))
+    )  # NULL, no attempt, counts as less
+    return rows.select_related("tenant", "owner").order_by("waits_since", "pk")
 
 
 def queue() -> Queue:
     now = timezone.now()
-    waits = [(now - at).total_seconds() for at in waiting_jobs().values_list("queued_at", flat=True)]
+    waits = [(now - at).total_seconds() for at in waiting_jobs().values_list("waits_since", flat=True)]
     slots = waiting_jobs().order_by().aggregate(n=Sum(F("slots") * F("learners")))["n"] or 0
     return Queue(len(waits), slots, max(waits, default=None), median(waits) if waits else None)
 

@@ -11,7 +11,6 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from jobs.models import Job
 from jobs.selectors import cluster, overview
 from portal.pages import job_waiting
 from portal.pages.admin.matrix import Matrix, matrix
@@ -70,13 +69,15 @@ def people(request: HttpRequest) -> HttpResponse:
     return render(request, "console/people.html", frame(request, "people") | {"page": found, "q": q})
 
 
-def _waiting(job: Job) -> dict[str, Any]:
+def _waiting(job: Any) -> dict[str, Any]:
+    now = timezone.now()
+    backs_off = job.start_after is not None and job.start_after > now
     return {
         "job": job,
         "kind": "cpu" if not job.gpus else job.gpu_type or "any",
-        "why": job_waiting.WORDS.get(job.reason_code, "not looked at yet"),
-        "acts": WHO_ACTS.get(job.reason_code, "nobody"),
-        "waits_s": (timezone.now() - job.queued_at).total_seconds(),
+        "why": "backing off" if backs_off else job_waiting.WORDS.get(job.reason_code, "not looked at yet"),
+        "acts": "nobody" if backs_off else WHO_ACTS.get(job.reason_code, "nobody"),
+        "waits_s": (now - job.waits_since).total_seconds(),
     }
 
 

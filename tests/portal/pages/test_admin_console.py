@@ -437,3 +437,22 @@ def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
     assert re.findall(r'data-part-state="(\w+)"', card) == ["good", "bad", "slow"]
     assert "PostgreSQL 17.2" in card
     assert "No worker was seen in the last 15 s. Look into logs/worker-1.log." in card
+
+
+def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    now = timezone.now()
+    factories.job(of=lab, name="new", queued_at=now - timedelta(minutes=5), reason_code="QUOTA_GPUS")
+    factories.job(
+        of=lab,
+        name="again",
+        attempt=1,
+        queued_at=now - timedelta(hours=9),
+        start_after=now + timedelta(hours=1),
+        reason_code="QUOTA_GPUS",
+    )
+    seen = signed_in(admin).get("/admin-console/").context
+    told = [(row["job"].name, row["why"], row["acts"]) for row in seen["waiting"]]
+    assert told == [("new", "over quota", "admin"), ("again", "backing off", "nobody")]
+    assert seen["waiting"][1]["waits_s"] < seen["queue"].longest_s < timedelta(hours=8).total_seconds()
