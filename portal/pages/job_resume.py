@@ -7,8 +7,9 @@ from datetime import datetime
 
 from jobs.models import Job
 from jobs.selectors.checkpoints import checkpoint_for
-from jobs.selectors.effects import Preview, if_resumed
+from jobs.selectors.effects import Preview
 from jobs.selectors.pace import Run, pace
+from jobs.selectors.resumes import outlook_of
 from jobs.states import State
 from portal.pages.job_cards import ASK, FIX, speed
 from portal.templatetags.ui import duration, foreseen
@@ -43,10 +44,10 @@ class Outlook:
 
 
 def outlook(job: Job, now: datetime) -> Outlook | None:
-    """None for a job that is not halted. One plan of the scheduler, as for a new job's form."""
+    """None for a job that is not halted. A plan of the scheduler as for a new job's form, shared by all who look."""
     if job.state != State.HALTED:
         return None
-    found = if_resumed(job)
+    found = outlook_of(job)
     left = rest(job, now)
     return Outlook(*_words(found, now), _meter(job, found), left[0] if left else "")
 

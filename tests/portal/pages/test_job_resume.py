@@ -7,9 +7,12 @@ import re
 import pytest
 from django.utils import timezone
 
+from jobs import events
 from jobs.models import ClusterNode, Job, Progress
+from jobs.selectors import resumes
+from jobs.selectors.effects import Preview, if_resumed
 from jobs.services.sharing import Grant, job_share
-from jobs.states import Intent, State
+from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, User
 from tests import factories
 from tests.portal.pages.conftest import SignIn
@@ -70,6 +73,32 @@ def test_one_that_can_never_start_is_not_told_to_wait(alice: User, signed_in: Si
 def test_who_may_not_resume_and_who_need_not_see_no_card(alice: User, carol: User, signed_in: SignIn) -> None:
     assert not card(carol, halted(alice), signed_in)
     assert not card(alice, factories.job(owner=alice, state=State.PROCESSING), signed_in)
+
+
+def test_twenty_views_are_one_plan_until_the_job_itself_changes(
+    alice: User, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumes, "FRESH_S", 600.0)
+    planned: list[str] = []
+
+    def counted(job: Job) -> Preview:
+        planned.append(job.pk)
+        return if_resumed(job)
+
+    monkeypatch.setattr(resumes, "if_resumed", counted)
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    job, other = halted(alice), halted(alice)
+    texts = {card(alice, job, signed_in) for _ in range(20)}
+    assert planned == [job.pk]
+    assert len(texts) == 1
+    card(alice, other, signed_in)
+    assert planned == [job.pk, other.pk], "each job has its own"
+    events.append(job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.EDITED)
+    card(alice, job, signed_in)
+    assert planned == [job.pk, other.pk, job.pk]
+    monkeypatch.setattr(resumes, "FRESH_S", 0.0)
+    card(alice, job, signed_in)
+    assert planned[3:] == [job.pk]
 
 
 def test_a_guest_who_may_resume_sees_when_it_starts_but_not_the_tenants_quota(
