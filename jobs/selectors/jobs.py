@@ -13,6 +13,7 @@ from gpu_scheduler.model import CPU_TYPE
 from jobs.errors import JobNotFound, NotAllowed
 from jobs.ids import is_job_id
 from jobs.models import Attempt, Checkpoint, Job
+from jobs.selectors.guests import job_for
 from jobs.states import State
 from tenants import access
 from tenants.models import Tenant, User
@@ -80,13 +81,13 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def job_get(*, user: access.Person, job_id: str) -> Job:
-    """One job with its details. Raises JobNotFound, for a stranger exactly as for a missing id."""
+    """One job with its details, as this person is shown it. Raises JobNotFound, for strangers as for a missing id."""
     if not is_job_id(job_id):
         raise JobNotFound
     job = with_details(jobs_visible_to(user)).filter(pk=job_id).first()
     if job is None:
         raise JobNotFound
-    return job
+    return job_for(user, job)
 
 
 def job_to_operate(*, user: access.Person, job_id: str) -> Job:

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from jobs import models
 from jobs.errors import SpecInvalid
 from jobs.selectors import checks, effects
+from jobs.selectors.guests import job_for
 from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.views import job_view
 from jobs.services import job_check, job_delete, job_edit, job_submit
@@ -70,7 +71,7 @@ def jobs_list(call: Call) -> dict[str, Any]:
     )
 
     def load(page: list[models.Job]) -> list[models.Job]:
-        shown = detailed(page)
+        shown = [job_for(call.user, job) for job in detailed(page)]
         _record_admin(call, shown)
         return shown
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,12 +21,14 @@ class Frame:
 
     rows: of a state that is sent anew whenever it changes: how many items it has. Its first and last are the store's;
     each viewer has the rows counted as he was given them, so that his numbers have no hole (`numbered`).
+    for_guests: the same items in other words, where somebody with whom one job is shared is told less.
     """
 
     first: int
     last: int
     text: bytes
     rows: int | None = None
+    for_guests: Frame | None = None
 
     @property
     def size(self) -> int:
@@ -51,6 +53,8 @@ class Frame:
         """
         if self.rows is not None or self.first > cursor or self.last < self.first:
             return self
+        if self.for_guests is not None and (mine := replace(self, for_guests=None).above(cursor)):
+            return replace(mine, for_guests=self.for_guests.above(cursor))
         body = orjson.loads(self.text)
         if "gap" in body:
             body["gap"]["from"] = cursor + 1

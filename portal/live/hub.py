@@ -94,11 +94,13 @@ class Hub:
             self._closing = asyncio.get_running_loop().create_task(self._stop())
             await asyncio.wait([self._closing])
 
-    def subscribe(self, viewer: Viewer, channel: Channel, after: int | None) -> None:
+    def subscribe(
+        self, viewer: Viewer, channel: Channel, after: int | None, *, is_guest: bool = False
+    ) -> None:
         """Serve the viewer from after + 1 on (None: from now on). A second subscription replaces the first."""
         self.unsubscribe(viewer, channel.name)
         feed = self.feeds.setdefault(channel.name, Feed(channel))
-        subscription = Subscription(viewer, channel.name, -1 if after is None else after)
+        subscription = Subscription(viewer, channel.name, -1 if after is None else after, is_guest=is_guest)
         if after is not None and SOURCES[channel.topic].counts_rows:
             subscription.given, subscription.cursor = after, store_cursor(after)
         viewer.subscriptions[channel.name] = subscription

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import Enum, auto
 from http.cookies import CookieError, SimpleCookie
 from importlib import import_module
 from typing import Any
@@ -18,6 +19,7 @@ from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
 
 from jobs.models import Learner
+from jobs.selectors.guests import is_guest
 from jobs.selectors.jobs import jobs_visible_to
 from portal.live.names import Channel, Topic
 from tenants import access, audit, tokens
@@ -60,17 +62,26 @@ def who(known: Credentials) -> User | None:
     return None
 
 
-def let_in(user: User, channel: Channel, reason: str) -> bool:
-    """Say whether there is such a channel for this person: the same answer for a foreign one as for a missing one.
+class Seat(Enum):
+    """As what somebody watches a channel. GUEST: of one job that was shared with him."""
+
+    MEMBER = auto()
+    GUEST = auto()
+
+
+def let_in(user: User, channel: Channel, reason: str) -> Seat | None:
+    """As what this person may watch the channel; None for a foreign one as for a missing one.
 
     What a platform admin listens to of foreign jobs is recorded as his other readings are.
     """
     if channel.name not in watchable(user, [channel]):
-        return False
+        return None
     if access.is_platform_admin(user) and (tenant := _tenant_of(channel)):
         action, target = ("job.read", channel.job_id) if channel.job_id else ("job.list", channel.tenant)
         audit.admin_read(user=user, tenant_id=tenant.pk, action=action, target=target, reason=reason)
-    return True
+    if channel.topic is Topic.JOB and (tenant := _tenant_of(channel)) and is_guest(user, tenant.pk):
+        return Seat.GUEST
+    return Seat.MEMBER
 
 
 def _tenant_of(channel: Channel) -> Tenant | None:

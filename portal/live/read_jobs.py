@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db.models import Max, Q
 
 from jobs.models import Job, JobEvent
+from jobs.selectors import guests
 from jobs.selectors.jobs import with_details
 from jobs.selectors.views import event_view, job_view, progress_view
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
-from portal.live.frames import cut_items, items_frame, state_frame
+from portal.live.frames import Frame, cut_items, items_frame, state_frame
 from portal.live.names import Channel
 from portal.live.sources import Page, Source, Want
 
@@ -112,11 +114,21 @@ def _job_page(want: Want, job: Job, events: list[JobEvent]) -> Page:
     stamp = _fingerprint(job)
     items = _items(job, events)
     runs = cut_items(want.after + 1, items, [400 + len(item["message"]) for item in items])
-    frames = [items_frame(ch, first, last, run) for first, last, run in runs[:-1]]
-    frames += [items_frame(ch, first, last, run, job=job_state(job)) for first, last, run in runs[-1:]]
+    frames = [_told(ch, first, last, run) for first, last, run in runs[:-1]]
+    frames += [_told(ch, first, last, run, job=job_state(job)) for first, last, run in runs[-1:]]
     if not frames and want.stamp != stamp:
-        frames = [items_frame(ch, want.after + 1, want.after, [], job=job_state(job))]
+        frames = [_told(ch, want.after + 1, want.after, [], job=job_state(job))]
     return Page(frames, want.after + len(items), stamp, len(events) == PAGE_EVENTS)
+
+
+def _told(ch: str, first: int, last: int, items: Sequence[Any], **state: dict[str, Any]) -> Frame:
+    """For the job's people, and for its guests where those are told less."""
+    frame = items_frame(ch, first, last, items, **state)
+    plain = [guests.plain_event(item) for item in items]
+    plain_state = {name: guests.plain_job(view) for name, view in state.items()}
+    if plain == list(items) and plain_state == state:
+        return frame
+    return replace(frame, for_guests=items_frame(ch, first, last, plain, **plain_state))
 
 
 def _items(job: Job, events: list[JobEvent]) -> list[dict[str, Any]]:

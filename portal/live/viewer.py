@@ -41,9 +41,12 @@ class Subscription:
     cursor: int
     given: int = 0
     pace: Pace = Pace.CATCHING_UP
+    is_guest: bool = False  # of a job that is shared with him alone
 
     def put(self, frame: Frame) -> None:
         """Queue a frame under his own numbers."""
+        if self.is_guest and frame.for_guests is not None:
+            frame = frame.for_guests
         if frame.rows is None:
             self.viewer.put(frame.text, frame.ready)
         else:

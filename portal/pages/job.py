@@ -18,6 +18,7 @@ from jobs.errors import JobError, JobNotFound
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
+from jobs.selectors.guests import events_for, is_guest
 from jobs.selectors.jobs import job_get, may_decide, may_operate
 from jobs.selectors.results import result_summary
 from jobs.selectors.views import job_view
@@ -222,7 +223,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.QUEUED
         else None,
         "hindsight": job_waiting.hindsight(view),
-        "resume": job_resume.outlook(job, timezone.now())
+        "resume": job_resume.outlook(job, timezone.now(), guest=is_guest(request.user, job.tenant_id))
         if "resume" in _offered(request, job, view["allowed_actions"])
         else None,
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
@@ -232,7 +233,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "charts": job_cards.primary_metrics(view),
         "slow_rules": _slow_rules(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
-        "events": job_events.told(_events(job))[:5],
+        "events": job_events.told(_events(request, job))[:5],
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
@@ -250,10 +251,12 @@ def _ran(attempt: Attempt) -> float | None:
     )
 
 
-def _events(job: Job, before: int | None = None, kind: str = "", sought: str = "") -> list[JobEvent]:
+def _events(
+    request: HttpRequest, job: Job, before: int | None = None, kind: str = "", sought: str = ""
+) -> list[JobEvent]:
     events = JobEvent.objects.filter(job=job).select_related("actor").order_by("-n")
     events = job_events.chosen(events, kind, sought)
-    return list((events.filter(n__lt=before) if before else events)[:EVENTS_PAGE])
+    return events_for(request.user, job, (events.filter(n__lt=before) if before else events)[:EVENTS_PAGE])
 
 
 def _kept(job: Job) -> list[Checkpoint]:
@@ -332,7 +335,7 @@ def _learner_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
 def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
     before, kind = _number(request.GET.get("before")), request.GET.get("show", "")
     sought = request.GET.get("q", "").strip()[:200]
-    events = _events(job, before, kind, sought)
+    events = _events(request, job, before, kind, sought)
     found = job_events.counts(job_events.chosen(JobEvent.objects.filter(job=job), "", sought))
     older = events[-1].n if len(events) == EVENTS_PAGE else None
     asked = {name: value for name, value in (("show", kind), ("q", sought)) if value}

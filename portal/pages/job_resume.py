@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from jobs.models import Job
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.effects import Preview
+from jobs.selectors.guests import plain
 from jobs.selectors.pace import Run, pace
 from jobs.selectors.resumes import outlook_of
 from jobs.states import State
@@ -43,11 +44,16 @@ class Outlook:
     rest: str
 
 
-def outlook(job: Job, now: datetime) -> Outlook | None:
-    """None for a job that is not halted. A plan of the scheduler as for a new job's form, shared by all who look."""
+def outlook(job: Job, now: datetime, *, guest: bool) -> Outlook | None:
+    """None for a job that is not halted. A guest is told no numbers of its tenant.
+
+    A plan of the scheduler as for a new job's form, shared by all who look."""
     if job.state != State.HALTED:
         return None
     found = outlook_of(job)
+    if guest:
+        message, numbers = plain(found.code, found.message, found.numbers)
+        found = replace(found, message=message, numbers=numbers)
     left = rest(job, now)
     return Outlook(*_words(found, now), _meter(job, found), left[0] if left else "")
 

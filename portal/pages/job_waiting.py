@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jobs.models import Job, JobEvent
+from jobs.selectors.guests import is_guest, plain
 from jobs.selectors.line import Line, checked_at, line_around
 from jobs.selectors.sooner import Way, ways_to_start_sooner
 from portal.templatetags.ui import duration, foreseen
@@ -61,7 +62,7 @@ def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
         "offers": [offer(way, view, now) for way in ways_to_start_sooner(job)] if may_submit else [],
         "line": line,
         "places": _places(line, now),
-        "turns": _turns(job),
+        "turns": _turns(job, guest=is_guest(user, job.tenant_id)),
     }
 
 
@@ -98,11 +99,14 @@ def _places(line: Line | None, now: datetime) -> list[tuple[Any, str]]:
     return [(place, foreseen(place.estimate, now)) for place in line.places] if line else []
 
 
-def _turns(job: Job) -> list[Turn]:
+def _turns(job: Job, *, guest: bool) -> list[Turn]:
     """How the reason changed since the job queued, oldest first."""
     events = JobEvent.objects.filter(job=job, code="WAITING", at__gte=job.queued_at).order_by("-n")
     newest = events.values_list("at", "reason", "message")[:TURNS]
-    return [Turn(at, WORDS.get(reason, reason), message) for at, reason, message in newest][::-1]
+    told = [
+        (at, reason, plain(reason, message, {})[0] if guest else message) for at, reason, message in newest
+    ]
+    return [Turn(at, WORDS.get(reason, reason), message) for at, reason, message in told][::-1]
 
 
 def _s(count: str) -> str:

@@ -1,0 +1,128 @@
+"""A guest of one shared job learns why it waits, and by no way how much its tenant may use: REST, page and socket."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.test import Client
+
+from gpu_scheduler.cycle import plan
+from jobs import events
+from jobs.models import ClusterNode, Job
+from jobs.selectors.effects import nodes
+from jobs.selectors.guests import SENTENCES
+from jobs.selectors.snapshot import snapshot
+from jobs.services.sharing import Grant, job_share
+from jobs.states import EventCode, Intent, State
+from tenants.models import Quota, Tenant, User
+from tests import factories
+
+Open = Callable[..., Any]
+LIMIT, USED = 7717, 7711
+"""Numbers that nothing else on a page has."""
+SECRET = re.compile(rf"{LIMIT}|{LIMIT:,}|{USED}|{USED:,}")
+
+
+@pytest.fixture
+def guest(alice: User) -> User:
+    return factories.member(factories.tenant("elsewhere"), "guest")
+
+
+def shared(job: Job, alice: User) -> Job:
+    job_share(user=alice, job_id=job.pk, username="guest", permission=Grant.OPERATE)
+    return job
+
+
+def waiting(alice: User, code: str) -> Job:
+    """A job that waits for its tenant, as the scheduler itself says it."""
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=9_000)
+    slots = {"QUOTA_GPUS": 9, "EXCEEDS_MAX_QUOTA": 7_800, "QUOTA_JOBS": 1}[code]
+    Quota.objects.update(limit=LIMIT, used=USED)
+    if code == "QUOTA_JOBS":
+        for _ in range(2):
+            factories.job(owner=alice, state=State.PROCESSING)
+        Tenant.objects.filter(slug="vision-lab").update(jobs_limit=2)
+    job = factories.job(owner=alice, slots=slots)
+    (wait,) = plan(snapshot(nodes=nodes(), now=job.created_at)).waits
+    assert wait.code == code
+    numbers = dict(wait.numbers)
+    Job.objects.filter(pk=job.pk).update(
+        reason_code=wait.code, reason_message=wait.message, reason_numbers=numbers
+    )
+    changed = {"from": LIMIT, "to": USED}
+    for said, reason, told in (
+        (EventCode.WAITING, wait.code, numbers),
+        (EventCode.QUOTA_CHANGED, "", changed),
+    ):
+        events.append(
+            job_id=job.pk, tenant_id=job.tenant_id, code=said, reason=reason, message=f"{wait.message} {LIMIT}",
+            numbers=told,
+        )  # fmt: skip
+    return shared(Job.objects.get(pk=job.pk), alice)
+
+
+def browser(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def by_rest_and_page(user: User, job: Job) -> str:
+    """All that they say of the job."""
+    client, answers = browser(user), []
+    for path in ("", "/events"):
+        answers.append(client.get(f"/api/v1/jobs/{job.pk}{path}"))
+        answers.append(client.get(f"/t/{job.tenant.slug}/jobs/{job.pk}{path}"))
+    answers.append(client.get("/api/v1/jobs"))
+    answers.append(client.get(f"/api/v1/jobs/{job.pk}/ways"))
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    return " ".join(answer.content.decode() for answer in answers)
+
+
+async def by_socket(user: User, job: Job, socket_of: Open) -> str:
+    ch = f"job:{job.pk}"
+    socket = await socket_of(user)
+    await socket.sub(ch, after=0)
+    told = json.dumps(await socket.next(ch=ch, job=...))
+    append = sync_to_async(events.append)
+    await append(
+        job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.WAITING, reason=job.reason_code,
+        message=job.reason_message, numbers=job.reason_numbers,
+    )  # fmt: skip
+    return told + json.dumps(await socket.next(ch=ch, job=...))
+
+
+@pytest.mark.parametrize("code", ["QUOTA_GPUS", "EXCEEDS_MAX_QUOTA", "QUOTA_JOBS"])
+async def test_a_guest_is_told_why_it_waits_without_the_tenants_numbers(
+    alice: User, guest: User, socket_of: Open, code: str
+) -> None:
+    job = await sync_to_async(waiting)(alice, code)
+    plain = SENTENCES[code]
+    told = await sync_to_async(by_rest_and_page)(guest, job)
+    heard = await by_socket(guest, job, socket_of)
+    for text in (told, heard):
+        assert plain in text.replace("&#x27;", "'")
+        assert not (hit := SECRET.search(text)), text[hit.start() - 200 : hit.end() + 60]
+        assert not re.search(r'"jobs_(limit|used)"|runs 2 of 2', text)
+    assert SECRET.search(await sync_to_async(by_rest_and_page)(alice, job)), "its own people are told all"
+    assert SECRET.search(await by_socket(alice, job, socket_of))
+
+
+async def test_the_card_of_a_resume_tells_a_guest_no_numbers_of_the_tenant(alice: User, guest: User) -> None:
+    def cards() -> list[str]:
+        ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=9_000)
+        Quota.objects.update(limit=LIMIT, used=USED)
+        job = shared(factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, slots=9), alice)
+        address = f"/t/{job.tenant.slug}/jobs/{job.pk}"
+        return [browser(user).get(address).content.decode() for user in (guest, alice)]
+
+    to_guest, to_alice = await sync_to_async(cards)()
+    assert "If you resume now" in to_guest
+    assert SENTENCES["QUOTA_GPUS"] in to_guest
+    assert not SECRET.search(to_guest)
+    assert SECRET.search(to_alice)
