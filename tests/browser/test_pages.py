@@ -269,6 +269,13 @@ def test_finding_a_tenant_keeps_the_draft_and_the_address(
     expect(page.get_by_label("Find tenant")).to_have_value("robot")
     expect(robotics).to_be_visible()
     expect(speech).to_be_hidden()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{showcase.url}/t/vision-lab/members")
+    page.get_by_label("Find member").fill("no such name")
+    expect(page.locator("#found")).to_have_text("Nothing matches")
+    box = page.locator("#found").bounding_box()
+    assert box
+    assert box["x"] + box["width"] <= 390 - 16, "it stays inside its card"
     page.close()
 
 
