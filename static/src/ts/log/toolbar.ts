@@ -1,4 +1,5 @@
 // The log viewer's controls, built once; what they do is the element's business.
+import { counted, thousands } from "../format";
 
 export interface Controls {
   bar: HTMLElement;
@@ -124,4 +125,27 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
   times.setAttribute("aria-pressed", "true");
   bar.append(...[learner, attempt].filter((one) => one !== null), seg, box, gap, follow, error, wrap, times, download, full);
   return { bar, learner, attempt, levels, find, found, previous, next, clear, follow, wrap, times, error, download, full };
+}
+
+/** A log that has ended is not followed: the same button leads to its end. */
+export function showFollow({ follow }: Controls, following: boolean, ended: boolean): void {
+  if (ended) follow.removeAttribute("aria-pressed");
+  else follow.setAttribute("aria-pressed", String(following));
+  const label = ended ? "Go to the end" : "Follow the newest line";
+  if (follow.title === label) return;
+  follow.title = label;
+  follow.setAttribute("aria-label", label);
+  (follow.querySelector(".lb") as HTMLElement).textContent = ended ? "End" : "Follow";
+}
+
+/** How many lines of a level there are, where that is known. */
+export function showCounts({ levels }: Controls, counts: Record<string, number>): void {
+  for (const one of levels) {
+    const count = counts[one.dataset.level ?? ""];
+    const cell = one.querySelector(".c") as HTMLElement;
+    const text = count === undefined ? "" : thousands(count);
+    if (cell.textContent === text) continue;
+    cell.textContent = text;
+    one.title = count === undefined ? "" : counted(count, "line");
+  }
 }

@@ -1,11 +1,12 @@
 // <x-log>: the log viewer. Follows until the reader looks back, then nothing moves under his eyes.
 import { api } from "../api";
 import { live } from "../live";
-import { counted, thousands } from "../format";
+import { counted } from "../format";
 import { toast } from "../toast";
 import { plain } from "./ansi";
 import { firstError } from "./errors";
-import { ChainedRows } from "./chain";
+import { anchor, linked } from "./anchor";
+import { borderWords, ChainedRows } from "./chain";
 import type { Line, Lines, LogPage } from "./lines";
 import { emptyNote, problemNote } from "./note";
 import { Pane } from "./pane";
@@ -13,27 +14,13 @@ import { drawBorder, drawRow } from "./row";
 import { type Place, type Rows, keyOf, placeOf } from "./rows";
 import { Search } from "./search";
 import { attemptsShown, Streams, type Level } from "./streams";
+import { statusWords } from "./status";
 import { Survey } from "./survey";
 import { Ticks } from "./ticks";
-import { controls, type Controls } from "./toolbar";
+import { controls, showCounts, showFollow, type Controls } from "./toolbar";
 
 type Times = "off" | "clock" | "relative";
 const TIMES: Times[] = ["clock", "relative", "off"];
-
-/** The lines that the address names: #L20-24, and #a1-L20-24 for those of an attempt. */
-function linked(): { attempt: number; from: number; to: number } | null {
-  const found = /^#(?:a(\d+)-)?L(\d+)(?:-(\d+))?$/.exec(location.hash);
-  return found && { attempt: Number(found[1] ?? 0), from: Number(found[2]), to: Number(found[3] ?? found[2]) };
-}
-
-const anchor = (attempt: number, from: number, to: number, whole: boolean): string =>
-  `#${whole ? `a${attempt}-` : ""}L${from}${to > from ? `-${to}` : ""}`;
-
-/** What the page says about the end of the attempt before this one and the start of this one. */
-function borderWords(attempt: number): string {
-  const told = document.querySelector<HTMLElement>("x-job")?.dataset.borders;
-  return (JSON.parse(told ?? "{}") as Record<string, string>)[attempt] ?? `Attempt ${attempt - 1} ended, attempt ${attempt} follows`;
-}
 
 class LogViewer extends HTMLElement {
   private streams!: Streams;
@@ -311,57 +298,31 @@ class LogViewer extends HTMLElement {
     if (problem && !this.total) this.note.replaceChildren(...problemNote(problem, this.dataset.icons ?? "", () => void this.open()));
     else if (this.rows.length > 0) this.note.replaceChildren();
     else this.note.replaceChildren(emptyNote({ answered, level: this.level, ended, attempt: this.lastAttempt }));
-    const first = this.rows.at(this.pane.firstIndex());
     this.pane.scroller.setAttribute("aria-label", `Log of ${this.rank === "all" ? "all learners" : `learner ${this.rank}`}, ${counted(this.total, "line")}`);
     if (!this.tools) return;
-    this.showFollow(following, ended);
-    const stale = live.status !== "live" || sources.some((lines) => lines.unavailable);
-    const state = stale ? "Not live" : ended ? "End of log" : "Live";
-    const place = first ? `${ended ? "At" : " at"} ${first.t.slice(11, 19)}, line ${thousands(first.n)}` : "";
-    const words = [
-      ended ? (following ? "" : place) : following ? "Following" : `Paused${place}`, // nothing more comes to what has ended
-      this.search?.running ? "Searching…" : "",
-      `${counted(this.total, "line")}`,
-      problem && this.total ? "A part could not be loaded" : "",
-      state,
-    ];
-    this.status.replaceChildren(...words.filter(Boolean).map((word, at) => {
-      const span = document.createElement("span");
-      span.textContent = word;
-      if (at === 0 && !ended) span.dataset.following = String(following);
-      return span;
-    }));
+    showFollow(this.tools, following, ended);
+    this.status.replaceChildren(
+      ...statusWords({
+        following,
+        ended,
+        first: this.rows.at(this.pane.firstIndex()),
+        searching: Boolean(this.search?.running),
+        total: this.total,
+        partly: Boolean(problem && this.total),
+        stale: live.status !== "live" || sources.some((lines) => lines.unavailable),
+      }),
+    );
     this.showFound();
     this.showSurvey();
   };
 
   /** What a short log of one learner has in all; of others nobody has counted. */
   private showSurvey(): void {
-    const { survey } = this;
-    const counts: Record<string, number> = survey?.known ? { warn: survey.warnings, error: survey.errors.length } : {};
-    for (const one of this.tools?.levels ?? []) {
-      const count = counts[one.dataset.level ?? ""];
-      const cell = one.querySelector(".c") as HTMLElement;
-      const text = count === undefined ? "" : thousands(count);
-      if (cell.textContent === text) continue;
-      cell.textContent = text;
-      one.title = count === undefined ? "" : counted(count, "line");
-    }
+    const { survey, tools } = this;
+    if (tools) showCounts(tools, survey?.known ? { warn: survey.warnings, error: survey.errors.length } : {});
     const isOne = this.streams.all.length === 1 && this.level === "all"; // else a place is not a line's share of the log
     const found = isOne ? (this.search?.matches ?? []).map((key) => placeOf(key).n) : [];
     this.ticks.draw(Math.max(1, this.total), isOne && survey?.known ? survey.errors : [], found);
-  }
-
-  /** A log that has ended is not followed: the same button leads to its end. */
-  private showFollow(following: boolean, ended: boolean): void {
-    const { follow } = this.tools as Controls;
-    if (ended) follow.removeAttribute("aria-pressed");
-    else follow.setAttribute("aria-pressed", String(following));
-    const label = ended ? "Go to the end" : "Follow the newest line";
-    if (follow.title === label) return;
-    follow.title = label;
-    follow.setAttribute("aria-label", label);
-    (follow.querySelector(".lb") as HTMLElement).textContent = ended ? "End" : "Follow";
   }
 
   private showFound(): void {
