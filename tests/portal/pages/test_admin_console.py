@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs.models import ClusterNode
 from jobs.services.quotas import quotas_change
 from jobs.states import State
-from portal.pages.admin import system
+from portal.pages.admin import quota_history, system
 from portal.pages.admin.quota_history import PER_PAGE, Fate
 from portal.parts import Part
 from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, User
@@ -143,6 +143,22 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
     assert "7 of 6</td>" in page
     old = client.get(f"{HISTORY}.csv?type=a100").content.decode().splitlines()[1]
     assert old.endswith(",eve,vision-lab,a100,0,1,,old")  # from before this was kept
+
+
+def test_the_export_of_a_long_history_is_bounded_and_says_so(
+    signed_in: SignIn, lab: Tenant, admin: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota_history, "CSV_LINES", 5)
+    monkeypatch.setattr(quota_history, "CSV_BATCH", 2)
+    client = signed_in(admin)
+    for n in range(1, 6):
+        quotas_change(user=admin, changes=[Change(lab.slug, "cpu", n)], reason=f"to {n}")
+    whole = client.get(f"{HISTORY}.csv").content.decode().splitlines()[1:]
+    assert [line.split(",")[6] for line in whole] == ["5", "4", "3", "2", "1"]
+    quotas_change(user=admin, changes=[Change(lab.slug, "cpu", 6)], reason="one more")
+    *newest, last = client.get(f"{HISTORY}.csv").content.decode().splitlines()[1:]
+    assert [line.split(",")[6] for line in newest] == ["6", "5", "4", "3", "2"]
+    assert last == ",,,,,,,,Only the newest 5 changes: narrow the period for older ones."
 
 
 def test_a_set_that_stands_on_another_page_is_led_to(signed_in: SignIn, lab: Tenant, admin: User) -> None:

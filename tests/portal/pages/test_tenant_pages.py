@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.test import Client
@@ -109,34 +109,48 @@ def test_a_service_account_is_made_given_a_token_and_closed(signed_in: SignIn, d
     assert not Token.objects.exists()
 
 
+HALF_AN_HOUR = timedelta(minutes=30)
+
+
+def end_within_a_month() -> datetime:
+    """Now; in a month's first half hour its begin, so that half an hour before it is of one month."""
+    now = timezone.now().astimezone(UTC)
+    return (
+        now
+        if (now - HALF_AN_HOUR).month == now.month
+        else now.replace(hour=0, minute=0, second=0, microsecond=0)
+    )
+
+
 def test_use_of_the_month_adds_up_over_users_and_days(signed_in: SignIn, lab: Tenant, alice: User) -> None:
     job = factories.job(of=lab, owner=alice, state=State.PROCESSING, name="paid", slots=2)
-    now = timezone.now()
+    end = end_within_a_month()
+    month = f"month={end - HALF_AN_HOUR:%Y-%m}"
     Attempt.objects.filter(job=job).update(
-        opened_at=now - timedelta(minutes=30), closed_at=now, held=False, outcome="COMPLETED"
+        opened_at=end - HALF_AN_HOUR, closed_at=end, held=False, outcome="COMPLETED"
     )
-    page = signed_in(alice).get("/t/vision-lab/usage?of=cpu")
+    page = signed_in(alice).get(f"/t/vision-lab/usage?of=cpu&{month}")
     assert page.context["total"]["cpu"]["used"] == pytest.approx(1.0, abs=0.01)
     assert sum(key.total for key in page.context["chart"].keys) == pytest.approx(1.0, abs=0.01)
     assert "paid" in page.content.decode()
-    csv = signed_in(alice).get("/t/vision-lab/usage.csv").content.decode().splitlines()
+    csv = signed_in(alice).get(f"/t/vision-lab/usage.csv?{month}").content.decode().splitlines()
     assert csv[0].startswith("day,user,type")
     assert sum(float(line.split(",")[3]) for line in csv[1:]) == pytest.approx(1.0, abs=0.01)
 
 
 def test_gpu_hours_and_cpu_slot_hours_are_never_added_up(signed_in: SignIn, lab: Tenant, alice: User) -> None:
-    now = timezone.now()
+    end = end_within_a_month()
     for kind, slots in (("a100", 2), ("cpu", 4)):
         job = factories.job(
             of=lab, owner=alice, state=State.FAILED, slots=slots, gpus=slots if kind == "a100" else 0,
             gpu_type=kind if kind == "a100" else "", attempt=0, name=f"lost-{kind}",
-            created_at=now - timedelta(minutes=40),
+            created_at=end - timedelta(minutes=40),
         )  # fmt: skip
         Attempt.objects.create(
             job=job, tenant=lab, n=1, cluster="memory", slot_type=kind, slots=slots, learners=1, nodes=["node-a"],
-            held=False, opened_at=now - timedelta(minutes=30), closed_at=now, outcome="FAILED",
+            held=False, opened_at=end - HALF_AN_HOUR, closed_at=end, outcome="FAILED",
         )  # fmt: skip
-    answer = signed_in(alice).get("/t/vision-lab/usage?of=gpu")
+    answer = signed_in(alice).get(f"/t/vision-lab/usage?of=gpu&month={end - HALF_AN_HOUR:%Y-%m}")
     (one,) = answer.context["people"]
     for line in (one, answer.context["total"]):
         assert line["gpu"] == pytest.approx({"used": 1.0, "lost": 1.0}, abs=0.01)
