@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from learner_agent.plain_files import LARGE_BYTES
@@ -65,21 +66,25 @@ class Keeper:
             return  # put back by ourselves
         self._seen.add(mark)
         if found.key not in self._done:
-            await self.keep(found)
+            await self.keep(found, stands=lambda: _mark(manifest) == mark)
             prune(
                 self.base, [key for key, state in self._done.items() if state == "COMMITTED"], keep=KEEP_LOCAL
             )
 
-    async def keep(self, files: FileSet) -> bool:
-        """Bring one set to the server; False if it can never be kept, which has then been reported."""
+    async def keep(self, files: FileSet, stands: Callable[[], bool] = lambda: True) -> bool:
+        """Bring one set to the server; False if it can never be kept, which has then been reported.
+
+        stands: whether it still lies there as it was found. A checkpoint that the program has put away, or saved again,
+        in favour of a newer one is let go without a word.
+        """
         for _ in range(TRIES):
             try:
-                state = await self._bring(files)
+                state = await self._bring(files, stands)
             except (Refused, NotWhole, OSError) as error:
                 if isinstance(error, Refused) and error.code == "hash_mismatch":
                     continue  # damaged on the way, or on this disk: once more, and _upload looks at the disk
-                self._settle(files.key, "REFUSED")
-                if files.offer.what != "checkpoint" or not _is_gone(files.folder / "manifest.json"):
+                if stands():
+                    self._settle(files.key, "REFUSED")
                     self.link.tell("error", code=f"{files.offer.what}_not_kept", message=str(error)[:1000])
                 return False
             self._settle(files.key, state)
@@ -97,7 +102,7 @@ class Keeper:
         with contextlib.suppress(OSError):  # a full disk; forgetting it costs a question
             self.spool.write(DONE, self._done)
 
-    async def _bring(self, files: FileSet) -> str:
+    async def _bring(self, files: FileSet, stands: Callable[[], bool]) -> str:
         while True:
             answer = await self.link.ask(files.offer)
             if answer.state == "REFUSED":
@@ -106,10 +111,16 @@ class Keeper:
                 return "COMMITTED"  # or our part is there and the gang's other parts are on their way
             for index, upload, offset in answer.need:
                 path, size, sha256 = files.offer.files[index]
-                await self._upload(files.folder / path, upload, offset, size, sha256)
+                await self._upload(files.folder / path, upload, offset, size, sha256, stands)
 
-    async def _upload(self, place: Path, upload: int, offset: int, size: int, sha256: str) -> None:
-        """Send one file from offset on. Raises NotWhole if the file is not what its manifest says."""
+    async def _upload(
+        self, place: Path, upload: int, offset: int, size: int, sha256: str, stands: Callable[[], bool]
+    ) -> None:
+        """Send one file from offset on. Raises NotWhole if the file is not what its manifest says.
+
+        Its last piece goes only if the set still stands: a folder that was replaced meanwhile gave the file another's
+        bytes, and the server would tell of damage where there is none.
+        """
         tries = 0
         while offset < size or size == 0:
             with place.open("rb") as source:
@@ -117,6 +128,8 @@ class Keeper:
                 piece = source.read(min(PIECE_BYTES, size - offset))
             if not piece and size:
                 raise NotWhole(f"{place.name} became shorter than its manifest says")
+            if offset + len(piece) >= size and not stands():
+                raise NotWhole(f"{place.name} was saved again")
             last = max(offset, offset + len(piece) - 1)
             span = f"bytes {offset}-{last}/{size}" if size else "bytes */0"
             try:

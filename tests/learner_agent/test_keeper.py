@@ -1,0 +1,72 @@
+"""What the keeper sends while the program goes on saving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learner_agent import training
+from learner_agent.shipper import keeper
+from learner_agent.spool import Spool
+from learner_agent.wire import Ckpt
+
+
+class Server:
+    """Link and client in one: needs each offer's first file, and counts it as stored when its last byte came."""
+
+    def __init__(self, on_piece: Callable[[], None]) -> None:
+        self.on_piece = on_piece
+        self.sent: list[bytes] = []
+        self.stored: list[bytes] = []
+        self.told: list[dict[str, Any]] = []
+        self._whole: set[str] = set()
+
+    async def ask(self, offer: Ckpt) -> Ckpt:
+        if offer.key in self._whole:
+            return Ckpt(offer.key, state="COMMITTED")
+        self._asked, self._got = offer, b""
+        return Ckpt(offer.key, state="UPLOADING", need=[(0, 1, 0)])
+
+    def tell(self, what: str, **data: Any) -> None:
+        self.told.append(data)
+
+    async def json(self, path: str, *, method: str, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
+        self._got += body
+        self.sent.append(body)
+        if len(self._got) == self._asked.files[0][1]:
+            self._whole.add(self._asked.key)
+            self.stored.append(self._got)
+        self.on_piece()
+        return {"received": len(self._got)}
+
+
+def test_a_step_that_is_saved_again_while_it_is_sent_is_no_damage_and_the_later_one_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "PIECE_BYTES", 4)
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    saves = iter([b"later   "])
+
+    def save(content: bytes) -> None:
+        with training.checkpoint(0) as folder:
+            (folder / "model").write_bytes(content)
+
+    def save_again() -> None:
+        for content in saves:
+            save(content)
+
+    server = Server(save_again)
+    spool = Spool(tmp_path / "state")
+    spool.create()
+    kept = keeper.Keeper(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
+    save(b"earlier ")
+
+    asyncio.run(kept.keep_new_checkpoints())
+    assert (server.sent, server.told) == ([b"earl"], []), "the rest of it is gone, and nobody is to be told"
+    asyncio.run(kept.keep_new_checkpoints())
+
+    assert (server.stored, server.told) == ([b"later   "], [])
