@@ -37,7 +37,7 @@ class Answers:
 
     def wait(self, frames: int) -> list[tuple[int, list[Ack | Nack] | None]]:
         with self.changed:
-            assert self.changed.wait_for(lambda: sum(count for count, _ in self.told) >= frames, timeout=10)
+            assert self.changed.wait_for(lambda: sum(count for count, _ in self.told) >= frames, timeout=60)
             return list(self.told)
 
 
@@ -58,7 +58,7 @@ class Store:
         self.ring: Callable[[], None] = lambda: None
 
     def commit(self, batch: list[tuple[Grant, Any]]) -> Committed:
-        self.gate.wait(10)
+        self.gate.wait(60)
         if self.failures:
             raise self.failures.pop(0)
         if self.poison is not None and any(frame.off == self.poison for _, frame in batch):
