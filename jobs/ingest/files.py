@@ -107,7 +107,7 @@ def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
             return _refuse(
                 asked, f"Other learners save step {asked.step} in {saved.parts} parts, not {asked.of}."
             )
-        _set_part(saved, asked, found)
+        replaced = _set_part(saved, asked, found)
         fp("checkpoint.after_part")
         need = _needed(found)
         committed = not need and _is_whole(saved)
@@ -118,6 +118,8 @@ def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
         blobs.release(freed)  # whoever dies before leaves them to the sweep
         fp("checkpoint.after_release")
         wake.reconcile(grant.job_id)
+    if asked.of > 1 or asked.world == 1:  # else it may be another learner's, who still sends it
+        blobs.release(replaced)
     return _answer(asked, "COMMITTED" if committed else "UPLOADING", need)
 
 
@@ -168,10 +170,11 @@ def _wanted(asked: Ckpt, found: Sequence[Blob]) -> dict[str, int]:
     return {path: blob.pk for (path, _, _), blob in zip(asked.files, found, strict=True)}
 
 
-def _set_part(saved: Checkpoint, asked: Ckpt, found: Sequence[Blob]) -> None:
-    wanted = _wanted(asked, found)
-    if _part(saved, asked.part) == wanted:
-        return
+def _set_part(saved: Checkpoint, asked: Ckpt, found: Sequence[Blob]) -> list[int]:
+    """Write down what the part consists of; the blobs of a save that gave way to this one before it was whole."""
+    wanted, before = _wanted(asked, found), _part(saved, asked.part)
+    if before == wanted:
+        return []
     CheckpointFile.objects.filter(checkpoint=saved, part=asked.part).delete()
     CheckpointFile.objects.bulk_create(
         CheckpointFile(
@@ -179,6 +182,7 @@ def _set_part(saved: Checkpoint, asked: Ckpt, found: Sequence[Blob]) -> None:
         )
         for path, blob_id in wanted.items()
     )
+    return [blob_id for blob_id in before.values() if blob_id not in wanted.values()]
 
 
 def _is_whole(saved: Checkpoint) -> bool:

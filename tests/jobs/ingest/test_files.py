@@ -79,6 +79,18 @@ def test_a_step_that_is_saved_again_with_other_bytes_is_a_checkpoint_of_its_own(
     assert checkpoint_for(job) == job.checkpoints.get(n=2)
 
 
+def test_what_had_come_of_a_save_that_gave_way_to_another_is_not_kept_for_ever() -> None:
+    """The sweep spares what is younger than the attempt, which may run for weeks."""
+    job = factories.job(state=State.PROCESSING)
+    who = grant(job)
+    ((_, blob_id, _),) = files.offer(who, part_of(0, b"half of it", of=1)).need
+    blobs.append(blob_id, 0, b"half")
+
+    assert send(who, part_of(0, b"another", of=1), b"another").state == "COMMITTED"
+
+    assert [blob.size for blob in Blob.objects.all()] == [7]
+
+
 def test_a_gang_that_saves_a_step_again_fills_the_new_one_together() -> None:
     job = factories.job(state=State.PROCESSING, learners=2)
     for word in (b"old", b"new"):
