@@ -16,7 +16,7 @@ from tests.platform import Client, Platform, running
 
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright keeps a loop in the test's thread
 expect.set_options(
-    timeout=15_000
+    timeout=60_000
 )  # most of what is expected comes from a server; CI's machine is slow at times
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 PICTURES = Path(os.environ.get("LUTHIER_PICTURES", "")) if os.environ.get("LUTHIER_PICTURES") else None
@@ -66,7 +66,7 @@ def open_as(browser: Browser, platform: Platform, sessions: dict[str, Any]) -> I
         )
         opened.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         context.on(
             "console",
             lambda said: blocked.append(said.text) if "Content Security Policy" in said.text else None,

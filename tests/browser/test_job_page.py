@@ -210,7 +210,7 @@ def test_names_of_attempts_that_began_close_together_do_not_overlap(
     )
     page.set_viewport_size({"width": 1300, "height": 900})  # draws anew
     said = "() => document.querySelector('x-chart canvas').said"
-    places = wait_for(lambda: page.evaluate(said), within_s=20, what="the names of the attempts")
+    places = wait_for(lambda: page.evaluate(said), within_s=60, what="the names of the attempts")
     assert set(places) == {"attempt 3", "attempt 5"}, "the newest of those that touch keeps its name"
     legend = page.locator("x-chart [data-legend]").first
     page.get_by_role("button", name="Enlarge: loss").click()  # draws the legend anew
@@ -262,7 +262,7 @@ def test_the_words_of_the_step_axis_are_short_and_differ(
     drawn = "() => document.querySelector('x-chart[data-name=loss] canvas')?.axis"
     # Not wait_for_function: the page's policy forbids the eval with which that looks again.
     with contextlib.suppress(TimeoutError):  # what it says instead is told below
-        wait_for(lambda: set(page.evaluate(drawn) or {}) == said, within_s=20)
+        wait_for(lambda: set(page.evaluate(drawn) or {}) == said, within_s=60)
     places: dict[str, list[float]] = page.evaluate(drawn)
     assert set(places) == said
     in_order = sorted(places.values())

@@ -82,9 +82,9 @@ def submit(page: Page, study: Study) -> str:
     page.get_by_label("Name", exact=True).fill("digits" if study is DIGITS else study.example)
     page.get_by_label("Command", exact=True).fill(study.command)
     expect(page.locator("textarea[name=spec]")).to_have_value(re.compile(re.escape(study.command)))
-    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Fits|Valid"), timeout=15_000)
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Fits|Valid"), timeout=60_000)
     page.get_by_role("button", name="Submit job").click()
-    page.wait_for_url(re.compile(r"/jobs/[0-9a-z]{12}$"), timeout=30_000)
+    page.wait_for_url(re.compile(r"/jobs/[0-9a-z]{12}$"), timeout=60_000)
     page.evaluate("window.stayed = true")
     return page.url.rsplit("/", 1)[1]
 
@@ -99,8 +99,8 @@ def watch(page: Page) -> None:
     loss = page.locator('#job-kpis [data-hot="metric:loss"]')
     expect(loss).to_be_visible(timeout=60_000)
     first = loss.inner_text()
-    expect(loss).not_to_have_text(first, timeout=10_000)
-    expect(page.locator("x-chart canvas").first).to_be_visible(timeout=20_000)
+    expect(loss).not_to_have_text(first, timeout=60_000)
+    expect(page.locator("x-chart canvas").first).to_be_visible(timeout=60_000)
     expect(page).to_have_title(re.compile(r"^\d+% Processing · "))
     expect(page.locator("x-log .lr").last).to_contain_text("step", timeout=60_000)
 

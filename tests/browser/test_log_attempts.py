@@ -86,7 +86,7 @@ def test_all_attempts_are_one_log(alice: Client, open_as: Open, tmp_path: Path) 
 
     before = page.evaluate(SHOWN)[0]
     again(alice, job, 3)
-    expect(status).to_contain_text(f"{3 * LINES} lines", timeout=30_000)
+    expect(status).to_contain_text(f"{3 * LINES} lines", timeout=60_000)
     assert page.evaluate(SHOWN)[0] == before  # a new attempt moves nothing that is read
     expect(page.get_by_label("Attempt", exact=True).locator("option")).to_have_text(
         ["All attempts", "Attempt 3", "Attempt 2", "Attempt 1"]
@@ -95,7 +95,7 @@ def test_all_attempts_are_one_log(alice: Client, open_as: Open, tmp_path: Path) 
     expect(page.locator(f'x-log .lr[data-key="3:0:{LINES}"]')).to_be_in_viewport()
     enough.touch()
     alice.wait_state(job, "COMPLETED")
-    expect(status).to_contain_text("End of log", timeout=30_000)
+    expect(status).to_contain_text("End of log", timeout=60_000)
 
     page.get_by_role("button", name="Warn").click()
     expect(page.locator("x-log .lr .m")).to_have_text([f"UserWarning: try {n}" for n in (1, 2, 3)])

@@ -73,9 +73,9 @@ def test_the_first_error_is_found_where_nothing_is_loaded(alice: Client, open_as
     job = submitted(alice, "far-error", TRACEBACKS, f"{before} 4000")
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
-    expect(page.locator("x-log .lst")).to_contain_text("End of log", timeout=30_000)
+    expect(page.locator("x-log .lst")).to_contain_text("End of log", timeout=60_000)
     page.get_by_label("Jump to the first error").click()
-    expect(page.locator(f'x-log .lr[data-n="{before + 1}"].pick')).to_be_visible(timeout=30_000)
+    expect(page.locator(f'x-log .lr[data-n="{before + 1}"].pick')).to_be_visible(timeout=60_000)
     expect(page.locator(f'x-log .lr[data-n="{before + 2}"]')).to_contain_text('File "')
 
 
@@ -107,11 +107,11 @@ def test_tile_and_chart_say_the_same_number_while_it_moves(alice: Client, open_a
     job = str(alice.submit(spec("one-truth", programs.TRAINER, command="python -u main.py 4000 0.1"))["id"])
     alice.wait_state(job, "PROCESSING")
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
-    expect(page.locator("x-chart").first).to_be_visible(timeout=30_000)
+    expect(page.locator("x-chart").first).to_be_visible(timeout=60_000)
     both = """() => ['#job-kpis [data-hot="metric:loss"]', 'x-chart[data-name=loss] [data-last]']
         .map((one) => document.querySelector(one)?.textContent)"""
     seen: set[str] = set()
-    wait_for(lambda: _same(page.evaluate(both), seen) and len(seen) > 4, within_s=40, every_s=0.05)
+    wait_for(lambda: _same(page.evaluate(both), seen) and len(seen) > 4, within_s=60, every_s=0.05)
     alice.post(f"/jobs/{job}/cancel")
 
 

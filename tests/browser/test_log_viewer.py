@@ -51,10 +51,10 @@ def all_lines(page: Page, count: int) -> list[tuple[int, str]]:
     seen: dict[int, str] = {}
     page.locator("x-log .lvs").focus()
     page.keyboard.press("Home")
-    wait_for(lambda: page.evaluate(ROWS)[0][0] == 1, within_s=10)
+    wait_for(lambda: page.evaluate(ROWS)[0][0] == 1, within_s=60)
     deadline = time.monotonic() + 90
     while len(seen) < count and time.monotonic() < deadline:
-        wait_for(lambda: all(text != "…" for _, text, _ in page.evaluate(ROWS)), within_s=20)
+        wait_for(lambda: all(text != "…" for _, text, _ in page.evaluate(ROWS)), within_s=60)
         for n, text, _ in page.evaluate(ROWS):
             assert seen.setdefault(n, text) == text
         page.keyboard.press("PageDown")
@@ -79,7 +79,7 @@ def test_lines_come_by_themselves_and_each_once_over_a_killed_web_server(
     enough.touch()  # it has printed all the while, however long the web server took
     alice.wait_state(job, "COMPLETED", within_s=90)
     count = alice.raw_log(job, attempt=1).count(b"\n")
-    expect(page.locator("x-log .lst")).to_contain_text(f"{count:,} lines", timeout=30_000)
+    expect(page.locator("x-log .lst")).to_contain_text(f"{count:,} lines", timeout=60_000)
     assert all_lines(page, count) == [(n, f"line {n}") for n in range(1, count + 1)]
 
 
@@ -89,7 +89,7 @@ def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(
     enough = tmp_path / "enough"
     job = submitted(alice, "flood", programs.COUNTS_UNTIL, f"{enough} 500 0.7")
     page = open_as("alice", log_of(job))
-    expect(page.locator("x-log .lst")).to_contain_text(",", timeout=30_000)
+    expect(page.locator("x-log .lst")).to_contain_text(",", timeout=60_000)
     page.locator("x-log .lvs").hover()
     page.mouse.wheel(0, -600)
     expect(page.locator("x-log .lst")).to_contain_text("Paused")
@@ -104,7 +104,7 @@ def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(
     enough.touch()
     alice.wait_state(job, "COMPLETED", within_s=60)
     last = alice.raw_log(job, attempt=1).decode().splitlines()[-1]
-    wait_for(lambda: page.evaluate(ROWS)[-1][1] == last, within_s=30)
+    wait_for(lambda: page.evaluate(ROWS)[-1][1] == last, within_s=60)
 
 
 def test_a_reader_who_goes_to_the_start_while_the_lines_load_is_left_there(
@@ -117,7 +117,7 @@ def test_a_reader_who_goes_to_the_start_while_the_lines_load_is_left_there(
     logs = re.compile(rf"/api/v1/jobs/{job}/logs\?")
     page.route(logs, lambda route: held.append(route) if not held else route.continue_())
     page.goto(page.url.replace("/healthz", log_of(job)))
-    wait_for(lambda: (page.wait_for_timeout(20), held)[1], within_s=15)
+    wait_for(lambda: (page.wait_for_timeout(20), held)[1], within_s=60)
     page.locator("x-log .lvs").press("Home")
     held[0].continue_()
     expect(page.locator("x-log .lst")).to_contain_text("200 lines")
@@ -202,7 +202,7 @@ def test_output_is_text_whatever_it_says(alice: Client, open_as: Open) -> None:
     expect(page.locator('x-log .lr[data-n="6"] .m')).to_have_text("done   ")
     expect(page.locator('x-log .lr[data-n="7"] .m')).to_have_text("no newline at the end")
     page.get_by_role("button", name="show 20,000 more characters").click()
-    wait_for(lambda: len(page.locator('x-log .lr[data-n="5"] .m').inner_text()) == 30_000, within_s=10)
+    wait_for(lambda: len(page.locator('x-log .lr[data-n="5"] .m').inner_text()) == 30_000, within_s=60)
     assert dialogs == []
 
 
@@ -258,13 +258,13 @@ def test_a_page_that_is_no_longer_live_looks_old_and_recovers_by_itself(
     web = platform.pids()["web"]
     os.kill(web, signal.SIGSTOP)
     try:
-        expect(page.locator(".banner.lost")).to_contain_text("Live updates paused since", timeout=9_000)
+        expect(page.locator(".banner.lost")).to_contain_text("Live updates paused since", timeout=60_000)
         assert page.locator("[data-live][data-stale]").count() == page.locator("[data-live]").count()
         expect(page.locator("#job-kpis .asof")).to_contain_text("as of")
     finally:
         os.kill(web, signal.SIGCONT)
-    expect(page.locator(".banner.lost")).to_have_count(0, timeout=30_000)
+    expect(page.locator(".banner.lost")).to_have_count(0, timeout=60_000)
     assert page.locator("[data-stale]").count() == 0
     alice.post(f"/jobs/{job}/cancel")
-    expect(page.locator("#job-badge")).to_have_text("Canceled", timeout=30_000)
-    wait_for(lambda: page.title().startswith("Canceled"), within_s=10)
+    expect(page.locator("#job-badge")).to_have_text("Canceled", timeout=60_000)
+    wait_for(lambda: page.title().startswith("Canceled"), within_s=60)

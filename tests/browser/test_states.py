@@ -190,7 +190,7 @@ def test_a_new_job_with_errors(open_as: Open, picture: Picture) -> None:
     page = open_as("alice", "/t/vision-lab/jobs/new?template=plain")
     page.get_by_label("Memory each").fill("plenty")
     page.get_by_label("Save every").fill("soon")
-    expect(page.locator("[data-verdict]")).to_have_text(re.compile("^2 errors: "), timeout=15_000)
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("^2 errors: "), timeout=60_000)
     assert not faults(page, picture, "refused-new-job")
 
 
@@ -200,7 +200,7 @@ def test_a_quota_above_the_policy(open_as: Open, picture: Picture) -> None:
     field.fill("900000")
     page.get_by_label("Reason").fill("too much")
     page.get_by_role("button", name="Apply changes").click()
-    expect(page.get_by_role("alert")).to_be_visible(timeout=15_000)
+    expect(page.get_by_role("alert")).to_be_visible(timeout=60_000)
     expect(field).to_have_value("900000")
     assert not faults(page, picture, "refused-quota")
 
@@ -252,7 +252,7 @@ def test_a_password_that_is_too_common(open_as: Open, picture: Picture) -> None:
     page.get_by_label("New password", exact=True).fill("password1234")
     page.get_by_label("New password, once more").fill("password1234")
     page.get_by_role("button", name="Change password").click()
-    expect(page.get_by_role("alert")).to_be_visible(timeout=15_000)
+    expect(page.get_by_role("alert")).to_be_visible(timeout=60_000)
     expect(page.locator("[aria-invalid=true]").first).to_be_focused()
     assert not faults(page, picture, "refused-password")
 
