@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -176,11 +177,12 @@ def filesize(count: Any) -> str:
 
 @register.filter
 def metric(value: Any) -> str:
-    """Four significant digits, thousands in full; NaN and infinities as they are."""
+    """Four significant digits, thousands in full, 3.486e-5; NaN and infinities as they are. format.ts says the same."""
     if isinstance(value, (int, float)):
-        if 1000 <= abs(value) < 1e15:
+        short = f"{value:.4g}"
+        if 1000 <= abs(float(short)) < 1e15:
             return f"{value:,.0f}"
-        return f"{value:.4g}"
+        return re.sub(r"e([+-])0", r"e\1", short)
     return "—" if value is None or value == "" else str(value)
 
 

