@@ -32,9 +32,10 @@ with training.checkpoint(n * 40) as folder:
     (folder / "n").write_text(str(n))
 """
 
-SHOWN = """() => [...document.querySelectorAll('x-log .lr')]
-    .map((row) => [row.dataset.key, row.getBoundingClientRect().top])
-    .filter(([, top]) => top >= document.querySelector('x-log .lvs').getBoundingClientRect().top - 1)"""
+SHOWN = """() => { const { top } = document.querySelector('x-log .lvs').getBoundingClientRect();
+    return [...document.querySelectorAll('x-log .lr')]
+        .map((row) => [row.dataset.key, row.getBoundingClientRect().top - top])
+        .filter(([, offset]) => offset >= -1) }"""
 
 
 def printed(client: Client, job: str, attempt: int) -> None:

@@ -279,6 +279,20 @@ def test_finding_a_tenant_keeps_the_draft_and_the_address(
     page.close()
 
 
+def test_a_part_that_is_fetched_never_turns_into_the_login_page(browser: Browser, showcase: Platform) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    sign_in(page, showcase, "admin")
+    page.goto(f"{showcase.url}/admin-console/")
+    card = page.locator("section[aria-labelledby=system]")
+    expect(card).to_contain_text("PostgreSQL", timeout=30_000)
+    context.clear_cookies()
+    page.evaluate("htmx.ajax('GET', '/admin-console/system', 'section[aria-labelledby=system]')")
+    expect(card).to_contain_text("PostgreSQL")
+    expect(card.locator("input")).to_have_count(0)
+    context.close()
+
+
 def test_the_list_and_the_overview_follow_jobs_without_a_reload(
     contexts: Callable[[str, str, int], BrowserContext], showcase: Platform
 ) -> None:

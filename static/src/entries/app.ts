@@ -12,6 +12,11 @@ import { startClock } from "../ts/time";
 document.body.addEventListener("htmx:configRequest", (event) => {
   (event as CustomEvent<{ headers: Record<string, string> }>).detail.headers["X-CSRFToken"] = csrfToken();
 });
+// A session that has ended answers with the login page, which belongs into no part of another one.
+document.body.addEventListener("htmx:beforeSwap", (event) => {
+  const { detail } = event as CustomEvent<{ xhr: XMLHttpRequest; shouldSwap: boolean }>;
+  if (new URL(detail.xhr.responseURL).pathname === "/login") detail.shouldSwap = false;
+});
 document.addEventListener("submit", (event) => {
   const button = (event as SubmitEvent).submitter;
   if (!(button instanceof HTMLButtonElement) || event.defaultPrevented) return;

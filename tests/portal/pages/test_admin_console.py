@@ -41,6 +41,12 @@ def _nodes() -> None:
         ClusterNode.objects.create(name=name, cluster="memory", slot_type="cpu", slots=8)
 
 
+@pytest.fixture(autouse=True)
+def _parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked in a thread that outlives its test."""
+    monkeypatch.setattr(system, "all_parts", lambda: [Part("database", "PostgreSQL 17.2")])
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_the_console_exists_for_platform_admins_only(
     signed_in: SignIn, lab: Tenant, dave: User, admin: User, place: str
