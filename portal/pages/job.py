@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
@@ -23,7 +24,7 @@ from jobs.selectors.jobs import job_get, may_decide, may_operate
 from jobs.selectors.results import result_summary
 from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
-from jobs.states import FINAL, State
+from jobs.states import FINAL, EventCode, State
 from jobs.words import devices
 from portal.pages import (
     job_cards,
@@ -254,9 +255,17 @@ def _ran(attempt: Attempt) -> float | None:
 def _events(
     request: HttpRequest, job: Job, before: int | None = None, kind: str = "", sought: str = ""
 ) -> list[JobEvent]:
-    events = JobEvent.objects.filter(job=job).select_related("actor").order_by("-n")
+    events = _searched(request, job, sought).select_related("actor").order_by("-n")
     events = job_events.chosen(events, kind, sought)
     return events_for(request.user, job, (events.filter(n__lt=before) if before else events)[:EVENTS_PAGE])
+
+
+def _searched(request: HttpRequest, job: Job, sought: str) -> QuerySet[JobEvent]:
+    """All events; for a guest's search none in whose hidden words he could find a tenant's numbers by guessing."""
+    events = JobEvent.objects.filter(job=job)
+    if sought and is_guest(request.user, job.tenant_id):
+        return events.exclude(code__in=(EventCode.WAITING, EventCode.QUOTA_CHANGED))
+    return events
 
 
 def _kept(job: Job) -> list[Checkpoint]:
@@ -336,7 +345,7 @@ def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
     before, kind = _number(request.GET.get("before")), request.GET.get("show", "")
     sought = request.GET.get("q", "").strip()[:200]
     events = _events(request, job, before, kind, sought)
-    found = job_events.counts(job_events.chosen(JobEvent.objects.filter(job=job), "", sought))
+    found = job_events.counts(job_events.chosen(_searched(request, job, sought), "", sought))
     older = events[-1].n if len(events) == EVENTS_PAGE else None
     asked = {name: value for name, value in (("show", kind), ("q", sought)) if value}
     return {

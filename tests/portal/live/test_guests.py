@@ -113,6 +113,18 @@ async def test_a_guest_is_told_why_it_waits_without_the_tenants_numbers(
     assert SECRET.search(await by_socket(alice, job, socket_of))
 
 
+async def test_a_guests_search_finds_nothing_by_what_he_is_not_told(alice: User, guest: User) -> None:
+    def found() -> list[str]:
+        job = waiting(alice, "QUOTA_GPUS")
+        address = f"/t/{job.tenant.slug}/jobs/{job.pk}/events?q={LIMIT}"
+        pages = [browser(user).get(address) for user in (guest, alice)]
+        return [str(sum(kind[2] for kind in page.context["kinds"])) for page in pages]
+
+    to_guest, to_alice = await sync_to_async(found)()
+    assert to_guest == "0"
+    assert to_alice != "0"
+
+
 async def test_the_card_of_a_resume_tells_a_guest_no_numbers_of_the_tenant(alice: User, guest: User) -> None:
     def cards() -> list[str]:
         ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=9_000)
