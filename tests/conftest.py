@@ -12,8 +12,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.servers import Servers
 
-# A busy machine is no failure: what a property may cost is bounded by its examples, not by a clock.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine is no failure: what a property may cost is bounded by its examples, not by a clock. The examples are
+# the same in every run, so that a change is judged by what it changes; `make test-long` looks for new ones.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize="LUTHIER_LONG" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("suite")
 
 STARTED = pytest.StashKey[Servers]()

@@ -58,10 +58,13 @@ def lived(world: Snapshot, lengths: dict[str, int]) -> dict[str, datetime]:
 
 @st.composite
 def worlds_with_lengths(draw: st.DrawFn) -> tuple[Snapshot, dict[str, int]]:
-    """A world whose counts of use are those of its runs, and how long each of its jobs runs."""
+    """A world whose counts of use are those of its runs, and how long each of its jobs runs.
+
+    Who starts runs for a second at least: a world that is looked at each second sees no end before its next look.
+    """
     world = replace(draw(worlds()), policy=Policy(patience_s=7, aging_s=20))
-    names = [job.job for job in (*world.running, *world.waiting)]
-    return world, {name: draw(st.integers(0, LONGEST_S)) for name in names}
+    on = {run.job: draw(st.integers(0, LONGEST_S)) for run in world.running}
+    return world, on | {job.job: draw(st.integers(1, LONGEST_S)) for job in world.waiting}
 
 
 @SOME
