@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
             return None
         files: list[File] = [(entry["path"], entry["size"], entry["sha256"]) for entry in said["files"]]
         offer = Ckpt(
-            key=f"{name}:{sha256_of(manifest)}"[-200:],
+            key=_key(manifest, base),
             step=said["step"],
             part=said.get("part", 0),
             of=said.get("of", 1),
@@ -83,6 +84,12 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
         if place.is_symlink() or not place.is_file() or place.stat().st_size != size:
             raise NotWhole(f"{name}/{path} is not the file of {size} bytes that the manifest promises")
     return FileSet(manifest.parent, offer)
+
+
+def _key(manifest: Path, base: Path) -> str:
+    """Tells one save from all others, also of the same step. Raises OSError, and ValueError if it is too large."""
+    digest = hashlib.sha256(read_plain(str(manifest), most=LARGE_BYTES)).hexdigest()
+    return f"{manifest.parent.relative_to(base).as_posix()}:{digest}"[-200:]
 
 
 def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
@@ -179,12 +186,14 @@ def _entries(folder: Path) -> Iterable[Path]:
 
 
 def prune(base: Path, committed: Iterable[str], *, keep: int) -> None:
-    """Remove this machine's copies of checkpoints that the server has, except the newest."""
-    names = {key.rsplit(":", 1)[0] for key in committed}
-    safe = [
-        manifest.parent
-        for manifest in find_checkpoints(base)
-        if manifest.parent.relative_to(base).as_posix() in names
-    ]
+    """Remove this machine's copies of checkpoints that the server has, except the newest.
+
+    By key and not by name: a step that was saved again since lies under the name of the one that the server has.
+    """
+    known, safe = set(committed), []
+    for manifest in find_checkpoints(base):
+        with suppress(OSError, ValueError):  # gone, or spoilt since: not ours to remove
+            if _key(manifest, base) in known:
+                safe.append(manifest.parent)
     for folder in safe[: max(0, len(safe) - keep)]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -70,3 +70,28 @@ def test_a_step_that_is_saved_again_while_it_is_sent_is_no_damage_and_the_later_
     asyncio.run(kept.keep_new_checkpoints())
 
     assert (server.stored, server.told) == ([b"later   "], [])
+
+
+def test_a_step_that_was_saved_again_is_kept_though_two_newer_ones_are_stored_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+
+    def save(step: int, content: bytes) -> None:
+        with training.checkpoint(step) as folder:
+            (folder / "model").write_bytes(content)
+
+    server = Server(lambda: None)
+    spool = Spool(tmp_path / "state")
+    spool.create()
+    kept = keeper.Keeper(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
+    save(2, b"earlier")
+    asyncio.run(kept.keep_new_checkpoints())
+    for step, content in [(2, b"later"), (3, b"third"), (4, b"fourth")]:
+        save(step, content)
+
+    asyncio.run(kept.keep_new_checkpoints())
+
+    assert server.stored == [b"earlier", b"fourth", b"third", b"later"]
+    left = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())
+    assert left == ["step-3", "step-4"], "all three are stored: the oldest need not lie here"
