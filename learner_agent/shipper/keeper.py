@@ -32,7 +32,7 @@ class Keeper:
         self.spool = spool
         self.base = base
         self._done: dict[str, str] = dict(spool.read(DONE, most=LARGE_BYTES) or {})
-        self._seen: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, int, int]] = set()
         self._busy = asyncio.Lock()
 
     @property
@@ -153,12 +153,13 @@ class Keeper:
                 return
 
 
-def _mark(manifest: Path) -> tuple[str, int]:
-    """What tells one writing of a manifest from another."""
+def _mark(manifest: Path) -> tuple[str, int, int]:
+    """What tells one writing of a manifest from another: two within one tick of the clock have files of their own."""
     try:
-        return str(manifest), manifest.stat().st_mtime_ns
+        found = manifest.stat()
     except OSError:
-        return str(manifest), 0
+        return str(manifest), 0, 0
+    return str(manifest), found.st_mtime_ns, found.st_ino
 
 
 def _is_gone(manifest: Path) -> bool:
