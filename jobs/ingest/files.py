@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max, Sum
+from django.db.models import Max, QuerySet, Sum
 from django.db.models.functions import Now
 
 from jobs import blobs, events, wake
@@ -118,7 +118,9 @@ def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
         blobs.release(freed)  # whoever dies before leaves them to the sweep
         fp("checkpoint.after_release")
         wake.reconcile(grant.job_id)
-    if asked.of > 1 or asked.world == 1:  # else it may be another learner's, who still sends it
+    if replaced and (
+        asked.of > 1 or _is_alone(grant)
+    ):  # else it may be another learner's, who still sends it
         blobs.release(replaced)
     return _answer(asked, "COMMITTED" if committed else "UPLOADING", need)
 
@@ -136,6 +138,8 @@ def _checkpoint_row(grant: Grant, asked: Ckpt, found: Sequence[Blob]) -> Checkpo
     known = Checkpoint.objects.select_for_update(no_key=True).filter(
         job_id=grant.job_id, attempt=grant.attempt, step=step, implicit=implicit
     )
+    if asked.of > 1 and (whole := _with_this_part(known, asked, found)) is not None:
+        return whole
     saved = known.order_by("-n").first()
     if saved is not None and _is_saved_anew(saved, grant, asked, found):
         saved = None
@@ -159,6 +163,17 @@ def _is_saved_anew(saved: Checkpoint, grant: Grant, asked: Ckpt, found: Sequence
     if saved.state != Checkpoint.State.COMMITTED or (asked.of == 1 and grant.rank):
         return False
     return saved.parts != asked.of or _part(saved, asked.part) != _wanted(asked, found)
+
+
+def _with_this_part(known: QuerySet[Checkpoint], asked: Ckpt, found: Sequence[Blob]) -> Checkpoint | None:
+    """The whole checkpoint that this part is of. A learner that repeats it, as it has not heard the answer, must not
+    put it into the one that another learner has begun meanwhile."""
+    whole = known.filter(state=Checkpoint.State.COMMITTED, parts=asked.of).order_by("-n")
+    return next((saved for saved in whole if _part(saved, asked.part) == _wanted(asked, found)), None)
+
+
+def _is_alone(grant: Grant) -> bool:
+    return Job.objects.filter(pk=grant.job_id, learners=1).exists()
 
 
 def _part(saved: Checkpoint, part: int) -> dict[str, int]:

@@ -112,7 +112,8 @@ class JobChange(Strict):
 )
 def job_change(call: Call, job_id: str) -> dict[str, Any]:
     """Change a job's name, tags or priority; its owner or a manager. Everything else is refused, not ignored."""
-    return job_view(job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data))
+    edited = job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data)
+    return job_view(job_for(call.user, edited))
 
 
 @operation(door=doors.to_decide, status=204, fails=(409, 412))

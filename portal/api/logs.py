@@ -92,7 +92,10 @@ class LogPage(serializers.Serializer[Any]):
     lines = LineOut(many=True)
     first = serializers.IntegerField(allow_null=True, help_text="number of the first line given")
     last = serializers.IntegerField(allow_null=True, help_text="number of the last line given")
-    gaps = GapOut(many=True, help_text="what was not kept of these lines: the job's log was full")
+    gaps = GapOut(
+        many=True,
+        help_text="what was not kept of these lines: the job's log was full, or its learner's spool",
+    )
     next = serializers.IntegerField(help_text="`after` of the next page")
     more = serializers.BooleanField(help_text="there are further lines now")
     sealed = serializers.BooleanField(help_text="no further line will come")

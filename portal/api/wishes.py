@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from jobs.selectors.guests import job_for
 from jobs.selectors.views import job_view
 from jobs.services import job_cancel, job_clone, job_halt, job_resume
 from portal.api import doors
@@ -26,7 +27,7 @@ def halt(call: Call, job_id: str) -> dict[str, Any]:
 
     The receipt (step saved, steps lost, seconds taken) comes with the HALTED event and as last_halt.
     """
-    return job_view(job_halt(user=call.user, job_id=job_id))
+    return job_view(job_for(call.user, job_halt(user=call.user, job_id=job_id)))
 
 
 class ResumeIn(Strict):
@@ -42,8 +43,13 @@ class ResumeIn(Strict):
     tell=JOB_EXAMPLE | {"state": "HALTED", "intent": "RUN", "phase": "Resuming"},
 )
 def resume(call: Call, job_id: str) -> dict[str, Any]:
-    """Resume a halted job from its newest valid checkpoint, or from checkpoint n; its owner or a manager."""
-    return job_view(job_resume(user=call.user, job_id=job_id, checkpoint=call.data["checkpoint"]))
+    """Resume a halted job; its owner or a manager.
+
+    It goes on from checkpoint n, else from the newest valid one; or from the one that was named before, until something
+    was saved after it.
+    """
+    resumed = job_resume(user=call.user, job_id=job_id, checkpoint=call.data["checkpoint"])
+    return job_view(job_for(call.user, resumed))
 
 
 @operation(
@@ -55,7 +61,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
 )
 def cancel(call: Call, job_id: str) -> dict[str, Any]:
     """Cancel a job for good; its owner or a manager. Its checkpoints stay."""
-    return job_view(job_cancel(user=call.user, job_id=job_id))
+    return job_view(job_for(call.user, job_cancel(user=call.user, job_id=job_id)))
 
 
 class CloneIn(Strict):

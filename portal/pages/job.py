@@ -273,7 +273,7 @@ def _kept(job: Job) -> list[Checkpoint]:
 
 
 def _checkpoints(job: Job) -> list[Checkpoint]:
-    """In the order of Checkpoint.NEWEST_FIRST: what a resume takes stands first, though another came in after it."""
+    """In the order of Checkpoint.NEWEST_FIRST: what was saved last stands first, though another came in after it."""
 
     def order(one: Checkpoint) -> tuple[int, int, int]:
         return one.attempt, -1 if one.step is None else one.step, one.n
@@ -370,6 +370,7 @@ def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
     rows = _checkpoints(job)
     kept = [one for one in rows if one.state == Checkpoint.State.COMMITTED]
     gone = [one for one in rows if one.state == Checkpoint.State.DROPPED]
+    hidden = {one.pk for one in gone[GONE_SHOWN:]}
     began = Attempt.objects.filter(job=job, resume_from__isnull=False).order_by("n")
     asked = _number(request.GET.get("files"))
     opened = next((one for one in kept if one.n == asked), next(iter(kept), None))
@@ -377,8 +378,8 @@ def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
         "opened": opened,
         "files": checkpoint_files(opened, first=FILES_SHOWN) if opened else [],
         "more_files": max(0, opened.files.count() - FILES_SHOWN) if opened else 0,
-        "checkpoints": [one for one in rows if one not in gone[GONE_SHOWN:]],
-        "more_gone": max(0, len(gone) - GONE_SHOWN),
+        "checkpoints": [one for one in rows if one.pk not in hidden],
+        "more_gone": len(hidden),
         "over": set(Attempt.objects.filter(job=job, held=False).values_list("n", flat=True)),
         "began": dict(began.values_list("resume_from", "n")),
         "kept_bytes": sum(one.bytes for one in kept),

@@ -100,6 +100,27 @@ def test_a_gang_that_saves_a_step_again_fills_the_new_one_together() -> None:
     assert kept(job) == [(1, "COMMITTED", [b"old0", b"old1"]), (2, "COMMITTED", [b"new0", b"new1"])]
 
 
+def test_a_part_that_is_sent_twice_does_not_get_into_the_save_after_it() -> None:
+    """Learner 1 has not heard that its part arrived, and learner 0 saves the step anew: half and half is neither."""
+    job = factories.job(state=State.PROCESSING, learners=2)
+    for rank in (0, 1):
+        send(grant(job, rank), part_of(rank, b"old%d" % rank), b"old%d" % rank)
+    send(grant(job, 0), part_of(0, b"new0"), b"new0")
+
+    assert files.offer(grant(job, 1), part_of(1, b"old1")).state == "COMMITTED"
+
+    assert kept(job) == [(1, "COMMITTED", [b"old0", b"old1"]), (2, "UPLOADING", [b"new0"])]
+
+
+def test_of_a_gang_no_learner_takes_back_what_another_still_sends() -> None:
+    """Their manifests say nothing of the world, or something untrue."""
+    job = factories.job(state=State.PROCESSING, learners=2)
+    first, second = part_of(0, b"first", of=1), part_of(0, b"other", of=1)
+    ((_, blob_id, _),) = files.offer(grant(job, 0), first).need
+    files.offer(grant(job, 1), second)
+    assert Blob.objects.filter(pk=blob_id).exists()
+
+
 def test_where_each_learner_saves_everything_those_of_the_first_count() -> None:
     job = factories.job(state=State.PROCESSING, learners=2)
     for rank, word in ((1, b"rank 1"), (0, b"rank 0"), (1, b"later")):
