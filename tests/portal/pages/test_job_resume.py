@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.utils import timezone
@@ -99,6 +101,33 @@ def test_twenty_views_are_one_plan_until_the_job_itself_changes(
     monkeypatch.setattr(resumes, "FRESH_S", 0.0)
     card(alice, job, signed_in)
     assert planned[3:] == [job.pk]
+
+
+def test_a_fresh_plan_is_shown_while_another_job_is_planned_for(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumes, "FRESH_S", 600.0)
+    shown, planned_for = halted(alice), halted(alice)
+    plans = {job.pk: if_resumed(job) for job in (shown, planned_for)}
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(job: Job) -> Preview:
+        if job.pk == planned_for.pk:
+            began.set()
+            may_end.wait()
+        return plans[job.pk]
+
+    monkeypatch.setattr(resumes, "if_resumed", slow)
+    resumes.outlook_of(shown)
+    with ThreadPoolExecutor() as pool:
+        try:
+            waiting = pool.submit(resumes.outlook_of, planned_for)
+            assert began.wait(60)
+            found = pool.submit(resumes.outlook_of, shown).result(60)
+        finally:
+            may_end.set()
+        assert found is plans[shown.pk]
+        assert waiting.result(60) is plans[planned_for.pk]
 
 
 def test_a_guest_who_may_resume_sees_when_it_starts_but_not_the_tenants_quota(
