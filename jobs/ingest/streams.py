@@ -127,7 +127,8 @@ class Row:
             if self.log_crc != CRC_UNKNOWN:
                 self.log_crc = zlib.crc32(kept, self.log_crc)
         if over > 0:
-            if self.log_crc != CRC_UNKNOWN:  # nothing of it was left out before: say so once
+            # Once: with this frame the room ends, or nothing of the log was left out before.
+            if kept or self.log_crc != CRC_UNKNOWN:
                 self._note(
                     "log_full", f"The job's log has reached {filesize(self.cap)}; no more of it is kept."
                 )

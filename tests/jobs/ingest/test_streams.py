@@ -88,6 +88,16 @@ def test_above_the_jobs_cap_bytes_are_counted_but_not_kept() -> None:
     assert (kept.log_bytes, kept.log_lines, kept.log_crc) == (19, 4, CRC_UNKNOWN)
 
 
+def test_that_the_jobs_log_is_full_is_said_once_also_where_its_spool_has_lost_some_before() -> None:
+    kept = row(room=5)
+
+    kept.apply(Data(0, gone=100, lines=7))
+    kept.apply(data(100, b"one\ntwo\nthree\n"))
+    kept.apply(data(114, b"four\n"))
+
+    assert [code for code, _ in kept.troubles] == ["log_full"]
+
+
 def test_a_tombstone_of_the_spool_keeps_offsets_and_lines_dense() -> None:
     kept = row()
 
