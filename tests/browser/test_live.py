@@ -149,7 +149,11 @@ class Script:
     lines: int = 0
     requests: list[str] = field(default_factory=list)
     subscribed: list[dict[str, Any]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     sockets: list[WebSocketRoute] = field(default_factory=list)
+    sealed: bool = False
+    failures: int = 0  # so many requests are refused
+    gap: range = range(0)  # lines that were not kept
 
     def install(self, page: Page) -> None:
         page.route(re.compile(rf"/api/v1/jobs/{self.job}/logs\?"), self.answer)
@@ -162,10 +166,18 @@ class Script:
     def answer(self, route: Route) -> None:
         query = dict(part.split("=") for part in route.request.url.split("?")[1].split("&"))
         self.requests.append(route.request.url)
+        if self.failures:
+            self.failures -= 1
+            return route.fulfill(status=503, json={"title": "Not ready", "code": "not_ready"})
         first = int(query["after"]) + 1 if "after" in query else max(1, self.lines - int(query["tail"]) + 1)
         last = min(self.lines, first + int(query.get("limit", 1000)) - 1)
-        page = {"lines": items(first, last), "next": last, "more": last < self.lines, "total": self.lines}
-        route.fulfill(json={"attempt": 1, "learner": 0, "sealed": False, **page})
+        gaps = []
+        if first in self.gap:
+            gaps = [{"from": first, "to": self.gap[-1]}]
+            last = max(last, self.gap[-1])
+        lines = [item for item in items(first, last) if item["n"] not in self.gap]
+        page = {"lines": lines, "gaps": gaps, "next": last, "more": last < self.lines, "total": self.lines}
+        return route.fulfill(json={"attempt": 1, "learner": 0, "sealed": self.sealed, **page})
 
     def accept(self, socket: WebSocketRoute) -> None:
         self.sockets.append(socket)
@@ -176,12 +188,14 @@ class Script:
             socket.send('{"op":"pong"}')
         elif frame["op"] == "sub" and frame["ch"] == self.channel:
             self.subscribed.append(frame)
+        elif frame["op"] == "unsub":
+            self.left.append(frame["ch"])
 
     def send(self, first: int, last: int) -> None:
         """Lines first to last in one frame, and into the store."""
         self.lines = max(self.lines, last)
         frame = {"ch": self.channel, "from": first, "to": last, "items": items(first, last)}
-        self.sockets[-1].send(json.dumps(frame | {"sealed": False, "tail": None}))
+        self.sockets[-1].send(json.dumps(frame | {"sealed": self.sealed, "tail": None}))
 
     def skip(self, first: int, last: int, *, lost: bool = False) -> None:
         """A gap frame; what was not lost can be fetched."""
@@ -254,6 +268,90 @@ def test_a_server_that_restarts_is_reached_again_from_the_cursor_and_in_silence(
     expect(page.locator("x-log .lst")).to_contain_text("60 lines")
     expect(page.locator("x-connection")).to_have_text("Live")
     assert not page.evaluate("window.alarmed")
+
+
+def until(page: Page, is_so: Callable[[], object]) -> None:
+    wait_for(lambda: (page.wait_for_timeout(20), is_so())[1], within_s=60)
+
+
+def test_a_log_that_could_not_be_loaded_is_asked_for_again(script: tuple[Script, Page]) -> None:
+    server, page = script
+    server.send(1, 50)
+    server.failures = 1
+    server.subscribed.clear()
+    page.reload()
+    expect(page.locator("x-log .lst")).to_contain_text("50 lines", timeout=60_000)
+    until(page, lambda: server.subscribed)
+    server.send(51, 60)
+    expect(page.locator("x-log .lst")).to_contain_text("60 lines")
+
+
+def test_a_log_that_has_ended_leaves_its_channel_and_misses_no_gap_at_its_end(
+    script: tuple[Script, Page],
+) -> None:
+    server, page = script
+    server.send(1, 5)
+    expect(page.locator("x-log .lst")).to_contain_text("5 lines")
+    server.sealed = True
+    server.lines, server.gap = 9, range(7, 10)
+    server.send(6, 6)  # as the server has it: the last lines with the state, then the gap behind them
+    server.skip(7, 9, lost=True)
+    until(page, lambda: server.channel in server.left)
+    expect(page.locator("x-log .lst")).to_contain_text("9 lines")
+    expect(page.locator("x-log .lst")).to_contain_text("End of log")
+    assert len(server.subscribed) == 1
+
+
+def test_a_search_that_is_cleared_while_it_runs_is_over(script: tuple[Script, Page]) -> None:
+    server, page = script
+    server.send(1, 5)
+    expect(page.locator("x-log .lst")).to_contain_text("5 lines")
+    found = page.locator("x-log .nm")
+    found.evaluate(
+        "cell => new MutationObserver(() => { window.told = (window.told ?? '') + cell.textContent + ';' })"
+        ".observe(cell, {childList: true, characterData: true, subtree: true})"
+    )
+    held: list[Route] = []
+    page.route(re.compile(r"/logs\?.*&q=first"), lambda route: held.append(route))
+    page.get_by_label("Search the log").fill("first")
+    until(page, lambda: held)
+    page.get_by_label("Clear search").click()
+    with page.expect_response(re.compile("&q=first")):
+        server.answer(held[0])
+    page.get_by_label("Search the log").fill("second")
+    expect(found).to_have_text(re.compile("^1 of"))
+    assert "failed" not in page.evaluate("window.told")
+    expect(page.locator("x-log .lst")).not_to_contain_text("Searching")
+
+
+def test_lines_that_were_not_kept_are_passed_over_in_one_step(script: tuple[Script, Page]) -> None:
+    server, page = script
+    server.lines, server.gap = 15_002, range(4, 15_001)
+    page.reload()
+    expect(page.locator("x-log .lst")).to_contain_text("15,002 lines")
+    server.requests.clear()
+    page.get_by_role("button", name="Jump to the first error").click()
+    expect(page.get_by_text("There is no error in this log.")).to_be_visible()
+    assert len(server.requests) <= 3, server.requests
+
+
+def test_a_link_to_an_attempt_that_is_not_shown_opens_that_attempt(script: tuple[Script, Page]) -> None:
+    server, page = script
+    server.lines = 50
+
+    def with_many_attempts(route: Route) -> None:
+        answer = route.fetch()
+        text = answer.text().replace('data-attempts="1"', 'data-attempts="45"')
+        route.fulfill(response=answer, body=text.replace('data-learners="1"', 'data-learners="25"'))
+
+    page.route(re.compile(r"/t/vision-lab/jobs/[^/]+/logs\?"), with_many_attempts)
+    page.goto(page.url + "?learner=0&attempt=all#a1-L20")
+    attempt = page.get_by_label("Attempt", exact=True)
+    expect(attempt).to_have_value("1")
+    expect(page.locator("x-log .lr.pick .m")).to_have_text("line 20")
+    expect(attempt.locator("option").first).to_have_text("Newest 40 attempts")
+    page.get_by_label("Learner", exact=True).select_option(label="All 25 learners")
+    expect(attempt.locator("option").first).to_have_text("Newest attempt")
 
 
 @pytest.mark.parametrize("code", [4403, 4404])

@@ -33,7 +33,7 @@ class Live extends EventTarget {
   status: Status = "connecting";
   heardAt = Date.now();
   retryAt = 0;
-  failures = 0;
+  private failures = 0;
   private socket: WebSocket | undefined;
   private timer = 0;
   private readonly watchers = new Map<string, Set<Watcher>>();
@@ -104,7 +104,7 @@ class Live extends EventTarget {
     this.socket = undefined;
     if (code === 4401) return this.become("ended");
     if (code === 4403 || code === 4404) return this.become("refused");
-    if (lastedMs > 10_000) this.failures = 0;
+    if (lastedMs > 10_000) this.failures = 0; // not at a first message: a server may greet and then fail, each time
     const base = BACKOFF_S[Math.min(this.failures, BACKOFF_S.length - 1)] ?? 15;
     this.failures += 1;
     this.retryAt = Date.now() + base * 1000 * (0.7 + 0.6 * Math.random());
@@ -113,7 +113,6 @@ class Live extends EventTarget {
 
   private receive(text: string): void {
     this.heardAt = Date.now();
-    this.failures = 0;
     if (this.status !== "live") this.become("live");
     const frame = JSON.parse(text) as Frame & { op?: string; gap?: { from: number; to: number; lost?: boolean }; error?: { code: string; message: string } };
     if (frame.op) return;

@@ -1,7 +1,8 @@
 // Lines of one learner's log: what is in memory, what is fetched when it is looked at, what the socket brings.
-import { api } from "../api";
+import { api, ApiError } from "../api";
 import { live, type Frame } from "../live";
 import { plain } from "./ansi";
+import { Gaps } from "./gaps";
 
 export const enum Level {
   None,
@@ -24,6 +25,7 @@ export interface LogPage {
   attempt: number;
   learner: number;
   lines: { n: number; t: string; text: string; cut?: number }[];
+  gaps: { from: number; to: number }[];
   next: number;
   more: boolean;
   sealed: boolean;
@@ -37,7 +39,7 @@ export interface Stream {
 }
 
 export const BLOCK = 1000;
-const BLOCKS_KEPT = 200;
+const RETRY_MS = 3000;
 const ERROR = /^E\s|\b(?:error|fatal|critical|exception|panic|traceback|oom|out of memory)\b/i;
 const ERROR_NAME = /[a-z](?:Error|Exception)\b/; // ValueError, KeyboardException
 export const TRACEBACK = /^\s*Traceback \(most recent call last\)/;
@@ -60,12 +62,15 @@ export class Lines extends EventTarget {
   answered = false; // the store has said what it has
   problem = "";
   unavailable = false;
-  readonly lost: [number, number][] = [];
+  private readonly lost = new Gaps();
   /** First lines of tracebacks that came in and that nobody has taken yet. */
   readonly heads: number[] = [];
   private readonly blocks = new Map<number, Line[]>();
   private readonly fetching = new Map<number, Promise<void>>();
   private stop: (() => void) | undefined;
+  private closed = false;
+  private opening: Promise<void> | undefined;
+  private retry = 0;
 
   constructor(readonly stream: Stream) {
     super();
@@ -80,7 +85,14 @@ export class Lines extends EventTarget {
   }
 
   /** Fetch the last lines and follow what comes. */
-  async open(tail: number): Promise<void> {
+  open(tail: number): Promise<void> {
+    clearTimeout(this.retry);
+    return (this.opening ??= this.begin(tail).finally(() => (this.opening = undefined)));
+  }
+
+  private async begin(tail: number): Promise<void> {
+    if (this.stop || this.closed) return;
+    let isFinal = false; // the store refuses, and would again
     try {
       const page = await api<LogPage>("GET", `${this.path}&tail=${tail}`);
       this.problem = "";
@@ -88,15 +100,18 @@ export class Lines extends EventTarget {
       this.answered = true;
       this.total = Math.max(page.total, page.next);
     } catch (error) {
+      isFinal = error instanceof ApiError && error.problem.status < 500 && ![401, 429].includes(error.problem.status);
       this.problem = error instanceof Error ? error.message : "The log could not be loaded.";
     }
+    if (this.closed) return;
     this.changed();
+    if (this.problem && !isFinal) this.retry = window.setTimeout(() => void this.open(tail), RETRY_MS);
     if (this.problem || this.sealed) return; // to a sealed log no line comes
     this.stop = live.watch(`job:${this.stream.job}:logs:${this.stream.attempt}:${this.stream.rank}`, {
       cursor: () => this.total,
       frame: (frame) => this.receive(frame),
       gap: (from, to, lost) => {
-        if (lost) this.lost.push([from, to]);
+        if (lost) this.lost.add(from, to);
         this.total = Math.max(this.total, to);
         this.changed();
       },
@@ -109,6 +124,12 @@ export class Lines extends EventTarget {
   }
 
   close(): void {
+    this.closed = true;
+    clearTimeout(this.retry);
+    this.unwatch();
+  }
+
+  private unwatch(): void {
     this.stop?.();
     this.stop = undefined;
   }
@@ -119,7 +140,7 @@ export class Lines extends EventTarget {
   }
 
   isLost(n: number): boolean {
-    return this.lost.some(([from, to]) => n >= from && n <= to);
+    return this.lost.endOf(n) > 0;
   }
 
   /** Fetch the block of line n; answers at once if it is there or under way. */
@@ -135,20 +156,24 @@ export class Lines extends EventTarget {
   /** Call with every line from `from` on, fetching as it goes, until the answer is true or there are no more. */
   async scan(from: number, look: (line: Line) => boolean, upto = this.total): Promise<Line | null> {
     for (let n = from; n <= upto; n += 1) {
-      if (!this.get(n) && !this.isLost(n)) await this.need(n);
+      if (this.closed) return null;
+      if (!this.get(n)) {
+        n = Math.max(n, Math.min(upto, this.lost.endOf(n)));
+        if (!this.isLost(n)) await this.need(n);
+      }
       const line = this.get(n);
       if (line && look(line)) return line;
     }
     return null;
   }
 
-  /** Forget blocks far from the line that is looked at; they are fetched again when needed. */
-  forget(around: number): void {
-    if (this.blocks.size <= BLOCKS_KEPT) return;
+  /** Keep so many blocks, those near the line that is looked at; the others are fetched again when needed. */
+  forget(around: number, kept: number): void {
+    if (this.blocks.size <= kept) return;
     const centre = Math.floor((around - 1) / BLOCK);
     const last = Math.floor((this.total - 1) / BLOCK);
-    const far = [...this.blocks.keys()].filter((block) => block < last - 1).sort((a, b) => Math.abs(b - centre) - Math.abs(a - centre));
-    for (const block of far.slice(0, this.blocks.size - BLOCKS_KEPT)) this.blocks.delete(block);
+    const far = [...this.blocks.keys()].filter((block) => block < last - 1 && !this.fetching.has(block)).sort((a, b) => Math.abs(b - centre) - Math.abs(a - centre));
+    for (const block of far.slice(0, this.blocks.size - kept)) this.blocks.delete(block);
   }
 
   private async fetch(block: number): Promise<void> {
@@ -156,24 +181,25 @@ export class Lines extends EventTarget {
       const page = await api<LogPage>("GET", `${this.path}&after=${block * BLOCK}&limit=${BLOCK}`);
       this.take(page);
       const upto = Math.min((block + 1) * BLOCK, page.more ? page.next : this.total);
-      let gap = 0;
+      let gap = page.gaps.length;
       for (let n = block * BLOCK + 1; n <= upto; n += 1) {
         if (this.get(n) || this.isLost(n)) continue;
         gap = n;
-        this.lost.push([n, n]);
+        this.lost.add(n, n);
       }
       if (gap || page.lines.length) this.changed();
       this.problem = "";
     } catch (error) {
       this.problem = error instanceof Error ? error.message : "The log could not be loaded.";
       this.changed();
-      await new Promise((done) => setTimeout(done, 3000));
+      await new Promise((done) => setTimeout(done, RETRY_MS));
     }
   }
 
   private take(page: LogPage): void {
     this.sealed = page.sealed;
     this.total = Math.max(this.total, page.total);
+    for (const gap of page.gaps) this.lost.add(gap.from, gap.to);
     for (const line of page.lines) this.put(line);
   }
 
@@ -187,6 +213,13 @@ export class Lines extends EventTarget {
       this.tail = tail && { ...tail, cut: tail.cut ?? 0, level: Level.None, ...this.owner };
     }
     this.changed();
+    if (this.sealed) this.settle();
+  }
+
+  /** No line comes any more: leave the channel. A gap at the very end is told behind the last line, so its end is asked for. */
+  private settle(): void {
+    this.unwatch();
+    void this.open(1);
   }
 
   private put(line: LogPage["lines"][number]): void {

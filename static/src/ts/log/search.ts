@@ -10,6 +10,7 @@ export class Search {
   readonly matches: string[] = []; // keys of lines: by attempt, learner and line number
   more = false;
   running = false;
+  failed = false;
   private readonly seen = new Map<Lines, number>();
   private aborted = false;
 
@@ -21,8 +22,16 @@ export class Search {
 
   async run(): Promise<void> {
     this.running = true;
-    for (const lines of this.sources) await this.ask(lines);
-    this.running = false;
+    try {
+      for (const lines of [...this.sources]) {
+        if (this.aborted) return;
+        await this.ask(lines);
+      }
+    } catch {
+      this.failed = true;
+    } finally {
+      this.running = false;
+    }
     this.changed();
   }
 

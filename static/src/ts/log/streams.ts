@@ -5,7 +5,8 @@ import { Lines } from "./lines";
 import { AllRows, ListedRows, isOf, placeOf, type Rows } from "./rows";
 
 export type Level = "all" | "warn" | "error";
-export const MOST = 40; // logs that are held at once; of a job with more, the newest attempts are shown
+const MOST = 40; // logs that are held at once; of a job with more, the newest attempts are shown
+const BLOCKS_KEPT = 200; // blocks of lines that are held in all
 const TAIL = 1000; // lines of each learner that are put in order of time
 
 /** The attempts that "all" stands for, oldest first. */
@@ -39,9 +40,23 @@ export class Streams {
     return added;
   }
 
+  /** Let go of the logs of attempts older than this one. */
+  dropBefore(attempt: number): void {
+    while (this.all[0] && this.all[0].stream.attempt < attempt) {
+      const [lines] = this.all.splice(0, 1) as [Lines];
+      lines.close();
+      this.folds.delete(lines);
+    }
+  }
+
   async open(tail: number): Promise<void> {
     await Promise.all(this.all.map((lines) => lines.open(tail)));
     this.opened = true;
+  }
+
+  /** Blocks of lines that each log may hold. */
+  get blocksEach(): number {
+    return Math.max(4, Math.floor(BLOCKS_KEPT / this.all.length));
   }
 
   close(): void {

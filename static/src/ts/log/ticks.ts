@@ -1,7 +1,8 @@
 // Marks beside the scroller: where in the whole log errors and matches are.
+import { ROW_PX } from "./pane";
+
 const SVG = "http://www.w3.org/2000/svg";
 const PLACES = 1000;
-const ROW_PX = 20;
 
 export class Ticks {
   readonly element = document.createElementNS(SVG, "svg");

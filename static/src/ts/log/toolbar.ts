@@ -63,7 +63,7 @@ function choice(label: string, options: [string, string][], chosen: string): HTM
   return select;
 }
 
-export function controls(sprite: string, at: { learners: number; attempts: number; rank: string; attempt: string; whole: number }): Controls {
+export function controls(sprite: string, at: { learners: number; attempts: number; rank: string; attempt: string }): Controls {
   const bar = document.createElement("div");
   bar.className = "lvb";
   bar.setAttribute("role", "toolbar");
@@ -71,7 +71,7 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
   const ranks: [string, string][] = Array.from({ length: at.learners }, (_, rank) => [String(rank), `Learner ${rank}`]);
   if (at.learners > 1) ranks.unshift(["all", `All ${at.learners} learners`]);
   const attempts: [string, string][] = Array.from({ length: at.attempts }, (_, back) => [String(at.attempts - back), `Attempt ${at.attempts - back}`]);
-  attempts.unshift(["all", at.whole < at.attempts ? `Newest ${at.whole} attempts` : "All attempts"]);
+  attempts.unshift(["all", "All attempts"]);
   const learner = at.learners > 1 ? choice("Learner", ranks, at.rank) : null;
   const attempt = at.attempts > 1 ? choice("Attempt", attempts, at.attempt) : null;
   const seg = document.createElement("div");
@@ -136,6 +136,12 @@ export function showFollow({ follow }: Controls, following: boolean, ended: bool
   follow.title = label;
   follow.setAttribute("aria-label", label);
   (follow.querySelector(".lb") as HTMLElement).textContent = ended ? "End" : "Follow";
+}
+
+/** Of many logs only the newest attempts are shown together: the choice says how many. */
+export function showWhole({ attempt }: Controls, shown: number, attempts: number): void {
+  const option = attempt?.querySelector<HTMLOptionElement>("option[value=all]");
+  if (option) option.text = shown === attempts ? "All attempts" : shown === 1 ? "Newest attempt" : `Newest ${shown} attempts`;
 }
 
 /** How many lines of a level there are, where that is known. */

@@ -17,7 +17,7 @@ import { attemptsShown, Streams, type Level } from "./streams";
 import { statusWords } from "./status";
 import { Survey } from "./survey";
 import { Ticks } from "./ticks";
-import { controls, showCounts, showFollow, type Controls } from "./toolbar";
+import { controls, showCounts, showFollow, showWhole, type Controls } from "./toolbar";
 
 type Times = "off" | "clock" | "relative";
 const TIMES: Times[] = ["clock", "relative", "off"];
@@ -94,12 +94,17 @@ class LogViewer extends HTMLElement {
     return this.dataset.rank ?? "0";
   }
 
+  /** The attempts that are shown. */
+  private get attempts(): number[] {
+    return this.isWhole ? attemptsShown(this.newest, this.ranks.length) : [Number(this.dataset.attempt)];
+  }
+
   private build(): void {
     this.built = true;
     const holder = document.createElement("div");
     holder.className = "lvp";
     const attempt = linked()?.attempt ?? 0;
-    if (this.isFull && !this.isWhole && attempt && attempt <= this.newest) this.dataset.attempt = String(attempt);
+    if (this.isFull && attempt && attempt <= this.newest && !this.attempts.includes(attempt)) this.dataset.attempt = String(attempt);
     this.pane = new Pane(this.makeStreams().rows("all", false), {
       fill: (row, index) => this.fill(row, index),
       heightOf: (index, columns) => this.heightOf(index, columns),
@@ -122,8 +127,8 @@ class LogViewer extends HTMLElement {
         attempts: this.newest,
         rank: this.rank,
         attempt: this.dataset.attempt ?? "1",
-        whole: attemptsShown(this.newest, this.ranks.length).length,
       });
+      this.nameWhole();
       this.wire(this.tools);
       parts.unshift(this.tools.bar);
       parts.push(this.status);
@@ -137,8 +142,7 @@ class LogViewer extends HTMLElement {
 
   private makeStreams(): Streams {
     this.streams?.close();
-    const attempts = this.isWhole ? attemptsShown(this.newest, this.ranks.length) : [Number(this.dataset.attempt)];
-    this.streams = new Streams(this.dataset.job ?? "", attempts, this.ranks, (lines) => this.onLines(lines));
+    this.streams = new Streams(this.dataset.job ?? "", this.attempts, this.ranks, (lines) => this.onLines(lines));
     const [only, ...more] = this.streams.all;
     this.survey?.close();
     this.survey = this.isFull && only && !more.length ? new Survey(only, this.showStatus) : undefined;
@@ -167,14 +171,22 @@ class LogViewer extends HTMLElement {
 
   /** One more attempt has begun: it follows what is shown, which stays where it is. */
   private grow(newest: number): void {
+    const key = this.rows.keyAt(this.pane.firstIndex());
     const from = Number(this.dataset.attempts) + 1;
     this.dataset.attempts = String(newest);
     for (let attempt = from; attempt <= newest; attempt += 1) {
       this.tools?.attempt?.add(new Option(`Attempt ${attempt}`, String(attempt)), 1); // behind "All attempts"
       for (const lines of this.streams.add(attempt)) void lines.open(300);
     }
+    const [oldest = newest] = this.attempts;
+    this.streams.dropBefore(this.pane.following ? oldest : Math.min(oldest, placeOf(key).attempt)); // what is read stays
+    this.nameWhole();
     this.linkRaw();
-    this.chooseRows(this.rows.keyAt(this.pane.firstIndex()));
+    this.chooseRows(key);
+  }
+
+  private nameWhole(): void {
+    if (this.tools) showWhole(this.tools, attemptsShown(this.newest, this.ranks.length).length, this.newest);
   }
 
   private get lastAttempt(): number {
@@ -196,7 +208,7 @@ class LogViewer extends HTMLElement {
     this.search?.update();
     this.survey?.update();
     if (this.pane.following) this.seenTotal = this.total;
-    lines.forget(this.nearestLine(lines));
+    lines.forget(this.nearestLine(lines), this.streams.blocksEach);
     this.started ||= this.streams.all[0]?.get(1)?.t ?? "";
     this.pane.refresh();
     this.showStatus();
@@ -327,9 +339,10 @@ class LogViewer extends HTMLElement {
 
   private showFound(): void {
     if (!this.tools) return;
-    const { matches } = this.search ?? { matches: [] };
-    const place = this.match >= 0 ? `${this.match + 1} of ` : "";
-    this.tools.found.textContent = this.search ? `${place}${matches.length}${this.search.more ? "+" : ""}` : "";
+    const { search, match } = this;
+    const place = match >= 0 ? `${match + 1} of ` : "";
+    const count = search ? `${place}${search.matches.length}${search.more ? "+" : ""}` : "";
+    this.tools.found.textContent = search?.failed ? "search failed" : count;
   }
 
   // --- what the reader does ---
@@ -379,6 +392,7 @@ class LogViewer extends HTMLElement {
     this.picked = null;
     this.started = "";
     this.makeStreams();
+    this.nameWhole();
     this.linkRaw();
     void this.open();
   }
@@ -396,20 +410,18 @@ class LogViewer extends HTMLElement {
     const text = this.tools?.find.value ?? "";
     this.search?.abort();
     this.match = -1;
-    this.search = text ? new Search(text, this.streams.all, () => this.showStatus()) : undefined;
+    const search = text ? new Search(text, this.streams.all, () => this.showStatus()) : undefined;
+    this.search = search;
     this.pane.refill();
     this.showFound();
-    if (!this.search) return;
+    if (!search) return;
     this.pane.pause();
-    try {
-      await this.search.run();
-      const from = placeOf(this.rows.keyAt(this.pane.firstIndex()));
-      const ahead = this.search.matches.map(placeOf).findIndex((place) => place.attempt > from.attempt || (place.attempt === from.attempt && place.n >= from.n));
-      this.match = (ahead < 0 ? this.search.matches.length - 1 : ahead) - 1; // the nearest: ahead, else the last
-      this.step(1);
-    } catch {
-      if (this.tools) this.tools.found.textContent = "search failed";
-    }
+    await search.run();
+    if (search !== this.search || search.failed) return; // another was begun meanwhile, or none is wanted any more
+    const from = placeOf(this.rows.keyAt(this.pane.firstIndex()));
+    const ahead = search.matches.map(placeOf).findIndex((place) => place.attempt > from.attempt || (place.attempt === from.attempt && place.n >= from.n));
+    this.match = (ahead < 0 ? search.matches.length - 1 : ahead) - 1; // the nearest: ahead, else the last
+    this.step(1);
   }
 
   private step(by: number): void {
@@ -424,9 +436,11 @@ class LogViewer extends HTMLElement {
 
   private async jumpToError(): Promise<void> {
     this.tools?.error.setAttribute("aria-busy", "true");
+    const { streams } = this;
     try {
-      for (const lines of this.streams.all) {
+      for (const lines of [...streams.all]) {
         const n = await firstError(lines);
+        if (streams !== this.streams) return; // others were chosen meanwhile
         if (n) return this.showOnly({ ...lines.stream, n });
       }
       toast("There is no error in this log.");
