@@ -285,7 +285,7 @@ def test_a_part_that_is_fetched_never_turns_into_the_login_page(browser: Browser
     sign_in(page, showcase, "admin")
     page.goto(f"{showcase.url}/admin-console/")
     card = page.locator("section[aria-labelledby=system]")
-    expect(card).to_contain_text("PostgreSQL", timeout=30_000)
+    expect(card).to_contain_text("PostgreSQL", timeout=60_000)
     context.clear_cookies()
     page.evaluate("htmx.ajax('GET', '/admin-console/system', 'section[aria-labelledby=system]')")
     expect(card).to_contain_text("PostgreSQL")

