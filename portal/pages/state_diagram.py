@@ -23,6 +23,7 @@ ARROW = re.compile(r"^\s*(\[\*\]|[A-Z]+) --> (\[\*\]|[A-Z]+)(?:: (.*))?$", re.MU
 HEADER = "stateDiagram-v2"
 MARK = mark_safe('marker-end="url(#move-end)"')
 LINE = 12
+"""From one line of a move's word to the next."""
 
 Point = tuple[float, float]
 
@@ -204,6 +205,6 @@ def _word(route: Route, word: str) -> SafeString:
     spans = format_html_join(
         "",
         '<tspan x="{}" y="{}">{}</tspan>',
-        ((x, y - 12 * (len(lines) - 1 - n), line) for n, line in enumerate(lines)),
+        ((x, y - LINE * (len(lines) - 1 - n), line) for n, line in enumerate(lines)),
     )
     return format_html('<text class="wd" text-anchor="{}">{}</text>', route.anchor, spans)

