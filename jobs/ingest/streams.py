@@ -127,7 +127,7 @@ class Row:
             if self.log_crc != CRC_UNKNOWN:
                 self.log_crc = zlib.crc32(kept, self.log_crc)
         if over > 0:
-            # Once: with this frame the room ends, or nothing of the log was left out before.
+            # With this frame the room ends, or nothing of the log was left out before.
             if kept or self.log_crc != CRC_UNKNOWN:
                 self._note(
                     "log_full", f"The job's log has reached {filesize(self.cap)}; no more of it is kept."

@@ -190,10 +190,14 @@ def prune(base: Path, committed: Iterable[str], *, keep: int) -> None:
 
     By key and not by name: a step that was saved again since lies under the name of the one that the server has.
     """
-    known, safe = set(committed), []
-    for manifest in find_checkpoints(base):
+    known = set(committed)
+
+    def is_safe(manifest: Path) -> bool:
         with suppress(OSError, ValueError):  # gone, or spoilt since: not ours to remove
-            if _key(manifest, base) in known:
-                safe.append(manifest.parent)
-    for folder in safe[: max(0, len(safe) - keep)]:
-        shutil.rmtree(folder, ignore_errors=True)
+            return _key(manifest, base) in known
+        return False
+
+    safe = [manifest for manifest in find_checkpoints(base) if is_safe(manifest)]
+    for manifest in safe[: max(0, len(safe) - keep)]:
+        if is_safe(manifest):  # once more: removing the one before took its time
+            shutil.rmtree(manifest.parent, ignore_errors=True)

@@ -72,6 +72,9 @@ def _page(want: Want, found: logs.Page) -> Page:
     tail = None if more else found.tail
     state = {"sealed": sealed, "tail": tail and _item(*tail)}
     frames = _frames(want.channel.name, want.after, lines, holes, state)
+    if holes and not lines and not more:  # no line carries the state, and a log may end in what was not kept
+        end = max(want.after, upto, holes[-1].last)
+        frames.append(items_frame(want.channel.name, end + 1, end, [], **state))
     stamp = (tail, sealed, time.monotonic())
     if not frames:
         if want.stamp is not None and not _is_news(want.stamp, stamp):

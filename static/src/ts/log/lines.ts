@@ -40,6 +40,7 @@ export interface Stream {
 
 export const BLOCK = 1000;
 const RETRY_MS = 3000;
+const RETRY_MOST_MS = 30_000;
 const ERROR = /^E\s|\b(?:error|fatal|critical|exception|panic|traceback|oom|out of memory)\b/i;
 const ERROR_NAME = /[a-z](?:Error|Exception)\b/; // ValueError, KeyboardException
 export const TRACEBACK = /^\s*Traceback \(most recent call last\)/;
@@ -71,6 +72,7 @@ export class Lines extends EventTarget {
   private closed = false;
   private opening: Promise<void> | undefined;
   private retry = 0;
+  private failures = 0; // to load it, one after the other
 
   constructor(readonly stream: Stream) {
     super();
@@ -96,6 +98,7 @@ export class Lines extends EventTarget {
     try {
       const page = await api<LogPage>("GET", `${this.path}&tail=${tail}`);
       this.problem = "";
+      this.failures = 0;
       this.take(page);
       this.answered = true;
       this.total = Math.max(page.total, page.next);
@@ -105,7 +108,7 @@ export class Lines extends EventTarget {
     }
     if (this.closed) return;
     this.changed();
-    if (this.problem && !isFinal) this.retry = window.setTimeout(() => void this.open(tail), RETRY_MS);
+    if (this.problem && !isFinal) this.retry = window.setTimeout(() => void this.open(tail), this.pause());
     if (this.problem || this.sealed) return; // to a sealed log no line comes
     this.stop = live.watch(`job:${this.stream.job}:logs:${this.stream.attempt}:${this.stream.rank}`, {
       cursor: () => this.total,
@@ -121,6 +124,13 @@ export class Lines extends EventTarget {
       },
       heavy: true,
     });
+  }
+
+  /** Longer after each failure, and never for all logs at once. */
+  private pause(): number {
+    const most = Math.min(RETRY_MOST_MS, RETRY_MS * 2 ** this.failures);
+    this.failures += 1;
+    return most * (0.75 + Math.random() / 2);
   }
 
   close(): void {
@@ -167,12 +177,14 @@ export class Lines extends EventTarget {
     return null;
   }
 
-  /** Keep so many blocks, those near the line that is looked at; the others are fetched again when needed. */
-  forget(around: number, kept: number): void {
+  /** Keep so many blocks, those near the line that is looked at; the others are fetched again when needed. None of a drawn
+   * line goes: it would be fetched at once, and push out the next. */
+  forget(around: number, kept: number, drawn: Iterable<number>): void {
     if (this.blocks.size <= kept) return;
     const centre = Math.floor((around - 1) / BLOCK);
+    const inSight = new Set(Array.from(drawn, (n) => Math.floor((n - 1) / BLOCK)));
     const last = Math.floor((this.total - 1) / BLOCK);
-    const far = [...this.blocks.keys()].filter((block) => block < last - 1 && !this.fetching.has(block)).sort((a, b) => Math.abs(b - centre) - Math.abs(a - centre));
+    const far = [...this.blocks.keys()].filter((block) => block < last - 1 && !this.fetching.has(block) && !inSight.has(block)).sort((a, b) => Math.abs(b - centre) - Math.abs(a - centre));
     for (const block of far.slice(0, this.blocks.size - kept)) this.blocks.delete(block);
   }
 

@@ -112,6 +112,11 @@ export class Pane {
     return Math.min(this.rows.length - 1, this.indexAt(this.top + this.scroller.clientHeight - ROW_PX));
   }
 
+  /** Indices of the rows that are drawn: those in sight and a few beyond. */
+  drawnRows(): Iterable<number> {
+    return this.drawn.keys();
+  }
+
   rowOf(index: number): HTMLElement | undefined {
     return this.drawn.get(index);
   }

@@ -208,10 +208,16 @@ class LogViewer extends HTMLElement {
     this.search?.update();
     this.survey?.update();
     if (this.pane.following) this.seenTotal = this.total;
-    lines.forget(this.nearestLine(lines), this.streams.blocksEach);
+    lines.forget(this.nearestLine(lines), this.streams.blocksEach, this.drawnLines(lines));
     this.started ||= this.streams.all[0]?.get(1)?.t ?? "";
     this.pane.refresh();
     this.showStatus();
+  }
+
+  private drawnLines({ stream }: Lines): number[] {
+    const shown = Array.from(this.pane.drawnRows()).filter((index) => index < this.rows.length);
+    const places = shown.map((index) => placeOf(this.rows.keyAt(index)));
+    return places.filter(({ attempt, rank }) => attempt === stream.attempt && rank === stream.rank).map(({ n }) => n);
   }
 
   /** Number of the line of this log that is nearest to the first one in sight. */
@@ -413,7 +419,7 @@ class LogViewer extends HTMLElement {
     const search = text ? new Search(text, this.streams.all, () => this.showStatus()) : undefined;
     this.search = search;
     this.pane.refill();
-    this.showFound();
+    this.showStatus();
     if (!search) return;
     this.pane.pause();
     await search.run();

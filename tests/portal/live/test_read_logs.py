@@ -1,0 +1,25 @@
+"""What a viewer of a log is told of its end."""
+
+from __future__ import annotations
+
+import json
+
+from jobs.selectors.lines import Hole
+from jobs.selectors.logs import Head, Page
+from portal.live.names import parse_channel
+from portal.live.read_logs import _page
+from portal.live.sources import Want
+
+
+def test_a_log_that_ends_in_lines_that_were_not_kept_is_said_to_have_ended() -> None:
+    """A full log: without a line to carry it, the word would never come, and the viewer would wait for good."""
+    channel = parse_channel("job:abcdefghjkmn:logs:1:0")
+    assert channel is not None
+    found = Page([], next=9, head=Head(9, 100, sealed=True), holes=[Hole(6, 9, 50)])
+    page = _page(Want(channel, 5, (None, False, 0.0)), found)
+    told = [json.loads(frame.text) for frame in page.frames]
+    assert [(one.get("gap"), one.get("sealed")) for one in told] == [
+        ({"from": 6, "to": 9, "lost": True}, None),
+        (None, True),
+    ]
+    assert (told[-1]["from"], told[-1]["to"], page.head) == (10, 9, 9)
