@@ -230,28 +230,30 @@ def test_a_wished_older_checkpoint_is_used_until_its_attempt_saved_one_of_its_ow
     assert job.attempts.get(n=4).resume_from == third
 
 
-def test_going_back_to_a_checkpoint_that_an_attempt_had_begun_from_begins_there_again(world: World) -> None:
-    def halt() -> None:
-        world.wish(job, Intent.HALT)
-        world.settle()
-        world.exit(job, halted=True)
-        world.done(job)
-        world.settle()
-        assert state(job) == State.HALTED
+def halt(world: World, job: Job) -> None:
+    """Ask for a halt that the program obeys without a save of its own."""
+    world.wish(job, Intent.HALT)
+    world.settle()
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+    assert state(job) == State.HALTED
 
+
+def test_going_back_to_a_checkpoint_that_an_attempt_had_begun_from_begins_there_again(world: World) -> None:
     def begun_from(attempt: int) -> Checkpoint | None:
         return job.attempts.get(n=attempt).resume_from
 
     job = world.running(max_restarts=5)
     first = world.save(job, 10)
-    halt()
+    halt(world, job)
     job_resume(user=world.alice, job_id=job.pk)
     world.settle()
     assert begun_from(2) == first
     world.report(job, phase=Phase.PROCESSING)
     world.settle()
     world.save(job, 50)
-    halt()
+    halt(world, job)
     job_resume(user=world.alice, job_id=job.pk, checkpoint=first.n)
     world.settle()
     assert begun_from(3) == first, (
@@ -273,21 +275,14 @@ def test_going_back_to_a_checkpoint_that_an_attempt_had_begun_from_begins_there_
 
 
 def test_who_went_back_and_halts_before_a_save_is_told_so_and_goes_on_from_there(world: World) -> None:
-    def halt() -> None:
-        world.wish(job, Intent.HALT)
-        world.settle()
-        world.exit(job, halted=True)
-        world.done(job)
-        world.settle()
-
     job = world.running()
     first, last = world.save(job, 10), world.save(job, 50)
     world.step(job, 50)
-    halt()
+    halt(world, job)
     assert job_of(job).last_halt["checkpoint"] == last.n
     job_resume(user=world.alice, job_id=job.pk, checkpoint=first.n)
     world.settle()
-    halt()
+    halt(world, job)
     told = job_of(job).last_halt
     assert (told["checkpoint"], told["step"], told["steps_lost"]) == (first.n, 10, 0), (
         "it had done nothing yet"
@@ -297,14 +292,14 @@ def test_who_went_back_and_halts_before_a_save_is_told_so_and_goes_on_from_there
     assert job.attempts.get(n=3).resume_from == first, "not step 50, from which its people went back"
     world.report(job, phase=Phase.PROCESSING, last_step=17)
     world.step(job, 17)
-    halt()
+    halt(world, job)
     told = job_of(job).last_halt
     assert (told["checkpoint"], told["step"], told["steps_lost"]) == (first.n, 10, 7)
     job_resume(user=world.alice, job_id=job.pk)
     world.settle()
     world.report(job, phase=Phase.PROCESSING)
     own = world.save(job, 20)
-    halt()
+    halt(world, job)
     assert job_of(job).last_halt["checkpoint"] == own.n
     job_resume(user=world.alice, job_id=job.pk)
     assert job_of(job).resume_from is None, "the way back has led to a save of its own"
