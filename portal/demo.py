@@ -20,7 +20,7 @@ from jobs.services import job_submit
 from portal.capacity import capacity_by_type
 from tenants.models import Membership, Quota, Tenant, Token, User
 from tenants.roles import Role
-from tenants.services.quotas import may_be_promised
+from tenants.services.quotas import most_allocatable
 
 TENANTS = {"vision-lab": "Vision Lab", "nlp-research": "NLP Research"}
 SECOND_SHARE = (
@@ -123,7 +123,7 @@ def limits(slots: int) -> tuple[int, int]:
     leaves nothing to raise.
     """
     second = max(1, slots // SECOND_SHARE)
-    allowed = may_be_promised(slots, settings.LUTHIER_OVERCOMMIT_MAX)
+    allowed = most_allocatable(slots, settings.LUTHIER_OVERCOMMIT_MAX)
     return max(min(slots, FIRST_AT_LEAST), min(slots, allowed - second - 1)), second
 
 

@@ -1,6 +1,6 @@
 """Every question about who may do what in a tenant is answered here, and nowhere else.
 
-A person's roles stand in Membership alone. A token may carry less than its owner: authentication leaves it at
+A person's roles are stored in Membership alone. A token may carry less than its owner: authentication leaves it at
 ``user.token`` (tenants.models.Token), and its tenant and role ceiling bound every answer below.
 """
 
@@ -39,7 +39,7 @@ def memberships(user: Person) -> QuerySet[Membership]:
 
 
 def role_in(user: Person, tenant_id: int) -> Role | None:
-    """The caller's role in a tenant, no higher than his token allows; None for a stranger."""
+    """The caller's role in a tenant, no higher than their token allows; None for a stranger."""
     known = user.roles.get(tenant_id) if isinstance(user, User) and user.roles else None
     stored = known or memberships(user).filter(tenant=tenant_id).values_list("role", flat=True).first()
     return None if stored is None else _under_ceiling(user, Role(stored))
@@ -81,7 +81,7 @@ def tenant_get(user: Person, slug: str, permission: Permission = Permission.VIEW
 
 
 def is_platform_admin(user: Person) -> bool:
-    """A platform admin, unless he came with a token that is bound to one tenant or to less than a manager."""
+    """A platform admin, unless they came with a token that is bound to one tenant or to less than a manager."""
     if not isinstance(user, User) or not user.is_platform_admin:
         return False
     token = token_of(user)

@@ -1,4 +1,4 @@
-"""The record of who did what, and of what a platform admin read in tenants that are not his."""
+"""The audit log: who did what, and what platform admins read in tenants of which they are no member."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ REPEAT_AFTER = timedelta(minutes=10)
 LONGEST_TARGET = 200
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Set by whoever answers a request, so that an entry can be matched with the log."""
+"""Set for each request, so that an audit entry can be matched with the log."""
 access_reason: ContextVar[str] = ContextVar("access_reason", default="")
-"""Set likewise: why a platform admin does what he does in a tenant that is not his, in his own words."""
+"""Set for each request: the reason that a platform admin gave for working in a tenant of others."""
 
 REASON_HEADER, REASON_PARAMETER = "X-Access-Reason", "access_reason"
 
 
 def reason_given(header: str | None, parameter: str | None) -> str:
-    """The reason that came with a request or a handshake, fit to be kept."""
+    """The reason that came with a request or a handshake: printable, at most 500 characters."""
     return "".join(letter for letter in header or parameter or "" if letter.isprintable())[:500]
 
 
@@ -54,7 +54,7 @@ def record(
 def admin_read(
     *, user: access.Person, tenant_id: int, action: str, target: str = "", reason: str = ""
 ) -> None:
-    """Record that a platform admin read what he sees only as one. Anybody else's reading leaves no entry."""
+    """Record that a platform admin read what only platform admins may see. Other readers leave no entry."""
     admin_reads(user=user, targets={tenant_id: target}, action=action, reason=reason)
 
 
@@ -77,7 +77,7 @@ def admin_reads(*, user: access.Person, targets: Mapping[int, str], action: str,
 
 
 def admin_act(*, user: access.Person, tenant_id: int, action: str, target: str) -> None:
-    """Record that a platform admin changed something in a tenant that is not his, within the change's transaction."""
+    """Record that a platform admin changed something in a tenant of others, within the change's transaction."""
     if access.is_platform_admin(user) and not access.memberships(user).filter(tenant=tenant_id).exists():
         record(actor=user, action=action, tenant_id=tenant_id, target=target, reason=access_reason.get())
 

@@ -1,4 +1,4 @@
-"""What a text must look like before it becomes a row; shared by services, so that every window refuses the same."""
+"""Checks of texts before they become rows, shared by services, so that pages and REST reject the same input."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
 
 
 def refuse(*found: dict[str, Any] | None) -> None:
-    """Raise FieldsInvalid with all problems there are; None stands for none."""
+    """Raise FieldsInvalid with all problems; None means no problem."""
     if wrong := [each for each in found if each is not None]:
         raise FieldsInvalid(errors=wrong)
 
 
 def text(path: str, value: str, longest: int) -> dict[str, Any] | None:
-    """A text for people: not empty, printable, so long at most."""
+    """A text for people: not empty, printable, at most ``longest`` characters."""
     if not value.strip():
         return problem(path, "required", "must not be empty")
     if len(value) > longest:

@@ -67,13 +67,13 @@ class AlreadyMember(TenantError):
 
 
 class LastManager(TenantError):
-    """A tenant keeps at least one manager. Make somebody else manager first."""
+    """A tenant needs at least one manager. Make another member a manager first."""
 
     code = "last_manager"
 
 
-class RaisesHimself(TenantError):
-    """Nobody raises his own role. Ask another manager or a platform admin."""
+class OwnRoleRaised(TenantError):
+    """You can't raise your own role. Ask another manager or a platform admin."""
 
     code = "not_allowed"
 
@@ -91,7 +91,7 @@ class VersionChanged(TenantError):
 
 
 class Overcommitted(TenantError):
-    """The limits would sum to more than this installation may promise."""  # details: errors
+    """The limits would sum to more than this installation may allocate."""  # details: errors
 
     code = "overcommitted"
 

@@ -25,7 +25,7 @@ def role_choices() -> list[tuple[str, str]]:
 
 
 class User(AbstractUser):
-    """Somebody who logs in, or a service account, which cannot. is_superuser marks a platform admin."""
+    """A person who logs in, or a service account, which cannot. is_superuser marks a platform admin."""
 
     is_service_account = models.BooleanField(default=False)
     last_tenant = models.ForeignKey(
@@ -50,7 +50,7 @@ class User(AbstractUser):
 
 
 class Tenant(models.Model):
-    """A team. Suspended: nothing new is submitted or started, what runs goes on and may be halted."""
+    """A team. While suspended it submits and starts nothing; running jobs continue and may be halted."""
 
     class State(models.TextChoices):
         ACTIVE = "active"
@@ -69,7 +69,7 @@ class Tenant(models.Model):
 
 
 class Membership(models.Model):
-    """The only truth about who is what in which tenant."""
+    """A person's role in a tenant; the only source of truth for roles."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="memberships")
@@ -81,7 +81,7 @@ class Membership(models.Model):
 
 
 class Quota(models.Model):
-    """Slots of one type promised to a tenant, and those it holds now. No row means none.
+    """Slots of one type allocated to a tenant, and those it holds now. No row means none.
 
     used changes by conditional UPDATE only; a trigger refuses growth above limit (contracts 6).
     """

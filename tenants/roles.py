@@ -1,6 +1,6 @@
 """Roles within a tenant and what each grants. Pure: no Django.
 
-viewer < researcher < manager; a platform admin stands beside them (User.is_superuser) and has no membership.
+viewer < researcher < manager; a platform admin (User.is_superuser) is outside this order and needs no membership.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a member is in a tenant; Membership is the only truth about it."""
+    """A member's role in a tenant, stored in Membership."""
 
     VIEWER = "viewer"
     RESEARCHER = "researcher"
@@ -34,4 +34,4 @@ GRANTS: dict[Role, frozenset[Permission]] = {
 }
 
 ADMIN_GRANTS = frozenset({Permission.VIEW, Permission.OPERATE_ANY, Permission.MANAGE_MEMBERS})
-"""What a platform admin may do in any tenant. He submits nothing where he is no member."""
+"""What a platform admin may do in any tenant. Submitting jobs takes a membership."""

@@ -1,7 +1,7 @@
-"""Rows by SQL of our own, for the few questions and inserts that every request makes.
+"""Hand-written SQL for the few queries and inserts that every request makes.
 
-The ORM builds a statement anew each time, which costs more than running it. Here the models stay the only source of
-columns, and what is asked for comes back as their instances.
+The ORM compiles each statement again on every call, which costs more than running it. The models stay the only source
+of columns, and queries return model instances.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PLAIN = frozenset({str, int, float, bool})
 
 
 class Rows(Generic[M]):
-    """One model in a SELECT: its columns under an alias, and the instance of what stood there."""
+    """One model in a SELECT: its columns under an alias, and the instance made from them."""
 
     def __init__(self, model: type[M], alias: str) -> None:
         fields = model._meta.concrete_fields
@@ -39,9 +39,9 @@ class Rows(Generic[M]):
 
 
 def insert(*rows: models.Model) -> None:
-    """Write new rows, each of another table, with one statement; what the database decides is filled in.
+    """Write new rows, each of another table, with one statement; values that the database computes are filled in.
 
-    As Model.save would, but for signals.
+    Does what Model.save does, without signals.
     """
     steps: list[str] = []
     values: list[Any] = []
@@ -55,11 +55,11 @@ def insert(*rows: models.Model) -> None:
                 columns.append(column)
                 places.append(place)
                 values += sent
-        told = [row._meta.pk, *row._meta.db_returning_fields]
-        decided += [(row, field.attname) for field in told]
+        returned = [row._meta.pk, *row._meta.db_returning_fields]
+        decided += [(row, field.attname) for field in returned]
         steps.append(
             f"new{n} AS (INSERT INTO {row._meta.db_table} ({', '.join(columns)}) VALUES ({', '.join(places)})"
-            f" RETURNING {', '.join(_quoted(field) for field in told)})"
+            f" RETURNING {', '.join(_quoted(field) for field in returned)})"
         )
     with connection.cursor() as cursor:
         cursor.execute(
@@ -80,8 +80,8 @@ def _given(model: type[models.Model]) -> list[tuple[str, Any, str]]:
 
 
 def _place(model: type[models.Model], field: Any, value: Any) -> tuple[str, Sequence[Any]]:
-    """How a value stands in the statement, and what is sent for it."""
-    # Most of a job's sixty columns the driver can send as they are; each field's own care would cost more than that.
+    """The placeholder of a value in the statement, and the parameters sent for it."""
+    # The driver sends most of a job's sixty columns as they are; get_db_prep_save for each would cost more than that.
     if value is None or (type(value) in PLAIN and not isinstance(field, models.JSONField)):
         return "%s", [value]
     if hasattr(value, "resolve_expression"):
@@ -91,7 +91,7 @@ def _place(model: type[models.Model], field: Any, value: Any) -> tuple[str, Sequ
 
 @lru_cache(64)
 def _compiled(model: type[models.Model], value: Any) -> tuple[str, Sequence[Any]]:
-    """SQL and values of an expression; kept, for it is some constant such as a time from now."""
+    """SQL and values of an expression; cached, because it is a constant such as "now plus 5 s"."""
     query = Query(model)
     resolved = value.resolve_expression(query, allow_joins=False, for_save=True)
     return query.get_compiler(connection=connection).compile(resolved)

@@ -1,4 +1,4 @@
-"""Where a person is signed in: each session carries a hash that ends with his password or his generation number."""
+"""Signing out everywhere: each session carries a hash of the user's password and of a generation number."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ GENERATION = "sessions"
 
 
 def end_all(user: User) -> None:
-    """Make every session of this person worthless; the caller's own must be renewed by update_session_auth_hash."""
+    """Invalidate every session of this user; renew the caller's own with update_session_auth_hash."""
     user.preferences = {**user.preferences, GENERATION: int(user.preferences.get(GENERATION, 0)) + 1}
     User.objects.filter(pk=user.pk).update(preferences=user.preferences)

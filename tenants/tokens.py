@@ -1,4 +1,4 @@
-"""API tokens: made once with their secret shown, kept as a hash, bound to less than their owner if he wishes."""
+"""API tokens: the secret is shown once and stored as a hash; a token may allow less than its owner may do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_DAYS = 366
 ID_LENGTH = (
     16  # hexadecimal digits of the digest: enough to name one of a person's tokens, useless to forge it
 )
-SHOWN_LENGTH = len(PREFIX) + 4  # of the secret: tells a person's tokens apart, and 60 digits stay unknown
+SHOWN_LENGTH = len(PREFIX) + 4  # of the secret: enough to recognize a token, while 60 digits stay unknown
 SEEN_EVERY = timedelta(minutes=1)  # how fresh last_used_at is kept
 TOKEN, OWNER = Rows(Token, "t"), Rows(User, "u")
 BY_SECRET = (
@@ -32,7 +32,7 @@ BY_SECRET = (
 
 
 def identify(secret: str) -> User | None:
-    """The owner of this secret, with ``token`` set for tenants.access to bound him; None if it opens nothing."""
+    """The owner of this secret, with ``token`` set so that tenants.access limits them; None if it is not valid."""
     if not secret.startswith(PREFIX) or not secret.isascii():
         return None
     with connection.cursor() as cursor:
@@ -61,7 +61,7 @@ def public_id(token: Token) -> str:
 
 
 def shown_prefix(token: Token) -> str:
-    """How its secret begins, for who has found one and looks for its row."""
+    """The first characters of its secret, to find the row of a secret that turned up somewhere."""
     return token.token_key[:SHOWN_LENGTH]
 
 
@@ -75,10 +75,10 @@ def token_create(
     role: Role | None = None,
     days: int | None = None,
 ) -> tuple[Token, str]:
-    """A token of owner and its secret, which nobody can read again.
+    """A new token of owner, and its secret, which cannot be read again.
 
-    A caller that came with a token himself gives away no more than that token; what he leaves open is filled
-    with as much as his own token allows. Raises FieldsInvalid.
+    A caller who came with a token grants no more than that token allows; what is left open defaults to as much as it
+    allows. Raises FieldsInvalid.
     """
     mine = access.token_of(user)
     role = role or (Role(mine.role_ceiling) if mine else Role.MANAGER)
@@ -134,7 +134,7 @@ def token_revoke(*, user: access.Person, owner: User, token_id: str) -> None:
 
 
 def _require_within_own(user: access.Person, token: Token) -> None:
-    """Whoever took a weak token must not be able to end the strong ones; any token may end itself."""
+    """A stolen weak token must not be able to revoke strong ones; any token may revoke itself."""
     mine = access.token_of(user)
     if mine is None or mine.pk == token.pk:
         return
@@ -151,7 +151,7 @@ def _require_within_own(user: access.Person, token: Token) -> None:
 def _beyond_own(
     user: access.Person, owner: User, tenant: Tenant | None, role: Role, days: int
 ) -> list[dict[str, object]]:
-    """What of a wished token would exceed the tenant's membership or the token that the caller came with."""
+    """Problems where the requested token exceeds the owner's membership or the caller's own token."""
     found = []
     if tenant and not Membership.objects.filter(user=owner, tenant=tenant).exists():
         found.append(problem("tenant", "not_a_member", "the owner is no member of this tenant", tenant.slug))

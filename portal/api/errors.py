@@ -45,7 +45,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.NotFound: HTTPStatus.NOT_FOUND,
     tenants.NotAllowed: HTTPStatus.FORBIDDEN,
     tenants.AdminOnly: HTTPStatus.FORBIDDEN,
-    tenants.RaisesHimself: HTTPStatus.FORBIDDEN,
+    tenants.OwnRoleRaised: HTTPStatus.FORBIDDEN,
     tenants.FieldsInvalid: HTTPStatus.BAD_REQUEST,
     tenants.NameTaken: HTTPStatus.CONFLICT,
     tenants.AlreadyMember: HTTPStatus.CONFLICT,

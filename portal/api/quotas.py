@@ -184,7 +184,7 @@ class TotalOut(serializers.Serializer[Any]):
     gpu_type = serializers.CharField()
     limits = serializers.IntegerField(help_text="summed over all tenants")
     capacity = serializers.IntegerField()
-    allowed = serializers.IntegerField(help_text="capacity times what may be promised")
+    allowed = serializers.IntegerField(help_text="capacity times the over-commit factor")
 
 
 class EffectsOut(serializers.Serializer[Any]):

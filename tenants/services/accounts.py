@@ -14,7 +14,7 @@ from tenants.tokens import token_create, token_revoke
 
 
 def username_of(tenant: Tenant, name: str) -> str:
-    """A service account's username: its tenant's slug in front, so that names need only be free within a tenant."""
+    """A service account's username: the tenant's slug and the name, which is unique within its tenant."""
     return f"{tenant.slug}.{name}"
 
 

@@ -1,4 +1,4 @@
-"""Who belongs to a tenant, and as what. Nobody raises himself; a tenant keeps at least one manager."""
+"""Tenant membership: adding, changing and removing members. A tenant always has at least one manager."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenants.errors import (
     FieldsInvalid,
     LastManager,
     NotFound,
-    RaisesHimself,
+    OwnRoleRaised,
     VersionChanged,
     problem,
 )
@@ -20,7 +20,7 @@ from tenants.roles import RANK, Permission, Role
 
 @transaction.atomic
 def member_add(*, user: access.Person, tenant: Tenant, username: str, role: Role) -> Membership:
-    """Make an existing person a member. Raises NotAllowed, FieldsInvalid, AlreadyMember or RaisesHimself."""
+    """Make an existing person a member. Raises NotAllowed, FieldsInvalid, AlreadyMember or OwnRoleRaised."""
     access.require(user, Permission.MANAGE_MEMBERS, tenant)
     person = User.objects.filter(username=username, is_service_account=False, is_active=True).first()
     if person is None:
@@ -29,7 +29,7 @@ def member_add(*, user: access.Person, tenant: Tenant, username: str, role: Role
         )
         raise FieldsInvalid(errors=[wrong])
     if person.pk == user.pk:
-        raise RaisesHimself
+        raise OwnRoleRaised
     membership, made = Membership.objects.get_or_create(user=person, tenant=tenant, defaults={"role": role})
     if not made:
         raise AlreadyMember(f"{username} is a member already, as {membership.role}. Change the role instead.")
@@ -46,13 +46,13 @@ def version(membership: Membership) -> str:
 def member_change(
     *, user: access.Person, tenant: Tenant, username: str, role: Role, if_match: frozenset[str] | None = None
 ) -> Membership:
-    """Give a member another role. Raises NotAllowed, NotFound, VersionChanged, RaisesHimself or LastManager."""
+    """Give a member another role. Raises NotAllowed, NotFound, VersionChanged, OwnRoleRaised or LastManager."""
     access.require(user, Permission.MANAGE_MEMBERS, tenant)
     membership = _locked(tenant, username)
     if if_match is not None and version(membership) not in if_match:
         raise VersionChanged(etag=version(membership))
     if membership.user.pk == user.pk and RANK[role] > RANK[Role(membership.role)]:
-        raise RaisesHimself
+        raise OwnRoleRaised
     if membership.user.is_service_account and role == Role.MANAGER:
         wrong = problem(
             "role", "not_allowed", "a service account is researcher at most", role, ["viewer", "researcher"]
@@ -70,7 +70,7 @@ def member_change(
 
 @transaction.atomic
 def member_remove(*, user: access.Person, tenant: Tenant, username: str) -> None:
-    """End a membership and the tokens bound to it; jobs stay. Anybody may leave by himself. Raises as member_change."""
+    """End a membership and the tokens bound to it; jobs stay. Members may remove themselves; raises like member_change."""
     leaves = isinstance(user, User) and user.get_username() == username
     access.require(user, Permission.VIEW if leaves else Permission.MANAGE_MEMBERS, tenant)
     membership = _locked(tenant, username)

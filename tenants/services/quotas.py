@@ -17,13 +17,13 @@ from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, problem
 from tenants.models import Quota, QuotaChange, Tenant
 
 QUOTA_LOCK = 4_770_001
-"""Advisory lock of everybody who changes limits: the sum over all tenants must hold when it commits."""
+"""Advisory lock for changes of limits: the sum over all tenants must hold at commit."""
 LARGEST_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One wished limit, in slots. if_limit: apply only while the limit is this."""
+    """One requested limit, in slots. if_limit: apply only while the limit is this."""
 
     tenant: str
     gpu_type: str
@@ -33,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One limit as it was and as it is now, and the use that stands beside it."""
+    """One limit before and after the change, and the slots in use."""
 
     tenant: str
     gpu_type: str
@@ -44,7 +44,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Limits of one type summed over all tenants, beside what the cluster has and what may be promised."""
+    """Limits of one type summed over all tenants, with the cluster's capacity and the most that may be allocated."""
 
     gpu_type: str
     limits: int
@@ -70,7 +70,7 @@ def quota_changes_apply(
     overcommit: float,
     dry_run: bool = False,
 ) -> ChangeSet:
-    """Set all limits or none. capacity: slots per type of the cluster; overcommit: how often it may be promised.
+    """Set all limits or none. capacity: slots per type of the cluster; overcommit: how far limits may exceed it.
 
     Lowering a limit below its use is legal and stops nothing. Raises AdminOnly, FieldsInvalid, LimitChanged,
     Overcommitted; each names every wrong change.
@@ -94,8 +94,8 @@ def quota_changes_apply(
     return ChangeSet(change_set, applied, totals)
 
 
-def may_be_promised(capacity: int, overcommit: float) -> int:
-    """What all limits of one type may sum to, up to the next whole slot: a share of two slots is a slot, too."""
+def most_allocatable(capacity: int, overcommit: float) -> int:
+    """The most that all limits of one type may sum to, in slots, rounded up to a whole slot."""
     return math.ceil(capacity * Fraction(str(overcommit)))
 
 
@@ -166,7 +166,7 @@ def _applied(change: Change, row: Quota | None) -> Applied:
 def totals_of(
     applied: Sequence[Applied], capacity: Mapping[str, int], overcommit: float
 ) -> tuple[Total, ...]:
-    """The sums as they will be. A sum that grows above what may be promised raises Overcommitted."""
+    """The sums after the change. Raises Overcommitted if a sum grows above what may be allocated."""
     sums = dict(Quota.objects.values_list("gpu_type").annotate(total=Sum("limit")).order_by())
     totals, wrong = [], []
     for gpu_type in sorted({one.gpu_type for one in applied}):
@@ -175,7 +175,7 @@ def totals_of(
             gpu_type,
             sums.get(gpu_type, 0) + grows,
             capacity.get(gpu_type, 0),
-            may_be_promised(capacity.get(gpu_type, 0), overcommit),
+            most_allocatable(capacity.get(gpu_type, 0), overcommit),
         )
         totals.append(total)
         if grows > 0 and total.limits > total.allowed:
@@ -184,7 +184,7 @@ def totals_of(
                     f"changes[{index}].limit",
                     "overcommitted",
                     f"all limits for {gpu_type} would sum to {total.limits}; the cluster has {total.capacity}, "
-                    f"so at most {total.allowed} may be promised (the over-commit limit is {overcommit:g})",
+                    f"so at most {total.allowed} may be allocated (the over-commit limit is {overcommit:g})",
                     one.new_limit,
                     total.allowed,
                 )

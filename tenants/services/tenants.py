@@ -16,7 +16,7 @@ EDITABLE = ("name", "state", "priorities", "jobs_limit")
 
 
 def version(tenant: Tenant) -> str:
-    """What changes with every edit, for If-Match: the number of the tenant's newest edit."""
+    """The version for If-Match: the number of the tenant's newest edit."""
     newest = tenant.audit.filter(action__startswith="tenant.").order_by("-pk").values_list("pk", flat=True)
     return f'"t{newest.first() or 0}"'
 

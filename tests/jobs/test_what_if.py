@@ -49,7 +49,7 @@ def test_limits_that_nobody_could_set_are_told_beside_the_answer(waiting_job: st
     seen = answer("--limit", "vision-lab:cpu=999")
     assert [job["job"] for job in seen["starting"]] == [waiting_job]
     (note,) = seen["overcommitted"]
-    assert "all limits for cpu would sum to 999; the cluster has 8, so at most 10 may be promised" in str(
+    assert "all limits for cpu would sum to 999; the cluster has 8, so at most 10 may be allocated" in str(
         note
     )
     out = StringIO()

@@ -18,7 +18,7 @@ from jobs.states import State
 from portal import demo
 from portal.runtimes import register_runtimes
 from tenants.models import Membership, Quota, Tenant, Token, User
-from tenants.services.quotas import may_be_promised
+from tenants.services.quotas import most_allocatable
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -115,7 +115,7 @@ def test_on_a_larger_cluster_an_admin_can_raise_a_limit_to_what_is_there(slots: 
     assert min(limits) >= 1
     assert max(limits) <= slots
     assert any(limit < slots for limit in limits)
-    assert sum(limits) + 1 <= may_be_promised(slots, settings.LUTHIER_OVERCOMMIT_MAX)
+    assert sum(limits) + 1 <= most_allocatable(slots, settings.LUTHIER_OVERCOMMIT_MAX)
 
 
 def test_raising_the_second_tenants_limit_lets_its_waiting_job_start() -> None:

@@ -1,4 +1,4 @@
-"""Nobody raises himself, a tenant keeps a manager, and a service account stays small."""
+"""Members cannot raise their own role, a tenant keeps a manager, and a service account stays limited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenants.errors import (
     NameTaken,
     NotAllowed,
     NotFound,
-    RaisesHimself,
+    OwnRoleRaised,
 )
 from tenants.models import AuditEntry, Membership, Token
 from tenants.roles import Role
@@ -32,7 +32,7 @@ def test_a_manager_adds_changes_and_removes_members(people: People) -> None:
     assert not Membership.objects.filter(user=people.bob, tenant=people.vision).exists()
 
 
-def test_a_researcher_manages_nobody(people: People) -> None:
+def test_a_researcher_manages_no_members(people: People) -> None:
     with pytest.raises(NotAllowed):
         members.member_add(user=people.alice, tenant=people.vision, username="bob", role=Role.VIEWER)
 
@@ -42,9 +42,9 @@ def test_a_stranger_learns_nothing_of_the_tenant(people: People) -> None:
         members.member_add(user=people.bob, tenant=people.vision, username="bob", role=Role.MANAGER)
 
 
-def test_nobody_raises_himself(people: People) -> None:
+def test_members_cannot_raise_their_own_role(people: People) -> None:
     Membership.objects.filter(user=people.dave).update(role=Role.MANAGER)
-    with pytest.raises(RaisesHimself):
+    with pytest.raises(OwnRoleRaised):
         members.member_add(user=people.admin, tenant=people.vision, username="admin", role=Role.MANAGER)
 
 
@@ -63,7 +63,7 @@ def test_a_disabled_manager_does_not_count(people: People) -> None:
         members.member_remove(user=people.dave, tenant=people.vision, username="dave")
 
 
-def test_a_member_may_leave_by_himself(people: People) -> None:
+def test_a_member_may_leave(people: People) -> None:
     members.member_remove(user=people.carol, tenant=people.vision, username="carol")
     assert not people.carol.memberships.exists()
 
@@ -74,9 +74,9 @@ def test_leaving_ends_the_tokens_of_that_tenant(people: People) -> None:
     assert identify(secret) is None
 
 
-def test_wrong_names_are_told(people: People) -> None:
+def test_an_unknown_username_is_a_field_error(people: People) -> None:
     with pytest.raises(FieldsInvalid) as caught:
-        members.member_add(user=people.dave, tenant=people.vision, username="nobody", role=Role.VIEWER)
+        members.member_add(user=people.dave, tenant=people.vision, username="unknown", role=Role.VIEWER)
     assert caught.value.details["errors"][0]["path"] == "username"
     with pytest.raises(AlreadyMember):
         members.member_add(user=people.dave, tenant=people.vision, username="carol", role=Role.VIEWER)

@@ -30,7 +30,7 @@ def waiting() -> Job:
     return job
 
 
-def test_inserted_rows_stand_as_their_instances_say() -> None:
+def test_inserted_rows_equal_their_instances() -> None:
     job = waiting()
     event = JobEvent(job=job, tenant=job.tenant, n=1, code=EventCode.SUBMITTED, numbers={"a": [1.5, "ü"]})
     insert(job, Progress(job=job), event)

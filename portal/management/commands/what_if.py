@@ -30,7 +30,7 @@ def limit_of(text: str) -> LimitOf:
     return tenant, slot_type, int(slots)
 
 
-def _above_what_may_be_promised(
+def _above_what_most_allocatable(
     limits: list[LimitOf], standing: dict[tuple[str, str], int], capacity: dict[str, int]
 ) -> list[str]:
     """A sentence for each type whose limits no administrator could set, since they sum to too much."""
@@ -78,7 +78,7 @@ class Command(BaseCommand):
             raise CommandError(
                 f"--limit: no type {', '.join(foreign)}; there are {', '.join(sorted(types)) or 'none'}."
             )
-        notes = _above_what_may_be_promised(limits, standing, capacity)
+        notes = _above_what_most_allocatable(limits, standing, capacity)
         outlook = would_start({(tenant, slot_type): slots for tenant, slot_type, slots in limits})
         if options["json"]:
             lists = {"starting": outlook.starting, "waiting": outlook.waiting}

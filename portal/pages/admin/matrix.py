@@ -14,7 +14,7 @@ from jobs.selectors.overview import Live, live_by_tenant
 from portal.pages.meters import Meter, pool_meter, promise_meter, quota_meter
 from tenants.access import Person
 from tenants.models import Tenant
-from tenants.services.quotas import LARGEST_LIMIT, Change, may_be_promised
+from tenants.services.quotas import LARGEST_LIMIT, Change, most_allocatable
 
 Key = tuple[str, str]
 """A tenant's slug and a slot type."""
@@ -150,7 +150,7 @@ def _cell(key: Key, use: usage.QuotaUse, draft: Draft, scale: int) -> Cell:
 def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse | None) -> Column:
     limits = [row.cells[index].limit for row in rows]
     capacity = pool.slots if pool else 0
-    allowed = may_be_promised(capacity, settings.LUTHIER_OVERCOMMIT_MAX)
+    allowed = most_allocatable(capacity, settings.LUTHIER_OVERCOMMIT_MAX)
     used, free, down = (pool.used, pool.free, pool.down) if pool else (0, 0, 0)
     return Column(
         kind,

@@ -92,7 +92,7 @@ def test_an_unknown_type_has_no_quota(admin: Api) -> None:
     assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "gpu_type_not_found")
 
 
-def test_promises_stay_within_what_may_be_promised(admin: Api) -> None:
+def test_promises_stay_within_what_most_allocatable(admin: Api) -> None:
     assert admin.put(f"{QUOTAS}/cpu", {"limit": 12, "reason": "x"}).status_code == 200  # 20 = 1.25 x 16
     answer = admin.put(f"{QUOTAS}/cpu", {"limit": 13, "reason": "x"})
     assert (answer.status_code, answer.json()["code"]) == (409, "overcommitted")

@@ -204,7 +204,7 @@ def test_a_set_that_stands_on_another_page_is_led_to(signed_in: SignIn, lab: Ten
         ({"limit:vision-lab:cpu": "1e3", "reason": "x"}, "is no limit; give a whole number"),
         (
             {"limit:vision-lab:cpu": "900", "if:vision-lab:cpu": "8", "reason": "x"},
-            "at most 20 may be promised",
+            "at most 20 may be allocated",
         ),
         ({"limit:vision-lab:cpu": "8", "if:vision-lab:cpu": "8", "reason": "x"}, "Change at least one limit"),
     ],

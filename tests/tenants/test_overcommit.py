@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenants.services.quotas import may_be_promised
+from tenants.services.quotas import most_allocatable
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from tenants.services.quotas import may_be_promised
     ],
 )
 def test_a_share_is_rounded_up_and_a_whole_one_is_not(capacity: int, overcommit: float, allowed: int) -> None:
-    assert may_be_promised(capacity, overcommit) == allowed
+    assert most_allocatable(capacity, overcommit) == allowed
