@@ -70,7 +70,7 @@ def member_change(
 
 @transaction.atomic
 def member_remove(*, user: access.Person, tenant: Tenant, username: str) -> None:
-    """End a membership and the tokens bound to it; jobs stay. Members may remove themselves; raises like member_change."""
+    """End a membership and its tokens; the jobs stay. Members may remove themselves. Raises as member_change."""
     leaves = isinstance(user, User) and user.get_username() == username
     access.require(user, Permission.VIEW if leaves else Permission.MANAGE_MEMBERS, tenant)
     membership = _locked(tenant, username)
