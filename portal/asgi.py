@@ -7,18 +7,18 @@ import sys
 import django
 from channels.routing import ProtocolTypeRouter
 
-from portal.gate import wait_until_prepared
+from portal.migrations_gate import wait_until_prepared
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 django.setup(set_prefix=False)  # before anything that needs the models
 
-from portal.database import kept  # noqa: E402
-from portal.handler import Handler  # noqa: E402
+from portal.asgi_handler import ThreadedHandler  # noqa: E402
+from portal.database import connection_pool  # noqa: E402
 from portal.live.routing import websocket_application  # noqa: E402
 
 CONNECTIONS_KEPT = 16
-kept.keep(CONNECTIONS_KEPT)
-application = ProtocolTypeRouter({"http": Handler(), "websocket": websocket_application})
+connection_pool.keep(CONNECTIONS_KEPT)
+application = ProtocolTypeRouter({"http": ThreadedHandler(), "websocket": websocket_application})
 
 # Reading loud logs makes hundreds of thousands of short-lived objects a second. What exists now stays for ever and need
 # not be walked again and again; measured: a third less CPU per line.

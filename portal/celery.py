@@ -5,7 +5,7 @@ import os
 from celery import Celery
 from celery.signals import worker_init
 
-from portal.gate import wait_until_prepared
+from portal.migrations_gate import wait_until_prepared
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 

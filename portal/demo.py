@@ -17,7 +17,7 @@ from django.db import connection, transaction
 from examples import catalog
 from jobs.errors import JobError
 from jobs.services import job_submit
-from portal.capacity import capacity_by_type
+from portal.cluster_capacity import capacity_by_type
 from tenants.models import Membership, Quota, Tenant, Token, User
 from tenants.roles import Role
 from tenants.services.quotas import most_allocatable

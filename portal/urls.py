@@ -2,12 +2,13 @@
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from portal import health, staff
+from portal import staff
 from portal.api import schema
+from portal.health import views
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("healthz", health.alive, name="healthz"),
-    path("readyz", health.ready, name="readyz"),
+    path("healthz", views.alive, name="healthz"),
+    path("readyz", views.ready, name="readyz"),
     path("staff/", staff.site.urls),
     path("agent/v1/", include("portal.agent_files.urls")),
     path("docs/api", schema.docs, name="api-docs"),
@@ -18,4 +19,4 @@ urlpatterns: list[URLPattern | URLResolver] = [
 handler400 = "portal.pages.errors.bad_request"
 handler403 = "portal.pages.errors.forbidden"
 handler404 = "portal.pages.errors.not_found"
-handler500 = "portal.outage.broken"
+handler500 = "portal.error_responses.broken"

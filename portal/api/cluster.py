@@ -13,7 +13,7 @@ from jobs.spec import json_schema
 from portal.api import paging
 from portal.api.fields import Short
 from portal.api.operations import Call, operation
-from portal.api.rendering import json_bytes
+from portal.api.renderers import json_bytes
 
 
 class PoolOut(serializers.Serializer[Any]):

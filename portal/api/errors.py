@@ -17,8 +17,8 @@ from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
 from jobs.retries import database_away
-from portal.api.findings import WrongFields, all_wrong
-from portal.api.rendering import json_bytes
+from portal.api.renderers import json_bytes
+from portal.api.validation import WrongFields, all_wrong
 from tenants import errors as tenants
 from tenants.audit import request_id
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from portal.api.findings import meant
+from portal.api.validation import meant
 
 LARGEST = 2**63 - 1
 

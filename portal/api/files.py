@@ -10,11 +10,11 @@ from rest_framework import serializers
 from jobs.models import Checkpoint
 from jobs.selectors import checkpoints, results
 from jobs.services.uploads import USED_WITHIN, upload_store
-from portal.api import bodies, doors, findings, paging
-from portal.api.documents import BYTES
+from portal.api import paging, parsers, permissions, validation
 from portal.api.downloads import LONGEST_PATH, blob_download
 from portal.api.errors import NotHere
 from portal.api.fields import Moment, Paged, Short, Strict
+from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
 from tenants.roles import Permission
 
@@ -47,7 +47,7 @@ class Manifest(CheckpointOut):
 @operation(Out=CheckpointOut, Query=Paged, many=True)
 def checkpoint_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's checkpoints, the newest first."""
-    rows = checkpoints.checkpoints_of(doors.job(call, job_id).pk)
+    rows = checkpoints.checkpoints_of(permissions.job(call, job_id).pk)
     return paging.page(call, rows, checkpoints.checkpoint_view, keys=("-n",))
 
 
@@ -68,7 +68,7 @@ def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseB
 
 
 def _checkpoint(call: Call, job_id: str, n: int, what: str = "job.read") -> Checkpoint:
-    job = doors.job(call, job_id, what)
+    job = permissions.job(call, job_id, what)
     saved = checkpoints.checkpoint_find(job.pk, n) if n < 2**31 else None
     if saved is None:
         raise NotHere
@@ -88,13 +88,13 @@ class ResultOut(FileOut):
 )
 def result_list(call: Call, job_id: str) -> dict[str, Any]:
     """What the program left in RESULT_DIR, after STORING."""
-    return paging.whole(call, results.result_list(doors.job(call, job_id).pk), keys=("path", "rank"))
+    return paging.whole(call, results.result_list(permissions.job(call, job_id).pk), keys=("path", "rank"))
 
 
 @operation(Out=BYTES, fails=(416,))
 def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     """One result, as an attachment, in ranges if asked."""
-    job = doors.job(call, job_id, "result.download")
+    job = permissions.job(call, job_id, "result.download")
     blob = results.result_file(job.pk, path) if len(path) <= LONGEST_PATH else None
     if blob is None:
         raise NotHere
@@ -114,11 +114,11 @@ class UploadOut(serializers.Serializer[Any]):
 
 
 @operation(
-    door=doors.into_tenant(Permission.SUBMIT),
+    authorize=permissions.into_tenant(Permission.SUBMIT),
     In=UploadIn,
     Out=UploadOut,
     status=201,
-    kinds=(bodies.MULTIPART,),
+    kinds=(parsers.MULTIPART,),
     tell={
         "id": "3f9k2m7qx4ta",
         "files": 3,
@@ -129,7 +129,7 @@ class UploadOut(serializers.Serializer[Any]):
 )
 def upload_create(call: Call, t: str) -> dict[str, Any]:
     """Send code before its job; researchers. The answer's id goes into code.upload of a spec within 24 hours."""
-    sent = findings.checked(UploadIn(data=bodies.form(call.request)))
+    sent = validation.checked(UploadIn(data=parsers.form(call.request)))
     made = upload_store(user=call.user, tenant=call.found, archive=sent["archive"])
     return {
         "id": made.pk,

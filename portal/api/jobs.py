@@ -15,19 +15,19 @@ from jobs.selectors.views import job_view
 from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.spec import json_schema
 from jobs.states import State
-from portal.api import bodies, doors, paging
-from portal.api.documents import FieldProblem
+from portal.api import paging, parsers, permissions
 from portal.api.errors import NotHere
 from portal.api.fields import Paged, Strict, Text
+from portal.api.openapi import FieldProblem
 from portal.api.operations import Call, operation
-from portal.api.shapes import JOB_EXAMPLE, PRIORITIES, SPEC_YAML, STATES, Estimate, Job
+from portal.api.serializers import JOB_EXAMPLE, PRIORITIES, SPEC_YAML, STATES, Estimate, Job
 from tenants import access, audit
 from tenants.models import Tenant
 from tenants.roles import Permission
 
 SPEC = json_schema()["properties"]
 """Each field of a spec; an edit has the same bounds."""
-SPEC_KINDS = (bodies.JSON, *bodies.YAML)
+SPEC_KINDS = (parsers.JSON, *parsers.YAML)
 
 
 class JobsQuery(Paged):
@@ -89,7 +89,7 @@ def _record_admin(call: Call, shown: list[models.Job]) -> None:
 @operation(Out=Job, tell=JOB_EXAMPLE)
 def job_read(call: Call, job_id: str) -> dict[str, Any]:
     """One job."""
-    return job_view(doors.job(call, job_id))
+    return job_view(permissions.job(call, job_id))
 
 
 class JobChange(Strict):
@@ -103,7 +103,7 @@ class JobChange(Strict):
 
 
 @operation(
-    door=doors.to_decide,
+    authorize=permissions.to_decide,
     In=JobChange,
     Out=Job,
     ask={"tags": ["baseline"], "priority": "high"},
@@ -116,7 +116,7 @@ def job_change(call: Call, job_id: str) -> dict[str, Any]:
     return job_view(job_for(call.user, edited))
 
 
-@operation(door=doors.to_decide, status=204, fails=(409, 412))
+@operation(authorize=permissions.to_decide, status=204, fails=(409, 412))
 def job_remove(call: Call, job_id: str) -> None:
     """Delete an ended job: hidden at once, its bytes purged after the retention time. Its owner or a manager."""
     job_delete(user=call.user, job_id=job_id, if_match=call.if_match)
@@ -124,7 +124,7 @@ def job_remove(call: Call, job_id: str) -> None:
 
 @operation(
     Out=Job,
-    door=doors.into_tenant(Permission.SUBMIT),
+    authorize=permissions.into_tenant(Permission.SUBMIT),
     status=201,
     kinds=SPEC_KINDS,
     location=lambda made: f"/api/v1/jobs/{made['id']}",
@@ -137,7 +137,7 @@ def job_create(call: Call, t: str) -> dict[str, Any]:
     When this answers, the job is durable and QUEUED. All errors of a spec are told at once.
     """
     made = job_submit(
-        user=call.user, tenant=call.found, source=call.body, content_type=bodies.media_type(call.request)
+        user=call.user, tenant=call.found, source=call.body, content_type=parsers.media_type(call.request)
     )
     return job_view(made)
 
@@ -190,7 +190,7 @@ class ValidateQuery(Strict):
 @operation(
     Out=Verdict,
     Query=ValidateQuery,
-    door=doors.into_tenant(Permission.SUBMIT),
+    authorize=permissions.into_tenant(Permission.SUBMIT),
     kinds=SPEC_KINDS,
     ask=SPEC_YAML,
     tell={
@@ -223,7 +223,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
     Answers 200 for a spec with errors, too: they are what was asked for.
     """
     tenant: Tenant = call.found
-    source = doors.job(call, call.query["cloned_from"]) if "cloned_from" in call.query else None
+    source = permissions.job(call, call.query["cloned_from"]) if "cloned_from" in call.query else None
     if source and source.tenant_id != tenant.pk:
         raise NotHere
     try:
@@ -231,7 +231,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             user=call.user,
             tenant=tenant,
             source=call.body,
-            content_type=bodies.media_type(call.request),
+            content_type=parsers.media_type(call.request),
             kept=source.spec.get("code") if source else None,
         )
     except SpecInvalid as error:

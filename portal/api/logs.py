@@ -11,11 +11,11 @@ from rest_framework import serializers
 from jobs.models import Job
 from jobs.selectors import logs
 from jobs.selectors.lines import Hole, Line
-from portal.api import doors
-from portal.api.documents import BYTES
+from portal.api import permissions
 from portal.api.downloads import download
 from portal.api.errors import NoSuchAttempt, NoSuchLearner
 from portal.api.fields import Strict
+from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
 
 MOST_LINES = 5_000
@@ -123,7 +123,7 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
 
     Lines are counted from 1 per attempt and learner. Without a place the page begins at the first line.
     """
-    job, query = doors.job(call, job_id), call.query
+    job, query = permissions.job(call, job_id), call.query
     stream = _stream(job, query)
     if query["q"]:
         page = logs.search(stream, query["q"], after=query.get("after", 0), limit=query["limit"])
@@ -151,7 +151,7 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
 @operation(Out=BYTES, Query=StreamQuery, fails=(416,))
 def log_raw(call: Call, job_id: str) -> HttpResponseBase:
     """One learner's output exactly as it was printed, in ranges if asked, as an attachment."""
-    job = doors.job(call, job_id)
+    job = permissions.job(call, job_id)
     stream = _stream(job, call.query)
     head = logs.heads([stream]).get(stream)
     if head is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from portal.api import doors, paging
+from portal.api import paging, permissions
 from portal.api.fields import Moment, Paged, Strict, Text, Whole
 from portal.api.me import TOKEN_EXAMPLE, TokenMade, TokenOut, token_view
 from portal.api.operations import Call, operation
@@ -41,7 +41,7 @@ MEMBER_EXAMPLE = {
 @operation(Out=Member, Query=Paged, many=True, tell=MEMBER_EXAMPLE)
 def member_list(call: Call, t: str) -> dict[str, Any]:
     """Everybody who belongs to the tenant, by name."""
-    rows = doors.tenant(call, t).memberships.select_related("user")
+    rows = permissions.tenant(call, t).memberships.select_related("user")
     return paging.page(call, rows, member_view, keys=("user__username",))
 
 
@@ -51,7 +51,7 @@ class MemberIn(Strict):
 
 
 @operation(
-    door=doors.into_tenant(Permission.MANAGE_MEMBERS),
+    authorize=permissions.into_tenant(Permission.MANAGE_MEMBERS),
     In=MemberIn,
     Out=Member,
     status=201,
@@ -72,7 +72,7 @@ class RoleIn(Strict):
 
 
 @operation(
-    door=doors.into_tenant(Permission.MANAGE_MEMBERS),
+    authorize=permissions.into_tenant(Permission.MANAGE_MEMBERS),
     In=RoleIn,
     Out=Member,
     ask={"role": "researcher"},
@@ -94,7 +94,7 @@ def member_change(call: Call, t: str, username: str) -> dict[str, Any]:
 @operation(status=204, fails=(409,))
 def member_remove(call: Call, t: str, username: str) -> None:
     """End a membership and the tokens bound to it; managers, or the member himself. Jobs stay."""
-    members.member_remove(user=call.user, tenant=doors.tenant(call, t), username=username)
+    members.member_remove(user=call.user, tenant=permissions.tenant(call, t), username=username)
 
 
 def member_view(row: Membership) -> dict[str, Any]:
@@ -128,7 +128,7 @@ ACCOUNT_EXAMPLE = {
 @operation(Out=Account, Query=Paged, many=True, tell=ACCOUNT_EXAMPLE, fails=(403,))
 def account_list(call: Call, t: str) -> dict[str, Any]:
     """The tenant's service accounts; managers only."""
-    rows = accounts.accounts(user=call.user, tenant=doors.tenant(call, t))
+    rows = accounts.accounts(user=call.user, tenant=permissions.tenant(call, t))
     return paging.page(call, rows, account_view, keys=("user__username",))
 
 
@@ -138,7 +138,7 @@ class AccountIn(Strict):
 
 
 @operation(
-    door=doors.into_tenant(Permission.MANAGE_MEMBERS),
+    authorize=permissions.into_tenant(Permission.MANAGE_MEMBERS),
     In=AccountIn,
     Out=Account,
     status=201,
@@ -156,13 +156,13 @@ def account_create(call: Call, t: str) -> dict[str, Any]:
 @operation(status=204)
 def account_remove(call: Call, t: str, name: str) -> None:
     """Close a service account. Its tokens end at once; its jobs stay."""
-    accounts.account_remove(user=call.user, tenant=doors.tenant(call, t), name=name)
+    accounts.account_remove(user=call.user, tenant=permissions.tenant(call, t), name=name)
 
 
 @operation(Out=TokenOut, Query=Paged, many=True, tell=TOKEN_EXAMPLE, fails=(403,))
 def account_token_list(call: Call, t: str, name: str) -> dict[str, Any]:
     """A service account's tokens, newest first, without their secrets."""
-    account = accounts.account_get(user=call.user, tenant=doors.tenant(call, t), name=name)
+    account = accounts.account_get(user=call.user, tenant=permissions.tenant(call, t), name=name)
     return paging.page(call, tokens.tokens_of(account), token_view, keys=("-created", "pk"))
 
 
@@ -177,13 +177,13 @@ class AccountTokenIn(Strict):
 
 
 def _with_account(call: Call, t: str, name: str) -> Tenant:
-    tenant = doors.tenant(call, t)
+    tenant = permissions.tenant(call, t)
     accounts.account_get(user=call.user, tenant=tenant, name=name)
     return tenant
 
 
 @operation(
-    door=_with_account,
+    authorize=_with_account,
     In=AccountTokenIn,
     Out=TokenMade,
     status=201,
@@ -207,7 +207,9 @@ def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
 @operation(status=204)
 def account_token_revoke(call: Call, t: str, name: str, token_id: str) -> None:
     """Revoke one token of a service account, at once."""
-    accounts.account_token_revoke(user=call.user, tenant=doors.tenant(call, t), name=name, token_id=token_id)
+    accounts.account_token_revoke(
+        user=call.user, tenant=permissions.tenant(call, t), name=name, token_id=token_id
+    )
 
 
 def account_view(row: Membership) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors import metrics
-from portal.api import doors, paging
+from portal.api import paging, permissions
 from portal.api.fields import Paged
 from portal.api.operations import Call, operation
 
@@ -89,7 +89,7 @@ class MetricsOut(serializers.Serializer[Any]):
 )
 def metric_series(call: Call, job_id: str) -> dict[str, Any]:
     """A job's series by name and learner, each in at most so many buckets of [x, min, max, last], in pages."""
-    job, query = doors.job(call, job_id), call.query
+    job, query = permissions.job(call, job_id), call.query
     x, seq = query["x"], metrics.newest(job.pk)
     spans = metrics.spans(job.pk, names=query.get("names"), q=query["q"], x=x, upto=seq)
     known = dict.fromkeys((span.name, span.rank) for span in spans)

@@ -24,10 +24,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from jobs.services import answer_once
-from portal.api import bodies, documents, errors, findings, throttle
+from portal.api import errors, openapi, parsers, throttle, validation
 from portal.api.auth import CookieAuthentication, TokenAuthentication
 from portal.api.fields import NoQuery, Strict
-from portal.api.rendering import AlwaysJson, JsonRenderer, json_bytes
+from portal.api.renderers import AlwaysJson, JsonRenderer, json_bytes
 from tenants.audit import REASON_HEADER, REASON_PARAMETER, access_reason, reason_given, request_id
 from tenants.models import User
 
@@ -43,7 +43,7 @@ class Empty(Strict):
 class Call:
     """One request as its operation sees it. data and query are checked; body holds the bytes as they came.
 
-    found: what the operation's door answered: the tenant or the job that the caller may change.
+    found: the tenant or job that `authorize` loaded and the caller may change.
     """
 
     request: Request
@@ -75,9 +75,9 @@ class Answer:
 
 
 Run = Callable[..., Any]
-Door = Callable[..., Any]
-"""(call, **path) -> what the caller may change, or an error. It is asked before the body is looked at: who may not
-do this learns nothing about how it is done."""
+Authorize = Callable[..., Any]
+"""(call, **path) -> the object that the caller may change, or an error. It runs before the body is parsed, so that a
+caller without permission learns nothing about the body's shape."""
 Example = Mapping[str, Any]
 
 
@@ -86,7 +86,7 @@ class Operation:
     """What @operation knows: the function, its In, Query and Out, and how it is documented."""
 
     run: Run
-    door: Door | None
+    authorize: Authorize | None
     In: type[serializers.Serializer[Any]] | None
     Query: type[serializers.Serializer[Any]]
     Out: Any
@@ -112,7 +112,7 @@ class Operation:
         query = self._checked_query(request)
         assert isinstance(request.user, User)
         call = Call(request, request.user, query)
-        found = self.door(call, **path) if self.door else None
+        found = self.authorize(call, **path) if self.authorize else None
         body, data = self._checked_body(request)
         call = replace(call, data=data, body=body, found=found)
         key = request.headers.get("Idempotency-Key")
@@ -121,17 +121,17 @@ class Operation:
         return self._respond(self.run(call, **path))
 
     def _checked_query(self, request: Request) -> Mapping[str, Any]:
-        return dict(findings.checked(self.Query(data=_query_values(request, self.Query()))))
+        return dict(validation.checked(self.Query(data=_query_values(request, self.Query()))))
 
     def _checked_body(self, request: Request) -> tuple[bytes, Any]:
         if request.method not in ("POST", "PUT", "PATCH"):
             return b"", None
         if self.kinds:
             return (
-                b"" if "multipart/form-data" in self.kinds else bodies.read_raw(request, *self.kinds)
+                b"" if "multipart/form-data" in self.kinds else parsers.read_raw(request, *self.kinds)
             ), None
-        raw, value = bodies.read_json(request)
-        return raw, findings.checked((self.In or Empty)(data=value))
+        raw, value = parsers.read_json(request)
+        return raw, validation.checked((self.In or Empty)(data=value))
 
     def _run_once(self, call: Call, path: Mapping[str, str], key: str) -> Any:
         """Run under an Idempotency-Key. What is shown once is not kept: a repeat gets null in its place."""
@@ -165,7 +165,7 @@ class Operation:
 def operation(
     *,
     Out: Any = None,
-    door: Door | None = None,
+    authorize: Authorize | None = None,
     In: type[serializers.Serializer[Any]] | None = None,
     Query: type[serializers.Serializer[Any]] = NoQuery,
     many: bool = False,
@@ -185,7 +185,7 @@ def operation(
     def made(run: Run) -> Operation:
         return Operation(
             run,
-            door,
+            authorize,
             In,
             Query,
             Out,
@@ -268,7 +268,7 @@ def _handler(method: str, each: Operation) -> Callable[..., HttpResponseBase]:
 
     handle.__name__ = method
     handle.__doc__ = each.run.__doc__
-    return extend_schema(**documents.describe(each, method))(handle)
+    return extend_schema(**openapi.describe(each, method))(handle)
 
 
 def _query_values(request: Request, checker: serializers.Serializer[Any]) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def _hash(call: Call) -> str:
     """What an Idempotency-Key stands for: method, path and body."""
     digest = hashlib.sha256(f"{call.request.method} {call.request.get_full_path()}\n".encode())
     digest.update(call.body)
-    for file in bodies.files(call.request) if not call.body else ():
+    for file in parsers.files(call.request) if not call.body else ():
         for piece in file.chunks():
             digest.update(piece)
         file.seek(0)

@@ -11,7 +11,7 @@ from rest_framework import serializers
 
 from jobs.selectors import effects, usage
 from jobs.services.quotas import quotas_change
-from portal.api import doors, paging
+from portal.api import paging, permissions
 from portal.api.errors import BadRequest
 from portal.api.fields import Flag, Moment, Paged, Short, Strict, Text, Whole
 from portal.api.operations import Call, operation
@@ -38,7 +38,7 @@ QUOTA_EXAMPLE = {"gpu_type": "a100", "limit": 16, "used": 12, "waiting": 4, "eta
 @operation(Out=QuotaOut, Query=Short, many=True, tell=QUOTA_EXAMPLE)
 def quota_list(call: Call, t: str) -> dict[str, Any]:
     """What the tenant may hold of each slot type, holds, and waits for. A type without a row has no quota."""
-    found = [usage.quota_view(use) for use in usage.quotas_of(doors.tenant(call, t))]
+    found = [usage.quota_view(use) for use in usage.quotas_of(permissions.tenant(call, t))]
     return paging.whole(call, found, keys=("gpu_type",))
 
 
@@ -48,7 +48,7 @@ class LimitIn(Strict):
 
 
 @operation(
-    door=doors.for_admins,
+    authorize=permissions.for_admins,
     In=LimitIn,
     Out=QuotaOut,
     ask={"limit": 16, "reason": "Second half of the grant"},
@@ -124,7 +124,7 @@ class QuotaChangeOut(serializers.Serializer[Any]):
 )
 def quota_change_list(call: Call, t: str) -> dict[str, Any]:
     """Every limit ever set for this tenant, newest first."""
-    rows = doors.tenant(call, t).quota_changes.select_related("actor")
+    rows = permissions.tenant(call, t).quota_changes.select_related("actor")
     return paging.page(call, rows, _change_view, keys=("-pk",))
 
 
@@ -202,7 +202,7 @@ class ChangeSetOut(serializers.Serializer[Any]):
 
 
 @operation(
-    door=doors.for_admins,
+    authorize=permissions.for_admins,
     In=ChangeSetIn,
     Out=ChangeSetOut,
     ask={
@@ -306,7 +306,7 @@ class UsageOut(serializers.Serializer[Any]):
 )
 def usage_list(call: Call, t: str) -> dict[str, Any]:
     """GPU-seconds used, waited for and lost, by user, slot type or day (UTC)."""
-    tenant = doors.tenant(call, t)
+    tenant = permissions.tenant(call, t)
     end = _aware(call.query.get("to")) or timezone.now()
     start = _aware(call.query.get("from")) or _before(end, USUAL_USAGE)
     if not timedelta(0) < end - start <= LONGEST_USAGE:

@@ -16,7 +16,7 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework import serializers
 
 from portal.api.operations import Call, operation
-from portal.api.rendering import json_bytes
+from portal.api.renderers import json_bytes
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.services import sharing
-from portal.api import doors, paging
+from portal.api import paging, permissions
 from portal.api.fields import Short, Strict, Text
 from portal.api.operations import Call, operation
 
@@ -32,7 +32,14 @@ def share_list(call: Call, job_id: str) -> dict[str, Any]:
     return paging.whole(call, [_view(share) for share in shares], keys=("username",))
 
 
-@operation(door=doors.to_decide, In=ShareIn, Out=ShareOut, status=201, ask=SHARE_EXAMPLE, tell=SHARE_EXAMPLE)
+@operation(
+    authorize=permissions.to_decide,
+    In=ShareIn,
+    Out=ShareOut,
+    status=201,
+    ask=SHARE_EXAMPLE,
+    tell=SHARE_EXAMPLE,
+)
 def share_add(call: Call, job_id: str) -> dict[str, Any]:
     """Share one job with somebody outside its tenant; its owner or a manager. A second share replaces the first."""
     made = sharing.job_share(

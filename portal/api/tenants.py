@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from portal.api import doors, paging
+from portal.api import paging, permissions
 from portal.api.fields import Moment, Paged, Strict, Text, Whole
 from portal.api.operations import Call, operation
 from tenants import access
@@ -53,7 +53,7 @@ def tenant_list(call: Call) -> dict[str, Any]:
 @operation(Out=TenantOut, tell=TENANT_EXAMPLE)
 def tenant_get(call: Call, t: str) -> dict[str, Any]:
     """One tenant."""
-    return tenant_view(call, doors.tenant(call, t))
+    return tenant_view(call, permissions.tenant(call, t))
 
 
 class TenantIn(Strict):
@@ -65,7 +65,7 @@ class TenantIn(Strict):
 
 
 @operation(
-    door=doors.for_admins,
+    authorize=permissions.for_admins,
     In=TenantIn,
     Out=TenantOut,
     status=201,
@@ -95,7 +95,7 @@ class TenantChange(Strict):
 
 
 @operation(
-    door=doors.for_admins,
+    authorize=permissions.for_admins,
     In=TenantChange,
     Out=TenantOut,
     ask={"state": "suspended", "reason": "Contract ended"},
@@ -128,7 +128,7 @@ class AuditOut(serializers.Serializer[Any]):
 @operation(Out=AuditOut, Query=Paged, many=True, fails=(403,))
 def audit_list(call: Call, t: str) -> dict[str, Any]:
     """Who changed what in this tenant, and what platform admins read in it; for its managers, newest first."""
-    tenant = doors.tenant(call, t, Permission.MANAGE_MEMBERS)
+    tenant = permissions.tenant(call, t, Permission.MANAGE_MEMBERS)
     return paging.page(
         call,
         tenant.audit.select_related("actor"),

@@ -7,8 +7,9 @@ from django.urls import path, re_path
 
 from portal.api import (
     cluster,
+    events,
     files,
-    history,
+    intents,
     jobs,
     logs,
     me,
@@ -19,7 +20,6 @@ from portal.api import (
     shares,
     tenants,
     waiting,
-    wishes,
 )
 from portal.api.errors import NotHere
 from portal.api.operations import Operation, operation, resource
@@ -65,15 +65,15 @@ urlpatterns = [
     path("tenants/<str:t>/jobs", resource(post=jobs.job_create)),
     path("jobs", resource(get=jobs.jobs_list)),
     path("jobs/<str:job_id>", resource(get=jobs.job_read, patch=jobs.job_change, delete=jobs.job_remove)),
-    path("jobs/<str:job_id>/halt", resource(post=wishes.halt)),
-    path("jobs/<str:job_id>/resume", resource(post=wishes.resume)),
-    path("jobs/<str:job_id>/cancel", resource(post=wishes.cancel)),
-    path("jobs/<str:job_id>/clone", resource(post=wishes.clone)),
-    path("jobs/<str:job_id>/events", resource(get=history.event_list)),
-    path("jobs/<str:job_id>/attempts", resource(get=history.attempt_list)),
-    path("jobs/<str:job_id>/learners", resource(get=history.learner_list)),
+    path("jobs/<str:job_id>/halt", resource(post=intents.halt)),
+    path("jobs/<str:job_id>/resume", resource(post=intents.resume)),
+    path("jobs/<str:job_id>/cancel", resource(post=intents.cancel)),
+    path("jobs/<str:job_id>/clone", resource(post=intents.clone)),
+    path("jobs/<str:job_id>/events", resource(get=events.event_list)),
+    path("jobs/<str:job_id>/attempts", resource(get=events.attempt_list)),
+    path("jobs/<str:job_id>/learners", resource(get=events.learner_list)),
     path("jobs/<str:job_id>/ways", resource(get=waiting.way_list)),
-    path("jobs/<str:job_id>/spec", resource(get=history.spec_read)),
+    path("jobs/<str:job_id>/spec", resource(get=events.spec_read)),
     path("jobs/<str:job_id>/logs", resource(get=logs.log_page)),
     path("jobs/<str:job_id>/logs/raw", resource(get=logs.log_raw)),
     path("jobs/<str:job_id>/metrics", resource(get=metrics.metric_series)),

@@ -7,10 +7,10 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors.sooner import KINDS, Way, ways_to_start_sooner
-from portal.api import doors, paging
+from portal.api import paging, permissions
 from portal.api.fields import Short
 from portal.api.operations import Call, operation
-from portal.api.shapes import Estimate
+from portal.api.serializers import Estimate
 
 
 class WayOut(serializers.Serializer[Any]):
@@ -44,7 +44,7 @@ def way_list(call: Call, job_id: str) -> dict[str, Any]:
 
     Empty for a job that does not wait, and where no change helps.
     """
-    ways = ways_to_start_sooner(doors.job(call, job_id))
+    ways = ways_to_start_sooner(permissions.job(call, job_id))
     return paging.whole(call, [_view(way) for way in ways], keys=("kind", "value"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.db.backends.postgresql import base as postgresql
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
-from portal.database import kept
+from portal.database import connection_pool
 
 
 class DatabaseWrapper(postgresql.DatabaseWrapper):
@@ -15,7 +15,7 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         self._dsn = repr(sorted(conn_params.items(), key=lambda item: item[0]))
-        connection = kept.take(self._dsn)
+        connection = connection_pool.take(self._dsn)
         if connection is None:
             return super().get_new_connection(conn_params)
         self.isolation_level = IsolationLevel.READ_COMMITTED  # as it was left: the settings choose none
@@ -23,5 +23,5 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
 
     def _close(self) -> None:
         broken = self.in_atomic_block or self.errors_occurred
-        if self.connection is None or broken or not kept.give(self._dsn, self.connection):
+        if self.connection is None or broken or not connection_pool.give(self._dsn, self.connection):
             super()._close()  # type: ignore[misc]  # the stubs leave it out

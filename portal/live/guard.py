@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from jobs.retries import database_away
 from portal.live.errors import StoreDown
 from portal.live.identity import Credentials, watchable, who
-from portal.live.names import parse_channel
+from portal.live.protocol import parse_channel
 from tenants.models import User
 
 logger = logging.getLogger(__name__)

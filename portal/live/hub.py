@@ -27,7 +27,7 @@ from jobs.retries import database_away
 from portal.live.errors import StoreDown, Unreadable
 from portal.live.frames import error_text
 from portal.live.guard import Guard, Watcher
-from portal.live.names import Channel, Topic
+from portal.live.protocol import Channel, Topic
 from portal.live.reading import SOURCES
 from portal.live.sources import Page, Source, Want, first_row, store_cursor
 from portal.live.viewer import Pace, Subscription, Viewer

@@ -21,7 +21,7 @@ from django.utils.crypto import constant_time_compare
 from jobs.models import Learner
 from jobs.selectors.guests import is_guest
 from jobs.selectors.jobs import jobs_visible_to
-from portal.live.names import Channel, Topic
+from portal.live.protocol import Channel, Topic
 from tenants import access, audit, tokens
 from tenants.models import Tenant, User
 

@@ -22,7 +22,7 @@ from portal.live.errors import StoreDown
 from portal.live.frames import PONG, error_text
 from portal.live.hub import Hub, hub
 from portal.live.identity import Credentials, Seat, credentials, let_in, who
-from portal.live.names import BadFrame, Request, parse_channel, parse_request
+from portal.live.protocol import BadFrame, Request, parse_channel, parse_request
 from portal.live.socket import way_past
 from portal.live.viewer import Viewer
 from tenants.models import User

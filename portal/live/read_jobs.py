@@ -15,7 +15,7 @@ from jobs.selectors.jobs import with_details
 from jobs.selectors.views import event_view, job_view, progress_view
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
 from portal.live.frames import Frame, cut_items, items_frame, state_frame
-from portal.live.names import Channel
+from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
 
 PAGE_EVENTS = 1_000

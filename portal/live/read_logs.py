@@ -9,7 +9,7 @@ from typing import Any
 from jobs.selectors import logs, recent
 from jobs.selectors.lines import Hole, Line, Plain, plain, size_of
 from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, Frame, cut_items, gap_frame, items_frame
-from portal.live.names import Channel
+from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
 
 PAGE_LINES = 2_000  # of one learner in one look, so that many loud ones take turns

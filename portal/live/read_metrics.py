@@ -12,7 +12,7 @@ from django.db.models import Q
 from jobs.models import MetricPoint, Progress
 from jobs.selectors.moments import moment
 from portal.live.frames import cut_items, items_frame
-from portal.live.names import Channel
+from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
 
 PAGE_POINTS = 5_000

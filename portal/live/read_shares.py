@@ -11,7 +11,7 @@ from django.db.models import Max
 from jobs.models import Attempt, ClusterNode, JobEvent
 from jobs.selectors import usage
 from portal.live.frames import state_frame
-from portal.live.names import Channel
+from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
 from tenants.models import QuotaChange, Tenant
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from portal.live.frames import Frame
-from portal.live.names import Channel
+from portal.live.protocol import Channel
 
 
 @dataclass(frozen=True)

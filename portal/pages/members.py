@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from jobs.models import Job
 from jobs.selectors import usage
 from jobs.states import FINAL
-from portal.pages.answers import after, problems_of
+from portal.pages.form_responses import after, problems_of
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
 from tenants import access

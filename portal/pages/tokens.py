@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from portal.pages.answers import after, problems_of
+from portal.pages.form_responses import after, problems_of
 from portal.pages.guard import in_tenant
 from portal.pages.members import ROLES
 from portal.pages.shell import frame

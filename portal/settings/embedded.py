@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def prepared(self) -> Path:
-        """Exists once this start has brought the database up to date (portal/gate.py)."""
+        """Exists once this start has brought the database up to date (portal/migrations_gate.py)."""
         return self.run / "prepared"
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 
-from portal.gate import GATE
+from portal.migrations_gate import GATE
 from portal.settings.embedded import Layout, layout
 from portal.settings.env import BASE_DIR, Environment
 from portal.supervisor import postgres, readiness, valkey

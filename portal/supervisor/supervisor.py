@@ -92,7 +92,7 @@ class Supervisor:
         await self._stage(servers)
 
     async def _prepare(self, preparation: Preparation) -> None:
-        """Wait for the tables, and let in who waits for them (portal/gate.py)."""
+        """Wait for the tables, and let in who waits for them (portal/migrations_gate.py)."""
         await preparation.until_migrated()
         self._plan.layout.prepared.touch()
         self._prepared.set()

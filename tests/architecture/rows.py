@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from portal.live.names import Topic
+from portal.live.protocol import Topic
 from tests.architecture.world import LEARNERS, TABS, Who
 
 IN = 0

@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from portal.live import learner_hub
-from portal.live.names import Topic
+from portal.live.protocol import Topic
 from tenants.models import AuditEntry, Token
 from tests.architecture import rows
 from tests.architecture.rows import IN

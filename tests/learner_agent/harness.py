@@ -25,7 +25,7 @@ from jobs.ingest.writer import writer
 from jobs.models import Job, Learner, LogChunk
 from jobs.states import State
 from learner_agent.spool import Spool
-from portal.handler import Handler
+from portal.asgi_handler import ThreadedHandler
 from portal.live import learner_hub
 from portal.live.learner_consumer import LearnerConsumer
 from portal.live.socket import Socket
@@ -66,7 +66,7 @@ class AgentServer:
         _ = get_resolver().url_patterns
         app = ProtocolTypeRouter(
             {
-                "http": Handler(),
+                "http": ThreadedHandler(),
                 "websocket": URLRouter([path("ws/agent/v1", LearnerConsumer.as_asgi())]),
             }
         )

@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError
 from django.test import Client
 
-from portal import health
+from portal.health import views
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def calm() -> Client:
 
 
 def failing(error: Exception) -> mock._patch:  # type: ignore[type-arg]
-    return mock.patch.object(health, "JsonResponse", side_effect=error)
+    return mock.patch.object(views, "JsonResponse", side_effect=error)
 
 
 def test_people_get_a_page_and_when_to_come_back(calm: Client) -> None:

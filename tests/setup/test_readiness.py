@@ -19,7 +19,7 @@ from pytest_django import Settings
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from jobs.models import WORKER_LOCKS, Worker
-from portal import answers, parts
+from portal.health import checks, deadline
 
 pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a connection of its own
 
@@ -27,18 +27,18 @@ pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sound answers in time on a busy machine, too."""
-    monkeypatch.setattr(parts, "ANSWER_S", 60.0)
+    monkeypatch.setattr(checks, "ANSWER_S", 60.0)
 
 
 @contextmanager
 def bound_after(sound: int) -> Iterator[None]:
     """Gives the frozen parts 1 s once so many have answered: what is sound may take its time on a busy machine."""
 
-    def wait_for(asked: Collection[Future[parts.Part]], timeout: float) -> None:
+    def wait_for(asked: Collection[Future[checks.HealthCheck]], timeout: float) -> None:
         list(islice(as_completed(asked, timeout=60), sound))
         wait(asked, timeout=timeout)
 
-    with mock.patch.object(parts, "ANSWER_S", 1.0), mock.patch.object(answers, "wait_for", wait_for):
+    with mock.patch.object(checks, "ANSWER_S", 1.0), mock.patch.object(deadline, "wait_for", wait_for):
         yield
 
 
@@ -119,14 +119,14 @@ def test_a_worker_that_was_killed_does_not_count(client: Client) -> None:
 
 def test_a_worker_that_fell_silent_does_not_count(client: Client, worker: Worker) -> None:
     with (
-        mock.patch.object(parts, "WORKER_SILENCE_S", 0),
-        mock.patch.object(parts.settings, "LUTHIER_TICK_S", 0),
+        mock.patch.object(checks, "WORKER_SILENCE_S", 0),
+        mock.patch.object(checks.settings, "LUTHIER_TICK_S", 0),
     ):
         assert client.get("/readyz").status_code == 503
 
 
 def test_a_cluster_that_does_not_answer_is_named(client: Client, worker: Worker) -> None:
-    with mock.patch.object(parts, "connect") as connect:
+    with mock.patch.object(checks, "connect") as connect:
         connect.return_value.nodes.side_effect = ClusterBusy("the node daemon is not there")
         answer = client.get("/readyz")
     assert answer.status_code == 503
@@ -177,7 +177,7 @@ def test_a_database_that_is_gone_is_a_503_and_no_500(client: Client) -> None:
 
 
 def test_migrations_that_wait_are_named(client: Client, worker: Worker) -> None:
-    with mock.patch.object(parts, "pending_migrations", return_value=2):
+    with mock.patch.object(checks, "pending_migrations", return_value=2):
         answer = client.get("/readyz")
     assert "2 migrations have not been applied" in answer.json()["parts"]["database"]["reason"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from portal.gate import GATE
+from portal.migrations_gate import GATE
 from portal.settings.env import BASE_DIR
 from portal.supervisor.children import dies_with_parent, kill_tree
 from portal.supervisor.errors import CannotStart
@@ -94,7 +94,7 @@ async def test_a_service_that_never_answers_cannot_start_and_is_gone(supervise: 
 async def test_no_time_to_get_ready_is_spent_while_the_tables_are_made(
     supervise: Start, tmp_path: Path
 ) -> None:
-    script = "from portal.gate import wait_until_prepared; wait_until_prepared(); print('in', flush=True)"
+    script = "from portal.migrations_gate import wait_until_prepared; wait_until_prepared(); print('in', flush=True)"
     gate, log = tmp_path / "prepared", tmp_path / "toy.log"
 
     async def is_in() -> bool:

@@ -8,7 +8,7 @@ from django.db import OperationalError
 
 from gpu_scheduler.clusters.base import ClusterError
 from portal import demo
-from portal.diagnosis import running_url
+from portal.health.diagnosis import running_url
 
 
 class Command(BaseCommand):

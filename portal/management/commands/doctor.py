@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from portal import diagnosis
+from portal.health import diagnosis
 
 
 class Command(BaseCommand):

@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand
 
 from gpu_scheduler.clusters.base import ClusterError
 from jobs import invariants
-from portal.capacity import connect
+from portal.cluster_capacity import connect
 
 
 class Command(BaseCommand):

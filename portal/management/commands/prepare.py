@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import OperationalError, connection
 
 from portal import demo
-from portal.parts import pending_migrations
+from portal.health.checks import pending_migrations
 from portal.runtimes import register_runtimes
 
 WAIT_S = 60

@@ -16,7 +16,7 @@ from jobs.selectors import effects
 from jobs.services.quotas import quotas_change
 from portal.pages.admin.matrix import CHANGE, Draft, Key, Matrix, changes_of, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
-from portal.pages.answers import sentence
+from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
 from tenants.errors import LimitChanged, TenantError
 from tenants.models import QuotaChange

@@ -12,21 +12,21 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from portal.diagnosis import broker
+from portal.health.checks import HealthCheck, run_checks
+from portal.health.diagnosis import broker
 from portal.pages.guard import admins_only
-from portal.parts import Part, all_parts
 
 
 @require_GET
 @admins_only
 def card(request: HttpRequest) -> HttpResponse:
     """Each part with what was found and, where it cannot do its work, why and what to do."""
-    parts = [_told(part, needed=True) for part in all_parts()]
+    parts = [_told(part, needed=True) for part in run_checks()]
     parts.append(_told(broker(), needed=False))
     return render(request, "console/_system.html", {"parts": parts, "now": timezone.now()})
 
 
-def _told(part: Part, *, needed: bool) -> dict[str, Any]:
+def _told(part: HealthCheck, *, needed: bool) -> dict[str, Any]:
     """Without a part that is not needed all goes on, only slower."""
     kind = "good" if part.ready else "bad" if needed else "slow"
     return {"part": part, "kind": kind}

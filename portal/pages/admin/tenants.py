@@ -23,8 +23,8 @@ from jobs.states import HOLDS_GPUS, State
 from portal.pages import charts, meters
 from portal.pages.admin.matrix import CHANGE, Column, Draft, Matrix, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
-from portal.pages.answers import after, sentence
 from portal.pages.cells import row
+from portal.pages.form_responses import after, sentence
 from portal.pages.guard import admins_only, person
 from tenants import audit
 from tenants.errors import TenantError

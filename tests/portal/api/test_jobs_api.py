@@ -15,7 +15,7 @@ from django.db import OperationalError
 from jobs import archives
 from jobs.models import ClusterNode, Job, JobEvent, Runtime, Upload
 from jobs.states import State
-from portal.api.shapes import SPEC, SPEC_YAML
+from portal.api.serializers import SPEC, SPEC_YAML
 from tenants.models import Membership
 from tenants.roles import Role
 from tests import factories
@@ -467,7 +467,7 @@ def test_a_database_that_is_away_is_503_and_never_500(alice: Api, monkeypatch: p
     def away(**_: object) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr("portal.api.doors.job_get", away)
+    monkeypatch.setattr("portal.api.permissions.job_get", away)
     answer = alice.get("/jobs/000000000000")
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     assert int(answer["Retry-After"]) > 0
@@ -477,7 +477,7 @@ def test_a_bug_is_500_without_its_secrets(alice: Api, monkeypatch: pytest.Monkey
     def broken(**_: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("portal.api.doors.job_get", broken)
+    monkeypatch.setattr("portal.api.permissions.job_get", broken)
     answer = alice.get("/jobs/000000000000")
     assert answer.status_code == 500
     assert "secret detail" not in answer.content.decode()

@@ -24,7 +24,7 @@ from portal.live import hub as hubs
 from portal.live import viewer as viewers
 from portal.live.hub import hub
 from portal.live.identity import Credentials
-from portal.live.names import Topic
+from portal.live.protocol import Topic
 from portal.live.read_logs import LogSource
 from portal.live.reading import SOURCES
 from portal.live.sources import Page, Want

@@ -6,7 +6,7 @@ import json
 
 from jobs.selectors.lines import Hole
 from jobs.selectors.logs import Head, Page
-from portal.live.names import parse_channel
+from portal.live.protocol import parse_channel
 from portal.live.read_logs import _page
 from portal.live.sources import Want
 

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.selectors.run_times import _Past
 from jobs.states import State
-from portal.live.names import parse_channel
+from portal.live.protocol import parse_channel
 from portal.live.read_jobs import TenantJobsSource
 from portal.live.sources import Want
 from tests import factories

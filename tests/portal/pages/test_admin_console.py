@@ -12,9 +12,9 @@ from django.utils import timezone
 from jobs.models import ClusterNode
 from jobs.services.quotas import quotas_change
 from jobs.states import State
+from portal.health.checks import HealthCheck
 from portal.pages.admin import quota_history, system
 from portal.pages.admin.quota_history import PER_PAGE, Fate
-from portal.parts import Part
 from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, User
 from tenants.services.quotas import Change
 from tests import factories
@@ -44,7 +44,7 @@ def _nodes() -> None:
 @pytest.fixture(autouse=True)
 def _parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is asked in a thread that outlives its test."""
-    monkeypatch.setattr(system, "all_parts", lambda: [Part("database", "PostgreSQL 17.2")])
+    monkeypatch.setattr(system, "run_checks", lambda: [HealthCheck("database", "PostgreSQL 17.2")])
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -446,12 +446,14 @@ def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
     signed_in: SignIn, admin: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [
-        Part("database", "PostgreSQL 17.2"),
-        Part("workers", "0 alive", "no worker was seen in the last 15 s", "Look into logs/worker-1.log."),
+        HealthCheck("database", "PostgreSQL 17.2"),
+        HealthCheck(
+            "workers", "0 alive", "no worker was seen in the last 15 s", "Look into logs/worker-1.log."
+        ),
     ]
-    monkeypatch.setattr(system, "all_parts", lambda: found)
+    monkeypatch.setattr(system, "run_checks", lambda: found)
     monkeypatch.setattr(
-        system, "broker", lambda: Part("broker", "no answer", "Valkey does not answer", "Slower.")
+        system, "broker", lambda: HealthCheck("broker", "no answer", "Valkey does not answer", "Slower.")
     )
     client = signed_in(admin)
     assert 'hx-get="/admin-console/system"' in client.get("/admin-console/").content.decode()

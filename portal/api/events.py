@@ -13,12 +13,12 @@ from jobs.selectors.moments import moment
 from jobs.selectors.views import event_view
 from jobs.spec import to_yaml
 from jobs.states import EventCode, Phase
-from portal.api import doors, paging
+from portal.api import paging, permissions
 from portal.api.errors import NoSuchAttempt
 from portal.api.fields import Moment, Paged, Strict
 from portal.api.operations import Call, operation
-from portal.api.rendering import json_bytes
-from portal.api.shapes import SPEC, STATES
+from portal.api.renderers import json_bytes
+from portal.api.serializers import SPEC, STATES
 
 EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *STATES]
 """A move is told by the state it led to."""
@@ -70,7 +70,7 @@ class EventsQuery(Paged):
 )
 def event_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's events from the first on; numbers have no holes, so `after` follows a job exactly."""
-    job = doors.job(call, job_id)
+    job = permissions.job(call, job_id)
     rows = JobEvent.objects.filter(job=job).select_related("actor")
     if "after" in call.query:
         rows = rows.filter(n__gt=call.query["after"])
@@ -97,7 +97,7 @@ class AttemptOut(serializers.Serializer[Any]):
 @operation(Out=AttemptOut, Query=Paged, many=True)
 def attempt_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's deployments, the newest first."""
-    rows = Attempt.objects.filter(job=doors.job(call, job_id)).select_related("resume_from")
+    rows = Attempt.objects.filter(job=permissions.job(call, job_id)).select_related("resume_from")
     return paging.page(call, rows, _attempt_view, keys=("-n",))
 
 
@@ -141,7 +141,7 @@ class LearnersQuery(Paged):
 @operation(Out=LearnerOut, Query=LearnersQuery, many=True)
 def learner_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's learners, the newest attempt's first unless one attempt is asked for."""
-    job = doors.job(call, job_id)
+    job = permissions.job(call, job_id)
     rows = Learner.objects.filter(job=job)
     if attempt := call.query.get("attempt"):
         if attempt > job.attempt:
@@ -182,7 +182,7 @@ class SpecQuery(Strict):
 @operation(Out=SpecOut, Query=SpecQuery, tell=SPEC, also=("application/yaml",))
 def spec_read(call: Call, job_id: str) -> HttpResponse:
     """The normalised spec of a job, as JSON or, by Accept: application/yaml, as YAML that may be submitted again."""
-    job = doors.job(call, job_id)
+    job = permissions.job(call, job_id)
     accept = call.request.headers.get("Accept", "").lower()
     wants_yaml = "yaml" in accept and not accept.startswith("application/json")
     if call.query.get("form", "yaml" if wants_yaml else "json") == "yaml":

@@ -10,53 +10,59 @@ from urllib.request import urlopen
 import redis
 from django.conf import settings
 
-from portal.parts import Part, all_parts, first_line
+from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR
 
 FREE_MIN_BYTES = 2 * 1024**3
 ASK_S = 2
 
 
-def examine() -> list[Part]:
+def examine() -> list[HealthCheck]:
     """Every part, in the order in which one would mend them."""
-    return [python(), data_folder(), disk(), bundles(), *all_parts(), broker(), web()]
+    return [python(), data_folder(), disk(), bundles(), *run_checks(), broker(), web()]
 
 
-def python() -> Part:
+def python() -> HealthCheck:
     version = ".".join(map(str, sys.version_info[:3]))
     if not (BASE_DIR / ".venv" / ".locked").exists() and Path(sys.prefix) == BASE_DIR / ".venv":
-        return Part("python", version, "the environment was not installed from the locks", "Run `make env`.")
-    return Part("python", version)
+        return HealthCheck(
+            "python", version, "the environment was not installed from the locks", "Run `make env`."
+        )
+    return HealthCheck("python", version)
 
 
-def data_folder() -> Part:
+def data_folder() -> HealthCheck:
     folder = settings.LUTHIER_DATA
     if not folder.is_dir():
-        return Part("data", "", f"{folder} does not exist", "Start `manage.py up` once, or set LUTHIER_DATA.")
+        return HealthCheck(
+            "data", "", f"{folder} does not exist", "Start `manage.py up` once, or set LUTHIER_DATA."
+        )
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:
-        return Part("data", "", f"{folder} is open to others (mode {mode:o})", f"chmod 700 {folder}")
-    return Part("data", str(folder))
+        return HealthCheck("data", "", f"{folder} is open to others (mode {mode:o})", f"chmod 700 {folder}")
+    return HealthCheck("data", str(folder))
 
 
-def disk() -> Part:
+def disk() -> HealthCheck:
     existing = next(
         folder for folder in (settings.LUTHIER_DATA, *settings.LUTHIER_DATA.parents) if folder.exists()
     )
     free = shutil.disk_usage(existing).free
     found = f"{free / 1024**3:.1f} GiB free"
     if free < FREE_MIN_BYTES:
-        return Part("disk", found, f"only {found}", "Make room: logs, checkpoints and runtimes need it.")
-    return Part("disk", found)
+        return HealthCheck(
+            "disk", found, f"only {found}", "Make room: logs, checkpoints and runtimes need it."
+        )
+    return HealthCheck("disk", found)
 
 
-def bundles() -> Part:
+def bundles() -> HealthCheck:
     if not any((BASE_DIR / "static" / "dist").glob("*.js")):
-        return Part("pages", "", "the front end has not been built", "Run `make front-end`.")
-    return Part("pages", "front end built")
+        return HealthCheck("pages", "", "the front end has not been built", "Run `make front-end`.")
+    return HealthCheck("pages", "front end built")
 
 
-def broker() -> Part:
+def broker() -> HealthCheck:
     """Not needed to work, only to be quick."""
     try:
         client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=ASK_S, socket_connect_timeout=ASK_S)
@@ -64,17 +70,17 @@ def broker() -> Part:
         client.close()
     except redis.RedisError as error:
         remedy = "The platform works without it, only slower. `manage.py up` starts it, or correct REDIS_URL."
-        return Part("broker", "no answer", f"Valkey does not answer: {first_line(error)}", remedy)
-    return Part("broker", f"answers (protocol {version})")
+        return HealthCheck("broker", "no answer", f"Valkey does not answer: {first_line(error)}", remedy)
+    return HealthCheck("broker", f"answers (protocol {version})")
 
 
-def web() -> Part:
+def web() -> HealthCheck:
     url = running_url()
     try:
         with urlopen(f"{url}/healthz", timeout=ASK_S) as answer:  # noqa: S310 (http or https by settings)
-            return Part("web", f"{url} answers {answer.status}")
+            return HealthCheck("web", f"{url} answers {answer.status}")
     except (URLError, OSError) as error:
-        return Part(
+        return HealthCheck(
             "web", "no answer", f"{url} does not answer: {first_line(error)}", "Start `manage.py up`."
         )
 

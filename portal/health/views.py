@@ -3,7 +3,7 @@
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
-from portal import parts
+from portal.health import checks
 
 
 @require_safe
@@ -15,7 +15,7 @@ def alive(request: HttpRequest) -> HttpResponse:
 @require_safe
 def ready(request: HttpRequest) -> HttpResponse:
     """200 when the database, the workers and the cluster answer, else 503 with the reason of each part."""
-    found = parts.all_parts()
+    found = checks.run_checks()
     good = all(part.ready for part in found)
     answer = {
         "status": "ready" if good else "not ready",

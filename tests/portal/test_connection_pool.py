@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from django.db import ProgrammingError, connection
 
-from portal.database import kept
+from portal.database import connection_pool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _keeping() -> Iterator[None]:
     connection.ensure_connection()  # the test's own is none of those that come and go
-    kept.keep(1)
+    connection_pool.keep(1)
     yield
-    kept.keep(0)
+    connection_pool.keep(0)
 
 
 def serve(request: str = "SELECT pg_backend_pid()") -> int:
@@ -68,7 +68,7 @@ def test_a_request_that_met_an_error_keeps_nothing() -> None:
 
 
 def test_an_unused_connection_is_given_back_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "IDLE_S", 0.05)
+    monkeypatch.setattr(connection_pool, "IDLE_S", 0.05)
     before = serve()
     deadline = time.monotonic() + 20
     while alive(before):
@@ -77,7 +77,7 @@ def test_an_unused_connection_is_given_back_after_a_while(monkeypatch: pytest.Mo
 
 
 def test_nothing_is_kept_unless_the_process_asked_for_it() -> None:
-    kept.keep(0)
+    connection_pool.keep(0)
     assert serve() != serve()
 
 

@@ -10,8 +10,8 @@ from django.db.migrations.executor import MigrationExecutor
 
 from gpu_scheduler.clusters.base import ClusterError
 from jobs.selectors.installation import workers_alive
-from portal.answers import ask_together
-from portal.capacity import connect
+from portal.cluster_capacity import connect
+from portal.health.deadline import run_together
 
 ANSWER_S = 2.0
 """So long each part may take; load balancers and people do not wait for one that is frozen."""
@@ -21,7 +21,7 @@ CLUSTER_REMEDY = {"local": "Look into logs/nodes.log of the data folder."}
 
 
 @dataclass(frozen=True)
-class Part:
+class HealthCheck:
     """One part of the installation. reason: what keeps it from working, empty when nothing does."""
 
     name: str
@@ -34,22 +34,22 @@ class Part:
         return not self.reason
 
 
-def all_parts() -> list[Part]:
+def run_checks() -> list[HealthCheck]:
     """The three that a job needs, asked at the same time, each given ANSWER_S.
 
     Without the database nothing can be said about the workers.
     """
-    answers = ask_together(
+    answers = run_together(
         {"database": _then_close(database), "workers": _then_close(workers), "cluster": cluster},
         within_s=ANSWER_S,
     )
     return [answers.get(name) or silent() for name, silent in SILENT.items()]
 
 
-def _then_close(question: Callable[[], Part]) -> Callable[[], Part]:
+def _then_close(question: Callable[[], HealthCheck]) -> Callable[[], HealthCheck]:
     """The thread that asks ends with its answer, so nobody else would close its connection."""
 
-    def ask() -> Part:
+    def ask() -> HealthCheck:
         try:
             return question()
         finally:
@@ -58,17 +58,17 @@ def _then_close(question: Callable[[], Part]) -> Callable[[], Part]:
     return ask
 
 
-SILENT: dict[str, Callable[[], Part]] = {
-    "database": lambda: Part(
+SILENT: dict[str, Callable[[], HealthCheck]] = {
+    "database": lambda: HealthCheck(
         "database",
         "no answer",
         f"the database did not answer within {ANSWER_S:.0f} s",
         "Look whether PostgreSQL hangs or its machine is overloaded: logs/postgres.log of the data folder.",
     ),
-    "workers": lambda: Part(
+    "workers": lambda: HealthCheck(
         "workers", "unknown", f"the database did not answer within {ANSWER_S:.0f} s", "See database."
     ),
-    "cluster": lambda: Part(
+    "cluster": lambda: HealthCheck(
         "cluster",
         "no answer",
         f"the {settings.LUTHIER_CLUSTER} cluster did not answer within {ANSWER_S:.0f} s",
@@ -77,7 +77,7 @@ SILENT: dict[str, Callable[[], Part]] = {
 }
 
 
-def database() -> Part:
+def database() -> HealthCheck:
     try:
         with connection.cursor() as cursor:
             cursor.execute("SHOW server_version")
@@ -85,41 +85,43 @@ def database() -> Part:
         waiting = pending_migrations()
     except DatabaseError as error:
         remedy = "Start it with `manage.py up`, or correct DATABASE_URL."
-        return Part("database", "no answer", f"the database does not answer: {first_line(error)}", remedy)
+        return HealthCheck(
+            "database", "no answer", f"the database does not answer: {first_line(error)}", remedy
+        )
     if waiting:
         remedy = "Run `manage.py migrate`; `manage.py up` does so itself."
-        return Part(
+        return HealthCheck(
             "database", f"PostgreSQL {version}", f"{waiting} migrations have not been applied", remedy
         )
-    return Part("database", f"PostgreSQL {version}")
+    return HealthCheck("database", f"PostgreSQL {version}")
 
 
-def workers() -> Part:
+def workers() -> HealthCheck:
     """Workers prove themselves in the database, so that this holds with the broker gone, too."""
     silence_s = max(WORKER_SILENCE_S, 5 * settings.LUTHIER_TICK_S)
     try:
         alive = workers_alive(silence_s)
     except DatabaseError as error:
-        return Part(
+        return HealthCheck(
             "workers", "unknown", f"the database does not answer: {first_line(error)}", "See database."
         )
     if not alive:
         remedy = "Look into logs/worker-1.log of the data folder, or start `celery -A portal.celery worker`."
-        return Part("workers", "0 alive", f"no worker was seen in the last {silence_s:.0f} s", remedy)
-    return Part("workers", f"{alive} alive")
+        return HealthCheck("workers", "0 alive", f"no worker was seen in the last {silence_s:.0f} s", remedy)
+    return HealthCheck("workers", f"{alive} alive")
 
 
-def cluster() -> Part:
+def cluster() -> HealthCheck:
     try:
         nodes = connect().nodes()
     except ClusterError as error:
         remedy = CLUSTER_REMEDY.get(settings.LUTHIER_CLUSTER, "")
-        return Part("cluster", "no answer", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy)
+        return HealthCheck("cluster", "no answer", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy)
     usable = [node for node in nodes if node.ready]
     found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"
     if not usable:
-        return Part("cluster", found, "no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
-    return Part("cluster", found)
+        return HealthCheck("cluster", found, "no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
+    return HealthCheck("cluster", found)
 
 
 def pending_migrations() -> int:

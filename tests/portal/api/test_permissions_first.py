@@ -51,6 +51,6 @@ def test_every_operation_with_a_body_has_a_door() -> None:
         for pattern in urlpatterns
         if isinstance(pattern, URLPattern)
         for method, operation in pattern.callback.cls.operations.items()
-        if method in ("post", "put", "patch") and operation.door is None and not operation.hidden
+        if method in ("post", "put", "patch") and operation.authorize is None and not operation.hidden
     }
     assert without == {"token_create"}

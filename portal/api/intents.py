@@ -9,14 +9,14 @@ from rest_framework import serializers
 from jobs.selectors.guests import job_for
 from jobs.selectors.views import job_view
 from jobs.services import job_cancel, job_clone, job_halt, job_resume
-from portal.api import doors
+from portal.api import permissions
 from portal.api.fields import Strict, Whole
 from portal.api.operations import Call, Empty, operation
-from portal.api.shapes import JOB_EXAMPLE, Job
+from portal.api.serializers import JOB_EXAMPLE, Job
 
 
 @operation(
-    door=doors.to_operate,
+    authorize=permissions.to_operate,
     In=Empty,
     Out=Job,
     status=202,
@@ -35,7 +35,7 @@ class ResumeIn(Strict):
 
 
 @operation(
-    door=doors.to_operate,
+    authorize=permissions.to_operate,
     In=ResumeIn,
     Out=Job,
     status=202,
@@ -53,7 +53,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
 
 
 @operation(
-    door=doors.to_operate,
+    authorize=permissions.to_operate,
     In=Empty,
     Out=Job,
     status=202,
@@ -70,7 +70,7 @@ class CloneIn(Strict):
 
 
 @operation(
-    door=doors.to_clone,
+    authorize=permissions.to_clone,
     In=CloneIn,
     Out=Job,
     status=202,

@@ -15,7 +15,7 @@ _lock = threading.Lock()
 _asked: dict[str, Future[Any]] = {}  # questions that are under way in this process
 
 
-def ask_together(questions: Mapping[str, Callable[[], T]], *, within_s: float) -> dict[str, T]:
+def run_together(questions: Mapping[str, Callable[[], T]], *, within_s: float) -> dict[str, T]:
     """The answers that came in time, by name; a question that raised raises here.
 
     A question that hangs (a frozen daemon, a database behind a dead link) keeps its one thread; whoever asks again

@@ -17,8 +17,8 @@ from django.test import override_settings
 from django.urls import path
 from django.utils.deprecation import MiddlewareMixin
 
-from portal import handler
-from portal.handler import Handler
+from portal import asgi_handler
+from portal.asgi_handler import ThreadedHandler
 
 threads: list[int] = []
 closed: list[str] = []
@@ -99,12 +99,12 @@ def _site() -> Any:
     gate.set()
 
 
-async def ask(application: Handler, where: str) -> tuple[int, dict[str, str], bytes]:
+async def ask(application: ThreadedHandler, where: str) -> tuple[int, dict[str, str], bytes]:
     caller = await begin(application, where)
     return await finish(caller)
 
 
-async def begin(application: Handler, where: str) -> ApplicationCommunicator:
+async def begin(application: ThreadedHandler, where: str) -> ApplicationCommunicator:
     scope = {
         "type": "http",
         "method": "GET",
@@ -139,7 +139,7 @@ async def until(claim: Callable[[], bool]) -> None:
 
 
 async def test_a_request_stays_in_one_thread_of_its_own() -> None:
-    application = Handler()
+    application = ThreadedHandler()
     assert not iscoroutinefunction(application._middleware_chain)
     status, _, body = await ask(application, "/look")
     assert (status, body) == (200, b"seen")
@@ -148,13 +148,13 @@ async def test_a_request_stays_in_one_thread_of_its_own() -> None:
 
 
 async def test_a_view_of_the_event_loop_is_served_too() -> None:
-    assert await ask(Handler(), "/modern") == await ask(Handler(), "/modern")
-    assert (await ask(Handler(), "/modern"))[2] == b"modern"
+    assert await ask(ThreadedHandler(), "/modern") == await ask(ThreadedHandler(), "/modern")
+    assert (await ask(ThreadedHandler(), "/modern"))[2] == b"modern"
 
 
 async def test_a_crowd_waits_its_turn_and_all_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "AT_ONCE", 3)
-    application = Handler()
+    monkeypatch.setattr(asgi_handler, "AT_ONCE", 3)
+    application = ThreadedHandler()
     callers = [await begin(application, "/stand") for _ in range(10)]
     await until(lambda: entered._value == 3)
     await asyncio.sleep(0.1)
@@ -166,9 +166,9 @@ async def test_a_crowd_waits_its_turn_and_all_are_served(monkeypatch: pytest.Mon
 
 
 async def test_whose_turn_does_not_come_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "AT_ONCE", 1)
-    monkeypatch.setattr(handler, "WAIT_S", 0.05)
-    application = Handler()
+    monkeypatch.setattr(asgi_handler, "AT_ONCE", 1)
+    monkeypatch.setattr(asgi_handler, "WAIT_S", 0.05)
+    application = ThreadedHandler()
     first = await begin(application, "/stand")
     await until(lambda: entered._value == 1)
     status, headers, body = await ask(application, "/api/v1/look")
@@ -184,7 +184,7 @@ async def test_whose_turn_does_not_come_is_told_to_come_again(monkeypatch: pytes
 
 
 async def test_who_leaves_a_stream_ends_it() -> None:
-    application = Handler()
+    application = ThreadedHandler()
     caller = await begin(application, "/stream")
     assert (await caller.receive_output(20))["status"] == 200
     assert (await caller.receive_output(20))["body"] == b"more"
@@ -194,7 +194,7 @@ async def test_who_leaves_a_stream_ends_it() -> None:
 
 
 async def test_a_stream_that_breaks_off_is_not_taken_for_whole() -> None:
-    caller = await begin(Handler(), "/break")
+    caller = await begin(ThreadedHandler(), "/break")
     assert (await caller.receive_output(20))["status"] == 200
     assert (await caller.receive_output(20))["body"] == b"half"
     with pytest.raises(OSError, match="the file is gone"):
@@ -202,6 +202,6 @@ async def test_a_stream_that_breaks_off_is_not_taken_for_whole() -> None:
 
 
 async def test_one_request_sets_nothing_for_the_next_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "AT_ONCE", 1)
-    application = Handler()
+    monkeypatch.setattr(asgi_handler, "AT_ONCE", 1)
+    application = ThreadedHandler()
     assert [(await ask(application, "/mark"))[2] for _ in range(3)] == [b"fresh"] * 3

@@ -24,7 +24,7 @@ from django.db import close_old_connections
 from django.http import FileResponse, HttpRequest, HttpResponseBase
 from django.urls import set_script_prefix
 
-from portal.outage import crowded
+from portal.error_responses import crowded
 
 AT_ONCE = 48
 """Requests at work; PostgreSQL takes 200 connections, and streams, live readers and workers need theirs."""
@@ -37,7 +37,7 @@ PROBES_AT_ONCE = 2
 Respond = Callable[[HttpRequest], HttpResponseBase]
 
 
-class Handler(ASGIHandler):
+class ThreadedHandler(ASGIHandler):
     """The HTTP application."""
 
     def __init__(self) -> None:

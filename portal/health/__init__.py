@@ -1,0 +1,1 @@
+"""Is this installation alive, is it ready, and what is wrong with it: /healthz, /readyz and `manage.py doctor`."""
