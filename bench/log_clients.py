@@ -92,12 +92,12 @@ class Learner:
         while True:
             message = await self.socket.recv()
             now = time.time_ns()
-            if message[0] == wire.Kind.ACK:
+            if message[0] == wire.FrameType.ACK:
                 self.acked = wire.decode(message).log  # type: ignore[arg-type]
                 while self.unstored and self.unstored[0][0] <= self.acked:
                     self.stored_ms.append((now - self.unstored.popleft()[1]) / 1e6)
                 self.changed.set()
-            elif message[0] == wire.Kind.NACK:
+            elif message[0] == wire.FrameType.NACK:
                 raise AssertionError(wire.decode(message))  # type: ignore[arg-type]
             if time.monotonic() > beat_at:
                 beat_at = time.monotonic() + 2

@@ -57,7 +57,7 @@ class HashMismatch(BlobError):
     """All bytes came, but they are not those that were announced. Everything received was thrown away."""
 
 
-class TooLarge(BlobError):
+class PieceTooLarge(BlobError):
     """More bytes than announced."""
 
 
@@ -133,14 +133,14 @@ def _begun(tenant_id: int, sha256: str, size: int) -> Blob:
 def append(blob_id: int, offset: int, piece: bytes) -> Blob:
     """Add a piece. Hashes while it receives, and verifies with the last byte.
 
-    Raises WrongOffset, TooLarge, HashMismatch, or Blob.DoesNotExist. A piece that is there already is no error.
+    Raises WrongOffset, PieceTooLarge, HashMismatch, or Blob.DoesNotExist. A piece that is there already is no error.
     """
     with transaction.atomic():
         blob = _locked(blob_id)
         if blob.verified:
             return blob
         if offset + len(piece) > blob.size:
-            raise TooLarge(f"{blob.size} bytes were announced.")
+            raise PieceTooLarge(f"{blob.size} bytes were announced.")
         partial = _partial(blob)
         have = min(blob.received, partial.stat().st_size if partial.exists() else 0)
         if offset != have:
@@ -330,6 +330,6 @@ class _Hashers:
 _hashers = _Hashers()
 
 __all__ = [
-    "BlobError", "BlobGone", "HashMismatch", "TooLarge", "WrongOffset", "append", "begin", "open", "put", "read",
+    "BlobError", "BlobGone", "HashMismatch", "PieceTooLarge", "WrongOffset", "append", "begin", "open", "put", "read",
     "recheck", "release", "stream", "sweep",
 ]  # fmt: skip

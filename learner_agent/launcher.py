@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from learner_agent import kernel
-from learner_agent.plain_files import now_ms, put_aside, replace_file, sound_number
+from learner_agent import processes
+from learner_agent.log_segments import LogWriter
 from learner_agent.settings import LauncherSettings, launcher_settings
 from learner_agent.spool import Spool
-from learner_agent.spooled_log import LogWriter
+from learner_agent.untrusted_files import now_ms, put_aside, replace_file, sound_number
 
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
-LOOK_S = 0.2
+POLL_S = 0.2
 """How often the launcher looks for a wish to halt."""
 IMPORT_S = 2.0
 """So old a program that has not imported ``training`` is taken for one that knows nothing of us."""
@@ -98,7 +98,7 @@ class Launcher:
             return self._run_new()
         finally:
             os.close(self.lock)
-            self.spool.ring(state=True)  # from now on `exit` counts
+            self.spool.notify(state=True)  # from now on `exit` counts
 
     def _hold_lock(self) -> Optional[int]:
         give_up = time.monotonic() + LOCK_S
@@ -122,7 +122,7 @@ class Launcher:
         if ready is None:
             return self._end(EXIT_NOT_STARTED)
         read_end, write_end = os.pipe()
-        kernel.widen(read_end, PIPE_BYTES)
+        processes.widen(read_end, PIPE_BYTES)
         try:
             self._start(ready, write_end)
         except OSError as error:
@@ -135,7 +135,7 @@ class Launcher:
             self._watch(read_end)
         finally:
             os.close(read_end)
-        return self._end(EXIT_LOST if self.status is None else kernel.exit_code(self.status))
+        return self._end(EXIT_LOST if self.status is None else processes.exit_code(self.status))
 
     def _note_signal(self, number: int, frame: Any) -> None:
         self.asked_by_signal = True
@@ -146,7 +146,7 @@ class Launcher:
         while True:
             ready = self.spool.read("ready")
             if self.asked_by_signal or self.spool.has("halt"):
-                self._look_for_wish()
+                self._check_halt()
                 return None
             if ready is not None:
                 return ready
@@ -159,7 +159,7 @@ class Launcher:
     def _start(self, ready: Mapping[str, Any], output: int) -> None:
         env = self._program_env(ready)
         command = self.argv or ["/bin/sh", "-c", self.settings.command]
-        kernel.adopt_orphans()
+        processes.adopt_orphans()
         parent = os.getpid()
         program = subprocess.Popen(
             command,
@@ -169,7 +169,7 @@ class Launcher:
             cwd=str(self.settings.model_dir),
             env=env,
             start_new_session=True,
-            preexec_fn=lambda: kernel.die_with(parent),
+            preexec_fn=lambda: processes.die_with(parent),
         )
         self.pid, self.started_at = program.pid, time.monotonic()
         program.returncode = 0  # we reap by ourselves, together with orphans
@@ -224,10 +224,10 @@ class Launcher:
     def _loop(self, selector: selectors.BaseSelector, pipe: int, woken: int) -> None:
         look_at, last_read, quiet_since = 0.0, 0.0, 0.0
         while True:
-            ready = {key.fd for key, _ in selector.select(LOOK_S)}
+            ready = {key.fd for key, _ in selector.select(POLL_S)}
             now = time.monotonic()
             if woken in ready:
-                kernel.drain(woken)
+                processes.drain(woken)
             if pipe in ready:
                 if now - last_read < NAP_S and self.status is None:
                     time.sleep(NAP_S)
@@ -240,21 +240,21 @@ class Launcher:
             self._reap()
             if self._has_ended(now) and self.ended_at is not None:
                 if pipe < 0:
-                    kernel.signal_group(self.pid, signal.SIGKILL)
+                    processes.signal_group(self.pid, signal.SIGKILL)
                     return
                 # Silence before its end is no sign: its last words may have come since we looked at the pipe.
                 quiet_s = now - max(quiet_since, self.ended_at)
                 if quiet_s > ORPHANS_S / 2 or now - self.ended_at > CHATTER_S:
-                    kernel.signal_group(self.pid, signal.SIGKILL)
-                    kernel.kill_children()
+                    processes.signal_group(self.pid, signal.SIGKILL)
+                    processes.kill_children()
                 if quiet_s > ORPHANS_S:
                     return
             if now >= look_at or woken in ready:
-                look_at = now + LOOK_S
+                look_at = now + POLL_S
                 self._say_again()
                 if self.ended_at is None and not self.spool.is_lock(self.lock):
                     self._end_robbed(pipe)
-                self._look_for_wish()
+                self._check_halt()
                 self._press(now)
 
     def _copy(self, pipe: int) -> "tuple[bool, bool]":
@@ -271,7 +271,7 @@ class Launcher:
             if len(data) < READ_BYTES // 2:
                 break
             big = True
-        self.spool.ring()
+        self.spool.notify()
         return big, False
 
     def _reap(self) -> None:
@@ -290,23 +290,23 @@ class Launcher:
         if self.ended_at is None and self.status is not None:
             halting = self.halting
             may_save = halting is not None and halting.termed and not halting.killed
-            if not (may_save and kernel.group_lives(self.pid)):
+            if not (may_save and processes.group_lives(self.pid)):
                 self.ended_at = now
                 self._say("phase", b"EXITED")
         return self.ended_at is not None
 
-    def _look_for_wish(self) -> None:
+    def _check_halt(self) -> None:
         """Take up a new or a harder wish; a softer or repeated one changes nothing."""
         if self.ended_at is not None:
             return
-        wish = self.spool.read("halt")
-        if wish is None and self.asked_by_signal:
-            wish = {"intent": "HALT", "gen": 0, "grace_s": self.settings.grace_s}
-            self._say("halt", json.dumps(wish).encode())
-        if wish is None:
+        request = self.spool.read("halt")
+        if request is None and self.asked_by_signal:
+            request = {"intent": "HALT", "gen": 0, "grace_s": self.settings.grace_s}
+            self._say("halt", json.dumps(request).encode())
+        if request is None:
             return
-        gen, intent = int(sound_number(wish.get("gen"), 0)), str(wish.get("intent", "HALT"))
-        grace_s = sound_number(wish.get("grace_s"), self.settings.grace_s, most=DAY_S)
+        gen, intent = int(sound_number(request.get("gen"), 0)), str(request.get("intent", "HALT"))
+        grace_s = sound_number(request.get("grace_s"), self.settings.grace_s, most=DAY_S)
         now = time.monotonic()
         aware = intent != "CANCEL" and self.spool.has("imported")
         halting = self.halting
@@ -317,7 +317,7 @@ class Launcher:
                 halting.aware, halting.term_at, halting.kill_at = True, now + grace_s, now + 2 * grace_s
             if gen > halting.gen:
                 halting.gen = gen
-                self._tell_seen()
+                self._report_seen()
             return
         if aware:
             term_at = now + grace_s
@@ -330,9 +330,9 @@ class Launcher:
             fresh.termed = halting.termed
             fresh.kill_at = min(fresh.kill_at, halting.kill_at)
         self.halting = fresh
-        self._tell_seen()
+        self._report_seen()
 
-    def _tell_seen(self) -> None:
+    def _report_seen(self) -> None:
         assert self.halting is not None
         seen = {"gen": self.halting.gen, "aware": self.halting.aware, "at_ms": now_ms()}
         self._say("halt_seen", json.dumps(seen).encode())
@@ -343,11 +343,11 @@ class Launcher:
             return
         if now >= halting.term_at and not halting.termed:
             halting.termed = True
-            kernel.signal_group(self.pid, signal.SIGTERM)
+            processes.signal_group(self.pid, signal.SIGTERM)
         if now >= halting.kill_at and not halting.killed:
             halting.killed = True
-            kernel.signal_group(self.pid, signal.SIGKILL)
-            kernel.kill_children()
+            processes.signal_group(self.pid, signal.SIGKILL)
+            processes.kill_children()
 
     def _say(self, name: str, content: bytes) -> None:
         """Replace a small file of the spool: now, or as soon as the disk takes it. A full disk ends no program."""
@@ -364,15 +364,15 @@ class Launcher:
             except OSError:
                 return
             del self.unsaid[name]
-        self.spool.ring(state=True)
+        self.spool.notify(state=True)
 
     def _end_robbed(self, pipe: int) -> None:
         """The program removed the spool and what it had printed and saved: nobody could follow it any more.
 
         It ends, and why is in a new spool, behind a hole in the log.
         """
-        kernel.signal_group(self.pid, signal.SIGKILL)
-        kernel.kill_children()
+        processes.signal_group(self.pid, signal.SIGKILL)
+        processes.kill_children()
         before, self.spool = self.log, Spool(self.settings.state_dir)  # the bell is another one, too
         self._create_spool()
         put_aside(self.spool.root / "lock")
@@ -387,7 +387,7 @@ class Launcher:
             try:
                 return self.spool.create()
             except OSError:
-                time.sleep(LOOK_S)  # the disk is full
+                time.sleep(POLL_S)  # the disk is full
 
     def _end(self, code: int, *, lost: bool = False) -> int:
         """Write down how it ended, as the last thing, and return the exit code."""
@@ -406,7 +406,7 @@ class Launcher:
         self._say("exit", json.dumps(ending).encode())
         self._say("phase", b"EXITED")
         while self.unsaid:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             try:
                 self.spool.create()  # removing it may have been the last thing that the program did
             except OSError:

@@ -15,7 +15,7 @@
     bell               a FIFO: "." means more bytes to ship, "!" that one of the other files changed
     checkpoints/       CHECKPOINT_DIR
 
-What is in the log's records: ``spooled_log``. Standard library only, Python 3.8 or newer.
+What is in the log's records: ``log_segments``. Standard library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from learner_agent.plain_files import (
+from learner_agent.untrusted_files import (
     LARGE_BYTES,
     SMALL_BYTES,
     put_aside,
@@ -76,7 +76,7 @@ class Spool:
             except FileExistsError:
                 put_aside(folder)
                 folder.mkdir(exist_ok=True)
-        bell = self.root / "bell"
+        bell = self.root / "notify"
         try:
             os.mkfifo(str(bell))
         except FileExistsError:
@@ -100,21 +100,21 @@ class Spool:
         except (OSError, ValueError):
             return ""
 
-    def ring(self, *, state: bool = False) -> None:
+    def notify(self, *, state: bool = False) -> None:
         """Tell the shipper to look again; never blocks, and losing it costs half a second.
 
         state: one of the small files changed, not only the log or the metrics.
         """
         try:
             if self._bell is None:
-                self._bell = self.open_bell()
+                self._bell = self.open_notify()
             os.write(self._bell, b"!" if state else b".")
         except OSError:
             pass  # full: it is ringing already; absent: the shipper looks by itself
 
-    def open_bell(self) -> int:
+    def open_notify(self) -> int:
         # Read and write at once: so it opens without a partner and never reports the end of the file.
-        return os.open(self._base + "bell", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(self._base + "notify", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def hold_lock(self) -> Optional[int]:
         """Take the launcher's lock for as long as this process lives; None if another one has it."""

@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
-from learner_agent import plain_files, spool
+from learner_agent import spool, untrusted_files
 
 METRICS_MAX_BYTES = 256 * 1024 * 1024
 LINE_NAMES, LINE_BYTES = 1_000, 60_000
@@ -51,7 +51,7 @@ def _inside() -> Optional[spool.Spool]:
     return _spool
 
 
-def _announce() -> None:
+def _attach() -> None:
     """At import: tell the launcher that this program looks for a halt by itself."""
     global _spool
     state_dir = os.environ.get("JOB_STATE_DIR", "")
@@ -120,7 +120,7 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
         raise
     home = _inside()
     if home is not None:
-        home.ring(state=True)
+        home.notify(state=True)
 
 
 def resume_from() -> Optional[Path]:
@@ -133,8 +133,8 @@ def finish() -> None:
     """Say that training is complete: this wins over a halt that came meanwhile."""
     home = _inside()
     if home is not None:
-        home.write("finished", {"at_ms": plain_files.now_ms()})
-        home.ring(state=True)
+        home.write("finished", {"at_ms": untrusted_files.now_ms()})
+        home.notify(state=True)
 
 
 def rank() -> int:
@@ -208,16 +208,16 @@ def _append(home: spool.Spool, report: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         if not _lost:
-            _tell("metrics are not being kept: %s" % error)
+            _warn("metrics are not being kept: %s" % error)
         _lost += 1
         return
     if _lost:
-        _tell("metrics are kept again; %d report%s lost" % (_lost, " was" if _lost == 1 else "s were"))
+        _warn("metrics are kept again; %d report%s lost" % (_lost, " was" if _lost == 1 else "s were"))
     _torn, _lost = False, 0
-    home.ring()
+    home.notify()
 
 
-def _tell(text: str) -> None:
+def _warn(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write("luthier: %s\n" % text)
 
@@ -242,7 +242,7 @@ def _write_manifest(folder: Path, step: int, part: int, of: int) -> None:
             if relative != "manifest.json" and path.is_file() and not path.is_symlink():
                 files.append({"path": relative, "size": path.stat().st_size, "sha256": _sha256(path)})
     manifest = {"step": step, "part": part, "of": of, "world_size": world_size(), "files": files}
-    plain_files.replace_file(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
+    untrusted_files.replace_file(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
 
 
 def _sha256(path: Path) -> str:
@@ -254,4 +254,4 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-_announce()
+_attach()

@@ -59,7 +59,7 @@ _PREFIX = struct.Struct(">BH")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-class Kind(enum.IntEnum):
+class FrameType(enum.IntEnum):
     """The first byte of a frame."""
 
     HELLO = 1
@@ -79,18 +79,18 @@ class Kind(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the job's people wish now; rides on WELCOME, ACK and BEAT. gen grows with each new wish."""
+class JobIntent:
+    """What is requested of the job now; sent on WELCOME, ACK and BEAT. gen grows with each new request."""
 
     intent: str
     gen: int
     grace_s: int
 
 
-def _wish(name: str, value: Any) -> Wish:
+def _job_intent(name: str, value: Any) -> JobIntent:
     if not isinstance(value, dict):
         raise WireError(f"{name}: an object is needed")
-    return Wish(
+    return JobIntent(
         intent=one_of("RUN", "HALT", "CANCEL")(f"{name}.intent", value.get("intent")),
         gen=whole()(f"{name}.gen", value.get("gen")),
         grace_s=whole(0, 604_800)(f"{name}.grace_s", value.get("grace_s")),
@@ -101,7 +101,7 @@ def _wish(name: str, value: Any) -> Wish:
 class Hello:
     """First frame of a connection. log_from and log_to: the bytes of the stream that the spool still holds."""
 
-    kind: ClassVar[Kind] = Kind.HELLO
+    kind: ClassVar[FrameType] = FrameType.HELLO
     checks: ClassVar[Dict[str, Check]] = {
         "proto": whole(1, 99), "version": text(40), "job": text(40, least=1), "attempt": whole(1, 10**6),
         "rank": whole(0, 10**6), "boot": text(64), "log_from": whole(), "log_to": whole(),
@@ -120,17 +120,17 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """The server's answer to HELLO: where to go on (always the server's word), the wish, and the limits."""
+    """The server's answer to HELLO: where to go on (always the server's word), the intent, and the limits."""
 
-    kind: ClassVar[Kind] = Kind.WELCOME
+    kind: ClassVar[FrameType] = FrameType.WELCOME
     checks: ClassVar[Dict[str, Check]] = {
         "session": text(64), "now_ms": whole(), "log": whole(), "metrics": cursors, "sealed": flag,
-        "wish": _wish, "beat_s": whole(1, 3600), "window": whole(1), "max_data": whole(1, MAX_DATA),
+        "intent": _job_intent, "beat_s": whole(1, 3600), "window": whole(1), "max_data": whole(1, MAX_DATA),
     }  # fmt: skip
     session: str
     now_ms: int
     log: int
-    wish: Wish
+    intent: JobIntent
     metrics: Dict[str, int] = field(default_factory=dict)
     sealed: bool = False
     beat_s: int = 2
@@ -145,7 +145,7 @@ class Data:
     gone > 0: a tombstone instead of bytes; that many bytes with lines newlines were not kept by the spool.
     """
 
-    kind: ClassVar[Kind] = Kind.DATA
+    kind: ClassVar[FrameType] = FrameType.DATA
     checks: ClassVar[Dict[str, Check]] = {
         "off": whole(), "crc": whole(0, 2**32 - 1), "t0": whole(),
         "reads": rows(MAX_READS, whole(1, MAX_DATA), whole(0, 10**12)), "gone": whole(), "lines": whole(),
@@ -184,7 +184,7 @@ Point = Tuple[str, int, int, float]
 class Metric:
     """Points out of one source, which they move from off to next. total: the program's announced last step."""
 
-    kind: ClassVar[Kind] = Kind.METRIC
+    kind: ClassVar[FrameType] = FrameType.METRIC
     checks: ClassVar[Dict[str, Check]] = {
         "src": text(NAME_CHARS, least=1), "off": whole(), "next": whole(), "total": maybe(whole()),
     }  # fmt: skip
@@ -203,7 +203,7 @@ class Event:
     ago_ms: how long ago it was when it was sent, by the sender's own clock.
     """
 
-    kind: ClassVar[Kind] = Kind.EVENT
+    kind: ClassVar[FrameType] = FrameType.EVENT
     checks: ClassVar[Dict[str, Check]] = {
         "n": whole(1), "what": one_of("phase", "exit", "error", "halt_seen"), "at_ms": whole(), "ago_ms": whole(),
         "data": details,
@@ -228,7 +228,7 @@ class Ckpt:
     ask again), COMMITTED, REFUSED (message says why). A repeat of either is harmless.
     """
 
-    kind: ClassVar[Kind] = Kind.CKPT
+    kind: ClassVar[FrameType] = FrameType.CKPT
     checks: ClassVar[Dict[str, Check]] = {
         "key": text(200, least=1), "what": one_of("checkpoint", "implicit", "results"),
         "step": maybe(whole()), "part": whole(0, 10**6), "of": whole(1, 10**6), "world": whole(1, MAX_WORLD),
@@ -257,22 +257,22 @@ class Ckpt:
 class Ack:
     """Committed so far: bytes of the log, cursor per metric source, newest event. Sent after the commit."""
 
-    kind: ClassVar[Kind] = Kind.ACK
+    kind: ClassVar[FrameType] = FrameType.ACK
     checks: ClassVar[Dict[str, Check]] = {
-        "log": whole(), "metrics": cursors, "event": whole(), "sealed": flag, "wish": maybe(_wish),
+        "log": whole(), "metrics": cursors, "event": whole(), "sealed": flag, "intent": maybe(_job_intent),
     }  # fmt: skip
     log: int
     metrics: Dict[str, int] = field(default_factory=dict)
     event: int = 0
     sealed: bool = False
-    wish: Optional[Wish] = None
+    intent: Optional[JobIntent] = None
 
 
 @dataclass(frozen=True)
 class Nack:
     """Not taken. next: the offset to go on from, which may lie before or after what was sent."""
 
-    kind: ClassVar[Kind] = Kind.NACK
+    kind: ClassVar[FrameType] = FrameType.NACK
     checks: ClassVar[Dict[str, Check]] = {
         "stream": text(NAME_CHARS), "code": one_of("GAP", "CRC", "SEALED", "FENCED"), "next": whole(),
         "message": text(4_000),
@@ -285,17 +285,17 @@ class Nack:
 
 @dataclass(frozen=True)
 class Beat:
-    """Every two seconds, both ways: down it carries the wish, up how much the spool still holds unsent."""
+    """Every two seconds, both ways: down it carries the intent, up how much the spool still holds unsent."""
 
-    kind: ClassVar[Kind] = Kind.BEAT
+    kind: ClassVar[FrameType] = FrameType.BEAT
     checks: ClassVar[Dict[str, Check]] = {
-        "n": whole(), "at_ms": whole(), "unsent": whole(), "gen_seen": whole(), "wish": maybe(_wish),
+        "n": whole(), "at_ms": whole(), "unsent": whole(), "gen_seen": whole(), "intent": maybe(_job_intent),
     }  # fmt: skip
     n: int
     at_ms: int = 0
     unsent: int = 0
     gen_seen: int = 0
-    wish: Optional[Wish] = None
+    intent: Optional[JobIntent] = None
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ class Final:
     crc is null when the launcher died before it could say. log_from: the first byte the spool could send again.
     """
 
-    kind: ClassVar[Kind] = Kind.FINAL
+    kind: ClassVar[FrameType] = FrameType.FINAL
     checks: ClassVar[Dict[str, Check]] = {
         "size": whole(), "crc": maybe(whole(0, 2**32 - 1)), "log_from": whole(),
     }  # fmt: skip
@@ -318,7 +318,7 @@ class Final:
 class Bye:
     """The sender is about to close. retry_ms: when to come back, 0 = as you like. done: nothing is left to say."""
 
-    kind: ClassVar[Kind] = Kind.BYE
+    kind: ClassVar[FrameType] = FrameType.BYE
     checks: ClassVar[Dict[str, Check]] = {
         "reason": text(400),
         "retry_ms": whole(0, 3_600_000),
@@ -344,7 +344,7 @@ def encode(frame: Frame) -> bytes:
     header = {}
     for name in frame.checks:
         value = getattr(frame, name)
-        header[name] = vars(value) if isinstance(value, Wish) else value
+        header[name] = vars(value) if isinstance(value, JobIntent) else value
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     payload = _payload(frame)
     if len(text) > MAX_HEADER:

@@ -23,7 +23,7 @@ from psycopg2.extras import execute_values
 
 from jobs import announce, events
 from jobs.failpoints import fp
-from jobs.ingest.streams import Chunk, Row
+from jobs.ingest.learner_update import LearnerUpdate, NewChunk
 from jobs.models import JobEvent
 from jobs.selectors import recent
 from jobs.selectors.lines import Chunk as StoredChunk
@@ -109,8 +109,8 @@ class Committed:
     look at."""
 
     answers: dict[int, list[Ack | Nack]]
-    ring: Callable[[], None]
-    told: frozenset[str]
+    publish: Callable[[], None]
+    to_reconcile: frozenset[str]
 
 
 def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
@@ -127,13 +127,13 @@ def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
         rows = _lock_learners(cursor, grants)
         progress = _lock_progress(cursor, rows)
         for row in rows:
-            keeper = progress[row.grant.job_id]
+            job = progress[row.grant.job_id]
             row.cap = settings.LUTHIER_LOG_JOB_MAX_BYTES
-            row.room = max(0, row.cap - keeper.log_bytes)
+            row.room = max(0, row.cap - job.log_bytes)
             for frame in frames[row.grant.learner_id]:
                 row.apply(frame)
-            keeper.log_bytes += sum(chunk.len for chunk in row.chunks if not chunk.tombstone)
-            keeper.log_bytes = max(0, keeper.log_bytes - row.freed)
+            job.log_bytes += sum(chunk.len for chunk in row.chunks if not chunk.tombstone)
+            job.log_bytes = max(0, job.log_bytes - row.freed)
         _write_logs(cursor, rows, progress)
         fp("ingest.after_logs")
         _write_points(cursor, rows, progress)
@@ -141,22 +141,22 @@ def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
         _write_learners(cursor, rows)
         fp("ingest.after_learners")
         _write_progress(cursor, progress)
-        _tell_troubles(rows)
+        _record_troubles(rows)
         fp("ingest.before_commit")
     _remember(rows)
     return Committed(
         answers={row.grant.learner_id: row.answer() for row in rows},
-        ring=partial(_ring, rows, progress),
-        told=frozenset(row.grant.job_id for row in rows if row.told),
+        publish=partial(_publish, rows, progress),
+        to_reconcile=frozenset(row.grant.job_id for row in rows if row.needs_reconcile),
     )
 
 
-def _lock_learners(cursor: Any, grants: dict[int, Grant]) -> list[Row]:
+def _lock_learners(cursor: Any, grants: dict[int, Grant]) -> list[LearnerUpdate]:
     cursor.execute(LOCK_LEARNERS, [list(grants)])
-    return [Row(grants[found[0]], *found[1:]) for found in cursor.fetchall()]
+    return [LearnerUpdate(grants[found[0]], *found[1:]) for found in cursor.fetchall()]
 
 
-def _lock_progress(cursor: Any, rows: list[Row]) -> dict[str, _Progress]:
+def _lock_progress(cursor: Any, rows: list[LearnerUpdate]) -> dict[str, _Progress]:
     cursor.execute(LOCK_PROGRESS, [sorted({row.grant.job_id for row in rows})])
     found = {}
     for job_id, step, total, metrics, *counters in cursor.fetchall():
@@ -165,13 +165,13 @@ def _lock_progress(cursor: Any, rows: list[Row]) -> dict[str, _Progress]:
     return found
 
 
-def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) -> None:
+def _write_logs(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
     values = []
     for chunk in (chunk for row in rows for chunk in row.chunks):
         chunk.parts = [b"".join(chunk.parts)]
     packed = iter(_pack([chunk.parts[0] for row in rows for chunk in row.chunks if not chunk.tombstone]))
     for row in rows:
-        keeper, grant = progress[row.grant.job_id], row.grant
+        job, grant = progress[row.grant.job_id], row.grant
         if row.restart:
             cursor.execute(
                 "DELETE FROM jobs_logchunk WHERE job_id = %s AND attempt = %s AND rank = %s",
@@ -184,13 +184,13 @@ def _write_logs(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) ->
                 and _grow_tombstone(cursor, grant, chunk.offset, chunk.len, chunk.lines)
             ):
                 continue
-            keeper.log_seq += 1
+            job.log_seq += 1
             data = b"" if chunk.tombstone else next(packed)
             values.append((
                 grant.job_id, grant.tenant_id, grant.attempt, grant.rank, chunk.offset, chunk.len, chunk.first_line,
-                chunk.lines, keeper.log_seq, Binary(data), json.dumps(chunk.times), chunk.tombstone,
+                chunk.lines, job.log_seq, Binary(data), json.dumps(chunk.times), chunk.tombstone,
             ))  # fmt: skip
-        keeper.changed = keeper.changed or row.restart or bool(row.chunks)
+        job.changed = job.changed or row.restart or bool(row.chunks)
     if values:
         execute_values(cursor.cursor, INSERT_CHUNKS, values, page_size=500)
 
@@ -234,18 +234,18 @@ def _grow_tombstone(cursor: Any, grant: Grant, offset: int, size: int, lines: in
     return bool(cursor.rowcount)
 
 
-def _write_points(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) -> None:
+def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
     values: dict[tuple[int, str, int], tuple[Any, ...]] = {}
     for row in rows:
-        keeper, grant = progress[row.grant.job_id], row.grant
+        job, grant = progress[row.grant.job_id], row.grant
         for name, step, at_ms, value in row.points:
             values.setdefault(
                 (grant.learner_id, name, step),
-                (len(values), keeper.metric_seq, grant.job_id, grant.tenant_id, grant.attempt, grant.rank, name, step,
+                (len(values), job.metric_seq, grant.job_id, grant.tenant_id, grant.attempt, grant.rank, name, step,
                  at_ms, value),
             )  # fmt: skip
         if row.points or row.total is not None:
-            _note_progress(keeper, row)
+            _note_progress(job, row)
     if not values:
         return
     template = "(%s, %s::bigint, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s::float8)"
@@ -262,24 +262,24 @@ def _write_points(cursor: Any, rows: list[Row], progress: dict[str, _Progress]) 
         _note_value(progress[job_id], rank, name, step, value)
 
 
-def _note_progress(keeper: _Progress, row: Row) -> None:
+def _note_progress(job: _Progress, row: LearnerUpdate) -> None:
     """Put the newest step where lists of jobs show it."""
-    keeper.changed = True
-    keeper.step = row.last_step if row.last_step is not None else keeper.step
-    keeper.total = row.total if row.total is not None else keeper.total
+    job.changed = True
+    job.step = row.last_step if row.last_step is not None else job.step
+    job.total = row.total if row.total is not None else job.total
 
 
-def _note_value(keeper: _Progress, rank: int, name: str, step: int, value: float) -> None:
+def _note_value(job: _Progress, rank: int, name: str, step: int, value: float) -> None:
     """Beside it the newest value that was stored: a repeated step keeps its first, here as in the chart. Rank 0 speaks
     for the gang where it can."""
-    shown = keeper.metrics.get(name)
-    if shown is None and len(keeper.metrics) >= MAX_NAMES:
+    shown = job.metrics.get(name)
+    if shown is None and len(job.metrics) >= MAX_NAMES:
         return
     if shown is None or rank <= shown.get("rank", 0):
-        keeper.metrics[name] = {"last": number_out(value), "step": step, "rank": rank}
+        job.metrics[name] = {"last": number_out(value), "step": step, "rank": rank}
 
 
-def _write_learners(cursor: Any, rows: list[Row]) -> None:
+def _write_learners(cursor: Any, rows: list[LearnerUpdate]) -> None:
     values = [
         (
             row.grant.learner_id, row.log_bytes, row.log_lines, row.log_crc, row.log_sealed, row.metric_cursor,
@@ -295,7 +295,7 @@ def _write_learners(cursor: Any, rows: list[Row]) -> None:
             _write_report(cursor, row)
 
 
-def _write_report(cursor: Any, row: Row) -> None:
+def _write_report(cursor: Any, row: LearnerUpdate) -> None:
     """Set what a learner reported about itself; moments are the database's."""
     columns = dict(row.changes)
     moments, values = [], list(columns.values())
@@ -314,7 +314,7 @@ def _write_report(cursor: Any, row: Row) -> None:
     cursor.execute(f"UPDATE jobs_learner SET {assignments} WHERE id = %s", [*values, row.grant.learner_id])
 
 
-def _tell_troubles(rows: list[Row]) -> None:
+def _record_troubles(rows: list[LearnerUpdate]) -> None:
     """What a shipper could not do belongs to the job's history: once an attempt, however often it starts again."""
     troubled = [(row, *trouble) for row in rows for trouble in row.troubles]
     for row, code, message in sorted(troubled, key=lambda one: one[0].grant.job_id):
@@ -349,7 +349,7 @@ def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:
         execute_values(cursor.cursor, UPDATE_PROGRESS, values, template=template, page_size=len(values))
 
 
-def _remember(rows: list[Row]) -> None:
+def _remember(rows: list[LearnerUpdate]) -> None:
     """After the commit: keep at hand for viewers what is now stored."""
     for row in rows:
         stream = (row.grant.job_id, row.grant.attempt, row.grant.rank)
@@ -361,12 +361,12 @@ def _remember(rows: list[Row]) -> None:
             )
 
 
-def _stored(chunk: Chunk) -> StoredChunk:
+def _stored(chunk: NewChunk) -> StoredChunk:
     times = [(at, ms) for at, ms in chunk.times]
     return StoredChunk(chunk.offset, chunk.len, chunk.first_line, chunk.lines, chunk.parts[0], times)
 
 
-def _ring(rows: list[Row], progress: dict[str, _Progress]) -> None:
+def _publish(rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
     """After the commit: tell viewers that there is more."""
     for row in rows:
         grant = row.grant

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db import connection, transaction
 
-from learner_agent.wire import Wish
+from learner_agent.wire import JobIntent
 
 WISHES_SQL = """
 SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s,
@@ -29,7 +29,7 @@ WHERE id IN (SELECT id FROM jobs_learner WHERE id = ANY(%s) ORDER BY id FOR NO K
 class Standing:
     """How a learner stands: what it should do, and whether its secret still opens the door."""
 
-    wish: Wish
+    intent: JobIntent
     admitted: bool
 
 
@@ -46,7 +46,7 @@ def standings(learner_ids: Collection[int]) -> dict[int, Standing]:
     """How these learners stand now; one that is gone is absent."""
     with connection.cursor() as cursor:
         cursor.execute(WISHES_SQL, [list(learner_ids)])
-        return {row[0]: Standing(_wish(*row[1:7]), row[7]) for row in cursor.fetchall()}
+        return {row[0]: Standing(_intent(*row[1:7]), row[7]) for row in cursor.fetchall()}
 
 
 def note_seen(learner_ids: Collection[int]) -> None:
@@ -69,8 +69,8 @@ def resumption(learner_id: int) -> Resumption | None:
     return Resumption(row[0], row[1], {"jsonl": row[2]}) if row is not None else None
 
 
-def _wish(intent: str, state: str, stop_reason: str, gen: int, grace_s: int, live: bool) -> Wish:
+def _intent(intent: str, state: str, stop_reason: str, gen: int, grace_s: int, live: bool) -> JobIntent:
     """A stop that nobody wished (preemption, a time limit, a lost sister) is a halt as well: save and end."""
     if not live or intent == "CANCEL" or (state == "STOPPING" and stop_reason == "cancel_requested"):
-        return Wish("CANCEL", gen, grace_s)
-    return Wish("HALT" if intent == "HALT" or state == "STOPPING" else "RUN", gen, grace_s)
+        return JobIntent("CANCEL", gen, grace_s)
+    return JobIntent("HALT" if intent == "HALT" or state == "STOPPING" else "RUN", gen, grace_s)

@@ -69,7 +69,7 @@ class Writer:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._bells = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ingest-bells")
+        self._notifier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ingest-notifier")
 
     def submit(self, item: Item) -> None:
         """Let a frame join the next commit."""
@@ -93,7 +93,7 @@ class Writer:
             self._changed.notify()
         if thread is not None:
             thread.join(timeout=10)
-        self._bells.submit(
+        self._notifier.submit(
             lambda: connection.close()
         ).result()  # the lambda: that thread's connection, not ours
 
@@ -134,17 +134,17 @@ class Writer:
                 return
             except DatabaseError as error:
                 if not database_away(error):
-                    self._find_poison(batch)
+                    self._isolate_failing(batch)
                     return
                 logger.warning("ingest waits for the database", extra={"error": str(error)[:200]})
             except Exception:  # such as the driver's ValueError for what no column takes
-                self._find_poison(batch)
+                self._isolate_failing(batch)
                 return
             connection.close()
             time.sleep(pause)
             pause = min(MAX_BACKOFF_S, pause * 2)
 
-    def _find_poison(self, batch: Sequence[Item]) -> None:
+    def _isolate_failing(self, batch: Sequence[Item]) -> None:
         """One of these frames cannot be stored: find it, for it must cost no other learner his connection."""
         if len(batch) == 1:
             logger.exception("a frame cannot be stored", extra={"job": batch[0].grant.job_id})
@@ -158,10 +158,10 @@ class Writer:
         is_loud = sum(item.weight for item in batch) > LOUD_BYTES
         done = commit([(item.grant, item.frame) for item in batch])
         fp("ingest.after_commit")
-        done.ring()
-        fp("ingest.after_ring")
-        for job_id in done.told:
-            self._bells.submit(_wake, job_id)
+        done.publish()
+        fp("ingest.after_publish")
+        for job_id in done.to_reconcile:
+            self._notifier.submit(_wake, job_id)
         if is_loud:
             time.sleep(max(0.0, answers_due - time.monotonic()))
         settled = Counter((item.answer, item.grant.learner_id) for item in batch)

@@ -14,8 +14,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner_agent.plain_files import LARGE_BYTES, read_plain
 from learner_agent.shipper.inputs import sha256_of
+from learner_agent.untrusted_files import LARGE_BYTES, read_plain
 from learner_agent.wire import MAX_FILES, Ckpt, File, WireError, decode, encode
 from learner_agent.wire_checks import path as storable_path
 

@@ -13,23 +13,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-from learner_agent.plain_files import LARGE_BYTES, now_ms, objects, sound_number
+from learner_agent.log_segments import LogReader, log_span
 from learner_agent.settings import ShipperSettings, shipper_settings
 from learner_agent.shipper import inputs
+from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
+from learner_agent.shipper.connection import Connection, Fenced
 from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
-from learner_agent.shipper.keeper import Keeper
-from learner_agent.shipper.link import Fenced, Link
 from learner_agent.shipper.outputs import FileSet, NotWhole, TooMany, gather, pack
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
 from learner_agent.spool import Spool
-from learner_agent.spooled_log import LogReader, log_span
-from learner_agent.wire import Final, Wish
+from learner_agent.untrusted_files import LARGE_BYTES, now_ms, objects, sound_number
+from learner_agent.wire import Final, JobIntent
 from learner_agent.wire_checks import MAX_WORLD, PATH_CHARS
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+POLL_S = 0.5
 """How often the spool and CHECKPOINT_DIR are looked at without a bell."""
 DEATH_S = 1.0
 JOB = "shipper/job.json"
@@ -49,17 +49,17 @@ class Shipper:
         self.spool = Spool(settings.state_dir)
         self.spool.create()
         self.client = Client(settings.base, settings.secret)
-        self.link = Link(settings, self.spool, self._take_wish)
-        self.keeper = Keeper(self.client, self.link, self.spool, settings.checkpoint_dir)
+        self.connection = Connection(settings, self.spool, self._take_intent)
+        self.uploader = CheckpointUploader(self.client, self.connection, self.spool, settings.checkpoint_dir)
         self.exited = asyncio.Event()
         self.looked = asyncio.Event()
         self.ending: dict[str, Any] = {}
         self._phase = ""
-        self._told_gen = self._wished_gen = -1
+        self._reported_gen = self._intent_gen = -1
 
     async def run(self) -> int:
         """Ship until the server has confirmed everything. Returns the process's exit code."""
-        tasks = [asyncio.create_task(part()) for part in (self.link.run, self._look, self._live)]
+        tasks = [asyncio.create_task(part()) for part in (self.connection.run, self._look, self._live)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -80,18 +80,18 @@ class Shipper:
     async def _look(self) -> None:
         """Notice what launcher and program leave in the spool; a bell makes it prompt, the clock certain."""
         loop = asyncio.get_running_loop()
-        bell = self.spool.open_bell()
+        bell = self.spool.open_notify()
         rung = asyncio.Event()
-        loop.add_reader(bell, _answer, bell, self.link.changed, rung)
+        loop.add_reader(bell, _answer, bell, self.connection.changed, rung)
         died_at = None
         try:
             while True:
                 self._notice()
-                self.link.changed.set()
+                self.connection.changed.set()
                 self.looked.set()
                 died_at = self._notice_death(died_at)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(POLL_S):
                         await rung.wait()
                 rung.clear()
         finally:
@@ -102,7 +102,7 @@ class Shipper:
         if self.exited.is_set():
             return
         if self._phase != "PROCESSING" and self.spool.phase() == "PROCESSING":
-            self._tell_phase("PROCESSING")
+            self._report_phase("PROCESSING")
         if self.spool.has("halt_seen"):
             self._notice_halt()
         # A program can write `exit`, too. The launcher's word is what stands there once it is gone.
@@ -113,27 +113,27 @@ class Shipper:
 
     def _take_end(self, ending: dict[str, Any]) -> None:
         self.ending = ending
-        self._tell_end()
+        self._report_end()
         self.exited.set()
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         """Say at once how the program ended: a checkpoint that is still being stored may take many minutes."""
         end = self.ending
-        self.link.tell(
+        self.connection.report(
             "exit", code=int(sound_number(end.get("code"), 137, most=255)),
             signal=int(sound_number(end.get("signal"), 0, most=64)) or None, halted=bool(end.get("halted")),
             finished=bool(end.get("finished")), lost=bool(end.get("lost")),
             at_ms=int(sound_number(end.get("at_ms"), now_ms(), most=2**53)),
         )  # fmt: skip
         if end.get("started"):
-            self._tell_phase("STORING")
+            self._report_phase("STORING")
 
     def _notice_halt(self) -> None:
         seen = self.spool.read("halt_seen") or {}
         gen = int(sound_number(seen.get("gen"), 0))
-        if gen > self._told_gen:
-            self._told_gen = self.link.gen_seen = gen
-            self.link.tell("halt_seen", gen=gen, aware=bool(seen.get("aware")))
+        if gen > self._reported_gen:
+            self._reported_gen = self.connection.gen_seen = gen
+            self.connection.report("halt_seen", gen=gen, aware=bool(seen.get("aware")))
 
     def _notice_death(self, died_at: float | None) -> float | None:
         """A launcher that is gone without a word: after a moment its end is written down in its place."""
@@ -142,7 +142,7 @@ class Shipper:
         if died_at is None or time.monotonic() - died_at < DEATH_S:
             return died_at or time.monotonic()
         if self.spool.read("exit") is None:
-            size = max(LogReader(self.spool).end(), self.link.acked)
+            size = max(LogReader(self.spool).end(), self.connection.acked)
             end = {
                 "code": 137, "signal": None, "started": True, "halted": False, "lost": True,
                 "finished": self.spool.has("finished"), "size": size, "crc": None, "at_ms": now_ms(),
@@ -153,19 +153,21 @@ class Shipper:
                 self._take_end(end)
         return None
 
-    def _tell_phase(self, phase: str) -> None:
+    def _report_phase(self, phase: str) -> None:
         if self._phase != phase:
             self._phase = phase
-            self.link.tell("phase", phase=phase)
+            self.connection.report("phase", phase=phase)
 
-    def _take_wish(self, wish: Wish) -> None:
-        """Hand a halt or cancel to the launcher. A wish to run again is for the next attempt."""
-        if wish.intent == "RUN" or self.exited.is_set():
+    def _take_intent(self, intent: JobIntent) -> None:
+        """Hand a halt or cancel to the launcher. A intent to run again is for the next attempt."""
+        if intent.intent == "RUN" or self.exited.is_set():
             return
-        if wish.gen > self._wished_gen:
-            with contextlib.suppress(OSError):  # a full disk: every answer brings the wish again
-                self.spool.write("halt", {"intent": wish.intent, "gen": wish.gen, "grace_s": wish.grace_s})
-                self._wished_gen = wish.gen
+        if intent.gen > self._intent_gen:
+            with contextlib.suppress(OSError):  # a full disk: every answer brings the intent again
+                self.spool.write(
+                    "halt", {"intent": intent.intent, "gen": intent.gen, "grace_s": intent.grace_s}
+                )
+                self._intent_gen = intent.gen
 
     # --- the walk of one attempt
 
@@ -174,22 +176,22 @@ class Shipper:
             await self._bring_inputs()
         self._open_sources()
         while not self.exited.is_set():
-            await self.keeper.keep_new_checkpoints()
+            await self.uploader.upload_new_checkpoints()
             await self.looked.wait()
             self.looked.clear()
         await self._wind_up()
 
     async def _bring_inputs(self) -> None:
-        self._tell_phase("DOWNLOADING")
+        self._report_phase("DOWNLOADING")
         fetch = asyncio.create_task(self._fetch())
         exited = asyncio.create_task(self.exited.wait())
         try:
             await asyncio.wait([fetch, exited], return_when=asyncio.FIRST_COMPLETED)
             if fetch.done():
                 self.spool.write("ready", {"resume_from": fetch.result()})
-                self._tell_phase("READY")
+                self._report_phase("READY")
         except InputError as error:
-            self.link.tell("error", code=error.code, message=str(error)[:1000])
+            self.connection.report("error", code=error.code, message=str(error)[:1000])
             self.spool.write("refused", {"code": error.code, "message": str(error)})
         finally:
             fetch.cancel()
@@ -239,63 +241,65 @@ class Shipper:
         self.tensorboard = TensorBoard(self.spool, roots)
         said = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
         patterns = [pattern for pattern in said if isinstance(pattern, str)]
-        rules = Rules(self.spool, patterns, self._tell_slow)
-        self.link.use([Reported(self.spool.metrics, self._tell_junk), rules, self.tensorboard])
+        rules = Rules(self.spool, patterns, self._report_slow_rule)
+        self.connection.use(
+            [Reported(self.spool.metrics, self._report_skipped_line), rules, self.tensorboard]
+        )
 
-    def _tell_junk(self, message: str) -> None:
-        self.link.tell("error", code="metrics_skipped", message=message)
+    def _report_skipped_line(self, message: str) -> None:
+        self.connection.report("error", code="metrics_skipped", message=message)
 
-    def _tell_slow(self, pattern: str) -> None:
+    def _report_slow_rule(self, pattern: str) -> None:
         logger.warning("a metric rule was too slow and is switched off", extra={"pattern": pattern})
         message = (
             f"The rule {pattern[:600]} took too long on a printed line and reads no more metrics of this run."
         )
-        self.link.tell("error", code="rule_too_slow", message=message)
+        self.connection.report("error", code="rule_too_slow", message=message)
 
     async def _wind_up(self) -> None:
         """After the program: store what it left, seal the log."""
-        self.link.finish(self._final())
+        self.connection.finish(self._final())
         self.tensorboard.look_to_the_end()
         if self.ending.get("started"):
-            self.link.changed.set()
-            await self.link.metrics_drained()
+            self.connection.changed.set()
+            await self.connection.metrics_drained()
             await self._store()
-        await self.link.all_confirmed()
-        self._tell_phase("DONE")
-        await self.link.all_confirmed()
-        self.link.tidy()
+        await self.connection.all_confirmed()
+        self._report_phase("DONE")
+        await self.connection.all_confirmed()
+        self.connection.tidy()
         with contextlib.suppress(OSError):  # everything is confirmed; the exit code says so, too
             self.spool.write("shipper/done.json", {"at_ms": now_ms()})
 
     def _final(self) -> Final:
         """How the log ends. A launcher that died, or whose disk was full, could not say; then there is no checksum."""
         log_from, kept = log_span(self.spool)
-        size = max(kept, self.link.acked)
+        size = max(kept, self.connection.acked)
         said, crc = (sound_number(self.ending.get(name), -1, most=2**53) for name in ("size", "crc"))
         return Final(size, int(crc) if said == size and 0 <= crc < 2**32 else None, log_from=log_from)
 
     async def _store(self) -> None:
-        await self.keeper.keep_new_checkpoints()
+        await self.uploader.upload_new_checkpoints()
         world = max(1, int(sound_number(self._job().get("learners"), 1, most=MAX_WORLD)))
         end = self.ending
-        wanted = [] if self.keeper.saw_manifest else [("implicit", self.settings.checkpoint_dir)]
+        wanted = [] if self.uploader.saw_manifest else [("implicit", self.settings.checkpoint_dir)]
         if end.get("code") == 0 and (end.get("finished") or not end.get("halted")):
             wanted.append(("results", self.settings.result_dir))
         for what, folder in wanted:
             try:
                 files = await self._take(folder, what=what, world=world)
             except (NotWhole, OSError) as error:
-                self.link.tell("error", code=f"{what}_not_kept", message=str(error)[:1000])
+                self.connection.report("error", code=f"{what}_not_kept", message=str(error)[:1000])
                 continue
             if files is None or (what == "implicit" and self._was_put_back(files)):
                 continue
             if what == "implicit" and self.settings.rank:
-                self.link.tell("error", code="implicit_not_kept", message=NOT_RANK_0)
+                self.connection.report("error", code="implicit_not_kept", message=NOT_RANK_0)
                 continue
             if files.left_out:
-                self._tell_left_out(files)
+                self._report_left_out(files)
             if files.offer.files:
-                await self.keeper.keep(files)
+                await self.uploader.keep(files)
 
     async def _take(self, folder: Path, *, what: str, world: int) -> FileSet | None:
         """What lies in the folder. Results that are too many go as one archive; a checkpoint must lie as it lay."""
@@ -306,17 +310,17 @@ class Shipper:
                 raise
             why = str(error)
         packed = await asyncio.to_thread(pack, folder, self.spool.root / "shipper", what=what, world=world)
-        self.link.tell(
+        self.connection.report(
             "error",
             code="results_packed",
             message=f"{why} They are kept as one archive, {packed.offer.files[0][0]}.",
         )
         return packed
 
-    def _tell_left_out(self, files: FileSet) -> None:
+    def _report_left_out(self, files: FileSet) -> None:
         names, count = ", ".join(files.left_out[:5]), len(files.left_out)
         more = f" and {count - 5} more" if count > 5 else ""
-        self.link.tell(
+        self.connection.report(
             "error",
             code=f"{files.offer.what}_left_out",
             message=f"Not kept of {files.folder.name}: {names[:600]}{more}. Only plain files that can be read are, "

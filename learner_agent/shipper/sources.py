@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from learner_agent.plain_files import LARGE_BYTES, sound_number
+from learner_agent.log_segments import LogReader
 from learner_agent.shipper.tensorboard import NotAnEventFile, records, scalars
 from learner_agent.spool import TORN, Gap, Spool
-from learner_agent.spooled_log import LogReader
+from learner_agent.untrusted_files import LARGE_BYTES, sound_number
 from learner_agent.wire import MAX_POINTS, Point, WireError, number_in
 from learner_agent.wire_checks import MAX_OFFSET, NAME_CHARS
 

@@ -18,7 +18,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
 from jobs import blobs, tokens
-from jobs.ingest import files
+from jobs.ingest import checkpoints
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
 from jobs.retries import database_away
 from jobs.tokens import Grant
@@ -78,7 +78,7 @@ def for_learner(*methods: str) -> Callable[[View], View]:
 def job(request: HttpRequest, grant: Grant) -> HttpResponse:
     """What to run and with what: code, data, rules, and the checkpoint to go on from."""
     row = Job.objects.select_related("code").get(pk=grant.job_id)
-    saved = files.restorable(grant)
+    saved = checkpoints.restorable(grant)
     if saved is None and _was_to_resume(grant):
         return problem(422, "no_valid_checkpoint", "No checkpoint of this job is sound; it cannot go on.")
     code_entry = None
@@ -141,7 +141,7 @@ def code(request: HttpRequest, grant: Grant) -> HttpResponse:
 @for_learner("GET")
 def checkpoint_file(request: HttpRequest, grant: Grant, n: int, file_id: int) -> HttpResponse:
     """One file of the checkpoint that this attempt goes on from, by pieces."""
-    saved = files.restorable(grant)
+    saved = checkpoints.restorable(grant)
     entry = None
     if saved is not None and saved.n == n:
         entry = CheckpointFile.objects.select_related("blob").filter(checkpoint=saved, pk=file_id).first()
@@ -153,7 +153,7 @@ def checkpoint_file(request: HttpRequest, grant: Grant, n: int, file_id: int) ->
 @for_learner("POST")
 def checkpoint_verify(request: HttpRequest, grant: Grant, n: int) -> HttpResponse:
     """A learner found a file damaged: hash our own copy, and mark the checkpoint if that is so."""
-    return JsonResponse({"sound": files.verify(grant, n)})
+    return JsonResponse({"sound": checkpoints.verify(grant, n)})
 
 
 def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
@@ -193,10 +193,10 @@ def upload(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
         return problem(404, "not_found", "Nothing of this number is asked of you any more.")
     except blobs.WrongOffset as error:
         return problem(409, "wrong_offset", str(error), received=error.received)
-    except blobs.TooLarge as error:
+    except blobs.PieceTooLarge as error:
         return problem(400, "too_large", str(error), received=blob.received)
     except blobs.HashMismatch as error:
-        files.note_corrupt(grant, blob, str(error))
+        checkpoints.note_corrupt(grant, blob, str(error))
         return problem(422, "hash_mismatch", str(error), received=0)
     except OSError as error:
         return problem(503, "store_full", f"The store cannot take this now: {error.strerror}")

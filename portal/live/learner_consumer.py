@@ -17,7 +17,7 @@ from typing import Any
 from django.db import Error as DatabaseError
 
 from jobs import tokens
-from jobs.ingest import files
+from jobs.ingest import checkpoints
 from jobs.ingest.wishes import Standing, resumption, standings
 from jobs.ingest.writer import Item, writer
 from jobs.tokens import Grant
@@ -42,11 +42,11 @@ from learner_agent.wire import (
     Final,
     Frame,
     Hello,
+    JobIntent,
     Metric,
     Nack,
     Welcome,
     WireError,
-    Wish,
     decode,
     encode,
 )
@@ -84,7 +84,7 @@ class LearnerConsumer:
         self._send = send
         self.loop = asyncio.get_running_loop()
         self.grant: Grant | None = None
-        self.wish: Wish | None = None
+        self.intent: JobIntent | None = None
         self.heard_at = time.monotonic()
         self.waiting_bytes = 0
         self._waiting: list[int] = []
@@ -176,11 +176,11 @@ class LearnerConsumer:
         standing = (await in_database(standings, [grant.learner_id])).get(grant.learner_id)
         if cursors is None or standing is None or not standing.admitted:
             raise Closed(CLOSE_FENCED, "This attempt is over.")
-        self.wish = standing.wish
+        self.intent = standing.intent
         await self._say(
             Welcome(
                 session=secrets.token_hex(8), now_ms=int(time.time() * 1000), log=cursors.log, sealed=cursors.sealed,
-                metrics=cursors.metrics, wish=standing.wish, beat_s=BEAT_S, window=WINDOW_BYTES, max_data=MAX_DATA,
+                metrics=cursors.metrics, intent=standing.intent, beat_s=BEAT_S, window=WINDOW_BYTES, max_data=MAX_DATA,
             )
         )  # fmt: skip
 
@@ -228,7 +228,7 @@ class LearnerConsumer:
         assert self.grant is not None
         async with self._offers:
             try:
-                answer = await in_database(files.offer, self.grant, frame)
+                answer = await in_database(checkpoints.offer, self.grant, frame)
             except DatabaseError as error:
                 logger.warning("an offer waits for the database", extra={"error": str(error)[:200]})
                 self.end(Closed(CLOSE_TRY_LATER, "The database does not answer; try again."))
@@ -253,7 +253,9 @@ class LearnerConsumer:
         if answers is None:
             self.end(Closed(CLOSE_BAD_FRAME, "A frame cannot be stored."))
         for answer in answers or ():
-            said = encode(dataclasses.replace(answer, wish=self.wish) if isinstance(answer, Ack) else answer)
+            said = encode(
+                dataclasses.replace(answer, intent=self.intent) if isinstance(answer, Ack) else answer
+            )
             if self._queued or not self._write(binary_frame(said)):
                 self._queued += 1
                 self._spawn(self._send_queued(said))
@@ -280,17 +282,17 @@ class LearnerConsumer:
             if time.monotonic() - self.heard_at > SILENT_S and self.waiting_bytes <= WINDOW_BYTES:
                 raise Closed(CLOSE_SILENT, "Nothing heard for 20 seconds.")
             n += 1
-            await self._say(Beat(n, int(time.time() * 1000), wish=self.wish))
+            await self._say(Beat(n, int(time.time() * 1000), intent=self.intent))
 
     def stand(self, standing: Standing | None) -> None:
         """From the hub, in our loop: how this learner stands now. A changed wish goes out at once."""
-        if self.wish is None:
+        if self.intent is None:
             return  # not greeted yet: WELCOME comes first, and says how it stands
         if standing is None or not standing.admitted:
             self.end(Closed(CLOSE_FENCED, "This attempt is over."))
-        elif standing.wish != self.wish:
-            self.wish = standing.wish
-            self._spawn(self._say(Beat(0, int(time.time() * 1000), wish=self.wish)))
+        elif standing.intent != self.intent:
+            self.intent = standing.intent
+            self._spawn(self._say(Beat(0, int(time.time() * 1000), intent=self.intent)))
 
     def end(self, how: Closed) -> None:
         if not self._ending.done():

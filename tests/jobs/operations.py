@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 
 from jobs import archives, blobs
 from jobs.errors import JobNotFound
-from jobs.ingest import files
+from jobs.ingest import checkpoints
 from jobs.ingest.writer import Item, Writer
 from jobs.lifecycle import duties
 from jobs.models import Blob, Checkpoint, CheckpointFile, Duty, Job, LogChunk, MetricPoint, ResultFile, Upload
@@ -136,7 +136,7 @@ def learner_of(world: World, *, attempt: int = 1, **fields: Any) -> tuple[Job, G
 def send_files(grant: Grant, asked: Ckpt, contents: dict[str, bytes]) -> Ckpt:
     """As a shipper does it: offer, send what is asked for in pieces, offer again."""
     for _ in range(3):
-        answer = files.offer(grant, asked)
+        answer = checkpoints.offer(grant, asked)
         if answer.state != "UPLOADING":
             return answer
         for index, blob_id, start in answer.need:
@@ -207,7 +207,7 @@ def damaged_checkpoint(world: World) -> tuple[Do, Do]:
         assert job.events.count() == 3
         assert not blobs._path(kept).exists()
 
-    return lambda: files.verify(grant, saved.n), check
+    return lambda: checkpoints.verify(grant, saved.n), check
 
 
 def frames(world: World) -> tuple[Do, Do]:

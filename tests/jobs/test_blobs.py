@@ -114,7 +114,7 @@ def test_bytes_that_do_not_hash_to_what_was_announced_are_thrown_away() -> None:
 def test_more_than_was_announced_is_refused() -> None:
     blob = blobs.begin(factories.tenant().pk, sha256(b"abc"), 3)
 
-    with pytest.raises(blobs.TooLarge):
+    with pytest.raises(blobs.PieceTooLarge):
         blobs.append(blob.pk, 0, b"abcd")
 
 

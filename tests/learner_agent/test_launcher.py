@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from learner_agent.launcher import IMPORT_S
+from learner_agent.log_segments import LogReader, Piece
 from learner_agent.spool import Spool
-from learner_agent.spooled_log import LogReader, Piece
 from tests.learner_agent.harness import PATIENCE_S, ROOT, until
 
 

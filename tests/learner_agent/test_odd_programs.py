@@ -11,7 +11,7 @@ import pytest
 from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, MetricPoint, ResultFile
 from jobs.states import EventCode
 from learner_agent.settings import ShipperSettings
-from learner_agent.shipper.link import Link
+from learner_agent.shipper.connection import Connection
 from learner_agent.shipper.sources import Batch, Reported
 from learner_agent.spool import Spool
 from tests.learner_agent.harness import PATIENCE_S, Rig, make_job, until
@@ -75,7 +75,7 @@ def test_a_source_that_fails_is_read_no_more_and_that_is_told(tmp_path: Path) ->
         def rewind(self, cursor: int) -> None: ...
 
     settings = ShipperSettings(*[tmp_path] * 6, None, "http://127.0.0.1:9", "secret", "3f9k2m7qx4ta", 1, 0)
-    link = Link(settings, Spool(tmp_path), lambda wish: None)
+    link = Connection(settings, Spool(tmp_path), lambda wish: None)
     broken, sound = Broken(), Reported(tmp_path / "metrics.jsonl")
     link.use([broken, sound])
 

@@ -38,6 +38,6 @@ def test_a_dead_launcher_is_told_although_the_disk_is_full(
     assert died_at is not None
     assert shipper._notice_death(died_at - DEATH_S - 1) is None
     assert shipper.exited.is_set()
-    (told, phase) = shipper.link._events.values()
+    (told, phase) = shipper.connection._events.values()
     assert (told.what, told.data["lost"], told.data["code"]) == ("exit", True, 137)
     assert phase.data == {"phase": "STORING"}

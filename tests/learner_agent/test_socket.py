@@ -205,13 +205,16 @@ def frame_of(kind: int, header: Any, payload: bytes = b"") -> bytes:
         (encode(Hello("3f9k2m7qx4ta", 1, 0)), wire.CLOSE_BAD_FRAME),
         (encode(Ack(5)), wire.CLOSE_BAD_FRAME),
         (encode(Nack("log", "GAP", 5)), wire.CLOSE_BAD_FRAME),
-        (frame_of(wire.Kind.DATA, {"off": 2**63, "crc": 0, "reads": []}, b"x"), wire.CLOSE_BAD_FRAME),
+        (frame_of(wire.FrameType.DATA, {"off": 2**63, "crc": 0, "reads": []}, b"x"), wire.CLOSE_BAD_FRAME),
         (
-            frame_of(wire.Kind.METRIC, {"src": "jsonl", "off": 0, "next": 1}, b'[["a",-1,0,1]]'),
+            frame_of(wire.FrameType.METRIC, {"src": "jsonl", "off": 0, "next": 1}, b'[["a",-1,0,1]]'),
             wire.CLOSE_BAD_FRAME,
         ),
-        (frame_of(wire.Kind.EVENT, {"n": 1, "what": "party"}), wire.CLOSE_BAD_FRAME),
-        (frame_of(wire.Kind.EVENT, {"n": 1, "what": "exit", "data": {"x": "a\0b"}}), wire.CLOSE_BAD_FRAME),
+        (frame_of(wire.FrameType.EVENT, {"n": 1, "what": "party"}), wire.CLOSE_BAD_FRAME),
+        (
+            frame_of(wire.FrameType.EVENT, {"n": 1, "what": "exit", "data": {"x": "a\0b"}}),
+            wire.CLOSE_BAD_FRAME,
+        ),
         (b"\x03" * (1024 * 1024 + 1), 1009),
     ],
 )
@@ -269,7 +272,7 @@ def test_points_without_number_arrive_and_the_wish_rides_on_the_answer(server: A
 
     ack = run(scenario())
     assert ack.metrics == {"jsonl": 50}
-    assert ack.wish.intent == "RUN"
+    assert ack.intent.intent == "RUN"
 
 
 def test_a_hundred_thousand_damaged_frames_end_in_nothing_but_a_refusal(job: Job) -> None:

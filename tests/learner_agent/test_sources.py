@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner_agent.log_segments import LogWriter
 from learner_agent.shipper.sources import Reported, Rules, Source, TensorBoard
 from learner_agent.shipper.tensorboard import NotAnEventFile, Scalar, records, scalars
 from learner_agent.spool import Spool
-from learner_agent.spooled_log import LogWriter
 from learner_agent.wire import MAX_POINTS, Metric, Point, decode, encode
 
 

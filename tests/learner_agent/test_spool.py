@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_agent.plain_files import sound_number
+from learner_agent.log_segments import LogReader, LogWriter, Piece, log_span
 from learner_agent.spool import Gap, Spool
-from learner_agent.spooled_log import LogReader, LogWriter, Piece, log_span
+from learner_agent.untrusted_files import sound_number
 
 
 def spool_at(path: Path) -> Spool:
@@ -204,7 +204,7 @@ def test_the_lock_tells_a_living_launcher_from_a_dead_one(tmp_path: Path) -> Non
 def test_a_bell_that_nobody_hears_never_blocks(tmp_path: Path) -> None:
     spool = spool_at(tmp_path)
     for _ in range(100_000):
-        spool.ring()
+        spool.notify()
 
 
 def test_a_reader_that_goes_back_behind_what_is_kept_meets_a_hole(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_no_junk_of_a_program_raises_blocks_or_stays_in_the_way(tmp_path: Path, 
     assert spool.acked() == 4
 
 
-@pytest.mark.parametrize("name", ["", "log", "bell", "checkpoints", "shipper"])
+@pytest.mark.parametrize("name", ["", "log", "notify", "checkpoints", "shipper"])
 def test_the_spool_is_made_even_where_something_else_took_its_names(tmp_path: Path, name: str) -> None:
     place = tmp_path / "state" / name
     place.parent.mkdir(exist_ok=True)
@@ -301,7 +301,7 @@ def test_the_spool_is_made_even_where_something_else_took_its_names(tmp_path: Pa
 
     spool = spool_at(tmp_path / "state")
 
-    os.close(spool.open_bell())
+    os.close(spool.open_notify())
     assert all(folder.is_dir() for folder in (spool.log_dir, spool.checkpoints, spool.root / "shipper"))
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner_agent import wire
-from learner_agent.wire import WireError, Wish, decode, encode
+from learner_agent.wire import JobIntent, WireError, decode, encode
 from learner_agent.wire_checks import MAX_OFFSET
 
 offsets = st.integers(0, MAX_OFFSET)
@@ -23,7 +23,7 @@ texts = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters
 names = st.text(
     st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=40
 )
-wishes = st.builds(Wish, st.sampled_from(["RUN", "HALT", "CANCEL"]), offsets, st.integers(0, 604_800))
+intents = st.builds(JobIntent, st.sampled_from(["RUN", "HALT", "CANCEL"]), offsets, st.integers(0, 604_800))
 cursors = st.dictionaries(names, offsets, max_size=4)
 steps = st.text("abcdefgh.-_0123456789é", min_size=1, max_size=10).filter(
     lambda step: step not in (".", "..")
@@ -47,16 +47,16 @@ def data_frames(draw: st.DrawFn) -> wire.Data:
 frames: st.SearchStrategy[Any] = st.one_of(
     st.builds(wire.Hello, job=names, attempt=st.integers(1, 10**6), rank=st.integers(0, 10**6), boot=texts,
               log_from=offsets, log_to=offsets, gen_seen=offsets, version=texts),
-    st.builds(wire.Welcome, session=texts, now_ms=offsets, log=offsets, wish=wishes, metrics=cursors),
+    st.builds(wire.Welcome, session=texts, now_ms=offsets, log=offsets, intent=intents, metrics=cursors),
     data_frames(),
     st.builds(wire.Data, offsets, gone=st.integers(10, 2**40), lines=st.integers(0, 10)),
     st.builds(wire.Metric, names, offsets, offsets, points, st.none() | offsets),
     st.builds(wire.Event, st.integers(1, 10**9), st.sampled_from(["phase", "exit", "error", "halt_seen"]), offsets,
               st.dictionaries(names, st.none() | st.booleans() | texts | offsets, max_size=4)),
     st.builds(wire.Ckpt, names, step=st.none() | offsets, files=files, message=texts),
-    st.builds(wire.Ack, offsets, cursors, offsets, st.booleans(), st.none() | wishes),
+    st.builds(wire.Ack, offsets, cursors, offsets, st.booleans(), st.none() | intents),
     st.builds(wire.Nack, texts, st.sampled_from(["GAP", "CRC", "SEALED", "FENCED"]), offsets, texts),
-    st.builds(wire.Beat, offsets, offsets, offsets, offsets, st.none() | wishes),
+    st.builds(wire.Beat, offsets, offsets, offsets, offsets, st.none() | intents),
     st.builds(wire.Final, offsets, st.none() | st.integers(0, 2**32 - 1), offsets),
     st.builds(wire.Bye, texts, st.integers(0, 3_600_000), st.booleans()),
 )  # fmt: skip
@@ -84,7 +84,7 @@ def test_any_bytes_are_a_frame_or_a_wire_error(message: bytes) -> None:
 
 @settings(max_examples=500)
 @given(
-    st.sampled_from(list(wire.Kind)),
+    st.sampled_from(list(wire.FrameType)),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -94,7 +94,7 @@ def test_any_bytes_are_a_frame_or_a_wire_error(message: bytes) -> None:
     st.data(),
 )
 def test_any_json_in_any_field_is_a_frame_or_a_wire_error(
-    kind: wire.Kind, value: Any, payload: bytes, data: st.DataObject
+    kind: wire.FrameType, value: Any, payload: bytes, data: st.DataObject
 ) -> None:
     fields = list(wire.FRAMES[kind].checks)
     header = dict.fromkeys(data.draw(st.lists(st.sampled_from(fields), max_size=len(fields))), value)
@@ -164,7 +164,7 @@ def test_a_refusal_names_the_field_and_what_is_needed(message: bytes, says: str)
 def data_with(**changes: Any) -> bytes:
     header = {"off": 0, "crc": zlib.crc32(b"ab"), "t0": 0, "reads": [[2, 0]]} | changes
     text = json.dumps(header).encode()
-    return struct.pack(">BH", wire.Kind.DATA, len(text)) + text + b"ab"
+    return struct.pack(">BH", wire.FrameType.DATA, len(text)) + text + b"ab"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_manifest_path_that_leads_anywhere_else_is_refused(path: str) -> None:
     text = b'{"key":"k"}'
     payload = json.dumps([[path, 1, "0" * 64]]).encode()
     with pytest.raises(WireError, match="files"):
-        decode(struct.pack(">BH", wire.Kind.CKPT, len(text)) + text + payload)
+        decode(struct.pack(">BH", wire.FrameType.CKPT, len(text)) + text + payload)
 
 
 def test_numbers_that_json_does_not_know_travel_as_words() -> None:

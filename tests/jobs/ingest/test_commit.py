@@ -16,7 +16,7 @@ from jobs.ingest.wishes import resumption, standings
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
-from learner_agent.wire import Ack, Data, Event, Final, Frame, Metric, Nack, Wish
+from learner_agent.wire import Ack, Data, Event, Final, Frame, JobIntent, Metric, Nack
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -215,7 +215,7 @@ def test_what_a_learner_must_hear(job: Job, fields: dict[str, object], intent: s
     who = grant(job)
     Job.objects.filter(pk=job.pk).update(intent_gen=7, grace_s=33, **fields)
 
-    assert standings([who.learner_id])[who.learner_id].wish == Wish(intent, 7, 33)
+    assert standings([who.learner_id])[who.learner_id].intent == JobIntent(intent, 7, 33)
 
 
 def test_a_learner_goes_on_from_the_servers_cursors(job: Job) -> None:

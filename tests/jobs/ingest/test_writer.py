@@ -55,7 +55,7 @@ class Store:
         self.gate.set()
         self.poison: int | None = None
         self.refusal: Exception = DataError("cannot be stored")
-        self.ring: Callable[[], None] = lambda: None
+        self.publish: Callable[[], None] = lambda: None
 
     def commit(self, batch: list[tuple[Grant, Any]]) -> Committed:
         self.gate.wait(60)
@@ -67,7 +67,7 @@ class Store:
         answers: dict[int, list[Ack | Nack]] = {
             who.learner_id: [Ack(frame.off + frame.size)] for who, frame in batch
         }
-        return Committed(answers, self.ring, frozenset())
+        return Committed(answers, self.publish, frozenset())
 
 
 @pytest.fixture
@@ -117,18 +117,18 @@ def test_loud_batches_are_shown_at_once_and_answered_after_a_breath_and_quiet_on
 
     monkeypatch.setattr(module.time, "sleep", sleep)
     monkeypatch.setattr(module, "LATE_S", 10.0)
-    store.ring = lambda: steps.append("ring")
+    store.publish = lambda: steps.append("publish")
     for n in range(8):
         writer.submit(Item(grant(1), data(n), answer))
         answers.wait(n + 1)
-    assert steps == ["ring", "answer"] * 8
+    assert steps == ["publish", "answer"] * 8
     steps.clear()
     for n in range(8, 11):
         writer.submit(Item(grant(1), data(n, b"x" * module.LOUD_BYTES), answer))
         answers.wait(n + 1)
     writer.submit(Item(grant(1), data(11), answer))
     answers.wait(12)
-    assert steps == ["ring", "pause", "answer"] * 3 + ["ring", "answer"]
+    assert steps == ["publish", "pause", "answer"] * 3 + ["publish", "answer"]
     assert all(0 < pause < module.LOUD_EVERY_S for pause in slept)
 
 

@@ -23,7 +23,7 @@ from jobs.errors import (
     UploadNotFound,
     VersionChanged,
 )
-from jobs.ingest.files import _drop_old
+from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
 from jobs.selectors.jobs import job_get, job_list
 from jobs.selectors.views import etag, job_view

@@ -18,7 +18,7 @@ from jobs.errors import (
     TenantSuspended,
     TimeLimitUsedUp,
 )
-from jobs.ingest.files import _drop_old
+from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
 from jobs.selectors.jobs import job_get
 from jobs.selectors.views import job_view

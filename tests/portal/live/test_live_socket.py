@@ -106,7 +106,7 @@ async def test_lines_stored_by_this_very_process_are_not_read_back(
     who = await sync_to_async(grant)(job)
     for n in range(1, 6):
         line = b"line %d\n" % n
-        await sync_to_async(lambda n=n, line=line: commit([(who, data(7 * n - 7, line))]).ring())()
+        await sync_to_async(lambda n=n, line=line: commit([(who, data(7 * n - 7, line))]).publish())()
         assert [item["n"] for item in await socket.items(logs_of(job), n)] == [n]
 
 

@@ -25,7 +25,7 @@ DECISIVE = frozenset({*FATAL_ERRORS, RESULTS_NOT_KEPT})
 
 
 @dataclass(slots=True)
-class Chunk:
+class NewChunk:
     """A run of one stream, to be stored. lines: newlines inside; times: [[offset inside, ms], …]."""
 
     offset: int
@@ -38,7 +38,7 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class Row:
+class LearnerUpdate:
     """A learner's row as locked, and how a batch changes it. Fields as in jobs.models.Learner."""
 
     grant: Grant
@@ -55,7 +55,7 @@ class Row:
     """Bytes the job may still keep; shared out before the batch is applied."""
     cap: int = 0
     """Bytes of log that a job may keep at all."""
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[NewChunk] = field(default_factory=list)
     points: list[tuple[str, int, int, float]] = field(default_factory=list)
     total: int | None = None
     changes: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Row:
     """How long ago the program ended, by its learner's clock."""
     reached: dict[str, float] = field(default_factory=dict)
     """Phases it came to, and how many seconds ago, by its learner's clock."""
-    told: bool = False
+    needs_reconcile: bool = False
     """Something the lifecycle wants to look at."""
     troubles: list[tuple[str, str]] = field(default_factory=list)
     """Code and message of all that the shipper could not do."""
@@ -139,14 +139,14 @@ class Row:
         self._grow(self._open_chunk(tombstone=True, size=0), size, min(lines, size))
         self.log_crc = CRC_UNKNOWN
 
-    def _open_chunk(self, *, tombstone: bool, size: int) -> Chunk:
+    def _open_chunk(self, *, tombstone: bool, size: int) -> NewChunk:
         last = self.chunks[-1] if self.chunks else None
         if last is None or last.tombstone != tombstone or (last.len + size > MAX_CHUNK and not tombstone):
-            last = Chunk(self.log_bytes, self.log_lines + 1, tombstone=tombstone)
+            last = NewChunk(self.log_bytes, self.log_lines + 1, tombstone=tombstone)
             self.chunks.append(last)
         return last
 
-    def _grow(self, chunk: Chunk, size: int, lines: int) -> None:
+    def _grow(self, chunk: NewChunk, size: int, lines: int) -> None:
         chunk.len += size
         chunk.lines += lines
         self.log_bytes += size
@@ -171,7 +171,7 @@ class Row:
         elif not agrees:
             self._note("log_damaged", "The checksum of its whole log disagreed.")
         if agrees or frame.size < self.log_bytes or frame.log_from > 0:
-            self.log_sealed = self.told = True
+            self.log_sealed = self.needs_reconcile = True
             return
         self.restart, self.freed = True, self.log_bytes
         self.chunks.clear()
@@ -227,7 +227,7 @@ class Row:
             self.changes["gen_seen"] = _small(data.get("gen"), 0, 2**53)
         elif frame.what == "error":
             self._trouble(str(data.get("code", ""))[:24], str(data.get("message", ""))[:2000])
-        self.told = True
+        self.needs_reconcile = True
 
     def _move_phase(self, phase: str, ago_ms: int) -> None:
         """Phases only go forward; a shipper that was started again repeats what it knows."""

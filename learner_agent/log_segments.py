@@ -12,8 +12,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import List, Optional, Tuple, Union
 
-from learner_agent.plain_files import open_plain, unlink
 from learner_agent.spool import Gap, Spool
+from learner_agent.untrusted_files import open_plain, unlink
 
 MIB = 1024 * 1024
 CAP_BYTES = 1024 * MIB

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from jobs import blobs
-from jobs.ingest import files
+from jobs.ingest import checkpoints
 from jobs.models import Blob, Checkpoint, Job, ResultFile
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import State
@@ -32,9 +32,9 @@ def part_of(part: int, content: bytes, *, of: int = 2) -> Ckpt:
 
 
 def send(who: Grant, asked: Ckpt, content: bytes) -> Ckpt:
-    for _, blob_id, start in files.offer(who, asked).need:
+    for _, blob_id, start in checkpoints.offer(who, asked).need:
         blobs.append(blob_id, start, content[start:])
-    return files.offer(who, asked)
+    return checkpoints.offer(who, asked)
 
 
 def state_of(job: Job) -> str:
@@ -45,14 +45,14 @@ def test_a_part_that_is_there_does_not_count_for_a_sister_whose_bytes_are_not() 
     """Both parts are declared, and one learner has sent all of its own: a resume would find half a model."""
     job = factories.job(state=State.PROCESSING, learners=2)
     first, second = grant(job, 0), grant(job, 1)
-    assert files.offer(second, part_of(1, b"second half")).state == "UPLOADING"
+    assert checkpoints.offer(second, part_of(1, b"second half")).state == "UPLOADING"
 
     assert send(first, part_of(0, b"first half"), b"first half").state == "UPLOADING"
     assert state_of(job) == "UPLOADING"
 
     assert send(second, part_of(1, b"second half"), b"second half").state == "COMMITTED"
     assert state_of(job) == "COMMITTED"
-    assert files.offer(first, part_of(0, b"first half")).state == "COMMITTED"
+    assert checkpoints.offer(first, part_of(0, b"first half")).state == "COMMITTED"
 
 
 def kept(job: Job) -> list[tuple[int, str, list[bytes]]]:
@@ -70,10 +70,10 @@ def test_a_step_that_is_saved_again_with_other_bytes_is_a_checkpoint_of_its_own(
     send(who, part_of(0, b"first", of=1), b"first")
     again = part_of(0, b"again", of=1)
 
-    assert files.offer(who, again).state == "UPLOADING"
+    assert checkpoints.offer(who, again).state == "UPLOADING"
     assert checkpoint_for(job) == job.checkpoints.get(n=1), "it counts until the other is whole"
     assert send(who, again, b"again").state == "COMMITTED"
-    assert files.offer(who, again).state == "COMMITTED", "a repeat is the same"
+    assert checkpoints.offer(who, again).state == "COMMITTED", "a repeat is the same"
 
     assert kept(job) == [(1, "COMMITTED", [b"first"]), (2, "COMMITTED", [b"again"])]
     assert checkpoint_for(job) == job.checkpoints.get(n=2)
@@ -83,7 +83,7 @@ def test_what_had_come_of_a_save_that_gave_way_to_another_is_not_kept_for_ever()
     """The sweep spares what is younger than the attempt, which may run for weeks."""
     job = factories.job(state=State.PROCESSING)
     who = grant(job)
-    ((_, blob_id, _),) = files.offer(who, part_of(0, b"half of it", of=1)).need
+    ((_, blob_id, _),) = checkpoints.offer(who, part_of(0, b"half of it", of=1)).need
     blobs.append(blob_id, 0, b"half")
 
     assert send(who, part_of(0, b"another", of=1), b"another").state == "COMMITTED"
@@ -107,7 +107,7 @@ def test_a_part_that_is_sent_twice_does_not_get_into_the_save_after_it() -> None
         send(grant(job, rank), part_of(rank, b"old%d" % rank), b"old%d" % rank)
     send(grant(job, 0), part_of(0, b"new0"), b"new0")
 
-    assert files.offer(grant(job, 1), part_of(1, b"old1")).state == "COMMITTED"
+    assert checkpoints.offer(grant(job, 1), part_of(1, b"old1")).state == "COMMITTED"
 
     assert kept(job) == [(1, "COMMITTED", [b"old0", b"old1"]), (2, "UPLOADING", [b"new0"])]
 
@@ -116,8 +116,8 @@ def test_of_a_gang_no_learner_takes_back_what_another_still_sends() -> None:
     """Their manifests say nothing of the world, or something untrue."""
     job = factories.job(state=State.PROCESSING, learners=2)
     first, second = part_of(0, b"first", of=1), part_of(0, b"other", of=1)
-    ((_, blob_id, _),) = files.offer(grant(job, 0), first).need
-    files.offer(grant(job, 1), second)
+    ((_, blob_id, _),) = checkpoints.offer(grant(job, 0), first).need
+    checkpoints.offer(grant(job, 1), second)
     assert Blob.objects.filter(pk=blob_id).exists()
 
 
@@ -149,7 +149,7 @@ def test_nothing_of_an_attempt_that_is_over_is_taken(what: str, over: str) -> No
         Job.objects.filter(pk=job.pk).update(attempt=job.attempt + 1)
     asked = replace(part_of(0, b"late", of=1), what=what)
 
-    answer = files.offer(who, asked)
+    answer = checkpoints.offer(who, asked)
 
     assert (answer.state, answer.need) == ("REFUSED", [])
     assert "This attempt is over" in answer.message

@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from learner_agent.plain_files import LARGE_BYTES
+from learner_agent.shipper.connection import Connection
 from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
 from learner_agent.shipper.inputs import sha256_of
-from learner_agent.shipper.link import Link
 from learner_agent.shipper.outputs import FileSet, NotWhole, find_checkpoints, prune, read_checkpoint
 from learner_agent.spool import Spool
+from learner_agent.untrusted_files import LARGE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +23,12 @@ KEEP_LOCAL = 2
 DONE = "shipper/kept.json"
 
 
-class Keeper:
+class CheckpointUploader:
     """Knows which sets the server has. What it knows is in the spool; forgetting it costs a question, no bytes."""
 
-    def __init__(self, client: Client, link: Link, spool: Spool, base: Path) -> None:
+    def __init__(self, client: Client, link: Connection, spool: Spool, base: Path) -> None:
         self.client = client
-        self.link = link
+        self.connection = link
         self.spool = spool
         self.base = base
         self._done: dict[str, str] = dict(spool.read(DONE, most=LARGE_BYTES) or {})
@@ -44,13 +44,13 @@ class Keeper:
         """
         return any(":" in key for key in self._done) or bool(self._seen) or bool(find_checkpoints(self.base))
 
-    async def keep_new_checkpoints(self) -> None:
+    async def upload_new_checkpoints(self) -> None:
         """Store every checkpoint that is not stored yet, the newest first."""
         async with self._busy:
             for manifest in reversed(find_checkpoints(self.base)):
-                await self._keep_checkpoint(manifest)
+                await self._upload_checkpoint(manifest)
 
-    async def _keep_checkpoint(self, manifest: Path) -> None:
+    async def _upload_checkpoint(self, manifest: Path) -> None:
         mark = _mark(manifest)
         if mark in self._seen or not manifest.exists():
             return  # the latter: pruned when a newer one was stored
@@ -60,7 +60,7 @@ class Keeper:
             self._seen.add(mark)
             if _is_gone(manifest):
                 return  # the program has put it away in favour of a newer one
-            self.link.tell("error", code="checkpoint_not_whole", message=str(error))
+            self.connection.report("error", code="checkpoint_not_whole", message=str(error))
             return
         if found is None:
             return  # put back by ourselves
@@ -85,12 +85,14 @@ class Keeper:
                     continue  # damaged on the way, or on this disk: once more, and _upload looks at the disk
                 if stands():
                     self._settle(files.key, "REFUSED")
-                    self.link.tell("error", code=f"{files.offer.what}_not_kept", message=str(error)[:1000])
+                    self.connection.report(
+                        "error", code=f"{files.offer.what}_not_kept", message=str(error)[:1000]
+                    )
                 return False
             self._settle(files.key, state)
             return True
         self._settle(files.key, "REFUSED")
-        self.link.tell(
+        self.connection.report(
             "error",
             code=f"{files.offer.what}_not_kept",
             message=f"{files.key}: damaged {TRIES} times on the way",
@@ -104,7 +106,7 @@ class Keeper:
 
     async def _bring(self, files: FileSet, stands: Callable[[], bool]) -> str:
         while True:
-            answer = await self.link.ask(files.offer)
+            answer = await self.connection.offer(files.offer)
             if answer.state == "REFUSED":
                 raise NotWhole(answer.message)
             if answer.state == "COMMITTED" or not answer.need:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from learner_agent import training
-from learner_agent.shipper import keeper
+from learner_agent.shipper import checkpoint_uploader
 from learner_agent.spool import Spool
 from learner_agent.wire import Ckpt
 
 
 class Server:
-    """Link and client in one: needs each offer's first file, and counts it as stored when its last byte came."""
+    """Connection and client in one: needs each offer's first file, and counts it as stored when its last byte came."""
 
     def __init__(self, on_piece: Callable[[], None]) -> None:
         self.on_piece = on_piece
@@ -26,13 +26,13 @@ class Server:
         self.told: list[dict[str, Any]] = []
         self._whole: set[str] = set()
 
-    async def ask(self, offer: Ckpt) -> Ckpt:
+    async def offer(self, offer: Ckpt) -> Ckpt:
         if offer.key in self._whole:
             return Ckpt(offer.key, state="COMMITTED")
         self._asked, self._got = offer, b""
         return Ckpt(offer.key, state="UPLOADING", need=[(0, 1, 0)])
 
-    def tell(self, what: str, **data: Any) -> None:
+    def report(self, what: str, **data: Any) -> None:
         self.told.append(data)
 
     async def json(self, path: str, *, method: str, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Server:
 def test_a_step_that_is_saved_again_while_it_is_sent_is_no_damage_and_the_later_one_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "PIECE_BYTES", 4)
+    monkeypatch.setattr(checkpoint_uploader, "PIECE_BYTES", 4)
     monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
     saves = iter([b"later   "])
 
@@ -65,12 +65,12 @@ def test_a_step_that_is_saved_again_while_it_is_sent_is_no_damage_and_the_later_
     server = Server(save_again)
     spool = Spool(tmp_path / "state")
     spool.create()
-    kept = keeper.Keeper(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
+    kept = checkpoint_uploader.CheckpointUploader(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
     save(b"earlier ")
 
-    asyncio.run(kept.keep_new_checkpoints())
+    asyncio.run(kept.upload_new_checkpoints())
     assert (server.sent, server.told) == ([b"earl"], []), "the rest of it is gone, and nobody is to be told"
-    asyncio.run(kept.keep_new_checkpoints())
+    asyncio.run(kept.upload_new_checkpoints())
 
     assert (server.stored, server.told) == ([b"later   "], [])
 
@@ -87,13 +87,13 @@ def test_a_step_that_was_saved_again_is_kept_though_two_newer_ones_are_stored_fi
     server = Server(lambda: None)
     spool = Spool(tmp_path / "state")
     spool.create()
-    kept = keeper.Keeper(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
+    kept = checkpoint_uploader.CheckpointUploader(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
     save(2, b"earlier")
-    asyncio.run(kept.keep_new_checkpoints())
+    asyncio.run(kept.upload_new_checkpoints())
     for step, content in [(2, b"later"), (3, b"third"), (4, b"fourth")]:
         save(step, content)
 
-    asyncio.run(kept.keep_new_checkpoints())
+    asyncio.run(kept.upload_new_checkpoints())
 
     assert server.stored == [b"earlier", b"fourth", b"third", b"later"]
     left = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())

@@ -21,11 +21,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from learner_agent import VERSION
-from learner_agent.plain_files import now_ms
+from learner_agent.log_segments import LogReader, Piece, log_span
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.sources import Batch, Source
 from learner_agent.spool import Gap, Spool
-from learner_agent.spooled_log import LogReader, Piece, log_span
+from learner_agent.untrusted_files import now_ms
 from learner_agent.wire import (
     CLOSE_FENCED,
     CLOSE_FORBIDDEN,
@@ -41,11 +41,11 @@ from learner_agent.wire import (
     Event,
     Final,
     Hello,
+    JobIntent,
     Metric,
     Nack,
     Welcome,
     WireError,
-    Wish,
     decode,
     encode,
 )
@@ -69,13 +69,15 @@ class Fenced(Exception):
     """The server wants nothing more of this attempt: a newer one took over, or its time is up."""
 
 
-class Link:
+class Connection:
     """One learner's connection. Everything public may be called at any time, connected or not."""
 
-    def __init__(self, settings: ShipperSettings, spool: Spool, on_wish: Callable[[Wish], None]) -> None:
+    def __init__(
+        self, settings: ShipperSettings, spool: Spool, on_intent: Callable[[JobIntent], None]
+    ) -> None:
         self.settings = settings
         self.spool = spool
-        self.on_wish = on_wish
+        self.on_intent = on_intent
         self.sources: list[Source] = []
         self.gen_seen = 0
         self.acked = spool.acked()
@@ -101,21 +103,21 @@ class Link:
         self._answers: dict[str, Ckpt] = {}
         self._final: Final | None = None
         self._final_said = False
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self._tidied_at = 0.0
         self._retry_s: float | None = None
         self._unauthorized = 0
 
     # --- what the rest of the shipper says and asks
 
-    def tell(self, what: str, *, at_ms: int | None = None, **data: Any) -> None:
+    def report(self, what: str, *, at_ms: int | None = None, **data: Any) -> None:
         """Report something that happened, now or then; repeated until the server has it."""
         data = {name: _text(value) if isinstance(value, str) else value for name, value in data.items()}
         self._event_n += 1
         self._events[self._event_n] = Event(self._event_n, what, now_ms() if at_ms is None else at_ms, data)
         self.changed.set()
 
-    async def ask(self, offer: Ckpt) -> Ckpt:
+    async def offer(self, offer: Ckpt) -> Ckpt:
         """Offer a set of files and wait for the server's answer, over as many connections as it takes."""
         self._answers.pop(offer.key, None)
         self._offers[offer.key] = offer
@@ -175,7 +177,7 @@ class Link:
                 TimeoutError,
             ) as error:
                 self._judge(error)
-            tries = 0 if self._heard_at > began else tries + 1
+            tries = 0 if self._received_at > began else tries + 1
             pause = random.uniform(0, min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**tries))
             if self._retry_s is not None:
                 pause, self._retry_s = random.uniform(0.5, 1.0) * self._retry_s, None
@@ -230,7 +232,7 @@ class Link:
             raise TimeoutError(welcome.reason)
         if not isinstance(welcome, Welcome):
             raise WireError(f"{type(welcome).__name__} instead of WELCOME")
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._unauthorized = 0
         self.acked = self._sent = welcome.log
         self._bulk = False
@@ -243,14 +245,14 @@ class Link:
         for source in self.sources:
             source.rewind(welcome.metrics.get(source.name, 0))
         self.sealed = self.sealed or welcome.sealed
-        self.on_wish(welcome.wish)
+        self.on_intent(welcome.intent)
         await self._notify()
         self.changed.set()
 
     async def _listen(self, socket: ClientConnection) -> None:
         while True:
             frame = decode(await _receive(socket))
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             if isinstance(frame, Ack):
                 self._take_ack(frame)
             elif isinstance(frame, Nack):
@@ -259,9 +261,9 @@ class Link:
                 self._answers[frame.key] = frame
             elif isinstance(frame, Bye):
                 self._retry_s = frame.retry_ms / 1000 or None
-            wish = getattr(frame, "wish", None)
-            if wish is not None:
-                self.on_wish(wish)
+            intent = getattr(frame, "intent", None)
+            if intent is not None:
+                self.on_intent(intent)
             await self._notify()
             self.changed.set()
 
@@ -269,7 +271,7 @@ class Link:
         n = 0
         while True:
             await asyncio.sleep(self._beat_s)
-            if time.monotonic() - self._heard_at > SILENT_S:
+            if time.monotonic() - self._received_at > SILENT_S:
                 raise TimeoutError("the server fell silent")
             n += 1
             await socket.send(encode(Beat(n, now_ms(), self._unsent(), self.gen_seen)))
@@ -349,7 +351,7 @@ class Link:
             logger.exception("metrics are not readable", extra={"source": source.name})
             self.sources = [other for other in self.sources if other is not source]
             message = f"Metrics of the kind {source.name} are read no more in this run: {error!r}"
-            self.tell("error", code="metrics_unreadable", message=message[:1000])
+            self.report("error", code="metrics_unreadable", message=message[:1000])
             return None
 
     async def _send_final(self, socket: ClientConnection) -> None:

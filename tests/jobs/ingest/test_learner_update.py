@@ -7,26 +7,26 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.ingest.streams import CRC_UNKNOWN, Row
+from jobs.ingest.learner_update import CRC_UNKNOWN, LearnerUpdate
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack
 
 GRANT = Grant(1, "3f9k2m7qx4ta", 1, 1, 0, True)
 
 
-def row(**changes: object) -> Row:
+def row(**changes: object) -> LearnerUpdate:
     fields: dict[str, object] = {
         "grant": GRANT, "log_bytes": 0, "log_lines": 0, "log_crc": 0, "log_sealed": False, "metric_cursor": 0,
         "phase": "PROCESSING", "last_step": None, "error_code": "", "live": True, "room": 10**9,
     }  # fmt: skip
-    return Row(**(fields | changes))  # type: ignore[arg-type]
+    return LearnerUpdate(**(fields | changes))  # type: ignore[arg-type]
 
 
 def data(off: int, payload: bytes, t0: int = 1000) -> Data:
     return Data(off, payload, t0, [(len(payload), 0)], zlib.crc32(payload))
 
 
-def stored(kept: Row) -> bytes:
+def stored(kept: LearnerUpdate) -> bytes:
     return b"".join(b"?" * chunk.len if chunk.tombstone else b"".join(chunk.parts) for chunk in kept.chunks)
 
 
@@ -201,7 +201,7 @@ def test_a_closed_attempt_may_still_complete_its_log_but_report_nothing() -> Non
     kept.apply(Event(1, "exit", 0, {"code": 0}))
 
     assert stored(kept) == b"late\n"
-    assert (kept.points, kept.changes, kept.told, kept.last_step) == ([], {}, False, None)
+    assert (kept.points, kept.changes, kept.needs_reconcile, kept.last_step) == ([], {}, False, None)
     assert kept.answer() == [Ack(5, {"jsonl": 10}, 1, False)]
 
 
@@ -231,7 +231,7 @@ def test_an_exit_keeps_what_the_lifecycle_decides_by() -> None:
     kept.apply(Event(1, "exit", 0, {"code": 3, "halted": True, "finished": False, "signal": None}))
 
     assert kept.changes == {"phase": "EXITED", "exit_code": 3, "halted": True, "finished_mark": False}
-    assert kept.told
+    assert kept.needs_reconcile
 
 
 def test_nonsense_in_an_event_changes_nothing_that_matters() -> None:
