@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from bench.record import record
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Gang, Node, Placing, Running, Share, Snapshot, TenantState
+from gpu_scheduler.model import Gang, Node, Placing, Range, Resources, Running, Share, Snapshot, TenantState
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TYPES = ("a100", "h200", "v100")
@@ -24,12 +24,10 @@ BUDGET_MS = 250
 def world(jobs: int, nodes: int, *, full: bool, impatient: bool, seed: int = 7) -> Snapshot:
     """A mixed queue of 50 tenants. full: only two slots of each node are free."""
     chance = random.Random(seed)
-    machines = tuple(Node(f"node-{i:05}", TYPES[i % 3], 8) for i in range(nodes))
+    machines = tuple(Node.with_slots(f"node-{i:05}", TYPES[i % 3], 8) for i in range(nodes))
     tenants = [f"tenant-{i:02}" for i in range(50)]
     busy = tuple(
-        Running(f"run-{i:05}", chance.choice(tenants), 7, node.slot_type, (node.name,))
-        for i, node in enumerate(machines)
-        if full
+        _running(f"run-{i:05}", chance.choice(tenants), node) for i, node in enumerate(machines) if full
     )
     used: dict[tuple[str, str], int] = {}
     for run in busy:
@@ -38,8 +36,8 @@ def world(jobs: int, nodes: int, *, full: bool, impatient: bool, seed: int = 7) 
         Gang(
             job=f"job-{i:05}",
             tenant=chance.choice(tenants),
-            learners=chance.choice([1, 1, 1, 1, 2, 4, 8, 16]),
-            slots=chance.choice([2, 2, 4, 8]) if full else chance.choice([1, 1, 2, 4, 8]),
+            learners=Range.fixed(chance.choice([1, 1, 1, 1, 2, 4, 8, 16])),
+            resources=Resources(chance.choice([2, 2, 4, 8] if full else [1, 1, 2, 4, 8])),
             slot_type=chance.choice([*TYPES, None]),
             placing=chance.choice(list(Placing)),
             priority=chance.randint(0, 3),
@@ -50,6 +48,11 @@ def world(jobs: int, nodes: int, *, full: bool, impatient: bool, seed: int = 7) 
     shares = tuple(Share(t, s, 2000, used.get((t, s), 0)) for t in tenants for s in TYPES)
     heads = {job.job: NOW - timedelta(hours=1) for job in waiting[:100]} if impatient else {}
     return Snapshot(NOW, machines, waiting, busy, shares, tuple(map(TenantState, tenants)), heads)
+
+
+def _running(job: str, tenant: str, node: Node) -> Running:
+    gang = Gang(job, tenant, Range.fixed(1), Resources(7), node.slot_type, Placing.PACK, 1, NOW)
+    return Running(gang, node.slot_type, (node.name,), NOW)
 
 
 def measure(snapshot: Snapshot, repeats: int) -> dict[str, float]:

@@ -51,7 +51,7 @@ class _Cycle:
         self._snapshot = snapshot
         self._ledger = Ledger(snapshot.shares, snapshot.tenants)
         self._patience = Patience(snapshot)
-        self._pools = _pools(snapshot.nodes, snapshot.running)
+        self._pools = _pools(snapshot)
         self._starts: list[Start] = []
         self._waits: list[Gang] = []
         self._heads: set[tuple[str, str]] = set()
@@ -66,7 +66,7 @@ class _Cycle:
                 self._waits.append(gang)
                 self._stand_in_line(verdict)
         waits = self._explained() if explained else ()
-        return Plan(tuple(self._starts), waits, self._head_since)
+        return Plan(tuple(self._starts), waits=waits, policy_state=self._head_since)
 
     def _judge(self, gang: Gang) -> str | Verdict:
         """The slot type on which the gang can start now, or what stands in its way.
@@ -98,7 +98,7 @@ class _Cycle:
         pool = self._pools.get(slot_type)
         if pool is None or not pool.could_hold(gang):
             return Verdict(gang, slot_type, WaitReason.NO_MATCHING_POOL)
-        asked = gang.learners * gang.slots
+        asked = gang.learners.min * gang.slots
         account = self._ledger.account(gang.tenant, slot_type)
         if asked > account.limit:
             return Verdict(gang, slot_type, WaitReason.EXCEEDS_MAX_QUOTA)
@@ -116,7 +116,7 @@ class _Cycle:
             return Verdict(gang, slot_type, WaitReason.FAIR_SHARE, own_head=True)
         if pool.fits(gang, self._snapshot.now):
             return None
-        if pool.free.capacity(gang.slots) >= gang.learners:
+        if pool.free.capacity(gang.slots) >= gang.learners.min:
             return Verdict(gang, slot_type, WaitReason.FAIR_SHARE)
         if pool.free.total < asked:
             return Verdict(gang, slot_type, WaitReason.INSUFFICIENT_CAPACITY)
@@ -124,7 +124,7 @@ class _Cycle:
 
     def _start(self, gang: Gang, slot_type: str) -> Start:
         nodes = self._pools[slot_type].place(gang)
-        self._ledger.take(gang.tenant, slot_type, gang.learners * gang.slots)
+        self._ledger.take(gang.tenant, slot_type, gang.learners.min * gang.slots)
         return Start(gang.job, Placement(slot_type, nodes))
 
     def _part_open(self, slot_type: str) -> float:
@@ -172,7 +172,7 @@ class _Cycle:
                 in_line[own] += 1
                 in_line[whole] += verdict.for_nodes
             if gang.job in self._head_since:
-                numbers["head_since"] = _moment(self._head_since[gang.job])
+                numbers["queue_head_since"] = _moment(self._head_since[gang.job])
             explanations.append(Explanation(gang.job, verdict.code, text, numbers))
         return tuple(explanations)
 
@@ -185,14 +185,17 @@ class _Cycle:
         return (gang.tenant, gang.slot_type, gang.learners, gang.slots, gang.runs_at_most_s, keeper)
 
 
-def _pools(nodes: tuple[Node, ...], running: tuple[Running, ...]) -> Mapping[str, Pool]:
+def _pools(snapshot: Snapshot) -> Mapping[str, Pool]:
     by_type: defaultdict[str, list[Node]] = defaultdict(list)
-    for node in nodes:
+    for node in snapshot.nodes:
         by_type[node.slot_type].append(node)
     held: defaultdict[str, list[Running]] = defaultdict(list)
-    for gang in running:
-        held[gang.slot_type].append(gang)
-    return {slot_type: Pool(slot_type, by_type[slot_type], held[slot_type]) for slot_type in sorted(by_type)}
+    for run in snapshot.running:
+        held[run.slot_type].append(run)
+    return {
+        slot_type: Pool(slot_type, by_type[slot_type], held[slot_type], snapshot.now)
+        for slot_type in sorted(by_type)
+    }
 
 
 def _moment(at: datetime) -> str:

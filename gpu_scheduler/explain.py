@@ -46,7 +46,7 @@ class Verdict:
 
     @property
     def asked(self) -> int:
-        return self.gang.learners * self.gang.slots
+        return self.gang.learners.min * self.gang.slots
 
     @property
     def for_nodes(self) -> bool:
@@ -61,7 +61,7 @@ def facts(verdict: Verdict, pool: Pool | None, ledger: Ledger) -> dict[str, Any]
     jobs = ledger.jobs(gang.tenant)
     found: dict[str, Any] = {
         "slot_type": verdict.slot_type,
-        "learners": gang.learners,
+        "learners": gang.learners.min,
         "slots": gang.slots,
         "asked": verdict.asked,
         "limit": account.limit,
@@ -144,7 +144,7 @@ def unit(slot_type: str, count: int) -> str:
 
 
 def _shape(gang: Gang) -> str:
-    return str(gang.slots) if gang.learners == 1 else f"{gang.learners} × {gang.slots}"
+    return str(gang.slots) if gang.learners.min == 1 else f"{gang.learners.min} × {gang.slots}"
 
 
 def _no_matching_pool(verdict: Verdict, numbers: dict[str, Any]) -> str:
@@ -221,14 +221,14 @@ def _insufficient_capacity(verdict: Verdict, numbers: dict[str, Any]) -> str:
 def _gang_fragmented(verdict: Verdict, numbers: dict[str, Any]) -> str:
     gang = verdict.gang
     word = unit(verdict.slot_type, numbers["free"])
-    if gang.learners == 1:
+    if gang.learners.min == 1:
         return (
             f"Waiting for one node with {gang.slots} free: {numbers['free']} {word} are free,"
             f" at most {numbers['largest_block']} on one node."
         )
     return (
         f"Waiting for {_shape(gang)} at the same time: {numbers['free']} {word} are free, but only"
-        f" {numbers['learners_fitting']} of {gang.learners} learners fit on nodes."
+        f" {numbers['learners_fitting']} of {gang.learners.min} learners fit on nodes."
     )
 
 

@@ -198,14 +198,14 @@ class _Draw:
         decided = plan(self.world, explained=False)
         for start in decided.starts:
             self._start(start)
-        self._renew(decided.starts, (), decided.head_since)
+        self._renew(decided.starts, (), decided.policy_state)
 
     def _start(self, start: Start) -> None:
         gang = self._waiting.pop(start.job)
         slot_type, nodes = start.placement.slot_type, start.placement.nodes
         at_most = gang.runs_at_most_s
         ends_by = None if at_most is None else self.now + timedelta(seconds=at_most)
-        run = Running(gang.job, gang.tenant, gang.slots, slot_type, nodes, ends_by)
+        run = Running(gang, slot_type, nodes, self.now, ends_by)
         self._running[gang.job] = self._in_draw(run, ends_by)
         self.started[gang.job] = self.now
         self.behind[gang.job] = self._ended.behind(slot_type, gang.tenant)
@@ -229,7 +229,7 @@ class _Draw:
         if self._plans > EXACT_PLANS:
             return max(moment, self.now + (self.now - self._begin) * GRAIN)
         policy = self.world.policy
-        for since in self.world.head_since.values():
+        for since in self.world.policy_state.values():
             over = since + timedelta(seconds=policy.patience_s)
             if policy.aging_s > 0:
                 classes = (self.now - since).total_seconds() // policy.aging_s + 1
@@ -244,10 +244,10 @@ class _Draw:
         for run in over:
             self._ended.add(run)
             del self._running[run.running.job]
-        self._renew((), over, self.world.head_since)
+        self._renew((), over, self.world.policy_state)
 
     def _renew(
-        self, starts: Iterable[Start], over: Iterable[_Run], head_since: Mapping[str, datetime]
+        self, starts: Iterable[Start], over: Iterable[_Run], policy_state: Mapping[str, datetime]
     ) -> None:
         """The snapshot after these starts and ends; quota and jobs limits follow."""
         slots: dict[tuple[str, str], int] = {}
@@ -256,7 +256,7 @@ class _Draw:
         runs += [(run.running, -1) for run in over]
         for run, sign in runs:
             key = (run.tenant, run.slot_type)
-            slots[key] = slots.get(key, 0) + sign * run.slots * len(run.nodes)
+            slots[key] = slots.get(key, 0) + sign * run.gang.slots * len(run.nodes)
             jobs[run.tenant] = jobs.get(run.tenant, 0) + sign
         shares = self.world.shares
         tenants = self.world.tenants
@@ -280,7 +280,7 @@ class _Draw:
             running=tuple(run.running for run in self._running.values()),
             shares=shares,
             tenants=tenants,
-            head_since=head_since,
+            policy_state=policy_state,
         )
 
 
@@ -293,8 +293,8 @@ def _dice(job: str, draw: int, sides: int) -> int:
 def instead(snapshot: Snapshot, old: str, new: Gang) -> Snapshot:
     """The world in which this gang waits in place of that one, with the place in line that its own time gives it."""
     left = tuple(gang for gang in snapshot.waiting if gang.job != old)
-    heads = {job: since for job, since in snapshot.head_since.items() if job != old}
-    return replace(snapshot, waiting=(*left, new), head_since=heads)
+    heads = {job: since for job, since in snapshot.policy_state.items() if job != old}
+    return replace(snapshot, waiting=(*left, new), policy_state=heads)
 
 
 SOONER_S, SOONER_PART = 30.0, 0.1

@@ -7,7 +7,7 @@ devices of one type: GPUs, or for a job without GPUs (``gpus: 0``) the CPU slots
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -53,50 +53,176 @@ class WaitReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """What one learner needs, or what a node has to offer. None: not known, and not counted.
+
+    cpus counts cores, memory_mib is in MiB.
+    """
+
+    gpus: int = 0
+    cpus: float | None = None
+    memory_mib: int | None = None
+
+    @classmethod
+    def of_slots(
+        cls, slot_type: str | None, slots: int, *, cpus: float | None = None, memory_mib: int | None = None
+    ) -> Resources:
+        """Slots of a type: GPUs, or cores for type ``cpu``. cpus is read for GPU types only."""
+        if slot_type == CPU_TYPE:
+            return cls(0, slots, memory_mib)
+        return cls(slots, cpus, memory_mib)
+
+    def slots(self, slot_type: str | None) -> int:
+        """The devices that the scheduler counts for this type. None: any GPU type."""
+        return int(self.cpus or 0) if slot_type == CPU_TYPE else self.gpus
+
+
+NOTHING = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """How many learners a gang can have, both ends included. A fixed gang has min == max."""
+
+    min: int
+    max: int
+
+    @classmethod
+    def fixed(cls, count: int) -> Range:
+        return cls(count, count)
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One machine of the cluster as its driver sees it now.
 
-    slots counts the healthy devices of slot_type; a node that is not ready takes no new learner. memory_mib is
-    the most that one learner may ever have there, None if the driver cannot tell; plan() places by slots alone.
+    allocatable counts healthy devices; its memory_mib is the most that one learner can ever have there.
+    used_by_others: held by programs that are not ours. topology: from the smallest domain to the largest, such as
+    ("rack-1", "block-a"). A node takes new learners only if it is ready, not cordoned, and not avoided because it
+    failed a gang (avoid_until).
     """
 
     name: str
     slot_type: str
-    slots: int
+    allocatable: Resources
     ready: bool = True
-    memory_mib: int | None = None
+    used_by_others: Resources = NOTHING
+    topology: tuple[str, ...] = ()
+    cordoned: bool = False
+    avoid_until: datetime | None = None
+    slots: int = field(init=False, repr=False, compare=False)  # derived; plan() reads it often
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", self.allocatable.slots(self.slot_type))
+
+    @classmethod
+    def with_slots(
+        cls, name: str, slot_type: str, slots: int, ready: bool = True, memory_mib: int | None = None
+    ) -> Node:
+        """A node of which only the count of slots is known, and perhaps its memory."""
+        return cls(name, slot_type, Resources.of_slots(slot_type, slots, memory_mib=memory_mib), ready)
+
+    def takes_learners(self, now: datetime) -> bool:
+        return self.ready and not self.cordoned and (self.avoid_until is None or self.avoid_until <= now)
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All learners of one waiting job: they start together or not at all.
+    """All learners of one job: they start together or not at all.
 
-    slots is per learner. slot_type None means any GPU type. priority is a Priority rank; queued_at orders
-    equals, ids break ties. runs_at_most_s: seconds after which it ends for certain (a time limit), if known;
-    only such a job may run on slots that are kept for a larger one.
+    resources are per learner. slot_type None means any GPU type. priority is a Priority rank; queued_at orders
+    equals, ids break ties. runs_at_most_s: seconds after its start at which it has certainly ended (a time limit);
+    only such a job may use slots that are reserved for a larger one. user is the owner's name.
     """
 
     job: str
     tenant: str
-    learners: int
-    slots: int
+    learners: Range
+    resources: Resources
     slot_type: str | None
     placing: Placing
     priority: int
     queued_at: datetime
     runs_at_most_s: float | None = None
+    user: str = ""
+    slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", self.resources.slots(self.slot_type))
+
+    def resized(self, *, learners: int | None = None, slots: int | None = None) -> Gang:
+        """The same gang with a fixed number of learners, or with other slots for each of them."""
+        size = self.learners if learners is None else Range.fixed(learners)
+        if slots is None:
+            return replace(self, learners=size)
+        if self.slot_type == CPU_TYPE:
+            return replace(self, learners=size, resources=replace(self.resources, cpus=slots))
+        return replace(self, learners=size, resources=replace(self.resources, gpus=slots))
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop this running job: its learners save a checkpoint, then it queues again by itself.
+
+    reason is a StopReason of the job's lifecycle. for_job: the waiting job that the freed slots are promised to, None
+    if to nobody. generation: that of the job's intent when the order was decided; a newer intent voids the order.
+    """
+
+    job: str
+    reason: str
+    for_job: str | None = None
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Run this job with so many learners. It saves a checkpoint, then queues again in the new size."""
+
+    job: str
+    learners: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gang that holds its slots: node name per rank, and when it should end if a limit is known."""
+    """A gang that holds its slots.
 
-    job: str
-    tenant: str
-    slots: int
+    slot_type: the type it was placed on, also where the gang accepts any. nodes: a node's name per rank.
+    ends_by: when it has certainly ended, if a limit is known. borrowed: how many of its slots are not covered by its
+    tenant's quota. last_checkpoint_at: when it last saved, None if never. checkpoint_cost_s and restart_cost_s: seconds
+    that a save and a start from it take, None if never measured. stopping: its learners were told to end, by whomever.
+    order: what the scheduler ordered and the job's own reconciliation has not completed yet. generation: the intent's.
+    """
+
+    gang: Gang
     slot_type: str
     nodes: tuple[str, ...]
+    started_at: datetime
     ends_by: datetime | None = None
+    borrowed: int = 0
+    last_checkpoint_at: datetime | None = None
+    checkpoint_cost_s: float | None = None
+    restart_cost_s: float | None = None
+    stopping: bool = False
+    order: Stop | Resize | None = None
+    generation: int = 0
+
+    @property
+    def job(self) -> str:
+        return self.gang.job
+
+    @property
+    def tenant(self) -> str:
+        return self.gang.tenant
+
+    @property
+    def slots(self) -> int:
+        """Per learner."""
+        return self.gang.slots
+
+    @property
+    def priority(self) -> int:
+        return self.gang.priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +261,8 @@ class Policy:
 class Snapshot:
     """Everything plan() may know. now and the policy's own state are values in here, so plan() is pure.
 
-    head_since: job id -> when it first stood at the head of its queue unable to start (starvation guard);
-    what the last Plan.head_since said, carried over by the caller.
+    policy_state: what the last plan's policy_state said, carried over by the caller: job id -> since when it heads its
+    queue and cannot start.
     """
 
     now: datetime
@@ -145,7 +271,7 @@ class Snapshot:
     running: tuple[Running, ...]
     shares: tuple[Share, ...]
     tenants: tuple[TenantState, ...] = ()
-    head_since: Mapping[str, datetime] = field(default_factory=dict)
+    policy_state: Mapping[str, datetime] = field(default_factory=dict)
     policy: Policy = Policy()
 
 
@@ -182,8 +308,13 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Decisions in the order in which they must be applied, and an explanation for every job that waits."""
+    """Decisions in the order in which to apply them, and an explanation for every job that waits.
 
-    starts: tuple[Start, ...]
-    waits: tuple[Explanation, ...]
-    head_since: Mapping[str, datetime] = field(default_factory=dict)
+    policy_state: what the policy wants to find in the next snapshot.
+    """
+
+    starts: tuple[Start, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    resizes: tuple[Resize, ...] = ()
+    waits: tuple[Explanation, ...] = ()
+    policy_state: Mapping[str, datetime] = field(default_factory=dict)

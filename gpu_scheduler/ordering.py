@@ -20,7 +20,7 @@ class Patience:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._now = snapshot.now
-        self._since = snapshot.head_since
+        self._since = snapshot.policy_state
         self._patience = timedelta(seconds=snapshot.policy.patience_s)
         self._aging = timedelta(seconds=snapshot.policy.aging_s)
 

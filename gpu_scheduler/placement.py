@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from gpu_scheduler.model import Gang, Node, Placing, Running
+from gpu_scheduler.model import NOTHING, Gang, Node, Placing, Running
 
 
 class Slots:
@@ -74,10 +74,12 @@ class Pool:
     free: what nothing runs on. open: free without what is kept for the gang first in line.
     """
 
-    def __init__(self, slot_type: str, nodes: Iterable[Node], running: Iterable[Running]) -> None:
+    def __init__(
+        self, slot_type: str, nodes: Iterable[Node], running: Iterable[Running], now: datetime
+    ) -> None:
         self.slot_type = slot_type
         nodes = list(nodes)
-        self._ready = {node.name: node.slots for node in nodes if node.ready}
+        self._ready = {node.name: node.slots for node in nodes if node.takes_learners(now)}
         self._empty = Slots({node.name: node.slots for node in nodes})
         self._empty_ready = Slots(self._ready)
         self.total = self._empty_ready.total
@@ -85,11 +87,15 @@ class Pool:
         self.largest_node = self._empty.largest
         self._running = list(running)
         free = dict(self._ready)
-        for gang in self._running:
-            for name in gang.nodes:
+        for node in nodes:
+            if node.used_by_others is not NOTHING and node.name in free:
+                free[node.name] = max(0, free[node.name] - node.used_by_others.slots(slot_type))
+        for run in self._running:
+            slots = run.gang.slots
+            for name in run.nodes:
                 if name in free:
                     # Below zero when a node has lost devices under its learners.
-                    free[name] = max(0, free[name] - gang.slots)
+                    free[name] = max(0, free[name] - slots)
         self.free = Slots(free)
         self.open = Slots(free)
         self._kept: dict[str, int] = {}
@@ -97,11 +103,11 @@ class Pool:
 
     def could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if every node of the type were up and empty."""
-        return self._empty.capacity(gang.slots) >= gang.learners
+        return self._empty.capacity(gang.slots) >= gang.learners.min
 
     def up_could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if the nodes that are up were empty."""
-        return self._empty_ready.capacity(gang.slots) >= gang.learners
+        return self._empty_ready.capacity(gang.slots) >= gang.learners.min
 
     def kept_free(self) -> int:
         """Slots that are free and kept for the gang first in line."""
@@ -109,9 +115,9 @@ class Pool:
 
     def fits(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang can start now on open slots, or on kept ones because it ends soon enough."""
-        if self.open.capacity(gang.slots) >= gang.learners:
+        if self.open.capacity(gang.slots) >= gang.learners.min:
             return True
-        return self._ends_in_time(gang, now) and self.free.capacity(gang.slots) >= gang.learners
+        return self._ends_in_time(gang, now) and self.free.capacity(gang.slots) >= gang.learners.min
 
     def place(self, gang: Gang) -> tuple[str, ...]:
         """Choose a node per rank and take the slots of a gang that ``fits``.
@@ -120,10 +126,10 @@ class Pool:
         first. Ties go by name.
         """
         offer = self.open
-        if offer.capacity(gang.slots) < gang.learners:
+        if offer.capacity(gang.slots) < gang.learners.min:
             offer = Slots(self.free.of)
         choose = _pack if gang.placing is Placing.PACK else _spread
-        chosen = choose(offer, gang.learners, gang.slots)
+        chosen = choose(offer, gang.learners.min, gang.slots)
         for name, learners in chosen:
             left = self.free.of[name] - learners * gang.slots
             self.free.lower(name, left)
@@ -141,10 +147,10 @@ class Pool:
             return False
         lacking = []
         for name, size in self._ready.items():
-            for nth in range(1, min(gang.learners, size // gang.slots) + 1):
+            for nth in range(1, min(gang.learners.min, size // gang.slots) + 1):
                 missing = nth * gang.slots - self.free.of[name]
                 lacking.append((min(max(missing, 0), gang.slots), name, nth))
-        for _, name, _ in heapq.nsmallest(gang.learners, lacking):
+        for _, name, _ in heapq.nsmallest(gang.learners.min, lacking):
             self._kept[name] = self._kept.get(name, 0) + gang.slots
         for name, kept in self._kept.items():
             self.open.lower(name, max(0, self.free.of[name] - kept))
@@ -160,10 +166,10 @@ class Pool:
     def _all_kept_free_at(self) -> datetime | None:
         """When the kept slots will all be free; None unless every run in the way has a known end."""
         ends: defaultdict[str, list[tuple[datetime, int]]] = defaultdict(list)
-        for gang in self._running:
-            for name in gang.nodes:
-                if name in self._kept and gang.ends_by is not None:
-                    ends[name].append((gang.ends_by, gang.slots))
+        for run in self._running:
+            for name in run.nodes:
+                if name in self._kept and run.ends_by is not None:
+                    ends[name].append((run.ends_by, run.gang.slots))
         latest: datetime | None = None
         for name, kept in self._kept.items():
             missing = kept - self.free.of[name]

@@ -3,7 +3,7 @@
 It keeps the whole contract of ``base`` and passes its suite, but a learner is an entry in a table and time is the
 clock it is given. Everything that can go wrong with a real cluster can be ordered here:
 
-    cluster = MemoryCluster([Node("node-a", "cpu", 4)], clock=lambda: now)
+    cluster = MemoryCluster([Node.with_slots("node-a", "cpu", 4)], clock=lambda: now)
     cluster.exit("job-x-1", 0, code=3)             the program ended
     cluster.die("job-x-1", 1)                      its processes are gone without an exit code
     cluster.fail_next("launch", ClusterBusy("…"))  the call fails and does nothing

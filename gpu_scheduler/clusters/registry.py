@@ -45,7 +45,7 @@ def shared_memory_cluster() -> Cluster:
     from gpu_scheduler.clusters.memory import MemoryCluster
     from gpu_scheduler.model import CPU_TYPE, Node
 
-    return MemoryCluster([Node("node-a", CPU_TYPE, 8), Node("node-b", CPU_TYPE, 8)])
+    return MemoryCluster([Node.with_slots("node-a", CPU_TYPE, 8), Node.with_slots("node-b", CPU_TYPE, 8)])
 
 
 _DRIVERS: dict[str, Callable[[Mapping[str, str]], Cluster]] = {

@@ -90,7 +90,7 @@ def one_pass() -> list[str]:
     if started or has_unforeseen():
         Duty.objects.filter(name=FORECAST).update(next_at=Now())
     fp("cycle.after_explained")
-    keep_heads(seen.head_since, decided.head_since)
+    keep_heads(seen.policy_state, decided.policy_state)
     fp("cycle.after_heads_kept")
     if len(seen.waiting) >= MANY:
         _rest(min(REST_MOST_S, REST * (time.monotonic() - began)))
@@ -121,7 +121,10 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
         node.name: (node.cluster, node.slot_type, node.slots, node.ready, node.memory_mib)
         for node in ClusterNode.objects.all()
     }
-    shown = {node.name: (cluster, node.slot_type, node.slots, node.ready, node.memory_mib) for node in nodes}
+    shown = {
+        node.name: (cluster, node.slot_type, node.slots, node.ready, node.allocatable.memory_mib)
+        for node in nodes
+    }
     if known == shown:
         return
     with transaction.atomic():

@@ -13,7 +13,19 @@ from django.utils import timezone
 from gpu_scheduler.cycle import NOT_IN_LINE, plan
 from gpu_scheduler.forecast import Estimate as Foreseen
 from gpu_scheduler.forecast import WhyNone, forecast
-from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Node, Placing, Priority, Share, Snapshot, Start
+from gpu_scheduler.model import (
+    CPU_TYPE,
+    Explanation,
+    Gang,
+    Node,
+    Placing,
+    Priority,
+    Range,
+    Resources,
+    Share,
+    Snapshot,
+    Start,
+)
 from jobs.models import Job
 from jobs.selectors import installation
 from jobs.selectors.estimates import IN_LINE, QUICK, foreseen_view
@@ -59,7 +71,7 @@ def would_start(limits: Mapping[tuple[str, str], int]) -> Outlook:
 
     def affected(job: str) -> Affected:
         gang = gangs[job]
-        slots = gang.slots * gang.learners
+        slots = gang.slots * gang.learners.min
         return Affected(job, names.get(job, ""), gang.tenant, slots, gang.slot_type, waits.get(job, ""))
 
     return Outlook(
@@ -71,7 +83,10 @@ def would_start(limits: Mapping[tuple[str, str], int]) -> Outlook:
 
 def nodes() -> list[Node]:
     """The nodes as the last scheduling cycle saw them, in the scheduler's own shape."""
-    return [Node(*row) for row in installation.nodes().values_list("name", "slot_type", "slots", "ready")]
+    return [
+        Node.with_slots(*row)
+        for row in installation.nodes().values_list("name", "slot_type", "slots", "ready")
+    ]
 
 
 def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int]) -> Snapshot:
@@ -110,12 +125,13 @@ def if_resumed(job: Job) -> Preview:
     """The same for a halted job that is resumed now. It stands last among its equals, as a resume queues it anew."""
     now = timezone.now()
     left_s = None if job.time_limit_s is None else max(0.0, job.time_limit_s - job.running_s)
+    slot_type = (job.gpu_type or None) if job.gpus else CPU_TYPE
     gang = Gang(
         job=NEW,
         tenant=job.tenant.slug,
-        learners=job.learners,
-        slots=job.slots,
-        slot_type=(job.gpu_type or None) if job.gpus else CPU_TYPE,
+        learners=Range.fixed(job.learners),
+        resources=Resources.of_slots(slot_type, job.slots),
+        slot_type=slot_type,
         placing=Placing(job.placement),
         priority=Priority(job.priority_rank),
         queued_at=now,
@@ -153,7 +169,7 @@ def _after(seen: Snapshot, starts: Sequence[Start]) -> Snapshot:
     for start in starts:
         gang = gangs[start.job]
         if start.job != NEW:
-            taken[gang.tenant, start.placement.slot_type] += gang.slots * gang.learners
+            taken[gang.tenant, start.placement.slot_type] += gang.slots * len(start.placement.nodes)
     shares = (replace(share, used=share.used + taken[share.tenant, share.slot_type]) for share in seen.shares)
     return replace(seen, shares=tuple(shares))
 
@@ -173,8 +189,8 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
     return Gang(
         job=NEW,
         tenant=tenant.slug,
-        learners=spec.resources.learners,
-        slots=spec.slots_per_learner,
+        learners=Range.fixed(spec.resources.learners),
+        resources=Resources(spec.resources.gpus, float(spec.resources.cpus), spec.resources.memory_mib),
         slot_type=spec.slot_type,
         placing=Placing(spec.placement),
         priority=Priority[spec.priority.upper()],

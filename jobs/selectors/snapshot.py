@@ -6,20 +6,32 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import F, Q, QuerySet, Window
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import Now, RowNumber
 
 from gpu_scheduler.cycle import NOT_IN_LINE
-from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placing, Running, Share, Snapshot, TenantState
-from jobs.models import Attempt, Job
+from gpu_scheduler.model import (
+    CPU_TYPE,
+    Gang,
+    Node,
+    Placing,
+    Range,
+    Resources,
+    Running,
+    Share,
+    Snapshot,
+    TenantState,
+)
+from jobs.models import Attempt, Checkpoint, Job
 from jobs.states import Intent, State
 from tenants.models import Quota, Tenant
 
 OF_A_GANG = (
     "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
-    "time_limit_s", "running_s", "head_since",
+    "time_limit_s", "running_s", "owner__username",
 )  # fmt: skip
-"""What the scheduler wants to know of a waiting job. Plain values: ten thousand instances cost more than plan()."""
+"""What the scheduler wants to know of a job. Plain values: ten thousand instances cost more than plan()."""
+OF_WAITING = (*OF_A_GANG, "head_since")
 
 
 def snapshot(
@@ -31,10 +43,10 @@ def snapshot(
     """
     rows: Iterable[Sequence[Any]]
     if at_most is None:
-        rows = waiting_rows().order_by("queued_at", "pk").values_list(*OF_A_GANG)
+        rows = waiting_rows().order_by("queued_at", "pk").values_list(*OF_WAITING)
     else:
         rows = _first_in_line(at_most, with_job)
-    waiting = [_gang(row) for row in rows]
+    waiting = [(_gang(*row), since) for *row, since in rows]
     return Snapshot(
         now=now,
         nodes=tuple(nodes),
@@ -50,18 +62,37 @@ def snapshot(
             )
             for tenant in Tenant.objects.order_by("pk")
         ),
-        head_since={gang.job: since for gang, since in waiting if since is not None},
+        policy_state={gang.job: since for gang, since in waiting if since is not None},
     )
 
 
-def _gang(row: Sequence[Any]) -> tuple[Gang, datetime | None]:
-    """A waiting job as the scheduler sees it, and since when it heads its queue."""
-    job, tenant, learners, slots, gpus, gpu_type, placing, rank, queued_at, limit_s, ran_s, head_since = row
+def _gang(
+    job: str,
+    tenant: str,
+    learners: int,
+    slots: int,
+    gpus: int,
+    gpu_type: str,
+    placing: str,
+    rank: int,
+    queued_at: datetime,
+    limit_s: int | None,
+    ran_s: float,
+    user: str,
+) -> Gang:
     slot_type = (gpu_type or None) if gpus else CPU_TYPE
-    left_s = None if limit_s is None else max(0.0, limit_s - ran_s)
     return Gang(
-        job, tenant, learners, slots, slot_type, Placing(placing), rank, queued_at, left_s
-    ), head_since
+        job,
+        tenant,
+        Range.fixed(learners),
+        Resources.of_slots(slot_type, slots),
+        slot_type,
+        Placing(placing),
+        rank,
+        queued_at,
+        None if limit_s is None else max(0.0, limit_s - ran_s),
+        user,
+    )
 
 
 def _first_in_line(at_most: int, with_job: str) -> list[Sequence[Any]]:
@@ -72,9 +103,9 @@ def _first_in_line(at_most: int, with_job: str) -> list[Sequence[Any]]:
         order_by=[F("queued_at"), F("pk")],
     )
     order = (F("head_since").asc(nulls_last=True), "-priority_rank", turn, "queued_at", "pk")
-    first: list[Sequence[Any]] = list(in_line().order_by(*order).values_list(*OF_A_GANG)[:at_most])
+    first: list[Sequence[Any]] = list(in_line().order_by(*order).values_list(*OF_WAITING)[:at_most])
     if with_job and all(row[0] != with_job for row in first):
-        first += waiting_rows().filter(pk=with_job).values_list(*OF_A_GANG)
+        first += waiting_rows().filter(pk=with_job).values_list(*OF_WAITING)
     return first
 
 
@@ -90,23 +121,46 @@ def waiting_rows() -> QuerySet[Job]:
 
 
 def _running() -> list[Running]:
-    held = Attempt.objects.filter(held=True).annotate(
-        limit_s=F("job__time_limit_s"), ran_s=F("job__running_s")
-    )
-    rows = held.order_by("pk").values_list(
-        "job_id",
-        "tenant__slug",
-        "slots",
+    saved = Checkpoint.objects.filter(job=OuterRef("job"), state=Checkpoint.State.COMMITTED)
+    held = Attempt.objects.filter(held=True).order_by("pk")
+    rows = held.values_list(
         "slot_type",
         "nodes",
         "opened_at",
         "processing_at",
-        "limit_s",
-        "ran_s",
+        Subquery(saved.order_by("-committed_at").values("committed_at")[:1]),
+        "job__last_halt__parts__saved",
+        "job__state",
+        "job__intent",
+        "job__intent_gen",
+        *(f"job__{name}" for name in OF_A_GANG),
     )
-    found = []
-    for job, tenant, slots, slot_type, nodes, opened_at, processing_at, limit_s, ran_s in rows:
-        since = processing_at or opened_at
-        ends_by = None if limit_s is None else since + timedelta(seconds=max(0.0, limit_s - ran_s))
-        found.append(Running(job, tenant, slots, slot_type, tuple(nodes), ends_by))
-    return found
+    return [_run(*row) for row in rows]
+
+
+def _run(
+    slot_type: str,
+    nodes: Sequence[str],
+    opened_at: datetime,
+    processing_at: datetime | None,
+    saved_at: datetime | None,
+    save_s: float | None,
+    state: str,
+    intent: str,
+    generation: int,
+    *of_gang: Any,
+) -> Running:
+    gang = _gang(*of_gang)
+    since, limit_s = processing_at or opened_at, gang.runs_at_most_s
+    return Running(
+        gang,
+        slot_type,
+        tuple(nodes),
+        started_at=opened_at,
+        ends_by=None if limit_s is None else since + timedelta(seconds=limit_s),
+        last_checkpoint_at=saved_at,
+        checkpoint_cost_s=save_s,  # measured at the last halt
+        restart_cost_s=None if processing_at is None else (processing_at - opened_at).total_seconds(),
+        stopping=state == State.STOPPING or intent != Intent.RUN,
+        generation=generation,
+    )

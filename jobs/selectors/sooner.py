@@ -71,12 +71,12 @@ def _starts(estimate: Estimate) -> Any:
 def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, Gang]]:
     """The mildest change of each kind first: of equals it is the one to offer."""
     new = replace(own, job=NEW, queued_at=seen.now)
-    for learners in _smaller(own.learners):
-        yield "learners", str(learners), replace(new, learners=learners)
+    for learners in _smaller(own.learners.min):
+        yield "learners", str(learners), new.resized(learners=learners)
     for slots in _smaller(own.slots):
-        yield "gpus" if job.gpus else "cpus", str(slots), replace(new, slots=slots)
+        yield "gpus" if job.gpus else "cpus", str(slots), new.resized(slots=slots)
     if job.gpus:
-        asked = own.learners * own.slots
+        asked = own.learners.min * own.slots
         limits = {share.slot_type: share.limit for share in seen.shares if share.tenant == own.tenant}
         for slot_type in sorted({node.slot_type for node in seen.nodes} - {CPU_TYPE, own.slot_type}):
             if own.slot_type is not None and limits.get(slot_type, 0) >= asked:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import Basis, Estimate, RunTime, WhyNone, forecast, instead, sooner
-from gpu_scheduler.model import Plan, Policy, Snapshot
+from gpu_scheduler.model import Plan, Policy, Resources, Snapshot
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
 
 LONGEST_S = 15
@@ -35,7 +35,7 @@ def lived(world: Snapshot, lengths: dict[str, int]) -> dict[str, datetime]:
     starts: dict[str, datetime] = {}
     for _ in range(LONGEST_S * (len(lengths) + 2) + 60):
         over = [run.job for run in world.running if ends[run.job] <= world.now]
-        nothing = Plan((), (), world.head_since)
+        nothing = Plan(policy_state=world.policy_state)
         world = next_snapshot(world, nothing, after_s=0, ended=over)
         decided = plan(world)
         for start in decided.starts:
@@ -175,9 +175,9 @@ def test_ways_offered_start_earlier_in_the_world_that_follows(
     job = data.draw(st.sampled_from(world.waiting))
     clone = replace(job, job="new", queued_at=NOON)
     variants = {
-        "smaller": replace(clone, learners=1),
-        "thinner": replace(clone, slots=1),
-        "elsewhere": replace(clone, slot_type="h200"),
+        "smaller": clone.resized(learners=1),
+        "thinner": clone.resized(slots=1),
+        "elsewhere": replace(clone, slot_type="h200", resources=Resources(clone.slots)),
         "urgent": replace(clone, priority=3),
         "the same": clone,
     }
@@ -196,8 +196,8 @@ def test_only_what_is_truly_sooner_is_offered() -> None:
     runs = {"r1": known(100), "r2": known(500)}
     clone = gang("new", 2, 8, queued_at=NOON)
     variants = {
-        "half": replace(clone, learners=1),
-        "quarter": replace(clone, learners=1, slots=4),
+        "half": clone.resized(learners=1),
+        "quarter": clone.resized(learners=1, slots=4),
         "same": clone,
         "too large elsewhere": replace(clone, slot_type="h200"),
     }
@@ -225,6 +225,6 @@ def test_each_variant_is_tried_with_one_plan_where_no_end_is_known(
     monkeypatch.setattr("gpu_scheduler.forecast.plan", counted)
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=4)])
     small = gang("new", 1, 4, queued_at=NOON)
-    found = sooner(world, {}, "j1", {"small": small, "large": replace(small, slots=8)}, until=until)
+    found = sooner(world, {}, "j1", {"small": small, "large": small.resized(slots=8)}, until=until)
     assert found == {"small": Estimate(NOON, NOON)}
     assert made == [False, False, False]

@@ -64,7 +64,7 @@ def test_a_gang_starts_whole_on_the_type_it_asked_for(world: Snapshot) -> None:
     jobs = {job.job: job for job in world.waiting}
     for start in plan(world).starts:
         job = jobs[start.job]
-        assert len(start.placement.nodes) == job.learners
+        assert len(start.placement.nodes) == job.learners.min
         if job.slot_type is None:
             assert start.placement.slot_type != CPU_TYPE
         else:
@@ -113,8 +113,8 @@ def test_nothing_that_could_start_waits_unless_slots_are_kept_for_a_head(world: 
     free, (used, live) = free_after(world, made), usage_after(world, made)
     jobs = {job.job: job for job in world.waiting}
     impatient = any(
-        wait.job in world.head_since
-        and (NOON - world.head_since[wait.job]).total_seconds() >= world.policy.patience_s
+        wait.job in world.policy_state
+        and (NOON - world.policy_state[wait.job]).total_seconds() >= world.policy.patience_s
         for wait in made.waits
     )
     for wait in made.waits:
@@ -137,7 +137,7 @@ def _could_start(job: Gang, world: Snapshot, free, used, live) -> bool:
         fitting = sum(
             free[node.name] // job.slots for node in world.nodes if node.ready and node.slot_type == slot_type
         )
-        if fitting >= job.learners and used[key] + job.learners * job.slots <= limits.get(key, 0):
+        if fitting >= job.learners.min and used[key] + job.learners.min * job.slots <= limits.get(key, 0):
             return True
     return False
 
@@ -151,12 +151,12 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
     states = {state.tenant: state for state in world.tenants}
     for wait in made.waits:
         job, numbers = jobs[wait.job], wait.numbers
-        asked = job.learners * job.slots
+        asked = job.learners.min * job.slots
         pool = [node for node in world.nodes if node.slot_type == numbers["slot_type"]]
         free_now = sum(free[node.name] for node in pool if node.ready)
         match wait.code:
             case WaitReason.NO_MATCHING_POOL:
-                assert sum(node.slots // job.slots for node in pool) < job.learners
+                assert sum(node.slots // job.slots for node in pool) < job.learners.min
             case WaitReason.EXCEEDS_MAX_QUOTA:
                 assert asked > numbers["limit"]
             case WaitReason.TENANT_SUSPENDED:
@@ -170,7 +170,7 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
                 assert free_now == numbers["free"] < asked
             case WaitReason.GANG_FRAGMENTED:
                 assert free_now == numbers["free"] >= asked
-                assert numbers["learners_fitting"] < job.learners
+                assert numbers["learners_fitting"] < job.learners.min
             case WaitReason.FAIR_SHARE:
                 pass
             case other:
@@ -213,9 +213,9 @@ def test_only_who_waits_for_nodes_is_ahead_in_the_cluster(world: Snapshot) -> No
 def test_only_jobs_that_wait_in_line_are_remembered_as_heads_and_marks_never_move(world: Snapshot) -> None:
     made = plan(world)
     waits = {wait.job: wait for wait in made.waits}
-    for job, since in made.head_since.items():
+    for job, since in made.policy_state.items():
         assert waits[job].code not in FIX_NEEDED
-        assert since == world.head_since.get(job, NOON)
+        assert since == world.policy_state.get(job, NOON)
 
 
 @settings(max_examples=60, deadline=None)

@@ -54,7 +54,7 @@ def test_a_gang_that_does_not_fit_whole_takes_nothing() -> None:
 
 
 def test_a_node_that_is_not_ready_gets_nothing_and_is_told_about() -> None:
-    down = Node("a2", "a100", 8, ready=False)
+    down = Node.with_slots("a2", "a100", 8, ready=False)
     made = plan(snapshot([*nodes(a1=2), down], [gang("j1", 1, 4)]))
     told = why(made, "j1")
     assert told.code is WaitReason.INSUFFICIENT_CAPACITY
@@ -125,17 +125,17 @@ def _pool_with_a_waiting_head(*later, since_s: float, busy_until=None):
         nodes(a1=8, a2=8),
         [HEAD, *later],
         [running("r", "a1", tenant="green", ends_by=busy_until)],
-        head_since={"j1": NOON - timedelta(seconds=since_s)},
+        policy_state={"j1": NOON - timedelta(seconds=since_s)},
     )
 
 
 def test_a_head_that_cannot_start_is_remembered_from_now_and_overtaken() -> None:
-    world = replace(_pool_with_a_waiting_head(gang("j2"), since_s=0), head_since={})
+    world = replace(_pool_with_a_waiting_head(gang("j2"), since_s=0), policy_state={})
     made = plan(world)
     assert started(made) == ["j2"]
-    assert made.head_since == {"j1": NOON}
+    assert made.policy_state == {"j1": NOON}
     (waits,) = made.waits
-    assert waits.numbers["head_since"] == "2026-01-01T12:00:00.000Z"
+    assert waits.numbers["queue_head_since"] == "2026-01-01T12:00:00.000Z"
 
 
 def test_before_its_patience_is_over_a_head_is_overtaken() -> None:
@@ -155,7 +155,7 @@ def test_after_its_patience_is_over_nothing_takes_what_the_head_needs() -> None:
 
 def test_slots_that_the_head_does_not_need_are_used_meanwhile() -> None:
     world = _pool_with_a_waiting_head(gang("j2", tenant="blue"), since_s=9000)
-    made = plan(replace(world, nodes=(*world.nodes, Node("a3", "a100", 4))))
+    made = plan(replace(world, nodes=(*world.nodes, Node.with_slots("a3", "a100", 4))))
     assert where(made, "j2") == ("a3",)
 
 
@@ -171,7 +171,7 @@ def test_kept_slots_are_of_the_nodes_that_lack_least() -> None:
         nodes(a1=8, a2=8, a3=8),
         [gang("j1", 1, 8), gang("j2", 1, 2, tenant="blue")],
         [running("r1", "a1", slots=6), running("r2", "a2", slots=1), running("r3", "a3", slots=6)],
-        head_since={"j1": NOON - timedelta(hours=0.5)},
+        policy_state={"j1": NOON - timedelta(hours=0.5)},
     )
     assert where(plan(world), "j2") == ("a1",)
 
@@ -182,7 +182,7 @@ def test_a_head_waiting_for_quota_is_not_overtaken_for_ever_by_its_own_tenant() 
         [gang("j1", 1, 8), gang("j2"), gang("k1", tenant="green")],
         [running("r", "a1", slots=4)],
         limits={"red": 8},
-        head_since={"j1": NOON - timedelta(seconds=301)},
+        policy_state={"j1": NOON - timedelta(seconds=301)},
     )
     made = plan(world)
     assert started(made) == ["k1"]
@@ -196,15 +196,15 @@ def test_a_head_that_waited_an_ageing_time_climbs_over_the_next_class() -> None:
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8), urgent])
     assert started(plan(world)) == ["j2"]
     waited = {"j1": NOON - timedelta(seconds=3600)}
-    assert started(plan(replace(world, head_since=waited))) == ["j1"]
+    assert started(plan(replace(world, policy_state=waited))) == ["j1"]
 
 
 def test_a_gang_that_needs_a_node_which_is_down_keeps_nothing() -> None:
-    down = Node("a2", "a100", 8, ready=False)
+    down = Node.with_slots("a2", "a100", 8, ready=False)
     world = snapshot(
         [*nodes(a1=8), down],
         [HEAD, gang("j2")],
-        head_since={"j1": NOON - timedelta(hours=2)},
+        policy_state={"j1": NOON - timedelta(hours=2)},
         limits={"red": 100},
     )
     assert started(plan(world)) == ["j2"]
@@ -238,7 +238,7 @@ def test_quota_in_use_is_told_with_the_arithmetic() -> None:
         "jobs_used": 0,
         "position": 1,
         "cluster_position": 1,
-        "head_since": "2026-01-01T12:00:00.000Z",
+        "queue_head_since": "2026-01-01T12:00:00.000Z",
         "checks": None,
     }
     assert [(check["check"], check["ok"]) for check in told.numbers["checks"]] == [
@@ -300,7 +300,7 @@ def test_what_can_never_start_says_what_to_change(job, code, message) -> None:
     ("kind", "of"), [("a100", "of a100"), ("cpu", "of CPU slots"), (None, "for any GPU type")]
 )
 def test_no_quota_row_means_no_quota_and_nobody_is_told_to_ask_for_fewer(kind: str | None, of: str) -> None:
-    there = (Node("n1", kind or "a100", 8),)
+    there = (Node.with_slots("n1", kind or "a100", 8),)
     told = why(plan(replace(snapshot(there, [gang("j1", slot_type=kind)]), shares=())), "j1")
     assert told.code is WaitReason.EXCEEDS_MAX_QUOTA
     assert told.numbers["limit"] == 0
@@ -310,7 +310,7 @@ def test_no_quota_row_means_no_quota_and_nobody_is_told_to_ask_for_fewer(kind: s
 def test_a_suspended_tenant_starts_nothing() -> None:
     made = plan(snapshot(nodes(a1=8), [gang("j1")], tenants=(TenantState("red", suspended=True),)))
     assert why(made, "j1").code is WaitReason.TENANT_SUSPENDED
-    assert made.head_since == {}
+    assert made.policy_state == {}
 
 
 def test_the_jobs_limit_counts_the_starts_of_this_very_plan() -> None:

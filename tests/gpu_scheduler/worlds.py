@@ -16,6 +16,8 @@ from gpu_scheduler.model import (
     Placing,
     Plan,
     Policy,
+    Range,
+    Resources,
     Running,
     Share,
     Snapshot,
@@ -28,7 +30,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def nodes(**slots: int) -> tuple[Node, ...]:
     """nodes(a1=8) is one ready node of type a100; the first letter chooses the type."""
     types = {"a": "a100", "h": "h200", "c": "cpu"}
-    return tuple(Node(name, types[name[0]], count) for name, count in sorted(slots.items()))
+    return tuple(Node.with_slots(name, types[name[0]], count) for name, count in sorted(slots.items()))
 
 
 def gang(job: str, learners: int = 1, slots: int = 1, **changes: Any) -> Gang:
@@ -41,12 +43,21 @@ def gang(job: str, learners: int = 1, slots: int = 1, **changes: Any) -> Gang:
         - timedelta(hours=1)
         + timedelta(seconds=int("".join(filter(str.isdigit, job)) or 0)),
     }
-    return Gang(job=job, learners=learners, slots=slots, **(values | changes))
+    values |= changes
+    return Gang(
+        job=job,
+        learners=Range.fixed(learners),
+        resources=Resources.of_slots(values["slot_type"], slots),
+        **values,
+    )
 
 
 def running(job: str, *on: str, slots: int = 1, **changes: Any) -> Running:
-    values: dict[str, Any] = {"tenant": "red", "slot_type": "a100"}
-    return Running(job=job, nodes=on, slots=slots, **(values | changes))
+    """One learner on each of these nodes."""
+    of_gang = {name: changes.pop(name) for name in ("tenant", "slot_type") if name in changes}
+    whole = gang(job, len(on), slots, queued_at=NOON - timedelta(hours=2), **of_gang)
+    assert whole.slot_type is not None
+    return Running(whole, whole.slot_type, on, NOON - timedelta(hours=1), **changes)
 
 
 def snapshot(
@@ -77,13 +88,7 @@ def next_snapshot(before: Snapshot, plan: Plan, *, after_s: float, ended: Iterab
     ended = set(ended)
     waiting = {job.job: job for job in before.waiting}
     started = tuple(
-        Running(
-            start.job,
-            waiting[start.job].tenant,
-            waiting[start.job].slots,
-            start.placement.slot_type,
-            start.placement.nodes,
-        )
+        Running(waiting[start.job], start.placement.slot_type, start.placement.nodes, before.now)
         for start in plan.starts
     )
     busy = tuple(job for job in (*before.running, *started) if job.job not in ended)
@@ -100,7 +105,7 @@ def next_snapshot(before: Snapshot, plan: Plan, *, after_s: float, ended: Iterab
         running=busy,
         shares=tuple(replace(share, used=used[share.tenant, share.slot_type]) for share in before.shares),
         tenants=tuple(replace(tenant, jobs_used=live[tenant.tenant]) for tenant in before.tenants),
-        head_since=dict(plan.head_since),
+        policy_state=dict(plan.policy_state),
     )
 
 
@@ -112,7 +117,7 @@ TYPES = ("a100", "cpu", "h200")
 def worlds(draw: st.DrawFn) -> Snapshot:
     """Small clusters with everything that can go together: types, down nodes, heads, limits, suspension."""
     machines = tuple(
-        Node(
+        Node.with_slots(
             f"n{i}",
             draw(st.sampled_from(TYPES)),
             draw(st.integers(1, 8)),
@@ -159,24 +164,24 @@ def _busy(draw: st.DrawFn, machines: tuple[Node, ...]) -> tuple[Running, ...]:
         if on:
             ends = draw(st.none() | st.integers(0, 900))
             found.append(
-                Running(
+                running(
                     f"r{i}",
-                    draw(st.sampled_from(TENANTS)),
-                    slots,
-                    first.slot_type,
-                    tuple(on),
-                    None if ends is None else NOON + timedelta(seconds=ends),
+                    *on,
+                    slots=slots,
+                    tenant=draw(st.sampled_from(TENANTS)),
+                    slot_type=first.slot_type,
+                    ends_by=None if ends is None else NOON + timedelta(seconds=ends),
                 )
             )
     return tuple(found)
 
 
 def _waiting(draw: st.DrawFn, name: str) -> Gang:
-    return Gang(
-        job=name,
+    return gang(
+        name,
+        draw(st.integers(1, 5)),
+        draw(st.integers(1, 6)),
         tenant=draw(st.sampled_from(TENANTS)),
-        learners=draw(st.integers(1, 5)),
-        slots=draw(st.integers(1, 6)),
         slot_type=draw(st.sampled_from((*TYPES, "v100", None))),
         placing=draw(st.sampled_from(Placing)),
         priority=draw(st.integers(0, 3)),
@@ -207,6 +212,6 @@ def usage_after(world: Snapshot, plan: Plan) -> tuple[Counter[tuple[str, str]], 
     jobs = {job.job: job for job in world.waiting}
     for start in plan.starts:
         job = jobs[start.job]
-        used[job.tenant, start.placement.slot_type] += job.learners * job.slots
+        used[job.tenant, start.placement.slot_type] += job.learners.min * job.slots
         live[job.tenant] += 1
     return used, live

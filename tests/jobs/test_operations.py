@@ -26,7 +26,7 @@ NOW = timedelta(0)
 
 
 def new_world() -> World:
-    world = World(lambda clock: MemoryCluster([Node("node-a", "cpu", 4)], clock=clock))
+    world = World(lambda clock: MemoryCluster([Node.with_slots("node-a", "cpu", 4)], clock=clock))
     clusters.use(world.cluster)
     Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
     return world

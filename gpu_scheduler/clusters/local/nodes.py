@@ -36,7 +36,7 @@ class LocalNode:
 
     def on(self, memory_mib: int | None) -> Node:
         """This node on a machine with so much memory."""
-        return Node(self.name, self.slot_type, self.slots, memory_mib=memory_mib)
+        return Node.with_slots(self.name, self.slot_type, self.slots, memory_mib=memory_mib)
 
 
 def read_nodes(text: str) -> tuple[LocalNode, ...]:

@@ -54,11 +54,17 @@ def gang_name(value: object) -> str:
 
 
 def node_to_json(node: Node) -> dict[str, Any]:
-    return asdict(node)
+    return {
+        "name": node.name,
+        "slot_type": node.slot_type,
+        "slots": node.slots,
+        "ready": node.ready,
+        "memory_mib": node.allocatable.memory_mib,
+    }
 
 
 def node_from_json(value: Mapping[str, Any]) -> Node:
-    return Node(**value)
+    return Node.with_slots(**value)
 
 
 def report_to_json(report: GangReport) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class MemoryHarness:
     def __init__(self) -> None:
         self.now = 0.0
         self.cluster = MemoryCluster(
-            [Node("node-b", "cpu", 4), Node("node-a", "cpu", 4)], clock=lambda: self.now
+            [Node.with_slots("node-b", "cpu", 4), Node.with_slots("node-a", "cpu", 4)], clock=lambda: self.now
         )
         self.cluster.starts_in_s = 0.5
 

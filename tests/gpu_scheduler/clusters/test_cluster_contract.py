@@ -17,7 +17,7 @@ OVER = all_in(*ENDED)
 
 def test_nodes_are_listed_by_name(harness: Harness) -> None:
     shown = [replace(node, memory_mib=None) for node in harness.cluster.nodes()]
-    assert shown == [Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)]
+    assert shown == [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "cpu", 4)]
 
 
 def test_nothing_exists_before_the_first_launch(harness: Harness) -> None:

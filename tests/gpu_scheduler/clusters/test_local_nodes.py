@@ -96,7 +96,7 @@ def test_a_second_daemon_on_the_folder_says_so(daemon) -> None:
 
 
 def test_each_node_tells_the_whole_machines_memory(daemon) -> None:
-    told = {node.name: node.memory_mib for node in daemon.cluster.nodes()}
+    told = {node.name: node.allocatable.memory_mib for node in daemon.cluster.nodes()}
     assert told == {"node-a": machine_mib(), "node-b": machine_mib()}
 
 

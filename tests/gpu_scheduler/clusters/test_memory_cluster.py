@@ -12,7 +12,9 @@ from tests.gpu_scheduler.clusters.harness import launch
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    return MemoryCluster([Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)], clock=lambda: 0.0)
+    return MemoryCluster(
+        [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "cpu", 4)], clock=lambda: 0.0
+    )
 
 
 def test_a_failing_call_does_nothing(cluster: MemoryCluster) -> None:

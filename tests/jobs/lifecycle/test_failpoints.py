@@ -53,7 +53,7 @@ def passed_by(django_db_setup: None, django_db_blocker: Any) -> dict[str, Life]:
     found: dict[str, Life] = {}
     with django_db_blocker.unblock(), transaction.atomic():
         for life in reversed(LIVES):  # the first of LIVES is the longest
-            world = World(lambda clock: MemoryCluster([Node("node-a", "cpu", 4)], clock=clock))
+            world = World(lambda clock: MemoryCluster([Node.with_slots("node-a", "cpu", 4)], clock=clock))
             clusters.use(world.cluster)
             passed: set[str] = set()
             failpoints.arm(passed.add)

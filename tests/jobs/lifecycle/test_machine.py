@@ -62,7 +62,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.outer.__enter__()
         with connection.cursor() as cursor:
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        nodes = [Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)]
+        nodes = [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "cpu", 4)]
         self.world = World(lambda clock: MemoryCluster(nodes, clock=clock))
         self.cluster = self.world.cluster
         self.cluster.stops_in_s = 3

@@ -119,7 +119,7 @@ def test_a_limit_below_use_stops_nothing_and_starts_nothing(world: World) -> Non
 @pytest.fixture
 def big_cluster(transactional_db: None) -> Iterator[MemoryCluster]:
     """A cluster that is never the bottleneck: only quota holds anybody back."""
-    cluster = MemoryCluster([Node(f"node-{n}", "cpu", 64) for n in range(8)])
+    cluster = MemoryCluster([Node.with_slots(f"node-{n}", "cpu", 64) for n in range(8)])
     clusters.use(cluster)
     yield cluster
     clusters.use(None)

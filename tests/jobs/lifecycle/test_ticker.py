@@ -37,7 +37,7 @@ def wait_for(look: Callable[[], object], within_s: float = 60) -> None:
 
 @pytest.fixture
 def ticker(transactional_db: None) -> Iterator[Ticker]:
-    clusters.use(MemoryCluster([Node("node-a", "cpu", 4)]))
+    clusters.use(MemoryCluster([Node.with_slots("node-a", "cpu", 4)]))
     running = Ticker("test", tick_s=0.05)
     running.start()
     yield running

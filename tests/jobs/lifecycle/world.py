@@ -160,7 +160,9 @@ __all__ = ["HOLDS_GPUS", "LearnerPhase", "World", "gang", "job_of", "last_move",
 def two_nodes() -> Iterator[World]:
     """A world of two nodes of four CPU slots, one tenant with eight, alice in it; its cluster is the lifecycle's."""
     made = World(
-        lambda clock: MemoryCluster([Node("node-a", "cpu", 4), Node("node-b", "cpu", 4)], clock=clock)
+        lambda clock: MemoryCluster(
+            [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "cpu", 4)], clock=clock
+        )
     )
     clusters.use(made.cluster)
     try:
