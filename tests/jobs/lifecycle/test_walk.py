@@ -340,11 +340,11 @@ def test_out_of_memory_is_named_with_its_peak(world: World) -> None:
 
 def test_what_a_node_tells_of_its_memory_is_kept_for_those_who_check_a_spec(world: World) -> None:
     a, b = world.cluster.nodes()
-    world.cluster.set_node(replace(a, memory_mib=16_384))
+    world.cluster.set_node(replace(a, allocatable=replace(a.allocatable, memory_mib=16_384)))
     cycle.run()
     kept = ClusterNode.objects.order_by("name").values_list("name", "memory_mib")
     assert list(kept) == [(a.name, 16_384), (b.name, None)]
-    world.cluster.set_node(replace(a, memory_mib=8_192))
+    world.cluster.set_node(replace(a, allocatable=replace(a.allocatable, memory_mib=8_192)))
     cycle.run()
     assert list(kept.all()) == [(a.name, 8_192), (b.name, None)]
 
