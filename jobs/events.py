@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from jobs import announce
+from jobs import pubsub
 from jobs.models import JobEvent
 from jobs.states import EventCode
 
@@ -42,7 +42,7 @@ def append(
         actor_id=actor_id,
         source=source,
     )
-    announce_later(job_id, tenant_id, n)
+    publish_later(job_id, tenant_id, n)
     return n
 
 
@@ -58,6 +58,6 @@ def next_number(job_id: str) -> int:
     return int(row[0])
 
 
-def announce_later(job_id: str, tenant_id: int, n: int) -> None:
+def publish_later(job_id: str, tenant_id: int, n: int) -> None:
     """Tell viewers after the commit that the job's history goes up to n."""
-    transaction.on_commit(partial(announce.job_changed, job_id, tenant_id, n), robust=True)
+    transaction.on_commit(partial(pubsub.job_changed, job_id, tenant_id, n), robust=True)

@@ -106,7 +106,7 @@ class Job(models.Model):
     max_restarts = models.PositiveIntegerField()
     time_limit_s = models.PositiveIntegerField(null=True)
     grace_s = models.PositiveIntegerField(default=60)
-    # The wish (services).
+    # The intent (services).
     intent = models.CharField(max_length=8, choices=intent_choices, default=Intent.RUN)
     intent_gen = models.BigIntegerField(default=1)
     intent_by = models.ForeignKey(
@@ -115,8 +115,8 @@ class Job(models.Model):
     intent_at = models.DateTimeField(db_default=Now())
     resume_from = models.ForeignKey(
         "Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
-    )  # as wished
-    resume_after = models.PositiveIntegerField(default=0, db_default=0)  # the attempt at that wish
+    )  # as requested
+    resume_after = models.PositiveIntegerField(default=0, db_default=0)  # the attempt at that request
     # The state (lifecycle).
     state = models.CharField(max_length=12, choices=state_choices, default=State.QUEUED)
     reason_code = models.CharField(max_length=40, blank=True)
@@ -313,7 +313,7 @@ class Learner(models.Model):
     cluster_phase = models.CharField(max_length=12, blank=True)
     cluster_exit_code = models.IntegerField(null=True)
     cluster_message = models.TextField(blank=True)
-    evidence: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    failure_details: models.JSONField[Any, Any] = models.JSONField(default=dict)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank"], name="learner_once")]
@@ -500,8 +500,8 @@ class ClusterNode(models.Model):
     changed_at = models.DateTimeField(db_default=Now())
 
 
-class Duty(models.Model):
-    """A recurring duty of the whole installation, done by whichever worker claims it when it is due."""
+class PeriodicTask(models.Model):
+    """A task that the installation repeats; whichever worker claims it when it is due runs it."""
 
     name = models.CharField(primary_key=True, max_length=40)
     next_at = models.DateTimeField(db_default=Now())

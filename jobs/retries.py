@@ -40,7 +40,7 @@ def database_away(error: BaseException | None) -> bool:
     return isinstance(cause, DriverError) and cause.pgcode is None
 
 
-def again_if_broken_off(work: Callable[P, R]) -> Callable[P, R]:
+def retry_on_serialization_failure(work: Callable[P, R]) -> Callable[P, R]:
     """Let work, which is one whole transaction and has no other effect, be tried up to TRIES times.
 
     Inside a transaction of the caller's it is tried once: only the whole can be done again, by whoever began it.

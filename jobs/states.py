@@ -135,7 +135,7 @@ class EventCode(StrEnum):
 
     SUBMITTED = "SUBMITTED"
     MOVED = "MOVED"
-    WISHED = "WISHED"
+    REQUESTED = "REQUESTED"
     WAITING = "WAITING"
     PLACED = "PLACED"
     CHECKPOINT_STORED = "CHECKPOINT_STORED"
@@ -152,7 +152,7 @@ class EventCode(StrEnum):
 EVENT_WORDS: dict[EventCode, str] = {
     EventCode.SUBMITTED: "The job was submitted.",
     EventCode.MOVED: "The job went on to its next state.",
-    EventCode.WISHED: "Somebody asked for something else.",
+    EventCode.REQUESTED: "Halt, resume or cancel was requested.",
     EventCode.WAITING: "The job waits.",
     EventCode.PLACED: "The job got its devices.",
     EventCode.CHECKPOINT_STORED: "A checkpoint is stored and verified.",

@@ -11,7 +11,7 @@ from celery import bootsteps, current_app, shared_task
 
 from jobs.lifecycle import ticker
 from jobs.lifecycle.reconcile import reconcile
-from jobs.lifecycle.seats import owner
+from jobs.lifecycle.workers import owner
 
 
 @shared_task(name="jobs.tasks.reconcile_job")

@@ -38,7 +38,7 @@ def reconcile(job_id: str) -> None:
 
 def cycle() -> None:
     """Let the scheduler look at everything that waits, soon."""
-    transaction.on_commit(_cycle_bell.ring, robust=True)
+    transaction.on_commit(_cycle_notifier.notify, robust=True)
 
 
 def hint(task: str, *args: str) -> None:
@@ -58,7 +58,7 @@ def _send(task: str, args: tuple[str, ...]) -> None:
         logger.warning("broker did not take a hint", extra={"task": task, "error": str(error)})
 
 
-class _CycleBell:
+class _CycleNotifier:
     """Sends the first of many requests at once and one for all that follow within APART_S after that."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class _CycleBell:
         self._quiet_until = 0.0
         self._waiting = False
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         with self._lock:
             wait_s = self._quiet_until - time.monotonic()
             if self._waiting:
@@ -92,5 +92,5 @@ class _CycleBell:
         _send("jobs.tasks.run_cycle", ())
 
 
-_cycle_bell = _CycleBell()
-os.register_at_fork(after_in_child=_cycle_bell.reset)
+_cycle_notifier = _CycleNotifier()
+os.register_at_fork(after_in_child=_cycle_notifier.reset)

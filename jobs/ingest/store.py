@@ -21,7 +21,7 @@ from django.db import connection, transaction
 from psycopg2 import Binary
 from psycopg2.extras import execute_values
 
-from jobs import announce, events
+from jobs import events, pubsub
 from jobs.failpoints import fp
 from jobs.ingest.learner_update import LearnerUpdate, NewChunk
 from jobs.models import JobEvent
@@ -371,6 +371,6 @@ def _publish(rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
     for row in rows:
         grant = row.grant
         if row.chunks or row.log_sealed:
-            announce.logs_grew(grant.job_id, attempt=grant.attempt, rank=grant.rank, upto=row.log_lines)
+            pubsub.logs_grew(grant.job_id, attempt=grant.attempt, rank=grant.rank, upto=row.log_lines)
     for job_id in {row.grant.job_id for row in rows if row.points or row.total is not None}:
-        announce.metrics_grew(job_id, upto=progress[job_id].metric_seq)
+        pubsub.metrics_grew(job_id, upto=progress[job_id].metric_seq)

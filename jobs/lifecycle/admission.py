@@ -9,7 +9,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from gpu_scheduler.model import Start
-from jobs import announce, events, tokens
+from jobs import events, pubsub, tokens
 from jobs.failpoints import fp
 from jobs.models import Attempt, Estimate, Job, Learner
 from jobs.selectors.checkpoints import checkpoint_for
@@ -73,7 +73,7 @@ def admit(start: Start, cluster: str) -> None:
         },
         source="scheduler",
     )
-    transaction.on_commit(partial(announce.quotas_changed, job.tenant_id), robust=True)
+    transaction.on_commit(partial(pubsub.quotas_changed, job.tenant_id), robust=True)
 
 
 def _take_job(start: Start) -> Job:

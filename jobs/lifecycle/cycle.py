@@ -19,22 +19,22 @@ from django.db.models.functions import Now
 from gpu_scheduler.clusters.base import ClusterBusy
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Node, Start, WaitReason
-from jobs import announce
+from jobs import pubsub
 from jobs.failpoints import fp
 from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle.admission import NotAdmitted, admit
 from jobs.lifecycle.explaining import explain, keep_heads, tell_cluster_busy
-from jobs.lifecycle.forecasting import DUTY as FORECAST
+from jobs.lifecycle.forecasting import TASK as FORECAST
 from jobs.lifecycle.forecasting import has_unforeseen
-from jobs.models import ClusterNode, Duty, Job
-from jobs.retries import again_if_broken_off
+from jobs.models import ClusterNode, Job, PeriodicTask
+from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.snapshot import snapshot
 from jobs.states import Intent, State
 
 logger = logging.getLogger(__name__)
 
 CYCLE_LOCK = 76
-DUTY = "cycle"
+TASK = "cycle"
 EVERY_S = 5.0  # the cycle looks so often while something waits, whatever hints were lost
 MANY = 300  # so many that wait make a pass cost what somebody would notice
 REST = 4.0  # after such a pass none is made for so many times its length
@@ -50,7 +50,7 @@ def run(*, request: bool = True) -> list[str]:
     if request:
         _ask()
     else:
-        Duty.objects.get_or_create(name=DUTY)
+        PeriodicTask.objects.get_or_create(name=TASK)
     while _due():
         with _lock() as mine:
             if not mine:
@@ -88,7 +88,7 @@ def one_pass() -> list[str]:
     fp("cycle.after_starts")
     explain(decided.waits)
     if started or has_unforeseen():
-        Duty.objects.filter(name=FORECAST).update(next_at=Now())
+        PeriodicTask.objects.filter(name=FORECAST).update(next_at=Now())
     fp("cycle.after_explained")
     keep_heads(seen.policy_state, decided.policy_state)
     fp("cycle.after_heads_kept")
@@ -108,7 +108,7 @@ def _admit(start: Start, cluster: str) -> bool:
     return True
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def _write_start(start: Start, cluster: str) -> None:
     with transaction.atomic():
         admit(start, cluster)
@@ -140,17 +140,17 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
                     "changed_at": Now(),
                 }
                 ClusterNode.objects.update_or_create(name=name, defaults=values)
-        transaction.on_commit(announce.cluster_changed, robust=True)
+        transaction.on_commit(pubsub.cluster_changed, robust=True)
 
 
 def _ask() -> None:
     """Let a pass be made now, or when the rest after the last one is over."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO jobs_duty AS duty (name, next_at, result) VALUES (%s, clock_timestamp(), '{}')"
-            " ON CONFLICT (name) DO UPDATE SET next_at = LEAST(duty.next_at,"
-            "  GREATEST(clock_timestamp(), (duty.result->>'rests_until')::timestamptz))",
-            [DUTY],
+            "INSERT INTO jobs_periodictask AS task (name, next_at, result) VALUES (%s, clock_timestamp(), '{}')"
+            " ON CONFLICT (name) DO UPDATE SET next_at = LEAST(task.next_at,"
+            "  GREATEST(clock_timestamp(), (task.result->>'rests_until')::timestamptz))",
+            [TASK],
         )
 
 
@@ -159,24 +159,25 @@ def _rest(seconds: float) -> None:
     The ticker takes up what is asked for meanwhile."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_duty SET next_at = GREATEST(next_at, now.at + make_interval(secs => %s)),"
+            "UPDATE jobs_periodictask SET next_at = GREATEST(next_at, now.at + make_interval(secs => %s)),"
             " result = jsonb_build_object('rests_until', now.at + make_interval(secs => %s))"
             " FROM (SELECT clock_timestamp() AS at) now WHERE name = %s",
-            [seconds, seconds, DUTY],
+            [seconds, seconds, TASK],
         )
 
 
 def _due() -> bool:
-    return Duty.objects.filter(name=DUTY, next_at__lte=Now()).exists()
+    return PeriodicTask.objects.filter(name=TASK, next_at__lte=Now()).exists()
 
 
 def _take_request() -> bool:
     """Take up what was asked for until now; what is asked for from now on makes another pass."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_duty SET next_at = clock_timestamp() + make_interval(secs => %s), done_at = clock_timestamp()"
+            "UPDATE jobs_periodictask"
+            " SET next_at = clock_timestamp() + make_interval(secs => %s), done_at = clock_timestamp()"
             " WHERE name = %s AND next_at <= clock_timestamp()",
-            [EVERY_S, DUTY],
+            [EVERY_S, TASK],
         )
         return cursor.rowcount == 1
 

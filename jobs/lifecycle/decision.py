@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jobs.lifecycle import stopping
-from jobs.lifecycle.evidence import failure, halt_reached, node_lost
-from jobs.lifecycle.facts import PREPARING, JobSeen, LearnerSeen, Reason
+from jobs.lifecycle.facts import PREPARING, JobObservation, LearnerObservation, Reason
+from jobs.lifecycle.failures import failure, halt_reached, node_lost
 from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReason
 
 SILENT_S = 45.0
@@ -52,12 +52,12 @@ class Decision:
     move: Move | None = None
     act: Act = Act.NONE
     grace_s: float = 0
-    again_s: float | None = None
+    requeue_after_s: float | None = None
     note: Reason | None = None
     wants_cycle: bool = False
 
 
-def decide(job: JobSeen) -> Decision:
+def decide(job: JobObservation) -> Decision:
     """The one next step for this job."""
     match job.state:
         case State.QUEUED:
@@ -73,27 +73,27 @@ def decide(job: JobSeen) -> Decision:
     return _deployed(job)
 
 
-def _queued(job: JobSeen) -> Decision:
+def _queued(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
         return _to(State.CANCELED, "cancel_requested", _canceled_while_it_waited(job))
     if job.intent == Intent.HALT:
         return _to(State.HALTED, "halt_requested", "Halted while it waited; it held no slots.")
     if job.wait_s > 0:
-        return Decision(again_s=min(job.wait_s, WAIT_QUEUED_S))
-    return Decision(again_s=WAIT_QUEUED_S, wants_cycle=True)
+        return Decision(requeue_after_s=min(job.wait_s, WAIT_QUEUED_S))
+    return Decision(requeue_after_s=WAIT_QUEUED_S, wants_cycle=True)
 
 
-def _canceled_while_it_waited(job: JobSeen) -> str:
+def _canceled_while_it_waited(job: JobObservation) -> str:
     if not job.attempt:
         return "Canceled while it waited; nothing had started."
     return f"Canceled while it waited to be started again{_kept(job)}."
 
 
-def _kept(job: JobSeen) -> str:
+def _kept(job: JobObservation) -> str:
     return "; its checkpoints stay" if job.has_checkpoint else ""
 
 
-def _halted(job: JobSeen) -> Decision:
+def _halted(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
         return _to(State.CANCELED, "cancel_requested", f"Canceled while it was halted{_kept(job)}.")
     if job.intent == Intent.RUN:
@@ -101,7 +101,7 @@ def _halted(job: JobSeen) -> Decision:
     return Decision()
 
 
-def _deployed(job: JobSeen) -> Decision:
+def _deployed(job: JobObservation) -> Decision:
     """DEPLOYING, DOWNLOADING and PROCESSING: the gang is being launched or works."""
     if job.intent == Intent.CANCEL:
         return _stop(
@@ -136,7 +136,7 @@ def _deployed(job: JobSeen) -> Decision:
         and job.state != State.PROCESSING
     ):
         return Decision(move=_forward(job))
-    return Decision(again_s=_wait_s(job), note=_working_note(job))
+    return Decision(requeue_after_s=_wait_s(job), note=_working_note(job))
 
 
 _NEXT_PHASE = {
@@ -153,11 +153,11 @@ _FORWARD = {
 }
 
 
-def _forward(job: JobSeen) -> Move:
+def _forward(job: JobObservation) -> Move:
     return _FORWARD[job.state]
 
 
-def _storing(job: JobSeen) -> Decision:
+def _storing(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
         return _stop(
             StopReason.CANCEL_REQUESTED, Reason("cancel_requested", "Canceled while its results were stored.")
@@ -169,7 +169,7 @@ def _storing(job: JobSeen) -> Decision:
     if job.gang is not None:
         # Lost results end no shipper: what is left of the log still comes, unless nothing has come for very long.
         may_go = job.all_quiet or (unkept is not None and stopping.fell_silent(job))
-        return Decision(act=Act.REMOVE) if may_go else Decision(again_s=WAIT_MOVING_S)
+        return Decision(act=Act.REMOVE) if may_go else Decision(requeue_after_s=WAIT_MOVING_S)
     if job.all_done and not unkept:
         return _to(State.COMPLETED, "completed", "The program ended well and its results are stored.")
     if unkept:
@@ -178,12 +178,12 @@ def _storing(job: JobSeen) -> Decision:
     return _not_stored(missing, missing.shown or "its processes ended before everything was sent")
 
 
-def _not_stored(learner: LearnerSeen, why: str) -> Decision:
+def _not_stored(learner: LearnerObservation, why: str) -> Decision:
     message = f"The results of learner {learner.rank} could not be stored: {why.rstrip('.')}."
     return _to(State.FAILED, "results_not_stored", message)
 
 
-def _stopping(job: JobSeen) -> Decision:
+def _stopping(job: JobObservation) -> Decision:
     if job.all_finished and stopping.is_asked_first(job) and (job.gang is not None or job.all_done):
         return Decision(move=_FORWARD[State.PROCESSING])  # finishing wins over halting
     if job.gang is None:
@@ -192,11 +192,11 @@ def _stopping(job: JobSeen) -> Decision:
     if step.remove:
         return Decision(act=Act.REMOVE)
     if step.stop_grace_s is not None:
-        return Decision(act=Act.STOP, grace_s=step.stop_grace_s, again_s=WAIT_MOVING_S)
-    return Decision(again_s=WAIT_MOVING_S)
+        return Decision(act=Act.STOP, grace_s=step.stop_grace_s, requeue_after_s=WAIT_MOVING_S)
+    return Decision(requeue_after_s=WAIT_MOVING_S)
 
 
-def _left(job: JobSeen) -> Move:
+def _left(job: JobObservation) -> Move:
     ending = stopping.ending(job)
     return Move(
         ending.to,
@@ -208,7 +208,7 @@ def _left(job: JobSeen) -> Move:
     )
 
 
-def _working_note(job: JobSeen) -> Reason:
+def _working_note(job: JobObservation) -> Reason:
     silent = [learner for learner in job.learners if (learner.silent_s or 0) > SILENT_S]
     if silent:
         first = silent[0]
@@ -223,7 +223,7 @@ def _working_note(job: JobSeen) -> Reason:
     return _FORWARD[State.DEPLOYING].reason if job.state == State.DOWNLOADING else Reason("", "")
 
 
-def _wait_s(job: JobSeen) -> float:
+def _wait_s(job: JobObservation) -> float:
     if job.state != State.PROCESSING:
         return WAIT_MOVING_S
     left = job.time_left_s

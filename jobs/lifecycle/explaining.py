@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from gpu_scheduler.model import Explanation, WaitReason
 from jobs import events
 from jobs.models import Job, JobEvent
-from jobs.retries import again_if_broken_off
+from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.snapshot import waiting_rows
 from jobs.states import EventCode, State
 
@@ -51,7 +51,7 @@ WHERE j.id = v.job AND j.state = 'QUEUED' RETURNING j.id, j.tenant_id, j.event_s
 """
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
     by_job = {wait.job: wait for wait in waits}
     rows = [
@@ -78,7 +78,7 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
                 for job, tenant, n, attempt in written
             )
         for job, tenant, n, _ in written:
-            events.announce_later(job, tenant, n)
+            events.publish_later(job, tenant, n)
 
 
 def keep_heads(before: Mapping[str, datetime], after: Mapping[str, datetime]) -> None:

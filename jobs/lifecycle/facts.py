@@ -27,7 +27,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnerSeen:
+class LearnerObservation:
     """One rank of the live attempt: what it reported of itself, and what the cluster shows of it."""
 
     rank: int
@@ -81,7 +81,7 @@ class LearnerSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
+class JobObservation:
     """One job. gang is None when the cluster answered that there is none; looked is False if it was not asked."""
 
     id: str
@@ -94,7 +94,7 @@ class JobSeen:
     reason: Reason = Reason("", "")
     attempt: int = 0
     launched: bool = False
-    learners: tuple[LearnerSeen, ...] = ()
+    learners: tuple[LearnerObservation, ...] = ()
     gang: GangReport | None = None
     looked: bool = True
     grace_s: float = 60
@@ -132,6 +132,6 @@ class JobSeen:
         return not self.unquiet
 
     @property
-    def unquiet(self) -> list[LearnerSeen]:
+    def unquiet(self) -> list[LearnerObservation]:
         """Learners that have not shipped everything yet and of which some process is left."""
         return [learner for learner in self.learners if not (learner.done or learner.ended)]

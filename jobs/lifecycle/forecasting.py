@@ -1,4 +1,4 @@
-"""Keep an estimate of its start beside every waiting job: a duty, so that neither a cycle nor a request waits for it.
+"""Estimate the start of every waiting job. A periodic task, so that neither a cycle nor a request waits for it.
 
 Only what changed is written, and told to viewers. The first estimate since a job queued stays, to be judged by.
 """
@@ -23,7 +23,7 @@ from jobs.selectors.estimates import IN_LINE
 from jobs.selectors.run_times import run_times
 from jobs.selectors.snapshot import in_line, snapshot
 
-DUTY = "forecast"
+TASK = "forecast"
 EVERY_S = 10.0
 FAR_AT_ONCE = 5_000
 SAME = timedelta(seconds=5)
@@ -104,7 +104,7 @@ def _write(rows: list[Row]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(WRITE, [json.dumps(rows, default=str)])
         for job, tenant, n in cursor.fetchall():
-            events.announce_later(job, tenant, n)
+            events.publish_later(job, tenant, n)
 
 
 def _too_far(near: Iterable[str]) -> list[Row]:

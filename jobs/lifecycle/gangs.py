@@ -9,18 +9,18 @@ from django.conf import settings
 
 from gpu_scheduler.clusters.base import Launch, LearnerSpec
 from jobs import tokens
-from jobs.lifecycle.looking import Loaded
+from jobs.lifecycle.observation import JobRows
 from jobs.spec.units import parse_duration, parse_memory
 
 
-def launch_of(loaded: Loaded) -> Launch:
+def launch_of(rows: JobRows) -> Launch:
     """The gang of the job's live attempt. The same every time: a repeated launch hands out the same secrets."""
-    job, attempt = loaded.job, loaded.attempt
+    job, attempt = rows.job, rows.attempt
     assert attempt is not None
     spec: dict[str, Any] = job.spec
     resources = spec.get("resources", {})
     return Launch(
-        name=loaded.seen.gang_name,
+        name=rows.observation.gang_name,
         job=job.pk,
         attempt=attempt.n,
         tenant=job.tenant.slug,
@@ -28,10 +28,10 @@ def launch_of(loaded: Loaded) -> Launch:
             LearnerSpec(
                 rank=learner.rank,
                 node=learner.node,
-                env=environment(loaded, learner.rank),
+                env=environment(rows, learner.rank),
                 secret=tokens.derive(job.pk, attempt.n, learner.rank)[0],
             )
-            for learner in loaded.learners
+            for learner in rows.learners
         ],
         slots=attempt.slots,
         slot_type=attempt.slot_type,
@@ -45,9 +45,9 @@ def launch_of(loaded: Loaded) -> Launch:
     )
 
 
-def environment(loaded: Loaded, rank: int) -> dict[str, str]:
+def environment(rows: JobRows, rank: int) -> dict[str, str]:
     """What one learner sees, FfDL's names first. The driver adds directories and addresses, which only it knows."""
-    job, attempt = loaded.job, loaded.attempt
+    job, attempt = rows.job, rows.attempt
     assert attempt is not None
     command = job.spec["command"]
     ours: dict[str, object] = {
@@ -56,7 +56,7 @@ def environment(loaded: Loaded, rank: int) -> dict[str, str]:
         "LEARNER_ID": rank + 1,  # FfDL counts from 1
         "NUM_LEARNERS": attempt.learners,
         "GPU_COUNT": job.gpus,
-        "LEARNER_NAME_PREFIX": loaded.seen.gang_name,
+        "LEARNER_NAME_PREFIX": rows.observation.gang_name,
         "LUTHIER_ATTEMPT": attempt.n,
         "LUTHIER_RANK": rank,
         "LUTHIER_GRACE_S": job.grace_s,

@@ -1,7 +1,7 @@
 """Who may act on a job: a lease of a few seconds, taken by one UPDATE and guarded by a random token.
 
 A lease only lessens overlap. What makes overlap harmless is that every result is written WHERE lease_token is still
-the one it was found with. See docs/adr/0010-leases-and-seats.md.
+the one it was found with. See docs/adr/0010-leases-and-worker-registrations.md.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ CLAIM_DUE = f"""{TAKE} WHERE id IN (
 
 RELEASE = """
 UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = %(fail_streak)s,
-  next_reconcile_at = CASE WHEN %(again_s)s::float IS NULL THEN NULL
+  next_reconcile_at = CASE WHEN %(requeue_after_s)s::float IS NULL THEN NULL
     WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- somebody rang since we looked
-    ELSE clock_timestamp() + make_interval(secs => %(again_s)s) END,
-  settled = %(again_s)s::float IS NULL
+    ELSE clock_timestamp() + make_interval(secs => %(requeue_after_s)s) END,
+  settled = %(requeue_after_s)s::float IS NULL
 WHERE id = %(job_id)s AND lease_token = %(token)s
 """
 RELEASE_SETTLED = RELEASE + "AND intent_gen = %(intent_gen)s"
 RELEASE_LATER = """
 UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = fail_streak + 1,
-  next_reconcile_at = clock_timestamp() + make_interval(secs => %(again_s)s)
+  next_reconcile_at = clock_timestamp() + make_interval(secs => %(requeue_after_s)s)
 WHERE id = %(job_id)s AND lease_token = %(token)s RETURNING fail_streak
 """
 RENEW = """
@@ -101,24 +101,28 @@ def renew(lease: Lease) -> bool:
     return kept
 
 
-def release(lease: Lease, *, again_s: float | None, intent_gen: int) -> bool:
-    """Give the lease back: look again after again_s seconds, or earlier if somebody rang meanwhile; None settles the
-    job, unless a newer wish than intent_gen came. False if the lease was lost, or the wish overtook us."""
+def release(lease: Lease, *, requeue_after_s: float | None, intent_gen: int) -> bool:
+    """Release the lease. The job is due again after requeue_after_s seconds, or earlier if it was notified meanwhile;
+    None settles it, unless its intent is newer than intent_gen. False if the lease was lost or the intent is newer."""
     values: dict[str, Any] = {
         "job_id": lease.job_id,
         "token": lease.token,
-        "again_s": again_s,
+        "requeue_after_s": requeue_after_s,
         "intent_gen": intent_gen,
         "fail_streak": 0,
     }
     with connection.cursor() as cursor:
-        cursor.execute(RELEASE_SETTLED if again_s is None else RELEASE, values)
+        cursor.execute(RELEASE_SETTLED if requeue_after_s is None else RELEASE, values)
         return cursor.rowcount == 1
 
 
-def release_later(lease: Lease, again_s: float) -> int | None:
+def release_later(lease: Lease, requeue_after_s: float) -> int | None:
     """Give the lease back after a failure of ours and count it; the new streak, or None if the lease was lost."""
-    values: dict[str, Any] = {"job_id": lease.job_id, "token": lease.token, "again_s": again_s}
+    values: dict[str, Any] = {
+        "job_id": lease.job_id,
+        "token": lease.token,
+        "requeue_after_s": requeue_after_s,
+    }
     with connection.cursor() as cursor:
         cursor.execute(RELEASE_LATER, values)
         row = cursor.fetchone()

@@ -6,39 +6,39 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from jobs.lifecycle.looking import Loaded
+from jobs.lifecycle.observation import JobRows
 from jobs.models import Checkpoint, Progress
 from jobs.states import Intent
 
 
-def halt_receipt(loaded: Loaded) -> dict[str, Any]:
+def halt_receipt(rows: JobRows) -> dict[str, Any]:
     """{step, steps_lost, seconds, checkpoint, parts: {seen, saved, verified, released}}, seconds with milliseconds.
 
     step and checkpoint are None when nothing was ever saved, steps_lost when besides no step was ever reported; a leg
     is None when nobody saw it.
     """
-    job = loaded.job
-    newest = _kept(loaded)
+    job = rows.job
+    newest = _kept(rows)
     # A resume that came meanwhile has overwritten the time of the halt's wish.
     asked = job.intent_at if job.intent == Intent.HALT else (job.stop_at or job.intent_at)
     fresh = newest if newest is not None and newest.committed_at and newest.committed_at >= asked else None
-    seen = _last(learner.halt_seen_at for learner in loaded.learners)
-    saved = fresh.created_at if fresh else _last(learner.exited_at for learner in loaded.learners)
+    seen = _last(learner.halt_seen_at for learner in rows.learners)
+    saved = fresh.created_at if fresh else _last(learner.exited_at for learner in rows.learners)
     verified = fresh.committed_at if fresh else None
     return {
         "step": newest.step if newest else None,
-        "steps_lost": _steps_lost(loaded, newest),
-        "seconds": _seconds(asked, loaded.now),
+        "steps_lost": _steps_lost(rows, newest),
+        "seconds": _seconds(asked, rows.now),
         "checkpoint": newest.n if newest else None,
-        "parts": _legs(asked, loaded.now, seen=seen, saved=saved, verified=verified, released=loaded.now),
+        "parts": _legs(asked, rows.now, seen=seen, saved=saved, verified=verified, released=rows.now),
     }
 
 
-def _kept(loaded: Loaded) -> Checkpoint | None:
+def _kept(rows: JobRows) -> Checkpoint | None:
     """What the attempt saved last; before its first save what it went on from, though an attempt from which somebody
     went back may have saved a later step."""
-    valid = loaded.job.checkpoints.filter(state=Checkpoint.State.COMMITTED).order_by(*Checkpoint.NEWEST_FIRST)
-    newest, attempt = valid.first(), loaded.attempt
+    valid = rows.job.checkpoints.filter(state=Checkpoint.State.COMMITTED).order_by(*Checkpoint.NEWEST_FIRST)
+    newest, attempt = valid.first(), rows.attempt
     if attempt is None or attempt.resume_from_id is None or (newest and newest.attempt == attempt.n):
         return newest
     return valid.filter(pk=attempt.resume_from_id).first() or newest
@@ -82,9 +82,9 @@ def _lost(steps: int | None) -> str:
     return "1 step is lost" if steps == 1 else f"{steps:,} steps are lost"
 
 
-def _steps_lost(loaded: Loaded, newest: Checkpoint | None) -> int | None:
-    reported = Progress.objects.filter(job=loaded.job).values_list("step", flat=True).first()
-    if _went_back(loaded, newest) and all(row.last_step is None for row in loaded.learners):
+def _steps_lost(rows: JobRows, newest: Checkpoint | None) -> int | None:
+    reported = Progress.objects.filter(job=rows.job).values_list("step", flat=True).first()
+    if _went_back(rows, newest) and all(row.last_step is None for row in rows.learners):
         return 0  # the steps that others reported are those it went back from
     if reported is None:
         return None if newest is None else 0
@@ -93,11 +93,11 @@ def _steps_lost(loaded: Loaded, newest: Checkpoint | None) -> int | None:
     return max(0, int(reported) - newest.step) if newest.step is not None else 0
 
 
-def _went_back(loaded: Loaded, kept: Checkpoint | None) -> bool:
+def _went_back(rows: JobRows, kept: Checkpoint | None) -> bool:
     """Whether a later checkpoint than the one it went on from was left aside."""
-    if kept is None or loaded.attempt is None or loaded.attempt.resume_from_id != kept.pk:
+    if kept is None or rows.attempt is None or rows.attempt.resume_from_id != kept.pk:
         return False
-    valid = loaded.job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
+    valid = rows.job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
     return valid.order_by(*Checkpoint.NEWEST_FIRST).first() != kept
 
 

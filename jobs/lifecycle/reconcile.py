@@ -21,10 +21,10 @@ from jobs.failpoints import fp
 from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import leases, transitions
 from jobs.lifecycle.decision import Act, Decision, Move, decide
-from jobs.lifecycle.facts import JobSeen, Reason
+from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.lifecycle.gangs import launch_of
 from jobs.lifecycle.leases import Lease
-from jobs.lifecycle.looking import Loaded, lives, load, with_report
+from jobs.lifecycle.observation import JobRows, lives, load, with_report
 from jobs.states import HOLDS_GPUS, EventCode, State, StopReason
 
 logger = logging.getLogger(__name__)
@@ -79,84 +79,86 @@ def _walk(lease: Lease) -> bool:
     for step in range(MAX_STEPS):
         if step and not lease.may_act(settings.LUTHIER_LEASE_S / 2) and not leases.renew(lease):
             raise transitions.StaleJob(lease.job_id)
-        loaded = load(lease.job_id)
-        if loaded is None:
+        rows = load(lease.job_id)
+        if rows is None:
             return False
         try:
-            loaded, seen = _look(loaded, lease, cluster)
-            decision = decide(seen)
+            rows, observation = _look(rows, lease, cluster)
+            decision = decide(observation)
             if decision.move is not None:
-                transitions.move(loaded, decision.move, lease)
+                transitions.move(rows, decision.move, lease)
                 wants_cycle |= decision.move.to == State.QUEUED or decision.move.to not in HOLDS_GPUS
                 continue
             if decision.act is not Act.NONE:
                 fp(f"{decision.act}.before_cluster")
-                if _act(loaded, seen, decision, lease, cluster):
+                if _act(rows, observation, decision, lease, cluster):
                     continue
         except ClusterBusy as busy:
-            _wait_for_cluster(loaded, lease, busy)
+            _wait_for_cluster(rows, lease, busy)
             return wants_cycle
         if decision.note is not None:
-            transitions.note_reason(loaded, lease, decision.note)
+            transitions.note_reason(rows, lease, decision.note)
         fp("reconcile.before_release")
-        if leases.release(lease, again_s=decision.again_s, intent_gen=seen.intent_gen):
+        if leases.release(lease, requeue_after_s=decision.requeue_after_s, intent_gen=observation.intent_gen):
             fp("reconcile.after_release")
             return wants_cycle or decision.wants_cycle
         if not leases.renew(lease):  # lost, else a newer wish overtook us: look again
             raise transitions.StaleJob(lease.job_id)
-    leases.release(lease, again_s=0, intent_gen=0)
+    leases.release(lease, requeue_after_s=0, intent_gen=0)
     return wants_cycle
 
 
-def _look(loaded: Loaded, lease: Lease, cluster: Cluster) -> tuple[Loaded, JobSeen]:
+def _look(rows: JobRows, lease: Lease, cluster: Cluster) -> tuple[JobRows, JobObservation]:
     """The facts with what the cluster shows; it is asked only about a gang that may be there."""
-    if not loaded.holds_gpus:
-        return loaded, loaded.seen
-    if not loaded.seen.launched and loaded.seen.state != State.STOPPING:
-        return loaded, loaded.seen
+    if not rows.holds_gpus:
+        return rows, rows.observation
+    if not rows.observation.launched and rows.observation.state != State.STOPPING:
+        return rows, rows.observation
     _require(lease)
-    name = loaded.seen.gang_name
+    name = rows.observation.gang_name
     report = cluster.observe([name]).get(name)
-    if lives(loaded, report):
-        transitions.note_alive(loaded)
-    seen = with_report(loaded, report)
-    if any(learner.ended and not learner.exited for learner in seen.learners):
+    if lives(rows, report):
+        transitions.note_alive(rows)
+    observation = with_report(rows, report)
+    if any(learner.ended and not learner.exited for learner in observation.learners):
         # It ended after its rows were read. A shipper leaves once its report is stored, and only that tells whether
         # a halt had reached the program: an exit code alone would make a halted job a completed one.
-        loaded = load(lease.job_id) or loaded
-        seen = with_report(loaded, report)
-    return loaded, seen
+        rows = load(lease.job_id) or rows
+        observation = with_report(rows, report)
+    return rows, observation
 
 
-def _act(loaded: Loaded, seen: JobSeen, decision: Decision, lease: Lease, cluster: Cluster) -> bool:
+def _act(
+    rows: JobRows, observation: JobObservation, decision: Decision, lease: Lease, cluster: Cluster
+) -> bool:
     """Have one effect on the cluster. True if the job should be looked at again right away."""
     _require(lease)
     match decision.act:
         case Act.LAUNCH:
-            return _launch(loaded, lease, cluster)
+            return _launch(rows, lease, cluster)
         case Act.STOP:
-            cluster.stop(seen.gang_name, grace_s=decision.grace_s)
+            cluster.stop(observation.gang_name, grace_s=decision.grace_s)
             fp("stop.after_cluster")
             return False
         case Act.REMOVE:
-            transitions.note_shown(loaded, seen)
-            uids = [learner.report.uid for learner in seen.learners if learner.report is not None]
-            cluster.remove(seen.gang_name, uids=uids)
+            transitions.note_shown(rows, observation)
+            uids = [learner.report.uid for learner in observation.learners if learner.report is not None]
+            cluster.remove(observation.gang_name, uids=uids)
             fp("remove.after_cluster")
             return True
     return False
 
 
-def _launch(loaded: Loaded, lease: Lease, cluster: Cluster) -> bool:
+def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
     try:
-        cluster.launch(launch_of(loaded))
+        cluster.launch(launch_of(rows))
     except LaunchRefused as refused:
         reason = StopReason(refused.code)
         message = f"The cluster refused it: {refused}"
-        transitions.move(loaded, Move(State.STOPPING, Reason(reason.value, message), reason), lease)
+        transitions.move(rows, Move(State.STOPPING, Reason(reason.value, message), reason), lease)
         return True
     fp("launch.after_cluster")
-    transitions.note_launched(loaded, lease)
+    transitions.note_launched(rows, lease)
     fp("launch.after_noted")
     return True
 
@@ -167,23 +169,23 @@ def _require(lease: Lease) -> None:
         raise LeaseOver
 
 
-def _wait_for_cluster(loaded: Loaded, lease: Lease, busy: ClusterError) -> None:
+def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
     """The cluster does not answer or asks us to wait: nobody's job fails for it, and people are told."""
     # While it stops, its reason is why, and what it ends with; while it stores, no later look would put it back.
-    if loaded.seen.state not in {State.STORING, State.STOPPING}:
+    if rows.observation.state not in {State.STORING, State.STOPPING}:
         message = f"The cluster asks to wait: {busy}"
-        transitions.note_reason(loaded, lease, Reason("cluster_busy", message))
+        transitions.note_reason(rows, lease, Reason("cluster_busy", message))
     fp("busy.after_noted")
-    leases.release(lease, again_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=loaded.job.intent_gen)
+    leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=rows.job.intent_gen)
 
 
 def _quarantine(lease: Lease) -> None:
     """An error of ours: try again later and later, at last hourly, with a condition that people see."""
     logger.exception("reconcile failed", extra={"job": lease.job_id})
-    loaded = load(lease.job_id)
-    if loaded is None:
+    rows = load(lease.job_id)
+    if rows is None:
         return
-    streak = loaded.job.fail_streak + 1
+    streak = rows.job.fail_streak + 1
     poisoned = streak >= QUARANTINE_AFTER
     wait_s = QUARANTINE_S if poisoned else random.uniform(0.5, 1) * min(BACK_OFF_MAX_S, 2.0 ** (streak - 1))
     with transaction.atomic():  # the event is told once, so it must not be lost between the two
@@ -192,9 +194,9 @@ def _quarantine(lease: Lease) -> None:
         fp("quarantine.after_release")
         events.append(
             job_id=lease.job_id,
-            tenant_id=loaded.job.tenant_id,
+            tenant_id=rows.job.tenant_id,
             code=EventCode.CONDITION,
-            attempt=loaded.job.attempt,
+            attempt=rows.job.attempt,
             reason="quarantined",
             message=f"The platform failed {streak} times on this job and now tries hourly. A platform admin must look.",
             source="lifecycle",

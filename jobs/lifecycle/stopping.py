@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import NOT_PREPARED
-from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.states import AFTER_STOPPING, OWN_FAILURES, Intent, Phase, State, StopReason
 from jobs.words import duration
 
@@ -71,12 +71,12 @@ class Ending:
     agents_lost: bool = False
 
 
-def is_asked_first(job: JobSeen) -> bool:
+def is_asked_first(job: JobObservation) -> bool:
     """Its learners may save first, and may still finish: finishing wins over halting, not over a cancel or failure."""
     return job.intent != Intent.CANCEL and StopReason(job.stop_reason) in ASKED_FIRST
 
 
-def next_step(job: JobSeen) -> Step:
+def next_step(job: JobObservation) -> Step:
     """What to do about a gang that is still there."""
     if job.all_quiet or _given_up(job):
         return Step(remove=True)
@@ -94,7 +94,7 @@ def next_step(job: JobSeen) -> Step:
     return Step()
 
 
-def _given_up(job: JobSeen) -> bool:
+def _given_up(job: JobObservation) -> bool:
     """Nothing good will come any more: a dead node, or a stop and its shipping that took far too long."""
     waited = job.unquiet
     if all(learner.unknown for learner in waited) and job.stop_s > NODE_LOST_S:
@@ -106,30 +106,30 @@ def _given_up(job: JobSeen) -> bool:
     return not all(learner.exited for learner in waited) or fell_silent(job)
 
 
-def _still_stores(job: JobSeen) -> bool:
+def _still_stores(job: JobObservation) -> bool:
     """A program that failed has ended, and what it left is on its way: the next attempt goes on from that."""
     stores = any(learner.exited and learner.reached(Phase.STORING) for learner in job.unquiet)
     return stores and job.intent != Intent.CANCEL
 
 
-def fell_silent(job: JobSeen) -> bool:
+def fell_silent(job: JobObservation) -> bool:
     """None of those that still have something to ship has been heard for very long."""
     return all(learner.silent_s is None or learner.silent_s > SILENCE_S for learner in job.unquiet)
 
 
-def _insisting_grace_s(job: JobSeen) -> float:
+def _insisting_grace_s(job: JobObservation) -> float:
     most = CANCEL_GRACE_S if job.intent == Intent.CANCEL else FAILED_GRACE_S
     return min(job.grace_s, most)
 
 
-def _heard(learner: LearnerSeen, job: JobSeen) -> bool:
+def _heard(learner: LearnerObservation, job: JobObservation) -> bool:
     """It follows the wish of this generation; what stops without a new wish cannot be told apart and is given time."""
     if job.stop_reason == StopReason.HALT_REQUESTED:
         return learner.gen_seen >= job.intent_gen
     return learner.silent_s is not None and learner.silent_s < HEARD_S
 
 
-def ending(job: JobSeen) -> Ending:
+def ending(job: JobObservation) -> Ending:
     """Where the job goes now that its gang is gone."""
     reason = StopReason(job.stop_reason)
     if job.intent == Intent.CANCEL:
@@ -174,7 +174,7 @@ def ending(job: JobSeen) -> Ending:
     )
 
 
-def _early_ends(job: JobSeen) -> int:
+def _early_ends(job: JobObservation) -> int:
     return 1 if job.ran_s > GOOD_RUN_S else job.early_ends + 1
 
 
@@ -185,26 +185,26 @@ def back_off_s(early_ends: int) -> float:
     return min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(early_ends - BACK_OFF_FROM, 10))
 
 
-def _time_is_up(job: JobSeen, target: State) -> bool:
+def _time_is_up(job: JobObservation, target: State) -> bool:
     """It would wait for a place only to be stopped there. A standing halt keeps it; a resume that came while it halted
     finds nothing left."""
     goes_on = target in {State.QUEUED, State.HALTED} and job.intent == Intent.RUN
     return goes_on and job.time_left_s is not None and job.time_left_s <= 0
 
 
-def _of_lost(job: JobSeen) -> str:
+def _of_lost(job: JobObservation) -> str:
     """Why steps may be lost although a halt was carried out: somebody's launcher was gone and said nothing."""
     lost = [learner.rank for learner in job.learners if learner.exited and learner.exit_code is None]
     return f" The processes of learner {lost[0]} were gone without an exit code." if lost else ""
 
 
-def _agents_died_early(job: JobSeen) -> bool:
-    lost = job.reason.numbers.get("evidence") in ("launcher_lost", "shipper_failed")
+def _agents_died_early(job: JobObservation) -> bool:
+    lost = job.reason.numbers.get("failure_class") in ("launcher_lost", "shipper_failed")
     could = any(learner.reached(Phase.READY) for learner in job.learners)  # before that no program runs
     return lost and could and job.ran_s - job.stop_s < QUICK_LOSS_S
 
 
-def _budget_spent(job: JobSeen) -> Reason:
+def _budget_spent(job: JobObservation) -> Reason:
     numbers = {**job.reason.numbers, "restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
     many = job.max_restarts > 1
     words = f" {'All' if many else 'Its'} {job.max_restarts} restart{'s are' if many else ' is'} used up."

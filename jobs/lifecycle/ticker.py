@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import Error as DatabaseFault
 from django.db import connection
 
-from jobs.lifecycle import cycle, duties, leases, reconcile, seats
+from jobs.lifecycle import cycle, leases, periodic, reconcile, workers
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +32,10 @@ class Ticker(threading.Thread):
         self.worker_name = name
         self.tick_s = tick_s or settings.LUTHIER_TICK_S
         self._over = threading.Event()
-        self._seat: int | None = None
+        self._worker_id: int | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lifecycle")
         self._busy: set[Future[None]] = set()
-        self._cycle_turn, self._duties_turn = threading.Lock(), threading.Lock()
+        self._cycle_turn, self._periodic_turn = threading.Lock(), threading.Lock()
 
     def run(self) -> None:
         """Tick until stopped; an error costs one tick, never the thread."""
@@ -44,30 +44,30 @@ class Ticker(threading.Thread):
                 self.tick()
             except DatabaseFault as fault:
                 logger.warning("ticker cannot reach the database", extra={"error": str(fault).strip()})
-                self._seat = None
+                self._worker_id = None
                 connection.close()
             except Exception:
                 logger.exception("a tick failed")
             self._over.wait(self.tick_s * random.uniform(0.8, 1.2))
-        self._stand_up()
+        self._deregister()
 
     def tick(self) -> None:
-        """One look: keep the seat, take what is due and hand it to the threads, do not wait for them."""
-        if self._seat is None or not seats.keep(self._seat):
-            self._seat = seats.take(self.worker_name)
+        """One look: keep the registration, take what is due and hand it to the threads, do not wait for them."""
+        if self._worker_id is None or not workers.keep_alive(self._worker_id):
+            self._worker_id = workers.register(self.worker_name)
         self._busy = {work for work in self._busy if not work.done()}
         room = 2 * BATCH - len(self._busy)
         if room > 0:
-            for lease in leases.claim_due(seats.owner(), min(BATCH, room)):
+            for lease in leases.claim_due(workers.owner(), min(BATCH, room)):
                 self._do(lambda lease=lease: self._hold(lease))  # type: ignore[misc]
-        due = duties.due()
-        if cycle.DUTY in due or cycle.has_new():
+        due = periodic.due()
+        if cycle.TASK in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
-        if due - {cycle.DUTY}:
-            self._in_turn(self._duties_turn, duties.run_due)
+        if due - {cycle.TASK}:
+            self._in_turn(self._periodic_turn, periodic.run_due)
 
     def stop(self, timeout_s: float = 10) -> None:
-        """Stop looking, let begun work end, and stand up. A second call does nothing."""
+        """Stop looking, let begun work end, and deregister. A second call does nothing."""
         if self._over.is_set():
             return
         self._over.set()
@@ -104,10 +104,10 @@ class Ticker(threading.Thread):
 
         self._busy.add(self._pool.submit(safely))
 
-    def _stand_up(self) -> None:
+    def _deregister(self) -> None:
         try:
-            if self._seat is not None:
-                seats.leave(self._seat)
+            if self._worker_id is not None:
+                workers.deregister(self._worker_id)
         except DatabaseFault:
             pass  # the lock ends with the connection, the row is tidied up later
         finally:
@@ -123,5 +123,5 @@ def _close_connection(together: threading.Barrier) -> None:
 def run_cycle(*, request: bool) -> None:
     """Start what can start, and take each started job as far as it goes, in this very thread, until nothing starts."""
     while started := cycle.run(request=request):
-        wanted = [reconcile.reconcile(job_id, owner=seats.owner()) for job_id in started]
+        wanted = [reconcile.reconcile(job_id, owner=workers.owner()) for job_id in started]
         request = any(wanted)

@@ -14,16 +14,16 @@ from django.db import connection, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
 
-from jobs import announce, events
-from jobs.counting import NOTED_EVERY_S, PAUSE_S, ran_s
+from jobs import events, pubsub
+from jobs.accounting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
 from jobs.lifecycle.decision import Move
-from jobs.lifecycle.facts import PREPARING, JobSeen, Reason
+from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
-from jobs.lifecycle.looking import Loaded
+from jobs.lifecycle.observation import JobRows
 from jobs.lifecycle.receipts import halt_message, halt_receipt
 from jobs.models import Attempt, Job, JobEvent, Learner
-from jobs.retries import again_if_broken_off
+from jobs.retries import retry_on_serialization_failure
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
 from jobs.words import devices, duration
 
@@ -36,34 +36,34 @@ RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - op
 """
 
 NOTED_EVERY = timedelta(seconds=NOTED_EVERY_S)
-SHOWN_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "evidence"]
+SHOWN_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "failure_details"]
 
 
 class StaleJob(Exception):
     """The job is no longer as it was when the decision was made."""
 
 
-def move(loaded: Loaded, move: Move, lease: Lease) -> None:
+def move(rows: JobRows, move: Move, lease: Lease) -> None:
     """Take the job to move.to. Raises StaleJob if it, its attempt or its lease has changed meanwhile."""
-    name = f"{loaded.seen.state}_to_{move.to}".lower()
+    name = f"{rows.observation.state}_to_{move.to}".lower()
     fp(f"move.before_{name}")
-    _write_move(loaded, move, lease)
+    _write_move(rows, move, lease)
     fp("move.after_commit")
 
 
-@again_if_broken_off
-def _write_move(loaded: Loaded, move: Move, lease: Lease) -> None:
+@retry_on_serialization_failure
+def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
     """Rows are locked in one order: the job, its attempt, the quota, the tenant."""
-    source, job = loaded.seen.state, loaded.job
+    source, job = rows.observation.state, rows.job
     with transaction.atomic():
-        reason = _with_receipt(loaded, move)
-        _swap(loaded, lease, _fields(loaded, move, reason))
+        reason = _with_receipt(rows, move)
+        _swap(rows, lease, _fields(rows, move, reason))
         fp("move.after_swap")
         if move.to == State.PROCESSING:
             Attempt.objects.filter(job=job, n=job.attempt, held=True).update(processing_at=Now())
             fp("move.after_attempt_started")
         if source in HOLDS_GPUS and move.to not in HOLDS_GPUS:
-            _return_slots(loaded, move)
+            _return_slots(rows, move)
             fp("move.after_slots_returned")
         events.append(
             job_id=job.pk,
@@ -80,50 +80,50 @@ def _write_move(loaded: Loaded, move: Move, lease: Lease) -> None:
         fp("move.before_commit")
 
 
-@again_if_broken_off
-def note_launched(loaded: Loaded, lease: Lease) -> None:
+@retry_on_serialization_failure
+def note_launched(rows: JobRows, lease: Lease) -> None:
     """Write down that the cluster took the gang. Raises StaleJob."""
     with transaction.atomic():
-        _swap(loaded, lease, {})
-        Attempt.objects.filter(job=loaded.job, n=loaded.job.attempt, held=True).update(launched_at=Now())
+        _swap(rows, lease, {})
+        Attempt.objects.filter(job=rows.job, n=rows.job.attempt, held=True).update(launched_at=Now())
         fp("launch.before_commit")
 
 
-def note_alive(loaded: Loaded) -> None:
+def note_alive(rows: JobRows) -> None:
     """Write down that the attempt's learners lived when they were looked at, now and then. Late or twice, it is the
     same: the newest stays."""
-    attempt, job = loaded.attempt, loaded.job
-    if attempt is None or loaded.now - (attempt.known_at or attempt.opened_at) < NOTED_EVERY:
+    attempt, job = rows.attempt, rows.job
+    if attempt is None or rows.now - (attempt.known_at or attempt.opened_at) < NOTED_EVERY:
         return
-    older = Q(known_at=None) | Q(known_at__lt=loaded.now)
-    Attempt.objects.filter(older, job=job, n=job.attempt, held=True).update(known_at=loaded.now)
+    older = Q(known_at=None) | Q(known_at__lt=rows.now)
+    Attempt.objects.filter(older, job=job, n=job.attempt, held=True).update(known_at=rows.now)
 
 
-@again_if_broken_off
-def note_shown(loaded: Loaded, seen: JobSeen) -> None:
+@retry_on_serialization_failure
+def note_shown(rows: JobRows, observation: JobObservation) -> None:
     """Keep the cluster's last word on learners that ended: it goes with the gang. Late or twice, it is the same."""
-    reports = {learner.rank: learner.report for learner in seen.learners if learner.ended}
+    reports = {learner.rank: learner.report for learner in observation.learners if learner.ended}
     shown = []
-    for row in loaded.learners:
+    for row in rows.learners:
         if (report := reports.get(row.rank)) is not None:
             row.cluster_uid, row.cluster_phase = report.uid, report.phase.value
             row.cluster_exit_code, row.cluster_message = report.exit_code, report.message
-            row.evidence = dict(report.evidence)
+            row.failure_details = dict(report.evidence)
             shown.append(row)
     Learner.objects.bulk_update(shown, SHOWN_FIELDS)
 
 
-def note_reason(loaded: Loaded, lease: Lease, reason: Reason) -> None:
+def note_reason(rows: JobRows, lease: Lease, reason: Reason) -> None:
     """Show people what is going on, without a move. Raises StaleJob.
 
     What makes a start long is an event, too: one for the attempt, not one for each word of how far it is.
     """
-    shown = loaded.seen.reason
+    shown = rows.observation.reason
     if (shown.code, shown.message) == (reason.code, reason.message):
         return
     with transaction.atomic():
-        _swap(loaded, lease, _reason_fields(reason))
-        job = loaded.job
+        _swap(rows, lease, _reason_fields(reason))
+        job = rows.job
         if reason.code == PREPARING and not _is_told(job, reason):
             events.append(
                 job_id=job.pk,
@@ -135,24 +135,22 @@ def note_reason(loaded: Loaded, lease: Lease, reason: Reason) -> None:
                 source="lifecycle",
             )
             return
-        transaction.on_commit(
-            partial(announce.job_changed, job.pk, job.tenant_id, job.event_seq), robust=True
-        )
+        transaction.on_commit(partial(pubsub.job_changed, job.pk, job.tenant_id, job.event_seq), robust=True)
 
 
 def _is_told(job: Job, reason: Reason) -> bool:
     return JobEvent.objects.filter(job=job, attempt=job.attempt, reason=reason.code).exists()
 
 
-def _swap(loaded: Loaded, lease: Lease, fields: dict[str, Any]) -> None:
+def _swap(rows: JobRows, lease: Lease, fields: dict[str, Any]) -> None:
     row = Job.objects.filter(
-        pk=loaded.job.pk, state=loaded.seen.state, attempt=loaded.job.attempt, lease_token=lease.token
+        pk=rows.job.pk, state=rows.observation.state, attempt=rows.job.attempt, lease_token=lease.token
     )
     if row.update(fence=F("fence"), **fields) != 1:
-        raise StaleJob(loaded.job.pk)
+        raise StaleJob(rows.job.pk)
 
 
-def _fields(loaded: Loaded, move: Move, reason: Reason) -> dict[str, Any]:
+def _fields(rows: JobRows, move: Move, reason: Reason) -> dict[str, Any]:
     fields: dict[str, Any] = {"state": move.to, **_reason_fields(reason)}
     if move.to == State.STOPPING:
         fields |= {"stop_reason": move.stop_reason, "stop_at": Now()}
@@ -161,15 +159,15 @@ def _fields(loaded: Loaded, move: Move, reason: Reason) -> dict[str, Any]:
     if move.to in FINAL:
         fields["finished_at"] = Now()
     if move.to == State.QUEUED:
-        fields |= _queue_fields(loaded, move)
+        fields |= _queue_fields(rows, move)
     if move.to == State.HALTED:
         fields["last_halt"] = dict(reason.numbers)
     return fields
 
 
-def _queue_fields(loaded: Loaded, move: Move) -> dict[str, Any]:
+def _queue_fields(rows: JobRows, move: Move) -> dict[str, Any]:
     """A restart keeps its place in the queue; a resume takes a new one."""
-    if loaded.seen.state == State.HALTED:
+    if rows.observation.state == State.HALTED:
         return {"queued_at": Now(), "start_after": None, "infra_streak": 0, "agent_losses": 0}
     return {
         "restarts_used": F("restarts_used") + int(move.charged),
@@ -185,21 +183,21 @@ def _in(seconds: float) -> datetime:
         return cursor.fetchone()[0]
 
 
-def _with_receipt(loaded: Loaded, move: Move) -> Reason:
+def _with_receipt(rows: JobRows, move: Move) -> Reason:
     if move.to != State.HALTED:
         return move.reason
-    receipt = halt_receipt(loaded)
+    receipt = halt_receipt(rows)
     return Reason(
         move.reason.code, halt_message(move.reason.message, receipt), {**move.reason.numbers, **receipt}
     )
 
 
-def _return_slots(loaded: Loaded, move: Move) -> None:
+def _return_slots(rows: JobRows, move: Move) -> None:
     """Close the attempt and give its slots back to the tenant's quota: once, because only a held one closes."""
-    job = loaded.job
+    job = rows.job
     with connection.cursor() as cursor:
-        outcome = move.to.value if move.to != State.QUEUED else loaded.seen.stop_reason
-        until = loaded.counts_until
+        outcome = move.to.value if move.to != State.QUEUED else rows.observation.stop_reason
+        until = rows.counts_until
         cursor.execute(CLOSE_ATTEMPT, [until, outcome, move.reason.message, job.pk, job.attempt])
         row = cursor.fetchone()
         if row is None:
@@ -212,7 +210,7 @@ def _return_slots(loaded: Loaded, move: Move) -> None:
         )
         fp("move.after_quota_returned")
         cursor.execute("UPDATE tenants_tenant SET jobs_used = jobs_used - 1 WHERE id = %s", [job.tenant_id])
-    began = loaded.attempt.processing_at if loaded.attempt else None
+    began = rows.attempt.processing_at if rows.attempt else None
     Job.objects.filter(pk=job.pk).update(
         slot_seconds=F("slot_seconds") + counted_s * slots, running_s=F("running_s") + ran_s(began, until)
     )
@@ -230,7 +228,7 @@ def _return_slots(loaded: Loaded, move: Move) -> None:
         },
         source="lifecycle",
     )
-    transaction.on_commit(partial(announce.quotas_changed, job.tenant_id), robust=True)
+    transaction.on_commit(partial(pubsub.quotas_changed, job.tenant_id), robust=True)
 
 
 def _uncounted(held_s: float, counted_s: float) -> str:

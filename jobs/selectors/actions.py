@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from jobs.counting import counts_until, time_left_s
+from jobs.accounting import counts_until, time_left_s
 from jobs.models import Attempt, Job
 from jobs.states import Action, Intent, State, allowed_actions, ends_failed
 

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Q
 
 from gpu_scheduler.explain import FOR_NODES
-from jobs.models import Duty, Job
+from jobs.models import Job, PeriodicTask
 from jobs.selectors.estimates import estimate_view
 from jobs.selectors.jobs import jobs_visible_to
 from jobs.states import Intent, State
@@ -90,4 +90,4 @@ def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime)
 
 def checked_at() -> datetime | None:
     """When the scheduler last looked at everything that waits."""
-    return Duty.objects.filter(name="cycle").values_list("done_at", flat=True).first()
+    return PeriodicTask.objects.filter(name="cycle").values_list("done_at", flat=True).first()

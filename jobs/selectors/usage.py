@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import F, Q, Sum
 
-from jobs.counting import COUNTS_UNTIL
+from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
 from jobs.states import FINAL, Intent, State, StopReason
 from tenants.models import Quota, Tenant, User
@@ -49,7 +49,7 @@ class QuotaUse:
 class Usage:
     """Slot-seconds. key: a username, a day (ISO) or the slot type itself.
 
-    used: held by attempts, as far as it counts (jobs.counting). waited: asked for while QUEUED. lost: held after the
+    used: held by attempts, as far as it counts (jobs.accounting). waited: asked for while QUEUED. lost: held after the
     newest checkpoint by attempts that failed or were lost (LOSSES); part of used. What somebody canceled or stopped is
     not lost.
     """

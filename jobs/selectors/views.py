@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from jobs.counting import counts_until
+from jobs.accounting import counts_until
 from jobs.models import Attempt, Job, JobEvent
 from jobs.selectors.actions import actions_of
 from jobs.selectors.estimates import estimate_view

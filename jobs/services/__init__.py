@@ -7,8 +7,8 @@ from jobs.services.clone import job_clone, job_clone_as
 from jobs.services.delete import job_delete
 from jobs.services.edit import job_edit
 from jobs.services.idempotency import answer_once
+from jobs.services.intents import job_cancel, job_halt, job_resume
 from jobs.services.submit import job_check, job_submit, may_submit
-from jobs.services.wishes import job_cancel, job_halt, job_resume
 
 __all__ = [
     "answer_once",

@@ -12,11 +12,11 @@ from jobs import events, wake
 from jobs.errors import JobNotFound
 from jobs.failpoints import fp
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
-from jobs.retries import again_if_broken_off
+from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.jobs import job_get
+from jobs.services.intents import checkpoint_of
 from jobs.services.locking import reload
 from jobs.services.submit import Source, create_job, job_check, store_code
-from jobs.services.wishes import checkpoint_of
 from jobs.spec import Spec
 from jobs.states import EventCode
 from tenants.models import User
@@ -25,7 +25,7 @@ MERGED = ("resources", "checkpoint")
 """Parts of a spec of which a single key may be changed; anything else is replaced as a whole."""
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def job_clone(
     *, user: User, job_id: str, changes: Mapping[str, Any] | None = None, checkpoint: int | None = None
 ) -> Job:

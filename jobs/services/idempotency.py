@@ -15,7 +15,7 @@ from django.db import OperationalError, connection, transaction
 from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, IdempotencyKeyReused
 from jobs.failpoints import fp
 from jobs.models import IdempotentAnswer
-from jobs.retries import again_if_broken_off
+from jobs.retries import retry_on_serialization_failure
 from tenants.models import User
 
 KEY = re.compile(r"[\x21-\x7e]{1,128}")
@@ -24,7 +24,7 @@ LOCK_NOT_AVAILABLE = "55P03"
 Answer = tuple[int, dict[str, Any]]
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[], Answer]) -> Answer:
     """Do the work and keep its (status, body), or give the answer that this key's first request got.
 

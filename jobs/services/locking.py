@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from jobs.counting import counts_until, ran_s
+from jobs.accounting import counts_until, ran_s
 from jobs.errors import IllegalTransition, JobNotFound, TimeLimitUsedUp, VersionChanged
 from jobs.models import Checkpoint, Job
 from jobs.selectors.actions import actions_of, is_time_up, live_attempt, will_fail

@@ -8,9 +8,9 @@ from functools import partial
 from django.conf import settings
 from django.db import connection, transaction
 
-from jobs import announce, events, wake
+from jobs import events, pubsub, wake
 from jobs.models import JobEvent
-from jobs.retries import again_if_broken_off
+from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import pools
 from jobs.selectors.usage import CPU_TYPE
 from jobs.states import EventCode
@@ -19,7 +19,7 @@ from tenants.models import Tenant
 from tenants.services.quotas import Applied, Change, ChangeSet, quota_changes_apply
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def quotas_change(
     *, user: access.Person, changes: Sequence[Change], reason: str, dry_run: bool = False
 ) -> ChangeSet:
@@ -40,7 +40,7 @@ def quotas_change(
                 Tenant.objects.filter(slug__in={one.tenant for one in made.changes}).values_list("slug", "pk")
             )
             for tenant_id in ids.values():
-                transaction.on_commit(partial(announce.quotas_changed, tenant_id))
+                transaction.on_commit(partial(pubsub.quotas_changed, tenant_id))
             for one in made.changes:
                 if one.new_limit != one.old_limit:
                     _tell_waiting(one, ids[one.tenant], reason, user)
@@ -84,4 +84,4 @@ def _tell_waiting(one: Applied, tenant_id: int, reason: str, user: access.Person
         for job, n, attempt in waiting
     )
     for job, n, _ in waiting:
-        events.announce_later(job, tenant_id, n)
+        events.publish_later(job, tenant_id, n)

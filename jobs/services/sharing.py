@@ -10,7 +10,7 @@ from django.db import transaction
 from guardian.models import UserObjectPermission
 from guardian.shortcuts import assign_perm, remove_perm
 
-from jobs import announce
+from jobs import pubsub
 from jobs.models import Job
 from jobs.selectors.jobs import job_to_decide
 from tenants import access, audit
@@ -78,4 +78,4 @@ def job_unshare(*, user: access.Person, job_id: str, username: str) -> None:
 def _record(user: access.Person, job: Job, action: str, username: str, permission: Grant | None) -> None:
     details = {"username": username} | ({"permission": permission.value} if permission else {})
     audit.record(actor=user, action=action, tenant_id=job.tenant_id, target=job.pk, details=details)
-    transaction.on_commit(announce.access_changed)
+    transaction.on_commit(pubsub.access_changed)

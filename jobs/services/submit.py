@@ -15,7 +15,7 @@ from jobs import archives, blobs, events, wake
 from jobs.errors import CodeInvalid, NotAllowed, SpecInvalid, TenantSuspended, UploadNotFound
 from jobs.failpoints import fp
 from jobs.models import Blob, Job, JobEvent, Progress, Upload
-from jobs.retries import again_if_broken_off
+from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import spec_context
 from jobs.spec import Findings, Spec, SpecError, check, parse
 from jobs.spec.problems import Problem, printable
@@ -74,7 +74,7 @@ def job_check(
     return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)))
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
     """Accept a job: durable and QUEUED when this returns. Raises as job_check, and CodeInvalid."""
     spec = job_check(user=user, tenant=tenant, source=source, content_type=content_type).spec
@@ -172,7 +172,7 @@ def create_job(
         to_state="QUEUED",
     )
     rows.insert(job, Progress(job=job), first)
-    events.announce_later(job.pk, tenant.pk, first.n)
+    events.publish_later(job.pk, tenant.pk, first.n)
     return job
 
 

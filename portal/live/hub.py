@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 
 from django.db import connections
 
-from jobs import announce
-from jobs.announce import Hint, Kind
+from jobs import pubsub
+from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 from portal.live.errors import StoreDown, Unreadable
 from portal.live.frames import error_text
@@ -183,26 +183,26 @@ class Hub:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
                 loop.call_soon_threadsafe(self.heard, hint)
 
-        async with announce.listening(heard):
+        async with pubsub.subscribed(heard):
             await asyncio.Event().wait()
 
     def heard(self, hint: Hint) -> None:
         """Mark what a hint speaks of as worth a look."""
-        match hint.kind:
-            case Kind.LOGS:
+        match hint.subject:
+            case Subject.LOGS:
                 self._mark(f"job:{hint.job_id}:logs:{hint.attempt}:{hint.rank}")
-            case Kind.METRICS:
+            case Subject.METRICS:
                 self._mark(
                     f"job:{hint.job_id}:metrics"
                 )  # the job's own numbers come with the sweep, once a second
-            case Kind.JOB:
+            case Subject.JOB:
                 self._mark(f"job:{hint.job_id}")
                 self._mark_topics((Topic.JOBS, Topic.QUOTAS))
-            case Kind.QUOTAS:
+            case Subject.QUOTAS:
                 self._mark_topics((Topic.QUOTAS,))
-            case Kind.CLUSTER:
+            case Subject.CLUSTER:
                 self._mark("cluster")
-            case Kind.ACCESS:
+            case Subject.ACCESS:
                 self._guard.look_soon()
 
     def _mark(self, name: str) -> None:

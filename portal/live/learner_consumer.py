@@ -18,7 +18,7 @@ from django.db import Error as DatabaseError
 
 from jobs import tokens
 from jobs.ingest import checkpoints
-from jobs.ingest.wishes import Standing, resumption, standings
+from jobs.ingest.intents import Standing, resumption, standings
 from jobs.ingest.writer import Item, writer
 from jobs.tokens import Grant
 from learner_agent.wire import (

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.db import Error as DatabaseError
 from django.db import connection
 
-from jobs import announce
-from jobs.announce import Hint, Kind
-from jobs.ingest.wishes import note_seen, standings
+from jobs import pubsub
+from jobs.ingest.intents import note_seen, standings
+from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ class LearnerHub:
     def hear(self, hint: Hint) -> None:
         """A job changed: look now. Called from any thread."""
         loop, look = self._loop, self._look
-        if hint.kind is Kind.JOB and loop is not None and look is not None and not loop.is_closed():
+        if hint.subject is Subject.JOB and loop is not None and look is not None and not loop.is_closed():
             loop.call_soon_threadsafe(look.set)
 
     async def _run(self, look: asyncio.Event) -> None:
-        async with announce.listening(self.hear):
+        async with pubsub.subscribed(self.hear):
             while True:
                 try:
                     await asyncio.wait_for(look.wait(), LOOK_S)

@@ -14,7 +14,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from jobs import counting, services
+from jobs import accounting, services
 from jobs.errors import JobError, JobNotFound
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
@@ -246,7 +246,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
 def _ran(attempt: Attempt) -> float | None:
     began, ended = attempt.processing_at, attempt.closed_at
     return (
-        counting.ran_s(began, counting.counts_until(attempt.known_at, ended, ended))
+        accounting.ran_s(began, accounting.counts_until(attempt.known_at, ended, ended))
         if began and ended
         else None
     )

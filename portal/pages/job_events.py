@@ -18,7 +18,7 @@ from portal.templatetags.ui import thousands
 TITLES = {
     EventCode.SUBMITTED: "Submitted",
     EventCode.MOVED: "Went on",
-    EventCode.WISHED: "Asked for",
+    EventCode.REQUESTED: "Asked for",
     EventCode.WAITING: "Waiting",
     EventCode.PLACED: "Placed",
     EventCode.CHECKPOINT_STORED: "Checkpoint",
@@ -50,7 +50,7 @@ ICONS: dict[str, str] = {
     EventCode.CHECKPOINT_STORED: "save",
     EventCode.CHECKPOINT_CORRUPT: "shield-alert",
     EventCode.PLACED: "server",
-    EventCode.WISHED: "hand",
+    EventCode.REQUESTED: "hand",
     EventCode.WAITING: "hourglass",
     EventCode.GPUS_RETURNED: "undo-2",
     EventCode.LEARNER_RESTARTED: "rotate-cw",

@@ -18,7 +18,7 @@ from jobs.selectors import cluster, installation
 from jobs.selectors.jobs import job_get
 from jobs.selectors.usage import CPU_TYPE
 from jobs.services.clone import changed
-from jobs.services.wishes import checkpoint_of
+from jobs.services.intents import checkpoint_of
 from jobs.spec import to_yaml
 from jobs.states import State
 from portal.pages.guard import in_tenant, person

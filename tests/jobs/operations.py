@@ -1,4 +1,4 @@
-"""What people, learners and duties do in several effects: each may be killed between any two and done again.
+"""What people, learners and periodic do in several effects: each may be killed between any two and done again.
 
 An operation is built in committed rows, done (again after a kill, as its caller would), and checked to have happened
 once. Together they pass every failpoint that the lives of tests/jobs/lifecycle do not.
@@ -22,8 +22,18 @@ from jobs import archives, blobs
 from jobs.errors import JobNotFound
 from jobs.ingest import checkpoints
 from jobs.ingest.writer import Item, Writer
-from jobs.lifecycle import duties
-from jobs.models import Blob, Checkpoint, CheckpointFile, Duty, Job, LogChunk, MetricPoint, ResultFile, Upload
+from jobs.lifecycle import periodic
+from jobs.models import (
+    Blob,
+    Checkpoint,
+    CheckpointFile,
+    Job,
+    LogChunk,
+    MetricPoint,
+    PeriodicTask,
+    ResultFile,
+    Upload,
+)
 from jobs.services import (
     answer_once,
     job_cancel,
@@ -67,14 +77,14 @@ def submit(world: World) -> tuple[Do, Do]:
     return keyed(world, lambda: job_submit(user=world.alice, tenant=world.tenant, source=spec)), check
 
 
-def wish(verb: Callable[..., Job], wished: Intent, **fields: Any) -> Operation:
+def request(verb: Callable[..., Job], intent: Intent, **fields: Any) -> Operation:
     def build(world: World) -> tuple[Do, Do]:
         job = world.submit(**fields)
 
         def check() -> None:
             job.refresh_from_db()
-            assert (job.intent, job.intent_gen, job.settled) == (wished, 2, False)
-            assert job.events.filter(reason=f"{wished.lower()}_requested").count() == 1
+            assert (job.intent, job.intent_gen, job.settled) == (intent, 2, False)
+            assert job.events.filter(reason=f"{intent.lower()}_requested").count() == 1
 
         return lambda: verb(user=world.alice, job_id=job.pk), check
 
@@ -252,7 +262,7 @@ def purge(world: World) -> tuple[Do, Do]:
         assert not Blob.objects.exists()
         assert not left_on_disk()
 
-    return lambda: duties.purge(job.pk), check
+    return lambda: periodic.purge(job.pk), check
 
 
 def periodical(world: World) -> tuple[Do, Do]:
@@ -269,8 +279,8 @@ def periodical(world: World) -> tuple[Do, Do]:
 
     def do() -> None:
         for _ in range(3):
-            Duty.objects.update(next_at=Now() - DAY)
-            duties.run_due()
+            PeriodicTask.objects.update(next_at=Now() - DAY)
+            periodic.run_due()
 
     def check() -> None:
         assert not world.cluster.listing()
@@ -282,9 +292,9 @@ def periodical(world: World) -> tuple[Do, Do]:
 
 OPERATIONS: tuple[Operation, ...] = (
     submit,
-    wish(job_halt, Intent.HALT),
-    wish(job_cancel, Intent.CANCEL),
-    wish(
+    request(job_halt, Intent.HALT),
+    request(job_cancel, Intent.CANCEL),
+    request(
         job_resume,
         Intent.RUN,
         state=State.HALTED,

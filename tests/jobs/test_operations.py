@@ -1,4 +1,4 @@
-"""A process killed between any two effects of what people, learners and duties do: done again, it happened once."""
+"""A process killed between any two effects of what people, learners and periodic do: done again, it happened once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs import blobs, failpoints, invariants
 from jobs.lifecycle import cluster as clusters
 from jobs.models import Runtime
 from tests.jobs.lifecycle.children import Served, in_child
-from tests.jobs.lifecycle.points import DOORS
+from tests.jobs.lifecycle.points import OPERATION_POINTS
 from tests.jobs.lifecycle.world import World
 from tests.jobs.lock_order import one_lock_order
 from tests.jobs.operations import OPERATIONS, Operation, store_agrees
@@ -70,7 +70,7 @@ def passed_by(
 def test_every_failpoint_outside_the_lifecycle_is_passed_by_some_operation(
     passed_by: dict[str, Operation],
 ) -> None:
-    assert set(DOORS) - set(passed_by) == set()
+    assert set(OPERATION_POINTS) - set(passed_by) == set()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
@@ -89,7 +89,7 @@ def test_what_is_asked_for_twice_is_done_once(
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("point", DOORS)
+@pytest.mark.parametrize("point", OPERATION_POINTS)
 def test_what_was_killed_there_is_done_again_and_once(
     served_world: tuple[World, Served], passed_by: dict[str, Operation], point: str
 ) -> None:

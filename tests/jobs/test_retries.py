@@ -21,7 +21,7 @@ from gpu_scheduler.model import Placement, Start
 from jobs import failpoints, invariants
 from jobs.lifecycle import cycle
 from jobs.models import Job
-from jobs.retries import TRIES, again_if_broken_off, database_away
+from jobs.retries import TRIES, database_away, retry_on_serialization_failure
 from jobs.states import State
 from tenants.models import Quota
 from tests.jobs.lifecycle.lives import LIVES
@@ -92,11 +92,11 @@ class Flaky:
 @pytest.mark.parametrize("pgcode", ["40P01", "40001"])
 def test_what_was_broken_off_is_tried_again_but_not_for_ever(pgcode: str) -> None:
     work = Flaky(TRIES - 1, pgcode)
-    assert again_if_broken_off(work)() == "done"
+    assert retry_on_serialization_failure(work)() == "done"
     assert work.calls == TRIES
     hopeless = Flaky(TRIES, pgcode)
     with pytest.raises(OperationalError):
-        again_if_broken_off(hopeless)()
+        retry_on_serialization_failure(hopeless)()
     assert hopeless.calls == TRIES
 
 
@@ -104,11 +104,11 @@ def test_what_was_broken_off_is_tried_again_but_not_for_ever(pgcode: str) -> Non
 def test_any_other_failure_and_a_part_of_a_transaction_are_tried_once() -> None:
     for work in (Flaky(1, "55P03"), Flaky(1, "57P01")):
         with pytest.raises(OperationalError):
-            again_if_broken_off(work)()
+            retry_on_serialization_failure(work)()
         assert work.calls == 1
     inner = Flaky(1, "40P01")
     with pytest.raises(OperationalError), transaction.atomic():
-        again_if_broken_off(inner)()
+        retry_on_serialization_failure(inner)()
     assert inner.calls == 1
 
 

@@ -63,7 +63,7 @@ def test_slots_are_held_by_what_is_neither_waiting_nor_over() -> None:
 
 @pytest.mark.parametrize("intent", list(Intent))
 @pytest.mark.parametrize("state", list(State))
-def test_actions_fit_the_state_and_the_wish(state: State, intent: Intent) -> None:
+def test_actions_fit_the_state_and_the_intent(state: State, intent: Intent) -> None:
     actions = allowed_actions(state, intent)
     assert Action.CLONE in actions
     assert (Action.DELETE in actions) == (state in FINAL)

@@ -18,9 +18,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_many_requests_are_two_messages(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake, "APART_S", 2.0)
-    bell = wake._CycleBell()
+    notifier = wake._CycleNotifier()
     for _ in range(50):
-        bell.ring()
+        notifier.notify()
     assert sent == ["jobs.tasks.run_cycle"]
     deadline = time.monotonic() + 60
     while len(sent) < 2:
@@ -49,7 +49,7 @@ def test_a_broker_that_does_not_answer_is_asked_once_and_then_left_in_peace(
 
 def test_requests_apart_are_sent_at_once(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake, "APART_S", 0.0)
-    bell = wake._CycleBell()
-    bell.ring()
-    bell.ring()
+    notifier = wake._CycleNotifier()
+    notifier.notify()
+    notifier.notify()
     assert len(sent) == 2

@@ -14,7 +14,7 @@ from django.db import connection
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from jobs.ingest.wishes import Standing
+from jobs.ingest.intents import Standing
 from jobs.models import Job, Learner
 from jobs.tokens import grant_of
 from learner_agent import wire

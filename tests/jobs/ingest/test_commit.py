@@ -11,8 +11,8 @@ import zstandard
 from django.db.models import F
 from django.db.models.functions import Now
 
+from jobs.ingest.intents import resumption, standings
 from jobs.ingest.store import MOST_TROUBLES, commit
-from jobs.ingest.wishes import resumption, standings
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of

@@ -19,7 +19,7 @@ from django.db import connection
 from gpu_scheduler.clusters.memory import MemoryCluster
 from jobs import failpoints
 from jobs.lifecycle import cluster as clusters
-from jobs.lifecycle import seats
+from jobs.lifecycle import workers
 
 VERBS = ("nodes", "launch", "observe", "stop", "remove")
 
@@ -104,7 +104,7 @@ def in_child(work: Callable[[], object], served: Served, *, kill_at: str = "") -
         try:
             connection.connection = None  # the parent's; its socket must not be spoken on here
             clusters.use(Remote(served.address))  # type: ignore[arg-type]
-            seats.take(f"child-{os.getpid()}")
+            workers.register(f"child-{os.getpid()}")
             failpoints.arm(lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == kill_at else None)
             work()
             code = 0

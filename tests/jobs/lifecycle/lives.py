@@ -24,9 +24,9 @@ def end(world: World, look: Look, job: Job, *, code: int = 0) -> None:
     look()
 
 
-def wish_and_wait(world: World, look: Look, job: Job, intent: Intent) -> None:
+def request_and_wait(world: World, look: Look, job: Job, intent: Intent) -> None:
     """Nobody answers the wish, until the grace period of ten seconds is over."""
-    world.wish(job, intent)
+    world.request(job, intent)
     look()
     world.elapse(11)
     look()
@@ -41,14 +41,14 @@ def halted_resumed_failed_restarted_completed(world: World, look: Look) -> Itera
     world.report(job, phase=Phase.PROCESSING)
     look()
     assert state(job) == State.PROCESSING
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     look()
     world.save(job, 10)
     world.exit(job, halted=True)
     world.done(job)
     look()
     assert state(job) == State.HALTED
-    world.wish(job, Intent.RUN)
+    world.request(job, Intent.RUN)
     look()
     look()
     world.report(job, phase=Phase.PROCESSING)
@@ -66,7 +66,7 @@ def halted_resumed_failed_restarted_completed(world: World, look: Look) -> Itera
 def canceled_while_waiting(world: World, look: Look) -> Iterator[Job]:
     job = world.submit()
     yield job
-    world.wish(job, Intent.CANCEL)
+    world.request(job, Intent.CANCEL)
     look()
     assert state(job) == State.CANCELED
 
@@ -74,10 +74,10 @@ def canceled_while_waiting(world: World, look: Look) -> Iterator[Job]:
 def halted_while_waiting_then_canceled(world: World, look: Look) -> Iterator[Job]:
     job = world.submit()
     yield job
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     look()
     assert state(job) == State.HALTED
-    world.wish(job, Intent.CANCEL)
+    world.request(job, Intent.CANCEL)
     look()
     assert state(job) == State.CANCELED
 
@@ -86,7 +86,7 @@ def canceled_while_deploying(world: World, look: Look) -> Iterator[Job]:
     job = world.submit(grace_s=10)
     yield job
     look()
-    wish_and_wait(world, look, job, Intent.CANCEL)
+    request_and_wait(world, look, job, Intent.CANCEL)
     assert state(job) == State.CANCELED
 
 
@@ -96,14 +96,14 @@ def halted_while_downloading(world: World, look: Look) -> Iterator[Job]:
     look()
     world.report(job, phase=Phase.DOWNLOADING)
     look()
-    wish_and_wait(world, look, job, Intent.HALT)
+    request_and_wait(world, look, job, Intent.HALT)
     assert state(job) == State.HALTED
 
 
 def finished_while_halting(world: World, look: Look) -> Iterator[Job]:
     job = world.running()
     yield job
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     look()
     end(world, look, job)
     assert state(job) == State.COMPLETED
@@ -115,7 +115,7 @@ def canceled_while_storing(world: World, look: Look) -> Iterator[Job]:
     world.exit(job, 0)
     look()
     assert state(job) == State.STORING
-    world.wish(job, Intent.CANCEL)
+    world.request(job, Intent.CANCEL)
     look()
     world.done(job)
     look()
@@ -162,7 +162,7 @@ def poisoned_then_canceled(world: World, look: Look) -> Iterator[Job]:
         look()
         world.elapse(70)
     assert job.events.filter(reason="quarantined").count() == 1
-    world.wish(job, Intent.CANCEL)
+    world.request(job, Intent.CANCEL)
     look()
     assert state(job) == State.CANCELED
 

@@ -1,7 +1,7 @@
 """Every failpoint of the sources, found by reading them: the names that are passed to fp().
 
-POINTS are the lifecycle's, which the lives in lives.py pass; DOORS are those of what people, learners and duties do,
-which the operations in tests/jobs/operations.py pass.
+POINTS are the lifecycle's, which the lives in lives.py pass. OPERATION_POINTS are those of people's, learners' and
+periodic tasks' operations, which tests/jobs/operations.py runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jobs.states import TRANSITIONS
 
 ROOM = Path(__file__).parents[3] / "jobs"
 SOURCES = sorted(ROOM.rglob("*.py"))
-LIFECYCLE = [path for path in SOURCES if path.parent.name == "lifecycle" and path.name != "duties.py"]
+LIFECYCLE = [path for path in SOURCES if path.parent.name == "lifecycle" and path.name != "periodic.py"]
 INSIDE = ("admit.before_move", "admit.after_move", "admit.after_slots_taken", "admit.after_quota")
 INSIDE += ("admit.after_attempt", "admit.after_rows", "admit.before_commit", "quarantine.after_release")
 INSIDE += ("move.after_swap", "move.after_attempt_started", "move.after_attempt_closed")
@@ -55,5 +55,5 @@ def _of(paths: Iterable[Path]) -> list[str]:
 
 
 POINTS = _of(LIFECYCLE)
-DOORS = _of(path for path in SOURCES if path not in LIFECYCLE)
+OPERATION_POINTS = _of(path for path in SOURCES if path not in LIFECYCLE)
 OUTSIDE = [name for name in POINTS if name not in INSIDE]

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_scheduler.clusters.base import GangReport, LearnerPhase, LearnerReport
 from jobs.lifecycle.decision import WAIT_PROCESSING_S, Act, Decision, Move, decide
-from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.states import FINAL, HOLDS_GPUS, RESULTS_NOT_KEPT, TRANSITIONS, Intent, Phase, State, StopReason
 
 RUNNING, ENDED_OK, FAILED, UNKNOWN = (
@@ -22,20 +22,20 @@ RUNNING, ENDED_OK, FAILED, UNKNOWN = (
 
 def learner(
     phase: Phase = Phase.PROCESSING, shown: LearnerPhase | None = RUNNING, rank: int = 0, **fields: Any
-) -> LearnerSeen:
+) -> LearnerObservation:
     reason, exit_code = fields.pop("why", ""), fields.pop("shown_code", None)
     report = LearnerReport(rank, "node-a", f"u{rank}", shown, exit_code, reason) if shown else None
     fields.setdefault("silent_s", 1.0)
-    return LearnerSeen(rank=rank, node="node-a", phase=phase, report=report, **fields)
+    return LearnerObservation(rank=rank, node="node-a", phase=phase, report=report, **fields)
 
 
-def over(one: LearnerSeen) -> LearnerSeen:
+def over(one: LearnerObservation) -> LearnerObservation:
     """Its launcher is dead, its shipper at work."""
     assert one.report is not None
     return replace(one, report=replace(one.report, over=True))
 
 
-def seen(state: State, *learners: LearnerSeen, gone: bool = False, **fields: Any) -> JobSeen:
+def seen(state: State, *learners: LearnerObservation, gone: bool = False, **fields: Any) -> JobObservation:
     """A launched gang of these learners, by default one that runs the program."""
     group = learners or (learner(),)
     reports = tuple(one.report for one in group if one.report is not None)
@@ -44,7 +44,7 @@ def seen(state: State, *learners: LearnerSeen, gone: bool = False, **fields: Any
     fields.setdefault("attempt", 1)
     if stop_reason := fields.get("stop_reason"):
         fields.setdefault("reason", Reason(stop_reason, "What had happened."))
-    return JobSeen(id="x", state=state, learners=tuple(group), gang=gang, **fields)
+    return JobObservation(id="x", state=state, learners=tuple(group), gang=gang, **fields)
 
 
 def outcome(decision: Decision) -> str:
@@ -54,7 +54,7 @@ def outcome(decision: Decision) -> str:
         return f"{decision.move.to}{stop}"
     if decision.act is not Act.NONE:
         return decision.act.value
-    return "settle" if decision.again_s is None else "wait"
+    return "settle" if decision.requeue_after_s is None else "wait"
 
 
 EXITED = {"phase": Phase.EXITED, "exited": True}
@@ -68,16 +68,16 @@ FAILING = {
     "reason": Reason("learner_failed", "Learner 0 exited with code 1."),
 }
 
-TABLE: list[tuple[str, JobSeen, str]] = [
+TABLE: list[tuple[str, JobObservation, str]] = [
     # Waiting
-    ("queued waits", JobSeen("x", State.QUEUED), "wait"),
-    ("queued, halt", JobSeen("x", State.QUEUED, **HALT), "HALTED"),
-    ("queued, cancel", JobSeen("x", State.QUEUED, **CANCEL), "CANCELED"),
-    ("queued, backing off", JobSeen("x", State.QUEUED, wait_s=20), "wait"),
-    ("halted rests", JobSeen("x", State.HALTED, **HALT), "settle"),
-    ("halted, resume", JobSeen("x", State.HALTED), "QUEUED"),
-    ("halted, cancel", JobSeen("x", State.HALTED, **CANCEL), "CANCELED"),
-    *((f"{state} rests", JobSeen("x", state), "settle") for state in sorted(FINAL)),
+    ("queued waits", JobObservation("x", State.QUEUED), "wait"),
+    ("queued, halt", JobObservation("x", State.QUEUED, **HALT), "HALTED"),
+    ("queued, cancel", JobObservation("x", State.QUEUED, **CANCEL), "CANCELED"),
+    ("queued, backing off", JobObservation("x", State.QUEUED, wait_s=20), "wait"),
+    ("halted rests", JobObservation("x", State.HALTED, **HALT), "settle"),
+    ("halted, resume", JobObservation("x", State.HALTED), "QUEUED"),
+    ("halted, cancel", JobObservation("x", State.HALTED, **CANCEL), "CANCELED"),
+    *((f"{state} rests", JobObservation("x", state), "settle") for state in sorted(FINAL)),
     # Deploying
     ("not launched", seen(State.DEPLOYING, gone=True, launched=False, looked=False), "launch"),
     (
@@ -322,12 +322,12 @@ TABLE: list[tuple[str, JobSeen, str]] = [
 
 
 @pytest.mark.parametrize(("job", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_the_next_step(job: JobSeen, expected: str) -> None:
+def test_the_next_step(job: JobObservation, expected: str) -> None:
     assert outcome(decide(job)) == expected
 
 
 @pytest.mark.parametrize(("job", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_every_move_is_legal_and_says_why(job: JobSeen, expected: str) -> None:
+def test_every_move_is_legal_and_says_why(job: JobObservation, expected: str) -> None:
     move = decide(job).move
     if move is None:
         return
@@ -350,13 +350,13 @@ def test_a_job_is_never_settled_while_it_holds_slots_or_somebody_waits(
     settled = outcome(decision) == "settle"
     assert settled == (state in FINAL or (state == State.HALTED and intent == Intent.HALT))
     if state in HOLDS_GPUS and decision.move is None:
-        assert decision.act is not Act.NONE or decision.again_s is not None
+        assert decision.act is not Act.NONE or decision.requeue_after_s is not None
 
 
 def test_a_program_that_is_over_beyond_its_time_limit_is_not_looked_at_without_a_pause() -> None:
-    waits = [decide(seen(P, over(learner()), time_left_s=left_s)).again_s for left_s in (None, -1, 0)]
+    waits = [decide(seen(P, over(learner()), time_left_s=left_s)).requeue_after_s for left_s in (None, -1, 0)]
     assert waits == [WAIT_PROCESSING_S] * 3
-    assert decide(seen(P, time_left_s=2.0)).again_s == 2.0
+    assert decide(seen(P, time_left_s=2.0)).requeue_after_s == 2.0
 
 
 def test_only_the_programs_own_failure_is_charged() -> None:
@@ -367,8 +367,10 @@ def test_only_the_programs_own_failure_is_charged() -> None:
 
 
 def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> None:
-    def move(*, evidence: str = "launcher_lost", losses: int = 3, phase: Phase = P, **fields: Any) -> Move:
-        reason = Reason("learner_lost", "The launcher is gone.", {"evidence": evidence})
+    def move(
+        *, failure_class: str = "launcher_lost", losses: int = 3, phase: Phase = P, **fields: Any
+    ) -> Move:
+        reason = Reason("learner_lost", "The launcher is gone.", {"failure_class": failure_class})
         fields = {"max_restarts": 1, "ran_s": 5.0, "early_ends": 9} | fields
         stopped = {"stop_reason": StopReason.LEARNER_LOST, "reason": reason, "agent_losses": losses}
         moved = decide(seen(S, learner(phase), gone=True, **stopped, **fields)).move
@@ -377,7 +379,7 @@ def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> N
 
     charged = move()
     assert (charged.to, charged.charged, charged.early_ends) == (State.QUEUED, True, 10)
-    assert move(evidence="shipper_failed").charged
+    assert move(failure_class="shipper_failed").charged
     spent = move(restarts_used=1)
     assert (spent.to, spent.reason.code) == (State.FAILED, "learner_lost")
     assert spent.reason.message == "The launcher is gone. Its 1 restart is used up."
@@ -385,7 +387,7 @@ def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> N
     first = move(losses=2)
     assert (first.to, first.charged, first.agents_lost) == (State.QUEUED, False, True)
     innocent = {"long run": move(ran_s=600.0), "no program": move(phase=Phase.DOWNLOADING)}
-    innocent |= {evidence: move(evidence=evidence) for evidence in ("", "node_lost")}
+    innocent |= {failure_class: move(failure_class=failure_class) for failure_class in ("", "node_lost")}
     for free in innocent.values():
         assert (free.to, free.charged, free.agents_lost) == (State.QUEUED, False, False)
         assert free.wait_s == 300
@@ -445,15 +447,18 @@ def test_canceling_beats_every_reason_to_stop() -> None:
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (JobSeen("x", State.QUEUED, **CANCEL), "Canceled while it waited; nothing had started."),
-        (JobSeen("x", State.QUEUED, attempt=1, **CANCEL), "Canceled while it waited to be started again."),
+        (JobObservation("x", State.QUEUED, **CANCEL), "Canceled while it waited; nothing had started."),
         (
-            JobSeen("x", State.QUEUED, attempt=2, has_checkpoint=True, **CANCEL),
+            JobObservation("x", State.QUEUED, attempt=1, **CANCEL),
+            "Canceled while it waited to be started again.",
+        ),
+        (
+            JobObservation("x", State.QUEUED, attempt=2, has_checkpoint=True, **CANCEL),
             "Canceled while it waited to be started again; its checkpoints stay.",
         ),
     ],
 )
-def test_a_cancel_in_the_queue_says_what_had_run(job: JobSeen, words: str) -> None:
+def test_a_cancel_in_the_queue_says_what_had_run(job: JobObservation, words: str) -> None:
     move = decide(job).move
     assert move is not None
     assert (move.to, move.reason.message) == (State.CANCELED, words)

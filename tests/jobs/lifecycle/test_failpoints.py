@@ -17,7 +17,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import failpoints, invariants
 from jobs.lifecycle import cluster as clusters
-from jobs.lifecycle import seats
+from jobs.lifecycle import workers
 from jobs.models import Job, Worker
 from jobs.states import FINAL, State
 from tests.jobs.lifecycle.children import Remote, Served, in_child
@@ -87,7 +87,7 @@ def test_a_worker_killed_there_is_overtaken(
     overtaken = False
 
     def tick() -> None:
-        world.tick(seats.owner())
+        world.tick(workers.owner())
 
     def look() -> None:
         """One worker looks, and is killed at the point if it comes there; then others go on."""

@@ -1,4 +1,4 @@
-"""The duty that keeps estimates: what it writes, what it leaves, and what is left of it after the start."""
+"""The periodic task that keeps estimates: what it writes, what it leaves, and what is left of it after the start."""
 
 from __future__ import annotations
 
@@ -138,15 +138,15 @@ def test_a_job_that_queues_again_is_told_anew(world: World) -> None:
     assert told(world, waiter)["started_at"] is None
 
 
-def test_a_job_that_waits_without_an_estimate_calls_the_duty(world: World) -> None:
+def test_a_job_that_waits_without_an_estimate_calls_the_forecast(world: World) -> None:
     world.running(learners=2, slots=4)
-    forecasting_duty = cycle.Duty.objects.create(
-        name=forecasting.DUTY, next_at=timezone.now() + timedelta(hours=1)
+    forecasting_task = cycle.PeriodicTask.objects.create(
+        name=forecasting.TASK, next_at=timezone.now() + timedelta(hours=1)
     )
     world.submit(learners=2, slots=4)
     cycle.run()
-    forecasting_duty.refresh_from_db()
-    assert forecasting_duty.next_at <= timezone.now()
+    forecasting_task.refresh_from_db()
+    assert forecasting_task.next_at <= timezone.now()
 
 
 def test_a_long_queue_costs_no_more_queries_and_its_end_is_told_it_is_too_far(

@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 from django.db import connection
 
-from jobs.lifecycle import cycle, leases, looking, reconcile, seats, transitions
+from jobs.lifecycle import cycle, leases, observation, reconcile, transitions, workers
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
 from jobs.models import Job, Worker
@@ -27,7 +27,7 @@ def test_a_lease_is_had_by_one() -> None:
     assert first is not None
     assert leases.claim(job.pk, "w2") is None
     assert leases.claim_due("w2", 10) == []
-    assert leases.release(first, again_s=0, intent_gen=1)
+    assert leases.release(first, requeue_after_s=0, intent_gen=1)
     second = leases.claim(job.pk, "w2")
     assert second is not None
     assert second.fence > first.fence
@@ -38,15 +38,15 @@ def test_a_lease_is_had_by_one() -> None:
 def test_a_lease_that_ended_is_open_to_the_next_and_closed_to_the_first(world: World) -> None:
     job = world.submit()
     late = leases.claim(job.pk, "w1")
-    loaded = looking.load(job.pk)
+    rows = observation.load(job.pk)
     assert late is not None
-    assert loaded is not None
+    assert rows is not None
     world.elapse(11)
     assert leases.claim(job.pk, "w2") is not None
     with pytest.raises(transitions.StaleJob):
-        transitions.move(loaded, CANCEL, late)
+        transitions.move(rows, CANCEL, late)
     assert not leases.renew(late)
-    assert not leases.release(late, again_s=5, intent_gen=1)
+    assert not leases.release(late, requeue_after_s=5, intent_gen=1)
     assert leases.release_later(late, 5) is None
     assert state(job) == State.QUEUED
     assert job.events.count() == 1
@@ -70,12 +70,12 @@ def test_no_call_to_the_cluster_is_begun_that_may_outlast_a_lost_lease(world: Wo
 def test_a_move_is_refused_once_the_job_has_moved_on(world: World) -> None:
     job = world.submit()
     lease = leases.claim(job.pk, "w1")
-    loaded = looking.load(job.pk)
+    rows = observation.load(job.pk)
     assert lease is not None
-    assert loaded is not None
-    transitions.move(loaded, CANCEL, lease)
+    assert rows is not None
+    transitions.move(rows, CANCEL, lease)
     with pytest.raises(transitions.StaleJob):
-        transitions.move(loaded, CANCEL, lease)
+        transitions.move(rows, CANCEL, lease)
     assert job.events.filter(to_state=State.CANCELED).count() == 1
 
 
@@ -85,7 +85,7 @@ def test_a_ring_while_somebody_looks_is_not_lost(world: World) -> None:
     lease = leases.claim(job.pk, "w1")
     assert lease is not None
     world.report(job)  # rings
-    leases.release(lease, again_s=300, intent_gen=1)
+    leases.release(lease, requeue_after_s=300, intent_gen=1)
     assert [due.job_id for due in leases.claim_due("w2", 10)] == [job.pk]
 
 
@@ -94,8 +94,8 @@ def test_a_wish_that_comes_while_a_job_is_settled_is_not_lost(world: World) -> N
     job = world.submit(state=State.HALTED, intent=Intent.HALT)
     lease = leases.claim(job.pk, "w1")
     assert lease is not None
-    world.wish(job, Intent.RUN)
-    assert not leases.release(lease, again_s=None, intent_gen=1)
+    world.request(job, Intent.RUN)
+    assert not leases.release(lease, requeue_after_s=None, intent_gen=1)
     assert not job_of(job).settled
 
 
@@ -157,13 +157,13 @@ def test_a_dead_workers_leases_are_open_at_once() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_that_stands_up_leaves_neither_row_nor_lock() -> None:
-    seat = seats.take("w")
-    assert seats.owner() == str(seat)
-    assert seats.keep(seat)
-    seats.leave(seat)
+    seat = workers.register("w")
+    assert workers.owner() == str(seat)
+    assert workers.keep_alive(seat)
+    workers.deregister(seat)
     assert not Worker.objects.exists()
-    assert not seats.keep(seat)
-    assert seats.owner().startswith("process-")
+    assert not workers.keep_alive(seat)
+    assert workers.owner().startswith("process-")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,7 +1,7 @@
-"""Any order of wishes, ticks, crashes, frozen workers, dying learners and lost nodes leaves every rule intact.
+"""Any order of intents, ticks, crashes, frozen workers, dying learners and lost nodes leaves every rule intact.
 
 Hypothesis draws sequences over the real database and a cluster in memory; the rules of jobs.invariants are checked
-after each step. At the end the faults stop, and everything must come to rest where its people wished it.
+after each step. At the end the faults stop, and everything must come to rest where its owners asked.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from gpu_scheduler.model import Node
 from jobs import failpoints, invariants
 from jobs.errors import JobError
 from jobs.lifecycle import cluster as clusters
-from jobs.lifecycle import duties, reconcile
-from jobs.models import Attempt, Checkpoint, Duty, Job, JobEvent, Learner, Progress
+from jobs.lifecycle import periodic, reconcile
+from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, PeriodicTask, Progress
 from jobs.services import answer_once, job_cancel, job_halt, job_resume
 from jobs.states import FINAL, HOLDS_GPUS, Intent, Phase, State
 from tenants.models import Quota, Tenant
@@ -43,7 +43,7 @@ from tests.jobs.lifecycle.world import World
 LONG = bool(os.environ.get("LUTHIER_LONG"))
 SEQUENCES, STEPS = (5_000 if LONG else 500), 25
 PLAYED, SWEPT_AFTER = itertools.count(1), 25  # sequences
-GROWING = (Job, JobEvent, Attempt, Learner, Progress, Checkpoint, Duty, Tenant, Quota)
+GROWING = (Job, JobEvent, Attempt, Learner, Progress, Checkpoint, PeriodicTask, Tenant, Quota)
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
 NUMBERS = st.integers(0, 7)
 PHASES = list(Phase)
@@ -117,7 +117,7 @@ class Lifecycle(RuleBasedStateMachine):
             self.jobs.append(answers[0][1]["id"])
 
     @rule(which=NUMBERS, verb=st.sampled_from([job_halt, job_halt, job_resume, job_cancel]))
-    def wish(self, which: int, verb: Any) -> None:
+    def request(self, which: int, verb: Any) -> None:
         with suppress(JobError):
             verb(user=self.world.alice, job_id=self.pick(which))
 
@@ -159,17 +159,17 @@ class Lifecycle(RuleBasedStateMachine):
         failpoints.arm(None)
 
     @rule(
-        worker=WORKERS, point=st.sampled_from(OUTSIDE), which=NUMBERS, wish=st.sampled_from([None, *Intent])
+        worker=WORKERS, point=st.sampled_from(OUTSIDE), which=NUMBERS, intent=st.sampled_from([None, *Intent])
     )
-    def freeze(self, worker: str, point: str, which: int, wish: Intent | None) -> None:
+    def freeze(self, worker: str, point: str, which: int, intent: Intent | None) -> None:
         """The worker stands still past its lease; others take over, people change their minds; then it goes on."""
 
         def stand_still(name: str) -> None:
             if name == point:
                 failpoints.arm(None)
                 self.world.elapse(15)
-                if wish is not None:
-                    verb = {Intent.RUN: job_resume, Intent.HALT: job_halt, Intent.CANCEL: job_cancel}[wish]
+                if intent is not None:
+                    verb = {Intent.RUN: job_resume, Intent.HALT: job_halt, Intent.CANCEL: job_cancel}[intent]
                     with suppress(JobError):
                         verb(user=self.world.alice, job_id=self.pick(which))
                 for _ in range(2):
@@ -189,8 +189,8 @@ class Lifecycle(RuleBasedStateMachine):
         self.world.tick("w1")
 
     @rule()
-    def do_duties(self) -> None:
-        duties.run_due()
+    def do_periodic_tasks(self) -> None:
+        periodic.run_due()
 
     # Learners and nodes
 
@@ -280,7 +280,7 @@ class Lifecycle(RuleBasedStateMachine):
     # The end of all faults
 
     def heal(self) -> None:
-        """Faults stop, learners behave: every job comes to rest where its people wished it, and nothing is left."""
+        """Faults stop, learners behave: every job comes to rest where its owners asked, and nothing is left."""
         self.cluster.fail_next("nodes", ClusterBusy("last"), times=0)
         for script in self.cluster._scripts.values():
             script.before.clear()
@@ -292,7 +292,7 @@ class Lifecycle(RuleBasedStateMachine):
         for _ in range(60):
             self.behave()
             self.world.elapse(31)
-            duties.run_due()
+            periodic.run_due()
             self.world.tick("healer")
             if self.at_rest():
                 break

@@ -17,7 +17,7 @@ from pytest_django import Settings
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node, Placement, Start
 from jobs import failpoints, invariants
-from jobs.lifecycle import admission, leases, looking, transitions
+from jobs.lifecycle import admission, leases, observation, transitions
 from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
@@ -164,11 +164,11 @@ def test_64_threads_that_submit_start_and_end_jobs_never_hold_a_slot_too_many(
 
     def take(job: Job, move: Move) -> None:
         lease = until_done(lambda: leases.claim(job.pk, "w"))
-        loaded = until_done(lambda: looking.load(job.pk))
+        rows = until_done(lambda: observation.load(job.pk))
         assert lease is not None
-        assert loaded is not None
-        until_done(lambda: transitions.move(loaded, move, lease))
-        until_done(lambda: leases.release(lease, again_s=100, intent_gen=1))
+        assert rows is not None
+        until_done(lambda: transitions.move(rows, move, lease))
+        until_done(lambda: leases.release(lease, requeue_after_s=100, intent_gen=1))
 
     def one_job(dice: random.Random) -> None:
         job = until_done(lambda: submit(dice))

@@ -18,9 +18,9 @@ from django.db import connection
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs.lifecycle import cluster as clusters
-from jobs.lifecycle import duties
+from jobs.lifecycle import periodic
 from jobs.lifecycle.ticker import Ticker
-from jobs.models import Duty, Job, Learner, Worker
+from jobs.models import Job, Learner, PeriodicTask, Worker
 from jobs.states import Phase, State
 from tests import factories
 from tests.jobs.lifecycle.world import job_of, state
@@ -51,7 +51,9 @@ def test_a_job_is_deployed_by_the_ticker_alone(ticker: Ticker) -> None:
     Learner.objects.filter(job=job).update(phase=Phase.PROCESSING)
     wait_for(lambda: state(job) == State.PROCESSING)
     assert Worker.objects.get().name == "test"
-    wait_for(lambda: set(Duty.objects.values_list("name", flat=True)) == set(duties.DUTIES) | {"cycle"})
+    wait_for(
+        lambda: set(PeriodicTask.objects.values_list("name", flat=True)) == set(periodic.TASKS) | {"cycle"}
+    )
 
 
 def test_a_ticker_that_stops_leaves_no_seat(ticker: Ticker) -> None:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LaunchRefused
 from gpu_scheduler.model import WaitReason
-from jobs.lifecycle import cycle, looking, stopping
+from jobs.lifecycle import cycle, observation, stopping
 from jobs.models import Checkpoint, ClusterNode, Job, Learner, Progress
 from jobs.selectors.estimates import estimate_view
 from jobs.services import job_resume
@@ -88,7 +88,7 @@ def test_what_a_node_prepares_is_shown_as_it_goes_on_and_is_one_event_of_the_att
 def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
     job = world.running()
     world.step(job, 52)
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     assert state(job) == State.STOPPING
     assert used(world.tenant) == 1
@@ -112,7 +112,7 @@ def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
 
 def test_the_legs_of_a_receipt_add_up_when_the_word_of_a_halt_came_after_its_checkpoint(world: World) -> None:
     job = world.running()
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     saved = world.save(job, 50)
     asked = job_of(job).intent_at
@@ -134,14 +134,14 @@ def test_a_canceled_job_is_promised_its_checkpoints_only_when_it_has_some(
     world: World, *, saves: bool, said: str
 ) -> None:
     job = world.running()
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     if saves:
         world.save(job, 10)
     world.settle()
     world.exit(job, halted=True)
     world.done(job)
     world.settle()
-    world.wish(job, Intent.CANCEL)
+    world.request(job, Intent.CANCEL)
     world.settle()
     assert state(job) == State.CANCELED
     assert job_of(job).reason_message.endswith(said)
@@ -161,7 +161,7 @@ def test_a_program_that_leaves_between_two_looks_is_halted_if_a_halt_had_reached
         return observe(names)
 
     monkeypatch.setattr(world.cluster, "observe", late)
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
 
     assert state(job) == State.HALTED
@@ -173,7 +173,7 @@ def test_a_halt_of_a_program_that_said_and_saved_nothing_does_not_claim_that_not
 ) -> None:
     job = world.running()
     Progress.objects.filter(job=job).update(step=None)
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     world.exit(job, halted=True)
     world.done(job)
@@ -189,13 +189,13 @@ def test_a_halt_of_a_program_that_said_and_saved_nothing_does_not_claim_that_not
 
 def test_a_resume_opens_the_next_attempt_from_the_newest_valid_checkpoint(world: World) -> None:
     job = world.running()
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.save(job, 10)
     world.settle()
     world.exit(job, halted=True)
     world.done(job)
     world.settle()
-    world.wish(job, Intent.RUN)
+    world.request(job, Intent.RUN)
     world.settle()
     resumed = job_of(job)
     assert (resumed.state, resumed.attempt) == (State.DEPLOYING, 2)
@@ -206,13 +206,13 @@ def test_a_resume_opens_the_next_attempt_from_the_newest_valid_checkpoint(world:
 def test_a_wished_older_checkpoint_is_used_until_its_attempt_saved_one_of_its_own(world: World) -> None:
     job = world.running(max_restarts=5)
     first, _ = world.save(job, 10), world.save(job, 50)
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     world.exit(job, halted=True)
     world.done(job)
     world.settle()
     Job.objects.filter(pk=job.pk).update(resume_from=first)
-    world.wish(job, Intent.RUN)
+    world.request(job, Intent.RUN)
     world.settle()
     assert job.attempts.get(n=2).resume_from == first
     world.report(job, phase=Phase.PROCESSING)
@@ -232,7 +232,7 @@ def test_a_wished_older_checkpoint_is_used_until_its_attempt_saved_one_of_its_ow
 
 def halt(world: World, job: Job) -> None:
     """Ask for a halt that the program obeys without a save of its own."""
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     world.exit(job, halted=True)
     world.done(job)
@@ -408,7 +408,7 @@ def test_a_program_that_fails_again_soon_waits_without_slots_and_in_nobodys_way(
     other = world.submit(learners=2, slots=4)
     world.settle()
     assert (state(job), state(other)) == (State.QUEUED, State.DEPLOYING)
-    world.wish(other, Intent.CANCEL)
+    world.request(other, Intent.CANCEL)
     world.elapse(10)
     world.settle()
     world.elapse(30)
@@ -426,7 +426,7 @@ def test_only_attempts_that_could_not_be_prepared_count_as_tries_to_prepare(
         world.elapse(60)
         world.settle()
 
-    for module in (stopping, looking):
+    for module in (stopping, observation):
         monkeypatch.setattr(module, "PREPARE_TRIES", 2)
     job = world.running(max_restarts=9)
     for _ in range(2):
@@ -449,7 +449,7 @@ def test_a_resume_grants_new_tries_to_prepare(world: World, monkeypatch: pytest.
         world.elapse(2)
         world.settle()
 
-    for module in (stopping, looking):
+    for module in (stopping, observation):
         monkeypatch.setattr(module, "PREPARE_TRIES", 2)
     job = world.running(max_restarts=9)
     world.exit(job, 1)
@@ -457,10 +457,10 @@ def test_a_resume_grants_new_tries_to_prepare(world: World, monkeypatch: pytest.
     world.settle()
     not_prepared()
     assert state(job) == State.QUEUED, "it backs off"
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     assert state(job) == State.HALTED
-    world.wish(job, Intent.RUN)
+    world.request(job, Intent.RUN)
     world.settle()
     not_prepared()
     assert state(job) == State.DEPLOYING, "the first try of a new row"
@@ -470,7 +470,7 @@ def test_a_cancel_ends_a_job_wherever_it_stands(world: World) -> None:
     queued, running = world.submit(slots=8), world.submit(slots=2)
     world.settle()
     for job in (queued, running):
-        world.wish(job, Intent.CANCEL)
+        world.request(job, Intent.CANCEL)
     world.settle()
     world.elapse(15)
     world.settle()
@@ -481,19 +481,19 @@ def test_a_cancel_ends_a_job_wherever_it_stands(world: World) -> None:
 
 def test_halting_a_queued_job_starts_nothing(world: World) -> None:
     job = world.submit()
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     assert state(job) == State.HALTED
     assert job_of(job).attempt == 0
     assert not world.cluster.created
-    world.wish(job, Intent.RUN)
+    world.request(job, Intent.RUN)
     world.settle()
     assert state(job) == State.DEPLOYING
 
 
 def test_finishing_wins_over_halting(world: World) -> None:
     job = world.running()
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     world.report(
         job, phase=Phase.EXITED, exited_at=job.created_at, exit_code=0, halted=True, finished_mark=True
@@ -507,9 +507,9 @@ def test_finishing_wins_over_halting(world: World) -> None:
 
 def test_a_resume_that_comes_while_halting_follows_the_halt(world: World) -> None:
     job = world.running()
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
-    world.wish(job, Intent.RUN)
+    world.request(job, Intent.RUN)
     world.settle()
     assert state(job) == State.STOPPING
     world.exit(job, halted=True)
@@ -522,7 +522,7 @@ def test_a_resume_that_comes_while_halting_follows_the_halt(world: World) -> Non
 def test_a_learner_that_heard_nothing_is_stopped_through_the_cluster(world: World) -> None:
     job = world.running(grace_s=60)
     world.cluster.stops_in_s = 5
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.settle()
     assert ("stop", gang(job)) not in world.cluster.calls, "it is asked first"
     world.elapse(11)
@@ -536,7 +536,7 @@ def test_a_learner_that_heard_nothing_is_stopped_through_the_cluster(world: Worl
 def test_a_program_that_will_not_end_is_killed_in_the_end(world: World) -> None:
     job = world.running(grace_s=10)
     world.cluster.stops_in_s = 10_000
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.report(job, gen_seen=2)
     world.settle()
     for _ in range(5):
@@ -582,7 +582,7 @@ def test_a_busy_cluster_fails_nobody(world: World) -> None:
     assert state(job) == State.DEPLOYING
     assert world.cluster.created[gang(job), 0] == 1
     world.cluster.fail_after("remove", ClusterBusy("the answer was lost"), times=2)
-    world.wish(job, Intent.CANCEL)
+    world.request(job, Intent.CANCEL)
     for _ in range(6):
         world.settle()
         world.elapse(6)

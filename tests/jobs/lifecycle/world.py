@@ -36,7 +36,7 @@ MOMENTS = {
     "jobs_attempt": ("opened_at", "launched_at", "processing_at", "known_at"),
     "jobs_learner": ("halt_seen_at", "exited_at", "done_at", "last_seen_at"),
     "jobs_checkpoint": ("created_at", "committed_at"),
-    "jobs_duty": ("next_at",),
+    "jobs_periodictask": ("next_at",),
     "jobs_estimate": ("soonest", "latest", "made_at", "first_soonest", "first_latest", "first_at"),
 }
 SETTLES = 40
@@ -81,7 +81,7 @@ class World:
     def submit(self, **fields: Any) -> Job:
         return factories.job(owner=self.alice, of=self.tenant, **fields)
 
-    def wish(self, job: Job, intent: Intent) -> None:
+    def request(self, job: Job, intent: Intent) -> None:
         """As services write it, without their rules."""
         Job.objects.filter(pk=job.pk).update(
             intent=intent,
@@ -93,7 +93,7 @@ class World:
         events.append(
             job_id=job.pk,
             tenant_id=job.tenant_id,
-            code=EventCode.WISHED,
+            code=EventCode.REQUESTED,
             numbers={"intent": intent.value, "generation": job_of(job).intent_gen},
         )
 

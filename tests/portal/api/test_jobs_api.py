@@ -291,7 +291,7 @@ def test_a_wish_is_answered_with_the_job_and_again_the_same(alice: Api, people: 
     assert (first.status_code, again.status_code) == (202, 202)
     assert first.json()["intent"] == again.json()["intent"] == "HALT"
     assert first.json()["phase"] == "Halting"
-    assert len(Job.objects.get(pk=job.pk).events.filter(code="WISHED")) == 1
+    assert len(Job.objects.get(pk=job.pk).events.filter(code="REQUESTED")) == 1
 
 
 def test_what_is_impossible_says_what_is_possible(alice: Api, people: People) -> None:

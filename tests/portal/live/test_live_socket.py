@@ -14,7 +14,7 @@ from django.contrib.sessions.models import Session
 from django.db import OperationalError
 from django.utils import timezone
 
-from jobs import announce, events
+from jobs import events, pubsub
 from jobs.ingest.store import commit
 from jobs.models import ClusterNode, Job, MetricPoint, Progress
 from jobs.selectors import recent
@@ -40,7 +40,7 @@ store_async = sync_to_async(store)
 async def print_lines(job: Job, first: int, last: int, *, ring: bool = True) -> None:
     await store_async(job, [b"".join(b"line %d\n" % n for n in range(first, last + 1))])
     if ring:
-        announce.logs_grew(job.pk, attempt=1, rank=0, upto=last)
+        pubsub.logs_grew(job.pk, attempt=1, rank=0, upto=last)
 
 
 def logs_of(job: Job) -> str:
@@ -157,7 +157,7 @@ async def test_an_unfinished_line_and_the_end_of_the_log_are_told(
     await socket.sub(logs_of(job), after=0)
     await socket.next(ch=logs_of(job))
     await store_async(job, [b"10 %\r20 %"])
-    announce.logs_grew(job.pk, attempt=1, rank=0)
+    pubsub.logs_grew(job.pk, attempt=1, rank=0)
     frame = await socket.next(ch=logs_of(job), items=[])
     assert frame["tail"]["text"] == "20 %"
     assert frame["sealed"] is False
@@ -327,7 +327,7 @@ async def test_a_tenant_s_rows_and_quotas_come_when_they_change(
     quota = (await socket.next(ch="tenant:vision-lab:quotas"))["items"][0]
     assert quota == {"gpu_type": "cpu", "limit": 8, "used": 1, "waiting": 0, "etag": '"limit-8"'}
     other = await sync_to_async(factories.job)(owner=alice)
-    announce.job_changed(other.pk, other.tenant_id, 1)
+    pubsub.job_changed(other.pk, other.tenant_id, 1)
     assert [item["id"] for item in (await socket.next(ch="tenant:vision-lab:jobs"))["items"]] == [other.pk]
     quota = (await socket.next(ch="tenant:vision-lab:quotas"))["items"][0]
     assert quota["waiting"] == 1

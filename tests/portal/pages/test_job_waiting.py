@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from guardian.shortcuts import assign_perm
 
-from jobs.models import ClusterNode, Duty, Estimate, Job, JobEvent, Runtime
+from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runtime
 from jobs.selectors import sooner
 from jobs.selectors.jobs import job_get
 from jobs.selectors.line import line_around
@@ -60,7 +60,7 @@ def page_of(user: User, job: Job) -> str:
 def test_the_panel_tells_the_start_its_source_and_the_last_look(alice: User) -> None:
     job = waits(owner=alice, place=3)
     expect(job, 25, 40, basis=["progress", "history"])
-    Duty.objects.create(name="cycle", done_at=timezone.now() - timedelta(minutes=40))
+    PeriodicTask.objects.create(name="cycle", done_at=timezone.now() - timedelta(minutes=40))
     page = page_of(alice, job)
     for words in (
         "25–40 min",

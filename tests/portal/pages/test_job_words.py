@@ -95,7 +95,7 @@ def test_checkpoints_in_a_row_are_one_line(alice: User) -> None:
     for n in range(1, 8):
         numbers = {"checkpoint": n, "step": 50 * n}
         happened(job, EventCode.CHECKPOINT_STORED, message=f"Checkpoint {n}.", numbers=numbers)
-    happened(job, EventCode.WISHED, message="Halt asked for by alice")
+    happened(job, EventCode.REQUESTED, message="Halt asked for by alice")
     lines = told(list(JobEvent.objects.filter(job=job, n__gt=job.event_seq - 8).order_by("-n")))
     assert [line.words for line in lines] == [
         "Halt asked for by alice",
@@ -154,7 +154,7 @@ def test_events_can_be_narrowed_and_searched(
     job = factories.job(owner=alice, state=State.PROCESSING)
     happened(job, EventCode.CHECKPOINT_STORED, message="Checkpoint 3.")
     happened(job, to=State.PROCESSING, message="Learners ran.")
-    happened(job, EventCode.WISHED, message="Halt asked for by alice", actor=alice)
+    happened(job, EventCode.REQUESTED, message="Halt asked for by alice", actor=alice)
     text = text_of(client, job, f"/events?{asked}")
     assert [words for words in shown if words not in text] == []
     assert [words for words in hidden if words in text] == []

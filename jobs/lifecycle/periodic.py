@@ -1,4 +1,4 @@
-"""What the installation must do from time to time, whoever does it: each duty is a row with the time it is due.
+"""What the installation must do from time to time, whoever does it: each task is a row with the time it is due.
 
 forecast  when each waiting job is expected to start, told anew
 orphans   gangs of no live attempt are removed, after they were seen twice (a launch that outlived its attempt)
@@ -22,19 +22,19 @@ from gpu_scheduler.clusters.base import ClusterBusy, GangReport
 from jobs import blobs
 from jobs.failpoints import fp
 from jobs.lifecycle import cluster as clusters
-from jobs.lifecycle import forecasting, seats
+from jobs.lifecycle import forecasting, workers
 from jobs.models import (
     Attempt,
     CheckpointFile,
-    Duty,
     IdempotentAnswer,
     Job,
     LogChunk,
     MetricPoint,
+    PeriodicTask,
     ResultFile,
     Upload,
 )
-from jobs.retries import again_if_broken_off
+from jobs.retries import retry_on_serialization_failure
 
 logger = logging.getLogger(__name__)
 
@@ -47,40 +47,40 @@ Result = dict[str, Any]
 
 def due() -> set[str]:
     """Names of what is due, the scheduling cycle among them; everything is, the first time."""
-    known = dict(Duty.objects.annotate(over=Q(next_at__lte=Now())).values_list("name", "over"))
-    return {name for name in (*DUTIES, CYCLE) if known.get(name, True)}
+    known = dict(PeriodicTask.objects.annotate(over=Q(next_at__lte=Now())).values_list("name", "over"))
+    return {name for name in (*TASKS, CYCLE) if known.get(name, True)}
 
 
 def run_due() -> list[str]:
-    """Do every duty whose time has come and that no other worker does just now; their names."""
+    """Do every task whose time has come and that no other worker does just now; their names."""
     done = []
-    for name, (every_s, duty) in DUTIES.items():
+    for name, (every_s, task) in TASKS.items():
         before = _claim(name, every_s)
         if before is None:
             continue
-        fp("duty.after_claim")
+        fp("periodic.after_claim")
         try:
-            result = duty(before)
+            result = task(before)
         except ClusterBusy as busy:
             result = before | {"busy": str(busy)}
-        fp("duty.before_result")
-        Duty.objects.filter(name=name).update(result=result, done_at=Now())
+        fp("periodic.before_result")
+        PeriodicTask.objects.filter(name=name).update(result=result, done_at=Now())
         done.append(name)
     return done
 
 
 def _claim(name: str, every_s: float) -> Result | None:
     """What the last time left, if it is our turn now."""
-    Duty.objects.get_or_create(name=name)
+    PeriodicTask.objects.get_or_create(name=name)
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_duty SET next_at = clock_timestamp() + make_interval(secs => %s)"
+            "UPDATE jobs_periodictask SET next_at = clock_timestamp() + make_interval(secs => %s)"
             " WHERE name = %s AND next_at <= clock_timestamp()",
             [every_s, name],
         )
         if cursor.rowcount != 1:
             return None
-    return dict(Duty.objects.values_list("result", flat=True).get(name=name))
+    return dict(PeriodicTask.objects.values_list("result", flat=True).get(name=name))
 
 
 def remove_orphans(before: Result) -> Result:
@@ -138,7 +138,7 @@ def purge(job_id: str) -> None:
     blobs.release([blob for blob in held if blob is not None])
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def _delete_rows(job_id: str) -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -168,13 +168,13 @@ def tidy(_: Result) -> Result:
     return {
         "answers": answers,
         "uploads": uploads,
-        "workers": seats.clear_dead(),
+        "workers": workers.remove_dead(),
         "swept": blobs.sweep(KEEP),
     }
 
 
-DUTIES: dict[str, tuple[float, Callable[[Result], Result]]] = {
-    forecasting.DUTY: (forecasting.EVERY_S, forecasting.foresee),
+TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
+    forecasting.TASK: (forecasting.EVERY_S, forecasting.foresee),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),
     "tidy": (3600.0, tidy),

@@ -11,8 +11,8 @@ from django.db.models import Count, Q
 from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ENDED, NOT_PREPARED, GangReport, LearnerPhase
-from jobs.counting import is_recent, ran_s, time_left_s
-from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.accounting import is_recent, ran_s, time_left_s
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
@@ -21,7 +21,7 @@ LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST})
 
 
 @dataclass(frozen=True)
-class Loaded:
+class JobRows:
     """One job's rows as they stood at `now` (the database's clock), and the facts read out of them."""
 
     job: Job
@@ -29,12 +29,12 @@ class Loaded:
     learners: Sequence[Learner]
     now: datetime
     known_at: datetime
-    """The last sign of life of the live attempt's learners, as jobs.counting has it; now without an attempt."""
-    seen: JobSeen
+    """The last sign of life of the live attempt's learners, as jobs.accounting has it; now without an attempt."""
+    observation: JobObservation
 
     @property
     def holds_gpus(self) -> bool:
-        return self.seen.state in HOLDS_GPUS
+        return self.observation.state in HOLDS_GPUS
 
     @property
     def counts_until(self) -> datetime:
@@ -42,31 +42,33 @@ class Loaded:
         return _counts_until(self.job, self.known_at, self.now)
 
 
-def load(job_id: str) -> Loaded | None:
+def load(job_id: str) -> JobRows | None:
     """The job's rows, without a look at the cluster; None if it was purged."""
     job = Job.objects.select_related("tenant").annotate(db_now=Now()).filter(pk=job_id).first()
     if job is None:
         return None
     now: datetime = job.db_now
     if job.state not in HOLDS_GPUS:
-        return Loaded(job, None, (), now, now, _facts(job, None, (), now, now))
+        return JobRows(job, None, (), now, now, _facts(job, None, (), now, now))
     attempt = job.attempts.filter(n=job.attempt).first()
     learners = list(Learner.objects.filter(job=job, attempt=job.attempt).order_by("rank"))
     known_at = _last_sign(attempt, learners, now)
-    return Loaded(job, attempt, learners, now, known_at, _facts(job, attempt, learners, now, known_at))
+    return JobRows(job, attempt, learners, now, known_at, _facts(job, attempt, learners, now, known_at))
 
 
-def with_report(loaded: Loaded, report: GangReport | None) -> JobSeen:
+def with_report(rows: JobRows, report: GangReport | None) -> JobObservation:
     """The facts, now with what the cluster answered: None means that it has no such gang."""
     reports = {shown.rank: shown for shown in report.learners} if report else {}
-    learners = tuple(replace(learner, report=reports.get(learner.rank)) for learner in loaded.seen.learners)
-    seen = replace(loaded.seen, learners=learners, gang=report, looked=True)
-    if lives(loaded, report):
-        seen = replace(seen, time_left_s=_time_left_s(loaded.job, loaded.attempt, loaded.now))
-    return seen
+    learners = tuple(
+        replace(learner, report=reports.get(learner.rank)) for learner in rows.observation.learners
+    )
+    observation = replace(rows.observation, learners=learners, gang=report, looked=True)
+    if lives(rows, report):
+        observation = replace(observation, time_left_s=_time_left_s(rows.job, rows.attempt, rows.now))
+    return observation
 
 
-def lives(loaded: Loaded, report: GangReport | None) -> bool:
+def lives(rows: JobRows, report: GangReport | None) -> bool:
     """Whether the cluster's word is a sign of life: a program may run. Or it ended and something is still being
     shipped; but not after a silence, for then nobody knows when it ended but its agent."""
     if report is None:
@@ -74,8 +76,8 @@ def lives(loaded: Loaded, report: GangReport | None) -> bool:
     if any(learner.may_run for learner in report.learners):
         return True
     ships = any(learner.phase not in {*ENDED, LearnerPhase.UNKNOWN} for learner in report.learners)
-    ended = [row for row in loaded.learners if row.exited_at is not None]
-    return ships and is_recent(_last_sign(loaded.attempt, ended, loaded.now), loaded.now)
+    ended = [row for row in rows.learners if row.exited_at is not None]
+    return ships and is_recent(_last_sign(rows.attempt, ended, rows.now), rows.now)
 
 
 def _last_sign(attempt: Attempt | None, learners: Sequence[Learner], now: datetime) -> datetime:
@@ -97,9 +99,9 @@ def _counts_until(job: Job, known_at: datetime, now: datetime) -> datetime:
 
 def _facts(
     job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: datetime, known_at: datetime
-) -> JobSeen:
+) -> JobObservation:
     valid, corrupt = _checkpoints(job) if job.state in {State.STOPPING, State.HALTED} else (0, 0)
-    return JobSeen(
+    return JobObservation(
         id=job.pk,
         state=State(job.state),
         intent=Intent(job.intent),
@@ -125,8 +127,8 @@ def _facts(
     )
 
 
-def _learner(row: Learner, now: datetime) -> LearnerSeen:
-    return LearnerSeen(
+def _learner(row: Learner, now: datetime) -> LearnerObservation:
+    return LearnerObservation(
         rank=row.rank,
         node=row.node,
         phase=Phase(row.phase),

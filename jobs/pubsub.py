@@ -32,7 +32,7 @@ BATCH = 500  # hints per message
 PENDING_MAX = 10_000  # distinct hints kept while a send is under way
 
 
-class Kind(StrEnum):
+class Subject(StrEnum):
     """What there is more of."""
 
     JOB = "job"  # events of one job: its state, wish, reason
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 class Hint(NamedTuple):
     """There is more of `kind`, up to `upto` where that is known. Fields that do not apply are empty or 0."""
 
-    kind: Kind
+    subject: Subject
     job_id: str = ""
     tenant_id: int = 0
     attempt: int = 0
@@ -60,56 +60,56 @@ _listeners: list[Listener] = []
 
 def job_changed(job_id: str, tenant_id: int, event_n: int) -> None:
     """Say that a job has events up to number event_n. Call after commit."""
-    _ring(Hint(Kind.JOB, job_id=job_id, tenant_id=tenant_id, upto=event_n))
+    _publish(Hint(Subject.JOB, job_id=job_id, tenant_id=tenant_id, upto=event_n))
 
 
 def logs_grew(job_id: str, *, attempt: int, rank: int, upto: int = 0) -> None:
     """Say that a learner's log has complete lines up to number upto (0: ask the store). Call after commit."""
-    _ring(Hint(Kind.LOGS, job_id=job_id, attempt=attempt, rank=rank, upto=upto))
+    _publish(Hint(Subject.LOGS, job_id=job_id, attempt=attempt, rank=rank, upto=upto))
 
 
 def metrics_grew(job_id: str, *, upto: int = 0) -> None:
     """Say that a job's metric points reach ingest number upto (0: ask the store). Call after commit."""
-    _ring(Hint(Kind.METRICS, job_id=job_id, upto=upto))
+    _publish(Hint(Subject.METRICS, job_id=job_id, upto=upto))
 
 
 def quotas_changed(tenant_id: int) -> None:
     """Say that a tenant's limits or use changed. Call after commit."""
-    _ring(Hint(Kind.QUOTAS, tenant_id=tenant_id))
+    _publish(Hint(Subject.QUOTAS, tenant_id=tenant_id))
 
 
 def cluster_changed() -> None:
     """Say that nodes came, went or changed."""
-    _ring(Hint(Kind.CLUSTER))
+    _publish(Hint(Subject.CLUSTER))
 
 
 def access_changed() -> None:
     """Say that memberships, tokens or shares changed, so that open sockets are asked again who they are."""
-    _ring(Hint(Kind.ACCESS))
+    _publish(Hint(Subject.ACCESS))
 
 
-def listen(listener: Listener) -> None:
+def subscribe(listener: Listener) -> None:
     """Hear every hint, from the thread that rings: return at once, raise nothing."""
     _listeners.append(listener)
 
 
-def unlisten(listener: Listener) -> None:
+def unsubscribe(listener: Listener) -> None:
     if listener in _listeners:
         _listeners.remove(listener)
 
 
 @dataclass
-class _Ear:
+class _Subscription:
     users: int = 0
     task: asyncio.Task[None] | None = None
 
 
-_ears: WeakKeyDictionary[asyncio.AbstractEventLoop, _Ear] = WeakKeyDictionary()
+_subscriptions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Subscription] = WeakKeyDictionary()
 
 
-def _ring(hint: Hint) -> None:
+def _publish(hint: Hint) -> None:
     _deliver(hint)
-    _bell.pass_on(hint)
+    _publisher.enqueue(hint)
 
 
 def _deliver(hint: Hint) -> None:
@@ -117,25 +117,25 @@ def _deliver(hint: Hint) -> None:
         try:
             listener(hint)
         except Exception:
-            logger.exception("a listener failed on a hint", extra={"kind": hint.kind})
+            logger.exception("a listener failed on a hint", extra={"subject": hint.subject})
 
 
 @contextlib.asynccontextmanager
-async def listening(listener: Listener) -> AsyncIterator[None]:
-    """Hear every hint of every process meanwhile. One ear on the Channels group serves a whole event loop."""
+async def subscribed(listener: Listener) -> AsyncIterator[None]:
+    """Hear every hint of every process meanwhile. One subscription on the Channels group serves a whole event loop."""
     loop = asyncio.get_running_loop()
-    ear = _ears.setdefault(loop, _Ear())
-    listen(listener)
-    ear.users += 1
-    if ear.task is None:
-        ear.task = loop.create_task(hear())
+    subscription = _subscriptions.setdefault(loop, _Subscription())
+    subscribe(listener)
+    subscription.users += 1
+    if subscription.task is None:
+        subscription.task = loop.create_task(receive())
     try:
         yield
     finally:
-        unlisten(listener)
-        ear.users -= 1
-        if ear.users == 0 and ear.task is not None:
-            task, ear.task = ear.task, None
+        unsubscribe(listener)
+        subscription.users -= 1
+        if subscription.users == 0 and subscription.task is not None:
+            task, subscription.task = subscription.task, None
             await _end(task)
 
 
@@ -146,11 +146,11 @@ async def _end(task: asyncio.Task[None]) -> None:
         await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
 
 
-async def hear() -> None:
+async def receive() -> None:
     """Deliver other processes' hints to this process's listeners, until cancelled; outlives an absent Valkey."""
     while True:
         try:
-            await _hear_once()
+            await _receive_once()
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -158,7 +158,7 @@ async def hear() -> None:
         await asyncio.sleep(PAUSE_S)
 
 
-async def _hear_once() -> None:
+async def _receive_once() -> None:
     layer = get_channel_layer()
     if layer is None or isinstance(layer, InMemoryChannelLayer):
         await asyncio.Event().wait()  # nobody else to hear
@@ -168,15 +168,15 @@ async def _hear_once() -> None:
     try:
         while True:
             message = await layer.receive(channel)
-            if message.get("from") == _bell.name:
+            if message.get("from") == _publisher.name:
                 continue
-            for kind, *rest in message["hints"]:
-                _deliver(Hint(Kind(kind), *rest))
+            for subject, *rest in message["hints"]:
+                _deliver(Hint(Subject(subject), *rest))
     finally:
         await layer.group_discard(GROUP, channel)
 
 
-class _Bell:
+class _Publisher:
     """Gathers this process's hints and sends them from a thread of its own; doubles melt into one."""
 
     def __init__(self) -> None:
@@ -192,14 +192,14 @@ class _Bell:
         self._thread: threading.Thread | None = None
         self._quiet_until = 0.0
 
-    def pass_on(self, hint: Hint) -> None:
+    def enqueue(self, hint: Hint) -> None:
         if time.monotonic() < self._quiet_until or isinstance(get_channel_layer(), InMemoryChannelLayer):
             return
         with self._changed:
             if len(self._pending) < PENDING_MAX:
                 self._pending[hint[:-1]] = hint
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
@@ -229,5 +229,5 @@ class _Bell:
             await layer.group_send(GROUP, message)
 
 
-_bell = _Bell()
-os.register_at_fork(after_in_child=_bell.reset)
+_publisher = _Publisher()
+os.register_at_fork(after_in_child=_publisher.reset)

@@ -14,7 +14,7 @@ from jobs import events, wake
 from jobs.errors import CheckpointNotFound, TenantSuspended
 from jobs.failpoints import fp
 from jobs.models import Checkpoint, Job, Progress
-from jobs.retries import again_if_broken_off
+from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.actions import will_fail
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.services.locking import lock_job, refuse, refuse_used_up, reload
@@ -29,7 +29,7 @@ ACTIONS = {Intent.HALT: "job.halt", Intent.RUN: "job.resume", Intent.CANCEL: "jo
 """What each wish is called in the audit."""
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def job_halt(*, user: User, job_id: str) -> Job:
     """Wish that the job saves and gives its slots back. Refused once it stores, is canceled, will fail or is over."""
     with transaction.atomic():
@@ -39,11 +39,11 @@ def job_halt(*, user: User, job_id: str) -> Job:
         if job.intent != Intent.HALT:
             if will_fail(job):
                 raise refuse(job, "halted")
-            _wish(job, Intent.HALT, user, "Halt")
+            _request(job, Intent.HALT, user, "Halt")
     return reload(job_id)
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job:
     """Wish that a halted job goes on from checkpoint n, by default from where it stands: the newest valid one, or the
     one its people went back to before, until something was saved after it.
@@ -66,7 +66,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
             if job.state not in NOT_BEGUN:
                 raise refuse(job, "resumed from another checkpoint")
             _begin_at(job, chosen)
-            _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}")
+            _request(job, Intent.RUN, user, f"Resume{_from(job, chosen)}")
         if job.intent == Intent.HALT:
             if job.tenant.state == Tenant.State.SUSPENDED:
                 raise TenantSuspended
@@ -74,11 +74,11 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
                 raise used_up
             _begin_at(job, chosen)
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
-            _wish(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")
+            _request(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")
     return reload(job_id)
 
 
-@again_if_broken_off
+@retry_on_serialization_failure
 def job_cancel(*, user: User, job_id: str) -> Job:
     """Wish that the job ends for good; its committed checkpoints stay. Raises IllegalTransition for an ended job."""
     with transaction.atomic():
@@ -86,7 +86,7 @@ def job_cancel(*, user: User, job_id: str) -> Job:
         if job.state in FINAL - {State.CANCELED}:
             raise refuse(job, "canceled")
         if job.intent != Intent.CANCEL:
-            _wish(job, Intent.CANCEL, user, "Cancel")
+            _request(job, Intent.CANCEL, user, "Cancel")
     return reload(job_id)
 
 
@@ -126,7 +126,7 @@ def _goes_on_from(job: Job, chosen: Checkpoint) -> bool:
     return job.attempts.filter(n=job.attempt, resume_from=chosen).exists()
 
 
-def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
+def _request(job: Job, intent: Intent, user: User, word: str) -> None:
     Job.objects.filter(pk=job.pk).update(
         intent=intent,
         intent_gen=F("intent_gen") + 1,
@@ -135,11 +135,11 @@ def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
         settled=False,
         next_reconcile_at=Now(),
     )
-    fp("wish.after_row")
+    fp("intent.after_row")
     events.append(
         job_id=job.pk,
         tenant_id=job.tenant_id,
-        code=EventCode.WISHED,
+        code=EventCode.REQUESTED,
         attempt=job.attempt,
         reason=f"{intent.lower()}_requested",
         message=f"{word} asked for by {user.get_username()}",
@@ -149,7 +149,7 @@ def _wish(job: Job, intent: Intent, user: User, word: str) -> None:
     )
     audit.admin_act(user=user, tenant_id=job.tenant_id, action=ACTIONS[intent], target=job.pk)
     wake.hint("jobs.tasks.reconcile_job", job.pk)
-    fp("wish.before_commit")
+    fp("intent.before_commit")
 
 
 def _from(job: Job, checkpoint: Checkpoint | None) -> str:

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from learner_agent.wire import JobIntent
 
-WISHES_SQL = """
+INTENTS_SQL = """
 SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s,
        a.closed_at IS NULL AND j.attempt = l.attempt,
        a.closed_at IS NULL OR (NOT l.log_sealed AND a.closed_at > now() - interval '24 hours')
@@ -45,7 +45,7 @@ class Resumption:
 def standings(learner_ids: Collection[int]) -> dict[int, Standing]:
     """How these learners stand now; one that is gone is absent."""
     with connection.cursor() as cursor:
-        cursor.execute(WISHES_SQL, [list(learner_ids)])
+        cursor.execute(INTENTS_SQL, [list(learner_ids)])
         return {row[0]: Standing(_intent(*row[1:7]), row[7]) for row in cursor.fetchall()}
 
 

@@ -22,7 +22,7 @@ from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
 from jobs.selectors.jobs import job_get
 from jobs.selectors.views import job_view
-from jobs.services.wishes import job_cancel, job_halt, job_resume
+from jobs.services.intents import job_cancel, job_halt, job_resume
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant
 from tests import factories
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.django_db
 LIVE = [state for state in State if state not in FINAL]
 
 
-def wishes(job: Job) -> list[JobEvent]:
-    return list(job.events.filter(code=EventCode.WISHED).order_by("n"))
+def requests(job: Job) -> list[JobEvent]:
+    return list(job.events.filter(code=EventCode.REQUESTED).order_by("n"))
 
 
 @pytest.mark.parametrize("state", [s for s in LIVE if s not in (State.STORING, State.HALTED)])
@@ -45,7 +45,7 @@ def test_halt_writes_the_wish_and_leaves_the_state_alone(people: People, state: 
     assert (answer.state, answer.intent, answer.intent_gen) == (state, Intent.HALT, 2)
     assert answer.settled is False
     assert answer.next_reconcile_at is not None
-    (event,) = wishes(job)
+    (event,) = requests(job)
     assert event.numbers == {"intent": "HALT", "generation": 2}
     assert event.actor == people.alice
 
@@ -55,7 +55,7 @@ def test_a_second_halt_is_answered_again_and_changes_nothing(people: People) -> 
     first = job_halt(user=people.alice, job_id=job.pk)
     second = job_halt(user=people.dave, job_id=job.pk)
     assert (second.intent_gen, second.event_seq) == (first.intent_gen, first.event_seq)
-    assert len(wishes(job)) == 1
+    assert len(requests(job)) == 1
 
 
 def test_halting_a_halted_job_is_answered_again(people: People) -> None:
@@ -71,7 +71,7 @@ def test_halt_of_an_ending_or_ended_job_names_what_is_possible(people: People, s
     assert caught.value.details["state"] == state
     assert "clone" in caught.value.details["allowed_actions"]
     assert "halt" not in caught.value.details["allowed_actions"]
-    assert not wishes(job)
+    assert not requests(job)
 
 
 def test_cancel_outranks_a_halt_and_cannot_be_taken_back(people: People) -> None:
@@ -108,7 +108,7 @@ def test_a_resume_without_a_checkpoint_says_that_steps_are_repeated(people: Peop
     job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT)
     Progress.objects.filter(job=job).update(step=42)
     job_resume(user=people.alice, job_id=job.pk)
-    assert "(42 steps are repeated:" in wishes(job)[0].message
+    assert "(42 steps are repeated:" in requests(job)[0].message
 
 
 def test_resume_while_halting_lets_the_halt_complete_first(people: People) -> None:
@@ -118,7 +118,7 @@ def test_resume_while_halting_lets_the_halt_complete_first(people: People) -> No
     Progress.objects.filter(job=job).update(step=42)
     answer = job_resume(user=people.alice, job_id=job.pk)
     assert (answer.state, answer.intent) == (State.STOPPING, Intent.RUN)
-    said = wishes(job)[0].message
+    said = requests(job)[0].message
     assert said.startswith("Resume, as soon as the halt is complete"), "its checkpoint may be on its way"
 
 
@@ -135,7 +135,7 @@ def test_a_job_that_waits_to_go_on_takes_another_checkpoint(people: People) -> N
     assert job_resume(user=people.alice, job_id=job.pk, checkpoint=2).resume_from == second
     assert job_resume(user=people.alice, job_id=job.pk, checkpoint=2).event_seq == 3
     assert job_resume(user=people.alice, job_id=job.pk).resume_from == second
-    assert [wish.message.split(" asked")[0] for wish in wishes(job)] == [
+    assert [wish.message.split(" asked")[0] for wish in requests(job)] == [
         "Resume from checkpoint 1",
         "Resume from checkpoint 2",
     ]
@@ -151,9 +151,9 @@ def test_going_back_again_counts_for_a_job_that_waits_after_it_had_begun_there(p
     )  # fmt: skip
     Job.objects.filter(pk=job.pk).update(state=State.QUEUED, attempt=2)
     assert job_resume(user=people.alice, job_id=job.pk, checkpoint=1).resume_after == 2
-    assert len(wishes(job)) == 2
+    assert len(requests(job)) == 2
     job_resume(user=people.alice, job_id=job.pk, checkpoint=1)
-    assert len(wishes(job)) == 2, "asked for twice, it is one wish"
+    assert len(requests(job)) == 2, "asked for twice, it is one wish"
 
 
 def test_a_job_that_runs_is_not_resumed_from_another_checkpoint(people: People) -> None:
@@ -165,7 +165,7 @@ def test_a_job_that_runs_is_not_resumed_from_another_checkpoint(people: People) 
         job_resume(user=people.alice, job_id=job.pk, checkpoint=2)
     with pytest.raises(CheckpointNotFound):
         job_resume(user=people.alice, job_id=job.pk, checkpoint=99)
-    assert wishes(job) == []
+    assert requests(job) == []
 
 
 def test_resume_from_a_missing_or_corrupt_checkpoint_names_the_valid_ones(people: People) -> None:
@@ -176,7 +176,7 @@ def test_resume_from_a_missing_or_corrupt_checkpoint_names_the_valid_ones(people
         with pytest.raises(CheckpointNotFound) as caught:
             job_resume(user=people.alice, job_id=job.pk, checkpoint=n)
         assert caught.value.details["checkpoints"] == [1]
-    assert not wishes(job)
+    assert not requests(job)
 
 
 def test_a_suspended_tenant_may_halt_but_not_resume(people: People) -> None:
@@ -225,7 +225,7 @@ def test_the_checkpoint_to_resume_from_is_not_dropped_by_one_that_comes_during_t
     dropping = threading.Thread(target=newer_comes)
 
     def meanwhile(point: str) -> None:
-        if point == "wish.after_row":
+        if point == "intent.after_row":
             dropping.start()
             dropping.join(1)
 
@@ -260,7 +260,7 @@ def test_no_wish_is_taken_that_the_coming_failure_would_drop(
         assert caught.value.details["allowed_actions"] == ["cancel", "clone", "edit"]
     if intent == Intent.HALT:
         assert job_halt(user=people.alice, job_id=job.pk).event_seq == 1, "a standing wish is answered again"
-    assert not wishes(job)
+    assert not requests(job)
     assert job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"] == [
         "cancel",
         "clone",
@@ -288,7 +288,7 @@ def test_a_resume_without_time_left_says_what_to_do_and_changes_nothing(people: 
         f"Clone it with a larger time_limit; the clone can begin at checkpoint {saved.n}."
     )
     assert caught.value.details["allowed_actions"] == ["cancel", "clone", "edit"]
-    assert not wishes(job)
+    assert not requests(job)
     assert "resume" not in job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"]
     Job.objects.filter(pk=job.pk).update(running_s=4)
     assert "resume" in job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"]

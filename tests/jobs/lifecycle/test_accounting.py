@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy
-from jobs.counting import PAUSE_S
+from jobs.accounting import PAUSE_S
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.jobs import with_details
 from jobs.selectors.usage import By, usage_of
@@ -213,7 +213,7 @@ def test_a_halt_that_stands_keeps_a_lost_job_whose_time_is_up(world: World) -> N
     job = world.running(time_limit_s=100)
     world.elapse(150)
     world.report(job)
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.cluster.die(gang(job), 0, reason="node_lost")
     world.settle()
     assert state(job) == State.HALTED
@@ -221,10 +221,10 @@ def test_a_halt_that_stands_keeps_a_lost_job_whose_time_is_up(world: World) -> N
 
 def test_a_resume_that_came_while_a_long_halt_used_up_the_time_ends_without_a_new_place(world: World) -> None:
     job = world.running(time_limit_s=1000, grace_s=600)
-    world.wish(job, Intent.HALT)
+    world.request(job, Intent.HALT)
     world.report(job, gen_seen=2)
     world.settle()
-    world.wish(job, Intent.RUN)
+    world.request(job, Intent.RUN)
     world.elapse(500)
     world.report(job)
     world.settle()

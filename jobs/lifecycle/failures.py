@@ -6,7 +6,7 @@ The cluster's word (exit codes, lost nodes) outranks the learner's, which a tena
 from __future__ import annotations
 
 from gpu_scheduler.clusters.base import NOT_PREPARED
-from jobs.lifecycle.facts import JobSeen, LearnerSeen, Reason
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.states import FATAL_ERRORS, Intent, StopReason
 
 NODE_SILENT_S = 45.0
@@ -15,7 +15,7 @@ NODE_SILENT_S = 45.0
 SIGNALS = {130: "SIGINT", 134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
 
 
-def failure(job: JobSeen) -> tuple[StopReason, Reason] | None:
+def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
     """The first failure that is certain, or None. A gang ends as soon as one of its learners failed."""
     if job.gang is None and job.looked:
         return StopReason.LEARNER_LOST, Reason(
@@ -28,7 +28,7 @@ def failure(job: JobSeen) -> tuple[StopReason, Reason] | None:
     return None
 
 
-def halt_reached(job: JobSeen) -> bool:
+def halt_reached(job: JobObservation) -> bool:
     """A learner ended after a halt had reached it and did not say that it was finished.
 
     A node that goes down tells its learners the same; if nobody wished a halt, that is the node's loss.
@@ -40,7 +40,7 @@ def halt_reached(job: JobSeen) -> bool:
     )
 
 
-def node_lost(learner: LearnerSeen) -> Reason | None:
+def node_lost(learner: LearnerObservation) -> Reason | None:
     """The cluster says that the node is lost, or the node does not answer and its learner is silent, too."""
     numbers = {"learner": learner.rank, "node": learner.node}
     if learner.report is not None and learner.report.reason == "node_lost":
@@ -53,7 +53,7 @@ def node_lost(learner: LearnerSeen) -> Reason | None:
     return None
 
 
-def _of_learner(learner: LearnerSeen) -> tuple[StopReason, Reason] | None:
+def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None:
     numbers = {"learner": learner.rank, "node": learner.node}
     report = learner.report
     if learner.error_code in FATAL_ERRORS:
@@ -77,12 +77,12 @@ def _of_learner(learner: LearnerSeen) -> tuple[StopReason, Reason] | None:
             "learner_lost",
             f"The processes of learner {learner.rank} on {learner.node} are gone without an exit code."
             + (f" {report.message}" if report and report.message else ""),
-            numbers | {"evidence": report.reason if report else ""},
+            numbers | {"failure_class": report.reason if report else ""},
         )
     return None
 
 
-def _exit_reason(learner: LearnerSeen, numbers: dict[str, object]) -> Reason:
+def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Reason:
     code = learner.code
     numbers = {**numbers, "exit_code": code}
     if learner.report is not None and learner.report.reason == "out_of_memory":

@@ -11,17 +11,17 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from jobs import blobs
-from jobs.lifecycle import duties
+from jobs.lifecycle import periodic
 from jobs.models import (
     Blob,
     CheckpointFile,
-    Duty,
     IdempotentAnswer,
     Job,
     JobEvent,
     Learner,
     LogChunk,
     MetricPoint,
+    PeriodicTask,
     ResultFile,
     Upload,
     Worker,
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.django_db
 
 
 def be_due() -> None:
-    Duty.objects.update(next_at=Now() - timedelta(seconds=1))
-    duties.run_due()
+    PeriodicTask.objects.update(next_at=Now() - timedelta(seconds=1))
+    periodic.run_due()
 
 
-def test_a_duty_is_done_by_one_and_not_again_before_its_time(world: World) -> None:
-    assert set(duties.run_due()) == {"forecast", "orphans", "purge", "tidy"}
-    assert duties.run_due() == []
-    assert duties.due() == {"cycle"}
+def test_a_periodic_task_is_done_by_one_and_not_again_before_its_time(world: World) -> None:
+    assert set(periodic.run_due()) == {"forecast", "orphans", "purge", "tidy"}
+    assert periodic.run_due() == []
+    assert periodic.due() == {"cycle"}
 
 
 def test_a_gang_of_no_live_attempt_is_removed_the_second_time_it_is_seen(world: World) -> None:
@@ -124,7 +124,7 @@ def test_bytes_that_a_clone_still_uses_outlive_their_first_job(world: World) -> 
 def test_a_job_that_is_not_deleted_is_never_purged(world: World) -> None:
     job = deleted(world, 500)
     Job.objects.filter(pk=job.pk).update(deleted_at=None)
-    duties.purge(job.pk)
+    periodic.purge(job.pk)
     assert Job.objects.filter(pk=job.pk).exists()
     assert LogChunk.objects.filter(job=job).exists()
 

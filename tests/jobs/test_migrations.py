@@ -1,0 +1,81 @@
+"""A database with rows of an earlier release migrates: rows keep their meaning, triggers stay in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
+
+from jobs import invariants
+from jobs.models import Job, JobEvent, Learner, PeriodicTask
+from tests import factories
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("latest_again")]
+
+
+@pytest.fixture
+def latest_again() -> Iterator[None]:
+    """Leave the shared test database as other tests expect it, even when this one failed."""
+    yield
+    call_command("migrate", "jobs", verbosity=0)
+
+
+def models_at(migration: str) -> Any:
+    """Migrate jobs to this migration and return the models of that time."""
+    call_command("migrate", "jobs", migration, verbosity=0)
+    executor = MigrationExecutor(connection)
+    return executor.loader.project_state([("jobs", migration)]).apps
+
+
+def test_rows_of_release_1_migrate_to_the_field_s_terms() -> None:
+    before = models_at("0009_checkpoints_of_one_step")
+    tenant, owner = factories.tenant("vision-lab"), factories.user("alice")
+    job = before.get_model("jobs", "Job").objects.create(
+        id="3f9k2m7qx4ta",
+        tenant_id=tenant.pk,
+        owner_id=owner.pk,
+        name="train",
+        spec=factories.spec(),
+        framework="sklearn",
+        learners=1,
+        gpus=0,
+        slots=1,
+        placement="pack",
+        priority="normal",
+        priority_rank=1,
+        max_restarts=0,
+        attempt=1,
+        intent_gen=2,
+        event_seq=2,
+        reason_code="learner_lost",
+        reason_numbers={"learner": 0, "evidence": "launcher_lost"},
+    )
+    row = {"job_id": job.pk, "tenant_id": tenant.pk}
+    event = before.get_model("jobs", "JobEvent").objects
+    event.create(**row, n=1, code="SUBMITTED", to_state="QUEUED", numbers={"intent": "RUN", "generation": 1})
+    event.create(
+        **row, n=2, code="WISHED", reason="run_requested", numbers={"intent": "RUN", "generation": 2}
+    )
+    before.get_model("jobs", "Attempt").objects.create(
+        **row, n=1, cluster="local", slot_type="cpu", slots=1, learners=1, nodes=["node-a"],
+        held=False, closed_at=timezone.now(),
+    )  # fmt: skip
+    before.get_model("jobs", "Learner").objects.create(
+        **row, attempt=1, rank=0, node="node-a", secret_sha256="0" * 64, evidence={"peak_memory_mib": 700}
+    )
+    before.get_model("jobs", "Duty").objects.create(name="cycle", result={"rests_until": None})
+
+    call_command("migrate", "jobs", verbosity=0)
+
+    assert PeriodicTask.objects.get(name="cycle").result == {"rests_until": None}
+    assert Learner.objects.get(job=job.pk).failure_details == {"peak_memory_mib": 700}
+    assert Job.objects.get(pk=job.pk).reason_numbers == {"learner": 0, "failure_class": "launcher_lost"}
+    assert list(JobEvent.objects.order_by("n").values_list("code", flat=True)) == ["SUBMITTED", "REQUESTED"]
+    assert invariants.violations() == []
+    with pytest.raises(Exception, match="append-only"):
+        JobEvent.objects.filter(n=2).update(code="WISHED")
