@@ -77,14 +77,14 @@ def submit(world: World) -> tuple[Do, Do]:
     return keyed(world, lambda: job_submit(user=world.alice, tenant=world.tenant, source=spec)), check
 
 
-def request(verb: Callable[..., Job], intent: Intent, **fields: Any) -> Operation:
+def request(verb: Callable[..., Job], requested: Intent, **fields: Any) -> Operation:
     def build(world: World) -> tuple[Do, Do]:
         job = world.submit(**fields)
 
         def check() -> None:
             job.refresh_from_db()
-            assert (job.intent, job.intent_gen, job.settled) == (intent, 2, False)
-            assert job.events.filter(reason=f"{intent.lower()}_requested").count() == 1
+            assert (job.intent, job.intent_gen, job.settled) == (requested, 2, False)
+            assert job.events.filter(reason=f"{requested.lower()}_requested").count() == 1
 
         return lambda: verb(user=world.alice, job_id=job.pk), check
 
