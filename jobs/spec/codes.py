@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 DOCUMENT = {
-    "body_empty": "there is nothing in it",
-    "body_not_json": "it is not JSON; line and column say where it stops being so",
+    "body_empty": "the document is empty",
+    "body_not_json": "it is not JSON; line and column say where parsing failed",
     "body_too_deep": "it is nested deeper than 64 levels (YAML: 32)",
     "body_too_large": "it holds more than 10,000 values (YAML: 4,000)",
     "byte_order_mark": "it begins with a byte order mark; save it without",
     "duplicate_key": "a key is given twice in one mapping",
     "encoding_not_utf8": "it is not UTF-8",
     "ffdl_manifest": "it is an FfDL manifest; the message says what goes where",
-    "key_not_text": "a key of an object is no text",
+    "key_not_text": "a key of an object is not text",
     "lone_surrogate": "a text holds half of a surrogate pair",
     "media_type": "the Content-Type is neither JSON nor YAML",
     "nul_forbidden": "a text holds a NUL character",
@@ -21,7 +21,7 @@ DOCUMENT = {
     "yaml_anchor_forbidden": "an anchor (`&name`); remove it",
     "yaml_control_character": "a character that YAML does not allow",
     "yaml_directive_forbidden": "a `%` directive; remove it",
-    "yaml_key_not_text": "a mapping or a list stands where a key is expected",
+    "yaml_key_not_text": "a mapping or a list is used as a key",
     "yaml_merge_forbidden": "a merge key (`<<`); write the keys out",
     "yaml_several_documents": "more than one document; remove the `---`",
     "yaml_syntax": "it is not YAML",
@@ -29,7 +29,7 @@ DOCUMENT = {
     "yaml_tag_forbidden": "a tag (`!name`); remove it",
 }
 FIELDS = {
-    "bad_format": "a text does not look as it must",
+    "bad_format": "a text has the wrong format",
     "bad_name": "the name of a variable or a file is not usable",
     "bad_unit": "a duration or an amount of memory without unit, or with an unknown one",
     "code_too_large": "inline code has more than 512 KiB; upload an archive",
@@ -40,12 +40,12 @@ FIELDS = {
     "exactly_one": "one of two keys must be given, not both",
     "gpu_type_without_gpus": "`gpu_type` and `gpus` contradict each other",
     "image_not_allowed": "an image that is malformed, has neither tag nor digest, or is not allowed here",
-    "not_a_choice": "not one of the listed words",
+    "not_a_choice": "not one of the listed values",
     "out_of_range": "a number, duration or amount outside its bounds",
     "regex_no_metric": "a metric rule names no metric",
-    "regex_syntax": "a metric rule is no regular expression",
+    "regex_syntax": "a metric rule is not a regular expression",
     "regex_too_many": "a metric rule names more than 20 groups",
-    "regex_unsafe": "a metric rule could take for ever on some line",
+    "regex_unsafe": "a metric rule could take forever on some lines",
     "required": "a key is missing",
     "too_few": "a list or mapping is empty",
     "too_long": "a text has too many characters",
@@ -53,19 +53,19 @@ FIELDS = {
     "too_short": "a text is empty",
     "unknown_field": "no such field; the message names the nearest",
     "unsafe_path": "a path that is absolute, leaves its folder, or is not in its shortest form",
-    "wrong_type": "not the type of value that belongs here",
-    "wrong_value": "not the one value that belongs here",
+    "wrong_type": "a value of the wrong type",
+    "wrong_value": "not the only allowed value",
 }
 INSTALLATION = {
     "data_not_found": "no such folder below the installation's data root",
-    "exceeds_cluster": "no node, or not the whole cluster, has that much",
+    "exceeds_cluster": "no node, or not even the whole cluster, has that much",
     "gpu_type_not_found": "this cluster has no slots of that type",
     "priority_not_allowed": "the tenant may not use this priority",
     "runtime_not_found": "this installation has no such runtime",
 }
 WARNINGS = {
-    "above_quota": "the job asks for more than the tenant's quota, so it waits until that is raised",
-    "checkpoint_after_limit": "checkpoints are rarer than the time limit",
+    "above_quota": "the job requests more than the tenant's quota, so it waits until the quota is raised",
+    "checkpoint_after_limit": "the checkpoint interval is longer than the time limit",
     "env_not_text": "a number or truth value in `env`; the program sees the text as written",
-    "image_latest": "the tag `latest` may be something else when the job resumes",
+    "image_latest": "the tag `latest` may name another image when the job resumes",
 }

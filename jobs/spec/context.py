@@ -1,4 +1,4 @@
-"""Does this installation have what a valid spec asks for?"""
+"""Whether this installation can serve a valid spec."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jobs.spec.walk import nearest
 IMAGE_NEEDS_KUBERNETES = (
     "images need the kubernetes cluster; on the local cluster name a runtime in framework instead"
 )
-UNASKED_MIB = units.parse_memory(DEFAULTS["resources"]["memory"])
-"""Who says nothing of memory has this in his spec, and is not refused where the nodes are smaller."""
+DEFAULT_MIB = units.parse_memory(DEFAULTS["resources"]["memory"])
+"""The default memory: a spec that does not set it is not rejected where nodes are smaller."""
 DATA_SHOWN = 10
-"""So many folders of the data root are named to who asked for another one."""
+"""The most folders of the data root that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
     """What the cluster has of one slot type, busy or not: slots in all, and on its largest node.
 
-    memory_mib: of the node with the most; None where a node does not tell, so that it may have any amount.
+    memory_mib: of the node with the most; None if any node's memory is unknown, so that nothing is rejected.
     """
 
     slots: int
@@ -39,7 +39,7 @@ class Context:
 
     pools: slot type -> Pool (``cpu`` among them). limits: slot type -> the tenant's quota in slots; a type
     without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
-    exist below the data root (None: unknown here). data_folders: what lies there, for the remedy (None: the
+    exist below the data root (None: unknown here). data_folders: its folders, for the remedy (None: the
     data root cannot be read).
     """
 
@@ -55,14 +55,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """errors refuse the job; warnings are shown and the job may still be submitted."""
+    """errors reject the job; warnings are shown and the job may still be submitted."""
 
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
 
 def check(spec: Spec, context: Context) -> Findings:
-    """Compare a valid spec with an installation. Never raises; quota never refuses, it warns of waiting."""
+    """Compare a valid spec with an installation. Never raises. A quota rejects nothing: it warns of a wait."""
     errors = (
         *_runtime_errors(spec, context),
         *_capacity_errors(spec, context),
@@ -81,7 +81,7 @@ def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         yield Problem("image", "image_not_allowed", message, printable(spec.image), allowed)
     if spec.framework and spec.framework not in context.runtimes:
         near = nearest(spec.framework, sorted(context.runtimes))
-        hint = f" – did you mean {near}?" if near else ""
+        hint = f". Did you mean {near}?" if near else ""
         message = f"this installation has no runtime {spec.framework}{hint}"
         allowed = _listed(context.runtimes)
         yield Problem("framework", "runtime_not_found", message, spec.framework, allowed, near=near)
@@ -109,11 +109,13 @@ def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     elif spec.resources.learners > (
         fit := max(pool.slots // each for pool in pools if pool.slots_per_node >= each)
     ):
-        message = f"{spec.resources.learners} learners of {each} never fit at once: at most {fit} do"
+        message = (
+            f"{spec.resources.learners} learners of {each} can never run at the same time: at most {fit} can"
+        )
         got = str(spec.resources.learners)
         yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")
-    told = [pool.memory_mib for pool in pools if pool.memory_mib is not None]
-    if len(told) == len(pools) and spec.resources.memory_mib > max(UNASKED_MIB, most := max(told)):
+    known = [pool.memory_mib for pool in pools if pool.memory_mib is not None]
+    if len(known) == len(pools) and spec.resources.memory_mib > max(DEFAULT_MIB, most := max(known)):
         message = f"no node has that much: the largest has {units.say_memory(most)}"
         asked, have = units.print_memory(spec.resources.memory_mib), units.print_memory(most)
         yield Problem("resources.memory", "exceeds_cluster", message, asked, f"at most {have}")
@@ -132,11 +134,11 @@ def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
 
 
 def _holds(folders: tuple[str, ...] | None) -> str:
-    """What lies in the data root, in words, with the remedy when that is nothing."""
+    """The content of the data root as text, with the remedy if there is none."""
     if folders is None:
-        return "cannot be read; whoever runs the installation gives its user the right to"
+        return "cannot be read; an administrator must give the platform's user read access"
     if not folders:
-        return "is empty; whoever runs the installation puts data sets there"
+        return "is empty; an administrator must add data sets there"
     shown = ", ".join(map(printable, folders[:DATA_SHOWN]))
     return f"holds {shown}" + (f" and {len(folders) - DATA_SHOWN} more" if len(folders) > DATA_SHOWN else "")
 
@@ -148,8 +150,8 @@ def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:
     if asked > limit:
         cpus = "CPU slot" if asked == 1 else "CPU slots"
         what = cpus if spec.slot_type == "cpu" else spec.slot_type or "GPUs of one type"
-        quota = f"the tenant's quota is {limit}" if limit else "the tenant has no quota of them"
-        message = f"asks for {asked} {what}; {quota}, so it waits until that is raised"
+        quota = f"the tenant's quota is {limit}" if limit else "the tenant has no quota for them"
+        message = f"requests {asked} {what}; {quota}, so the job waits until the quota is raised"
         place = "resources.gpus" if spec.resources.gpus else "resources.cpus"
         yield Problem(place, "above_quota", message, str(asked), f"at most {limit}" if limit else "none")
 

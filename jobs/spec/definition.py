@@ -252,7 +252,7 @@ def _course() -> dict[str, Any]:
                 "keep": _whole("Newest checkpoints kept.", 1, 100, defaults["keep"]),
                 "grace": _quantity(
                     "duration",
-                    "Time to save on a halt before the program is told off, and again before it is killed.",
+                    "Time to save on a halt before SIGTERM, and again before SIGKILL.",
                     "1s",
                     "1h",
                     defaults["grace"],

@@ -22,7 +22,7 @@ class WrittenFloat(float):
 
 @dataclass(frozen=True, slots=True)
 class BadNumber:
-    """NaN, an infinity, or a number too large to hold; it is refused where it stands."""
+    """NaN, an infinity, or a number too large to hold; it is rejected at its place in the document."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""From what somebody sent to a valid Spec, or to everything that is wrong with it."""
+"""From submitted text to a valid Spec, or to everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse(source: str | bytes | Mapping[str, Any], content_type: str | None = No
     """Read and check a job spec.
 
     source: YAML or JSON as text or bytes, or an object already read. content_type: a Content-Type header;
-    None takes an object as it is and tells JSON from YAML by the first character.
+    None takes an object as it is, and detects JSON or YAML by the first character.
     Raises SpecError with every problem at once, at most 50, in the order of the document.
     """
     document = reading.read(source, content_type)
@@ -37,22 +37,22 @@ def parse(source: str | bytes | Mapping[str, Any], content_type: str | None = No
 
 
 def _faults(document: reading.Document, walk: Walk) -> Iterator[Problem]:
-    """Yield what is wrong with the content: one problem per field, the most telling first."""
+    """Yield what is wrong with the content: one problem per field, the most useful first."""
     foreign = foreign_manifest(document.value, walk)
     if foreign:
         yield foreign
         return
-    told = {problem.path for problem in document.problems if problem.code != "duplicate_key"} - {""}
+    reported = {problem.path for problem in document.problems if problem.code != "duplicate_key"} - {""}
     for faults in (walk.faults(document.value, _SCHEMA), rule_faults(document.value, walk)):
-        fresh = [problem for problem in islice(faults, MAX_GATHERED) if problem.path not in told]
+        fresh = [problem for problem in islice(faults, MAX_GATHERED) if problem.path not in reported]
         yield from fresh
-        told.update(problem.path for problem in fresh)
+        reported.update(problem.path for problem in fresh)
 
 
 def _warnings(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     for name, item in value.get("env", {}).items():
         if not isinstance(item, str):
-            message = f'is a number or a truth value; the program sees the text "{printable(written(item))}"'
+            message = f'is a number or true/false; the program sees the text "{printable(written(item))}"'
             yield walk.problem(("env", name), "env_not_text", message, written(item))
     path: Path = ("image",)
     if str(value.get("image", "")).endswith(":latest"):

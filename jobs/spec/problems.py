@@ -1,4 +1,4 @@
-"""What is wrong with a job spec, in a shape that an API, a form and a terminal can all show."""
+"""Problems of a job spec, in a shape that an API, a form and a terminal can show."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 MAX_PROBLEMS = 50
-"""More than this helps nobody; the fiftieth says that there are more."""
+"""The most problems reported at once; the last one says that there are more."""
 
 MAX_GATHERED = 2 * MAX_PROBLEMS
-"""Looking for faults ends here, so that a document full of them costs no more than a good one."""
+"""Checking stops after this many, so that a document full of faults costs no more than a valid one."""
 
 MAX_GOT = 200
 """Characters of the offending value that are echoed."""
@@ -20,7 +20,8 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding. path names the field (``resources.learners``, ``data[0].path``), "" the document.
+    """One finding. path names the field (``resources.learners``, ``data[0].path``), "" the document. message continues
+    the field's name ("is required"), or is a sentence of its own if it begins with a capital letter.
 
     got is the offending value as printable text, allowed what would have been accepted; line and column
     count from 1 and are known for YAML only. near is what was most likely meant: of an unknown_field the name, with

@@ -1,4 +1,4 @@
-"""From bytes, text or an object to plain values: the door through which every job spec comes."""
+"""From bytes, text or an object to plain values: every job spec is read here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_VALUES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What was read: the value, where its parts stand (YAML), and what is wrong with its form."""
+    """A document: its value, line and column of its parts (YAML), and the problems of its form."""
 
     value: Any
     places: Mapping[Path, tuple[int, int]]
@@ -31,7 +31,7 @@ class Document:
 def read(source: str | bytes | Mapping[str, Any], content_type: str | None = None) -> Document:
     """Read a spec. content_type None: an object as it is; text by its first character ({ means JSON).
 
-    Raises SpecError at once where nothing sensible can be read; else the document carries the problems.
+    Raises SpecError if nothing can be read; else the document lists its problems.
     """
     if not isinstance(source, str | bytes):
         return Document(source, {}, _value_problems(source, {}))

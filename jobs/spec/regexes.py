@@ -1,8 +1,8 @@
-"""Which regular expressions may read metrics from a log: named groups, and none whose form alone is catastrophic.
+"""Which regular expressions may read metrics from a log: named groups, and no catastrophic backtracking by form.
 
-A rule runs on every printed line, and how long one takes there depends on the line as well: the shipper's clock ends
-a search that works too long, switches the rule off and says so (learner_agent/shipper/sources.py). What would take
-for ever on nearly any line is refused here, where its author can still mend it.
+A rule runs on every printed line, and its time depends on the line as well: the shipper ends a search that takes too
+long, disables the rule and reports it. A rule that would take forever on nearly any line is rejected here, where its
+author can still fix it.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ def _catastrophe(tree: Any) -> str | None:
         if code in REPEATS:
             least, most, _ = argument
             if inside_repeat and most != least:
-                return "repeats a part that itself repeats, which can take for ever: (a+)+"
+                return "repeats a part that itself repeats, which can take forever: (a+)+"
             if most != op.MAXREPEAT and most > MAX_COUNT:
                 return f"repeats more than {MAX_COUNT} times"
         if code is op.BRANCH and inside_repeat:
-            return "repeats an alternative, which can take for ever: (a|b)+; write [ab]+"
+            return "repeats an alternative, which can take forever: (a|b)+; write [ab]+"
     open_repeats = [argument for code, argument, _ in nodes if _is_open(code, argument)]
     if len(open_repeats) > MAX_OPEN_REPEATS:
         return f"has more than {MAX_OPEN_REPEATS} repeats without upper bound"
     if sum(_is_wild(argument) for argument in open_repeats) > MAX_WILD_REPEATS:
-        return f"has more than {MAX_WILD_REPEATS} of .* and .+; name what stands between instead"
+        return f"has more than {MAX_WILD_REPEATS} of .* and .+; name the text between them instead"
     first = next((node for node in nodes if node[0] is not op.SUBPATTERN), None)
     if first and _is_open(first[0], first[1]) and _is_wild(first[1]):
         return "begins with .*, which is not needed: a pattern may match anywhere in a line"
@@ -73,7 +73,7 @@ def _catastrophe(tree: Any) -> str | None:
 
 
 def _nodes(tree: Any, *, inside_repeat: bool) -> Iterator[tuple[Any, Any, bool]]:
-    """Yield (operation, argument, stands inside a variable repeat), outer before inner."""
+    """Yield (operation, argument, whether inside a variable repeat), outer before inner."""
     for code, argument in tree:
         yield code, argument, inside_repeat
         if code in REPEATS:

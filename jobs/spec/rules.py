@@ -59,15 +59,15 @@ def _runtime_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     named = [key for key in ("framework", "image") if key in value]
     both = "exactly one of framework and image"
     if not named:
-        yield walk.problem(("framework",), "required", f"is missing: give {both}", allowed=both)
+        yield walk.problem(("framework",), "required", f"is required: give {both}", allowed=both)
     elif len(named) == 2:
         yield walk.problem(("image",), "exactly_one", f"give {both}, not both", allowed=both)
     if "image" not in value and "code" not in value:
-        message = "is missing: a framework needs code to run, as code.files or code.upload"
+        message = "is required: a framework needs code to run, as code.files or code.upload"
         yield walk.problem(("code",), "required", message, allowed="code.files or code.upload")
     image = value.get("image")
     if isinstance(image, str) and image and ":" not in image.rsplit("/", 1)[-1]:
-        message = "has neither tag nor digest, so nobody knows what will run: add one, such as :1.2"
+        message = "has neither tag nor digest, so what runs could change: add one, such as :1.2"
         yield walk.problem(("image",), "image_not_allowed", message, image, "an image with tag or digest")
 
 
@@ -96,7 +96,7 @@ def _code_faults(code: Any, walk: Walk) -> Iterator[Problem]:
     for name in files:
         parent = _file_above(name, taken) if isinstance(name, str) else None
         if parent:
-            message = f"lies inside {parent}, which is a file"
+            message = f"is inside {parent}, which is a file"
             yield walk.problem(("code", "files", name), "duplicate", message, name)
     total = sum(_bytes(text) for text in files.values() if isinstance(text, str))
     if total > MAX_CODE_BYTES:
@@ -120,7 +120,7 @@ def _resource_faults(resources: Any, walk: Walk) -> Iterator[Problem]:
         message = f"asks for GPUs of type {kind}, but gpus is 0: set gpus to 1 or more, or remove gpu_type"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
     if kind == "cpu" and isinstance(gpus, int | float) and gpus > 0:
-        message = "cpu is no type of GPU: set gpus to 0 and say cpus instead"
+        message = "cpu is not a GPU type: set gpus to 0 and use cpus instead"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
 
 

@@ -75,9 +75,9 @@ def _duration_remedy(text: str) -> str:
         hours, minutes, seconds = (int(part or 0) for part in compound.groups())
         return f"has several units: write {print_duration(hours * 3600 + minutes * 60 + seconds)}"
     if spelled := _SPELLED.fullmatch(text):
-        return f"is not a duration: did you mean {spelled[1]}{spelled[2].lower()}?"
+        return f"Unknown unit. Did you mean {spelled[1]}{spelled[2].lower()}?"
     if weeks := re.fullmatch(r"([0-9]{1,9}) ?w(?:eeks?)?", text, re.IGNORECASE):
-        return f"has no unit that is known: write {int(weeks[1]) * 7}d"
+        return f"Unknown unit. Did you mean {int(weeks[1]) * 7}d?"
     if milliseconds := re.fullmatch(r"([0-9]{1,9}) ?(?:ms|milli[a-z]*)", text, re.IGNORECASE):
         return f"is in milliseconds; the shortest unit is s: write {max(1, math.ceil(int(milliseconds[1]) / 1000))}s"
     return f"is not a duration: write {DURATION_HELP}"
@@ -88,7 +88,7 @@ def _memory_remedy(text: str) -> str:
         return f"has no unit: write {text}Mi or {text}Gi"
     other = re.fullmatch(r"([0-9]{1,9}) ?([mgt])(i?b?)", text, re.IGNORECASE)
     if other:
-        return f"is not a known unit: did you mean {other[1]}{other[2].upper()}i?"
+        return f'Unknown unit "{other[2]}{other[3]}". Did you mean {other[1]}{other[2].upper()}i?'
     decimal = re.fullmatch(r"([0-9]{1,6}\.[0-9]{1,3}) ?(Gi|Ti)", text)
     if decimal:
         return f"is not whole: write {round(float(decimal[1]) * MEBIBYTES[decimal[2]])}Mi"

@@ -1,7 +1,7 @@
-"""Interpret the schema over a value and tell every fault in words a person can act on.
+"""Validate a value against the schema and report every fault with a remedy.
 
-Covers just the keywords that ``definition.py`` uses. A library's validator would say
-"'two' is not of type 'integer'"; this one says what to write, how to spell the key, and where it stands.
+Covers only the keywords that ``definition.py`` uses. A library's validator says "'two' is not of type 'integer'"; this
+one says what to write, how to spell the key, and at which line and column. docs/adr/0021 says what was measured.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Walk:
         allowed: str | None = None,
         near: str | None = None,
     ) -> Problem:
-        """Return a Problem with its place; a missing key is placed at the mapping that lacks it."""
+        """Return a Problem with line and column; a missing key gets those of the mapping that lacks it."""
         line, column = self.places.get(path) or self.places.get(path[:-1]) or (None, None)
         shown = None if got is None else printable(got)
         return Problem(path_text(path), code, message, shown, allowed, line, column, near)
@@ -126,7 +126,7 @@ class Walk:
         if "pattern" in schema and not _compiled(schema["pattern"]).search(value):
             help_text = schema.get("x-help", "a value that is not blank")
             code = schema.get("x-code", "bad_format")
-            return self.problem(path, code, f"is not acceptable: write {help_text}", value, help_text)
+            return self.problem(path, code, f"is not valid: write {help_text}", value, help_text)
         return None
 
     def _range_fault(self, value: float, schema: Schema, path: Path) -> Problem | None:
@@ -138,7 +138,7 @@ class Walk:
 
     def _not_in_enum(self, value: Any, choices: list[str], path: Path) -> Problem:
         near = nearest(value, choices)
-        hint = f" – did you mean {near}?" if near else ""
+        hint = f". Did you mean {near}?" if near else ""
         message = f"must be one of {', '.join(choices)}{hint}"
         return self.problem(path, "not_a_choice", message, _got(value), ", ".join(choices), near)
 
@@ -147,7 +147,7 @@ class Walk:
         for name in schema.get("required", ()):
             if name not in value:
                 hint = known.get(name, {}).get("description")
-                yield self.problem((*path, name), "required", "is missing", allowed=hint)
+                yield self.problem((*path, name), "required", "is required", allowed=hint)
         yield from self._size_fault(value, schema, path)
         for key, part in value.items():
             if not isinstance(key, str):
@@ -197,7 +197,7 @@ class Walk:
     def _unknown(self, key: str, known: Schema, free: list[str], path: Path) -> Problem:
         taken = [name for name in known if name not in free]
         near = nearest(key, [*free, *taken]) or _nearest_inside(key, known)
-        hint = f" – did you mean `{near}`?" if near else ""
+        hint = f". Did you mean `{near}`?" if near else ""
         message = f"`{printable(key)}` is not a field here{hint}"
         return self.problem((*path, key), "unknown_field", message, key, ", ".join(known), near)
 

@@ -48,7 +48,7 @@ def test_every_error_is_told_at_once_and_led_to_and_nothing_is_lost(open_as: Ope
     wait_for(
         lambda: (page.wait_for_timeout(50), wrong <= paths(page))[1], within_s=60, what="all five errors"
     )
-    expect(page.locator("[data-findings]")).to_contain_text("did you mean")
+    expect(page.locator("[data-findings]")).to_contain_text("Did you mean")
     expect(page.get_by_label("Memory each")).to_have_attribute("aria-invalid", "true")
     assert not violations(page)
     before = yaml_of(page)

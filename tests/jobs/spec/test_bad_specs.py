@@ -122,7 +122,7 @@ def test_framework_and_image_exclude_each_other() -> None:
     assert codes(spec_with(framework=None)) == {"framework": "required"}
 
 
-def test_everything_wrong_is_told_at_once_in_the_order_of_the_document() -> None:
+def test_every_problem_is_reported_at_once_in_document_order() -> None:
     text = "apiVersion: luthier/v1\nname: ''\nleraners: 2\nframework: plain\n"
     text += "code: {files: {a: ''}}\ncommand: x\nresources: {gpus: 99}\n"
     with pytest.raises(SpecError) as caught:
@@ -132,11 +132,11 @@ def test_everything_wrong_is_told_at_once_in_the_order_of_the_document() -> None
 
 
 def test_misspelt_key_gets_the_nearest_name() -> None:
-    with pytest.raises(SpecError, match="did you mean `learners`"):
+    with pytest.raises(SpecError, match="Did you mean `learners`"):
         parse(spec_with(resources={"leraners": 2}))
-    with pytest.raises(SpecError, match=r"did you mean `resources\.learners`"):
+    with pytest.raises(SpecError, match=r"Did you mean `resources\.learners`"):
         parse(spec_with(leraners=2))
-    with pytest.raises(SpecError, match="did you mean high"):
+    with pytest.raises(SpecError, match="Did you mean high"):
         parse(spec_with(priority="hihg"))
 
 
@@ -144,14 +144,14 @@ def test_misspelt_key_gets_the_nearest_name() -> None:
     ("typed", "meant"), [("nmae", "name"), ("iamge", "image"), ("tgas", "tags"), ("evn", "env")]
 )
 def test_two_swapped_letters_are_one_slip(typed: str, meant: str) -> None:
-    """`nmae` shares as many letters with `image`, and `name` stands in the document already: it is still nearer."""
-    with pytest.raises(SpecError, match=f"did you mean `{meant}`"):
+    """`nmae` shares as many letters with `image`, and `name` is in the document already: it is still nearer."""
+    with pytest.raises(SpecError, match=f"Did you mean `{meant}`"):
         parse(spec_with(**{typed: "x"}))
 
 
 LIMITS = [
     (3600, "3600s"), ("1h30m", "90m"), ("10min", "10m"), ("2 days", "2d"), ("3 hrs", "3h"), ("5Secs", "5s"),
-    ("100ms", "shortest unit is s: write 1s"), ("90000 ms", "write 90s"), ("1w", "write 7d"), ("2 weeks", "write 14d"),
+    ("100ms", "shortest unit is s: write 1s"), ("90000 ms", "write 90s"), ("1w", "mean 7d"), ("2 weeks", "mean 14d"),
     (" 1h", "space around it: write 1h"), ("1month", "a whole number with s, m, h or d"),
 ]  # fmt: skip
 
@@ -171,7 +171,7 @@ def test_units_come_with_their_remedy() -> None:
             parse(spec_with(time_limit=limit))
 
 
-def test_at_most_fifty_problems_are_told_and_the_rest_is_counted() -> None:
+def test_at_most_fifty_problems_are_reported_and_the_rest_is_counted() -> None:
     with pytest.raises(SpecError) as caught:
         parse(spec_with(env={f"LD_{n}": "x" for n in range(80)}))
     assert len(caught.value.problems) == 50

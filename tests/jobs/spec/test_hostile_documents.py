@@ -127,7 +127,7 @@ def test_unknown_content_type_is_refused() -> None:
     assert refusal("a: 1", "text/html").problems[0].code == "media_type"
 
 
-def test_several_faults_of_form_are_told_at_once() -> None:
+def test_several_faults_of_form_are_reported_at_once() -> None:
     text = FULL + "name: again\ntags: &t [a]\nextra: *t\n"
     codes = {problem.code for problem in refusal(text).problems}
     assert codes >= {"duplicate_key", "yaml_anchor_forbidden", "yaml_alias_forbidden"}

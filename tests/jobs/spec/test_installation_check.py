@@ -49,7 +49,7 @@ def test_image_outside_the_allowed_patterns_is_refused_with_them() -> None:
 def test_unknown_runtime_gets_the_nearest_name() -> None:
     (problem,) = check(parse(spec_with(framework="pytorhc")), HERE).errors
     assert problem.code == "runtime_not_found"
-    assert "did you mean pytorch" in problem.message
+    assert "Did you mean pytorch" in problem.message
 
 
 def test_more_than_the_cluster_has_is_refused_with_the_most() -> None:
@@ -102,13 +102,15 @@ def test_missing_data_is_refused_unless_the_root_cannot_be_seen() -> None:
 @pytest.mark.parametrize(
     ("folders", "said"),
     [
-        ((), "is empty; whoever runs the installation puts data sets there"),
-        (None, "cannot be read; whoever runs the installation gives its user the right to"),
+        ((), "is empty; an administrator must add data sets there"),
+        (None, "cannot be read; an administrator must give the platform's user read access"),
         (("imagenet", "mnist"), "holds imagenet, mnist"),
         (tuple(f"d{n:02}" for n in range(12)), "d09 and 2 more"),
     ],
 )
-def test_who_asks_for_missing_data_is_told_what_is_there(folders: tuple[str, ...] | None, said: str) -> None:
+def test_missing_data_is_answered_with_the_folders_that_exist(
+    folders: tuple[str, ...] | None, said: str
+) -> None:
     asked = parse(spec_with(data=[{"name": "c", "path": "cifar"}]))
     (problem,) = check(asked, replace(HERE, data_folders=folders)).errors
     assert problem.message.endswith(said)
@@ -119,11 +121,11 @@ def test_more_than_the_quota_waits_and_is_warned_about() -> None:
     assert findings.errors == ()
     (problem,) = findings.warnings
     assert problem.code == "above_quota"
-    assert problem.message.startswith("asks for 8 a100; the tenant's quota is ")
+    assert problem.message.startswith("requests 8 a100; the tenant's quota is ")
 
 
 def test_without_any_quota_of_the_type_the_warning_says_so() -> None:
     (problem,) = check(parse(spec_with()), replace(HERE, limits={})).warnings
     assert problem.message == (
-        "asks for 1 CPU slot; the tenant has no quota of them, so it waits until that is raised"
+        "requests 1 CPU slot; the tenant has no quota for them, so the job waits until the quota is raised"
     )

@@ -52,7 +52,7 @@ def test_a_refused_spec_keeps_every_character_and_names_every_error(browser: Cli
     assert answer.status_code == 422
     assert answer.context["text"] == wrong
     assert {error["path"] for error in answer.context["errors"]} >= {"max_restart", "leraners"}
-    assert "did you mean" in answer.content.decode()
+    assert "Did you mean" in answer.content.decode()
     assert not Job.objects.exists()
 
 

@@ -94,12 +94,12 @@ export class SpecForm {
   }
 }
 
-/** "Memory each: is not an amount of memory"; a choice among tiles has the name of its group. */
+/** "Memory each is required", or "Memory each: Unknown unit …" for a message that is a sentence; a radio group gives its name. */
 function sentence(control: Control, { path, message }: Finding): HTMLElement {
   const line = document.createElement("span");
   const name = control.type === "radio" ? control.closest("[role=radiogroup]")?.ariaLabel : control.labels?.[0]?.textContent;
   line.id = `wrong-${path}`;
-  line.textContent = `${name ?? path}: ${message}`;
+  line.textContent = `${name ?? path}${/^\p{Lu}/u.test(message) ? ":" : ""} ${message}`;
   return line;
 }
 
