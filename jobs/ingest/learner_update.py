@@ -10,9 +10,9 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.humanize import filesize
 from jobs.states import FATAL_ERRORS, RESULTS_NOT_KEPT, Phase
 from jobs.tokens import Grant
-from jobs.words import filesize
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack
 
 MAX_CHUNK = 256 * 1024

@@ -25,8 +25,8 @@ from jobs import events, pubsub
 from jobs.failpoints import fp
 from jobs.ingest.learner_update import LearnerUpdate, NewChunk
 from jobs.models import JobEvent
-from jobs.selectors import recent
-from jobs.selectors.lines import Chunk as StoredChunk
+from jobs.selectors import log_cache
+from jobs.selectors.log_lines import Chunk as StoredChunk
 from jobs.selectors.logs import Head
 from jobs.states import EventCode, Phase
 from jobs.tokens import Grant
@@ -354,9 +354,9 @@ def _remember(rows: list[LearnerUpdate]) -> None:
     for row in rows:
         stream = (row.grant.job_id, row.grant.attempt, row.grant.rank)
         if row.restart or any(chunk.tombstone for chunk in row.chunks):
-            recent.forget(stream)
+            log_cache.forget(stream)
         elif row.chunks or row.log_sealed:
-            recent.remember(
+            log_cache.remember(
                 stream, Head(row.log_lines, row.log_bytes, row.log_sealed), map(_stored, row.chunks)
             )
 

@@ -18,10 +18,10 @@ from gpu_scheduler.forecast import Estimate as Foreseen
 from gpu_scheduler.forecast import WhyNone, forecast
 from jobs import events
 from jobs.models import Estimate
-from jobs.selectors.effects import nodes
-from jobs.selectors.estimates import IN_LINE
-from jobs.selectors.run_times import run_times
+from jobs.selectors.queue import IN_LINE
 from jobs.selectors.snapshot import in_line, snapshot
+from jobs.selectors.throughput import run_times
+from jobs.selectors.what_if import nodes
 
 TASK = "forecast"
 EVERY_S = 10.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import NOT_PREPARED
+from jobs.humanize import duration
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.states import AFTER_STOPPING, OWN_FAILURES, Intent, Phase, State, StopReason
-from jobs.words import duration
 
 ASKED_FIRST = frozenset(
     {

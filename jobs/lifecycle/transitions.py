@@ -17,6 +17,7 @@ from django.db.models.functions import Coalesce, Now
 from jobs import events, pubsub
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
+from jobs.humanize import devices, duration
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
@@ -25,7 +26,6 @@ from jobs.lifecycle.receipts import halt_message, halt_receipt
 from jobs.models import Attempt, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
-from jobs.words import devices, duration
 
 CLOSE_ATTEMPT = """
 UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), known_at = greatest(%s, opened_at),

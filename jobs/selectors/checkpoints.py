@@ -12,7 +12,7 @@ from django.db.models import BigIntegerField, Case, F, OuterRef, QuerySet, Subqu
 from django.db.models.functions import Coalesce
 
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
-from jobs.selectors.moments import moment
+from jobs.timestamps import moment
 
 
 def checkpoints_of(job_id: str) -> QuerySet[Checkpoint]:

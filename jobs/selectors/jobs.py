@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
@@ -10,11 +11,12 @@ from django.db.models.functions import JSONObject
 from guardian.models import UserObjectPermission
 
 from gpu_scheduler.model import CPU_TYPE
+from jobs.counting import counts_until, time_left_s
 from jobs.errors import JobNotFound, NotAllowed
 from jobs.ids import is_job_id
 from jobs.models import Attempt, Checkpoint, Job
-from jobs.selectors.guests import job_for
-from jobs.states import State
+from jobs.selectors.redaction import job_for
+from jobs.states import Action, Intent, State, allowed_actions, ends_failed
 from tenants import access
 from tenants.models import Tenant, User
 from tenants.roles import Permission, Role
@@ -218,3 +220,27 @@ def _who_may(user: access.Person, job: Job) -> str:
     if _is_entrusted(user, job):
         return f"This job was shared with you to halt, resume and cancel it; all else is decided in {job.tenant}."
     return f"Only the job's owner, {job.owner}, or a manager of {job.tenant} may do this."
+
+
+def actions_of(job: Job, live: Attempt | None, now: datetime) -> tuple[Action, ...]:
+    """What REST and pages offer, and what is refused otherwise. live: the attempt that is not closed."""
+    return allowed_actions(
+        State(job.state), Intent(job.intent), fails=will_fail(job), time_is_up=is_time_up(job, live, now)
+    )
+
+
+def will_fail(job: Job) -> bool:
+    """It stops, and that leads to FAILED."""
+    return ends_failed(State(job.state), job.stop_reason, job.restarts_used, job.max_restarts)
+
+
+def is_time_up(job: Job, live: Attempt | None, now: datetime) -> bool:
+    """Nothing is left of its time limit."""
+    began, known_at = (live.processing_at, live.known_at) if live else (None, None)
+    left_s = time_left_s(job.time_limit_s, job.running_s, began, counts_until(known_at, None, now))
+    return left_s is not None and left_s <= 0
+
+
+def live_attempt(job: Job) -> Attempt | None:
+    """Its attempt that is not closed, if its time is limited: nothing else needs to know."""
+    return job.attempts.filter(closed_at=None).first() if job.time_limit_s is not None else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import zstandard
 from django.db import connection
 
-from jobs.selectors.lines import LINE_BYTES, TEXT_MAX, Chunk, Hole, Line, LineCutter, size_of
+from jobs.selectors.log_lines import LINE_BYTES, TEXT_MAX, Chunk, Hole, Line, LineCutter, size_of
 
 Stream = tuple[str, int, int]
 """Job id, attempt, rank."""

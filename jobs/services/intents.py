@@ -15,8 +15,8 @@ from jobs.errors import CheckpointNotFound, TenantSuspended
 from jobs.failpoints import fp
 from jobs.models import Checkpoint, Job, Progress
 from jobs.retries import retry_on_serialization_failure
-from jobs.selectors.actions import will_fail
 from jobs.selectors.checkpoints import checkpoint_for
+from jobs.selectors.jobs import will_fail
 from jobs.services.locking import lock_job, refuse, refuse_used_up, reload
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants import audit

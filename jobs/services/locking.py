@@ -8,12 +8,19 @@ from django.utils import timezone
 
 from jobs.accounting import counts_until, ran_s
 from jobs.errors import IllegalTransition, JobNotFound, TimeLimitUsedUp, VersionChanged
+from jobs.humanize import duration
 from jobs.models import Checkpoint, Job
-from jobs.selectors.actions import actions_of, is_time_up, live_attempt, will_fail
-from jobs.selectors.jobs import job_to_decide, job_to_operate, with_details
-from jobs.selectors.views import etag
+from jobs.selectors.jobs import (
+    actions_of,
+    is_time_up,
+    job_to_decide,
+    job_to_operate,
+    live_attempt,
+    will_fail,
+    with_details,
+)
+from jobs.selectors.serializers import etag
 from jobs.states import Intent, State, display_phase
-from jobs.words import duration
 from tenants import access
 
 

@@ -8,11 +8,11 @@ from django.http import HttpResponse
 from rest_framework import serializers
 
 from jobs.models import Attempt, JobEvent, Learner
-from jobs.selectors.guests import is_guest, plain_event
-from jobs.selectors.moments import moment
-from jobs.selectors.views import event_view
+from jobs.selectors.redaction import is_guest, plain_event
+from jobs.selectors.serializers import event_view
 from jobs.spec import to_yaml
 from jobs.states import EventCode, Phase
+from jobs.timestamps import moment
 from portal.api import paging, permissions
 from portal.api.errors import NoSuchAttempt
 from portal.api.fields import Moment, Paged, Strict

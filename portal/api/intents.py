@@ -6,8 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.guests import job_for
-from jobs.selectors.views import job_view
+from jobs.selectors.redaction import job_for
+from jobs.selectors.serializers import job_view
 from jobs.services import job_cancel, job_clone, job_halt, job_resume
 from portal.api import permissions
 from portal.api.fields import Strict, Whole

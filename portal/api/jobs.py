@@ -8,10 +8,10 @@ from rest_framework import serializers
 
 from jobs import models
 from jobs.errors import SpecInvalid
-from jobs.selectors import checks, effects
-from jobs.selectors.guests import job_for
+from jobs.selectors import validation, what_if
 from jobs.selectors.jobs import ORDERS, detailed, job_list
-from jobs.selectors.views import job_view
+from jobs.selectors.redaction import job_for
+from jobs.selectors.serializers import job_view
 from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.spec import json_schema
 from jobs.states import State
@@ -160,9 +160,9 @@ class Asked(serializers.Serializer[Any]):
 
 
 class Check(serializers.Serializer[Any]):
-    name = serializers.ChoiceField(checks.NAMES)
+    name = serializers.ChoiceField(validation.NAMES)
     result = serializers.ChoiceField(
-        list(checks.Result), help_text="failed: it is refused; waits: it is taken, but does not start now"
+        list(validation.Result), help_text="failed: it is refused; waits: it is taken, but does not start now"
     )
     message = serializers.CharField()
 
@@ -213,7 +213,10 @@ class ValidateQuery(Strict):
         "quota": None,
         "checks": [
             {"name": "spec", "result": "failed", "message": "1 error, on line 9"},
-            *({"name": name, "result": "skipped", "message": checks.LATER} for name in checks.NAMES[1:]),
+            *(
+                {"name": name, "result": "skipped", "message": validation.LATER}
+                for name in validation.NAMES[1:]
+            ),
         ],
     },
 )
@@ -237,8 +240,8 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
     except SpecInvalid as error:
         errors = error.details["errors"]
         nothing: dict[str, Any] = {"warnings": [], "spec": None, "now": None, "quota": None}
-        return {"valid": False, "errors": errors, **nothing, "checks": checks.of_refused(errors)}
-    foreseen = effects.preview(tenant, checked.spec)
+        return {"valid": False, "errors": errors, **nothing, "checks": validation.of_refused(errors)}
+    foreseen = what_if.preview(tenant, checked.spec)
     return {
         "valid": True,
         "errors": [],
@@ -259,5 +262,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             "used": foreseen.quota.used,
             "asked": checked.spec.slots_per_learner * checked.spec.resources.learners,
         },
-        "checks": checks.of_valid(tenant, checked.spec, foreseen, warnings=len(checked.findings.warnings)),
+        "checks": validation.of_valid(
+            tenant, checked.spec, foreseen, warnings=len(checked.findings.warnings)
+        ),
     }

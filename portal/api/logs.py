@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from jobs.models import Job
 from jobs.selectors import logs
-from jobs.selectors.lines import Hole, Line
+from jobs.selectors.log_lines import Hole, Line
 from portal.api import permissions
 from portal.api.downloads import download
 from portal.api.errors import NoSuchAttempt, NoSuchLearner

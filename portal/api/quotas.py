@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 from rest_framework import serializers
 
-from jobs.selectors import effects, usage
+from jobs.selectors import usage, what_if
 from jobs.services.quotas import quotas_change
 from portal.api import paging, permissions
 from portal.api.errors import BadRequest
@@ -221,15 +221,15 @@ def quota_changes(call: Call) -> dict[str, Any]:
     waiting jobs the scheduler starts at once because of the change, which it starts no longer, and the sums.
     """
     changes = [Change(**each) for each in call.data["changes"]]
-    before = effects.would_start({})
+    before = what_if.would_start({})
     made = quotas_change(
         user=call.user, changes=changes, reason=call.data["reason"], dry_run=call.data["dry_run"]
     )
-    after = effects.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
+    after = what_if.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
     return _change_set_view(made, before, after)
 
 
-def _change_set_view(made: ChangeSet, before: effects.Outlook, after: effects.Outlook) -> dict[str, Any]:
+def _change_set_view(made: ChangeSet, before: what_if.Outlook, after: what_if.Outlook) -> dict[str, Any]:
     return {
         "change_set": made.id,
         "dry_run": made.id is None,
@@ -270,7 +270,7 @@ def _change_set_view(made: ChangeSet, before: effects.Outlook, after: effects.Ou
     }
 
 
-def _affected(job: effects.Affected) -> dict[str, Any]:
+def _affected(job: what_if.Affected) -> dict[str, Any]:
     return {
         "job": job.job,
         "name": job.name,

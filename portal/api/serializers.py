@@ -1,4 +1,4 @@
-"""The Job of the API as the OpenAPI document describes it; jobs.selectors.views.job_view makes it."""
+"""The Job of the API as the OpenAPI document describes it; jobs.selectors.serializers.job_view makes it."""
 
 from __future__ import annotations
 

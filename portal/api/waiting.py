@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.sooner import KINDS, Way, ways_to_start_sooner
+from jobs.selectors.suggestions import KINDS, Way, ways_to_start_sooner
 from portal.api import paging, permissions
 from portal.api.fields import Short
 from portal.api.operations import Call, operation

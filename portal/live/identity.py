@@ -19,8 +19,8 @@ from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
 
 from jobs.models import Learner
-from jobs.selectors.guests import is_guest
 from jobs.selectors.jobs import jobs_visible_to
+from jobs.selectors.redaction import is_guest
 from portal.live.protocol import Channel, Topic
 from tenants import access, audit, tokens
 from tenants.models import Tenant, User

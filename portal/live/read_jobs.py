@@ -10,9 +10,9 @@ from typing import Any
 from django.db.models import Max, Q
 
 from jobs.models import Job, JobEvent
-from jobs.selectors import guests
+from jobs.selectors import redaction
 from jobs.selectors.jobs import with_details
-from jobs.selectors.views import event_view, job_view, progress_view
+from jobs.selectors.serializers import event_view, job_view, progress_view
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
 from portal.live.frames import Frame, cut_items, items_frame, state_frame
 from portal.live.protocol import Channel
@@ -124,8 +124,8 @@ def _job_page(want: Want, job: Job, events: list[JobEvent]) -> Page:
 def _told(ch: str, first: int, last: int, items: Sequence[Any], **state: dict[str, Any]) -> Frame:
     """For the job's people, and for its guests where those are told less."""
     frame = items_frame(ch, first, last, items, **state)
-    plain = [guests.plain_event(item) for item in items]
-    plain_state = {name: guests.plain_job(view) for name, view in state.items()}
+    plain = [redaction.plain_event(item) for item in items]
+    plain_state = {name: redaction.plain_job(view) for name, view in state.items()}
     if plain == list(items) and plain_state == state:
         return frame
     return replace(frame, for_guests=items_frame(ch, first, last, plain, **plain_state))

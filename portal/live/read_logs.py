@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.selectors import logs, recent
-from jobs.selectors.lines import Hole, Line, Plain, plain, size_of
+from jobs.selectors import log_cache, logs
+from jobs.selectors.log_lines import Hole, Line, Plain, plain, size_of
 from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, Frame, cut_items, gap_frame, items_frame
 from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
@@ -29,7 +29,7 @@ class LogSource(Source):
     def at_hand(self, want: Want) -> Page | None:
         """What this very process has just stored is passed on without reading it back."""
         asked = logs.Want(_stream(want.channel), want.after)
-        found = recent.chunks_of(asked)
+        found = log_cache.chunks_of(asked)
         if found is None:
             return None
         head, chunks = found

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Q
 
 from jobs.models import MetricPoint, Progress
-from jobs.selectors.moments import moment
+from jobs.timestamps import moment
 from portal.live.frames import cut_items, items_frame
 from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want

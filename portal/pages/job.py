@@ -16,16 +16,16 @@ from django.views.decorators.http import require_GET
 
 from jobs import accounting, services
 from jobs.errors import JobError, JobNotFound
+from jobs.humanize import devices
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
-from jobs.selectors.guests import events_for, is_guest
 from jobs.selectors.jobs import job_get, may_decide, may_operate
+from jobs.selectors.redaction import events_for, is_guest
 from jobs.selectors.results import result_summary
-from jobs.selectors.views import job_view
+from jobs.selectors.serializers import job_view
 from jobs.spec import to_yaml
 from jobs.states import FINAL, EventCode, State
-from jobs.words import devices
 from portal.pages import (
     job_cards,
     job_events,

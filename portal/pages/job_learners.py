@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import Any
 
 from jobs.models import Attempt, Job, Learner
-from jobs.selectors.step_times import step_times, times_median
+from jobs.selectors.throughput import step_times, times_median
 from jobs.states import HOLDS_GPUS, Phase, State
 from portal.pages.job_cards import Kpi, View, primary_metrics
 from portal.templatetags.ui import duration

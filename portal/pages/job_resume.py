@@ -7,10 +7,9 @@ from datetime import datetime
 
 from jobs.models import Job
 from jobs.selectors.checkpoints import checkpoint_for
-from jobs.selectors.effects import Preview
-from jobs.selectors.guests import plain
-from jobs.selectors.pace import Run, pace
-from jobs.selectors.resumes import outlook_of
+from jobs.selectors.redaction import plain
+from jobs.selectors.throughput import Run, pace
+from jobs.selectors.what_if import Preview, outlook_of
 from jobs.states import State
 from portal.pages.job_cards import ASK, FIX, speed
 from portal.templatetags.ui import duration, foreseen

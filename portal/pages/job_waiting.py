@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jobs.models import Job, JobEvent
-from jobs.selectors.guests import is_guest, plain
-from jobs.selectors.line import Line, checked_at, line_around
-from jobs.selectors.sooner import Way, ways_to_start_sooner
+from jobs.selectors.queue import Line, checked_at, line_around
+from jobs.selectors.redaction import is_guest, plain
+from jobs.selectors.suggestions import Way, ways_to_start_sooner
 from portal.templatetags.ui import duration, foreseen
 from tenants import access
 from tenants.models import Tenant

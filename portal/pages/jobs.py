@@ -18,7 +18,7 @@ from jobs.errors import JobError
 from jobs.ids import is_job_id
 from jobs.models import Job
 from jobs.selectors.jobs import detailed, job_list
-from jobs.selectors.views import job_view
+from jobs.selectors.serializers import job_view
 from jobs.states import FINAL, State
 from portal.pages.cells import row
 from portal.pages.guard import in_tenant

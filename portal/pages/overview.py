@@ -17,8 +17,8 @@ from jobs.models import Job
 from jobs.selectors import cluster
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.metrics import glances
+from jobs.selectors.serializers import job_view
 from jobs.selectors.usage import CPU_TYPE, QuotaUse, held_by, live_jobs, quotas_of, waits_of
-from jobs.selectors.views import job_view
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, State
 from portal.pages import attention, sparkline

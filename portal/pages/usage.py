@@ -18,7 +18,7 @@ from django.views.decorators.http import require_GET
 from jobs.models import Attempt, Job
 from jobs.selectors import usage
 from jobs.selectors.jobs import detailed, job_list
-from jobs.selectors.views import job_view
+from jobs.selectors.serializers import job_view
 from jobs.states import State
 from portal.pages import charts, meters
 from portal.pages.cells import row as job_row

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from jobs import words
+from jobs import humanize
 
 register = template.Library()
 
@@ -114,7 +114,7 @@ def deed(action: str) -> str:
 @register.filter
 def duration(seconds: Any) -> str:
     """1 h 31 min, 4 min 12 s, 38 s, 1.8 s; an em dash for nothing."""
-    return "—" if seconds is None or seconds == "" else words.duration(float(seconds))
+    return "—" if seconds is None or seconds == "" else humanize.duration(float(seconds))
 
 
 @register.filter
@@ -153,7 +153,7 @@ def ago(at: datetime | str | None) -> SafeString:
     if not at:
         return SafeString("—")
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
-    past = words.past((timezone.now() - moment).total_seconds())
+    past = humanize.past((timezone.now() - moment).total_seconds())
     exact = moment.astimezone(timezone.get_default_timezone())
     return format_html(
         '<time datetime="{}" title="{} UTC" data-ago>{}</time>',
@@ -172,7 +172,7 @@ def thousands(number: Any) -> str:
 @register.filter
 def filesize(count: Any) -> str:
     """Bytes as 12.3 MiB; an em dash for nothing."""
-    return "—" if count is None or count == "" else words.filesize(count)
+    return "—" if count is None or count == "" else humanize.filesize(count)
 
 
 @register.filter

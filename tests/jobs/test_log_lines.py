@@ -11,7 +11,7 @@ import zstandard
 
 from jobs.models import Job, Learner, LogChunk
 from jobs.selectors import logs
-from jobs.selectors.lines import Chunk, Line, LineCutter, cut, plain
+from jobs.selectors.log_lines import Chunk, Line, LineCutter, cut, plain
 from jobs.selectors.logs import Want
 from jobs.states import State
 from tests import factories

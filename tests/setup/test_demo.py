@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from examples import catalog
 from jobs.models import ClusterNode, Job
-from jobs.selectors import effects
+from jobs.selectors import what_if
 from jobs.states import State
 from portal import demo
 from portal.runtimes import register_runtimes
@@ -130,7 +130,7 @@ def test_raising_the_second_tenants_limit_lets_its_waiting_job_start() -> None:
     page = client.post("/admin-console/quotas", draft)
     assert page.status_code == 200
     assert "patient of nlp-research starts" in page.content.decode()
-    assert not effects.would_start({}).starting
+    assert not what_if.would_start({}).starting
 
 
 def test_a_first_start_submits_the_example_as_alice() -> None:

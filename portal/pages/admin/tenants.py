@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from jobs.selectors import usage
 from jobs.selectors.jobs import detailed, job_list
-from jobs.selectors.views import job_view
+from jobs.selectors.serializers import job_view
 from jobs.services.quotas import quotas_change
 from jobs.states import HOLDS_GPUS, State
 from portal.pages import charts, meters

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.ingest.store import commit
 from jobs.models import Job
-from jobs.selectors import logs, recent
+from jobs.selectors import log_cache, logs
 from jobs.selectors.logs import Page, Stream, Want
 from jobs.states import State
 from learner_agent.wire import Data, Final
@@ -25,8 +25,8 @@ LIMIT = 50
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr(recent, "FRESH_S", 60.0)
-    monkeypatch.setattr(recent, "_streams", {})
+    monkeypatch.setattr(log_cache, "FRESH_S", 60.0)
+    monkeypatch.setattr(log_cache, "_streams", {})
     return factories.job(state=State.PROCESSING)
 
 
@@ -40,7 +40,7 @@ def stream(job: Job) -> Stream:
 
 def read(want: Want, *, limit: int) -> Page | None:
     """The page that is at hand."""
-    found = recent.chunks_of(want)
+    found = log_cache.chunks_of(want)
     return found and logs.page_of(want, *found, limit=limit)
 
 
@@ -58,7 +58,7 @@ def lines_of(count: int, first: int = 1) -> bytes:
 def test_at_hand_is_what_the_database_would_say(
     job: Job, stream: Stream, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent, "KEPT_BYTES", 600)
+    monkeypatch.setattr(log_cache, "KEPT_BYTES", 600)
     chance = random.Random(seed)
     kinds = [
         b"plain %d\n",
@@ -93,19 +93,19 @@ def test_at_hand_is_what_the_database_would_say(
 
 def test_a_stream_that_nobody_watches_is_not_kept(job: Job) -> None:
     commit([(grant(job), data(0, b"a\n"))])
-    assert recent._streams == {}
+    assert log_cache._streams == {}
 
 
 def test_memory_is_bounded_and_what_is_cut_off_is_read_from_the_database(
     job: Job, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent, "KEPT_BYTES", 1_000)
+    monkeypatch.setattr(log_cache, "KEPT_BYTES", 1_000)
     who, at = grant(job), 0
     for n in range(50):
         piece = lines_of(10, n * 10 + 1)
         commit([(who, data(at, piece))])
         at += len(piece)
-    assert recent._streams[stream].size <= 1_000
+    assert log_cache._streams[stream].size <= 1_000
     assert read(Want(stream, 3), limit=LIMIT) is None
     page = read(Want(stream, 495), limit=LIMIT)
     assert page is not None
@@ -115,9 +115,9 @@ def test_memory_is_bounded_and_what_is_cut_off_is_read_from_the_database(
 def test_lines_that_another_process_stored_in_between_are_not_skipped(job: Job, stream: Stream) -> None:
     who = grant(job)
     commit([(who, data(0, lines_of(3)))])
-    kept, recent._streams[stream] = recent._streams[stream], recent._Kept(0.0)
+    kept, log_cache._streams[stream] = log_cache._streams[stream], log_cache._Kept(0.0)
     commit([(who, data(21, lines_of(3, 4)))])  # as if elsewhere: it does not come in here
-    recent._streams[stream] = kept
+    log_cache._streams[stream] = kept
     commit([(who, data(42, lines_of(3, 7)))])
     assert read(Want(stream, 3), limit=LIMIT) is None
     page = read(Want(stream, 7), limit=LIMIT)
@@ -130,7 +130,7 @@ def test_what_is_old_is_asked_of_the_database(
 ) -> None:
     commit([(grant(job), data(0, lines_of(3)))])
     assert read(Want(stream, 0), limit=LIMIT) is not None
-    monkeypatch.setattr(recent, "FRESH_S", -1.0)
+    monkeypatch.setattr(log_cache, "FRESH_S", -1.0)
     assert read(Want(stream, 0), limit=LIMIT) is None
 
 

@@ -12,8 +12,8 @@ from gpu_scheduler.clusters.base import ClusterBusy
 from jobs.accounting import PAUSE_S
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.jobs import with_details
+from jobs.selectors.serializers import job_view
 from jobs.selectors.usage import By, usage_of
-from jobs.selectors.views import job_view
 from jobs.states import EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, gang, job_of, state
 

@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from jobs.lifecycle import cycle, forecasting
 from jobs.models import Attempt, Estimate, Job, Progress
 from jobs.selectors.jobs import job_get
-from jobs.selectors.views import job_view
+from jobs.selectors.serializers import job_view
 from jobs.states import Phase, State
 from portal.pages.job_cards import kpis
 from tests import factories

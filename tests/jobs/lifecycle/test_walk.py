@@ -13,7 +13,7 @@ from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LaunchRefused
 from gpu_scheduler.model import WaitReason
 from jobs.lifecycle import cycle, observation, stopping
 from jobs.models import Checkpoint, ClusterNode, Job, Learner, Progress
-from jobs.selectors.estimates import estimate_view
+from jobs.selectors.queue import estimate_view
 from jobs.services import job_resume
 from jobs.states import EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used

@@ -21,7 +21,7 @@ from jobs.selectors.jobs import (
     may_decide,
     may_operate,
 )
-from jobs.selectors.views import job_view
+from jobs.selectors.serializers import job_view
 from jobs.states import Intent, State, display_phase
 from tenants.models import Token
 from tenants.roles import Role

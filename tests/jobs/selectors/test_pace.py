@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.selectors.pace import Run, pace
+from jobs.selectors.throughput import Run, pace
 
 BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
 FIRST = Run(400, 1000, BEGAN + timedelta(seconds=200), 0.0, 0, BEGAN, 0)

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import Job, MetricPoint
-from jobs.selectors.step_times import NEWEST, step_times, times_median
+from jobs.selectors.throughput import NEWEST, step_times, times_median
 from jobs.states import State
 from tests import factories
 

@@ -21,7 +21,7 @@ from jobs.errors import (
 from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
 from jobs.selectors.jobs import job_get
-from jobs.selectors.views import job_view
+from jobs.selectors.serializers import job_view
 from jobs.services.intents import job_cancel, job_halt, job_resume
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant

@@ -26,7 +26,7 @@ from jobs.errors import (
 from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
 from jobs.selectors.jobs import job_get, job_list
-from jobs.selectors.views import etag, job_view
+from jobs.selectors.serializers import etag, job_view
 from jobs.services import clone as clones
 from jobs.services import job_check, job_clone, job_delete, job_edit, job_submit
 from jobs.states import EventCode, State

@@ -14,9 +14,9 @@ from django.test import Client
 from gpu_scheduler.cycle import plan
 from jobs import events
 from jobs.models import ClusterNode, Job
-from jobs.selectors.effects import nodes
-from jobs.selectors.guests import SENTENCES
+from jobs.selectors.redaction import SENTENCES
 from jobs.selectors.snapshot import snapshot
+from jobs.selectors.what_if import nodes
 from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, Tenant, User

@@ -17,7 +17,7 @@ from django.utils import timezone
 from jobs import events, pubsub
 from jobs.ingest.store import commit
 from jobs.models import ClusterNode, Job, MetricPoint, Progress
-from jobs.selectors import recent
+from jobs.selectors import log_cache
 from jobs.states import EventCode, State
 from portal.live import guard, read_jobs
 from portal.live import hub as hubs
@@ -91,11 +91,11 @@ async def test_a_lost_hint_costs_a_second_and_no_line(job: Job, alice: User, soc
 async def test_lines_stored_by_this_very_process_are_not_read_back(
     job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent, "FRESH_S", 60.0)
+    monkeypatch.setattr(log_cache, "FRESH_S", 60.0)
     socket = await socket_of(alice)
     await socket.sub(logs_of(job), after=0)
     await socket.next(ch=logs_of(job))
-    while (job.pk, 1, 0) not in recent._streams:
+    while (job.pk, 1, 0) not in log_cache._streams:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)  # the look that asked for it has ended
 

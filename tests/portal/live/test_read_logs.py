@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from jobs.selectors.lines import Hole
+from jobs.selectors.log_lines import Hole
 from jobs.selectors.logs import Head, Page
 from portal.live.protocol import parse_channel
 from portal.live.read_logs import _page

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.selectors.run_times import _Past
+from jobs.selectors.throughput import _Past
 from jobs.states import State
 from portal.live.protocol import parse_channel
 from portal.live.read_jobs import TenantJobsSource

@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from jobs import events
 from jobs.models import ClusterNode, Job, Progress
-from jobs.selectors import resumes
-from jobs.selectors.effects import Preview, if_resumed
+from jobs.selectors import what_if
+from jobs.selectors.what_if import Preview, if_resumed
 from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, User
@@ -80,14 +80,14 @@ def test_who_may_not_resume_and_who_need_not_see_no_card(alice: User, carol: Use
 def test_twenty_views_are_one_plan_until_the_job_itself_changes(
     alice: User, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resumes, "FRESH_S", 600.0)
+    monkeypatch.setattr(what_if, "FRESH_S", 600.0)
     planned: list[str] = []
 
     def counted(job: Job) -> Preview:
         planned.append(job.pk)
         return if_resumed(job)
 
-    monkeypatch.setattr(resumes, "if_resumed", counted)
+    monkeypatch.setattr(what_if, "if_resumed", counted)
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
     job, other = halted(alice), halted(alice)
     texts = {card(alice, job, signed_in) for _ in range(20)}
@@ -98,7 +98,7 @@ def test_twenty_views_are_one_plan_until_the_job_itself_changes(
     events.append(job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.EDITED)
     card(alice, job, signed_in)
     assert planned == [job.pk, other.pk, job.pk]
-    monkeypatch.setattr(resumes, "FRESH_S", 0.0)
+    monkeypatch.setattr(what_if, "FRESH_S", 0.0)
     card(alice, job, signed_in)
     assert planned[3:] == [job.pk]
 
@@ -106,7 +106,7 @@ def test_twenty_views_are_one_plan_until_the_job_itself_changes(
 def test_a_fresh_plan_is_shown_while_another_job_is_planned_for(
     alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resumes, "FRESH_S", 600.0)
+    monkeypatch.setattr(what_if, "FRESH_S", 600.0)
     shown, planned_for = halted(alice), halted(alice)
     plans = {job.pk: if_resumed(job) for job in (shown, planned_for)}
     began, may_end = threading.Event(), threading.Event()
@@ -117,13 +117,13 @@ def test_a_fresh_plan_is_shown_while_another_job_is_planned_for(
             may_end.wait()
         return plans[job.pk]
 
-    monkeypatch.setattr(resumes, "if_resumed", slow)
-    resumes.outlook_of(shown)
+    monkeypatch.setattr(what_if, "if_resumed", slow)
+    what_if.outlook_of(shown)
     with ThreadPoolExecutor() as pool:
         try:
-            waiting = pool.submit(resumes.outlook_of, planned_for)
+            waiting = pool.submit(what_if.outlook_of, planned_for)
             assert began.wait(60)
-            found = pool.submit(resumes.outlook_of, shown).result(60)
+            found = pool.submit(what_if.outlook_of, shown).result(60)
         finally:
             may_end.set()
         assert found is plans[shown.pk]

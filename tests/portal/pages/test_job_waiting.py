@@ -14,11 +14,11 @@ from django.utils import timezone
 from guardian.shortcuts import assign_perm
 
 from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runtime
-from jobs.selectors import sooner
+from jobs.selectors import suggestions
 from jobs.selectors.jobs import job_get
-from jobs.selectors.line import line_around
-from jobs.selectors.sooner import ways_to_start_sooner
-from jobs.selectors.views import job_view
+from jobs.selectors.queue import line_around
+from jobs.selectors.serializers import job_view
+from jobs.selectors.suggestions import ways_to_start_sooner
 from jobs.states import EventCode, State
 from portal.pages.cells import detail
 from portal.pages.job_waiting import hindsight
@@ -182,7 +182,7 @@ def test_the_api_tells_the_same_ways_with_the_change_for_a_clone(alice: User, ca
     ],
 )
 def test_a_way_is_a_change_of_the_spec(kind: str, value: str, changes: dict[str, Any]) -> None:
-    assert sooner.Way(kind, value, {}).changes == changes
+    assert suggestions.Way(kind, value, {}).changes == changes
 
 
 def test_of_a_queue_too_long_to_see_only_a_start_at_once_is_offered(
@@ -197,7 +197,7 @@ def test_of_a_queue_too_long_to_see_only_a_start_at_once_is_offered(
         filler.attempts.update(nodes=[name])
     Job.objects.filter(state=State.PROCESSING).exclude(owner=alice).update(time_limit_s=60)
     assert {way.kind for way in ways_to_start_sooner(job)} == {"learners", "cpus"}
-    monkeypatch.setattr(sooner, "IN_LINE", 1)
+    monkeypatch.setattr(suggestions, "IN_LINE", 1)
     assert ways_to_start_sooner(job) == []
 
 

@@ -10,9 +10,9 @@ from django.contrib.messages import constants
 from django.test import Client
 from django.utils import timezone
 
+from jobs.humanize import devices, duration, past
 from jobs.models import Attempt, Job, JobEvent, Learner, Progress
 from jobs.states import EventCode, Intent, State
-from jobs.words import devices, duration, past
 from portal.pages.job_events import STOPPED, TITLES, told
 from portal.templatetags.ui import DEEDS, metric
 from tenants.models import User

@@ -11,10 +11,10 @@ from django.utils import timezone
 from gpu_scheduler.forecast import Estimate, sooner
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
 from jobs.models import Job
-from jobs.selectors.effects import NEW, nodes
-from jobs.selectors.estimates import IN_LINE, QUICK, foreseen_view
-from jobs.selectors.run_times import run_times
+from jobs.selectors.queue import IN_LINE, QUICK, foreseen_view
 from jobs.selectors.snapshot import snapshot
+from jobs.selectors.throughput import run_times
+from jobs.selectors.what_if import NEW, nodes
 from jobs.states import State
 
 KINDS = ("learners", "gpus", "cpus", "gpu_type", "priority")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,9 +30,9 @@ from gpu_scheduler.model import (
 )
 from jobs.models import Job
 from jobs.selectors import installation
-from jobs.selectors.estimates import IN_LINE, QUICK, foreseen_view
-from jobs.selectors.run_times import run_times
+from jobs.selectors.queue import IN_LINE, QUICK, foreseen_view
 from jobs.selectors.snapshot import snapshot
+from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
 from tenants.models import Tenant
 
@@ -209,3 +211,40 @@ def nearest(seen: Snapshot, starts: Iterable[str], waits: Iterable[Explanation])
 NEW = "zzzzzzzzzzzz"
 """Sorts behind every real id, so that the thought-up job stands last among its equals."""
 TOO_FAR = Foreseen(why_none=WhyNone.TOO_FAR)
+
+
+FRESH_S = 5.0
+"""So long one plan is shown: the whole queue is planned for it, and the page says "a moment ago"."""
+KEPT = 200
+
+_looking, _planning = threading.Lock(), threading.Lock()
+"""Two, so that a plan that is still fresh is shown at once while another is made."""
+_planned: OrderedDict[tuple[str, int], tuple[float, Preview]] = OrderedDict()
+"""By job and its newest event: what it was planned for ends with the next move, wish or edit."""
+
+
+def outlook_of(job: Job) -> Preview:
+    """The newest plan for this halted job, or a new one. One at a time per process: each takes a core for a while."""
+    key = (job.pk, job.event_seq)
+    found = _fresh(key)
+    if found is None:
+        with _planning:
+            found = _fresh(key)  # made by who was before us
+            if found is None:
+                found = if_resumed(job)
+                _keep(key, found)
+    return found
+
+
+def _fresh(key: tuple[str, int]) -> Preview | None:
+    with _looking:
+        made_at, found = _planned.get(key, (0.0, None))
+    return None if found is None or time.monotonic() - made_at > FRESH_S else found
+
+
+def _keep(key: tuple[str, int], found: Preview) -> None:
+    with _looking:
+        _planned[key] = time.monotonic(), found
+        _planned.move_to_end(key)
+        while len(_planned) > KEPT:
+            _planned.popitem(last=False)

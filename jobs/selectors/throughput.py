@@ -1,4 +1,4 @@
-"""How long jobs run on, by the best source: their own progress, their time limit, their tenant's past jobs."""
+"""How fast a job makes its steps, and how long jobs run on: one source for forecasts, pages and REST."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median_low
 
 from django.db import connection
 from django.db.models import Q
@@ -14,8 +15,49 @@ from django.db.models import Q
 from gpu_scheduler.forecast import Basis, RunTime
 from gpu_scheduler.model import Snapshot
 from jobs.models import Attempt, Job
-from jobs.selectors.pace import Run, pace
 from jobs.states import Intent, State
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What is left, and the speed at which it goes."""
+
+    left_s: float
+    steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a job has done so far. ran_s: of its closed attempts; first_step: at which its first attempt began (other
+    than 0 in a clone from a checkpoint); since, began_step: of the attempt that runs now, if one does."""
+
+    step: int | None
+    total: int | None
+    reported_at: datetime | None
+    ran_s: float
+    first_step: int
+    since: datetime | None
+    began_step: int
+
+
+def pace(run: Run, now: datetime) -> Pace | None:
+    """By all attempts together: right after a resume the newest has made few steps, and its start was slow."""
+    if run.step is None or not run.total:
+        return None
+    at, heard = run.step, None
+    if run.since is not None:
+        # What was reported before this attempt is behind it: it goes on where it began.
+        spoke = run.reported_at is not None and run.reported_at > run.since and run.step > run.began_step
+        at, heard = (run.step, run.reported_at) if spoke else (run.began_step, run.since)
+    before = (run.began_step if run.since is not None else at) - run.first_step
+    steps, seconds = (before, run.ran_s) if before > 0 < run.ran_s else (0, 0.0)
+    if run.since is not None and heard is not None:
+        steps, seconds = steps + at - run.began_step, seconds + (heard - run.since).total_seconds()
+    if steps <= 0 or seconds <= 0:
+        return None
+    silent_s = max(0.0, (now - heard).total_seconds()) if heard else 0.0
+    return Pace(max(0.0, (run.total - at) * seconds / steps - silent_s), steps / seconds)
+
 
 PAST_JOBS = 100
 """Completed jobs of a tenant that are looked at, the newest."""
@@ -114,3 +156,46 @@ class _Past:
             if len(group) >= FEWEST and longer:
                 return tuple(seconds - ran_s for seconds in longer)
         return ()
+
+
+NEWEST = 50
+"""Reports of one metric that count, per learner: a pace is about now, not about the whole run."""
+SLOW = 1.3
+"""A learner whose step takes so many times the gang's median is flagged."""
+
+STEP_TIMES = """
+SELECT l.rank, extract(epoch FROM max(p.at) - min(p.at)) / (max(p.step) - min(p.step))
+FROM jobs_learner l
+CROSS JOIN LATERAL (
+    SELECT coalesce(
+        (SELECT m.name FROM jobs_metricpoint m
+         WHERE m.job_id = l.job_id AND m.attempt = l.attempt AND m.rank = l.rank AND m.name = %(name)s LIMIT 1),
+        (SELECT m.name FROM jobs_metricpoint m
+         WHERE m.job_id = l.job_id AND m.attempt = l.attempt AND m.rank = l.rank ORDER BY m.name LIMIT 1)
+    ) AS name
+) first
+CROSS JOIN LATERAL (
+    SELECT m.step, m.at FROM jobs_metricpoint m
+    WHERE m.job_id = l.job_id AND m.attempt = l.attempt AND m.rank = l.rank AND m.name = first.name
+    ORDER BY m.step DESC LIMIT %(newest)s
+) p
+WHERE l.job_id = %(job)s AND l.attempt = %(attempt)s
+GROUP BY l.rank
+HAVING max(p.step) > min(p.step) AND max(p.at) > min(p.at)
+"""
+
+
+def step_times(job: str, attempt: int, name: str) -> dict[int, float]:
+    """Seconds per step by rank, of those that reported two steps. name: the metric to go by where a learner has it;
+    else its first. Each learner's own clock is compared with itself only. One query."""
+    with connection.cursor() as cursor:
+        cursor.execute(STEP_TIMES, {"job": job, "attempt": attempt, "name": name, "newest": NEWEST})
+        return {rank: float(seconds) for rank, seconds in cursor.fetchall()}
+
+
+def times_median(seconds: dict[int, float]) -> dict[int, float]:
+    """How many times the gang's median each learner takes, of those that are slow enough to be flagged."""
+    if len(seconds) < 2:
+        return {}
+    usual = median_low(seconds.values())
+    return {rank: own / usual for rank, own in seconds.items() if own > usual * SLOW}

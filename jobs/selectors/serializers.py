@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from jobs.accounting import counts_until
 from jobs.models import Attempt, Job, JobEvent
-from jobs.selectors.actions import actions_of
-from jobs.selectors.estimates import estimate_view
-from jobs.selectors.moments import moment
-from jobs.selectors.pace import Pace, Run, pace
+from jobs.selectors.jobs import actions_of
+from jobs.selectors.queue import estimate_view
+from jobs.selectors.throughput import Pace, Run, pace
 from jobs.states import EventCode, Intent, State, display_phase
+from jobs.timestamps import moment
 
 
 def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from django.conf import settings
 
 from gpu_scheduler.explain import FOR_NODES
 from gpu_scheduler.model import WaitReason
-from jobs import words
+from jobs import humanize
 from jobs.models import Upload
-from jobs.selectors.effects import Preview
+from jobs.selectors.what_if import Preview
 from jobs.spec import API_VERSION, Spec
 from tenants.models import Tenant
 
@@ -96,7 +96,7 @@ def _code(tenant: Tenant, spec: Spec) -> str:
 
 
 def _files(count: int, size: int) -> str:
-    return f"{count} file{'' if count == 1 else 's'}, {words.filesize(size)}"
+    return f"{count} file{'' if count == 1 else 's'}, {humanize.filesize(size)}"
 
 
 def _data(spec: Spec) -> Check:

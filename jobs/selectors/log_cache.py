@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jobs.selectors.lines import Chunk
+from jobs.selectors.log_lines import Chunk
 from jobs.selectors.logs import Head, Stream, Want
 
 KEPT_BYTES = 512 * 1024  # per stream

@@ -1,0 +1,245 @@
+"""The queue as people may see it: a job's position, when it is expected to start, and the totals for administrators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Greatest
+from django.utils import timezone
+
+from gpu_scheduler.cycle import NOT_IN_LINE
+from gpu_scheduler.explain import FOR_NODES
+from gpu_scheduler.forecast import Basis, WhyNone
+from gpu_scheduler.forecast import Estimate as Foreseen
+from jobs.models import Attempt, Duty, Estimate, Job, Worker
+from jobs.selectors.jobs import jobs_visible_to
+from jobs.states import HOLDS_GPUS, Intent, State
+from jobs.timestamps import moment
+from tenants import access
+
+EACH_SIDE = 3
+OWN_LIMITS = {"QUOTA_GPUS", "QUOTA_JOBS"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One job in line. Of a job that the caller may not see, everything but place and slots is None."""
+
+    place: int
+    slots: int
+    is_this: bool = False
+    job: str | None = None
+    name: str | None = None
+    tenant: str | None = None
+    owner: str | None = None
+    priority: str | None = None
+    estimate: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The part of the line around a job. of_tenant: its own tenant's line, because its limits hold the job back."""
+
+    of_tenant: bool
+    slot_type: str
+    places: tuple[Place, ...]
+
+
+def line_around(user: access.Person, job: Job, now: datetime) -> Line | None:
+    """The jobs up to three places before and behind; None for a job that stands in no line. Three queries."""
+    numbers = job.reason_numbers
+    of_tenant = job.reason_code in OWN_LIMITS
+    key = "position" if of_tenant else "cluster_position"
+    place, slot_type = numbers.get(key), numbers.get("slot_type", "")
+    if job.state != State.QUEUED or place is None:
+        return None
+    rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
+    near = {
+        f"reason_numbers__{key}__gte": place - EACH_SIDE,
+        f"reason_numbers__{key}__lte": place + EACH_SIDE,
+    }
+    if of_tenant:
+        rows = rows.filter(tenant=job.tenant_id, **near)
+        if job.tenant.jobs_limit is None:
+            rows = rows.filter(reason_numbers__slot_type=slot_type)
+    else:
+        in_line = Q(reason_code__in=[code.value for code in FOR_NODES]) | Q(pk=job.pk)
+        rows = rows.filter(in_line, reason_numbers__slot_type=slot_type, **near)
+    shown = rows.select_related("tenant", "owner", "estimate").order_by(f"reason_numbers__{key}", "pk")
+    found = list(shown[: 4 * EACH_SIDE])
+    mine = set(jobs_visible_to(user).filter(pk__in=[row.pk for row in found]).values_list("pk", flat=True))
+    places = [_place(row, row.reason_numbers[key], row.pk in mine, row.pk == job.pk, now) for row in found]
+    at = next((index for index, each in enumerate(places) if each.is_this), 0)
+    return Line(of_tenant, slot_type, tuple(places[max(0, at - EACH_SIDE) : at + EACH_SIDE + 1]))
+
+
+def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime) -> Place:
+    slots = job.slots * job.learners
+    if not is_visible:
+        return Place(place, slots)
+    return Place(
+        place,
+        slots,
+        is_this,
+        job.pk,
+        job.name,
+        job.tenant.slug,
+        job.owner.get_username(),
+        job.priority,
+        estimate_view(job, now),
+    )
+
+
+def checked_at() -> datetime | None:
+    """When the scheduler last looked at everything that waits."""
+    return Duty.objects.filter(name="cycle").values_list("done_at", flat=True).first()
+
+
+IN_LINE = 300
+"""Waiting jobs that a forecast looks at; of one further back it says that too many are ahead."""
+
+QUICK = 20_000
+"""Units of a forecast that somebody waits for: tens of milliseconds."""
+
+WHY_NONE = {
+    WhyNone.CANNOT_START: "It cannot start as things are.",
+    WhyNone.UNKNOWN_END: "A job it waits for has no known end: no progress, no time limit, too few past jobs.",
+    WhyNone.TOO_FAR: "Too much is ahead of it to foresee.",
+}
+NOT_YET = "The next forecast will tell."
+BACKS_OFF = "It waits before its restart; when that is over, the next forecast will tell."
+SOURCES = {
+    Basis.PROGRESS: "the progress of running jobs",
+    Basis.TIME_LIMIT: "time limits",
+    Basis.HISTORY: "past jobs of the same tenants",
+}
+
+
+def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
+    """The estimate of contracts' Job. Of a job that has started: what it was first told, beside the truth."""
+    kept: Estimate | None = getattr(job, "estimate", None)
+    if job.state != State.QUEUED:
+        if kept is None or kept.first_at is None or kept.started_at is None:
+            return None
+        return _view(None, None, [], "", kept.made_at, kept)
+    if job.start_after is not None and job.start_after > now:
+        return _view(None, None, [], BACKS_OFF, None, None)
+    if job.reason_code in {code.value for code in NOT_IN_LINE}:
+        return _view(None, None, [], WHY_NONE[WhyNone.CANNOT_START], None, None)
+    if kept is None or kept.started_at is not None:
+        return _view(None, None, [], NOT_YET, None, None)
+    message = WHY_NONE[WhyNone(kept.why_none)] if kept.why_none else because(kept.basis)
+    soonest, latest = (None if at is None else max(at, now) for at in (kept.soonest, kept.latest))
+    return _view(soonest, latest, kept.basis, message, kept.made_at, kept)
+
+
+def foreseen_view(foreseen: Foreseen, now: datetime) -> dict[str, Any]:
+    """The same shape for a job that nobody has submitted yet."""
+    basis = [each.value for each in foreseen.basis]
+    message = WHY_NONE[foreseen.why_none] if foreseen.why_none else because(basis)
+    return _view(foreseen.soonest, foreseen.latest, basis, message, now, None)
+
+
+def because(basis: list[str]) -> str:
+    """What an estimate rests on, in a sentence."""
+    if not basis:
+        return "Nothing has to end first."
+    sources = [SOURCES[Basis(each)] for each in basis]
+    listed = ", ".join(sources[:-1]) + " and " + sources[-1] if len(sources) > 1 else sources[0]
+    return f"From {listed}, if nothing else comes."
+
+
+def _view(
+    soonest: datetime | None,
+    latest: datetime | None,
+    basis: list[str],
+    message: str,
+    at: datetime | None,
+    kept: Estimate | None,
+) -> dict[str, Any]:
+    told = kept is not None and kept.first_at is not None
+    return {
+        "from": moment(soonest),
+        "to": moment(latest),
+        "basis": basis,
+        "message": message,
+        "at": moment(at),
+        "first": {
+            "from": moment(kept.first_soonest),
+            "to": moment(kept.first_latest),
+            "at": moment(kept.first_at),
+        }
+        if kept is not None and told
+        else None,
+        "started_at": moment(kept.started_at) if kept else None,
+    }
+
+
+FRESH = timedelta(seconds=15)
+"""A worker that looked at due jobs within this time works; the same limit as /readyz."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Jobs that wait for devices. slots: what they ask for in all; waits in seconds, None while nobody waits."""
+
+    jobs: int
+    slots: int
+    longest_s: float | None
+    median_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """Celery workers that looked lately, of all that have a row, and when the last one looked."""
+
+    workers: int
+    known: int
+    seen_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Jobs of one tenant that hold devices, and those that wait."""
+
+    running: int
+    queued: int
+
+
+def waiting_jobs() -> QuerySet[Any]:
+    """Every queued job of every tenant, the longest waiting first; for callers that have checked for a platform admin.
+
+    waits_since: a job that came back after a failure keeps its place in line (queued_at), but it has run meanwhile.
+    """
+    rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
+    newest_end = Attempt.objects.filter(job=OuterRef("pk")).order_by("-n").values("closed_at")[:1]
+    rows = rows.annotate(
+        waits_since=Greatest("queued_at", Subquery(newest_end))
+    )  # NULL, no attempt, counts as less
+    return rows.select_related("tenant", "owner").order_by("waits_since", "pk")
+
+
+def queue() -> Queue:
+    now = timezone.now()
+    waits = [(now - at).total_seconds() for at in waiting_jobs().values_list("waits_since", flat=True)]
+    slots = waiting_jobs().order_by().aggregate(n=Sum(F("slots") * F("learners")))["n"] or 0
+    return Queue(len(waits), slots, max(waits, default=None), median(waits) if waits else None)
+
+
+def working() -> Working:
+    rows = Worker.objects.aggregate(known=Count("pk"), seen=Max("seen_at"))
+    fresh = Worker.objects.filter(seen_at__gt=timezone.now() - FRESH).count()
+    return Working(fresh, rows["known"], rows["seen"])
+
+
+def live_by_tenant() -> dict[int, Live]:
+    """Running and queued jobs by tenant id; a tenant without any is left out."""
+    rows = Job.objects.filter(deleted_at=None, state__in=[State.QUEUED, *HOLDS_GPUS])
+    counts: dict[int, list[int]] = {}
+    for tenant_id, state, n in rows.values_list("tenant_id", "state").annotate(n=Count("pk")).order_by():
+        counts.setdefault(tenant_id, [0, 0])[state == State.QUEUED] += n
+    return {tenant_id: Live(*pair) for tenant_id, pair in counts.items()}
