@@ -5,6 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 
-def moment(at: datetime | None) -> str | None:
+def rfc3339(at: datetime | None) -> str | None:
     """RFC 3339, UTC, milliseconds."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if at else None

@@ -26,7 +26,7 @@ from jobs.failpoints import fp
 from jobs.ingest.learner_update import LearnerUpdate, NewChunk
 from jobs.models import JobEvent
 from jobs.selectors import log_cache
-from jobs.selectors.log_lines import Chunk as StoredChunk
+from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head
 from jobs.states import EventCode, Phase
 from jobs.tokens import Grant

@@ -18,10 +18,10 @@ from gpu_scheduler.forecast import Estimate as Foreseen
 from gpu_scheduler.forecast import WhyNone, forecast
 from jobs import events
 from jobs.models import Estimate
-from jobs.selectors.queue import IN_LINE
+from jobs.selectors.queue import FORECAST_JOBS
 from jobs.selectors.snapshot import in_line, snapshot
 from jobs.selectors.throughput import run_times
-from jobs.selectors.what_if import nodes
+from jobs.selectors.what_if import scheduler_nodes
 
 TASK = "forecast"
 EVERY_S = 10.0
@@ -43,10 +43,10 @@ def foresee(_: Row) -> Row:
     if not in_line().exists():
         return {}
     now = timezone.now()
-    seen = snapshot(nodes=nodes(), now=now, at_most=IN_LINE)
+    seen = snapshot(nodes=scheduler_nodes(), now=now, at_most=FORECAST_JOBS)
     found = forecast(seen, run_times(seen))
     changed = _changed(found, now)
-    if len(seen.waiting) >= IN_LINE:
+    if len(seen.waiting) >= FORECAST_JOBS:
         changed += _too_far(found)
     with transaction.atomic():
         _write(changed)

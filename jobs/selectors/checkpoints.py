@@ -12,7 +12,7 @@ from django.db.models import BigIntegerField, Case, F, OuterRef, QuerySet, Subqu
 from django.db.models.functions import Coalesce
 
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
-from jobs.timestamps import moment
+from jobs.timestamps import rfc3339
 
 
 def checkpoints_of(job_id: str) -> QuerySet[Checkpoint]:
@@ -73,8 +73,8 @@ def checkpoint_view(saved: Any) -> dict[str, Any]:
         "world_size": saved.world_size,
         "bytes": saved.size,
         "received": saved.received,
-        "created_at": moment(saved.created_at),
-        "committed_at": moment(saved.committed_at),
+        "created_at": rfc3339(saved.created_at),
+        "committed_at": rfc3339(saved.committed_at),
         "etag": f'"{saved.n}-{saved.state.lower()}"',
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from jobs.models import Attempt, Job
+from jobs.models import Attempt
 from jobs.selectors import installation
 from jobs.selectors.jobs import jobs_visible_to
 from jobs.selectors.usage import gpus_first
@@ -98,9 +98,3 @@ def pools(found: list[NodeUse]) -> list[PoolUse]:
         )
         for slot_type, group in sorted(by_type.items(), key=lambda each: gpus_first(each[0]))
     ]
-
-
-def waiting_by_type() -> dict[str, int]:
-    """Jobs in the queue by the type they ask for ("any" for any GPU), of all tenants: numbers, no names."""
-    rows = Job.objects.filter(state="QUEUED", intent="RUN", deleted_at=None).values_list("gpus", "gpu_type")
-    return dict(Counter("cpu" if not gpus else gpu_type or "any" for gpus, gpu_type in rows))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Max, QuerySet, Sum
+from django.db.models import Count, Max, QuerySet, Sum
+from django.utils import timezone
 
-from jobs.models import WORKER_LOCKS, ClusterNode, Runtime
+from jobs.models import WORKER_LOCKS, ClusterNode, Runtime, Worker
 from jobs.spec import Context, Pool, Spec
 from tenants.models import Tenant
 
@@ -101,3 +104,22 @@ def _data_folders() -> tuple[str, ...] | None:
         return ()
     except OSError:
         return None
+
+
+FRESH = timedelta(seconds=15)
+"""A worker that looked at due jobs within this time works; the same limit as /readyz."""
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """Celery workers that looked lately, of all that have a row, and when the last one looked."""
+
+    workers: int
+    known: int
+    seen_at: datetime | None
+
+
+def working() -> Working:
+    rows = Worker.objects.aggregate(known=Count("pk"), seen=Max("seen_at"))
+    fresh = Worker.objects.filter(seen_at__gt=timezone.now() - FRESH).count()
+    return Working(fresh, rows["known"], rows["seen"])

@@ -15,7 +15,7 @@ from jobs.counting import counts_until, time_left_s
 from jobs.errors import JobNotFound, NotAllowed
 from jobs.ids import is_job_id
 from jobs.models import Attempt, Checkpoint, Job
-from jobs.selectors.redaction import job_for
+from jobs.selectors.redaction import redacted_job
 from jobs.states import Action, Intent, State, allowed_actions, ends_failed
 from tenants import access
 from tenants.models import Tenant, User
@@ -89,7 +89,7 @@ def job_get(*, user: access.Person, job_id: str) -> Job:
     job = with_details(jobs_visible_to(user)).filter(pk=job_id).first()
     if job is None:
         raise JobNotFound
-    return job_for(user, job)
+    return redacted_job(user, job)
 
 
 def job_to_operate(*, user: access.Person, job_id: str) -> Job:

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jobs.selectors.log_lines import Chunk
-from jobs.selectors.logs import Head, Stream, Want
+from jobs.selectors.log_lines import StoredChunk
+from jobs.selectors.logs import Head, LogCursor, Stream
 
 KEPT_BYTES = 512 * 1024  # per stream
 STREAMS_MAX = 500
@@ -26,7 +26,7 @@ class _Kept:
     asked_at: float
     stored_at: float = 0.0
     head: Head | None = None
-    chunks: deque[Chunk] = field(default_factory=deque)
+    chunks: deque[StoredChunk] = field(default_factory=deque)
     size: int = 0
 
 
@@ -34,7 +34,7 @@ _streams: dict[Stream, _Kept] = {}
 _lock = threading.Lock()
 
 
-def remember(stream: Stream, head: Head, chunks: Iterable[Chunk]) -> None:
+def remember(stream: Stream, head: Head, chunks: Iterable[StoredChunk]) -> None:
     """Keep what was just committed; call in the order of the commits. A stream nobody watches costs nothing."""
     now = time.monotonic()
     with _lock:
@@ -64,7 +64,7 @@ def forget(stream: Stream) -> None:
             _forget(kept)
 
 
-def chunks_of(want: Want) -> tuple[Head, list[Chunk]] | None:
+def chunks_of(want: LogCursor) -> tuple[Head, list[StoredChunk]] | None:
     """The stream's head now and its bytes from where the wanted lines begin; None if the database has to be asked."""
     now = time.monotonic()
     with _lock:
@@ -77,7 +77,7 @@ def chunks_of(want: Want) -> tuple[Head, list[Chunk]] | None:
         head = kept.head
         if head is None or now - kept.stored_at > FRESH_S or want.after > head.lines:
             return None
-        chunks: list[Chunk] = []
+        chunks: list[StoredChunk] = []
         for chunk in reversed(kept.chunks):
             chunks.insert(0, chunk)
             if chunk.first_line <= want.after:  # the newest in which the line can begin

@@ -25,7 +25,7 @@ UNKNOWN = -1  # instead of the milliseconds: nobody noted when these bytes were 
 
 
 @dataclass(frozen=True)
-class Chunk:
+class StoredChunk:
     """Stored bytes of one stream. times: (offset within the chunk, milliseconds since the epoch), ascending.
 
     lost: the bytes were not kept; data is empty, and length and lines say how much is missing.
@@ -40,7 +40,7 @@ class Chunk:
     lost: bool = False
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One line. t: RFC 3339 of the read that brought its first byte, "" if unknown. cut: characters left out.
 
     A tuple, because a loud log makes a hundred thousand of them a second.
@@ -79,7 +79,7 @@ class LineCutter:
         self._time = ""
         self.holes: list[Hole] = []
 
-    def feed(self, chunk: Chunk) -> Iterator[Line]:
+    def feed(self, chunk: StoredChunk) -> Iterator[LogLine]:
         if not self._number:
             self._number = chunk.first_line
         if chunk.lost:
@@ -111,13 +111,15 @@ class LineCutter:
             else:
                 text = piece.decode("utf-8", "replace")
                 shown = text[: self._text_max]
-                yield Line(self._number, _time_at(chunk.times, starts, offset), shown, len(text) - len(shown))
+                yield LogLine(
+                    self._number, _time_at(chunk.times, starts, offset), shown, len(text) - len(shown)
+                )
             self._number += 1
             offset += len(piece) + 1
         if pieces[-1] and self._number > self._after:
             self._gather(pieces[-1], chunk, starts, offset)
 
-    def rest(self) -> Line | None:
+    def rest(self) -> LogLine | None:
         """The unfinished last line, if it has begun."""
         if not self._kept and not self._dropped:
             return None
@@ -127,8 +129,8 @@ class LineCutter:
         return line
 
     def _plain(
-        self, data: bytes, pieces: list[bytes], chunk: Chunk, starts: list[int], offset: int
-    ) -> list[Line]:
+        self, data: bytes, pieces: list[bytes], chunk: StoredChunk, starts: list[int], offset: int
+    ) -> list[LogLine]:
         """All complete lines at once where each is short, sound and written once, as nearly all are; else none."""
         count = len(pieces) - 1
         sizes = list(map(len, pieces))
@@ -145,9 +147,9 @@ class LineCutter:
             times = _times_at(chunk.times, starts, begins[:count])
         numbers = range(self._number, self._number + count)
         new, none = tuple.__new__, [0] * count
-        return [new(Line, row) for row in zip(numbers, times, texts[:count], none, strict=True)]
+        return [new(LogLine, row) for row in zip(numbers, times, texts[:count], none, strict=True)]
 
-    def _gather(self, piece: bytes, chunk: Chunk, starts: list[int], offset: int) -> None:
+    def _gather(self, piece: bytes, chunk: StoredChunk, starts: list[int], offset: int) -> None:
         if not self._kept and not self._dropped:
             self._time = _time_at(chunk.times, starts, offset)
         whole = self._kept + piece
@@ -157,17 +159,17 @@ class LineCutter:
         self._kept = whole[:KEPT_BYTES]
         self._dropped += len(whole) - len(self._kept)
 
-    def _finish(self) -> Line:
+    def _finish(self) -> LogLine:
         text = self._kept.rstrip(b"\r").decode("utf-8", "replace")
         shown = text[: self._text_max]
-        line = Line(self._number, self._time, shown, len(text) - len(shown) + self._dropped)
+        line = LogLine(self._number, self._time, shown, len(text) - len(shown) + self._dropped)
         self._forget()
         return line
 
     def _forget(self) -> None:
         self._kept, self._dropped, self._time = b"", 0, ""
 
-    def _skip(self, chunk: Chunk) -> None:
+    def _skip(self, chunk: StoredChunk) -> None:
         if not chunk.lines:
             self._dropped += chunk.length
             return
@@ -185,10 +187,10 @@ class Plain:
     first: int
     times: list[str]
     texts: list[str]
-    tail: Line | None
+    tail: LogLine | None
 
 
-def plain(chunks: Sequence[Chunk], after: int) -> Plain | None:
+def plain(chunks: Sequence[StoredChunk], after: int) -> Plain | None:
     """The lines above `after` where each is short, sound and written once, as nearly all are; else None.
 
     The same as a LineCutter finds, at a fifth of its cost: no object per line is made. The chunks follow each other
@@ -210,10 +212,10 @@ def plain(chunks: Sequence[Chunk], after: int) -> Plain | None:
         sizes = map(len, texts if data.isascii() else data.split(b"\n"))
         told = _times_at(times, starts, [end + n for n, end in enumerate(accumulate(sizes, initial=0))][:-1])
     rest, rest_time = texts.pop(), told.pop()
-    return Plain(after + 1, told, texts, Line(after + 1 + len(texts), rest_time, rest) if rest else None)
+    return Plain(after + 1, told, texts, LogLine(after + 1 + len(texts), rest_time, rest) if rest else None)
 
 
-def _joined(chunks: Sequence[Chunk], after: int) -> tuple[bytes, Moments]:
+def _joined(chunks: Sequence[StoredChunk], after: int) -> tuple[bytes, Moments]:
     """The bytes above line `after` and the moments of their reads, by offset within them; nothing if parts are lost."""
     first = chunks[0]
     known = after - first.first_line + 1
@@ -237,7 +239,7 @@ def _after_lines(data: bytes, count: int) -> int:
     return len(data) - len(data.split(b"\n", count)[count])
 
 
-def cut(chunks: Iterable[Chunk], *, after: int = 0, text_max: int = TEXT_MAX) -> list[Line]:
+def cut(chunks: Iterable[StoredChunk], *, after: int = 0, text_max: int = TEXT_MAX) -> list[LogLine]:
     """All complete lines above `after`."""
     cutter = LineCutter(after=after, text_max=text_max)
     return [line for chunk in chunks for line in cutter.feed(chunk)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import zstandard
 from django.db import connection
 
-from jobs.selectors.log_lines import LINE_BYTES, TEXT_MAX, Chunk, Hole, Line, LineCutter, size_of
+from jobs.selectors.log_lines import LINE_BYTES, TEXT_MAX, Hole, LineCutter, LogLine, StoredChunk, size_of
 
 Stream = tuple[str, int, int]
 """Job id, attempt, rank."""
@@ -41,22 +41,22 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Page:
+class LogPage:
     """Lines after a cursor. head is None for a learner that does not exist. next: cursor for the next page.
 
     more: there are further lines now. tail: the unfinished last line of a stream that is not sealed.
     """
 
-    lines: list[Line]
+    lines: list[LogLine]
     next: int
     head: Head | None
     more: bool = False
-    tail: Line | None = None
+    tail: LogLine | None = None
     holes: list[Hole] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Want:
+class LogCursor:
     """Lines of a stream above `after`."""
 
     stream: Stream
@@ -71,7 +71,7 @@ def read_lines(
     tail: int | None = None,
     limit: int = PAGE_LINES,
     text_max: int = TEXT_MAX,
-) -> Page:
+) -> LogPage:
     """One page: the lines above `after`, the last ones below `before`, or the last `tail` ones."""
     if after is None:
         head = heads([stream]).get(stream)
@@ -82,13 +82,13 @@ def read_lines(
         limit = max(0, end - 1 - after) + (
             1 if before is None else 0
         )  # one more: a sealed stream's last bytes
-    page = read_many([Want(stream, after)], limit=limit, text_max=text_max)[stream]
+    page = read_many([LogCursor(stream, after)], limit=limit, text_max=text_max)[stream]
     if before is not None:
         page = _below(page, before)
     return page if tail is None else replace(page, lines=page.lines[-tail:] if tail else [])
 
 
-def _below(page: Page, before: int) -> Page:
+def _below(page: LogPage, before: int) -> LogPage:
     """Of a page what stands below a line: lines that were not kept leave room for those after it."""
     if page.next < before:
         return page
@@ -100,12 +100,16 @@ def _below(page: Page, before: int) -> Page:
 
 
 def read_many(
-    wants: Sequence[Want], *, limit: int = PAGE_LINES, size_max: int = PAGE_BYTES, text_max: int = TEXT_MAX
-) -> dict[Stream, Page]:
+    wants: Sequence[LogCursor],
+    *,
+    limit: int = PAGE_LINES,
+    size_max: int = PAGE_BYTES,
+    text_max: int = TEXT_MAX,
+) -> dict[Stream, LogPage]:
     """A page of each stream, in a handful of queries whatever their number."""
     known = heads([want.stream for want in wants])
     pages = {
-        want.stream: Page([], want.after, known.get(want.stream))
+        want.stream: LogPage([], want.after, known.get(want.stream))
         for want in wants
         if want.stream not in known or not _has_more(known[want.stream], want.after)
     }
@@ -123,9 +127,9 @@ def read_many(
     return pages
 
 
-def read_ends(streams: Sequence[Stream], count: int) -> dict[Stream, list[Line]]:
+def read_ends(streams: Sequence[Stream], count: int) -> dict[Stream, list[LogLine]]:
     """The last lines of each stream, in a handful of queries whatever their number."""
-    wants = [Want(stream, max(0, head.lines - count)) for stream, head in heads(streams).items()]
+    wants = [LogCursor(stream, max(0, head.lines - count)) for stream, head in heads(streams).items()]
     pages = read_many(wants, limit=count + 1)  # one more: a sealed stream's last bytes
     return {stream: page.lines[-count:] for stream, page in pages.items()}
 
@@ -149,7 +153,7 @@ def line_count(stream: Stream, head: Head) -> int:
     return head.lines + (1 if head.sealed and head.size and _tail(stream, 1) else 0)
 
 
-def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
+def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> LogPage:
     """Lines above `after` that contain q as a person reads them: upper and lower case alike, without escape codes.
 
     Stops after `limit` matches or SEARCH_S; next is the last line looked at, more says that there are others.
@@ -157,8 +161,8 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
     needle = q.casefold()
     head = heads([stream]).get(stream)
     if head is None:
-        return Page([], after, None)
-    found: list[Line] = []
+        return LogPage([], after, None)
+    found: list[LogLine] = []
     cutter = LineCutter(after=after)
     holes = cutter.holes
     deadline = time.monotonic() + SEARCH_S
@@ -169,13 +173,13 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> Page:
             if needle in _as_read(line.text):
                 found.append(line)
                 if len(found) == limit:
-                    return Page(found, last, head, more=last < head.lines, holes=holes)
+                    return LogPage(found, last, head, more=last < head.lines, holes=holes)
         if time.monotonic() > deadline:
-            return Page(found, last, head, more=True, holes=holes)
+            return LogPage(found, last, head, more=True, holes=holes)
     end = cutter.rest() if head.sealed else None
     if end and needle in _as_read(end.text):
         found.append(end)
-    return Page(found, max(last, end.n if end else head.lines), head, holes=holes)
+    return LogPage(found, max(last, end.n if end else head.lines), head, holes=holes)
 
 
 def _as_read(text: str) -> str:
@@ -203,12 +207,14 @@ def _has_more(head: Head, after: int) -> bool:
     return after < head.lines or (after == head.lines and head.size > 0)
 
 
-def _read(want: Want, head: Head, first: list[Chunk], *, limit: int, size_max: int, text_max: int) -> Page:
+def _read(
+    want: LogCursor, head: Head, first: list[StoredChunk], *, limit: int, size_max: int, text_max: int
+) -> LogPage:
     if want.after >= head.lines and not head.sealed:
-        return Page([], want.after, head, tail=_tail(want.stream, text_max))
+        return LogPage([], want.after, head, tail=_tail(want.stream, text_max))
     end = 0
 
-    def useful() -> Iterator[Chunk]:
+    def useful() -> Iterator[StoredChunk]:
         nonlocal end
         for chunk in _following(want.stream, first):
             end = chunk.offset + chunk.length
@@ -223,17 +229,17 @@ def _read(want: Want, head: Head, first: list[Chunk], *, limit: int, size_max: i
 
 
 def page_of(
-    want: Want,
+    want: LogCursor,
     head: Head,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[StoredChunk],
     *,
     limit: int,
     size_max: int = PAGE_BYTES,
     text_max: int = TEXT_MAX,
-) -> Page:
+) -> LogPage:
     """A page cut from these chunks, which follow each other from the one in which the wanted line begins."""
     cutter = LineCutter(after=want.after, text_max=text_max)
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     size = 0
     for chunk in chunks:
         if len(lines) + chunk.lines <= limit and size + chunk.length < size_max // 2:  # all of it fits
@@ -242,23 +248,23 @@ def page_of(
         else:
             for line in cutter.feed(chunk):
                 if len(lines) == limit or (lines and size + size_of(line.text) > size_max):
-                    return Page(lines, _reached(want, lines, cutter), head, True, holes=cutter.holes)
+                    return LogPage(lines, _reached(want, lines, cutter), head, True, holes=cutter.holes)
                 lines.append(line)
                 size += size_of(line.text)
     rest = cutter.rest()
     if not head.sealed:
-        return Page(lines, _reached(want, lines, cutter), head, False, rest, cutter.holes)
+        return LogPage(lines, _reached(want, lines, cutter), head, False, rest, cutter.holes)
     more = rest is not None and len(lines) == limit
     if rest and not more:
         lines.append(rest)
-    return Page(lines, _reached(want, lines, cutter), head, more, None, cutter.holes)
+    return LogPage(lines, _reached(want, lines, cutter), head, more, None, cutter.holes)
 
 
-def _reached(want: Want, lines: list[Line], cutter: LineCutter) -> int:
+def _reached(want: LogCursor, lines: list[LogLine], cutter: LineCutter) -> int:
     return max([want.after, *(line.n for line in lines[-1:]), *(hole.last for hole in cutter.holes[-1:])])
 
 
-def _tail(stream: Stream, text_max: int) -> Line | None:
+def _tail(stream: Stream, text_max: int) -> LogLine | None:
     """The unfinished last line. A progress bar may have left thousands of chunks: the newest two tell its text.
 
     Of any other long line its beginning is shown, and what was not read counts as cut.
@@ -276,7 +282,7 @@ def _tail(stream: Stream, text_max: int) -> Line | None:
     return line and line._replace(cut=line.cut + unread)
 
 
-def _newest(stream: Stream) -> list[Chunk]:
+def _newest(stream: Stream) -> list[StoredChunk]:
     with connection.cursor() as cursor:
         cursor.execute(
             f"""SELECT {COLUMNS} FROM jobs_logchunk c WHERE c.job_id = %s AND c.attempt = %s AND c.rank = %s
@@ -286,17 +292,19 @@ def _newest(stream: Stream) -> list[Chunk]:
         return [_chunk(row) for row in reversed(cursor.fetchall())]
 
 
-def _tell_the_line(newest: list[Chunk]) -> bool:
+def _tell_the_line(newest: list[StoredChunk]) -> bool:
     """Whether the unfinished line begins in these chunks, or was written anew in them."""
     begins = newest[0].offset == 0 or any(chunk.lines for chunk in newest)
     return begins or b"\r" in b"".join(chunk.data for chunk in newest).rstrip(b"\r")
 
 
-def _beginning(stream: Stream, done: int, newest: Chunk, size_max: int) -> tuple[list[Chunk], int]:
+def _beginning(
+    stream: Stream, done: int, newest: StoredChunk, size_max: int
+) -> tuple[list[StoredChunk], int]:
     """The first chunks of the line after `done`, up to `newest`; and how many bytes of it remain unread."""
-    found: list[Chunk] = []
+    found: list[StoredChunk] = []
     size = 0
-    for chunk in _following(stream, _chunks_for([Want(stream, done)]).get(stream, [])):
+    for chunk in _following(stream, _chunks_for([LogCursor(stream, done)]).get(stream, [])):
         found.append(chunk)
         size += 0 if chunk.lines else chunk.length
         if chunk.offset >= newest.offset or size >= size_max or len(found) == TAIL_CHUNKS:
@@ -305,7 +313,7 @@ def _beginning(stream: Stream, done: int, newest: Chunk, size_max: int) -> tuple
     return found, newest.offset + newest.length - end
 
 
-def _following(stream: Stream, chunks: list[Chunk]) -> Iterator[Chunk]:
+def _following(stream: Stream, chunks: list[StoredChunk]) -> Iterator[StoredChunk]:
     """These chunks and all after them, page by page."""
     while chunks:
         yield from chunks
@@ -317,7 +325,7 @@ def _following(stream: Stream, chunks: list[Chunk]) -> Iterator[Chunk]:
 COLUMNS = 'c."offset", c.len, c.first_line, c.lines, c.data, c.times, c.tombstone'
 
 
-def _chunks_for(wants: Sequence[Want]) -> dict[Stream, list[Chunk]]:
+def _chunks_for(wants: Sequence[LogCursor]) -> dict[Stream, list[StoredChunk]]:
     """The first chunks of each stream from the one in which line after + 1 begins."""
     if not wants:
         return {}
@@ -335,7 +343,7 @@ def _chunks_for(wants: Sequence[Want]) -> dict[Stream, list[Chunk]]:
             WHERE x.job_id = w.job_id AND x.attempt = w.attempt AND x.rank = w.rank AND x."offset" >= s.start
             ORDER BY x."offset" LIMIT {CHUNKS_PER_QUERY}) c
         ORDER BY w.job_id, w.attempt, w.rank, c."offset" """
-    found: dict[Stream, list[Chunk]] = {}
+    found: dict[Stream, list[StoredChunk]] = {}
     with connection.cursor() as cursor:
         cursor.execute(query, [*columns, [want.after + 1 for want in wants]])
         for job, attempt, rank, *row in cursor.fetchall():
@@ -343,7 +351,7 @@ def _chunks_for(wants: Sequence[Want]) -> dict[Stream, list[Chunk]]:
     return found
 
 
-def _chunks_from(stream: Stream, offset: int) -> list[Chunk]:
+def _chunks_from(stream: Stream, offset: int) -> list[StoredChunk]:
     """The next chunks of a stream, from the one that holds this byte."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -358,16 +366,16 @@ def _chunks_from(stream: Stream, offset: int) -> list[Chunk]:
         return [_chunk(row) for row in cursor.fetchall()]
 
 
-def _all_chunks(stream: Stream, line: int) -> Iterator[Chunk]:
-    chunks = _chunks_for([Want(stream, line - 1)]).get(stream, [])
+def _all_chunks(stream: Stream, line: int) -> Iterator[StoredChunk]:
+    chunks = _chunks_for([LogCursor(stream, line - 1)]).get(stream, [])
     yield from _following(stream, chunks)
 
 
-def _chunk(row: Sequence[object]) -> Chunk:
+def _chunk(row: Sequence[object]) -> StoredChunk:
     offset, length, first_line, lines, data, times, lost = row
     if isinstance(times, str):  # a raw cursor leaves JSON as text
         times = json.loads(times)
-    return Chunk(
+    return StoredChunk(
         offset=int(offset),  # type: ignore[call-overload]
         length=int(length),  # type: ignore[call-overload]
         first_line=int(first_line),  # type: ignore[call-overload]
@@ -378,7 +386,7 @@ def _chunk(row: Sequence[object]) -> Chunk:
     )
 
 
-def _stand_in(chunk: Chunk) -> bytes:
+def _stand_in(chunk: StoredChunk) -> bytes:
     """As many bytes as are missing, so that every offset stays true."""
     note = f"\n[{chunk.length} bytes in {chunk.lines} lines were not kept]\n".encode()
     return note[: chunk.length].ljust(chunk.length)

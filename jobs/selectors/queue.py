@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from statistics import median
 from typing import Any
 
-from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
@@ -15,10 +16,10 @@ from gpu_scheduler.cycle import NOT_IN_LINE
 from gpu_scheduler.explain import FOR_NODES
 from gpu_scheduler.forecast import Basis, WhyNone
 from gpu_scheduler.forecast import Estimate as Foreseen
-from jobs.models import Attempt, Duty, Estimate, Job, Worker
+from jobs.models import Attempt, Duty, Estimate, Job
 from jobs.selectors.jobs import jobs_visible_to
-from jobs.states import HOLDS_GPUS, Intent, State
-from jobs.timestamps import moment
+from jobs.states import Intent, State
+from jobs.timestamps import rfc3339
 from tenants import access
 
 EACH_SIDE = 3
@@ -26,7 +27,7 @@ OWN_LIMITS = {"QUOTA_GPUS", "QUOTA_JOBS"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueueEntry:
     """One job in line. Of a job that the caller may not see, everything but place and slots is None."""
 
     place: int
@@ -41,15 +42,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class QueueSection:
     """The part of the line around a job. of_tenant: its own tenant's line, because its limits hold the job back."""
 
     of_tenant: bool
     slot_type: str
-    places: tuple[Place, ...]
+    places: tuple[QueueEntry, ...]
 
 
-def line_around(user: access.Person, job: Job, now: datetime) -> Line | None:
+def queue_around(user: access.Person, job: Job, now: datetime) -> QueueSection | None:
     """The jobs up to three places before and behind; None for a job that stands in no line. Three queries."""
     numbers = job.reason_numbers
     of_tenant = job.reason_code in OWN_LIMITS
@@ -74,14 +75,14 @@ def line_around(user: access.Person, job: Job, now: datetime) -> Line | None:
     mine = set(jobs_visible_to(user).filter(pk__in=[row.pk for row in found]).values_list("pk", flat=True))
     places = [_place(row, row.reason_numbers[key], row.pk in mine, row.pk == job.pk, now) for row in found]
     at = next((index for index, each in enumerate(places) if each.is_this), 0)
-    return Line(of_tenant, slot_type, tuple(places[max(0, at - EACH_SIDE) : at + EACH_SIDE + 1]))
+    return QueueSection(of_tenant, slot_type, tuple(places[max(0, at - EACH_SIDE) : at + EACH_SIDE + 1]))
 
 
-def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime) -> Place:
+def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime) -> QueueEntry:
     slots = job.slots * job.learners
     if not is_visible:
-        return Place(place, slots)
-    return Place(
+        return QueueEntry(place, slots)
+    return QueueEntry(
         place,
         slots,
         is_this,
@@ -99,10 +100,10 @@ def checked_at() -> datetime | None:
     return Duty.objects.filter(name="cycle").values_list("done_at", flat=True).first()
 
 
-IN_LINE = 300
+FORECAST_JOBS = 300
 """Waiting jobs that a forecast looks at; of one further back it says that too many are ahead."""
 
-QUICK = 20_000
+REQUEST_WORK = 20_000
 """Units of a forecast that somebody waits for: tens of milliseconds."""
 
 WHY_NONE = {
@@ -132,7 +133,7 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
         return _view(None, None, [], WHY_NONE[WhyNone.CANNOT_START], None, None)
     if kept is None or kept.started_at is not None:
         return _view(None, None, [], NOT_YET, None, None)
-    message = WHY_NONE[WhyNone(kept.why_none)] if kept.why_none else because(kept.basis)
+    message = WHY_NONE[WhyNone(kept.why_none)] if kept.why_none else basis_sentence(kept.basis)
     soonest, latest = (None if at is None else max(at, now) for at in (kept.soonest, kept.latest))
     return _view(soonest, latest, kept.basis, message, kept.made_at, kept)
 
@@ -140,11 +141,11 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
 def foreseen_view(foreseen: Foreseen, now: datetime) -> dict[str, Any]:
     """The same shape for a job that nobody has submitted yet."""
     basis = [each.value for each in foreseen.basis]
-    message = WHY_NONE[foreseen.why_none] if foreseen.why_none else because(basis)
+    message = WHY_NONE[foreseen.why_none] if foreseen.why_none else basis_sentence(basis)
     return _view(foreseen.soonest, foreseen.latest, basis, message, now, None)
 
 
-def because(basis: list[str]) -> str:
+def basis_sentence(basis: list[str]) -> str:
     """What an estimate rests on, in a sentence."""
     if not basis:
         return "Nothing has to end first."
@@ -163,51 +164,30 @@ def _view(
 ) -> dict[str, Any]:
     told = kept is not None and kept.first_at is not None
     return {
-        "from": moment(soonest),
-        "to": moment(latest),
+        "from": rfc3339(soonest),
+        "to": rfc3339(latest),
         "basis": basis,
         "message": message,
-        "at": moment(at),
+        "at": rfc3339(at),
         "first": {
-            "from": moment(kept.first_soonest),
-            "to": moment(kept.first_latest),
-            "at": moment(kept.first_at),
+            "from": rfc3339(kept.first_soonest),
+            "to": rfc3339(kept.first_latest),
+            "at": rfc3339(kept.first_at),
         }
         if kept is not None and told
         else None,
-        "started_at": moment(kept.started_at) if kept else None,
+        "started_at": rfc3339(kept.started_at) if kept else None,
     }
 
 
-FRESH = timedelta(seconds=15)
-"""A worker that looked at due jobs within this time works; the same limit as /readyz."""
-
-
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueTotals:
     """Jobs that wait for devices. slots: what they ask for in all; waits in seconds, None while nobody waits."""
 
     jobs: int
     slots: int
     longest_s: float | None
     median_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Working:
-    """Celery workers that looked lately, of all that have a row, and when the last one looked."""
-
-    workers: int
-    known: int
-    seen_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """Jobs of one tenant that hold devices, and those that wait."""
-
-    running: int
-    queued: int
 
 
 def waiting_jobs() -> QuerySet[Any]:
@@ -223,23 +203,14 @@ def waiting_jobs() -> QuerySet[Any]:
     return rows.select_related("tenant", "owner").order_by("waits_since", "pk")
 
 
-def queue() -> Queue:
+def queue_totals() -> QueueTotals:
     now = timezone.now()
     waits = [(now - at).total_seconds() for at in waiting_jobs().values_list("waits_since", flat=True)]
     slots = waiting_jobs().order_by().aggregate(n=Sum(F("slots") * F("learners")))["n"] or 0
-    return Queue(len(waits), slots, max(waits, default=None), median(waits) if waits else None)
+    return QueueTotals(len(waits), slots, max(waits, default=None), median(waits) if waits else None)
 
 
-def working() -> Working:
-    rows = Worker.objects.aggregate(known=Count("pk"), seen=Max("seen_at"))
-    fresh = Worker.objects.filter(seen_at__gt=timezone.now() - FRESH).count()
-    return Working(fresh, rows["known"], rows["seen"])
-
-
-def live_by_tenant() -> dict[int, Live]:
-    """Running and queued jobs by tenant id; a tenant without any is left out."""
-    rows = Job.objects.filter(deleted_at=None, state__in=[State.QUEUED, *HOLDS_GPUS])
-    counts: dict[int, list[int]] = {}
-    for tenant_id, state, n in rows.values_list("tenant_id", "state").annotate(n=Count("pk")).order_by():
-        counts.setdefault(tenant_id, [0, 0])[state == State.QUEUED] += n
-    return {tenant_id: Live(*pair) for tenant_id, pair in counts.items()}
+def waiting_by_type() -> dict[str, int]:
+    """Jobs in the queue by the type they ask for ("any" for any GPU), of all tenants: numbers, no names."""
+    rows = Job.objects.filter(state="QUEUED", intent="RUN", deleted_at=None).values_list("gpus", "gpu_type")
+    return dict(Counter("cpu" if not gpus else gpu_type or "any" for gpus, gpu_type in rows))

@@ -28,7 +28,7 @@ def is_guest(user: access.Person, tenant_id: int) -> bool:
     return not access.is_platform_admin(user) and access.role_in(user, tenant_id) is None
 
 
-def plain(code: str, message: str, numbers: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def redact(code: str, message: str, numbers: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Message and numbers as a guest is told them."""
     if code == EventCode.QUOTA_CHANGED:
         return SENTENCES[code], {}
@@ -45,28 +45,28 @@ def _check(one: dict[str, Any], code: str) -> dict[str, Any]:
     return one | {"used": None, "limit": None, "text": text}
 
 
-def hides(code: str, numbers: Mapping[str, Any]) -> bool:
+def is_private(code: str, numbers: Mapping[str, Any]) -> bool:
     """Say whether a guest is told anything else than the tenant's people."""
     return code in SENTENCES or not NUMBERS.isdisjoint(numbers)
 
 
-def job_for(user: access.Person, job: Job) -> Job:
+def redacted_job(user: access.Person, job: Job) -> Job:
     """The job with its reason as this person is told it. To be shown, not to be saved."""
-    if hides(job.reason_code, job.reason_numbers) and is_guest(user, job.tenant_id):
-        job.reason_message, job.reason_numbers = plain(
+    if is_private(job.reason_code, job.reason_numbers) and is_guest(user, job.tenant_id):
+        job.reason_message, job.reason_numbers = redact(
             job.reason_code, job.reason_message, job.reason_numbers
         )
     return job
 
 
-def events_for(user: access.Person, job: Job, events: Iterable[JobEvent]) -> list[JobEvent]:
+def redacted_events(user: access.Person, job: Job, events: Iterable[JobEvent]) -> list[JobEvent]:
     """The same of a job's events."""
     listed = list(events)
-    private = [event for event in listed if hides(key_of(event.code, event.reason), event.numbers)]
+    private = [event for event in listed if is_private(key_of(event.code, event.reason), event.numbers)]
     if private and is_guest(user, job.tenant_id):
         for event in private:
             key = key_of(event.code, event.reason)
-            event.message, event.numbers = plain(key, event.message, event.numbers)
+            event.message, event.numbers = redact(key, event.message, event.numbers)
     return listed
 
 
@@ -75,19 +75,19 @@ def key_of(code: str, reason: str) -> str:
     return code if code == EventCode.QUOTA_CHANGED else reason
 
 
-def plain_job(view: Mapping[str, Any]) -> dict[str, Any]:
+def redact_job(view: Mapping[str, Any]) -> dict[str, Any]:
     """The view of a job as a guest is given it."""
     reason = view["reason"]
-    message, numbers = plain(reason["code"], reason["message"], reason["numbers"])
+    message, numbers = redact(reason["code"], reason["message"], reason["numbers"])
     return dict(view) | {"reason": {"code": reason["code"], "message": message, "numbers": numbers}}
 
 
-def plain_event(view: Mapping[str, Any]) -> dict[str, Any]:
+def redact_event(view: Mapping[str, Any]) -> dict[str, Any]:
     """The view of an event as a guest is given it."""
     reason = view["reason"]
     key = key_of(view["code"], reason["code"])
-    if not hides(key, view["numbers"]):
+    if not is_private(key, view["numbers"]):
         return dict(view)
-    message, numbers = plain(key, view["message"], view["numbers"])
+    message, numbers = redact(key, view["message"], view["numbers"])
     told = {"code": reason["code"], "message": message, "numbers": numbers}
     return dict(view) | {"reason": told, "message": message, "numbers": numbers}

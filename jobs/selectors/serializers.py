@@ -11,9 +11,9 @@ from jobs.accounting import counts_until
 from jobs.models import Attempt, Job, JobEvent
 from jobs.selectors.jobs import actions_of
 from jobs.selectors.queue import estimate_view
-from jobs.selectors.throughput import Pace, Run, pace
+from jobs.selectors.throughput import Run, Throughput, throughput
 from jobs.states import EventCode, Intent, State, display_phase
-from jobs.timestamps import moment
+from jobs.timestamps import rfc3339
 
 
 def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
         "gpu_seconds": round(seconds, 1) if job.gpus else 0.0,
         "slot_seconds": round(seconds, 1),
         "cloned_from": job.cloned_from_id,
-        "created_at": moment(job.created_at),
-        "queued_at": moment(job.queued_at),
-        "started_at": moment(job.started_at),
-        "finished_at": moment(job.finished_at),
+        "created_at": rfc3339(job.created_at),
+        "queued_at": rfc3339(job.queued_at),
+        "started_at": rfc3339(job.started_at),
+        "finished_at": rfc3339(job.finished_at),
         "allowed_actions": [action.value for action in actions_of(job, attempt, now)],
         "etag": etag(job),
     }
@@ -68,7 +68,7 @@ def event_view(event: JobEvent) -> dict[str, Any]:
     moved = event.code == EventCode.MOVED
     return {
         "n": event.n,
-        "at": moment(event.at),
+        "at": rfc3339(event.at),
         "code": event.to_state if moved else event.code,
         "from_state": event.from_state or None,
         "to_state": event.to_state or None,
@@ -97,7 +97,7 @@ def pace_view(job: Job, now: datetime) -> dict[str, Any]:
     }
 
 
-def _pace(job: Job, now: datetime) -> Pace | None:
+def _pace(job: Job, now: datetime) -> Throughput | None:
     live: dict[str, Any] = getattr(job, "live_attempt", None) or {}
     if not live.get("processing_at"):
         return None
@@ -107,7 +107,7 @@ def _pace(job: Job, now: datetime) -> Pace | None:
     run = Run(
         progress.step, progress.total, progress.reported_at, job.running_s, first_step, since, began_step
     )
-    return pace(run, now)
+    return throughput(run, now)
 
 
 def etag(job: Job) -> str:
@@ -118,7 +118,7 @@ def etag(job: Job) -> str:
 def _checkpoint(newest: dict[str, Any] | None) -> dict[str, Any] | None:
     if newest is None:
         return None
-    return newest | {"at": moment(datetime.fromisoformat(newest["at"]))}
+    return newest | {"at": rfc3339(datetime.fromisoformat(newest["at"]))}
 
 
 def _attempt(live: dict[str, Any] | None) -> Attempt | None:

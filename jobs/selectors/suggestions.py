@@ -11,10 +11,10 @@ from django.utils import timezone
 from gpu_scheduler.forecast import Estimate, sooner
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
 from jobs.models import Job
-from jobs.selectors.queue import IN_LINE, QUICK, foreseen_view
+from jobs.selectors.queue import FORECAST_JOBS, REQUEST_WORK, foreseen_view
 from jobs.selectors.snapshot import snapshot
 from jobs.selectors.throughput import run_times
-from jobs.selectors.what_if import NEW, nodes
+from jobs.selectors.what_if import NEW, scheduler_nodes
 from jobs.states import State
 
 KINDS = ("learners", "gpus", "cpus", "gpu_type", "priority")
@@ -23,7 +23,7 @@ SIZES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Suggestion:
     """One change and what it brings. kind: one of KINDS; estimate as the Job's."""
 
     kind: str
@@ -38,29 +38,32 @@ class Way:
         return {"resources": {self.kind: self.value if self.kind == "gpu_type" else int(self.value)}}
 
 
-def ways_to_start_sooner(job: Job) -> list[Way]:
-    """A clone with one change in place of this job: of each kind of change the one that starts first, if it starts
-    sooner than the job does. Eight queries at most and QUICK units of work, however long the queue; each variant takes
-    one plan at least, and how long runs last is asked only where a later start can be foretold."""
+def suggestions_for(job: Job) -> list[Suggestion]:
+    """Clones with one change, each in place of this job: of each kind of change the one that starts first, if it
+    starts sooner than the job does.
+
+    At most eight queries and REQUEST_WORK units of work, however long the queue is. Each variant takes at least one
+    plan; run times are read only where a later start can be predicted.
+    """
     if job.state != State.QUEUED:
         return []
     now = timezone.now()
-    seen = snapshot(nodes=nodes(), now=now, at_most=IN_LINE, with_job=job.pk)
+    seen = snapshot(nodes=scheduler_nodes(), now=now, at_most=FORECAST_JOBS, with_job=job.pk)
     own = next((gang for gang in seen.waiting if gang.job == job.pk), None)
     if own is None:
         return []
     variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen)}
     named = {f"{kind}={value}": gang for (kind, value), gang in variants.items()}
     # A clone stands behind jobs that are not in sight if there are many: then only a start at once is certain.
-    until = now if len(seen.waiting) >= IN_LINE else None
+    until = now if len(seen.waiting) >= FORECAST_JOBS else None
     runs = {} if until else run_times(seen)
-    found = sooner(seen, runs, job.pk, named, until=until, work=QUICK)
+    found = sooner(seen, runs, job.pk, named, until=until, work=REQUEST_WORK)
     best: dict[str, tuple[str, Estimate]] = {}
     for kind, value in variants:
         new = found.get(f"{kind}={value}")
         if new is not None and (kind not in best or _starts(new) < _starts(best[kind][1])):
             best[kind] = (value, new)
-    ways = [(new, Way(kind, value, foreseen_view(new, now))) for kind, (value, new) in best.items()]
+    ways = [(new, Suggestion(kind, value, foreseen_view(new, now))) for kind, (value, new) in best.items()]
     return [way for _, way in sorted(ways, key=lambda each: _starts(each[0]))]
 
 

@@ -19,7 +19,7 @@ from jobs.states import Intent, State
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Throughput:
     """What is left, and the speed at which it goes."""
 
     left_s: float
@@ -40,7 +40,7 @@ class Run:
     began_step: int
 
 
-def pace(run: Run, now: datetime) -> Pace | None:
+def throughput(run: Run, now: datetime) -> Throughput | None:
     """By all attempts together: right after a resume the newest has made few steps, and its start was slow."""
     if run.step is None or not run.total:
         return None
@@ -56,7 +56,7 @@ def pace(run: Run, now: datetime) -> Pace | None:
     if steps <= 0 or seconds <= 0:
         return None
     silent_s = max(0.0, (now - heard).total_seconds()) if heard else 0.0
-    return Pace(max(0.0, (run.total - at) * seconds / steps - silent_s), steps / seconds)
+    return Throughput(max(0.0, (run.total - at) * seconds / steps - silent_s), steps / seconds)
 
 
 PAST_JOBS = 100
@@ -118,7 +118,7 @@ def _known(
     since, began_step = live.get(fact.job, (None, 0))
     if fact.job in live and (fact.state == State.STOPPING or fact.intent != Intent.RUN):
         return RunTime((float(fact.grace_s),), Basis.TIME_LIMIT)
-    if found := pace(
+    if found := throughput(
         Run(fact.step, fact.total, fact.reported_at, fact.ran_s, origin, since, began_step), now
     ):
         left_s = found.left_s if limit_s is None else min(found.left_s, limit_s)

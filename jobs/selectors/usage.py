@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Any
 
 from django.db import connection
-from django.db.models import F, Q, Sum
+from django.db.models import Count, F, Q, Sum
 
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
-from jobs.states import FINAL, Intent, State, StopReason
+from jobs.states import FINAL, HOLDS_GPUS, Intent, State, StopReason
 from tenants.models import Quota, Tenant, User
 
 CPU_TYPE = "cpu"
@@ -119,7 +119,7 @@ def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class FirstStart:
     """A job's first start: whose, on which slot type, and how long it had waited."""
 
     owner: str
@@ -127,11 +127,11 @@ class Start:
     waited_s: float
 
 
-def starts_of(tenant: Tenant, *, start: datetime, end: datetime) -> list[Start]:
+def starts_of(tenant: Tenant, *, start: datetime, end: datetime) -> list[FirstStart]:
     """The first starts between two times."""
     rows = Attempt.objects.filter(tenant=tenant, n=1, opened_at__gte=start, opened_at__lt=end)
     return [
-        Start(owner, kind, max(0.0, (opened - made).total_seconds()))
+        FirstStart(owner, kind, max(0.0, (opened - made).total_seconds()))
         for owner, kind, opened, made in rows.values_list(
             "job__owner__username", "slot_type", "opened_at", "job__created_at"
         )
@@ -147,6 +147,23 @@ def held_by(user: User, tenant: Tenant) -> dict[str, int]:
 def live_jobs(tenant: Tenant) -> int:
     """Jobs that are not over."""
     return Job.objects.filter(tenant=tenant, deleted_at=None).exclude(state__in=FINAL).count()
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Jobs of one tenant that hold devices, and those that wait."""
+
+    running: int
+    queued: int
+
+
+def live_by_tenant() -> dict[int, Live]:
+    """Running and queued jobs by tenant id; a tenant without any is left out."""
+    rows = Job.objects.filter(deleted_at=None, state__in=[State.QUEUED, *HOLDS_GPUS])
+    counts: dict[int, list[int]] = {}
+    for tenant_id, state, n in rows.values_list("tenant_id", "state").annotate(n=Count("pk")).order_by():
+        counts.setdefault(tenant_id, [0, 0])[state == State.QUEUED] += n
+    return {tenant_id: Live(*pair) for tenant_id, pair in counts.items()}
 
 
 def usage_of(tenant: Tenant, *, start: datetime, end: datetime, by: By) -> list[Usage]:

@@ -30,7 +30,7 @@ from gpu_scheduler.model import (
 )
 from jobs.models import Job
 from jobs.selectors import installation
-from jobs.selectors.queue import IN_LINE, QUICK, foreseen_view
+from jobs.selectors.queue import FORECAST_JOBS, REQUEST_WORK, foreseen_view
 from jobs.selectors.snapshot import snapshot
 from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
@@ -53,7 +53,7 @@ class Affected:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Outcome:
     """What one look of the scheduler decides. starting_ids holds all, the lists at most SHOWN jobs."""
 
     starting: tuple[Affected, ...]
@@ -61,9 +61,9 @@ class Outlook:
     starting_ids: frozenset[str]
 
 
-def would_start(limits: Mapping[tuple[str, str], int]) -> Outlook:
+def would_start(limits: Mapping[tuple[str, str], int]) -> Outcome:
     """Plan now with these limits, by (tenant, slot type), in place of the present ones. Changes nothing."""
-    seen = _with_limits(snapshot(nodes=nodes(), now=timezone.now()), limits)
+    seen = _with_limits(snapshot(nodes=scheduler_nodes(), now=timezone.now()), limits)
     decided = plan(seen)
     gangs = {gang.job: gang for gang in seen.waiting}
     starts = [start.job for start in decided.starts]
@@ -76,14 +76,14 @@ def would_start(limits: Mapping[tuple[str, str], int]) -> Outlook:
         slots = gang.slots * gang.learners.min
         return Affected(job, names.get(job, ""), gang.tenant, slots, gang.slot_type, waits.get(job, ""))
 
-    return Outlook(
+    return Outcome(
         tuple(affected(job) for job in starts[:SHOWN]),
         tuple(affected(job) for job in list(waits)[:SHOWN]),
         frozenset(starts),
     )
 
 
-def nodes() -> list[Node]:
+def scheduler_nodes() -> list[Node]:
     """The nodes as the last scheduling cycle saw them, in the scheduler's own shape."""
     return [
         Node.with_slots(*row)
@@ -123,7 +123,7 @@ def preview(tenant: Tenant, spec: Spec) -> Preview:
     return _with_one_more(gang_of_spec(tenant, spec, now), now)
 
 
-def if_resumed(job: Job) -> Preview:
+def preview_resume(job: Job) -> Preview:
     """The same for a halted job that is resumed now. It stands last among its equals, as a resume queues it anew."""
     now = timezone.now()
     left_s = None if job.time_limit_s is None else max(0.0, job.time_limit_s - job.running_s)
@@ -143,7 +143,7 @@ def if_resumed(job: Job) -> Preview:
 
 
 def _with_one_more(gang: Gang, now: datetime) -> Preview:
-    seen = snapshot(nodes=nodes(), now=now)
+    seen = snapshot(nodes=scheduler_nodes(), now=now)
     seen = replace(seen, waiting=(*seen.waiting, gang))
     decided = plan(seen)
     after = _after(seen, decided.starts)
@@ -157,7 +157,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
             return Preview(True, kind, start.placement.nodes, "", message, {}, estimate, share)
     wait = next(wait for wait in decided.waits if wait.job == NEW)
     near = nearest(seen, [start.job for start in decided.starts], decided.waits)
-    foreseen = forecast(near, run_times(near), of=[NEW], work=QUICK).get(NEW, TOO_FAR)
+    foreseen = forecast(near, run_times(near), of=[NEW], work=REQUEST_WORK).get(NEW, TOO_FAR)
     if wait.code in NOT_IN_LINE:
         foreseen = Foreseen(why_none=WhyNone.CANNOT_START)
     estimate, share = foreseen_view(foreseen, now), _share(after, gang.tenant, gang.slot_type)
@@ -202,9 +202,9 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
 
 
 def nearest(seen: Snapshot, starts: Iterable[str], waits: Iterable[Explanation]) -> Snapshot:
-    """The snapshot with the first IN_LINE of its waiting jobs, in the order in which the scheduler took them."""
+    """The snapshot with the first FORECAST_JOBS of its waiting jobs, in the order in which the scheduler took them."""
     ahead = [*starts, *(wait.job for wait in waits if wait.code not in NOT_IN_LINE)]
-    first = set(ahead[:IN_LINE])
+    first = set(ahead[:FORECAST_JOBS])
     return replace(seen, waiting=tuple(gang for gang in seen.waiting if gang.job in first))
 
 
@@ -223,7 +223,7 @@ _planned: OrderedDict[tuple[str, int], tuple[float, Preview]] = OrderedDict()
 """By job and its newest event: what it was planned for ends with the next move, wish or edit."""
 
 
-def outlook_of(job: Job) -> Preview:
+def cached_resume_preview(job: Job) -> Preview:
     """The newest plan for this halted job, or a new one. One at a time per process: each takes a core for a while."""
     key = (job.pk, job.event_seq)
     found = _fresh(key)
@@ -231,7 +231,7 @@ def outlook_of(job: Job) -> Preview:
         with _planning:
             found = _fresh(key)  # made by who was before us
             if found is None:
-                found = if_resumed(job)
+                found = preview_resume(job)
                 _keep(key, found)
     return found
 

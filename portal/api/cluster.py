@@ -8,7 +8,7 @@ from django.conf import settings
 from django.http import HttpResponse
 from rest_framework import serializers
 
-from jobs.selectors import cluster, installation
+from jobs.selectors import cluster, installation, queue
 from jobs.spec import json_schema
 from portal.api import paging
 from portal.api.fields import Short
@@ -69,7 +69,7 @@ def cluster_read(call: Call) -> dict[str, Any]:
             }
             for pool in found
         ],
-        "waiting": cluster.waiting_by_type(),
+        "waiting": queue.waiting_by_type(),
     }
 
 

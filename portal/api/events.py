@@ -8,11 +8,11 @@ from django.http import HttpResponse
 from rest_framework import serializers
 
 from jobs.models import Attempt, JobEvent, Learner
-from jobs.selectors.redaction import is_guest, plain_event
+from jobs.selectors.redaction import is_guest, redact_event
 from jobs.selectors.serializers import event_view
 from jobs.spec import to_yaml
 from jobs.states import EventCode, Phase
-from jobs.timestamps import moment
+from jobs.timestamps import rfc3339
 from portal.api import paging, permissions
 from portal.api.errors import NoSuchAttempt
 from portal.api.fields import Moment, Paged, Strict
@@ -75,7 +75,7 @@ def event_list(call: Call, job_id: str) -> dict[str, Any]:
     if "after" in call.query:
         rows = rows.filter(n__gt=call.query["after"])
     if is_guest(call.user, job.tenant_id):
-        return paging.page(call, rows, lambda event: plain_event(event_view(event)), keys=("n",))
+        return paging.page(call, rows, lambda event: redact_event(event_view(event)), keys=("n",))
     return paging.page(call, rows, event_view, keys=("n",))
 
 
@@ -110,9 +110,9 @@ def _attempt_view(row: Attempt) -> dict[str, Any]:
         "learners": row.learners,
         "nodes": row.nodes,
         "resumed_from": row.resume_from.n if row.resume_from else None,
-        "opened_at": moment(row.opened_at),
-        "processing_at": moment(row.processing_at),
-        "closed_at": moment(row.closed_at),
+        "opened_at": rfc3339(row.opened_at),
+        "processing_at": rfc3339(row.processing_at),
+        "closed_at": rfc3339(row.closed_at),
         "outcome": row.outcome,
         "message": row.message,
     }
@@ -159,7 +159,7 @@ def _learner_view(row: Learner) -> dict[str, Any]:
         "message": row.message,
         "exit_code": row.exit_code if row.exit_code is not None else row.cluster_exit_code,
         "last_step": row.last_step,
-        "last_seen_at": moment(row.last_seen_at),
+        "last_seen_at": rfc3339(row.last_seen_at),
         "log_lines": row.log_lines,
         "log_bytes": row.log_bytes,
         "log_sealed": row.log_sealed,

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.redaction import job_for
+from jobs.selectors.redaction import redacted_job
 from jobs.selectors.serializers import job_view
 from jobs.services import job_cancel, job_clone, job_halt, job_resume
 from portal.api import permissions
@@ -27,7 +27,7 @@ def halt(call: Call, job_id: str) -> dict[str, Any]:
 
     The receipt (step saved, steps lost, seconds taken) comes with the HALTED event and as last_halt.
     """
-    return job_view(job_for(call.user, job_halt(user=call.user, job_id=job_id)))
+    return job_view(redacted_job(call.user, job_halt(user=call.user, job_id=job_id)))
 
 
 class ResumeIn(Strict):
@@ -49,7 +49,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
     was saved after it.
     """
     resumed = job_resume(user=call.user, job_id=job_id, checkpoint=call.data["checkpoint"])
-    return job_view(job_for(call.user, resumed))
+    return job_view(redacted_job(call.user, resumed))
 
 
 @operation(
@@ -61,7 +61,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
 )
 def cancel(call: Call, job_id: str) -> dict[str, Any]:
     """Cancel a job for good; its owner or a manager. Its checkpoints stay."""
-    return job_view(job_for(call.user, job_cancel(user=call.user, job_id=job_id)))
+    return job_view(redacted_job(call.user, job_cancel(user=call.user, job_id=job_id)))
 
 
 class CloneIn(Strict):

@@ -10,7 +10,7 @@ from jobs import models
 from jobs.errors import SpecInvalid
 from jobs.selectors import validation, what_if
 from jobs.selectors.jobs import ORDERS, detailed, job_list
-from jobs.selectors.redaction import job_for
+from jobs.selectors.redaction import redacted_job
 from jobs.selectors.serializers import job_view
 from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.spec import json_schema
@@ -71,7 +71,7 @@ def jobs_list(call: Call) -> dict[str, Any]:
     )
 
     def load(page: list[models.Job]) -> list[models.Job]:
-        shown = [job_for(call.user, job) for job in detailed(page)]
+        shown = [redacted_job(call.user, job) for job in detailed(page)]
         _record_admin(call, shown)
         return shown
 
@@ -113,7 +113,7 @@ class JobChange(Strict):
 def job_change(call: Call, job_id: str) -> dict[str, Any]:
     """Change a job's name, tags or priority; its owner or a manager. Everything else is refused, not ignored."""
     edited = job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data)
-    return job_view(job_for(call.user, edited))
+    return job_view(redacted_job(call.user, edited))
 
 
 @operation(authorize=permissions.to_decide, status=204, fails=(409, 412))

@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from jobs.models import Job
 from jobs.selectors import logs
-from jobs.selectors.log_lines import Hole, Line
+from jobs.selectors.log_lines import Hole, LogLine
 from portal.api import permissions
 from portal.api.downloads import download
 from portal.api.errors import NoSuchAttempt, NoSuchLearner
@@ -188,6 +188,6 @@ def _gaps(holes: Iterable[Hole]) -> list[dict[str, int]]:
     return gaps
 
 
-def _line_view(line: Line) -> dict[str, Any]:
+def _line_view(line: LogLine) -> dict[str, Any]:
     shown = {"n": line.n, "t": line.t, "text": line.text}
     return shown | {"cut": line.cut} if line.cut else shown

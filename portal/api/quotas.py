@@ -229,7 +229,7 @@ def quota_changes(call: Call) -> dict[str, Any]:
     return _change_set_view(made, before, after)
 
 
-def _change_set_view(made: ChangeSet, before: what_if.Outlook, after: what_if.Outlook) -> dict[str, Any]:
+def _change_set_view(made: ChangeSet, before: what_if.Outcome, after: what_if.Outcome) -> dict[str, Any]:
     return {
         "change_set": made.id,
         "dry_run": made.id is None,

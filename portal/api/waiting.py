@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.suggestions import KINDS, Way, ways_to_start_sooner
+from jobs.selectors.suggestions import KINDS, Suggestion, suggestions_for
 from portal.api import paging, permissions
 from portal.api.fields import Short
 from portal.api.operations import Call, operation
@@ -44,9 +44,9 @@ def way_list(call: Call, job_id: str) -> dict[str, Any]:
 
     Empty for a job that does not wait, and where no change helps.
     """
-    ways = ways_to_start_sooner(permissions.job(call, job_id))
+    ways = suggestions_for(permissions.job(call, job_id))
     return paging.whole(call, [_view(way) for way in ways], keys=("kind", "value"))
 
 
-def _view(way: Way) -> dict[str, Any]:
+def _view(way: Suggestion) -> dict[str, Any]:
     return {"kind": way.kind, "value": way.value, "spec": way.changes, "estimate": way.estimate}

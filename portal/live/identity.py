@@ -62,14 +62,14 @@ def who(known: Credentials) -> User | None:
     return None
 
 
-class Seat(Enum):
+class AccessLevel(Enum):
     """As what somebody watches a channel. GUEST: of one job that was shared with him."""
 
     MEMBER = auto()
     GUEST = auto()
 
 
-def let_in(user: User, channel: Channel, reason: str) -> Seat | None:
+def let_in(user: User, channel: Channel, reason: str) -> AccessLevel | None:
     """As what this person may watch the channel; None for a foreign one as for a missing one.
 
     What a platform admin listens to of foreign jobs is recorded as his other readings are.
@@ -80,8 +80,8 @@ def let_in(user: User, channel: Channel, reason: str) -> Seat | None:
         action, target = ("job.read", channel.job_id) if channel.job_id else ("job.list", channel.tenant)
         audit.admin_read(user=user, tenant_id=tenant.pk, action=action, target=target, reason=reason)
     if channel.topic is Topic.JOB and (tenant := _tenant_of(channel)) and is_guest(user, tenant.pk):
-        return Seat.GUEST
-    return Seat.MEMBER
+        return AccessLevel.GUEST
+    return AccessLevel.MEMBER
 
 
 def _tenant_of(channel: Channel) -> Tenant | None:

@@ -21,7 +21,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from portal.live.errors import StoreDown
 from portal.live.frames import PONG, error_text
 from portal.live.hub import Hub, hub
-from portal.live.identity import Credentials, Seat, credentials, let_in, who
+from portal.live.identity import AccessLevel, Credentials, credentials, let_in, who
 from portal.live.protocol import BadFrame, Request, parse_channel, parse_request
 from portal.live.socket import way_past
 from portal.live.viewer import Viewer
@@ -121,20 +121,20 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 viewer, request.name, "too_many_channels", f"A socket carries {CHANNELS_MAX} channels."
             )
             return
-        channel, seat = parse_channel(request.name), None
+        channel, level = parse_channel(request.name), None
         try:
             if channel is not None:
-                seat = await self.hub.aside(let_in, user, channel, self.known.reason)
+                level = await self.hub.aside(let_in, user, channel, self.known.reason)
         except StoreDown:
             self._refuse(
                 viewer, request.name, "unavailable", "The database does not answer; subscribe again."
             )
             return
-        if channel is None or seat is None:
+        if channel is None or level is None:
             self.hub.unsubscribe(viewer, request.name)
             self._refuse(viewer, request.name, "not_found", NOT_FOUND)
             return
-        self.hub.subscribe(viewer, channel, request.after, is_guest=seat is Seat.GUEST)
+        self.hub.subscribe(viewer, channel, request.after, is_guest=level is AccessLevel.GUEST)
 
     def _refuse(self, viewer: Viewer, ch: str, code: str, message: str) -> None:
         viewer.put(error_text(ch, code, message))

@@ -124,8 +124,8 @@ def _job_page(want: Want, job: Job, events: list[JobEvent]) -> Page:
 def _told(ch: str, first: int, last: int, items: Sequence[Any], **state: dict[str, Any]) -> Frame:
     """For the job's people, and for its guests where those are told less."""
     frame = items_frame(ch, first, last, items, **state)
-    plain = [redaction.plain_event(item) for item in items]
-    plain_state = {name: redaction.plain_job(view) for name, view in state.items()}
+    plain = [redaction.redact_event(item) for item in items]
+    plain_state = {name: redaction.redact_job(view) for name, view in state.items()}
     if plain == list(items) and plain_state == state:
         return frame
     return replace(frame, for_guests=items_frame(ch, first, last, plain, **plain_state))

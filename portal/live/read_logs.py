@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobs.selectors import log_cache, logs
-from jobs.selectors.log_lines import Hole, Line, Plain, plain, size_of
+from jobs.selectors.log_lines import Hole, LogLine, Plain, plain, size_of
 from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, Frame, cut_items, gap_frame, items_frame
 from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
@@ -28,7 +28,7 @@ class LogSource(Source):
 
     def at_hand(self, want: Want) -> Page | None:
         """What this very process has just stored is passed on without reading it back."""
-        asked = logs.Want(_stream(want.channel), want.after)
+        asked = logs.LogCursor(_stream(want.channel), want.after)
         found = log_cache.chunks_of(asked)
         if found is None:
             return None
@@ -40,7 +40,7 @@ class LogSource(Source):
     def read(self, wants: Sequence[Want]) -> dict[str, Page]:
         asked = {_stream(want.channel): want for want in wants}
         pages = logs.read_many(
-            [logs.Want(stream, want.after) for stream, want in asked.items()], limit=PAGE_LINES
+            [logs.LogCursor(stream, want.after) for stream, want in asked.items()], limit=PAGE_LINES
         )
         return {asked[stream].channel.name: _page(asked[stream], page) for stream, page in pages.items()}
 
@@ -63,7 +63,7 @@ def _plain_page(want: Want, found: Plain) -> Page:
     return Page(frames, want.after + len(items), (tail, False, time.monotonic()), more)
 
 
-def _page(want: Want, found: logs.Page) -> Page:
+def _page(want: Want, found: logs.LogPage) -> Page:
     upto = found.next if want.upto is None else min(found.next, want.upto)
     lines = found.lines if upto == found.next else [line for line in found.lines if line.n <= upto]
     holes = [hole for hole in found.holes if hole.first <= upto]
@@ -89,7 +89,9 @@ def _is_news(before: tuple[Any, bool, float], now: tuple[Any, bool, float]) -> b
     return before[0] != now[0] and now[2] - before[2] >= TAIL_EVERY_S
 
 
-def _frames(ch: str, after: int, lines: list[Line], holes: list[Hole], state: dict[str, Any]) -> list[Frame]:
+def _frames(
+    ch: str, after: int, lines: list[LogLine], holes: list[Hole], state: dict[str, Any]
+) -> list[Frame]:
     """Runs of lines and the gaps between them, in order; the last run carries the state."""
     frames: list[Frame] = []
     start = 0
@@ -113,7 +115,7 @@ def _items_frames(ch: str, items: list[dict[str, Any]], state: dict[str, Any]) -
     return [items_frame(ch, *part, **(state if part is parts[-1] else {})) for part in parts]
 
 
-def _end_of_run(lines: list[Line], start: int) -> int:
+def _end_of_run(lines: list[LogLine], start: int) -> int:
     """Where the numbers leave a hole; nearly always at the end."""
     if lines[-1].n - lines[start].n == len(lines) - 1 - start:
         return len(lines)

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Q
 
 from jobs.models import MetricPoint, Progress
-from jobs.timestamps import moment
+from jobs.timestamps import rfc3339
 from portal.live.frames import cut_items, items_frame
 from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
@@ -70,7 +70,7 @@ def _item(point: MetricPoint) -> dict[str, Any]:
         "name": point.name,
         "step": point.step,
         "value": number(point.value),
-        "at": moment(point.at),
+        "at": rfc3339(point.at),
         "attempt": point.attempt,
         "rank": point.rank,
     }

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from jobs.selectors import cluster
+from jobs.selectors import cluster, queue
 from portal.pages.guard import signed_in
 from portal.pages.meters import pool_meter
 from portal.pages.shell import frame, last_tenant
@@ -22,7 +22,7 @@ CELLS = 64
 @signed_in
 def page(request: HttpRequest) -> HttpResponse:
     nodes = cluster.nodes(request.user)
-    waiting = cluster.waiting_by_type()
+    waiting = queue.waiting_by_type()
     context = frame(request, last_tenant(request), "cluster") | {
         "pools": [
             pool_view(pool)

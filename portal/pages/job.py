@@ -21,7 +21,7 @@ from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
 from jobs.selectors.jobs import job_get, may_decide, may_operate
-from jobs.selectors.redaction import events_for, is_guest
+from jobs.selectors.redaction import is_guest, redacted_events
 from jobs.selectors.results import result_summary
 from jobs.selectors.serializers import job_view
 from jobs.spec import to_yaml
@@ -257,7 +257,9 @@ def _events(
 ) -> list[JobEvent]:
     events = _searched(request, job, sought).select_related("actor").order_by("-n")
     events = job_events.chosen(events, kind, sought)
-    return events_for(request.user, job, (events.filter(n__lt=before) if before else events)[:EVENTS_PAGE])
+    return redacted_events(
+        request.user, job, (events.filter(n__lt=before) if before else events)[:EVENTS_PAGE]
+    )
 
 
 def _searched(request: HttpRequest, job: Job, sought: str) -> QuerySet[JobEvent]:

@@ -7,12 +7,13 @@ from typing import Any
 
 from jobs.models import Checkpoint, Job, Learner
 from jobs.selectors import logs
+from jobs.selectors.log_lines import LogLine
 from portal.pages import job_cards
 
 SHOWN = 13  # lines on the card
 LOOK = 200  # lines in which the beginning of the last traceback is looked for
 
-Marked = list[tuple[logs.Line, bool]]
+Marked = list[tuple[LogLine, bool]]
 """Lines, each with whether it belongs to a traceback."""
 
 
@@ -57,7 +58,7 @@ def _end_of_log(job: Job, failed: Learner | None) -> Marked:
     return _marked(logs.read_lines((job.pk, job.attempt, failed.rank if failed else 0), tail=LOOK).lines)
 
 
-def _marked(lines: Iterable[logs.Line]) -> Marked:
+def _marked(lines: Iterable[LogLine]) -> Marked:
     marked, inside = [], False
     for line in lines:
         began = line.text.startswith("Traceback")

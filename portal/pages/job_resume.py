@@ -7,16 +7,16 @@ from datetime import datetime
 
 from jobs.models import Job
 from jobs.selectors.checkpoints import checkpoint_for
-from jobs.selectors.redaction import plain
-from jobs.selectors.throughput import Run, pace
-from jobs.selectors.what_if import Preview, outlook_of
+from jobs.selectors.redaction import redact
+from jobs.selectors.throughput import Run, throughput
+from jobs.selectors.what_if import Preview, cached_resume_preview
 from jobs.states import State
 from portal.pages.job_cards import ASK, FIX, speed
 from portal.templatetags.ui import duration, foreseen
 
 
 @dataclass(frozen=True)
-class Meter:
+class QuotaMeter:
     """A tenant's quota of one kind; used, asked and at are shares of the meter, 0 to 100."""
 
     kind: str
@@ -33,28 +33,28 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class ResumeCard:
     """The card. icon and family as those of a wait's class; rest: how much longer it would run, in words."""
 
     headline: str
     text: str
     icon: str
-    quota: Meter | None
+    quota: QuotaMeter | None
     rest: str
 
 
-def outlook(job: Job, now: datetime, *, guest: bool) -> Outlook | None:
+def outlook(job: Job, now: datetime, *, guest: bool) -> ResumeCard | None:
     """None for a job that is not halted. A guest is told no numbers of its tenant.
 
     A plan of the scheduler as for a new job's form, shared by all who look."""
     if job.state != State.HALTED:
         return None
-    found = outlook_of(job)
+    found = cached_resume_preview(job)
     if guest:
-        message, numbers = plain(found.code, found.message, found.numbers)
+        message, numbers = redact(found.code, found.message, found.numbers)
         found = replace(found, message=message, numbers=numbers)
     left = rest(job, now)
-    return Outlook(*_words(found, now), _meter(job, found), left[0] if left else "")
+    return ResumeCard(*_words(found, now), _meter(job, found), left[0] if left else "")
 
 
 def rest(job: Job, now: datetime) -> tuple[str, str] | None:
@@ -63,7 +63,9 @@ def rest(job: Job, now: datetime) -> tuple[str, str] | None:
         return None
     progress, kept = job.progress, checkpoint_for(job)
     first = getattr(job, "first_step", None) or 0
-    been = pace(Run(progress.step, progress.total, progress.reported_at, job.running_s, first, None, 0), now)
+    been = throughput(
+        Run(progress.step, progress.total, progress.reported_at, job.running_s, first, None, 0), now
+    )
     if been is None:
         return None
     # Below 0 where a program counts checkpoints in other units than it reports.
@@ -84,11 +86,11 @@ def _words(found: Preview, now: datetime) -> tuple[str, str, str]:
     return start, told, "hourglass"
 
 
-def _meter(job: Job, found: Preview) -> Meter | None:
+def _meter(job: Job, found: Preview) -> QuotaMeter | None:
     """Without a quota there is nothing to measure by; the headline says so."""
     kind, limit, used = found.quota.slot_type, found.quota.limit, found.quota.used
     if not limit:
         return None
     asked = job.learners * job.slots
     scale = max(limit, used + asked) / 100
-    return Meter(kind, used, used + asked, limit, used / scale, asked / scale, limit / scale)
+    return QuotaMeter(kind, used, used + asked, limit, used / scale, asked / scale, limit / scale)

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jobs.models import Job, JobEvent
-from jobs.selectors.queue import Line, checked_at, line_around
-from jobs.selectors.redaction import is_guest, plain
-from jobs.selectors.suggestions import Way, ways_to_start_sooner
+from jobs.selectors.queue import QueueSection, checked_at, queue_around
+from jobs.selectors.redaction import is_guest, redact
+from jobs.selectors.suggestions import Suggestion, suggestions_for
 from portal.templatetags.ui import duration, foreseen
 from tenants import access
 from tenants.models import Tenant
@@ -55,18 +55,18 @@ def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
     """What the why-it-waits panel shows beside the reason; the queries are the same however long the queue is."""
     active = job.tenant.state == Tenant.State.ACTIVE
     may_submit = active and access.may(user, Permission.SUBMIT, job.tenant_id)
-    line = line_around(user, job, now)
+    line = queue_around(user, job, now)
     return {
         "span": foreseen(view["estimate"], now),
         "checked_at": checked_at(),
-        "offers": [offer(way, view, now) for way in ways_to_start_sooner(job)] if may_submit else [],
+        "offers": [offer(way, view, now) for way in suggestions_for(job)] if may_submit else [],
         "line": line,
         "places": _places(line, now),
         "turns": _turns(job, guest=is_guest(user, job.tenant_id)),
     }
 
 
-def offer(way: Way, job: View, now: datetime) -> Offer:
+def offer(way: Suggestion, job: View, now: datetime) -> Offer:
     """The card of one way: what to change, when that starts, and the new-job page with the change made."""
     unit = "GPU" if job["gpus"] else "CPU slot"
     count, learners, each = way.value, job["learners"], job["gpus"] or job["slots"]
@@ -95,7 +95,7 @@ def hindsight(view: View) -> str:
     return f"estimated {foreseen(first, begun)}, started after {after}"
 
 
-def _places(line: Line | None, now: datetime) -> list[tuple[Any, str]]:
+def _places(line: QueueSection | None, now: datetime) -> list[tuple[Any, str]]:
     return [(place, foreseen(place.estimate, now)) for place in line.places] if line else []
 
 
@@ -104,7 +104,7 @@ def _turns(job: Job, *, guest: bool) -> list[Turn]:
     events = JobEvent.objects.filter(job=job, code="WAITING", at__gte=job.queued_at).order_by("-n")
     newest = events.values_list("at", "reason", "message")[:TURNS]
     told = [
-        (at, reason, plain(reason, message, {})[0] if guest else message) for at, reason, message in newest
+        (at, reason, redact(reason, message, {})[0] if guest else message) for at, reason, message in newest
     ]
     return [Turn(at, WORDS.get(reason, reason), message) for at, reason, message in told][::-1]
 

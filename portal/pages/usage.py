@@ -174,14 +174,14 @@ def _hours(rows: list[usage.Usage], resource: str) -> dict[str, float]:
     return {"used": sum(row.used for row in mine) / 3600, "lost": sum(row.lost for row in mine) / 3600}
 
 
-def _waits(starts: list[usage.Start]) -> dict[str, float | None]:
+def _waits(starts: list[usage.FirstStart]) -> dict[str, float | None]:
     waits = sorted(one.waited_s for one in starts)
     if not waits:
         return {"median": None, "p90": None}
     return {"median": median(waits), "p90": waits[min(len(waits) - 1, int(0.9 * len(waits)))]}
 
 
-def _totals(rows: list[usage.Usage], kinds: list[str], starts: list[usage.Start]) -> dict[str, Any]:
+def _totals(rows: list[usage.Usage], kinds: list[str], starts: list[usage.FirstStart]) -> dict[str, Any]:
     """One line of the table: hours per resource and kind, what was lost of each, and the wait for the first start."""
     return {
         "gpu": _hours(rows, "gpu"),
@@ -192,7 +192,7 @@ def _totals(rows: list[usage.Usage], kinds: list[str], starts: list[usage.Start]
 
 
 def _people(
-    rows: list[usage.Usage], kinds: list[str], starts: list[usage.Start], submitted: dict[str, int]
+    rows: list[usage.Usage], kinds: list[str], starts: list[usage.FirstStart], submitted: dict[str, int]
 ) -> list[dict[str, Any]]:
     names = {row.key for row in rows} | set(submitted)
     found = [
@@ -210,7 +210,7 @@ def _people(
 
 def _sum(
     rows: list[usage.Usage],
-    starts: list[usage.Start],
+    starts: list[usage.FirstStart],
     quotas: list[usage.QuotaUse],
     month: Month,
     resource: str,

@@ -11,8 +11,8 @@ import zstandard
 
 from jobs.models import Job, Learner, LogChunk
 from jobs.selectors import logs
-from jobs.selectors.log_lines import Chunk, Line, LineCutter, cut, plain
-from jobs.selectors.logs import Want
+from jobs.selectors.log_lines import LineCutter, LogLine, StoredChunk, cut, plain
+from jobs.selectors.logs import LogCursor
 from jobs.states import State
 from tests import factories
 
@@ -50,7 +50,7 @@ def store(
     learner.save()
 
 
-def texts(lines: list[Line]) -> list[tuple[int, str]]:
+def texts(lines: list[LogLine]) -> list[tuple[int, str]]:
     return [(line.n, line.text) for line in lines]
 
 
@@ -102,7 +102,7 @@ def test_a_progress_bar_of_thousands_of_chunks_is_read_by_its_last_version(job: 
     assert texts(logs.read_lines((job.pk, 1, 0), after=1).lines) == [(2, "199 %"), (3, "done")]
 
 
-def tail_of(job: Job) -> Line:
+def tail_of(job: Job) -> LogLine:
     tail = logs.read_lines((job.pk, 1, 0), after=1).tail
     assert tail is not None
     return tail
@@ -130,26 +130,26 @@ def test_a_loud_unfinished_line_is_read_no_further_than_it_is_shown(job: Job) ->
 
 
 def test_carriage_return_before_the_newline_is_no_rewriting() -> None:
-    chunk = Chunk(0, 11, 1, 2, b"a\rbc\r\r\ndos\r\n", [])
+    chunk = StoredChunk(0, 11, 1, 2, b"a\rbc\r\r\ndos\r\n", [])
     assert [line.text for line in cut([chunk])] == ["bc", "dos"]
 
 
 def test_bytes_that_are_no_utf8_and_a_long_line_are_shown_as_far_as_they_go() -> None:
-    chunk = Chunk(0, 0, 1, 2, b"\xff\xfe\n" + b"y" * 30_000 + b"\n", [])
+    chunk = StoredChunk(0, 0, 1, 2, b"\xff\xfe\n" + b"y" * 30_000 + b"\n", [])
     first, second = cut([chunk])
     assert first.text == "��"
     assert (len(second.text), second.cut) == (10_000, 20_000)
 
 
-def random_chunks(chance: random.Random, alphabet: list[bytes], count: int) -> tuple[list[Chunk], int]:
+def random_chunks(chance: random.Random, alphabet: list[bytes], count: int) -> tuple[list[StoredChunk], int]:
     """A stream in so many chunks, some of whose reads were timed, and the number of its unfinished line."""
-    chunks: list[Chunk] = []
+    chunks: list[StoredChunk] = []
     offset, line = 0, 1
     for _ in range(count):
         body = b"".join(chance.choices(alphabet, k=chance.randrange(1, 60)))
         starts = sorted(chance.sample(range(len(body)), min(len(body), chance.randrange(0, 6))))
         times = [(at, 1_700_000_000_000 + offset + at) for at in starts]
-        chunks.append(Chunk(offset, len(body), line, body.count(b"\n"), body, times))
+        chunks.append(StoredChunk(offset, len(body), line, body.count(b"\n"), body, times))
         offset, line = offset + len(body), line + body.count(b"\n")
     return chunks, line
 
@@ -184,14 +184,14 @@ def test_plain_lines_in_columns_are_those_that_are_cut_one_by_one(seed: int) -> 
             right = [line for chunk in chunks[known:] for line in cutter.feed(chunk)]
             numbers = range(found.first, found.first + len(found.texts))
             columns = zip(numbers, found.times, found.texts, strict=True)
-            assert [Line(*row) for row in columns] == right
+            assert [LogLine(*row) for row in columns] == right
             assert found.tail == cutter.rest()
             seen += 1
     assert seen or odd
 
 
 def test_a_line_has_the_time_of_the_read_that_brought_its_first_byte() -> None:
-    chunk = Chunk(0, 8, 1, 3, b"a\nb\nc\n", [(0, 1_000), (4, 2_500)])
+    chunk = StoredChunk(0, 8, 1, 3, b"a\nb\nc\n", [(0, 1_000), (4, 2_500)])
     assert [line.t for line in cut([chunk])] == [
         "1970-01-01T00:00:01.000Z",
         "1970-01-01T00:00:01.000Z",
@@ -221,7 +221,9 @@ def test_raw_bytes_are_what_was_printed_from_any_byte_to_any_byte(job: Job) -> N
 def test_many_streams_are_read_in_one_go_and_a_missing_learner_has_no_head(job: Job) -> None:
     store(job, [b"a\nb\n"], rank=0)
     store(job, [b"c\n"], rank=1)
-    pages = logs.read_many([Want((job.pk, 1, 0), 1), Want((job.pk, 1, 1), 0), Want((job.pk, 9, 0), 0)])
+    pages = logs.read_many(
+        [LogCursor((job.pk, 1, 0), 1), LogCursor((job.pk, 1, 1), 0), LogCursor((job.pk, 9, 0), 0)]
+    )
     assert [texts(pages[(job.pk, *place)].lines) for place in ((1, 0), (1, 1), (9, 0))] == [
         [(2, "b")],
         [(1, "c")],

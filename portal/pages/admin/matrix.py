@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 
 from jobs.selectors import cluster, usage
-from jobs.selectors.queue import Live, live_by_tenant
+from jobs.selectors.usage import Live, live_by_tenant
 from portal.pages.meters import Meter, pool_meter, promise_meter, quota_meter
 from tenants.access import Person
 from tenants.models import Tenant

@@ -11,7 +11,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from jobs.selectors import cluster, queue
+from jobs.selectors import cluster, installation, queue
 from portal.pages import job_waiting
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
@@ -43,14 +43,14 @@ def page(request: HttpRequest) -> HttpResponse:
     context = frame(request, "overview") | {
         "pools": [pool_view(pool) for pool in cluster.pools(nodes)],
         "down": [node for node in nodes if not node.ready],
-        "queue": queue.queue(),
-        "working": queue.working(),
+        "queue": queue.queue_totals(),
+        "working": installation.working(),
         "waiting": [_waiting(job) for job in queue.waiting_jobs()[:WAITING_SHOWN]],
         "full": _full(matrix(user)),
         "changes": _changes(),
         "now": timezone.now(),
     }
-    return render(request, "console/queue.html", context)
+    return render(request, "console/overview.html", context)
 
 
 @require_GET

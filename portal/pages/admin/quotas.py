@@ -142,7 +142,7 @@ def _refused(error: TenantError, changes: list[Change]) -> Review:
     return Review(None, limits, reason, tuple(whole))
 
 
-def _effects(made: ChangeSet, before: what_if.Outlook) -> Effects:
+def _effects(made: ChangeSet, before: what_if.Outcome) -> Effects:
     after = what_if.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
     return Effects(
         tuple(one for one in made.changes if one.used > one.new_limit),

@@ -154,7 +154,7 @@ def test_a_long_queue_costs_no_more_queries_and_its_end_is_told_it_is_too_far(
 ) -> None:
     full(world, time_limit_s=600)
     counts = []
-    monkeypatch.setattr(forecasting, "IN_LINE", 5)
+    monkeypatch.setattr(forecasting, "FORECAST_JOBS", 5)
     for _ in range(2):
         for _ in range(6):
             last = world.submit(learners=2, slots=4, time_limit_s=60)

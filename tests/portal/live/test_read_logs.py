@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from jobs.selectors.log_lines import Hole
-from jobs.selectors.logs import Head, Page
+from jobs.selectors.logs import Head, LogPage
 from portal.live.protocol import parse_channel
 from portal.live.read_logs import _page
 from portal.live.sources import Want
@@ -15,7 +15,7 @@ def test_a_log_that_ends_in_lines_that_were_not_kept_is_said_to_have_ended() -> 
     """A full log: without a line to carry it, the word would never come, and the viewer would wait for good."""
     channel = parse_channel("job:abcdefghjkmn:logs:1:0")
     assert channel is not None
-    found = Page([], next=9, head=Head(9, 100, sealed=True), holes=[Hole(6, 9, 50)])
+    found = LogPage([], next=9, head=Head(9, 100, sealed=True), holes=[Hole(6, 9, 50)])
     page = _page(Want(channel, 5, (None, False, 0.0)), found)
     told = [json.loads(frame.text) for frame in page.frames]
     assert [(one.get("gap"), one.get("sealed")) for one in told] == [

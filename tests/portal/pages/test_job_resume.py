@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs import events
 from jobs.models import ClusterNode, Job, Progress
 from jobs.selectors import what_if
-from jobs.selectors.what_if import Preview, if_resumed
+from jobs.selectors.what_if import Preview, preview_resume
 from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, User
@@ -85,9 +85,9 @@ def test_twenty_views_are_one_plan_until_the_job_itself_changes(
 
     def counted(job: Job) -> Preview:
         planned.append(job.pk)
-        return if_resumed(job)
+        return preview_resume(job)
 
-    monkeypatch.setattr(what_if, "if_resumed", counted)
+    monkeypatch.setattr(what_if, "preview_resume", counted)
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
     job, other = halted(alice), halted(alice)
     texts = {card(alice, job, signed_in) for _ in range(20)}
@@ -108,7 +108,7 @@ def test_a_fresh_plan_is_shown_while_another_job_is_planned_for(
 ) -> None:
     monkeypatch.setattr(what_if, "FRESH_S", 600.0)
     shown, planned_for = halted(alice), halted(alice)
-    plans = {job.pk: if_resumed(job) for job in (shown, planned_for)}
+    plans = {job.pk: preview_resume(job) for job in (shown, planned_for)}
     began, may_end = threading.Event(), threading.Event()
 
     def slow(job: Job) -> Preview:
@@ -117,13 +117,13 @@ def test_a_fresh_plan_is_shown_while_another_job_is_planned_for(
             may_end.wait()
         return plans[job.pk]
 
-    monkeypatch.setattr(what_if, "if_resumed", slow)
-    what_if.outlook_of(shown)
+    monkeypatch.setattr(what_if, "preview_resume", slow)
+    what_if.cached_resume_preview(shown)
     with ThreadPoolExecutor() as pool:
         try:
-            waiting = pool.submit(what_if.outlook_of, planned_for)
+            waiting = pool.submit(what_if.cached_resume_preview, planned_for)
             assert began.wait(60)
-            found = pool.submit(what_if.outlook_of, shown).result(60)
+            found = pool.submit(what_if.cached_resume_preview, shown).result(60)
         finally:
             may_end.set()
         assert found is plans[shown.pk]

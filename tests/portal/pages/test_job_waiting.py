@@ -16,9 +16,9 @@ from guardian.shortcuts import assign_perm
 from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runtime
 from jobs.selectors import suggestions
 from jobs.selectors.jobs import job_get
-from jobs.selectors.queue import line_around
+from jobs.selectors.queue import queue_around
 from jobs.selectors.serializers import job_view
-from jobs.selectors.suggestions import ways_to_start_sooner
+from jobs.selectors.suggestions import suggestions_for
 from jobs.states import EventCode, State
 from portal.pages.cells import detail
 from portal.pages.job_waiting import hindsight
@@ -134,7 +134,7 @@ def test_the_reasons_stand_in_order_since_the_job_queued(alice: User) -> None:
 def test_a_way_to_start_sooner_leads_to_a_clone_with_the_change(alice: User, lab: Tenant) -> None:
     factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=1, time_limit_s=3600)
     job = waits(owner=alice, learners=2, slots=4)
-    ways = {way.kind: way for way in ways_to_start_sooner(job)}
+    ways = {way.kind: way for way in suggestions_for(job)}
     assert (ways["learners"].value, ways["cpus"].value) == ("1", "2")
     page = page_of(alice, job)
     assert "Use 1 × 4 CPU slots" in page
@@ -182,7 +182,7 @@ def test_the_api_tells_the_same_ways_with_the_change_for_a_clone(alice: User, ca
     ],
 )
 def test_a_way_is_a_change_of_the_spec(kind: str, value: str, changes: dict[str, Any]) -> None:
-    assert suggestions.Way(kind, value, {}).changes == changes
+    assert suggestions.Suggestion(kind, value, {}).changes == changes
 
 
 def test_of_a_queue_too_long_to_see_only_a_start_at_once_is_offered(
@@ -190,15 +190,15 @@ def test_of_a_queue_too_long_to_see_only_a_start_at_once_is_offered(
 ) -> None:
     factories.job(owner=alice, state=State.PROCESSING, slots=2, time_limit_s=3600)
     job = waits(owner=alice, learners=2, slots=4)
-    assert {way.kind for way in ways_to_start_sooner(job)} == {"learners", "cpus"}
+    assert {way.kind for way in suggestions_for(job)} == {"learners", "cpus"}
     for name in ("node-a", "node-b"):
         other = factories.tenant(f"other-{name}")
         filler = factories.job(of=other, state=State.PROCESSING, slots=2 if name == "node-a" else 4)
         filler.attempts.update(nodes=[name])
     Job.objects.filter(state=State.PROCESSING).exclude(owner=alice).update(time_limit_s=60)
-    assert {way.kind for way in ways_to_start_sooner(job)} == {"learners", "cpus"}
-    monkeypatch.setattr(suggestions, "IN_LINE", 1)
-    assert ways_to_start_sooner(job) == []
+    assert {way.kind for way in suggestions_for(job)} == {"learners", "cpus"}
+    monkeypatch.setattr(suggestions, "FORECAST_JOBS", 1)
+    assert suggestions_for(job) == []
 
 
 def test_who_may_not_submit_is_offered_nothing(alice: User, carol: User) -> None:
@@ -215,9 +215,9 @@ def test_a_priority_is_offered_only_where_the_tenant_may_use_it(alice: User, lab
     job = waits(owner=alice, learners=2, slots=4)
     Tenant.objects.filter(pk=lab.pk).update(priorities=["low", "normal"])
     job = Job.objects.get(pk=job.pk)
-    assert "priority" not in {way.kind for way in ways_to_start_sooner(job)}
+    assert "priority" not in {way.kind for way in suggestions_for(job)}
     Tenant.objects.filter(pk=lab.pk).update(priorities=["low", "normal", "high"])
-    kinds = {way.kind: way.value for way in ways_to_start_sooner(Job.objects.get(pk=job.pk))}
+    kinds = {way.kind: way.value for way in suggestions_for(Job.objects.get(pk=job.pk))}
     assert kinds.get("priority") in (None, "high")
 
 
@@ -287,7 +287,7 @@ def test_a_job_held_by_its_tenants_limits_stands_in_the_tenants_line(alice: User
     waits("QUOTA_GPUS", 1, of=other)
     waits("QUOTA_GPUS", 1, owner=alice, name="first")
     job = waits("QUOTA_GPUS", 2, owner=alice)
-    line = line_around(alice, job_get(user=alice, job_id=job.pk), timezone.now())
+    line = queue_around(alice, job_get(user=alice, job_id=job.pk), timezone.now())
     assert line is not None
     assert [place.name for place in line.places] == ["first", "train"]
 

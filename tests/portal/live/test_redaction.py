@@ -16,7 +16,7 @@ from jobs import events
 from jobs.models import ClusterNode, Job
 from jobs.selectors.redaction import SENTENCES
 from jobs.selectors.snapshot import snapshot
-from jobs.selectors.what_if import nodes
+from jobs.selectors.what_if import scheduler_nodes
 from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, Tenant, User
@@ -48,7 +48,7 @@ def waiting(alice: User, code: str) -> Job:
             factories.job(owner=alice, state=State.PROCESSING)
         Tenant.objects.filter(slug="vision-lab").update(jobs_limit=2)
     job = factories.job(owner=alice, slots=slots)
-    (wait,) = plan(snapshot(nodes=nodes(), now=job.created_at)).waits
+    (wait,) = plan(snapshot(nodes=scheduler_nodes(), now=job.created_at)).waits
     assert wait.code == code
     numbers = dict(wait.numbers)
     Job.objects.filter(pk=job.pk).update(

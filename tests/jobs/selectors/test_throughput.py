@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.selectors.throughput import Run, pace
+from jobs.selectors.throughput import Run, throughput
 
 BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
 FIRST = Run(400, 1000, BEGAN + timedelta(seconds=200), 0.0, 0, BEGAN, 0)
@@ -17,7 +17,7 @@ def after(seconds: float) -> datetime:
 
 
 def left(run: Run, at_s: float) -> float | None:
-    found = pace(run, after(at_s))
+    found = throughput(run, after(at_s))
     return found and found.left_s
 
 

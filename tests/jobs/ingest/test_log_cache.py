@@ -12,7 +12,7 @@ import pytest
 from jobs.ingest.store import commit
 from jobs.models import Job
 from jobs.selectors import log_cache, logs
-from jobs.selectors.logs import Page, Stream, Want
+from jobs.selectors.logs import LogCursor, LogPage, Stream
 from jobs.states import State
 from learner_agent.wire import Data, Final
 from tests import factories
@@ -34,17 +34,17 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
 def stream(job: Job) -> Stream:
     """Watched: somebody has asked for it."""
     stream = (job.pk, 1, 0)
-    assert read(Want(stream, 0), limit=LIMIT) is None
+    assert read(LogCursor(stream, 0), limit=LIMIT) is None
     return stream
 
 
-def read(want: Want, *, limit: int) -> Page | None:
+def read(want: LogCursor, *, limit: int) -> LogPage | None:
     """The page that is at hand."""
     found = log_cache.chunks_of(want)
     return found and logs.page_of(want, *found, limit=limit)
 
 
-def same(found: Page, stored: Page) -> None:
+def same(found: LogPage, stored: LogPage) -> None:
     """But for the time of a progress bar, of which the database is asked for the last two chunks only."""
     assert replace(found, tail=None) == replace(stored, tail=None)
     assert (found.tail and found.tail._replace(t="")) == (stored.tail and stored.tail._replace(t=""))
@@ -78,14 +78,14 @@ def test_at_hand_is_what_the_database_would_say(
         commit([(who, data(begin, body[begin:end]))])
         head = logs.heads([stream])[stream]
         for after in {0, max(0, head.lines - 3), max(0, head.lines - 1), head.lines}:
-            want = Want(stream, after)
+            want = LogCursor(stream, after)
             found = read(want, limit=LIMIT)
             if found is not None:
                 answered += 1
                 same(found, logs.read_many([want], limit=LIMIT)[stream])
     assert answered > 60
     commit([(who, Final(len(body), zlib.crc32(body)))])
-    want = Want(stream, logs.heads([stream])[stream].lines - 1)
+    want = LogCursor(stream, logs.heads([stream])[stream].lines - 1)
     page = read(want, limit=LIMIT)
     assert page is not None
     same(page, logs.read_many([want], limit=LIMIT)[stream])
@@ -106,8 +106,8 @@ def test_memory_is_bounded_and_what_is_cut_off_is_read_from_the_database(
         commit([(who, data(at, piece))])
         at += len(piece)
     assert log_cache._streams[stream].size <= 1_000
-    assert read(Want(stream, 3), limit=LIMIT) is None
-    page = read(Want(stream, 495), limit=LIMIT)
+    assert read(LogCursor(stream, 3), limit=LIMIT) is None
+    page = read(LogCursor(stream, 495), limit=LIMIT)
     assert page is not None
     assert [line.text for line in page.lines] == [f"line {n}" for n in range(496, 501)]
 
@@ -119,8 +119,8 @@ def test_lines_that_another_process_stored_in_between_are_not_skipped(job: Job, 
     commit([(who, data(21, lines_of(3, 4)))])  # as if elsewhere: it does not come in here
     log_cache._streams[stream] = kept
     commit([(who, data(42, lines_of(3, 7)))])
-    assert read(Want(stream, 3), limit=LIMIT) is None
-    page = read(Want(stream, 7), limit=LIMIT)
+    assert read(LogCursor(stream, 3), limit=LIMIT) is None
+    page = read(LogCursor(stream, 7), limit=LIMIT)
     assert page is not None
     assert [line.n for line in page.lines] == [8, 9]
 
@@ -129,26 +129,26 @@ def test_what_is_old_is_asked_of_the_database(
     job: Job, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit([(grant(job), data(0, lines_of(3)))])
-    assert read(Want(stream, 0), limit=LIMIT) is not None
+    assert read(LogCursor(stream, 0), limit=LIMIT) is not None
     monkeypatch.setattr(log_cache, "FRESH_S", -1.0)
-    assert read(Want(stream, 0), limit=LIMIT) is None
+    assert read(LogCursor(stream, 0), limit=LIMIT) is None
 
 
 def test_after_bytes_that_were_not_kept_the_database_is_asked(job: Job, stream: Stream) -> None:
     who = grant(job)
     commit([(who, data(0, lines_of(3)))])
     commit([(who, Data(21, gone=70, lines=10))])
-    assert read(Want(stream, 0), limit=LIMIT) is None
+    assert read(LogCursor(stream, 0), limit=LIMIT) is None
     commit([(who, data(91, lines_of(2, 14)))])
-    assert read(Want(stream, 3), limit=LIMIT) is None
+    assert read(LogCursor(stream, 3), limit=LIMIT) is None
 
 
 def test_a_stream_that_begins_anew_is_forgotten(job: Job, stream: Stream) -> None:
     who = grant(job)
     commit([(who, data(0, lines_of(3)))])
     commit([(who, Final(21, 1))])
-    assert read(Want(stream, 0), limit=LIMIT) is None
+    assert read(LogCursor(stream, 0), limit=LIMIT) is None
     commit([(who, data(0, b"other\n"))])
-    page = read(Want(stream, 0), limit=LIMIT)
+    page = read(LogCursor(stream, 0), limit=LIMIT)
     assert page is not None
     assert [line.text for line in page.lines] == ["other"]
