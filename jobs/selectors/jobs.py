@@ -11,7 +11,7 @@ from django.db.models.functions import JSONObject
 from guardian.models import UserObjectPermission
 
 from gpu_scheduler.model import CPU_TYPE
-from jobs.counting import counts_until, time_left_s
+from jobs.accounting import counts_until, time_left_s
 from jobs.errors import JobNotFound, NotAllowed
 from jobs.ids import is_job_id
 from jobs.models import Attempt, Checkpoint, Job

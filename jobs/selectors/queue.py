@@ -16,7 +16,7 @@ from gpu_scheduler.cycle import NOT_IN_LINE
 from gpu_scheduler.explain import FOR_NODES
 from gpu_scheduler.forecast import Basis, WhyNone
 from gpu_scheduler.forecast import Estimate as Foreseen
-from jobs.models import Attempt, Duty, Estimate, Job
+from jobs.models import Attempt, Estimate, Job, PeriodicTask
 from jobs.selectors.jobs import jobs_visible_to
 from jobs.states import Intent, State
 from jobs.timestamps import rfc3339
@@ -97,7 +97,7 @@ def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime)
 
 def checked_at() -> datetime | None:
     """When the scheduler last looked at everything that waits."""
-    return Duty.objects.filter(name="cycle").values_list("done_at", flat=True).first()
+    return PeriodicTask.objects.filter(name="cycle").values_list("done_at", flat=True).first()
 
 
 FORECAST_JOBS = 300
