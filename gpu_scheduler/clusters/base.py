@@ -1,8 +1,10 @@
-"""What every cluster driver promises. The lifecycle knows this page and never which driver it has.
+"""The contract between the lifecycle and a cluster driver. The lifecycle knows this module and no driver.
 
-A driver never decides, keeps no truth of its own and needs no database. Every verb may be called twice,
-concurrently, late, or by a worker that has already lost its lease, and returns within seconds; waiting is
-the caller's business. A driver raises ``ClusterError`` and nothing of the libraries beneath it.
+A driver makes no decisions, owns no state of its own and needs no database. Every call may be repeated, may run
+concurrently with others, may arrive late or come from a worker that has already lost its lease, and returns within
+seconds. A driver raises ``ClusterError`` and no exception of the libraries that it uses.
+
+tests/gpu_scheduler/clusters/test_cluster_contract.py checks each sentence of this contract on every driver.
 """
 
 from __future__ import annotations
@@ -10,33 +12,44 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from gpu_scheduler.model import Node
 
-NOT_PREPARED = "not_prepared"
-"""A learner's reason: its environment could not be made for now (no space, no network), and a later try may succeed."""
+STALE_S = 5.0
+"""Greatest age of what ``observe`` returns, in seconds. A driver whose cache is older asks the cluster."""
+ABSENCE_S = 60.0
+"""Two complete observations prove an absence only if they are at most this far apart, in seconds."""
 
 
 class ClusterError(Exception):
-    """The cluster could not do what was asked."""
+    """The cluster could not do what was requested."""
 
 
 class ClusterBusy(ClusterError):
-    """The cluster does not answer or asks us to wait: try again, nobody's job fails for it."""
+    """The cluster does not answer or asks callers to wait. Try again later; no job fails because of it."""
+
+
+class RefusalCode(StrEnum):
+    """Why a gang can never be launched as requested. Each is also the job's stop reason (jobs.states.StopReason)."""
+
+    DEPLOY_FAILED = "deploy_failed"
+    IMAGE_ERROR = "image_error"
+    DATA_ERROR = "data_error"
+    NODE_LOST = "node_lost"
 
 
 class LaunchRefused(ClusterError):
-    """This gang can never be launched here; the message says why and becomes the job's failure."""
+    """This gang can never be launched here. The message explains why and becomes the job's failure."""
 
-    def __init__(self, message: str, *, code: str = "deploy_failed") -> None:
+    def __init__(self, message: str, *, code: RefusalCode = RefusalCode.DEPLOY_FAILED) -> None:
         super().__init__(message)
         self.code = code
-        """A reason of jobs.states.StopReason: deploy_failed, image_error or data_error."""
 
 
 class LearnerPhase(StrEnum):
-    """What the cluster shows of one learner's processes. UNKNOWN: the node does not answer."""
+    """State of one learner's processes on the cluster. UNKNOWN: the node does not answer."""
 
     PREPARING = "PREPARING"
     RUNNING = "RUNNING"
@@ -48,11 +61,94 @@ class LearnerPhase(StrEnum):
 ENDED = frozenset({LearnerPhase.SUCCEEDED, LearnerPhase.FAILED})
 
 
+class EndReason(StrEnum):
+    """Why a learner ended, as the driver knows it. CAUSES says what follows for the job."""
+
+    EXITED = "exited"
+    """The program ended; the exit code says how (128 + signal if a signal ended it)."""
+    OUT_OF_MEMORY = "out_of_memory"
+    EVICTED = "evicted"
+    """The node removed the learner, for example because its disk was full."""
+    PREEMPTED_BY_CLUSTER = "preempted_by_cluster"
+    """The cluster itself gave the node to something else; our own preemption is a stop."""
+    NODE_LOST = "node_lost"
+    """May be reported before the end: the node is shutting down and stops the learner."""
+    STOPPED = "stopped"
+    """``stop`` ended it before its program began."""
+    IMAGE_ERROR = "image_error"
+    DATA_ERROR = "data_error"
+    DEPLOY_FAILED = "deploy_failed"
+    CHECKPOINT_CORRUPT = "checkpoint_corrupt"
+    """The checkpoint to resume from cannot be restored."""
+    NOT_PREPARED = "not_prepared"
+    """Its environment could not be prepared for now (no disk space, no network); a later attempt may succeed."""
+    LAUNCHER_LOST = "launcher_lost"
+    """Its processes died without an exit code."""
+    SHIPPER_FAILED = "shipper_failed"
+    """The process that uploads its output kept failing."""
+    FENCED = "fenced"
+    """The server no longer accepts reports of this attempt."""
+
+
+class Cause(StrEnum):
+    """Who caused a learner's end."""
+
+    PROGRAM = "program"
+    """The exit code decides: a code other than 0 is the job's own failure and uses one of its restarts. Without an
+    exit code the learner counts as lost."""
+    REQUEST = "request"
+    """The job requests what cannot be provided; it fails, because a restart would not help."""
+    CLUSTER = "cluster"
+    """Infrastructure, whatever the exit code: the job restarts and uses none of its restarts."""
+
+
+CAUSES: Mapping[EndReason, Cause] = MappingProxyType(
+    {
+        EndReason.EXITED: Cause.PROGRAM,
+        EndReason.OUT_OF_MEMORY: Cause.PROGRAM,
+        EndReason.STOPPED: Cause.PROGRAM,
+        EndReason.LAUNCHER_LOST: Cause.PROGRAM,
+        EndReason.SHIPPER_FAILED: Cause.PROGRAM,
+        EndReason.FENCED: Cause.PROGRAM,
+        EndReason.IMAGE_ERROR: Cause.REQUEST,
+        EndReason.DATA_ERROR: Cause.REQUEST,
+        EndReason.DEPLOY_FAILED: Cause.REQUEST,
+        EndReason.EVICTED: Cause.CLUSTER,
+        EndReason.PREEMPTED_BY_CLUSTER: Cause.CLUSTER,
+        EndReason.NODE_LOST: Cause.CLUSTER,
+        EndReason.CHECKPOINT_CORRUPT: Cause.CLUSTER,
+        EndReason.NOT_PREPARED: Cause.CLUSTER,
+    }
+)
+"""Who caused each end. Complete; the only place that says which ends are a job's own failures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a cluster can do. Code that depends on a difference between clusters asks here, never for a name.
+
+    images: a job may name a container image; runtimes: it may name a framework that the platform prepares.
+    node_local_data: data sets are folders that this process can see, so that their existence can be checked on submit.
+    shared_memory: the size of a learner's shared memory is its own. multi_node: there may be more than one machine.
+    slot_types: slot types that it can count; None means that its nodes report them.
+    node_daemon: `manage.py up` runs a node daemon for it. remedy: what an operator checks when it does not answer.
+    """
+
+    images: bool = False
+    runtimes: bool = True
+    node_local_data: bool = True
+    shared_memory: bool = False
+    multi_node: bool = False
+    slot_types: frozenset[str] | None = None
+    node_daemon: bool = False
+    remedy: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class LearnerSpec:
-    """One rank of a gang. env is the learner's environment without secrets; secret goes to the shipper only.
+    """One rank of a gang. env: the job's own variables; the rest of its environment is made by ``environment``.
 
-    files of the run (code, data, checkpoints) are fetched by the shipper, never passed here.
+    secret is for the shipper only. Code, data and checkpoints are fetched by the shipper and never passed here.
     """
 
     rank: int
@@ -63,10 +159,11 @@ class LearnerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A gang to launch: name is ``job-<id>-<attempt>`` and makes launching idempotent.
+    """A gang to launch. The name is ``job-<id>-<attempt>`` and makes launching idempotent.
 
-    slots: devices per learner of slot_type. runtime xor image. command: str = run by sh -c, list = exec.
-    ingest_url: ws(s):// base the shippers speak to. grace_s: SIGTERM to SIGKILL.
+    slots: devices of slot_type per learner. Exactly one of runtime and image is given. command: a string runs by sh -c,
+    a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: seconds from SIGTERM to SIGKILL.
+    checkpoint_every_s: how often a program should save, in seconds.
     """
 
     name: str
@@ -83,14 +180,20 @@ class Launch:
     runtime: str | None = None
     image: str | None = None
     grace_s: int = 60
+    checkpoint_every_s: float | None = None
+
+
+def gang_name(job: str, attempt: int) -> str:
+    """The gang of one attempt of a job, on every cluster."""
+    return f"job-{job}-{attempt}"
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerReport:
-    """What the cluster knows of one rank. uid names this very process or pod for ever.
+    """What the cluster knows of one rank. uid identifies this process or pod and is never reused.
 
-    exit_code is the training program's (128 + signal if a signal ended it), None while unknown; message and
-    evidence (peak_memory_mib, reason "out_of_memory", "evicted", "node_lost" …) are for people and retries.
+    exit_code is the training program's (128 + signal if a signal ended it), None while unknown. reason: why it ended,
+    None before. message is for people; evidence holds numbers (peak_memory_mib, memory_limit_mib).
     """
 
     rank: int
@@ -98,21 +201,21 @@ class LearnerReport:
     uid: str
     phase: LearnerPhase
     exit_code: int | None = None
-    reason: str = ""
+    reason: EndReason | None = None
     message: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     over: bool = False
-    """Its program has ended or died; its shipper may still be at work."""
+    """Its program has ended or died; its shipper may still be working."""
 
     @property
     def may_run(self) -> bool:
-        """As far as the cluster knows, its program runs or is about to. Of a node that is away nobody knows."""
+        """As far as the cluster knows, its program runs or is about to. False on a node that does not answer."""
         return self.phase in {LearnerPhase.PREPARING, LearnerPhase.RUNNING} and not self.over
 
 
 @dataclass(frozen=True, slots=True)
 class GangReport:
-    """One gang as found on the cluster. stopping: a stop was asked for and is under way."""
+    """One gang as found on the cluster. stopping: a stop was requested and is under way."""
 
     name: str
     learners: tuple[LearnerReport, ...]
@@ -121,33 +224,87 @@ class GangReport:
     """What a deployment waits for, for people: "Preparing runtime pytorch: …, 3.1 of 5.2 GB fetched"."""
 
     @property
-    def gone_or_ended(self) -> bool:
+    def all_ended(self) -> bool:
         return all(learner.phase in ENDED for learner in self.learners)
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The gangs by name, sorted, as the cluster showed them at seen_at (seconds; only differences mean something).
+
+    complete: a gang that is missing here did not exist at seen_at, as far as the driver's cache knew.
+    not_found: requested names that the cluster itself, asked directly, does not have.
+    """
+
+    gangs: Mapping[str, GangReport]
+    seen_at: float
+    complete: bool = True
+    not_found: frozenset[str] = frozenset()
+
+
+class Absences:
+    """Decides when a missing gang is gone: a direct "not found", or missing from two complete observations.
+
+    The second observation must be newer than the first. Per process; safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self._missing_at: dict[str, float] = {}
+
+    def is_gone(self, name: str, seen: Observation) -> bool:
+        """True once this gang is certain to be gone; False means that it exists or must be observed again."""
+        for old in [other for other, at in list(self._missing_at.items()) if seen.seen_at - at > ABSENCE_S]:
+            self._missing_at.pop(old, None)
+        if name in seen.not_found:
+            return True
+        if name in seen.gangs or not seen.complete:
+            self._missing_at.pop(name, None)
+            return False
+        return seen.seen_at > self._missing_at.setdefault(name, seen.seen_at)
+
+
+class Removal(StrEnum):
+    """GONE: nothing of it is left. TERMINATING: its processes are being ended; call ``remove`` again later."""
+
+    GONE = "gone"
+    TERMINATING = "terminating"
+
+
+class Watch(Protocol):
+    """A running watch."""
+
+    def close(self) -> None:
+        """End it. A second call does nothing; afterwards no more changes are reported."""
+
+
 class Cluster(Protocol):
-    """The five verbs.
+    """One cluster.
 
     nodes    every node now, sorted by name, with the memory that a learner may have there if that is known.
-    launch   make the whole gang exist, or raise and leave nothing. A gang of that name that is already
-             there is success and stays untouched. Afterwards observe() shows it.
-    observe  every gang of ours by name in one call; pass names to look at some only. A gang that is not in the
-             answer does not exist. Absence is only ever reported by a cluster that answered: otherwise ClusterBusy.
+    launch   make the whole gang exist, or raise and leave nothing. A gang of that name that already
+             exists is success and stays untouched. Afterwards observe() shows it.
+    observe  the gangs of this installation; pass names to get only some. It may come from a cache that ``watch`` feeds,
+             at most STALE_S old, and shows at least what this process itself has launched, stopped or removed.
+             Absence counts only as ``Absences`` says. A cluster that does not answer raises ClusterBusy.
     stop     ask all learners to end: SIGTERM, after grace_s SIGKILL; never blocks. An unknown name is success.
-             A second stop never lengthens the first one's grace, a shorter grace shortens it.
-    remove   make the gang not exist, its processes first (killed if alive), then its traces: afterwards
-             observe() no longer shows it and its slots are free. An unknown name is success.
-             uids: when given, only these very learners are removed; others of the same name stay.
+             A second stop never lengthens the grace of the first; a shorter grace shortens it.
+    remove   make the gang not exist, its processes first (killed if alive), then its traces. GONE: observe() no longer
+             shows it and its slots are free. TERMINATING: under way, call again. An unknown name is GONE.
+             uids: if given, only these learners are removed; others of the same name stay.
+    watch    call on_change with the names of gangs that appeared, changed or disappeared, from any thread, soon after.
+             It may name gangs that did not change, and names all after a gap. A hint: observe() is the truth. While a
+             watch is open, observing a gang costs no call to the cluster.
     """
 
     name: str
+    capabilities: Capabilities
 
     def nodes(self) -> list[Node]: ...
 
     def launch(self, gang: Launch) -> None: ...
 
-    def observe(self, names: Sequence[str] | None = None) -> dict[str, GangReport]: ...
+    def observe(self, names: Sequence[str] | None = None) -> Observation: ...
 
     def stop(self, name: str, *, grace_s: float) -> None: ...
 
-    def remove(self, name: str, *, uids: Sequence[str] | None = None) -> None: ...
+    def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal: ...

@@ -1,15 +1,16 @@
-"""A cluster that exists in this process only: for tests, demos and scripted faults.
+"""A cluster that exists only in this process: for tests, demos and scripted faults.
 
-It keeps the whole contract of ``base`` and passes its suite, but a learner is an entry in a table and time is the
-clock it is given. Everything that can go wrong with a real cluster can be ordered here:
+It keeps the whole contract of ``base``, but a learner is an entry in a dictionary and time comes from the clock that it
+is given. Every fault of a real cluster can be scripted:
 
     cluster = MemoryCluster([Node.with_slots("node-a", "cpu", 4)], clock=lambda: now)
     cluster.exit("job-x-1", 0, code=3)             the program ended
     cluster.die("job-x-1", 1)                      its processes are gone without an exit code
     cluster.fail_next("launch", ClusterBusy("…"))  the call fails and does nothing
-    cluster.fail_after("launch", ClusterBusy("…")) the call does its work, the answer is lost
-    cluster.lose_next("remove")                    the call answers success and does nothing
-    cluster.node_down("node-a")                    its learners are UNKNOWN, it takes nothing new
+    cluster.fail_after("launch", ClusterBusy("…")) the call does its work and then fails
+    cluster.lose_next("remove")                    the call succeeds and does nothing
+    cluster.linger_next()                          the next removal is TERMINATING
+    cluster.node_down("node-a")                    its learners are UNKNOWN, it accepts no new ones
     cluster.hook = lambda moment, verb, gang: …    called "before" and "after" each effect; may raise
 
 May be shared between threads.
@@ -20,31 +21,38 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from gpu_scheduler.clusters.base import (
     ENDED,
+    Capabilities,
     ClusterBusy,
+    EndReason,
     GangReport,
     Launch,
     LaunchRefused,
     LearnerPhase,
     LearnerReport,
+    Observation,
+    RefusalCode,
+    Removal,
 )
 from gpu_scheduler.model import Node
 
 Hook = Callable[[str, str, str], None]
-Answer = TypeVar("Answer")
-_LOOKING = frozenset({"nodes", "observe"})
+Result = TypeVar("Result")
+_READS = frozenset({"nodes", "observe"})
+CAPABILITIES = Capabilities(multi_node=True)
 SIGTERMED = 143
 SIGKILLED = 137
 
 
 @dataclass(slots=True)
 class _Gang:
-    """A gang that exists: what was launched, its learners, and the stop it was asked for."""
+    """A gang that exists: its launch, its learners, and the stop that was requested."""
 
     launch: Launch
     launched_at: float
@@ -55,7 +63,7 @@ class _Gang:
 
 @dataclass(slots=True)
 class _Script:
-    """Faults in waiting for one verb, oldest first."""
+    """Scripted faults of one verb, oldest first."""
 
     before: deque[Exception] = field(default_factory=deque)
     after: deque[Exception] = field(default_factory=deque)
@@ -65,11 +73,12 @@ class _Script:
 class MemoryCluster:
     """See the module. The public attributes may be changed at any time.
 
-    starts_in_s: PREPARING for so long. runs_for_s: a learner exits 0 after so long, None: never by itself.
-    stops_in_s: how long a learner takes to obey SIGTERM; longer than the grace and it is killed.
+    starts_in_s: how long a learner is PREPARING. runs_for_s: a learner exits with 0 after this time; None: never.
+    stops_in_s: how long a learner takes to end after SIGTERM; it is killed if that is longer than the grace.
     """
 
     name = "memory"
+    capabilities = CAPABILITIES
 
     def __init__(self, nodes: Iterable[Node] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self.starts_in_s: float = 0
@@ -77,9 +86,12 @@ class MemoryCluster:
         self.stops_in_s: float = 0
         self.hook: Hook = _no_hook
         self.created: Counter[tuple[str, int]] = Counter()
-        """How many learners were ever made per (gang, rank): more than one is a fault of the caller."""
+        """How many learners were created per (gang, rank); more than one is a bug of the caller."""
         self.calls: list[tuple[str, str]] = []
         """Every call of a verb with its gang ("" for nodes and observe), in order."""
+        self._watches: list[_Watch] = []
+        self._changed: set[str] = set()
+        self._lingering = 0
         self._clock = clock
         self._nodes = {node.name: node for node in nodes}
         self._gangs: dict[str, _Gang] = {}
@@ -87,7 +99,7 @@ class MemoryCluster:
         self._lock = threading.RLock()
         self._born = 0
 
-    # The five verbs
+    # The contract
 
     def nodes(self) -> list[Node]:
         return self._do("nodes", "", lambda: sorted(self._nodes.values(), key=lambda node: node.name), [])
@@ -95,28 +107,39 @@ class MemoryCluster:
     def launch(self, gang: Launch) -> None:
         self._do("launch", gang.name, lambda: self._launch(gang), None)
 
-    def observe(self, names: Sequence[str] | None = None) -> dict[str, GangReport]:
-        return self._do("observe", "", lambda: self._observe(names), {})
+    def observe(self, names: Sequence[str] | None = None) -> Observation:
+        nothing = Observation({}, self._clock(), not_found=frozenset(names or ()))
+        return self._do("observe", "", lambda: self._observe(names), nothing)
 
     def stop(self, name: str, *, grace_s: float) -> None:
         self._do("stop", name, lambda: self._stop(name, grace_s), None)
 
-    def remove(self, name: str, *, uids: Sequence[str] | None = None) -> None:
-        self._do("remove", name, lambda: self._remove(name, uids), None)
+    def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal:
+        return self._do("remove", name, lambda: self._remove(name, uids), Removal.GONE)
+
+    def watch(self, on_change: Callable[[set[str]], None]) -> _Watch:
+        watch = _Watch(on_change, self._watches)
+        with self._lock:
+            self._watches.append(watch)
+        return watch
 
     # Scripting
 
     def fail_next(self, verb: str, error: Exception, *, times: int = 1) -> None:
-        """Let the next calls of a verb raise this before they do anything."""
+        """Make the next calls of a verb raise this before they do anything."""
         self._scripts[verb].before.extend([error] * times)
 
     def fail_after(self, verb: str, error: Exception, *, times: int = 1) -> None:
-        """Let the next calls of a verb do their work and raise this all the same."""
+        """Make the next calls of a verb do their work and then raise this."""
         self._scripts[verb].after.extend([error] * times)
 
     def lose_next(self, verb: str, *, times: int = 1) -> None:
-        """Let the next calls of a verb do nothing and answer as if they had."""
+        """Make the next calls of a verb do nothing and return as if they had."""
         self._scripts[verb].lost += times
+
+    def linger_next(self, *, times: int = 1) -> None:
+        """Make the next removals find processes that have not ended yet."""
+        self._lingering += times
 
     def exit(
         self,
@@ -124,60 +147,63 @@ class MemoryCluster:
         rank: int,
         code: int,
         *,
-        reason: str = "",
+        reason: EndReason = EndReason.EXITED,
         message: str = "",
         evidence: Mapping[str, Any] | None = None,
     ) -> None:
         """End a learner's program with this exit code; nothing happens if it has ended or does not exist."""
         phase = LearnerPhase.SUCCEEDED if code == 0 else LearnerPhase.FAILED
-        with self._lock:
-            self._end(gang, rank, phase, code, reason, message, evidence or {})
+        with self._changing():
+            self._end(gang, rank, phase, code, reason, message, evidence)
 
-    def die(self, gang: str, rank: int, *, reason: str = "launcher_lost") -> None:
-        """End a learner without an exit code: its processes are gone and nobody saw why."""
-        with self._lock:
-            self._end(gang, rank, LearnerPhase.FAILED, None, reason, "The learner's processes are gone.", {})
+    def die(self, gang: str, rank: int, *, reason: EndReason = EndReason.LAUNCHER_LOST) -> None:
+        """End a learner without an exit code: its processes are gone for an unknown reason."""
+        with self._changing():
+            self._end(gang, rank, LearnerPhase.FAILED, None, reason, "The learner's processes are gone.")
 
     def over(self, gang: str) -> None:
-        """Let the programs of a gang be gone while their shippers go on."""
-        with self._lock:
+        """End the programs of a gang while their shippers keep working."""
+        with self._changing():
             learners = self._gangs[gang].learners
             learners.update({rank: replace(shown, over=True) for rank, shown in learners.items()})
+            self._changed.add(gang)
 
     def out_of_memory(self, gang: str, rank: int, *, peak_mib: int = 4096) -> None:
-        """Kill a learner for taking more memory than its limit."""
-        self.exit(gang, rank, SIGKILLED, reason="out_of_memory", evidence={"peak_memory_mib": peak_mib})
+        """Kill a learner that used more memory than its limit."""
+        evidence = {"peak_memory_mib": peak_mib}
+        self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, evidence=evidence)
 
     def vanish(self, gang: str) -> None:
-        """Make a gang not exist, as if somebody had deleted it by hand."""
-        with self._lock:
+        """Make a gang not exist, as if it had been deleted by hand."""
+        with self._changing():
             self._gangs.pop(gang, None)
+            self._changed.add(gang)
 
     def set_node(self, node: Node) -> None:
         """Add a node, or change one."""
-        with self._lock:
+        with self._changing():
             self._nodes[node.name] = node
+            self._changed.update(gang for gang, _ in self._on(node.name))
 
     def node_down(self, name: str) -> None:
-        """Let a node stop answering. Its learners go on unseen."""
+        """Make a node stop answering. Its learners keep running unseen."""
         self.set_node(replace(self._nodes[name], ready=False))
 
     def node_up(self, name: str, *, learners_survived: bool = True) -> None:
-        """Let a node answer again, with its learners alive or lost."""
-        with self._lock:
-            self._nodes[name] = replace(self._nodes[name], ready=True)
+        """Make a node answer again, with its learners alive or lost."""
+        with self._changing():
+            self.set_node(replace(self._nodes[name], ready=True))
             if not learners_survived:
                 for gang, rank in self._on(name):
-                    self._end(
-                        gang, rank, LearnerPhase.FAILED, None, "node_lost", "The node was restarted.", {}
-                    )
+                    message = "The node was restarted."
+                    self._end(gang, rank, LearnerPhase.FAILED, None, EndReason.NODE_LOST, message)
 
-    # Looking, without a verb and without its faults
+    # Reading without a verb, and so without its faults
 
     def listing(self) -> dict[str, GangReport]:
         """Every gang that exists, whatever the scripts say."""
-        with self._lock:
-            return self._observe(None)
+        with self._changing():
+            return dict(self._observe(None).gangs)
 
     def launched(self, gang: str) -> Launch:
         """What a gang that exists was launched with."""
@@ -194,8 +220,8 @@ class MemoryCluster:
 
     # How it works
 
-    def _do(self, verb: str, gang: str, work: Callable[[], Answer], nothing: Answer) -> Answer:
-        """Do the work of one call with whatever faults are in waiting for it; nothing: a lost call's answer."""
+    def _do(self, verb: str, gang: str, work: Callable[[], Result], nothing: Result) -> Result:
+        """Do the work of one call with the faults that are scripted for it; nothing: the result of a lost call."""
         with self._lock:
             self.calls.append((verb, gang))
             script = self._scripts[verb]
@@ -204,17 +230,27 @@ class MemoryCluster:
             if script.lost:
                 script.lost -= 1
                 return nothing
-        effect = verb not in _LOOKING
+        effect = verb not in _READS
         if effect:
             self.hook("before", verb, gang)
-        with self._lock:
-            answer = work()
+        with self._changing():
+            result = work()
             after = script.after.popleft() if script.after else None
         if effect:
             self.hook("after", verb, gang)
         if after is not None:
             raise after
-        return answer
+        return result
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock; then report to the watches which gangs changed."""
+        with self._lock:
+            yield
+            changed, self._changed = self._changed, set()
+            watches = list(self._watches)
+        for watch in watches if changed else ():
+            watch.on_change(set(changed))
 
     def _launch(self, launch: Launch) -> None:
         if launch.name in self._gangs:
@@ -223,7 +259,7 @@ class MemoryCluster:
         for learner in launch.learners:
             node = self._nodes.get(learner.node)
             if node is None or not node.ready:
-                raise LaunchRefused(f"Node {learner.node} is no longer there.", code="node_lost")
+                raise LaunchRefused(f"Node {learner.node} no longer exists.", code=RefusalCode.NODE_LOST)
             if node.slot_type != launch.slot_type:
                 raise LaunchRefused(f"Node {node.name} has no {launch.slot_type}, it has {node.slot_type}.")
             used[node.name] += launch.slots
@@ -236,11 +272,13 @@ class MemoryCluster:
             uid = f"{launch.name}-{learner.rank}#{self._born}"
             learners[learner.rank] = LearnerReport(learner.rank, learner.node, uid, LearnerPhase.PREPARING)
         self._gangs[launch.name] = _Gang(launch, self._clock(), learners)
+        self._changed.add(launch.name)
 
-    def _observe(self, names: Sequence[str] | None) -> dict[str, GangReport]:
-        self._let_time_pass()
+    def _observe(self, names: Sequence[str] | None) -> Observation:
+        self._advance()
         wanted = self._gangs if names is None else [name for name in names if name in self._gangs]
-        return {name: self._report(name) for name in sorted(wanted)}
+        gangs = {name: self._report(name) for name in sorted(wanted)}
+        return Observation(gangs, self._clock(), not_found=frozenset(names or ()) - gangs.keys())
 
     def _report(self, name: str) -> GangReport:
         gang = self._gangs[name]
@@ -261,42 +299,50 @@ class MemoryCluster:
         kill_at = self._clock() + grace_s
         gang.stop_at = self._clock() if gang.stop_at is None else gang.stop_at
         gang.kill_at = kill_at if gang.kill_at is None else min(gang.kill_at, kill_at)
+        self._changed.add(name)
 
-    def _remove(self, name: str, uids: Sequence[str] | None) -> None:
+    def _remove(self, name: str, uids: Sequence[str] | None) -> Removal:
         gang = self._gangs.get(name)
         if gang is None:
-            return
+            return Removal.GONE
+        self._changed.add(name)
+        if self._lingering:
+            self._lingering -= 1
+            return Removal.TERMINATING
         for rank, learner in list(gang.learners.items()):
             if uids is None or learner.uid in uids:
                 del gang.learners[rank]
         if not gang.learners:
             del self._gangs[name]
+        return Removal.GONE
 
-    def _let_time_pass(self) -> None:
-        """Bring every learner to where the clock says it should be."""
+    def _advance(self) -> None:
+        """Bring every learner to the state that the clock implies."""
         now = self._clock()
         for name, gang in self._gangs.items():
             runs_at = gang.launched_at + self.starts_in_s
             for rank, learner in gang.learners.items():
                 if not self._answers(learner.node) or learner.phase in ENDED:
                     continue
-                if gang.stop_at is not None and self._obeyed_or_killed(name, rank, gang, now):
+                if gang.stop_at is not None and self._ended_or_killed(name, rank, gang, now):
                     continue
                 if now < runs_at:
                     continue
-                gang.learners[rank] = replace(learner, phase=LearnerPhase.RUNNING)
+                if learner.phase is not LearnerPhase.RUNNING:
+                    gang.learners[rank] = replace(learner, phase=LearnerPhase.RUNNING)
+                    self._changed.add(name)
                 if self.runs_for_s is not None and now >= runs_at + self.runs_for_s:
-                    self._end(name, rank, LearnerPhase.SUCCEEDED, 0, "", "", {})
+                    self._end(name, rank, LearnerPhase.SUCCEEDED, 0, EndReason.EXITED)
 
-    def _obeyed_or_killed(self, name: str, rank: int, gang: _Gang, now: float) -> bool:
+    def _ended_or_killed(self, name: str, rank: int, gang: _Gang, now: float) -> bool:
         assert gang.stop_at is not None
         assert gang.kill_at is not None
-        obeys_at = gang.stop_at + self.stops_in_s
-        if now >= obeys_at and obeys_at <= gang.kill_at:
-            self._end(name, rank, LearnerPhase.FAILED, SIGTERMED, "stopped", "", {})
+        ends_at = gang.stop_at + self.stops_in_s
+        if now >= ends_at and ends_at <= gang.kill_at:
+            self._end(name, rank, LearnerPhase.FAILED, SIGTERMED, EndReason.EXITED)
             return True
         if now >= gang.kill_at:
-            self._end(name, rank, LearnerPhase.FAILED, SIGKILLED, "killed", "", {})
+            self._end(name, rank, LearnerPhase.FAILED, SIGKILLED, EndReason.EXITED)
             return True
         return False
 
@@ -306,17 +352,23 @@ class MemoryCluster:
         rank: int,
         phase: LearnerPhase,
         code: int | None,
-        reason: str,
-        message: str,
-        evidence: Mapping[str, Any],
+        reason: EndReason,
+        message: str = "",
+        evidence: Mapping[str, Any] | None = None,
     ) -> None:
         gang = self._gangs.get(name)
         learner = gang.learners.get(rank) if gang else None
         if gang is None or learner is None or learner.phase in ENDED:
             return
         gang.learners[rank] = replace(
-            learner, phase=phase, exit_code=code, reason=reason, message=message, evidence=dict(evidence)
+            learner,
+            phase=phase,
+            exit_code=code,
+            reason=reason,
+            message=message,
+            evidence=dict(evidence or {}),
         )
+        self._changed.add(name)
 
     def _answers(self, node: str) -> bool:
         return node in self._nodes and self._nodes[node].ready
@@ -328,6 +380,18 @@ class MemoryCluster:
             for rank, learner in gang.learners.items()
             if learner.node == node
         ]
+
+
+class _Watch:
+    """See ``base.Watch``."""
+
+    def __init__(self, on_change: Callable[[set[str]], None], watches: list[_Watch]) -> None:
+        self.on_change = on_change
+        self._watches = watches
+
+    def close(self) -> None:
+        with suppress(ValueError):
+            self._watches.remove(self)
 
 
 def _no_hook(moment: str, verb: str, gang: str) -> None:

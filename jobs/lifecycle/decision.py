@@ -169,7 +169,11 @@ def _storing(job: JobObservation) -> Decision:
     if job.gang is not None:
         # Lost results end no shipper: what is left of the log still comes, unless nothing has come for very long.
         may_go = job.all_quiet or (unkept is not None and stopping.fell_silent(job))
-        return Decision(act=Act.REMOVE) if may_go else Decision(requeue_after_s=WAIT_MOVING_S)
+        return (
+            Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
+            if may_go
+            else Decision(requeue_after_s=WAIT_MOVING_S)
+        )
     if job.all_done and not unkept:
         return _to(State.COMPLETED, "completed", "The program ended well and its results are stored.")
     if unkept:
@@ -190,7 +194,7 @@ def _stopping(job: JobObservation) -> Decision:
         return Decision(move=_left(job))
     step = stopping.next_step(job)
     if step.remove:
-        return Decision(act=Act.REMOVE)
+        return Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
     if step.stop_grace_s is not None:
         return Decision(act=Act.STOP, grace_s=step.stop_grace_s, requeue_after_s=WAIT_MOVING_S)
     return Decision(requeue_after_s=WAIT_MOVING_S)

@@ -5,7 +5,7 @@ The cluster's word (exit codes, lost nodes) outranks the learner's, which a tena
 
 from __future__ import annotations
 
-from gpu_scheduler.clusters.base import NOT_PREPARED
+from gpu_scheduler.clusters.base import CAUSES, Cause, EndReason
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.states import FATAL_ERRORS, Intent, StopReason
 
@@ -36,14 +36,16 @@ def halt_reached(job: JobObservation) -> bool:
     return any(
         learner.code is not None and learner.halted and not learner.finished_mark
         for learner in job.learners
-        if job.intent == Intent.HALT or learner.report is None or learner.report.reason != "node_lost"
+        if job.intent == Intent.HALT
+        or learner.report is None
+        or learner.report.reason is not EndReason.NODE_LOST
     )
 
 
 def node_lost(learner: LearnerObservation) -> Reason | None:
     """The cluster says that the node is lost, or the node does not answer and its learner is silent, too."""
     numbers = {"learner": learner.rank, "node": learner.node}
-    if learner.report is not None and learner.report.reason == "node_lost":
+    if learner.report is not None and learner.report.reason is EndReason.NODE_LOST:
         return Reason(
             "node_lost", f"Node {learner.node} was lost with learner {learner.rank} on it.", numbers
         )
@@ -59,17 +61,14 @@ def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None
     if learner.error_code in FATAL_ERRORS:
         reason = FATAL_ERRORS[learner.error_code]
         return reason, Reason(learner.error_code, f"Learner {learner.rank}: {learner.message}", numbers)
-    if report is not None and learner.ended and report.reason in FATAL_ERRORS:
-        reason = FATAL_ERRORS[report.reason]
-        return reason, Reason(report.reason, f"Learner {learner.rank}: {report.message}", numbers)
-    if report is not None and learner.ended and report.reason == NOT_PREPARED:
-        return StopReason.LEARNER_LOST, Reason(NOT_PREPARED, report.message, numbers)
+    end = report.reason if report is not None else None
+    cause = CAUSES[end] if end is not None else None
+    if end is not None and cause is Cause.REQUEST:
+        return StopReason(end.value), Reason(end.value, _end_message(learner, end), numbers)
     if not learner.finished and (lost := node_lost(learner)):
         return StopReason.NODE_LOST, lost
-    if report is not None and report.reason == "evicted" and not learner.finished:
-        return StopReason.LEARNER_LOST, Reason(
-            "evicted", f"Node {learner.node} put learner {learner.rank} out: {report.message}", numbers
-        )
+    if end is not None and cause is Cause.CLUSTER and not learner.finished:
+        return StopReason.LEARNER_LOST, Reason(end.value, _end_message(learner, end), numbers)
     if learner.code:
         return StopReason.LEARNER_FAILED, _exit_reason(learner, numbers)
     if learner.ended and learner.code is None:
@@ -82,10 +81,22 @@ def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None
     return None
 
 
+def _end_message(learner: LearnerObservation, end: EndReason) -> str:
+    said = learner.report.message if learner.report is not None else ""
+    match end:
+        case EndReason.EVICTED:
+            return f"Node {learner.node} evicted learner {learner.rank}: {said}"
+        case EndReason.PREEMPTED_BY_CLUSTER:
+            return f"The cluster preempted learner {learner.rank} on node {learner.node}: {said}"
+        case EndReason.NOT_PREPARED:
+            return said
+    return f"Learner {learner.rank}: {said}"
+
+
 def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Reason:
     code = learner.code
     numbers = {**numbers, "exit_code": code}
-    if learner.report is not None and learner.report.reason == "out_of_memory":
+    if learner.report is not None and learner.report.reason is EndReason.OUT_OF_MEMORY:
         numbers |= dict(learner.report.evidence)
         peak = learner.report.evidence.get("peak_memory_mib")
         words = f" at {peak} MiB" if peak else ""

@@ -10,7 +10,7 @@ from itertools import takewhile
 from django.db.models import Count, Q
 from django.db.models.functions import Now
 
-from gpu_scheduler.clusters.base import ENDED, NOT_PREPARED, GangReport, LearnerPhase
+from gpu_scheduler.clusters.base import ENDED, EndReason, GangReport, LearnerPhase
 from jobs.accounting import is_recent, ran_s, time_left_s
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.lifecycle.stopping import PREPARE_TRIES
@@ -156,11 +156,11 @@ def _checkpoints(job: Job) -> tuple[int, int]:
 def _not_prepared(job: Job) -> int:
     """How many attempts before this one were given up in a row because a node could not prepare them; a resume begins
     a new row, as it does of all others."""
-    if job.state != State.STOPPING or job.reason_code != NOT_PREPARED:
+    if job.state != State.STOPPING or job.reason_code != EndReason.NOT_PREPARED:
         return 0
     moves = job.events.filter(code=EventCode.MOVED, from_state__in=[State.STOPPING, State.HALTED])
     reasons = moves.order_by("-n").values_list("reason", "to_state")[:PREPARE_TRIES]
-    return sum(1 for _ in takewhile((NOT_PREPARED, State.QUEUED).__eq__, reasons))
+    return sum(1 for _ in takewhile((EndReason.NOT_PREPARED, State.QUEUED).__eq__, reasons))
 
 
 def _time_left_s(job: Job, attempt: Attempt | None, until: datetime) -> float | None:

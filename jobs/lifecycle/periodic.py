@@ -87,7 +87,7 @@ def remove_orphans(before: Result) -> Result:
     """Remove gangs that no live attempt owns. The cluster is asked first and the rows after it: an attempt's row is
     older than its gang, so a gang without one is nobody's. Only learners seen the last time, too, are removed."""
     cluster = clusters.connected()
-    shown = cluster.observe()
+    shown = cluster.observe().gangs
     live = {f"job-{job}-{n}" for job, n in Attempt.objects.filter(held=True).values_list("job_id", "n")}
     orphans = {name: _uids(gang) for name, gang in shown.items() if name not in live}
     seen_before = before.get("orphans", {})

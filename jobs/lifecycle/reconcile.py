@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
 from django.db import transaction
 
-from gpu_scheduler.clusters.base import Cluster, ClusterBusy, ClusterError, GangReport, LaunchRefused
+from gpu_scheduler.clusters.base import (
+    Absences,
+    Cluster,
+    ClusterBusy,
+    ClusterError,
+    LaunchRefused,
+    Removal,
+)
 from jobs import events
 from jobs.failpoints import fp
 from jobs.lifecycle import cluster as clusters
@@ -35,7 +41,7 @@ BUSY_S = 2.0  # a cluster that asks to wait
 BACK_OFF_MAX_S = 60.0
 QUARANTINE_AFTER, QUARANTINE_S = 8, 3600.0
 
-Reports = Mapping[str, GangReport]
+_absences = Absences()
 
 
 class LeaseOver(Exception):
@@ -116,7 +122,10 @@ def _look(rows: JobRows, lease: Lease, cluster: Cluster) -> tuple[JobRows, JobOb
         return rows, rows.observation
     _require(lease)
     name = rows.observation.gang_name
-    report = cluster.observe([name]).get(name)
+    found = cluster.observe([name])
+    report = found.gangs.get(name)
+    if report is None and not _absences.is_gone(name, found):
+        raise ClusterBusy(f"The cluster does not yet say whether {name} exists.")
     if lives(rows, report):
         transitions.note_alive(rows)
     observation = with_report(rows, report)
@@ -143,9 +152,9 @@ def _act(
         case Act.REMOVE:
             transitions.note_shown(rows, observation)
             uids = [learner.report.uid for learner in observation.learners if learner.report is not None]
-            cluster.remove(observation.gang_name, uids=uids)
+            removal = cluster.remove(observation.gang_name, uids=uids)
             fp("remove.after_cluster")
-            return True
+            return removal is Removal.GONE
     return False
 
 

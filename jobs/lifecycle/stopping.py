@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.clusters.base import NOT_PREPARED
+from gpu_scheduler.clusters.base import EndReason
 from jobs.humanize import duration
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.states import AFTER_STOPPING, OWN_FAILURES, Intent, Phase, State, StopReason
@@ -157,9 +157,9 @@ def ending(job: JobObservation) -> Ending:
                 {"corrupt": job.corrupt_checkpoints},
             ),
         )
-    if job.reason.code == NOT_PREPARED and job.not_prepared + 1 >= PREPARE_TRIES:
+    if job.reason.code == EndReason.NOT_PREPARED and job.not_prepared + 1 >= PREPARE_TRIES:
         words = f"{job.reason.message} Tried {job.not_prepared + 1} times in a row."
-        return Ending(State.FAILED, Reason(NOT_PREPARED, words, job.reason.numbers))
+        return Ending(State.FAILED, Reason(EndReason.NOT_PREPARED.value, words, job.reason.numbers))
     used = job.restarts_used + 1 if charged else job.restarts_used
     numbers = {**job.reason.numbers, "restarts_used": used, "max_restarts": job.max_restarts}
     words = f"Restart {used} of {job.max_restarts}" if charged else "Restarts free of charge"
@@ -199,7 +199,7 @@ def _of_lost(job: JobObservation) -> str:
 
 
 def _agents_died_early(job: JobObservation) -> bool:
-    lost = job.reason.numbers.get("failure_class") in ("launcher_lost", "shipper_failed")
+    lost = job.reason.numbers.get("failure_class") in (EndReason.LAUNCHER_LOST, EndReason.SHIPPER_FAILED)
     could = any(learner.reached(Phase.READY) for learner in job.learners)  # before that no program runs
     return lost and could and job.ran_s - job.stop_s < QUICK_LOSS_S
 

@@ -96,7 +96,7 @@ class Watch:
     def _look(self) -> None:
         while not self._over.wait(0.05):
             try:
-                gangs = self._cluster.observe().values()
+                gangs = self._cluster.observe().gangs.values()
             except ClusterBusy:
                 continue
             self.looks += 1
@@ -132,7 +132,7 @@ def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platf
     assert watch.looks > 20
     assert watch.most_used > 8
     cluster = LocalCluster(layout(platform.data).node_socket)
-    wait_for(lambda: cluster.observe() == {}, within_s=20)
+    wait_for(lambda: cluster.observe().gangs == {}, within_s=20)
 
 
 def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platform, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: 
     cluster = LocalCluster(layout(platform.data).node_socket)
     wait_for(
         lambda: all(
-            learner.phase in ENDED for gang in cluster.observe().values() for learner in gang.learners
+            learner.phase in ENDED for gang in cluster.observe().gangs.values() for learner in gang.learners
         ),
         within_s=20,
     )

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import ClusterBusy, ClusterError, LaunchRefused
+from gpu_scheduler.clusters.base import ClusterBusy, ClusterError, LaunchRefused, RefusalCode
 
 CONNECT_S = 2.0
 ANSWER_S = 30.0
@@ -24,7 +24,7 @@ def ask(path: str | Path, op: str, *, timeout_s: float = ANSWER_S, **values: Any
         return reply["answer"]
     match reply["error"]:
         case "refused":
-            raise LaunchRefused(reply["message"], code=reply["code"])
+            raise LaunchRefused(reply["message"], code=RefusalCode(reply["code"]))
         case "busy":
             raise ClusterBusy(reply["message"])
         case _:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_scheduler.clusters.base import GangReport, Launch, LaunchRefused
+from gpu_scheduler.clusters.base import (
+    Capabilities,
+    Launch,
+    LaunchRefused,
+    Observation,
+    RefusalCode,
+    Removal,
+)
 from gpu_scheduler.clusters.local import protocol
 from gpu_scheduler.clusters.local.client import ask
 from gpu_scheduler.model import Node
@@ -15,10 +23,14 @@ NO_IMAGES = (
 )
 
 
+CAPABILITIES = Capabilities(node_daemon=True, remedy="See logs/nodes.log in the data folder.")
+
+
 class LocalCluster:
     """See ``clusters.base.Cluster``; the daemon does the work."""
 
     name = "local"
+    capabilities = CAPABILITIES
 
     def __init__(self, socket: str | Path) -> None:
         self._socket = socket
@@ -28,16 +40,18 @@ class LocalCluster:
 
     def launch(self, gang: Launch) -> None:
         if gang.image is not None:
-            raise LaunchRefused(NO_IMAGES, code="image_error")
+            raise LaunchRefused(NO_IMAGES, code=RefusalCode.IMAGE_ERROR)
         ask(self._socket, "launch", gang=protocol.launch_to_json(gang))
 
-    def observe(self, names: Sequence[str] | None = None) -> dict[str, GangReport]:
+    def observe(self, names: Sequence[str] | None = None) -> Observation:
+        seen_at = time.monotonic()
         asked = None if names is None else list(names)
         reports = map(protocol.report_from_json, ask(self._socket, "observe", names=asked))
-        return {report.name: report for report in reports}
+        gangs = {report.name: report for report in reports}
+        return Observation(gangs, seen_at, not_found=frozenset(names or ()) - gangs.keys())
 
     def stop(self, name: str, *, grace_s: float) -> None:
         ask(self._socket, "stop", name=name, grace_s=grace_s)
 
-    def remove(self, name: str, *, uids: Sequence[str] | None = None) -> None:
-        ask(self._socket, "remove", name=name, uids=None if uids is None else list(uids))
+    def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal:
+        return Removal(ask(self._socket, "remove", name=name, uids=None if uids is None else list(uids)))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_scheduler.clusters.base import EndReason
 from gpu_scheduler.clusters.local.environment import Folders
 from gpu_scheduler.clusters.local.house import read_plain
 from gpu_scheduler.clusters.local.processes import KILLED
@@ -65,11 +66,22 @@ def write_in_its_place(folders: Folders, *, stopped: bool) -> Mapping[str, Any]:
     return ending
 
 
-def refusal(folders: Folders) -> tuple[str, str]:
+REFUSALS = {
+    EndReason.DATA_ERROR,
+    EndReason.IMAGE_ERROR,
+    EndReason.DEPLOY_FAILED,
+    EndReason.CHECKPOINT_CORRUPT,
+}
+"""What a shipper may refuse to start a program for; any other code in the spool is not ours."""
+
+
+def refusal(folders: Folders) -> tuple[EndReason, str]:
     """Why a program never began: the shipper's reason and message, or that it was stopped."""
     refused = _object(folders.state / "refused") or {}
     message = refused.get("message", "Stopped before its program began.")
-    return str(refused.get("code", "stopped"))[:100], str(message)[:1000]
+    code = refused.get("code")
+    reason = EndReason(code) if isinstance(code, str) and code in REFUSALS else EndReason.STOPPED
+    return reason, str(message)[:1000]
 
 
 def _object(path: Path) -> dict[str, Any] | None:

@@ -17,12 +17,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from gpu_scheduler.clusters.base import (
-    NOT_PREPARED,
     ClusterBusy,
+    EndReason,
     GangReport,
     Launch,
     LaunchRefused,
     LearnerPhase,
+    RefusalCode,
+    Removal,
 )
 from gpu_scheduler.clusters.local import processes
 from gpu_scheduler.clusters.local.house import House
@@ -36,8 +38,8 @@ from gpu_scheduler.model import Node
 
 logger = logging.getLogger(__name__)
 
-REMOVE_S = 15.0
-"""How long remove waits for killed processes to be gone before it answers busy."""
+REMOVE_S = 2.0
+"""How long remove waits for killed processes to be gone before it answers TERMINATING."""
 MEMORY_S = 1.0
 SHUTDOWN_SLACK_S = 10.0
 """After the last grace, how long shippers may still deliver when the daemon goes."""
@@ -136,12 +138,12 @@ class Gangs:
                 self._store.save(gang.record)
         self._on_change()
 
-    def remove(self, name: str, uids: Sequence[str] | None) -> None:
-        """Kill, wait until nothing is left, forget. Raises ClusterBusy if something will not die."""
+    def remove(self, name: str, uids: Sequence[str] | None) -> Removal:
+        """Kill the learners' processes and forget them; TERMINATING if a process has not ended yet."""
         with self._lock:
             gang = self._gangs.get(name)
             if gang is None:
-                return
+                return Removal.GONE
             doomed = [learner for learner in gang.learners if uids is None or learner.record.uid in uids]
             for learner in doomed:
                 # From here on the loop neither starts nor restarts anything of it.
@@ -149,12 +151,13 @@ class Gangs:
         give_up = time.monotonic() + REMOVE_S
         while not self._are_gone(doomed):
             if time.monotonic() > give_up:
-                raise ClusterBusy(f"The processes of {name} are killed but not gone yet.")
+                return Removal.TERMINATING
             time.sleep(0.01)
         with self._lock:
             self._forget(gang, doomed)
         logger.info("learners removed", extra={"gang": name, "learners": len(doomed)})
         self._on_change()
+        return Removal.GONE
 
     def _are_gone(self, learners: Sequence[Learner]) -> bool:
         with self._lock:
@@ -250,7 +253,8 @@ class Gangs:
         for name, learners in asked.items():
             node = self._nodes.get(name)
             if node is None:
-                raise LaunchRefused(f"Node {name} is no longer part of this machine.", code="node_lost")
+                message = f"Node {name} is no longer part of this machine."
+                raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             if node.slot_type != launch.slot_type:
                 raise LaunchRefused(f"Node {name} has no {launch.slot_type}, it has {node.slot_type}.")
             free = node.slots - len(taken[name])
@@ -314,7 +318,7 @@ class Gangs:
         Raises OSError for what may pass, such as a full disk; what will not pass fails the gang.
         """
         if gang.record.stop_at is not None:
-            reason = "node_lost" if gang.record.node_lost else "stopped"
+            reason = EndReason.NODE_LOST if gang.record.node_lost else EndReason.STOPPED
             for learner in gang.learners:
                 learner.stop_starting(reason)
             return True
@@ -334,12 +338,13 @@ class Gangs:
             for learner in gang.learners:
                 learner.kill()
                 told = failed.told(f"node {learner.record.node}")
-                learner.fail(NOT_PREPARED if failed.passing else "deploy_failed", told)
+                reason = EndReason.NOT_PREPARED if failed.passing else EndReason.DEPLOY_FAILED
+                learner.fail(reason, told)
         except (FileNotFoundError, PermissionError) as error:
             logger.warning("gang not started", extra={"gang": gang.name, "error": str(error)[:500]})
             for learner in gang.learners:
                 learner.kill()
-                learner.fail("deploy_failed", str(error))
+                learner.fail(EndReason.DEPLOY_FAILED, str(error))
         return True
 
     def _start(self, gang: Gang, runtime: Path, now: float) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import ENDED, LearnerPhase, LearnerReport
+from gpu_scheduler.clusters.base import ENDED, EndReason, LearnerPhase, LearnerReport
 from gpu_scheduler.clusters.local import ending as endings
 from gpu_scheduler.clusters.local import environment, processes
 from gpu_scheduler.clusters.local.house import House, clean, last_words
@@ -57,14 +57,14 @@ class Learner:
     def report(self) -> LearnerReport:
         record = self.record
         # Said while it is being stopped, so that nobody takes its end for a halt that somebody wished.
-        leaving = "node_lost" if self._gang.node_lost and not self.ended else ""
+        leaving = EndReason.NODE_LOST if self._gang.node_lost and not self.ended else None
         return LearnerReport(
             rank=record.rank,
             node=record.node,
             uid=record.uid,
             phase=record.phase,
             exit_code=record.exit_code,
-            reason=clean(record.reason or leaving),
+            reason=record.reason or leaving,
             message=clean(record.message),
             evidence=dict(record.evidence),
             over=record.phase is not LearnerPhase.PREPARING and not self._has_launcher(),
@@ -177,7 +177,8 @@ class Learner:
         code = None if self._launcher is None else self._launcher.exit_code
         if not stopped and code is not None and code < SIGNALLED:
             self._doom(
-                "deploy_failed", f"The launcher could not start: {last_words(self.folders.launcher_log)}"
+                EndReason.DEPLOY_FAILED,
+                f"The launcher could not start: {last_words(self.folders.launcher_log)}",
             )
         return endings.write_in_its_place(self.folders, stopped=stopped)
 
@@ -211,7 +212,7 @@ class Learner:
         elif now - self._killed_at >= LAUNCHER_SLACK_S:
             processes.kill_tree(self._launcher, [self.record.mark], root_too=True)
 
-    def stop_starting(self, reason: str) -> None:
+    def stop_starting(self, reason: EndReason) -> None:
         """A stop while the gang starts: what has no launcher yet ends here; what has one is pressed like any other."""
         if self.record.phase is not LearnerPhase.PREPARING:
             return
@@ -222,7 +223,7 @@ class Learner:
             self.kill()  # its shipper may be there
         self.fail(reason, "Stopped before it started.", exit_code=endings.STOPPED_CODE)
 
-    def fail(self, reason: str, message: str, *, exit_code: int | None = None) -> None:
+    def fail(self, reason: EndReason, message: str, *, exit_code: int | None = None) -> None:
         """End a learner whose program never ran."""
         self.record.phase = LearnerPhase.FAILED
         self.record.reason = reason
@@ -263,13 +264,14 @@ class Learner:
         self._note_memory()
         if not record.doomed:
             if ending is None or ending.get("lost"):
-                record.reason = "launcher_lost"
+                record.reason = EndReason.LAUNCHER_LOST
                 record.message = "The learner's processes died and left no exit code."
             elif not ending.get("started", True):
                 record.reason, record.message = endings.refusal(self.folders)
         if self._gang.node_lost and self._was_interrupted(ending):
-            record.reason, record.message = "node_lost", "The node was shut down."
-        succeeded = record.exit_code == 0 and not record.reason
+            record.reason, record.message = EndReason.NODE_LOST, "The node was shut down."
+        record.reason = record.reason or EndReason.EXITED
+        succeeded = record.exit_code == 0 and record.reason is EndReason.EXITED
         record.phase = LearnerPhase.SUCCEEDED if succeeded else LearnerPhase.FAILED
         logger.info(
             "learner ended", extra={"learner": record.uid, "code": record.exit_code, "reason": record.reason}
@@ -281,7 +283,7 @@ class Learner:
             return True
         return not ending.get("finished") and (bool(ending.get("halted")) or self.record.exit_code != 0)
 
-    def _doom(self, reason: str, message: str) -> None:
+    def _doom(self, reason: EndReason, message: str) -> None:
         """The first reason for which we end a learner is the one that counts."""
         if not self.record.doomed:
             self.record.doomed = self.record.reason = reason
@@ -299,7 +301,9 @@ class Learner:
 
     def _note_out_of_memory(self, held_mib: int) -> None:
         limit = self._gang.launch.memory_mib
-        self._doom("out_of_memory", f"The learner used {held_mib} MiB of memory, its limit is {limit} MiB.")
+        self._doom(
+            EndReason.OUT_OF_MEMORY, f"The learner used {held_mib} MiB of memory, its limit is {limit} MiB."
+        )
         self.record.evidence |= {
             "reason": "out_of_memory",
             "peak_memory_mib": held_mib,

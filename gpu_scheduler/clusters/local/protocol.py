@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gpu_scheduler.clusters.base import GangReport, Launch, LearnerPhase, LearnerReport, LearnerSpec
+from gpu_scheduler.clusters.base import (
+    EndReason,
+    GangReport,
+    Launch,
+    LearnerPhase,
+    LearnerReport,
+    LearnerSpec,
+)
 from gpu_scheduler.model import Node
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -73,7 +80,13 @@ def report_to_json(report: GangReport) -> dict[str, Any]:
 
 def report_from_json(value: Mapping[str, Any]) -> GangReport:
     learners = tuple(
-        LearnerReport(**(learner | {"phase": LearnerPhase(learner["phase"])}))
+        LearnerReport(
+            **learner
+            | {
+                "phase": LearnerPhase(learner["phase"]),
+                "reason": EndReason(learner["reason"]) if learner["reason"] else None,
+            }
+        )
         for learner in value["learners"]
     )
     return GangReport(value["name"], learners, value["stopping"], value["message"])

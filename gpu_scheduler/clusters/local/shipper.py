@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from gpu_scheduler.clusters.base import EndReason
 from gpu_scheduler.clusters.local import environment, processes
 from gpu_scheduler.clusters.local.environment import Folders
 from gpu_scheduler.clusters.local.house import House, last_words, read_plain
@@ -32,7 +33,7 @@ UNSTARTED_S = 600.0
 class GivenUp:
     """The shipper will not be started again. ends_program: the program must be ended with it."""
 
-    reason: str
+    reason: EndReason
     message: str
     ends_program: bool = True
 
@@ -108,13 +109,13 @@ class Shipper:
         """Decide about a shipper that ended before it was done."""
         if code == FENCED:
             # The attempt is over for the server; the shipper has told the launcher to end.
-            return GivenUp("fenced", "The server no longer knows this attempt.", ends_program=False)
+            return GivenUp(EndReason.FENCED, "The server no longer knows this attempt.", ends_program=False)
         if code == MISCONFIGURED:
-            return GivenUp("deploy_failed", f"The shipper could not start: {self._last_words()}")
+            return GivenUp(EndReason.DEPLOY_FAILED, f"The shipper could not start: {self._last_words()}")
         before, self._acked = self._acked, self._how_far()
         self._quick_deaths = self._quick_deaths + 1 if before == self._acked else 1
         if self._quick_deaths >= QUICK_DEATHS:
-            return GivenUp("shipper_failed", f"The shipper keeps dying: {self._last_words()}")
+            return GivenUp(EndReason.SHIPPER_FAILED, f"The shipper keeps dying: {self._last_words()}")
         pause = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (self._quick_deaths - 1))
         self._due = now + pause
         logger.warning("shipper died", extra={"learner": self._record.uid, "code": code, "again_in_s": pause})
@@ -134,7 +135,7 @@ class Shipper:
                 self._unstarted_since = now
             if now - self._unstarted_since > UNSTARTED_S:
                 self._record.shipper_done = True
-                return GivenUp("shipper_failed", f"The shipper cannot be started: {error}")
+                return GivenUp(EndReason.SHIPPER_FAILED, f"The shipper cannot be started: {error}")
         return None
 
     def _how_far(self) -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import Launch, LearnerPhase
+from gpu_scheduler.clusters.base import EndReason, Launch, LearnerPhase
 from gpu_scheduler.clusters.local.processes import Identity
 from gpu_scheduler.clusters.local.protocol import launch_from_json, launch_to_json
 
@@ -38,15 +38,15 @@ class LearnerRecord:
     devices: list[int]
     phase: LearnerPhase = LearnerPhase.PREPARING
     exit_code: int | None = None
-    reason: str = ""
+    reason: EndReason | None = None
     message: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     launcher: Identity | None = None
     shipper: Identity | None = None
     started: bool = False
     shipper_done: bool = False
-    doomed: str = ""
-    """Why we killed it, if we did: "out_of_memory", "shipper_failed" …; becomes its reason."""
+    doomed: EndReason | None = None
+    """Why we killed it, if we did; becomes its reason."""
 
 
 @dataclass(slots=True)
@@ -124,5 +124,14 @@ def _from_json(value: dict[str, Any]) -> GangRecord:
         for which in ("launcher", "shipper"):
             saved[which] = None if saved[which] is None else Identity.from_json(saved[which])
         saved["phase"] = LearnerPhase(saved["phase"])
+        for field_name in ("reason", "doomed"):
+            saved[field_name] = _end_reason(saved[field_name])
         learners.append(LearnerRecord(**saved))
     return GangRecord(launch=launch_from_json(value.pop("launch")), learners=learners, **value)
+
+
+def _end_reason(saved: str | None) -> EndReason | None:
+    """Earlier versions stored other words, too: such a learner has ended, and its exit code says how."""
+    if not saved:
+        return None
+    return EndReason(saved) if saved in set(EndReason) else EndReason.EXITED

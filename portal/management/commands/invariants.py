@@ -16,7 +16,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         broken = []
         try:
-            shown = connect().observe()
+            shown = connect().observe().gangs
             broken += invariants.orphans(shown)
         except ClusterError as error:
             self.stdout.write(f"NoOrphan was not checked: {error}")

@@ -66,7 +66,7 @@ def eventually(
     """Observe until the gang's report satisfies holds; the report, or an assertion with the last one."""
     give_up = time.monotonic() + within_s
     while True:
-        report = harness.cluster.observe([name])[name]
+        report = harness.cluster.observe([name]).gangs[name]
         if holds(report):
             return report
         assert time.monotonic() < give_up, f"still {report}"

@@ -10,7 +10,7 @@ from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, wait_for
 
 
 def learners(daemon: NodeDaemon, gang: str = "job-x-1") -> tuple[LearnerReport, ...]:
-    return daemon.cluster.observe()[gang].learners
+    return daemon.cluster.observe().gangs[gang].learners
 
 
 def running(daemon: NodeDaemon, gang: str = "job-x-1") -> None:

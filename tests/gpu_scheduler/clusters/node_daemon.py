@@ -91,7 +91,7 @@ class NodeDaemon:
     def close(self) -> None:
         if self._process is None:
             self.start()
-        for name in self.cluster.observe():
+        for name in self.cluster.observe().gangs:
             self.cluster.remove(name)
         self.terminate()
         try:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy, ClusterError, LaunchRefused, LearnerPhase
-from gpu_scheduler.model import Node
 from tests.gpu_scheduler.clusters.harness import Harness, all_in, eventually, launch
 
 RUNNING = all_in(LearnerPhase.RUNNING)
@@ -16,18 +14,18 @@ OVER = all_in(*ENDED)
 
 
 def test_nodes_are_listed_by_name(harness: Harness) -> None:
-    shown = [replace(node, memory_mib=None) for node in harness.cluster.nodes()]
-    assert shown == [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "cpu", 4)]
+    shown = [(node.name, node.slot_type, node.slots, node.ready) for node in harness.cluster.nodes()]
+    assert shown == [("node-a", "cpu", 4, True), ("node-b", "cpu", 4, True)]
 
 
 def test_nothing_exists_before_the_first_launch(harness: Harness) -> None:
-    assert harness.cluster.observe() == {}
-    assert harness.cluster.observe(["job-x-1"]) == {}
+    assert harness.cluster.observe().gangs == {}
+    assert harness.cluster.observe(["job-x-1"]).gangs == {}
 
 
 def test_a_launched_gang_is_shown_at_once_and_then_runs(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "runs", "runs", nodes=("node-a", "node-b")))
-    shown = harness.cluster.observe()["job-x-1"]
+    shown = harness.cluster.observe().gangs["job-x-1"]
     assert [(learner.rank, learner.node) for learner in shown.learners] == [(0, "node-a"), (1, "node-b")]
     assert not shown.stopping
     eventually(harness, "job-x-1", RUNNING)
@@ -38,7 +36,7 @@ def test_a_second_launch_changes_nothing(harness: Harness) -> None:
     harness.cluster.launch(asked)
     first = eventually(harness, "job-x-1", RUNNING)
     harness.cluster.launch(asked)
-    assert harness.cluster.observe()["job-x-1"] == first
+    assert harness.cluster.observe().gangs["job-x-1"] == first
 
 
 def test_launching_from_many_threads_at_once_makes_one_gang(harness: Harness) -> None:
@@ -61,7 +59,7 @@ def test_the_programs_exit_code_is_shown(harness: Harness, code: int, phase: Lea
 def test_learners_end_one_by_one(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "exits:1", "runs"))
     seen = eventually(harness, "job-x-1", lambda report: report.learners[0].phase in ENDED)
-    assert not seen.gone_or_ended
+    assert not seen.all_ended
     assert seen.learners[1].phase not in ENDED
 
 
@@ -69,7 +67,7 @@ def test_stop_never_blocks_and_ends_every_learner(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "runs", "runs"))
     eventually(harness, "job-x-1", RUNNING)
     harness.cluster.stop("job-x-1", grace_s=10)
-    assert harness.cluster.observe()["job-x-1"].stopping
+    assert harness.cluster.observe().gangs["job-x-1"].stopping
     assert eventually(harness, "job-x-1", OVER).stopping
 
 
@@ -96,7 +94,7 @@ def test_a_shorter_second_grace_shortens_the_first(harness: Harness) -> None:
     harness.programs_run("job-x-1")
     harness.cluster.stop("job-x-1", grace_s=600)
     harness.settle()
-    assert not harness.cluster.observe()["job-x-1"].gone_or_ended
+    assert not harness.cluster.observe().gangs["job-x-1"].all_ended
     harness.cluster.stop("job-x-1", grace_s=0.1)
     eventually(harness, "job-x-1", OVER)
 
@@ -111,7 +109,7 @@ def test_remove_ends_what_runs_and_frees_its_slots(harness: Harness) -> None:
     harness.cluster.launch(asked)
     eventually(harness, "job-x-1", RUNNING)
     harness.cluster.remove("job-x-1")
-    assert harness.cluster.observe() == {}
+    assert harness.cluster.observe().gangs == {}
     harness.cluster.launch(launch("job-y-1", "runs", slots=4))
     eventually(harness, "job-y-1", RUNNING)
     harness.cluster.remove("job-y-1")
@@ -121,11 +119,11 @@ def test_remove_with_uids_leaves_others_of_the_same_name(harness: Harness) -> No
     harness.cluster.launch(launch("job-x-1", "runs", "runs"))
     first, second = eventually(harness, "job-x-1", RUNNING).learners
     harness.cluster.remove("job-x-1", uids=["some-older-learner"])
-    assert harness.cluster.observe()["job-x-1"].learners == (first, second)
+    assert harness.cluster.observe().gangs["job-x-1"].learners == (first, second)
     harness.cluster.remove("job-x-1", uids=[first.uid])
-    assert harness.cluster.observe()["job-x-1"].learners == (second,)
+    assert harness.cluster.observe().gangs["job-x-1"].learners == (second,)
     harness.cluster.remove("job-x-1", uids=[second.uid])
-    assert harness.cluster.observe() == {}
+    assert harness.cluster.observe().gangs == {}
 
 
 def test_a_relaunched_name_gets_new_uids(harness: Harness) -> None:
@@ -141,21 +139,21 @@ def test_a_relaunched_name_gets_new_uids(harness: Harness) -> None:
 def test_observe_of_some_names_leaves_out_the_others(harness: Harness) -> None:
     for name in ("job-x-1", "job-y-1"):
         harness.cluster.launch(launch(name, "runs"))
-    assert list(harness.cluster.observe()) == ["job-x-1", "job-y-1"]
-    assert list(harness.cluster.observe(["job-y-1", "job-z-1"])) == ["job-y-1"]
+    assert list(harness.cluster.observe().gangs) == ["job-x-1", "job-y-1"]
+    assert list(harness.cluster.observe(["job-y-1", "job-z-1"]).gangs) == ["job-y-1"]
 
 
 def test_a_gang_that_does_not_fit_leaves_nothing_behind(harness: Harness) -> None:
     with pytest.raises(ClusterBusy, match="node-a"):
         harness.cluster.launch(launch("job-x-1", "runs", "runs", slots=3))
-    assert harness.cluster.observe() == {}
+    assert harness.cluster.observe().gangs == {}
 
 
 def test_a_gang_for_a_node_that_is_not_there_is_refused_as_lost(harness: Harness) -> None:
     with pytest.raises(LaunchRefused, match="node-q") as refused:
         harness.cluster.launch(launch("job-x-1", "runs", nodes=("node-q",)))
     assert refused.value.code == "node_lost"
-    assert harness.cluster.observe() == {}
+    assert harness.cluster.observe().gangs == {}
 
 
 def test_a_cluster_that_does_not_answer_is_busy_and_never_empty(harness: Harness) -> None:
@@ -171,4 +169,4 @@ def test_a_cluster_that_does_not_answer_is_busy_and_never_empty(harness: Harness
             with pytest.raises(ClusterBusy):
                 call()
     assert issubclass(ClusterBusy, ClusterError)
-    assert list(harness.cluster.observe()) == ["job-x-1"]
+    assert list(harness.cluster.observe().gangs) == ["job-x-1"]

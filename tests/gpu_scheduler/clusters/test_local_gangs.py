@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.clusters.base import LearnerPhase
+from gpu_scheduler.clusters.base import EndReason, LearnerPhase
 from gpu_scheduler.clusters.local import processes
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.house import House
@@ -94,14 +94,14 @@ def test_a_disk_that_takes_no_file_stops_no_other_gang_and_is_caught_up_with(
 
     def y_is_through() -> bool:
         gangs.look()
-        return gangs.observe(["job-y-1"])[0].gone_or_ended
+        return gangs.observe(["job-y-1"])[0].all_ended
 
     wait_for(y_is_through)
     monkeypatch.setattr(gangs._store, "save", save)
 
     def x_is_through() -> bool:
         gangs.look()
-        return gangs.observe(["job-x-1"])[0].gone_or_ended
+        return gangs.observe(["job-x-1"])[0].all_ended
 
     wait_for(x_is_through)
     saved = {record.launch.name: record.learners[0].phase for record in gangs._store.load()}
@@ -278,10 +278,10 @@ def test_a_start_that_broke_off_half_way_ends_when_it_is_stopped(
 def test_what_a_program_says_of_its_end_is_text_that_every_store_takes(gangs: Gangs) -> None:
     gangs.launch(launch("job-x-1", "runs"))
     learner = gangs._gangs["job-x-1"].learners[0]
-    learner.fail("odd\0", "half \udc80 a character\0 and NUL")
+    learner.fail(EndReason.DEPLOY_FAILED, "half \udc80 a character\0 and NUL")
 
     (told,) = gangs.observe(None)[0].learners
-    assert (told.reason, told.message) == ("odd", "half ? a character and NUL")
+    assert told.message == "half ? a character and NUL"
 
 
 def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_pat
 
     def over() -> bool:
         gangs.look()
-        return gangs.observe(None)[0].gone_or_ended
+        return gangs.observe(None)[0].all_ended
 
     wait_for(over)
     (learner,) = gangs.observe(None)[0].learners

@@ -44,7 +44,7 @@ def test_nonsense_on_the_socket_is_answered_and_changes_nothing(daemon: NodeDaem
         answer = link.makefile().read()
     if line.endswith(b"\n"):
         assert json.loads(answer)["error"] == "bad_request"
-    assert daemon.cluster.observe() == {}
+    assert daemon.cluster.observe().gangs == {}
 
 
 def test_an_unreadable_gang_file_is_set_aside_and_the_others_live(daemon: NodeDaemon) -> None:
@@ -53,7 +53,7 @@ def test_an_unreadable_gang_file_is_set_aside_and_the_others_live(daemon: NodeDa
     daemon.kill()
     (daemon.data / "nodes" / ".gangs" / "job-y-1.json").write_text("{")
     daemon.start()
-    assert list(daemon.cluster.observe()) == ["job-x-1"]
+    assert list(daemon.cluster.observe().gangs) == ["job-x-1"]
     assert (daemon.data / "nodes" / ".gangs" / "job-y-1.unreadable").exists()
 
 

@@ -55,7 +55,7 @@ def test_a_program_that_ends_while_no_daemon_looks_keeps_its_exit_code(daemon: N
     wait_for(lambda: not pids(daemon, "shipper"))
     daemon.start()
     (learner,) = ended(daemon)
-    assert (learner.phase, learner.exit_code, learner.reason) == (LearnerPhase.FAILED, 143, "")
+    assert (learner.phase, learner.exit_code, learner.reason) == (LearnerPhase.FAILED, 143, "exited")
 
 
 def test_a_start_that_was_never_noted_down_is_found_by_its_mark(daemon: NodeDaemon) -> None:
@@ -165,11 +165,11 @@ def test_a_second_sigterm_leaves_the_learners_to_the_next_daemon(daemon: NodeDae
     daemon.cluster.launch(replace(launch("job-x-1", "stubborn"), grace_s=600))
     running(daemon)
     os.kill(daemon.pid, signal.SIGTERM)
-    wait_for(lambda: daemon.cluster.observe()["job-x-1"].stopping)
+    wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].stopping)
     daemon.terminate()
     assert pids(daemon, "launcher")
     daemon.start()
-    assert daemon.cluster.observe()["job-x-1"].stopping
+    assert daemon.cluster.observe().gangs["job-x-1"].stopping
     daemon.cluster.stop("job-x-1", grace_s=0)
     assert ended(daemon)[0].exit_code == 137
 
@@ -180,5 +180,5 @@ def test_removing_forty_gangs_at_once_leaves_nothing(daemon: NodeDaemon) -> None
             many.cluster.launch(launch(f"job-x{index}-1", "runs"))
         for index in range(40):
             many.cluster.remove(f"job-x{index}-1")
-        assert many.cluster.observe() == {}
+        assert many.cluster.observe().gangs == {}
         wait_for(lambda: many.processes() == [many.pid])

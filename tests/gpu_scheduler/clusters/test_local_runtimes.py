@@ -217,11 +217,13 @@ def test_an_unknown_runtime_is_refused_with_those_there_are(daemon: NodeDaemon) 
 def test_launch_does_not_wait_for_the_runtime_and_the_gang_starts_with_it(daemon: NodeDaemon) -> None:
     with nobody_builds(daemon, "plain"):
         daemon.cluster.launch(replace(launch("job-x-1", "exits:0", "exits:0"), runtime="plain"))
-        shown = daemon.cluster.observe()["job-x-1"]
+        shown = daemon.cluster.observe().gangs["job-x-1"]
         assert {learner.phase for learner in shown.learners} == {LearnerPhase.PREPARING}
-        wait_for(lambda: daemon.cluster.observe()["job-x-1"].message.startswith("Preparing runtime plain:"))
-    wait_for(lambda: daemon.cluster.observe()["job-x-1"].gone_or_ended)
-    assert [learner.exit_code for learner in daemon.cluster.observe()["job-x-1"].learners] == [0, 0]
+        wait_for(
+            lambda: daemon.cluster.observe().gangs["job-x-1"].message.startswith("Preparing runtime plain:")
+        )
+    wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].all_ended)
+    assert [learner.exit_code for learner in daemon.cluster.observe().gangs["job-x-1"].learners] == [0, 0]
 
 
 @pytest.mark.parametrize("reason", ["deploy_failed", "not_prepared"])
@@ -233,8 +235,8 @@ def test_a_gang_whose_runtime_is_not_made_ends_whole_with_one_sentence(
         shutil.rmtree(daemon.data / "runtimes")
         (daemon.data / "runtimes").write_text("")
     daemon.cluster.launch(replace(launch("job-x-1", "runs", "runs"), runtime="broken"))
-    wait_for(lambda: daemon.cluster.observe()["job-x-1"].gone_or_ended)
-    for learner in daemon.cluster.observe()["job-x-1"].learners:
+    wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].all_ended)
+    for learner in daemon.cluster.observe().gangs["job-x-1"].learners:
         assert (learner.phase, learner.reason) == (LearnerPhase.FAILED, reason)
         assert learner.message.startswith("The runtime broken ")
         assert "\n" not in learner.message
@@ -248,8 +250,8 @@ def test_a_gang_stopped_while_its_runtime_is_made_never_starts(daemon: NodeDaemo
     with nobody_builds(daemon, "plain"):
         daemon.cluster.launch(replace(launch("job-x-1", "runs"), runtime="plain"))
         daemon.cluster.stop("job-x-1", grace_s=5)
-        wait_for(lambda: daemon.cluster.observe()["job-x-1"].gone_or_ended)
-    (learner,) = daemon.cluster.observe()["job-x-1"].learners
+        wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].all_ended)
+    (learner,) = daemon.cluster.observe().gangs["job-x-1"].learners
     assert (learner.exit_code, learner.reason) == (143, "stopped")
     assert not (daemon.learner("job-x-1") / "state" / "seen.json").exists()
 

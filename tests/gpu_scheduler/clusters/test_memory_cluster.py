@@ -47,10 +47,10 @@ def test_learners_of_a_lost_node_are_unknown_until_it_answers(cluster: MemoryClu
     cluster.launch(launch("job-x-1", "runs", "runs", nodes=("node-a", "node-b")))
     cluster.node_down("node-a")
     assert [node.ready for node in cluster.nodes()] == [False, True]
-    phases = [learner.phase for learner in cluster.observe()["job-x-1"].learners]
+    phases = [learner.phase for learner in cluster.observe().gangs["job-x-1"].learners]
     assert phases == [LearnerPhase.UNKNOWN, LearnerPhase.RUNNING]
     cluster.node_up("node-a", learners_survived=False)
-    lost = cluster.observe()["job-x-1"].learners[0]
+    lost = cluster.observe().gangs["job-x-1"].learners[0]
     assert (lost.phase, lost.reason, lost.exit_code) == (LearnerPhase.FAILED, "node_lost", None)
 
 
@@ -59,7 +59,7 @@ def test_an_ended_learner_stays_as_it_ended(cluster: MemoryCluster) -> None:
     cluster.out_of_memory("job-x-1", 0, peak_mib=700)
     cluster.exit("job-x-1", 0, 0)
     cluster.die("job-x-1", 0)
-    (learner,) = cluster.observe()["job-x-1"].learners
+    (learner,) = cluster.observe().gangs["job-x-1"].learners
     assert (learner.exit_code, learner.reason) == (137, "out_of_memory")
     assert learner.evidence == {"peak_memory_mib": 700}
 

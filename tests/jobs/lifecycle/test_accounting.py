@@ -8,7 +8,7 @@ import pytest
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from gpu_scheduler.clusters.base import ClusterBusy
+from gpu_scheduler.clusters.base import ClusterBusy, EndReason
 from jobs.accounting import PAUSE_S
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.jobs import with_details
@@ -37,7 +37,7 @@ def run(world: World, job: Job, seconds: int) -> None:
 def end_lost(world: World, job: Job) -> None:
     """Its node went down: nothing of it is left."""
     for learner in Learner.objects.filter(job=job, attempt=job_of(job).attempt):
-        world.cluster.die(gang(job), learner.rank, reason="node_lost")
+        world.cluster.die(gang(job), learner.rank, reason=EndReason.NODE_LOST)
     world.settle()
 
 
@@ -202,7 +202,7 @@ def test_a_lost_job_without_time_left_ends_without_a_new_place(world: World) -> 
     for _ in range(3):
         world.elapse(50)
         world.report(job)
-    world.cluster.die(gang(job), 0, reason="node_lost")
+    world.cluster.die(gang(job), 0, reason=EndReason.NODE_LOST)
     world.settle()
     ended = job_of(job)
     assert (ended.state, ended.reason_code, ended.attempt) == (State.FAILED, "time_limit", 1)
@@ -214,7 +214,7 @@ def test_a_halt_that_stands_keeps_a_lost_job_whose_time_is_up(world: World) -> N
     world.elapse(150)
     world.report(job)
     world.request(job, Intent.HALT)
-    world.cluster.die(gang(job), 0, reason="node_lost")
+    world.cluster.die(gang(job), 0, reason=EndReason.NODE_LOST)
     world.settle()
     assert state(job) == State.HALTED
 

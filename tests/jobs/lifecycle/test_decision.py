@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.clusters.base import GangReport, LearnerPhase, LearnerReport
+from gpu_scheduler.clusters.base import EndReason, GangReport, LearnerPhase, LearnerReport
 from jobs.lifecycle.decision import WAIT_PROCESSING_S, Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
 from jobs.states import FINAL, HOLDS_GPUS, RESULTS_NOT_KEPT, TRANSITIONS, Intent, Phase, State, StopReason
@@ -23,7 +23,8 @@ RUNNING, ENDED_OK, FAILED, UNKNOWN = (
 def learner(
     phase: Phase = Phase.PROCESSING, shown: LearnerPhase | None = RUNNING, rank: int = 0, **fields: Any
 ) -> LearnerObservation:
-    reason, exit_code = fields.pop("why", ""), fields.pop("shown_code", None)
+    why, exit_code = fields.pop("why", ""), fields.pop("shown_code", None)
+    reason = EndReason(why) if why else None
     report = LearnerReport(rank, "node-a", f"u{rank}", shown, exit_code, reason) if shown else None
     fields.setdefault("silent_s", 1.0)
     return LearnerObservation(rank=rank, node="node-a", phase=phase, report=report, **fields)

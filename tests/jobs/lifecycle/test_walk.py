@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
-from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LaunchRefused
+from gpu_scheduler.clusters.base import ClusterBusy, EndReason, LaunchRefused, Observation, RefusalCode
 from gpu_scheduler.model import WaitReason
 from jobs.lifecycle import cycle, observation, stopping
 from jobs.models import Checkpoint, ClusterNode, Job, Learner, Progress
@@ -67,8 +67,9 @@ def test_what_a_node_prepares_is_shown_as_it_goes_on_and_is_one_event_of_the_att
     world.settle()
     observe, said = world.cluster.observe, ""
 
-    def preparing(names: Sequence[str]) -> Mapping[str, GangReport]:
-        return {name: replace(one, message=said) for name, one in observe(names).items()}
+    def preparing(names: Sequence[str]) -> Observation:
+        found = observe(names)
+        return replace(found, gangs={name: replace(one, message=said) for name, one in found.gangs.items()})
 
     monkeypatch.setattr(world.cluster, "observe", preparing)
     for said in ("", "Preparing runtime x", "Preparing runtime x, 2 of 9 MB fetched"):
@@ -154,7 +155,7 @@ def test_a_program_that_leaves_between_two_looks_is_halted_if_a_halt_had_reached
     job = world.running()
     observe = world.cluster.observe
 
-    def late(names: Sequence[str]) -> Mapping[str, GangReport]:
+    def late(names: Sequence[str]) -> Observation:
         monkeypatch.undo()
         world.exit(job, halted=True)
         world.done(job)
@@ -371,7 +372,7 @@ def test_a_lost_node_costs_nothing_of_the_users_budget(world: World) -> None:
 def test_infrastructure_failures_in_a_row_back_off(world: World) -> None:
     job = world.running()
     for _ in range(2):
-        world.cluster.die(gang(job), 0, reason="node_lost")
+        world.cluster.die(gang(job), 0, reason=EndReason.NODE_LOST)
         world.elapse(10)
         world.settle()
     queued = job_of(job)
@@ -435,7 +436,7 @@ def test_only_attempts_that_could_not_be_prepared_count_as_tries_to_prepare(
         back_off()
     assert job_of(job).infra_streak == 2
     for ends in (State.DEPLOYING, State.FAILED):
-        world.cluster.die(gang(job), 0, reason="not_prepared")
+        world.cluster.die(gang(job), 0, reason=EndReason.NOT_PREPARED)
         world.elapse(2)
         back_off()
         assert state(job) == ends
@@ -445,7 +446,7 @@ def test_only_attempts_that_could_not_be_prepared_count_as_tries_to_prepare(
 
 def test_a_resume_grants_new_tries_to_prepare(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_prepared() -> None:
-        world.cluster.die(gang(job), 0, reason="not_prepared")
+        world.cluster.die(gang(job), 0, reason=EndReason.NOT_PREPARED)
         world.elapse(2)
         world.settle()
 
@@ -562,7 +563,9 @@ def test_time_is_up_at_the_limit_over_all_attempts(world: World) -> None:
 
 
 def test_a_refused_launch_fails_with_the_clusters_sentence(world: World) -> None:
-    world.cluster.fail_next("launch", LaunchRefused("There is no runtime pytorch.", code="image_error"))
+    world.cluster.fail_next(
+        "launch", LaunchRefused("There is no runtime pytorch.", code=RefusalCode.IMAGE_ERROR)
+    )
     job = world.submit()
     world.settle()
     failed = job_of(job)
@@ -648,7 +651,7 @@ def test_a_shipper_that_was_given_up_leaves_its_last_words_as_the_reason(world: 
     world.exit(job)
     world.settle()
     why = "The shipper keeps dying: no memory left."
-    world.cluster.exit(gang(job), 0, 0, reason="shipper_failed", message=why)
+    world.cluster.exit(gang(job), 0, 0, reason=EndReason.SHIPPER_FAILED, message=why)
     world.elapse(5)
     world.settle()
     failed = job_of(job)
@@ -661,7 +664,7 @@ def test_a_shipper_that_was_given_up_leaves_its_last_words_as_the_reason(world: 
 def test_lost_nodes_do_not_make_one_early_death_of_the_agents_the_programs_doing(world: World) -> None:
     job = world.running(max_restarts=0)
 
-    def again(reason: str) -> tuple[State, int, int]:
+    def again(reason: EndReason) -> tuple[State, int, int]:
         world.cluster.die(gang(job), 0, reason=reason)
         world.elapse(10)
         world.settle()
@@ -673,13 +676,13 @@ def test_lost_nodes_do_not_make_one_early_death_of_the_agents_the_programs_doing
         return state(job), job_of(job).infra_streak, job_of(job).agent_losses
 
     for lost in range(1, 5):
-        assert again("node_lost") == (State.PROCESSING, lost, 0)
+        assert again(EndReason.NODE_LOST) == (State.PROCESSING, lost, 0)
     for lost in range(1, 4):
-        assert again("launcher_lost") == (State.PROCESSING, 4 + lost, lost)
-    assert again("node_lost") == (State.PROCESSING, 8, 0)
+        assert again(EndReason.LAUNCHER_LOST) == (State.PROCESSING, 4 + lost, lost)
+    assert again(EndReason.NODE_LOST) == (State.PROCESSING, 8, 0)
     for _ in range(3):
-        again("launcher_lost")
-    assert again("launcher_lost")[0] == State.FAILED
+        again(EndReason.LAUNCHER_LOST)
+    assert again(EndReason.LAUNCHER_LOST)[0] == State.FAILED
 
 
 def test_a_gang_that_somebody_removed_is_started_again(world: World) -> None:
