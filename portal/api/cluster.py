@@ -1,4 +1,4 @@
-"""The cluster and what the installation offers; for everybody who is logged in."""
+"""The cluster and what this installation offers; for every authenticated user."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from django.http import HttpResponse
 from rest_framework import serializers
 
 from jobs.selectors import cluster, installation, queue
+from jobs.serialization import ReadSerializer
 from jobs.spec import json_schema
 from portal.api import paging
-from portal.api.fields import Short
+from portal.api.fields import ShortListQuery
 from portal.api.operations import Call, operation
 from portal.api.renderers import json_bytes
 
 
-class PoolOut(serializers.Serializer[Any]):
+class PoolSerializer(ReadSerializer):
     slot_type = serializers.CharField()
     nodes = serializers.IntegerField()
     slots = serializers.IntegerField()
@@ -24,19 +25,19 @@ class PoolOut(serializers.Serializer[Any]):
     free = serializers.IntegerField()
     down = serializers.IntegerField()
     largest_free = serializers.IntegerField(
-        help_text="most free slots on one node: what a learner may ask for now"
+        help_text="most free slots on one node: the most a learner can have now"
     )
 
 
-class ClusterOut(serializers.Serializer[Any]):
+class ClusterSerializer(ReadSerializer):
     cluster = serializers.CharField(help_text="local, kubernetes or memory")
-    pools = PoolOut(many=True)
-    waiting = serializers.DictField(help_text="queued jobs by the type they ask for")
+    pools = PoolSerializer(many=True)
+    waiting = serializers.DictField(help_text="number of queued jobs by the type they request")
 
 
 @operation(
-    Out=ClusterOut,
-    tell={
+    Out=ClusterSerializer,
+    response_example={
         "cluster": "kubernetes",
         "pools": [
             {
@@ -53,68 +54,41 @@ class ClusterOut(serializers.Serializer[Any]):
     },
 )
 def cluster_read(call: Call) -> dict[str, Any]:
-    """Slots of the cluster by type: in all, used, free and down, and how many jobs wait."""
-    found = cluster.pools(cluster.nodes(call.user))
-    return {
-        "cluster": settings.LUTHIER_CLUSTER,
-        "pools": [
-            {
-                "slot_type": pool.slot_type,
-                "nodes": pool.nodes,
-                "slots": pool.slots,
-                "used": pool.used,
-                "free": pool.free,
-                "down": pool.down,
-                "largest_free": pool.largest_free,
-            }
-            for pool in found
-        ],
-        "waiting": queue.waiting_by_type(),
-    }
+    """The cluster's slots by type: total, used, free and down, and the number of waiting jobs."""
+    return ClusterSerializer.render(
+        {
+            "cluster": settings.LUTHIER_CLUSTER,
+            "pools": cluster.pools(cluster.nodes(call.user)),
+            "waiting": queue.waiting_by_type(),
+        }
+    )
 
 
-class OccupantOut(serializers.Serializer[Any]):
-    job = serializers.CharField(allow_null=True, help_text="null: a job you may not see")
+class OccupantSerializer(ReadSerializer):
+    job = serializers.CharField(allow_null=True, help_text="null: a job that is not visible to you")
     name = serializers.CharField(allow_null=True)
     tenant = serializers.CharField(allow_null=True)
     slots = serializers.IntegerField()
 
 
-class NodeOut(serializers.Serializer[Any]):
+class NodeSerializer(ReadSerializer):
     name = serializers.CharField()
     slot_type = serializers.CharField()
     slots = serializers.IntegerField()
     used = serializers.IntegerField()
     free = serializers.IntegerField()
     ready = serializers.BooleanField()
-    jobs = OccupantOut(many=True)
+    jobs = OccupantSerializer(many=True, source="occupants")
 
 
-@operation(Out=NodeOut, Query=Short, many=True)
+@operation(Out=NodeSerializer, Query=ShortListQuery, many=True)
 def node_list(call: Call) -> dict[str, Any]:
-    """Every node with what runs on it. Jobs the caller may not see count, without their names."""
-    return paging.whole(
-        call,
-        [
-            {
-                "name": node.name,
-                "slot_type": node.slot_type,
-                "slots": node.slots,
-                "used": node.used,
-                "free": node.free,
-                "ready": node.ready,
-                "jobs": [
-                    {"job": each.job, "name": each.name, "tenant": each.tenant, "slots": each.slots}
-                    for each in node.occupants
-                ],
-            }
-            for node in cluster.nodes(call.user)
-        ],
-        keys=("name",),
-    )
+    """Every node and the jobs on it. Jobs that the caller cannot see are included without their names."""
+    nodes = [NodeSerializer.render(node) for node in cluster.nodes(call.user)]
+    return paging.whole(call, nodes, keys=("name",))
 
 
-class RuntimeOut(serializers.Serializer[Any]):
+class RuntimeSerializer(ReadSerializer):
     slug = serializers.CharField()
     title = serializers.CharField()
     description = serializers.CharField(allow_blank=True)
@@ -122,28 +96,22 @@ class RuntimeOut(serializers.Serializer[Any]):
 
 
 @operation(
-    Out=RuntimeOut,
-    Query=Short,
+    Out=RuntimeSerializer,
+    Query=ShortListQuery,
     many=True,
-    tell={"slug": "sklearn", "title": "scikit-learn", "description": "", "image": ""},
+    response_example={"slug": "sklearn", "title": "scikit-learn", "description": "", "image": ""},
 )
 def runtime_list(call: Call) -> dict[str, Any]:
-    """The frameworks that a job may name."""
-    return paging.whole(
-        call,
-        [
-            {"slug": row.slug, "title": row.title, "description": row.description, "image": row.image}
-            for row in installation.runtimes()
-        ],
-        keys=("slug",),
-    )
+    """The frameworks that a job can use."""
+    runtimes = [RuntimeSerializer.render(row) for row in installation.runtimes()]
+    return paging.whole(call, runtimes, keys=("slug",))
 
 
-class SchemaOut(serializers.Serializer[Any]):
+class JobSchemaSerializer(ReadSerializer):
     """JSON Schema, draft 2020-12."""
 
 
-@operation(Out=SchemaOut)
+@operation(Out=JobSchemaSerializer)
 def job_schema(call: Call) -> HttpResponse:
-    """The JSON Schema of a job spec, for editors and checkers."""
+    """The JSON Schema of a job spec, for editors and validators."""
     return HttpResponse(json_bytes(json_schema()), content_type="application/schema+json")

@@ -11,7 +11,7 @@ from portal.api.validation import meant
 LARGEST = 2**63 - 1
 
 
-class Strict(serializers.Serializer[Any]):
+class StrictSerializer(serializers.Serializer[Any]):
     """A body or a query string of which every name is known; read-only and mistyped names are refused, not ignored."""
 
     def to_internal_value(self, data: Any) -> Any:
@@ -35,7 +35,7 @@ class Strict(serializers.Serializer[Any]):
         }
 
 
-class Text(serializers.CharField):
+class StrictCharField(serializers.CharField):
     """A JSON string, not a number or a truth value in its place. NUL is refused."""
 
     def to_internal_value(self, data: Any) -> str:
@@ -44,7 +44,7 @@ class Text(serializers.CharField):
         return super().to_internal_value(data)
 
 
-class Whole(serializers.IntegerField):
+class StrictIntegerField(serializers.IntegerField):
     """A JSON whole number that a row can hold; not a string, a float or a truth value."""
 
     def __init__(self, **options: Any) -> None:
@@ -58,7 +58,7 @@ class Whole(serializers.IntegerField):
         return int(data)
 
 
-class Flag(serializers.BooleanField):
+class StrictBooleanField(serializers.BooleanField):
     """true or false, and nothing that resembles them."""
 
     def to_internal_value(self, data: Any) -> bool:
@@ -67,11 +67,7 @@ class Flag(serializers.BooleanField):
         return data
 
 
-class Moment(serializers.DateTimeField):
-    """RFC 3339. Without an offset it is UTC."""
-
-
-class Paged(Strict):
+class PagedQuery(StrictSerializer):
     """The query of a list: where to go on, and how many rows at once."""
 
     cursor = serializers.CharField(required=False, max_length=2000, help_text="`next` of the page before")
@@ -80,7 +76,7 @@ class Paged(Strict):
     )
 
 
-class Short(Strict):
+class ShortListQuery(StrictSerializer):
     """The query of a list that is short by nature: all at once, unless pages are asked for."""
 
     cursor = serializers.CharField(required=False, max_length=2000, help_text="`next` of the page before")
@@ -89,7 +85,7 @@ class Short(Strict):
     )
 
 
-class NoQuery(Strict):
+class NoQuery(StrictSerializer):
     """An operation without query parameters; whatever is given is refused."""
 
 

@@ -9,17 +9,18 @@ from rest_framework import serializers
 
 from jobs.models import Checkpoint
 from jobs.selectors import checkpoints, results
+from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.uploads import USED_WITHIN, upload_store
 from portal.api import paging, parsers, permissions, validation
 from portal.api.downloads import LONGEST_PATH, blob_download
 from portal.api.errors import NotHere
-from portal.api.fields import Moment, Paged, Short, Strict
+from portal.api.fields import PagedQuery, ShortListQuery, StrictSerializer
 from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
 from tenants.roles import Permission
 
 
-class CheckpointOut(serializers.Serializer[Any]):
+class CheckpointSerializer(ReadSerializer):
     n = serializers.IntegerField()
     attempt = serializers.IntegerField()
     step = serializers.IntegerField(allow_null=True)
@@ -29,29 +30,29 @@ class CheckpointOut(serializers.Serializer[Any]):
     world_size = serializers.IntegerField()
     bytes = serializers.IntegerField(help_text="UPLOADING: of the files announced so far")
     received = serializers.IntegerField(help_text="how many of them are here")
-    created_at = Moment()
-    committed_at = Moment(allow_null=True)
+    created_at = TimestampField()
+    committed_at = TimestampField(allow_null=True)
     etag = serializers.CharField()
 
 
-class FileOut(serializers.Serializer[Any]):
+class FileSerializer(ReadSerializer):
     path = serializers.CharField()
     size = serializers.IntegerField()
     sha256 = serializers.CharField()
 
 
-class Manifest(CheckpointOut):
-    files = FileOut(many=True)
+class CheckpointManifestSerializer(CheckpointSerializer):
+    files = FileSerializer(many=True)
 
 
-@operation(Out=CheckpointOut, Query=Paged, many=True)
+@operation(Out=CheckpointSerializer, Query=PagedQuery, many=True)
 def checkpoint_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's checkpoints, the newest first."""
     rows = checkpoints.checkpoints_of(permissions.job(call, job_id).pk)
     return paging.page(call, rows, checkpoints.checkpoint_view, keys=("-n",))
 
 
-@operation(Out=Manifest)
+@operation(Out=CheckpointManifestSerializer)
 def checkpoint_manifest(call: Call, job_id: str, n: int) -> dict[str, Any]:
     """One checkpoint with the path, size and SHA-256 of every file."""
     return checkpoints.manifest(_checkpoint(call, job_id, n))
@@ -75,16 +76,22 @@ def _checkpoint(call: Call, job_id: str, n: int, what: str = "job.read") -> Chec
     return saved
 
 
-class ResultOut(FileOut):
+class ResultSerializer(FileSerializer):
     rank = serializers.IntegerField()
     etag = serializers.CharField()
 
 
 @operation(
-    Out=ResultOut,
-    Query=Short,
+    Out=ResultSerializer,
+    Query=ShortListQuery,
     many=True,
-    tell={"path": "model.pt", "rank": 0, "size": 4096, "sha256": "9f86d081…", "etag": '"9f86d081…"'},
+    response_example={
+        "path": "model.pt",
+        "rank": 0,
+        "size": 4096,
+        "sha256": "9f86d081…",
+        "etag": '"9f86d081…"',
+    },
 )
 def result_list(call: Call, job_id: str) -> dict[str, Any]:
     """What the program left in RESULT_DIR, after STORING."""
@@ -101,25 +108,25 @@ def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     return blob_download(call, blob, path)
 
 
-class UploadIn(Strict):
+class UploadRequest(StrictSerializer):
     archive = serializers.FileField(help_text="zip or tar.gz", allow_empty_file=True)
 
 
-class UploadOut(serializers.Serializer[Any]):
+class UploadSerializer(ReadSerializer):
     id = serializers.CharField()
     files = serializers.IntegerField()
     bytes = serializers.IntegerField(help_text="unpacked")
     sha256 = serializers.CharField(help_text="of the archive")
-    expires_at = Moment()
+    expires_at = TimestampField()
 
 
 @operation(
     authorize=permissions.into_tenant(Permission.SUBMIT),
-    In=UploadIn,
-    Out=UploadOut,
+    In=UploadRequest,
+    Out=UploadSerializer,
     status=201,
     kinds=(parsers.MULTIPART,),
-    tell={
+    response_example={
         "id": "3f9k2m7qx4ta",
         "files": 3,
         "bytes": 4096,
@@ -129,7 +136,7 @@ class UploadOut(serializers.Serializer[Any]):
 )
 def upload_create(call: Call, t: str) -> dict[str, Any]:
     """Send code before its job; researchers. The answer's id goes into code.upload of a spec within 24 hours."""
-    sent = validation.checked(UploadIn(data=parsers.form(call.request)))
+    sent = validation.checked(UploadRequest(data=parsers.form(call.request)))
     made = upload_store(user=call.user, tenant=call.found, archive=sent["archive"])
     return {
         "id": made.pk,

@@ -10,17 +10,17 @@ from jobs.selectors.redaction import redacted_job
 from jobs.selectors.serializers import job_view
 from jobs.services import job_cancel, job_clone, job_halt, job_resume
 from portal.api import permissions
-from portal.api.fields import Strict, Whole
-from portal.api.operations import Call, Empty, operation
-from portal.api.serializers import JOB_EXAMPLE, Job
+from portal.api.fields import StrictIntegerField, StrictSerializer
+from portal.api.operations import Call, EmptyRequest, operation
+from portal.api.serializers import JOB_EXAMPLE, JobSerializer
 
 
 @operation(
     authorize=permissions.to_operate,
-    In=Empty,
-    Out=Job,
+    In=EmptyRequest,
+    Out=JobSerializer,
     status=202,
-    tell=JOB_EXAMPLE | {"intent": "HALT", "phase": "Halting"},
+    response_example=JOB_EXAMPLE | {"intent": "HALT", "phase": "Halting"},
 )
 def halt(call: Call, job_id: str) -> dict[str, Any]:
     """Halt a job: it saves, ends and gives its GPUs back; its owner or a manager.
@@ -30,17 +30,19 @@ def halt(call: Call, job_id: str) -> dict[str, Any]:
     return job_view(redacted_job(call.user, job_halt(user=call.user, job_id=job_id)))
 
 
-class ResumeIn(Strict):
-    checkpoint = Whole(min_value=1, max_value=2**31 - 1, required=False, allow_null=True, default=None)
+class ResumeRequest(StrictSerializer):
+    checkpoint = StrictIntegerField(
+        min_value=1, max_value=2**31 - 1, required=False, allow_null=True, default=None
+    )
 
 
 @operation(
     authorize=permissions.to_operate,
-    In=ResumeIn,
-    Out=Job,
+    In=ResumeRequest,
+    Out=JobSerializer,
     status=202,
-    ask={"checkpoint": 3},
-    tell=JOB_EXAMPLE | {"state": "HALTED", "intent": "RUN", "phase": "Resuming"},
+    request_example={"checkpoint": 3},
+    response_example=JOB_EXAMPLE | {"state": "HALTED", "intent": "RUN", "phase": "Resuming"},
 )
 def resume(call: Call, job_id: str) -> dict[str, Any]:
     """Resume a halted job; its owner or a manager.
@@ -54,29 +56,31 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
 
 @operation(
     authorize=permissions.to_operate,
-    In=Empty,
-    Out=Job,
+    In=EmptyRequest,
+    Out=JobSerializer,
     status=202,
-    tell=JOB_EXAMPLE | {"intent": "CANCEL", "phase": "Canceling"},
+    response_example=JOB_EXAMPLE | {"intent": "CANCEL", "phase": "Canceling"},
 )
 def cancel(call: Call, job_id: str) -> dict[str, Any]:
     """Cancel a job for good; its owner or a manager. Its checkpoints stay."""
     return job_view(redacted_job(call.user, job_cancel(user=call.user, job_id=job_id)))
 
 
-class CloneIn(Strict):
-    checkpoint = Whole(min_value=1, max_value=2**31 - 1, required=False, allow_null=True, default=None)
+class CloneRequest(StrictSerializer):
+    checkpoint = StrictIntegerField(
+        min_value=1, max_value=2**31 - 1, required=False, allow_null=True, default=None
+    )
     spec = serializers.DictField(required=False, default=dict, help_text="changed fields; null removes one")
 
 
 @operation(
     authorize=permissions.to_clone,
-    In=CloneIn,
-    Out=Job,
+    In=CloneRequest,
+    Out=JobSerializer,
     status=202,
     location=lambda made: f"/api/v1/jobs/{made['id']}",
-    ask={"checkpoint": 3, "spec": {"env": {"LR": "0.01"}}},
-    tell=JOB_EXAMPLE | {"id": "3f9k3a1bcd2e", "cloned_from": "3f9k2m7qx4ta"},
+    request_example={"checkpoint": 3, "spec": {"env": {"LR": "0.01"}}},
+    response_example=JOB_EXAMPLE | {"id": "3f9k3a1bcd2e", "cloned_from": "3f9k2m7qx4ta"},
 )
 def clone(call: Call, job_id: str) -> dict[str, Any]:
     """Submit a copy of a job with some fields changed, if wished from one of its checkpoints; researchers."""

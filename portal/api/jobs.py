@@ -12,15 +12,23 @@ from jobs.selectors import validation, what_if
 from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.redaction import redacted_job
 from jobs.selectors.serializers import job_view
+from jobs.serialization import ReadSerializer
 from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.spec import json_schema
 from jobs.states import State
 from portal.api import paging, parsers, permissions
 from portal.api.errors import NotHere
-from portal.api.fields import Paged, Strict, Text
-from portal.api.openapi import FieldProblem
+from portal.api.fields import PagedQuery, StrictCharField, StrictSerializer
+from portal.api.openapi import FieldErrorSerializer
 from portal.api.operations import Call, operation
-from portal.api.serializers import JOB_EXAMPLE, PRIORITIES, SPEC_YAML, STATES, Estimate, Job
+from portal.api.serializers import (
+    JOB_EXAMPLE,
+    PRIORITIES,
+    SPEC_YAML,
+    STATES,
+    EstimateSerializer,
+    JobSerializer,
+)
 from tenants import access, audit
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -30,7 +38,7 @@ SPEC = json_schema()["properties"]
 SPEC_KINDS = (parsers.JSON, *parsers.YAML)
 
 
-class JobsQuery(Paged):
+class JobsQuery(PagedQuery):
     tenant = serializers.CharField(required=False, default="", max_length=40)
     state = serializers.ListField(
         child=serializers.ChoiceField(STATES),
@@ -52,7 +60,7 @@ class JobsQuery(Paged):
     order = serializers.ChoiceField(list(ORDERS), required=False, default="newest")
 
 
-@operation(Out=Job, Query=JobsQuery, many=True, tell=JOB_EXAMPLE)
+@operation(Out=JobSerializer, Query=JobsQuery, many=True, response_example=JOB_EXAMPLE)
 def jobs_list(call: Call) -> dict[str, Any]:
     """Jobs of all tenants the caller belongs to, and those shared with him.
 
@@ -86,16 +94,16 @@ def _record_admin(call: Call, shown: list[models.Job]) -> None:
     audit.admin_reads(user=call.user, targets=targets, action="job.list", reason=call.reason)
 
 
-@operation(Out=Job, tell=JOB_EXAMPLE)
+@operation(Out=JobSerializer, response_example=JOB_EXAMPLE)
 def job_read(call: Call, job_id: str) -> dict[str, Any]:
     """One job."""
     return job_view(permissions.job(call, job_id))
 
 
-class JobChange(Strict):
-    name = Text(required=False, max_length=SPEC["name"]["maxLength"])
+class JobChangeRequest(StrictSerializer):
+    name = StrictCharField(required=False, max_length=SPEC["name"]["maxLength"])
     tags = serializers.ListField(
-        child=Text(max_length=SPEC["tags"]["items"]["maxLength"]),
+        child=StrictCharField(max_length=SPEC["tags"]["items"]["maxLength"]),
         required=False,
         max_length=SPEC["tags"]["maxItems"],
     )
@@ -104,10 +112,10 @@ class JobChange(Strict):
 
 @operation(
     authorize=permissions.to_decide,
-    In=JobChange,
-    Out=Job,
-    ask={"tags": ["baseline"], "priority": "high"},
-    tell=JOB_EXAMPLE,
+    In=JobChangeRequest,
+    Out=JobSerializer,
+    request_example={"tags": ["baseline"], "priority": "high"},
+    response_example=JOB_EXAMPLE,
     fails=(409,),
 )
 def job_change(call: Call, job_id: str) -> dict[str, Any]:
@@ -123,13 +131,13 @@ def job_remove(call: Call, job_id: str) -> None:
 
 
 @operation(
-    Out=Job,
+    Out=JobSerializer,
     authorize=permissions.into_tenant(Permission.SUBMIT),
     status=201,
     kinds=SPEC_KINDS,
     location=lambda made: f"/api/v1/jobs/{made['id']}",
-    ask=SPEC_YAML,
-    tell=JOB_EXAMPLE,
+    request_example=SPEC_YAML,
+    response_example=JOB_EXAMPLE,
 )
 def job_create(call: Call, t: str) -> dict[str, Any]:
     """Submit a job; researchers. The body is a job spec, as JSON or as YAML (application/yaml).
@@ -142,24 +150,24 @@ def job_create(call: Call, t: str) -> dict[str, Any]:
     return job_view(made)
 
 
-class Outlook(serializers.Serializer[Any]):
+class OutlookSerializer(ReadSerializer):
     starts = serializers.BooleanField()
     slot_type = serializers.CharField(allow_null=True)
     nodes = serializers.ListField(child=serializers.CharField(), help_text="one per learner")
     code = serializers.CharField(allow_blank=True)
     message = serializers.CharField()
     numbers = serializers.DictField()
-    estimate = Estimate()
+    estimate = EstimateSerializer()
 
 
-class Asked(serializers.Serializer[Any]):
+class QuotaNeedSerializer(ReadSerializer):
     slot_type = serializers.CharField(help_text="what it would run on; a job of any GPU: where most is left")
     limit = serializers.IntegerField()
     used = serializers.IntegerField()
     asked = serializers.IntegerField(help_text="slots of this job, over all learners")
 
 
-class Check(serializers.Serializer[Any]):
+class CheckSerializer(ReadSerializer):
     name = serializers.ChoiceField(validation.NAMES)
     result = serializers.ChoiceField(
         list(validation.Result), help_text="failed: it is refused; waits: it is taken, but does not start now"
@@ -167,20 +175,20 @@ class Check(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class Verdict(serializers.Serializer[Any]):
+class ValidationSerializer(ReadSerializer):
     valid = serializers.BooleanField()
-    errors = FieldProblem(many=True)  # type: ignore[assignment]  # see documents.Problem
-    warnings = FieldProblem(many=True)
+    errors = FieldErrorSerializer(many=True)  # type: ignore[assignment]  # see documents.Problem
+    warnings = FieldErrorSerializer(many=True)
     spec = serializers.DictField(
         allow_null=True, help_text="normalised: defaults filled in, units made canonical"
     )
-    now = Outlook(allow_null=True, help_text="what the scheduler would do if it were submitted now")
-    quota = Asked(allow_null=True, help_text="the tenant's quota beside what the job asks for")
-    checks = Check(many=True, help_text="what was looked at, in this order")
+    now = OutlookSerializer(allow_null=True, help_text="what the scheduler would do if it were submitted now")
+    quota = QuotaNeedSerializer(allow_null=True, help_text="the tenant's quota beside what the job asks for")
+    checks = CheckSerializer(many=True, help_text="what was looked at, in this order")
 
 
-class ValidateQuery(Strict):
-    cloned_from = Text(
+class ValidateQuery(StrictSerializer):
+    cloned_from = StrictCharField(
         required=False,
         max_length=12,
         help_text="judge as a clone of this job of the tenant: its code is there, even if its upload is gone",
@@ -188,12 +196,12 @@ class ValidateQuery(Strict):
 
 
 @operation(
-    Out=Verdict,
+    Out=ValidationSerializer,
     Query=ValidateQuery,
     authorize=permissions.into_tenant(Permission.SUBMIT),
     kinds=SPEC_KINDS,
-    ask=SPEC_YAML,
-    tell={
+    request_example=SPEC_YAML,
+    response_example={
         "valid": False,
         "errors": [
             {

@@ -11,10 +11,11 @@ from rest_framework import serializers
 from jobs.models import Job
 from jobs.selectors import logs
 from jobs.selectors.log_lines import Hole, LogLine
+from jobs.serialization import ReadSerializer
 from portal.api import permissions
 from portal.api.downloads import download
 from portal.api.errors import NoSuchAttempt, NoSuchLearner
-from portal.api.fields import Strict
+from portal.api.fields import StrictSerializer
 from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
 
@@ -28,7 +29,7 @@ class Number(serializers.IntegerField):
         super().__init__(required=False, min_value=0, max_value=2**63 - 1, **options)
 
 
-class StreamQuery(Strict):
+class StreamQuery(StrictSerializer):
     learner = serializers.IntegerField(
         required=False, default=0, min_value=0, max_value=2**31 - 1, help_text="rank"
     )
@@ -69,30 +70,27 @@ class LogsQuery(StreamQuery):
         return attrs
 
 
-class LineOut(serializers.Serializer[Any]):
+class LogLineSerializer(ReadSerializer):
     n = serializers.IntegerField(help_text="from 1")
     t = serializers.CharField(help_text="when it was printed")
     text = serializers.CharField()
     cut = serializers.IntegerField(required=False, help_text="characters left out of a very long line")
 
 
-class GapOut(serializers.Serializer[Any]):
+class LogGapSerializer(ReadSerializer):
     """Lines that were printed and not kept."""
 
+    from_ = serializers.IntegerField(help_text="number of the first of them")
     to = serializers.IntegerField(help_text="number of the last of them")
 
-    def get_fields(self) -> dict[str, Any]:
-        start = serializers.IntegerField(help_text="number of the first of them")
-        return {"from": start, **super().get_fields()}
 
-
-class LogPage(serializers.Serializer[Any]):
+class LogPageSerializer(ReadSerializer):
     attempt = serializers.IntegerField()
     learner = serializers.IntegerField()
-    lines = LineOut(many=True)
+    lines = LogLineSerializer(many=True)
     first = serializers.IntegerField(allow_null=True, help_text="number of the first line given")
     last = serializers.IntegerField(allow_null=True, help_text="number of the last line given")
-    gaps = GapOut(
+    gaps = LogGapSerializer(
         many=True,
         help_text="what was not kept of these lines: the job's log was full, or its learner's spool",
     )
@@ -103,9 +101,9 @@ class LogPage(serializers.Serializer[Any]):
 
 
 @operation(
-    Out=LogPage,
+    Out=LogPageSerializer,
     Query=LogsQuery,
-    tell={
+    response_example={
         "attempt": 1,
         "learner": 0,
         "lines": [{"n": 1, "t": "2026-11-21T09:00:02.120Z", "text": "step 1 loss 0.93"}],

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rest_framework import serializers
 
+from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging
-from portal.api.fields import Moment, Paged, Strict, Text, Whole
+from portal.api.fields import PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
 from portal.api.operations import Call, operation
 from tenants import access, tokens
 from tenants.errors import FieldsInvalid, problem
-from tenants.models import Tenant, Token
+from tenants.models import Tenant, Token, User
 from tenants.roles import Role
 
 ROLES = [role.value for role in Role]
 
 
-class MyTenant(serializers.Serializer[Any]):
+class MyTenantSerializer(ReadSerializer):
     slug = serializers.CharField()
     name = serializers.CharField()
     state = serializers.ChoiceField(["active", "suspended"])
     role = serializers.ChoiceField(ROLES, allow_null=True, help_text="null: seen as a platform admin only")
     permissions = serializers.ListField(child=serializers.CharField())
 
+    @staticmethod
+    def get_role(tenant: Tenant, user: User) -> str | None:
+        return access.role_in(user, tenant.pk)
 
-class Me(serializers.Serializer[Any]):
+    @staticmethod
+    def get_permissions(tenant: Tenant, user: User) -> list[str]:
+        return sorted(access.permissions_in(user, tenant.pk))
+
+
+class MeSerializer(ReadSerializer):
     username = serializers.CharField()
     email = serializers.CharField(allow_blank=True)
     is_platform_admin = serializers.BooleanField()
     is_service_account = serializers.BooleanField()
-    tenants = MyTenant(many=True)
+    tenants = MyTenantSerializer(many=True)
+
+    @staticmethod
+    def get_is_platform_admin(user: User, context: User) -> bool:
+        return access.is_platform_admin(user)
+
+    @staticmethod
+    def get_tenants(user: User, context: User) -> Iterable[Tenant]:
+        return access.visible_tenants(user)
 
 
 @operation(
-    Out=Me,
-    tell={
+    Out=MeSerializer,
+    response_example={
         "username": "alice",
         "email": "alice@example.org",
         "is_platform_admin": False,
@@ -56,48 +74,52 @@ def me(call: Call) -> dict[str, Any]:
 
     A token shows no more than it carries: its own tenant, and the role it is limited to.
     """
-    return {
-        "username": call.user.get_username(),
-        "email": call.user.email,
-        "is_platform_admin": access.is_platform_admin(call.user),
-        "is_service_account": call.user.is_service_account,
-        "tenants": [_tenant(call, each) for each in access.visible_tenants(call.user)],
-    }
+    return MeSerializer.render(call.user, call.user)
 
 
-def _tenant(call: Call, tenant: Tenant) -> dict[str, Any]:
-    return {
-        "slug": tenant.slug,
-        "name": tenant.name,
-        "state": tenant.state,
-        "role": access.role_in(call.user, tenant.pk),
-        "permissions": sorted(access.permissions_in(call.user, tenant.pk)),
-    }
-
-
-class TokenOut(serializers.Serializer[Any]):
+class TokenSerializer(ReadSerializer):
     id = serializers.CharField()
     name = serializers.CharField()
     prefix = serializers.CharField(help_text="how its secret begins")
-    tenant = serializers.CharField(allow_null=True, help_text="null: works in every tenant of its owner")
-    role = serializers.ChoiceField(ROLES, help_text="what it may be at most, whatever its owner is")
-    created_at = Moment()
-    expires_at = Moment(allow_null=True)
-    last_used_at = Moment(allow_null=True)
+    tenant = serializers.CharField(
+        allow_null=True, source="tenant.slug", help_text="null: works in every tenant of its owner"
+    )
+    role = serializers.ChoiceField(
+        ROLES, source="role_ceiling", help_text="maximum role, whatever the role of its owner"
+    )
+    created_at = TimestampField(source="created")
+    expires_at = TimestampField(allow_null=True, source="expiry")
+    last_used_at = TimestampField(allow_null=True)
     etag = serializers.CharField()
 
+    @staticmethod
+    def get_id(token: Token, context: object) -> str:
+        return tokens.public_id(token)
 
-class TokenMade(TokenOut):
+    @staticmethod
+    def get_prefix(token: Token, context: object) -> str:
+        return tokens.shown_prefix(token)
+
+    @staticmethod
+    def get_etag(token: Token, context: object) -> str:
+        return f'"{tokens.public_id(token)}"'  # a token never changes; its last use is not a new version
+
+
+class CreatedTokenSerializer(TokenSerializer):
     secret = serializers.CharField(allow_null=True, help_text="shown once; null in a repeated answer")
 
+    @staticmethod
+    def get_secret(token: Token, secret: str) -> str:
+        return secret
 
-class TokenIn(Strict):
-    name = Text(max_length=80)
-    tenant = Text(max_length=40, required=False, allow_null=True, default=None)
+
+class TokenRequest(StrictSerializer):
+    name = StrictCharField(max_length=80)
+    tenant = StrictCharField(max_length=40, required=False, allow_null=True, default=None)
     role = serializers.ChoiceField(
         ROLES, required=False, help_text="manager unless given, or what the caller's own token allows"
     )
-    expires_in_days = Whole(
+    expires_in_days = StrictIntegerField(
         min_value=1,
         max_value=tokens.LONGEST_DAYS,
         required=False,
@@ -118,20 +140,20 @@ TOKEN_EXAMPLE = {
 }
 
 
-@operation(Out=TokenOut, Query=Paged, many=True, tell=TOKEN_EXAMPLE)
+@operation(Out=TokenSerializer, Query=PagedQuery, many=True, response_example=TOKEN_EXAMPLE)
 def token_list(call: Call) -> dict[str, Any]:
     """The caller's tokens, newest first, without their secrets."""
-    return paging.page(call, tokens.tokens_of(call.user), token_view, keys=("-created", "pk"))
+    return paging.page(call, tokens.tokens_of(call.user), TokenSerializer.render, keys=("-created", "pk"))
 
 
 @operation(
-    In=TokenIn,
-    Out=TokenMade,
+    In=TokenRequest,
+    Out=CreatedTokenSerializer,
     status=201,
     secret=("secret",),
     per_minute=30,
-    ask={"name": "laptop", "tenant": "vision-lab", "role": "researcher", "expires_in_days": 90},
-    tell=TOKEN_EXAMPLE | {"secret": "lut_0123…"},
+    request_example={"name": "laptop", "tenant": "vision-lab", "role": "researcher", "expires_in_days": 90},
+    response_example=TOKEN_EXAMPLE | {"secret": "lut_0123…"},
 )
 def token_create(call: Call) -> dict[str, Any]:
     """Make a token for oneself; its secret is shown in this answer only.
@@ -147,7 +169,7 @@ def token_create(call: Call) -> dict[str, Any]:
         role=Role(call.data["role"]) if "role" in call.data else None,
         days=call.data.get("expires_in_days"),
     )
-    return token_view(token) | {"secret": secret}
+    return CreatedTokenSerializer.render(token, secret)
 
 
 @operation(status=204)
@@ -157,20 +179,6 @@ def token_revoke(call: Call, token_id: str) -> None:
     A caller with a token revokes that one, and others that are bound to its tenant (if it is) and are no stronger.
     """
     tokens.token_revoke(user=call.user, owner=call.user, token_id=token_id)
-
-
-def token_view(token: Token) -> dict[str, Any]:
-    return {
-        "id": tokens.public_id(token),
-        "name": token.name,
-        "prefix": tokens.shown_prefix(token),
-        "tenant": token.tenant.slug if token.tenant else None,
-        "role": token.role_ceiling,
-        "created_at": token.created,
-        "expires_at": token.expiry,
-        "last_used_at": token.last_used_at,
-        "etag": f'"{tokens.public_id(token)}"',  # a token never changes; its last use is no version of it
-    }
 
 
 def _own_tenant(call: Call, slug: str | None) -> Tenant | None:

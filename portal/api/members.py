@@ -6,9 +6,10 @@ from typing import Any
 
 from rest_framework import serializers
 
+from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
-from portal.api.fields import Moment, Paged, Strict, Text, Whole
-from portal.api.me import TOKEN_EXAMPLE, TokenMade, TokenOut, token_view
+from portal.api.fields import PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
+from portal.api.me import TOKEN_EXAMPLE, CreatedTokenSerializer, TokenSerializer
 from portal.api.operations import Call, operation
 from tenants import tokens
 from tenants.models import Membership, Tenant
@@ -19,13 +20,17 @@ ROLES = [role.value for role in Role]
 ACCOUNT_ROLES = [Role.VIEWER.value, Role.RESEARCHER.value]
 
 
-class Member(serializers.Serializer[Any]):
-    username = serializers.CharField()
-    email = serializers.CharField(allow_blank=True)
+class MemberSerializer(ReadSerializer):
+    username = serializers.CharField(source="user.username")
+    email = serializers.CharField(allow_blank=True, source="user.email")
     role = serializers.ChoiceField(ROLES)
-    is_service_account = serializers.BooleanField()
-    since = Moment()
+    is_service_account = serializers.BooleanField(source="user.is_service_account")
+    since = TimestampField(source="created_at")
     etag = serializers.CharField()
+
+    @staticmethod
+    def get_etag(row: Membership, context: object) -> str:
+        return members.version(row)
 
 
 MEMBER_EXAMPLE = {
@@ -38,45 +43,45 @@ MEMBER_EXAMPLE = {
 }
 
 
-@operation(Out=Member, Query=Paged, many=True, tell=MEMBER_EXAMPLE)
+@operation(Out=MemberSerializer, Query=PagedQuery, many=True, response_example=MEMBER_EXAMPLE)
 def member_list(call: Call, t: str) -> dict[str, Any]:
     """Everybody who belongs to the tenant, by name."""
     rows = permissions.tenant(call, t).memberships.select_related("user")
-    return paging.page(call, rows, member_view, keys=("user__username",))
+    return paging.page(call, rows, MemberSerializer.render, keys=("user__username",))
 
 
-class MemberIn(Strict):
-    username = Text(max_length=150)
+class MemberRequest(StrictSerializer):
+    username = StrictCharField(max_length=150)
     role = serializers.ChoiceField(ROLES)
 
 
 @operation(
     authorize=permissions.into_tenant(Permission.MANAGE_MEMBERS),
-    In=MemberIn,
-    Out=Member,
+    In=MemberRequest,
+    Out=MemberSerializer,
     status=201,
     location=lambda made: f"./{made['username']}",
-    ask={"username": "carol", "role": "viewer"},
-    tell=MEMBER_EXAMPLE,
+    request_example={"username": "carol", "role": "viewer"},
+    response_example=MEMBER_EXAMPLE,
 )
 def member_add(call: Call, t: str) -> dict[str, Any]:
     """Make an existing person a member; managers only. Nobody adds himself."""
     made = members.member_add(
         user=call.user, tenant=call.found, username=call.data["username"], role=Role(call.data["role"])
     )
-    return member_view(made)
+    return MemberSerializer.render(made)
 
 
-class RoleIn(Strict):
+class RoleRequest(StrictSerializer):
     role = serializers.ChoiceField(ROLES)
 
 
 @operation(
     authorize=permissions.into_tenant(Permission.MANAGE_MEMBERS),
-    In=RoleIn,
-    Out=Member,
-    ask={"role": "researcher"},
-    tell=MEMBER_EXAMPLE,
+    In=RoleRequest,
+    Out=MemberSerializer,
+    request_example={"role": "researcher"},
+    response_example=MEMBER_EXAMPLE,
     fails=(409,),
 )
 def member_change(call: Call, t: str, username: str) -> dict[str, Any]:
@@ -88,7 +93,7 @@ def member_change(call: Call, t: str, username: str) -> dict[str, Any]:
         role=Role(call.data["role"]),
         if_match=call.if_match,
     )
-    return member_view(changed)
+    return MemberSerializer.render(changed)
 
 
 @operation(status=204, fails=(409,))
@@ -97,23 +102,20 @@ def member_remove(call: Call, t: str, username: str) -> None:
     members.member_remove(user=call.user, tenant=permissions.tenant(call, t), username=username)
 
 
-def member_view(row: Membership) -> dict[str, Any]:
-    return {
-        "username": row.user.get_username(),
-        "email": row.user.email,
-        "role": row.role,
-        "is_service_account": row.user.is_service_account,
-        "since": row.created_at,
-        "etag": members.version(row),
-    }
-
-
-class Account(serializers.Serializer[Any]):
+class ServiceAccountSerializer(ReadSerializer):
     name = serializers.CharField()
-    username = serializers.CharField(help_text="the owner that its jobs show")
+    username = serializers.CharField(source="user.username", help_text="shown as the owner of its jobs")
     role = serializers.ChoiceField(ACCOUNT_ROLES)
-    since = Moment()
+    since = TimestampField(source="created_at")
     etag = serializers.CharField()
+
+    @staticmethod
+    def get_etag(row: Membership, context: object) -> str:
+        return members.version(row)
+
+    @staticmethod
+    def get_name(row: Membership, context: object) -> str:
+        return row.user.username.removeprefix(f"{row.tenant.slug}.")
 
 
 ACCOUNT_EXAMPLE = {
@@ -125,32 +127,34 @@ ACCOUNT_EXAMPLE = {
 }
 
 
-@operation(Out=Account, Query=Paged, many=True, tell=ACCOUNT_EXAMPLE, fails=(403,))
+@operation(
+    Out=ServiceAccountSerializer, Query=PagedQuery, many=True, response_example=ACCOUNT_EXAMPLE, fails=(403,)
+)
 def account_list(call: Call, t: str) -> dict[str, Any]:
     """The tenant's service accounts; managers only."""
     rows = accounts.accounts(user=call.user, tenant=permissions.tenant(call, t))
-    return paging.page(call, rows, account_view, keys=("user__username",))
+    return paging.page(call, rows, ServiceAccountSerializer.render, keys=("user__username",))
 
 
-class AccountIn(Strict):
-    name = Text(max_length=60)
+class ServiceAccountRequest(StrictSerializer):
+    name = StrictCharField(max_length=60)
     role = serializers.ChoiceField(ACCOUNT_ROLES, required=False, default=Role.RESEARCHER.value)
 
 
 @operation(
     authorize=permissions.into_tenant(Permission.MANAGE_MEMBERS),
-    In=AccountIn,
-    Out=Account,
+    In=ServiceAccountRequest,
+    Out=ServiceAccountSerializer,
     status=201,
-    ask={"name": "nightly", "role": "researcher"},
-    tell=ACCOUNT_EXAMPLE,
+    request_example={"name": "nightly", "role": "researcher"},
+    response_example=ACCOUNT_EXAMPLE,
 )
 def account_create(call: Call, t: str) -> dict[str, Any]:
     """Create a service account: a user for a program. It is researcher at most and cannot log in."""
     made = accounts.account_create(
         user=call.user, tenant=call.found, name=call.data["name"], role=Role(call.data["role"])
     )
-    return account_view(made)
+    return ServiceAccountSerializer.render(made)
 
 
 @operation(status=204)
@@ -159,16 +163,16 @@ def account_remove(call: Call, t: str, name: str) -> None:
     accounts.account_remove(user=call.user, tenant=permissions.tenant(call, t), name=name)
 
 
-@operation(Out=TokenOut, Query=Paged, many=True, tell=TOKEN_EXAMPLE, fails=(403,))
+@operation(Out=TokenSerializer, Query=PagedQuery, many=True, response_example=TOKEN_EXAMPLE, fails=(403,))
 def account_token_list(call: Call, t: str, name: str) -> dict[str, Any]:
     """A service account's tokens, newest first, without their secrets."""
     account = accounts.account_get(user=call.user, tenant=permissions.tenant(call, t), name=name)
-    return paging.page(call, tokens.tokens_of(account), token_view, keys=("-created", "pk"))
+    return paging.page(call, tokens.tokens_of(account), TokenSerializer.render, keys=("-created", "pk"))
 
 
-class AccountTokenIn(Strict):
-    name = Text(max_length=80)
-    expires_in_days = Whole(
+class ServiceAccountTokenRequest(StrictSerializer):
+    name = StrictCharField(max_length=80)
+    expires_in_days = StrictIntegerField(
         min_value=1,
         max_value=tokens.LONGEST_DAYS,
         required=False,
@@ -184,13 +188,13 @@ def _with_account(call: Call, t: str, name: str) -> Tenant:
 
 @operation(
     authorize=_with_account,
-    In=AccountTokenIn,
-    Out=TokenMade,
+    In=ServiceAccountTokenRequest,
+    Out=CreatedTokenSerializer,
     status=201,
     secret=("secret",),
     per_minute=30,
-    ask={"name": "ci", "expires_in_days": 30},
-    tell=TOKEN_EXAMPLE | {"secret": "lut_0123…"},
+    request_example={"name": "ci", "expires_in_days": 30},
+    response_example=TOKEN_EXAMPLE | {"secret": "lut_0123…"},
 )
 def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
     """Make a token for a service account, bound to the tenant; its secret is shown in this answer only."""
@@ -201,7 +205,7 @@ def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
         token_name=call.data["name"],
         days=call.data.get("expires_in_days"),
     )
-    return token_view(token) | {"secret": secret}
+    return CreatedTokenSerializer.render(token, secret)
 
 
 @operation(status=204)
@@ -210,14 +214,3 @@ def account_token_revoke(call: Call, t: str, name: str, token_id: str) -> None:
     accounts.account_token_revoke(
         user=call.user, tenant=permissions.tenant(call, t), name=name, token_id=token_id
     )
-
-
-def account_view(row: Membership) -> dict[str, Any]:
-    username = row.user.get_username()
-    return {
-        "name": username.removeprefix(f"{row.tenant.slug}."),
-        "username": username,
-        "role": row.role,
-        "since": row.created_at,
-        "etag": members.version(row),
-    }

@@ -7,12 +7,13 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors import metrics
+from jobs.serialization import ReadSerializer
 from portal.api import paging, permissions
-from portal.api.fields import Paged
+from portal.api.fields import PagedQuery
 from portal.api.operations import Call, operation
 
 
-class MetricsQuery(Paged):
+class MetricsQuery(PagedQuery):
     page_size = serializers.IntegerField(
         required=False,
         default=metrics.MAX_SERIES,
@@ -46,7 +47,7 @@ class MetricsQuery(Paged):
         return attrs
 
 
-class SeriesOut(serializers.Serializer[Any]):
+class SeriesSerializer(ReadSerializer):
     name = serializers.CharField()
     rank = serializers.IntegerField()
     buckets = serializers.ListField(
@@ -58,18 +59,18 @@ class SeriesOut(serializers.Serializer[Any]):
     points = serializers.IntegerField()
 
 
-class MetricsOut(serializers.Serializer[Any]):
+class MetricsSerializer(ReadSerializer):
     x = serializers.ChoiceField(["step", "time"])
     seq = serializers.IntegerField(help_text="cursor of the live channel that goes on from here")
-    series = SeriesOut(many=True)
+    series = SeriesSerializer(many=True)
     total = serializers.IntegerField(help_text="series that there are of the names asked for, here or not")
     next = serializers.CharField(allow_null=True, help_text="`cursor` of those that are not here")
 
 
 @operation(
-    Out=MetricsOut,
+    Out=MetricsSerializer,
     Query=MetricsQuery,
-    tell={
+    response_example={
         "x": "step",
         "seq": 2,
         "series": [

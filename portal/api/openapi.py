@@ -33,7 +33,7 @@ MEANING = {
 }
 
 
-class FieldProblem(serializers.Serializer[Any]):
+class FieldErrorSerializer(serializers.Serializer[Any]):
     path = serializers.CharField(help_text="resources.learners, changes[0].limit; empty for the whole body")
     code = serializers.CharField()
     message = serializers.CharField()
@@ -48,7 +48,7 @@ class FieldProblem(serializers.Serializer[Any]):
     )
 
 
-class Problem(serializers.Serializer[Any]):
+class ProblemSerializer(serializers.Serializer[Any]):
     """RFC 9457 problem details."""
 
     type = serializers.CharField()
@@ -56,7 +56,7 @@ class Problem(serializers.Serializer[Any]):
     status = serializers.IntegerField()
     code = serializers.CharField(help_text="stable; act on this, not on the text")
     detail = serializers.CharField()
-    errors = FieldProblem(many=True)  # type: ignore[assignment]  # a field; the metaclass takes it off the class
+    errors = FieldErrorSerializer(many=True)  # type: ignore[assignment]  # a field; the metaclass takes it off the class
     request_id = serializers.CharField()
 
 
@@ -130,7 +130,8 @@ def _responses(each: Operation, method: str) -> dict[Any, Any]:
     if method in ("patch", "put"):
         fails.add(412)
     found: dict[Any, Any] = {
-        (code, PROBLEM_TYPE): OpenApiResponse(Problem, description=MEANING[code]) for code in sorted(fails)
+        (code, PROBLEM_TYPE): OpenApiResponse(ProblemSerializer, description=MEANING[code])
+        for code in sorted(fails)
     }
     if each.Out is BYTES:
         return {(each.status, "application/octet-stream"): OpenApiTypes.BINARY} | found
@@ -157,9 +158,11 @@ def _list_of(item: type[serializers.Serializer[Any]]) -> Any:
 
 
 def _examples(each: Operation) -> Any:
-    if each.ask is not None:
-        kind = "application/yaml" if isinstance(each.ask, str) else None
-        yield OpenApiExample("request", each.ask, request_only=True, media_type=kind or "application/json")
-    if each.tell is not None:
-        value = {"items": [each.tell], "next": None} if each.many else each.tell
+    if each.request_example is not None:
+        kind = "application/yaml" if isinstance(each.request_example, str) else None
+        yield OpenApiExample(
+            "request", each.request_example, request_only=True, media_type=kind or "application/json"
+        )
+    if each.response_example is not None:
+        value = {"items": [each.response_example], "next": None} if each.many else each.response_example
         yield OpenApiExample("answer", value, response_only=True, status_codes=[str(each.status)])

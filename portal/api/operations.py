@@ -26,7 +26,7 @@ from rest_framework.views import APIView
 from jobs.services import answer_once
 from portal.api import errors, openapi, parsers, throttle, validation
 from portal.api.auth import CookieAuthentication, TokenAuthentication
-from portal.api.fields import NoQuery, Strict
+from portal.api.fields import NoQuery, StrictSerializer
 from portal.api.renderers import AlwaysJson, JsonRenderer, json_bytes
 from tenants.audit import REASON_HEADER, REASON_PARAMETER, access_reason, reason_given, request_id
 from tenants.models import User
@@ -35,7 +35,7 @@ REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 UNFIT_IN_A_PATH = re.compile("[\0\ud800-\udfff]")
 
 
-class Empty(Strict):
+class EmptyRequest(StrictSerializer):
     """A body without fields."""
 
 
@@ -96,8 +96,8 @@ class Operation:
     secret: tuple[str, ...]  # fields of the answer that are shown once and never kept
     location: Callable[[Any], str] | None
     per_minute: int | None
-    ask: Example | str | None
-    tell: Example | None
+    request_example: Example | str | None
+    response_example: Example | None
     fails: tuple[int, ...]
     also: tuple[str, ...]  # media types of the answer beside JSON, by Accept
     hidden: bool  # left out of the OpenAPI document
@@ -131,7 +131,7 @@ class Operation:
                 b"" if "multipart/form-data" in self.kinds else parsers.read_raw(request, *self.kinds)
             ), None
         raw, value = parsers.read_json(request)
-        return raw, validation.checked((self.In or Empty)(data=value))
+        return raw, validation.checked((self.In or EmptyRequest)(data=value))
 
     def _run_once(self, call: Call, path: Mapping[str, str], key: str) -> Any:
         """Run under an Idempotency-Key. What is shown once is not kept: a repeat gets null in its place."""
@@ -174,8 +174,8 @@ def operation(
     secret: tuple[str, ...] = (),
     location: Callable[[Any], str] | None = None,
     per_minute: int | None = None,
-    ask: Example | str | None = None,
-    tell: Example | None = None,
+    request_example: Example | str | None = None,
+    response_example: Example | None = None,
     fails: tuple[int, ...] = (),
     also: tuple[str, ...] = (),
     hidden: bool = False,
@@ -195,8 +195,8 @@ def operation(
             secret,
             location,
             per_minute,
-            ask,
-            tell,
+            request_example,
+            response_example,
             fails,
             also,
             hidden,

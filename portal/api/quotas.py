@@ -10,49 +10,60 @@ from django.utils import timezone
 from rest_framework import serializers
 
 from jobs.selectors import usage, what_if
+from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.quotas import quotas_change
 from portal.api import paging, permissions
 from portal.api.errors import BadRequest
-from portal.api.fields import Flag, Moment, Paged, Short, Strict, Text, Whole
+from portal.api.fields import (
+    PagedQuery,
+    ShortListQuery,
+    StrictBooleanField,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+)
 from portal.api.operations import Call, operation
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged, problem
-from tenants.models import QuotaChange
-from tenants.services.quotas import LARGEST_LIMIT, Change, ChangeSet
+from tenants.services.quotas import LARGEST_LIMIT, Applied, Change, ChangeSet
 
 LIMIT_ETAG = re.compile(r'"limit-(\d{1,9})"', re.ASCII)
 USUAL_USAGE = timedelta(days=30)
 LONGEST_USAGE = timedelta(days=400)
 
 
-class QuotaOut(serializers.Serializer[Any]):
+class QuotaSerializer(ReadSerializer):
     gpu_type = serializers.CharField()
     limit = serializers.IntegerField()
     used = serializers.IntegerField()
     waiting = serializers.IntegerField(help_text="slots that queued jobs ask for")
     etag = serializers.CharField()
 
+    @staticmethod
+    def get_etag(use: usage.QuotaUse, context: object) -> str:
+        return usage.quota_etag(use.limit)
+
 
 QUOTA_EXAMPLE = {"gpu_type": "a100", "limit": 16, "used": 12, "waiting": 4, "etag": '"limit-16"'}
 
 
-@operation(Out=QuotaOut, Query=Short, many=True, tell=QUOTA_EXAMPLE)
+@operation(Out=QuotaSerializer, Query=ShortListQuery, many=True, response_example=QUOTA_EXAMPLE)
 def quota_list(call: Call, t: str) -> dict[str, Any]:
     """What the tenant may hold of each slot type, holds, and waits for. A type without a row has no quota."""
-    found = [usage.quota_view(use) for use in usage.quotas_of(permissions.tenant(call, t))]
+    found = [QuotaSerializer.render(use) for use in usage.quotas_of(permissions.tenant(call, t))]
     return paging.whole(call, found, keys=("gpu_type",))
 
 
-class LimitIn(Strict):
-    limit = Whole(max_value=LARGEST_LIMIT)
-    reason = Text(max_length=500)
+class LimitRequest(StrictSerializer):
+    limit = StrictIntegerField(max_value=LARGEST_LIMIT)
+    reason = StrictCharField(max_length=500)
 
 
 @operation(
     authorize=permissions.for_admins,
-    In=LimitIn,
-    Out=QuotaOut,
-    ask={"limit": 16, "reason": "Second half of the grant"},
-    tell=QUOTA_EXAMPLE,
+    In=LimitRequest,
+    Out=QuotaSerializer,
+    request_example={"limit": 16, "reason": "Second half of the grant"},
+    response_example=QUOTA_EXAMPLE,
     fails=(409,),
 )
 def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
@@ -68,8 +79,8 @@ def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
         raise VersionChanged(etag=_etag_now(call, gpu_type)) from None
     for use in usage.quotas_of(call.found):
         if use.gpu_type == gpu_type:
-            return usage.quota_view(use)
-    return usage.quota_view(usage.QuotaUse(gpu_type, 0, 0, 0))  # no row: it was and is 0
+            return QuotaSerializer.render(use)
+    return QuotaSerializer.render(usage.QuotaUse(gpu_type, 0, 0, 0))  # no row: it was and is 0
 
 
 def _of_one(error: TenantError) -> list[dict[str, Any]]:
@@ -92,8 +103,8 @@ def _etag_now(call: Call, gpu_type: str) -> str:
     return usage.quota_etag(limits.get(gpu_type, 0))
 
 
-class QuotaChangeOut(serializers.Serializer[Any]):
-    id = serializers.IntegerField()
+class QuotaChangeSerializer(ReadSerializer):
+    id = serializers.IntegerField(source="pk")
     gpu_type = serializers.CharField()
     old_limit = serializers.IntegerField()
     new_limit = serializers.IntegerField()
@@ -101,16 +112,16 @@ class QuotaChangeOut(serializers.Serializer[Any]):
         allow_null=True, help_text="slots held when it was changed; null where that was not kept yet"
     )
     reason = serializers.CharField()
-    actor = serializers.CharField(allow_null=True)
+    actor = serializers.CharField(allow_null=True, source="actor.username")
     change_set = serializers.UUIDField(help_text="what was applied together")
-    at = Moment()
+    at = TimestampField()
 
 
 @operation(
-    Out=QuotaChangeOut,
-    Query=Paged,
+    Out=QuotaChangeSerializer,
+    Query=PagedQuery,
     many=True,
-    tell={
+    response_example={
         "id": 17,
         "gpu_type": "a100",
         "old_limit": 8,
@@ -125,37 +136,23 @@ class QuotaChangeOut(serializers.Serializer[Any]):
 def quota_change_list(call: Call, t: str) -> dict[str, Any]:
     """Every limit ever set for this tenant, newest first."""
     rows = permissions.tenant(call, t).quota_changes.select_related("actor")
-    return paging.page(call, rows, _change_view, keys=("-pk",))
+    return paging.page(call, rows, QuotaChangeSerializer.render, keys=("-pk",))
 
 
-def _change_view(row: QuotaChange) -> dict[str, Any]:
-    return {
-        "id": row.pk,
-        "gpu_type": row.gpu_type,
-        "old_limit": row.old_limit,
-        "new_limit": row.new_limit,
-        "used_then": row.used_then,
-        "reason": row.reason,
-        "actor": row.actor.get_username() if row.actor else None,
-        "change_set": row.change_set,
-        "at": row.at,
-    }
+class ChangeRequest(StrictSerializer):
+    tenant = StrictCharField(max_length=40)
+    gpu_type = StrictCharField(max_length=40)
+    limit = StrictIntegerField(max_value=LARGEST_LIMIT)
+    if_limit = StrictIntegerField(required=False, allow_null=True, default=None)
 
 
-class ChangeIn(Strict):
-    tenant = Text(max_length=40)
-    gpu_type = Text(max_length=40)
-    limit = Whole(max_value=LARGEST_LIMIT)
-    if_limit = Whole(required=False, allow_null=True, default=None)
+class ChangeSetRequest(StrictSerializer):
+    changes = serializers.ListField(child=ChangeRequest(), min_length=1, max_length=500)
+    reason = StrictCharField(max_length=500)
+    dry_run = StrictBooleanField(required=False, default=False)
 
 
-class ChangeSetIn(Strict):
-    changes = serializers.ListField(child=ChangeIn(), min_length=1, max_length=500)
-    reason = Text(max_length=500)
-    dry_run = Flag(required=False, default=False)
-
-
-class AppliedOut(serializers.Serializer[Any]):
+class AppliedChangeSerializer(ReadSerializer):
     tenant = serializers.CharField()
     gpu_type = serializers.CharField()
     old_limit = serializers.IntegerField()
@@ -163,15 +160,19 @@ class AppliedOut(serializers.Serializer[Any]):
     used = serializers.IntegerField()
 
 
-class OverOut(serializers.Serializer[Any]):
+class OverLimitSerializer(ReadSerializer):
     tenant = serializers.CharField()
     gpu_type = serializers.CharField()
-    limit = serializers.IntegerField()
+    limit = serializers.IntegerField(source="new_limit")
     used = serializers.IntegerField()
     over = serializers.IntegerField(help_text="slots held above the limit until jobs end; nothing is stopped")
 
+    @staticmethod
+    def get_over(change: Applied, context: object) -> int:
+        return change.used - change.new_limit
 
-class AffectedOut(serializers.Serializer[Any]):
+
+class AffectedJobSerializer(ReadSerializer):
     job = serializers.CharField()
     name = serializers.CharField()
     tenant = serializers.CharField()
@@ -180,32 +181,32 @@ class AffectedOut(serializers.Serializer[Any]):
     reason = serializers.CharField(allow_blank=True, help_text="why it will wait")
 
 
-class TotalOut(serializers.Serializer[Any]):
+class QuotaTotalSerializer(ReadSerializer):
     gpu_type = serializers.CharField()
     limits = serializers.IntegerField(help_text="summed over all tenants")
     capacity = serializers.IntegerField()
     allowed = serializers.IntegerField(help_text="capacity times the over-commit factor")
 
 
-class EffectsOut(serializers.Serializer[Any]):
-    over = OverOut(many=True)
-    starts = AffectedOut(many=True)
-    waits = AffectedOut(many=True)
-    totals = TotalOut(many=True)
+class EffectsSerializer(ReadSerializer):
+    over = OverLimitSerializer(many=True)
+    starts = AffectedJobSerializer(many=True)
+    waits = AffectedJobSerializer(many=True)
+    totals = QuotaTotalSerializer(many=True)
 
 
-class ChangeSetOut(serializers.Serializer[Any]):
+class ChangeSetSerializer(ReadSerializer):
     change_set = serializers.UUIDField(allow_null=True, help_text="null for a dry run")
     dry_run = serializers.BooleanField()
-    changes = AppliedOut(many=True)
-    effects = EffectsOut()
+    changes = AppliedChangeSerializer(many=True)
+    effects = EffectsSerializer()
 
 
 @operation(
     authorize=permissions.for_admins,
-    In=ChangeSetIn,
-    Out=ChangeSetOut,
-    ask={
+    In=ChangeSetRequest,
+    Out=ChangeSetSerializer,
+    request_example={
         "changes": [
             {"tenant": "vision-lab", "gpu_type": "a100", "limit": 12, "if_limit": 16},
             {"tenant": "nlp-research", "gpu_type": "a100", "limit": 8, "if_limit": 4},
@@ -226,71 +227,35 @@ def quota_changes(call: Call) -> dict[str, Any]:
         user=call.user, changes=changes, reason=call.data["reason"], dry_run=call.data["dry_run"]
     )
     after = what_if.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
-    return _change_set_view(made, before, after)
+    return ChangeSetSerializer.render(
+        {
+            "change_set": made.id,
+            "dry_run": made.id is None,
+            "changes": made.changes,
+            "effects": _effects(made, before, after),
+        }
+    )
 
 
-def _change_set_view(made: ChangeSet, before: what_if.Outcome, after: what_if.Outcome) -> dict[str, Any]:
+def _effects(made: ChangeSet, before: what_if.Outcome, after: what_if.Outcome) -> dict[str, Any]:
     return {
-        "change_set": made.id,
-        "dry_run": made.id is None,
-        "changes": [
-            {
-                "tenant": one.tenant,
-                "gpu_type": one.gpu_type,
-                "old_limit": one.old_limit,
-                "new_limit": one.new_limit,
-                "used": one.used,
-            }
-            for one in made.changes
-        ],
-        "effects": {
-            "over": [
-                {
-                    "tenant": one.tenant,
-                    "gpu_type": one.gpu_type,
-                    "limit": one.new_limit,
-                    "used": one.used,
-                    "over": one.used - one.new_limit,
-                }
-                for one in made.changes
-                if one.used > one.new_limit
-            ],
-            "starts": [_affected(job) for job in after.starting if job.job not in before.starting_ids],
-            "waits": [_affected(job) for job in after.waiting if job.job in before.starting_ids],
-            "totals": [
-                {
-                    "gpu_type": total.gpu_type,
-                    "limits": total.limits,
-                    "capacity": total.capacity,
-                    "allowed": total.allowed,
-                }
-                for total in made.totals
-            ],
-        },
+        "over": [change for change in made.changes if change.used > change.new_limit],
+        "starts": [job for job in after.starting if job.job not in before.starting_ids],
+        "waits": [job for job in after.waiting if job.job in before.starting_ids],
+        "totals": made.totals,
     }
 
 
-def _affected(job: what_if.Affected) -> dict[str, Any]:
-    return {
-        "job": job.job,
-        "name": job.name,
-        "tenant": job.tenant,
-        "slots": job.slots,
-        "slot_type": job.slot_type,
-        "reason": job.reason,
-    }
-
-
-class UsageQuery(Short):
-    to = Moment(required=False, help_text="default: now")
+class UsageQuery(ShortListQuery):
+    to = TimestampField(required=False, help_text="default: now")
     by = serializers.ChoiceField([by.value for by in usage.By], required=False, default="user")
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        start = Moment(required=False, help_text="default: 30 days before `to`")
+        start = TimestampField(required=False, help_text="default: 30 days before `to`")
         return {"from": start, **super().get_fields()}
 
 
-class UsageOut(serializers.Serializer[Any]):
+class UsageSerializer(ReadSerializer):
     key = serializers.CharField(help_text="the user, the day or the slot type, by `by`")
     gpu_type = serializers.CharField(help_text="cpu for jobs without GPUs; any while a job waits for any GPU")
     used = serializers.FloatField(help_text="slot-seconds held")
@@ -299,10 +264,10 @@ class UsageOut(serializers.Serializer[Any]):
 
 
 @operation(
-    Out=UsageOut,
+    Out=UsageSerializer,
     Query=UsageQuery,
     many=True,
-    tell={"key": "alice", "gpu_type": "a100", "used": 86400.0, "waited": 1200.0, "lost": 0.0},
+    response_example={"key": "alice", "gpu_type": "a100", "used": 86400.0, "waited": 1200.0, "lost": 0.0},
 )
 def usage_list(call: Call, t: str) -> dict[str, Any]:
     """GPU-seconds used, waited for and lost, by user, slot type or day (UTC)."""
@@ -315,25 +280,8 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
         raise BadRequest("The period is not valid.", code="invalid", errors=[wrong])
     by = usage.By(call.query["by"])
     found = usage.usage_of(tenant, start=start, end=end, by=by)
-    return {
-        **paging.whole(
-            call,
-            [
-                {
-                    "key": row.key,
-                    by.value: row.key,
-                    "gpu_type": row.gpu_type,
-                    "used": row.used,
-                    "waited": row.waited,
-                    "lost": row.lost,
-                }
-                for row in found
-            ],
-            keys=("key", "gpu_type"),
-        ),
-        "from": start,
-        "to": end,
-    }
+    rows = [UsageSerializer.render(row) | {by.value: row.key} for row in found]
+    return {**paging.whole(call, rows, keys=("key", "gpu_type")), "from": start, "to": end}
 
 
 def _before(end: datetime, span: timedelta) -> datetime:

@@ -13,8 +13,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 from drf_spectacular.generators import SchemaGenerator
-from rest_framework import serializers
 
+from jobs.serialization import ReadSerializer
 from portal.api.operations import Call, operation
 from portal.api.renderers import json_bytes
 
@@ -33,11 +33,11 @@ def document_bytes() -> bytes:
     return json_bytes(document())
 
 
-class DocumentOut(serializers.Serializer[Any]):
+class OpenApiSerializer(ReadSerializer):
     """OpenAPI 3."""
 
 
-@operation(Out=DocumentOut)
+@operation(Out=OpenApiSerializer)
 def openapi(call: Call) -> HttpResponse:
     """This document."""
     return HttpResponse(document_bytes(), content_type="application/vnd.oai.openapi+json")

@@ -6,8 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
+from jobs.serialization import ReadSerializer, TimestampField
 from jobs.states import Intent, State
-from portal.api.fields import Moment
 
 STATES = [state.value for state in State]
 INTENTS = [intent.value for intent in Intent]
@@ -15,59 +15,59 @@ BASES = ["progress", "time_limit", "history"]
 PRIORITIES = ["low", "normal", "high", "urgent"]
 
 
-class Reason(serializers.Serializer[Any]):
+class ReasonSerializer(ReadSerializer):
     code = serializers.CharField(allow_blank=True)
     message = serializers.CharField(allow_blank=True)
     numbers = serializers.DictField(help_text="the numbers behind the message, by code")
 
 
-class Told(serializers.Serializer[Any]):
-    to = Moment(allow_null=True)
-    at = Moment(help_text="when it was told")
+class FirstEstimateSerializer(ReadSerializer):
+    to = TimestampField(allow_null=True)
+    at = TimestampField(help_text="when it was told")
 
     def get_fields(self) -> dict[str, Any]:
-        return {"from": Moment(allow_null=True), **super().get_fields()}
+        return {"from": TimestampField(allow_null=True), **super().get_fields()}
 
 
-class Estimate(serializers.Serializer[Any]):
+class EstimateSerializer(ReadSerializer):
     """When a waiting job is expected to start if nothing else comes: p50 to p90."""
 
-    to = Moment(allow_null=True, help_text="nine times of ten it has started by then")
+    to = TimestampField(allow_null=True, help_text="nine times of ten it has started by then")
     basis = serializers.ListField(
         child=serializers.ChoiceField(BASES), help_text="how the ends it waits for are known"
     )
     message = serializers.CharField(
         allow_blank=True, help_text="what it rests on, or why there is no estimate"
     )
-    at = Moment(allow_null=True, help_text="when it last changed")
-    first = Told(allow_null=True, help_text="what was told first since it queued")
-    started_at = Moment(allow_null=True, help_text="when it got its devices, to judge `first` by")
+    at = TimestampField(allow_null=True, help_text="when it last changed")
+    first = FirstEstimateSerializer(allow_null=True, help_text="what was told first since it queued")
+    started_at = TimestampField(allow_null=True, help_text="when it got its devices, to judge `first` by")
 
     def get_fields(self) -> dict[str, Any]:
-        soonest = Moment(allow_null=True, help_text="as likely before as after; null: no estimate")
+        soonest = TimestampField(allow_null=True, help_text="as likely before as after; null: no estimate")
         return {"from": soonest, **super().get_fields()}
 
 
-class Progress(serializers.Serializer[Any]):
+class ProgressSerializer(ReadSerializer):
     step = serializers.IntegerField(allow_null=True)
     total = serializers.IntegerField(allow_null=True)
     percent = serializers.FloatField(allow_null=True)
 
 
-class Pace(serializers.Serializer[Any]):
+class PaceSerializer(ReadSerializer):
     """At the pace of all attempts together; null while it does not run or is unknown."""
 
     seconds_left = serializers.FloatField(allow_null=True)
     steps_per_second = serializers.FloatField(allow_null=True)
 
 
-class NewestCheckpoint(serializers.Serializer[Any]):
+class NewestCheckpointSerializer(ReadSerializer):
     n = serializers.IntegerField()
     step = serializers.IntegerField(allow_null=True)
-    at = Moment()
+    at = TimestampField()
 
 
-class Job(serializers.Serializer[Any]):
+class JobSerializer(ReadSerializer):
     id = serializers.CharField()
     name = serializers.CharField()
     tenant = serializers.CharField()
@@ -75,8 +75,10 @@ class Job(serializers.Serializer[Any]):
     state = serializers.ChoiceField(STATES)
     phase = serializers.CharField(help_text="what a person reads: Halting, Resuming, …")
     intent = serializers.ChoiceField(INTENTS)
-    reason = Reason()
-    estimate = Estimate(allow_null=True, help_text="null for a job that does not wait and was told none")
+    reason = ReasonSerializer()
+    estimate = EstimateSerializer(
+        allow_null=True, help_text="null for a job that does not wait and was told none"
+    )
     attempt = serializers.IntegerField()
     restarts_used = serializers.IntegerField()
     max_restarts = serializers.IntegerField()
@@ -91,18 +93,18 @@ class Job(serializers.Serializer[Any]):
     slots = serializers.IntegerField(help_text="per learner")
     priority = serializers.ChoiceField(PRIORITIES)
     tags = serializers.ListField(child=serializers.CharField())
-    progress = Progress()
-    pace = Pace()
+    progress = ProgressSerializer()
+    pace = PaceSerializer()
     metrics = serializers.DictField(help_text='name: {"last": number or "NaN", "step": n}')
-    checkpoint = NewestCheckpoint(allow_null=True)
+    checkpoint = NewestCheckpointSerializer(allow_null=True)
     last_halt = serializers.DictField(allow_null=True, help_text="the receipt of the last halt")
     gpu_seconds = serializers.FloatField()
     slot_seconds = serializers.FloatField()
     cloned_from = serializers.CharField(allow_null=True)
-    created_at = Moment()
-    queued_at = Moment()
-    started_at = Moment(allow_null=True)
-    finished_at = Moment(allow_null=True)
+    created_at = TimestampField()
+    queued_at = TimestampField()
+    started_at = TimestampField(allow_null=True)
+    finished_at = TimestampField(allow_null=True)
     allowed_actions = serializers.ListField(child=serializers.CharField())
     etag = serializers.CharField()
 

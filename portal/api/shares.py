@@ -6,56 +6,53 @@ from typing import Any
 
 from rest_framework import serializers
 
+from jobs.serialization import ReadSerializer
 from jobs.services import sharing
 from portal.api import paging, permissions
-from portal.api.fields import Short, Strict, Text
+from portal.api.fields import ShortListQuery, StrictCharField, StrictSerializer
 from portal.api.operations import Call, operation
 
 PERMISSIONS = [grant.value for grant in sharing.Grant]
 SHARE_EXAMPLE = {"username": "bob", "permission": "view"}
 
 
-class ShareOut(serializers.Serializer[Any]):
+class ShareSerializer(ReadSerializer):
     username = serializers.CharField()
     permission = serializers.ChoiceField(PERMISSIONS)
 
 
-class ShareIn(Strict):
-    username = Text(max_length=150)
+class ShareRequest(StrictSerializer):
+    username = StrictCharField(max_length=150)
     permission = serializers.ChoiceField(PERMISSIONS)
 
 
-@operation(Out=ShareOut, Query=Short, many=True, tell=SHARE_EXAMPLE, fails=(403,))
+@operation(Out=ShareSerializer, Query=ShortListQuery, many=True, response_example=SHARE_EXAMPLE, fails=(403,))
 def share_list(call: Call, job_id: str) -> dict[str, Any]:
-    """Who outside the tenant may see or operate this job; for its owner and managers."""
+    """The people outside the tenant who can see or operate this job; for its owner and managers."""
     shares = sharing.shares_of(user=call.user, job_id=job_id)
-    return paging.whole(call, [_view(share) for share in shares], keys=("username",))
+    return paging.whole(call, [ShareSerializer.render(share) for share in shares], keys=("username",))
 
 
 @operation(
     authorize=permissions.to_decide,
-    In=ShareIn,
-    Out=ShareOut,
+    In=ShareRequest,
+    Out=ShareSerializer,
     status=201,
-    ask=SHARE_EXAMPLE,
-    tell=SHARE_EXAMPLE,
+    request_example=SHARE_EXAMPLE,
+    response_example=SHARE_EXAMPLE,
 )
 def share_add(call: Call, job_id: str) -> dict[str, Any]:
-    """Share one job with somebody outside its tenant; its owner or a manager. A second share replaces the first."""
+    """Share one job with a person outside its tenant; its owner or a manager. A second share replaces the first."""
     made = sharing.job_share(
         user=call.user,
         job_id=job_id,
         username=call.data["username"],
         permission=sharing.Grant(call.data["permission"]),
     )
-    return _view(made)
+    return ShareSerializer.render(made)
 
 
 @operation(status=204)
 def share_remove(call: Call, job_id: str, username: str) -> None:
-    """Take a share back; it ends at once."""
+    """Remove a share, effective immediately."""
     sharing.job_unshare(user=call.user, job_id=job_id, username=username)
-
-
-def _view(share: sharing.Share) -> dict[str, Any]:
-    return {"username": share.username, "permission": share.permission.value}

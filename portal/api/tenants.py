@@ -6,8 +6,9 @@ from typing import Any
 
 from rest_framework import serializers
 
+from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
-from portal.api.fields import Moment, Paged, Strict, Text, Whole
+from portal.api.fields import PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
 from portal.api.operations import Call, operation
 from tenants import access
 from tenants.models import Tenant
@@ -15,7 +16,7 @@ from tenants.roles import Permission, Role
 from tenants.services import tenants as services
 
 
-class TenantOut(serializers.Serializer[Any]):
+class TenantSerializer(ReadSerializer):
     slug = serializers.CharField()
     name = serializers.CharField()
     state = serializers.ChoiceField(["active", "suspended"])
@@ -24,8 +25,20 @@ class TenantOut(serializers.Serializer[Any]):
     priorities = serializers.ListField(child=serializers.CharField())
     jobs_limit = serializers.IntegerField(allow_null=True, help_text="live jobs at once; null: no limit")
     jobs_used = serializers.IntegerField()
-    created_at = Moment()
+    created_at = TimestampField()
     etag = serializers.CharField()
+
+    @staticmethod
+    def get_role(tenant: Tenant, call: Call) -> str | None:
+        return access.role_in(call.user, tenant.pk)
+
+    @staticmethod
+    def get_permissions(tenant: Tenant, call: Call) -> list[str]:
+        return sorted(access.permissions_in(call.user, tenant.pk))
+
+    @staticmethod
+    def get_etag(tenant: Tenant, call: Call) -> str:
+        return services.version(tenant)
 
 
 TENANT_EXAMPLE = {
@@ -42,36 +55,41 @@ TENANT_EXAMPLE = {
 }
 
 
-@operation(Out=TenantOut, Query=Paged, many=True, tell=TENANT_EXAMPLE)
+@operation(Out=TenantSerializer, Query=PagedQuery, many=True, response_example=TENANT_EXAMPLE)
 def tenant_list(call: Call) -> dict[str, Any]:
     """The caller's tenants, by slug. A platform admin sees all."""
     return paging.page(
-        call, access.visible_tenants(call.user), lambda each: tenant_view(call, each), keys=("slug",)
+        call,
+        access.visible_tenants(call.user),
+        lambda each: TenantSerializer.render(each, call),
+        keys=("slug",),
     )
 
 
-@operation(Out=TenantOut, tell=TENANT_EXAMPLE)
+@operation(Out=TenantSerializer, response_example=TENANT_EXAMPLE)
 def tenant_get(call: Call, t: str) -> dict[str, Any]:
     """One tenant."""
-    return tenant_view(call, permissions.tenant(call, t))
+    return TenantSerializer.render(permissions.tenant(call, t), call)
 
 
-class TenantIn(Strict):
-    slug = Text(max_length=40)
-    name = Text(max_length=120)
-    priorities = serializers.ListField(child=Text(max_length=12), required=False, min_length=1, max_length=4)
-    jobs_limit = Whole(required=False, allow_null=True, max_value=1_000_000)
-    reason = Text(max_length=500)
+class TenantRequest(StrictSerializer):
+    slug = StrictCharField(max_length=40)
+    name = StrictCharField(max_length=120)
+    priorities = serializers.ListField(
+        child=StrictCharField(max_length=12), required=False, min_length=1, max_length=4
+    )
+    jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=1_000_000)
+    reason = StrictCharField(max_length=500)
 
 
 @operation(
     authorize=permissions.for_admins,
-    In=TenantIn,
-    Out=TenantOut,
+    In=TenantRequest,
+    Out=TenantSerializer,
     status=201,
     location=lambda made: f"/api/v1/tenants/{made['slug']}",
-    ask={"slug": "speech", "name": "Speech", "reason": "New group of the institute"},
-    tell=TENANT_EXAMPLE,
+    request_example={"slug": "speech", "name": "Speech", "reason": "New group of the institute"},
+    response_example=TENANT_EXAMPLE,
 )
 def tenant_create(call: Call) -> dict[str, Any]:
     """Create a tenant; platform admins only. It has no quota until one is set."""
@@ -83,23 +101,25 @@ def tenant_create(call: Call) -> dict[str, Any]:
         reason=call.data["reason"],
         settings=settings,
     )
-    return tenant_view(call, made)
+    return TenantSerializer.render(made, call)
 
 
-class TenantChange(Strict):
-    name = Text(max_length=120, required=False)
+class TenantChangeRequest(StrictSerializer):
+    name = StrictCharField(max_length=120, required=False)
     state = serializers.ChoiceField(["active", "suspended"], required=False)
-    priorities = serializers.ListField(child=Text(max_length=12), required=False, min_length=1, max_length=4)
-    jobs_limit = Whole(required=False, allow_null=True, max_value=1_000_000)
-    reason = Text(max_length=500)
+    priorities = serializers.ListField(
+        child=StrictCharField(max_length=12), required=False, min_length=1, max_length=4
+    )
+    jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=1_000_000)
+    reason = StrictCharField(max_length=500)
 
 
 @operation(
     authorize=permissions.for_admins,
-    In=TenantChange,
-    Out=TenantOut,
-    ask={"state": "suspended", "reason": "Contract ended"},
-    tell=TENANT_EXAMPLE,
+    In=TenantChangeRequest,
+    Out=TenantSerializer,
+    request_example={"state": "suspended", "reason": "Contract ended"},
+    response_example=TENANT_EXAMPLE,
 )
 def tenant_change(call: Call, t: str) -> dict[str, Any]:
     """Rename, suspend or resume a tenant, or change its priorities or job limit; platform admins only.
@@ -111,13 +131,13 @@ def tenant_change(call: Call, t: str) -> dict[str, Any]:
     changed = services.tenant_change(
         user=call.user, slug=t, changes=changes, reason=reason, if_match=call.if_match
     )
-    return tenant_view(call, changed)
+    return TenantSerializer.render(changed, call)
 
 
-class AuditOut(serializers.Serializer[Any]):
-    id = serializers.IntegerField()
-    at = Moment()
-    actor = serializers.CharField(allow_null=True)
+class AuditEntrySerializer(ReadSerializer):
+    id = serializers.IntegerField(source="pk")
+    at = TimestampField()
+    actor = serializers.CharField(allow_null=True, source="actor.username")
     action = serializers.CharField()
     target = serializers.CharField(allow_blank=True)
     reason = serializers.CharField(allow_blank=True)
@@ -125,37 +145,9 @@ class AuditOut(serializers.Serializer[Any]):
     request_id = serializers.CharField(allow_blank=True)
 
 
-@operation(Out=AuditOut, Query=Paged, many=True, fails=(403,))
+@operation(Out=AuditEntrySerializer, Query=PagedQuery, many=True, fails=(403,))
 def audit_list(call: Call, t: str) -> dict[str, Any]:
     """Who changed what in this tenant, and what platform admins read in it; for its managers, newest first."""
     tenant = permissions.tenant(call, t, Permission.MANAGE_MEMBERS)
-    return paging.page(
-        call,
-        tenant.audit.select_related("actor"),
-        lambda row: {
-            "id": row.pk,
-            "at": row.at,
-            "actor": row.actor.get_username() if row.actor else None,
-            "action": row.action,
-            "target": row.target,
-            "reason": row.reason,
-            "details": row.details,
-            "request_id": row.request_id,
-        },
-        keys=("-pk",),
-    )
-
-
-def tenant_view(call: Call, tenant: Tenant) -> dict[str, Any]:
-    return {
-        "slug": tenant.slug,
-        "name": tenant.name,
-        "state": tenant.state,
-        "role": access.role_in(call.user, tenant.pk),
-        "permissions": sorted(access.permissions_in(call.user, tenant.pk)),
-        "priorities": tenant.priorities,
-        "jobs_limit": tenant.jobs_limit,
-        "jobs_used": tenant.jobs_used,
-        "created_at": tenant.created_at,
-        "etag": services.version(tenant),
-    }
+    rows = tenant.audit.select_related("actor")
+    return paging.page(call, rows, AuditEntrySerializer.render, keys=("-pk",))

@@ -7,24 +7,25 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors.suggestions import KINDS, Suggestion, suggestions_for
+from jobs.serialization import ReadSerializer
 from portal.api import paging, permissions
-from portal.api.fields import Short
+from portal.api.fields import ShortListQuery
 from portal.api.operations import Call, operation
-from portal.api.serializers import Estimate
+from portal.api.serializers import EstimateSerializer
 
 
-class WayOut(serializers.Serializer[Any]):
+class SuggestionSerializer(ReadSerializer):
     kind = serializers.ChoiceField(KINDS, help_text="what is changed")
     value = serializers.CharField(help_text="to what")
     spec = serializers.DictField(help_text="the change, to be sent as `spec` to POST /jobs/{id}/clone")
-    estimate = Estimate(help_text="when that clone would start if it took this job's place")
+    estimate = EstimateSerializer(help_text="when that clone would start if it took this job's place")
 
 
 @operation(
-    Out=WayOut,
-    Query=Short,
+    Out=SuggestionSerializer,
+    Query=ShortListQuery,
     many=True,
-    tell={
+    response_example={
         "kind": "learners",
         "value": "2",
         "spec": {"resources": {"learners": 2}},

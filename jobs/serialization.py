@@ -1,0 +1,112 @@
+"""Serializers that list the fields of a response once: DRF's fields give the OpenAPI schema, `render` gives the JSON.
+
+DRF's own `to_representation` copies every field for every object and asks each one how to convert its value, which
+costs ten times as much as the fields of a job themselves (docs/adr/0021-response-fields-are-listed-once.md). `render`
+compiles the list of fields into plain getters, once per class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any
+
+from rest_framework import serializers
+
+from jobs.timestamps import rfc3339
+
+Getter = Callable[..., Any]
+
+
+class TimestampField(serializers.DateTimeField):
+    """RFC 3339 in UTC with milliseconds. A timestamp in a request without an offset is UTC."""
+
+
+class ReadSerializer(serializers.Serializer[Any]):
+    """The fields of a response, listed once.
+
+    A field's value comes from the static method `get_<field>(row, context)` if the class has one, otherwise from the
+    row's attribute of that name, or from `source`: a dotted path, null where a part of it is null. A nested serializer
+    renders that value, with many=True each of its elements. A field whose JSON name is a Python keyword is declared
+    with a trailing underscore: `from_`.
+    """
+
+    _getters: tuple[tuple[str, Getter, bool], ...] | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        declared: dict[str, Any] = cls._declared_fields
+        cls._declared_fields = {name.rstrip("_"): field for name, field in declared.items()}
+        cls._getters = None
+
+    @classmethod
+    def render(cls, row: Any, context: Any = None) -> dict[str, Any]:
+        """The JSON object of a row: any object with the fields' values, or a dict that has them all.
+
+        context: passed on to the get_… methods and to nested serializers. Raises AttributeError for a missing value.
+        """
+        if cls._getters is None:
+            cls._getters = tuple(_getters(cls))
+        if type(row) is dict:
+            row = SimpleNamespace(**row)
+        return {
+            name: get(row, context) if takes_context else get(row)
+            for name, get, takes_context in cls._getters
+        }
+
+
+def _getters(cls: type[ReadSerializer]) -> list[tuple[str, Getter, bool]]:
+    return [(name, *_getter(cls, name, field)) for name, field in cls._declared_fields.items()]
+
+
+def _getter(cls: type[ReadSerializer], name: str, field: Any) -> tuple[Getter, bool]:
+    """(row) -> value, or (row, context) -> value where the second result is True."""
+    render = _nested_render(field)
+    if (method := _method(cls, f"get_{name}")) is not None:
+        return method if render is None else partial(_rendered, render, method), True
+    path = field.source or name
+    read: Getter = attrgetter(path) if "." not in path else partial(_follow, path.split("."))
+    if render is not None:
+        return partial(_rendered, render, partial(_without_context, read)), True
+    return partial(_timestamp, read) if isinstance(field, TimestampField) else read, False
+
+
+def _method(cls: type[ReadSerializer], name: str) -> Getter | None:
+    """A static method of the class itself; DRF's serializers have methods such as get_value, too."""
+    own = cls.__mro__[: cls.__mro__.index(ReadSerializer)]
+    return getattr(cls, name) if any(name in base.__dict__ for base in own) else None
+
+
+def _nested_render(field: Any) -> Getter | None:
+    if isinstance(field, ReadSerializer):
+        return type(field).render
+    if isinstance(field, serializers.ListSerializer) and isinstance(field.child, ReadSerializer):
+        return partial(_each, type(field.child).render)
+    return None
+
+
+def _rendered(render: Getter, read: Getter, row: Any, context: Any) -> Any:
+    value = read(row, context)
+    return None if value is None else render(value, context)
+
+
+def _each(render: Getter, rows: Any, context: Any) -> list[Any]:
+    return [render(row, context) for row in rows]
+
+
+def _without_context(read: Getter, row: Any, context: Any) -> Any:
+    return read(row)
+
+
+def _timestamp(read: Getter, row: Any) -> str | None:
+    return rfc3339(read(row))
+
+
+def _follow(path: list[str], row: Any) -> Any:
+    for name in path:
+        row = getattr(row, name)
+        if row is None:
+            return None
+    return row
