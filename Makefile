@@ -34,7 +34,7 @@ test-long: front-end ## Run every suite, the slow forms too
 test-cluster: front-end ## Run the suite that needs a Kubernetes API server
 	@$(BIN)/pytest -m cluster $(ARGS)
 
-bench: front-end  ## Measure every published figure anew (long), then `make docs`
+bench: front-end  ## Measure every published figure again (long), then `make docs`
 	@for file in bench/*.py; do name=$$(basename $$file .py); case $$name in \
 	  __init__|record|log_clients) ;; *) $(PY) -m bench.$$name || exit 1 ;; esac; done
 
@@ -50,11 +50,11 @@ check: env        ## Format, lint, types, floors, migrations
 	DJANGO_SETTINGS_MODULE=portal.settings.test $(PY) manage.py makemigrations --check --dry-run
 	$(PY) tools/front_end.py types
 
-fmt: env          ## Mend what can be mended by itself
+fmt: env          ## Format, and fix what can be fixed automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-pictures: front-end ## Take the picture of the README anew, from the browser test
+pictures: front-end ## Take the README's picture again, from the browser test
 	@folder=$$(mktemp -d) && LUTHIER_PICTURES=$$folder $(BIN)/pytest -q -n 0 -m browser -k digits tests/browser/test_journey.py \
 	  && mv $$folder/job.png docs/images/job.png; code=$$?; rm -rf $$folder; exit $$code
 

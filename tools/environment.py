@@ -90,7 +90,7 @@ def has_ensurepip():
 
 
 def install_debian_venv():
-    """Debian ships Python without ensurepip; root may add it, anyone else is told how."""
+    """Debian ships Python without ensurepip; root may install it; other users get the command."""
     if shutil.which("apt-get") and os.geteuid() == 0:
         say("Installing Debian's python3-venv ...")
         subprocess.call(["apt-get", "update", "-qq"])

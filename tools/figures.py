@@ -1,7 +1,7 @@
-"""Put the figures of bench/results/*.json into docs/benchmarks.md; the words around them are written by people.
+"""Put the figures of bench/results/*.json into docs/benchmarks.md; the text around them is written by hand.
 
 A section holds its table between `<!-- figures: NAME -->` and `<!-- end -->`; a new result gets a section at the end.
-A section without a result is an error: the page would show what nobody measured.
+A section without a result is an error: the page would show a figure that was not measured.
 """
 
 import json

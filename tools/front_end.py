@@ -70,7 +70,7 @@ def npm(*arguments: str) -> None:
 
 
 def failed(command: str, code: int, free: int) -> str:
-    """What to tell and to do. npm says nothing where the disk is full, so the room that it had left is named."""
+    """The message and the remedy. npm prints nothing when the disk is full, so the free space is named."""
     room = f"{free / 2**20:,.0f} MiB were free in {ROOT}"
     if free < ROOM:
         need = f"the packages take some {ROOM / 2**20:.0f}: make room, then run it again."

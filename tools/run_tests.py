@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def run_checks() -> list[str]:
-    """Everything that needs no running server; all of them, so that one run tells all."""
+    """The checks that need no running server; all of them, so that one run reports every failure."""
     failed = []
     for name, command in CHECKS:
         print(f"Checking {name} ...", flush=True)
@@ -100,7 +100,7 @@ def install_browser() -> str | None:
 
 
 def closing_line(reports: Path, seconds: float) -> str:
-    """pytest's own closing line, for the sum of all suites."""
+    """pytest's closing line, for the sum of all suites."""
     total = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for report in reports.glob("*.xml"):
         for run in ElementTree.parse(report).getroot().iter("testsuite"):

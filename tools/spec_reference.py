@@ -1,4 +1,4 @@
-"""Write the fields and codes of a job spec into docs/job-spec.md; the words around the tables are people's.
+"""Write the fields and codes of a job spec into docs/job-spec.md; the text around the tables is written by hand.
 
 The tables come from the definition that the validator interprets, so the page says what is checked. With
 --check nothing is written and the exit code says whether the page is up to date.

@@ -1,1 +1,1 @@
-"""Settings, all from the environment: `env` reads and judges it, `base` turns it into Django's names."""
+"""Settings, all from the environment: `env` reads and validates them, `base` maps them to Django's names."""

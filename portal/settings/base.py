@@ -100,7 +100,7 @@ TEMPLATES: list[dict[str, Any]] = [
     }
 ]
 
-# --- the database: the only place where a fact lives --------------------------------------------
+# --- the database: the only source of truth -----------------------------------------------------
 DATABASES = {"default": database_from_url(DATABASE_URL)}
 DATABASES["default"] |= {
     # Under ASGI a request's thread is not kept, so a connection that outlived it would only leak.
@@ -114,7 +114,7 @@ DATABASES["default"] |= {
     | dict(DATABASES["default"]["OPTIONS"]),  # type: ignore[call-overload]
 }
 
-# --- the doorbell: may be flushed, restarted or gone at any instant -----------------------------
+# --- hints: Valkey may be flushed, restarted or away at any time --------------------------------
 BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
 CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
     "default": {
@@ -129,8 +129,8 @@ AUTHENTICATION_BACKENDS = [
     "django.contrib.auth.backends.ModelBackend",
     "guardian.backends.ObjectPermissionBackend",
 ]
-# Memory makes guessing dear, on graphics cards, too; a million rounds of PBKDF2 make dear the log-in itself.
-# Hashes of the second kind are still taken, and replaced at the next log-in.
+# Memory cost makes guessing expensive even on GPUs; a million rounds of PBKDF2 would make each log-in expensive.
+# Hashes of the second kind are still accepted, and replaced at the next log-in.
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.ScryptPasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",

@@ -17,7 +17,7 @@ worker_send_task_events = False
 worker_hijack_root_logger = False
 worker_enable_remote_control = False
 broker_connection_retry_on_startup = True
-broker_connection_max_retries = None  # for ever: the ticker works meanwhile
+broker_connection_max_retries = None  # forever: the ticker works meanwhile
 broker_connection_timeout = 2
 broker_transport_options = {
     "visibility_timeout": 60,  # seconds

@@ -131,7 +131,7 @@ def database_from_url(url: str) -> dict[str, object]:
 
 
 def _split(text: str) -> SplitResult:
-    """The parts of a URL. Python's own words for a wrong one quote it, and with it a password that is not escaped."""
+    """The parts of a URL. Python's own error would quote the URL, and with it a password that is not escaped."""
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -144,4 +144,4 @@ def _options(query: str) -> dict[str, list[str]]:
     try:
         return parse_qs(query, strict_parsing=bool(query))
     except ValueError:
-        raise ValueError(f"what stands behind '?' must be name=value&…; {ESCAPED}") from None
+        raise ValueError(f"the part after '?' must be name=value&…; {ESCAPED}") from None

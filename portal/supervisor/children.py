@@ -11,7 +11,7 @@ import psutil
 def dies_with_parent(command: list[str], signal: Signals = SIGINT) -> list[str]:
     """The command wrapped so that it receives a signal when its parent dies, even by kill -9 (Linux).
 
-    It is asked for after any change of user, because the kernel forgets the wish at such a change. The program is
+    It is asked for after any change of user, because the kernel drops the request at such a change. The program is
     executed in place: no process is added.
     """
     if sys.platform != "linux" or shutil.which("setpriv") is None:

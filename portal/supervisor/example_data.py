@@ -1,4 +1,4 @@
-"""The examples' data, fetched behind the first start of a demo: nobody waits for it, and nothing depends on it."""
+"""The examples' data, fetched in the background of a demo's first start: nothing waits for it or depends on it."""
 
 import asyncio
 import sys
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from portal.settings.env import BASE_DIR
 from portal.supervisor.children import dies_with_parent, kill_tree
-from portal.supervisor.plan import Plan
+from portal.supervisor.plan import StartPlan
 from portal.supervisor.report import Report
 
 
-async def fetch_example_data(plan: Plan, report: Report) -> None:
-    """Put MNIST into the data root of the local cluster, and say how that went."""
+async def fetch_example_data(plan: StartPlan, report: Report) -> None:
+    """Put MNIST into the data root of the local cluster and report the result."""
     try:
         problem = await _fetch(plan.layout.data / "datasets")
     except OSError as error:  # no memory for one more process: the platform runs without it
@@ -23,7 +23,7 @@ async def fetch_example_data(plan: Plan, report: Report) -> None:
 
 
 async def _fetch(data_root: Path) -> str | None:
-    """What went wrong, in a line; None if nothing did. Raises OSError."""
+    """The problem in one line; None if there was none. Raises OSError."""
     process = await asyncio.create_subprocess_exec(
         *dies_with_parent([sys.executable, "-m", "examples.data.fetch", "mnist", "--to", str(data_root)]),
         stdin=asyncio.subprocess.DEVNULL,

@@ -9,14 +9,14 @@ from portal.supervisor import postgres
 from portal.supervisor.errors import BadFolder
 
 SOURCES = (".git", "manage.py")
-"""A folder in which one of these lies is somebody's sources, most likely because of a `.` or an unset variable."""
+"""A folder that holds one of these is a source tree, most likely given by a `.` or an unset variable."""
 
 
 def make_folders(layout: Layout) -> None:
     """Create the data and runtime folders. Raises BadFolder when one is not ours or its path is too long."""
     for folder in (layout.data, layout.logs, layout.run):
         _make(folder, "Choose another folder with --data.")
-    # The real nobody must be able to walk to PostgreSQL's socket where no user namespace is allowed.
+    # The user `nobody` must be able to reach PostgreSQL's socket where no user namespace is allowed.
     walkable = os.geteuid() == 0 and not postgres.namespaces_allowed()
     for folder in (layout.runtime.parent, layout.runtime):
         _make(folder, "Set TMPDIR to a folder of your own.", mode=0o711 if walkable else 0o700)
@@ -26,11 +26,11 @@ def make_folders(layout: Layout) -> None:
 
 
 def refuse_sources(layout: Layout) -> None:
-    """Raises BadFolder for a checkout, before its mode is changed and a secret key lies where git would take it."""
-    # os.path, for a folder into which we may not look is the lock's to refuse: Path.exists() would raise.
+    """Raises BadFolder for a checkout, before its mode is changed and a secret key is put where git would commit it."""
+    # os.path: Path.exists() would raise for a folder that cannot be entered, and the lock reports that one better.
     if found := [name for name in SOURCES if os.path.exists(layout.data / name)]:  # noqa: PTH110
         raise BadFolder(
-            f"--data: {layout.data} holds {found[0]}, so it is a folder of sources. Name one for the data alone, "
+            f"--data: {layout.data} holds {found[0]}, so it is a source tree. Name a folder for the data alone, "
             "by --data or LUTHIER_DATA."
         )
 
@@ -40,7 +40,7 @@ def _make(folder: Path, remedy: str, mode: int = 0o700) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise BadFolder(f"{folder} belongs to somebody else. {remedy}")
+            raise BadFolder(f"{folder} belongs to another user. {remedy}")
         folder.chmod(mode)
     except OSError as error:
         raise BadFolder(f"{folder} cannot be used: {error.strerror}. {remedy}") from error

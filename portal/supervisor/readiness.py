@@ -1,4 +1,4 @@
-"""When a service counts as ready: it has answered a question, not merely opened a door."""
+"""When a service counts as ready: it has answered a request; an open port is not enough."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ async def always() -> bool:
 
 
 async def fetch(port: int, path: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON body of a page of ours; (0, {}) when nobody answers."""
+    """Status and JSON body of a page of ours; (0, {}) when there is no answer."""
     request = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nX-Forwarded-Proto: https\r\n\r\n".encode()
     try:
         async with asyncio.timeout(ASK_S):
@@ -71,7 +71,7 @@ async def fetch(port: int, path: str) -> tuple[int, dict[str, Any]]:
 async def _ask(
     opening: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]], question: bytes
 ) -> bytes | None:
-    """The first line answered, None when nobody is there."""
+    """The first line of the answer, None when nothing listens."""
     try:
         async with asyncio.timeout(ASK_S):
             reader, writer = await opening

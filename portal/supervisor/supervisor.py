@@ -10,7 +10,7 @@ from portal.supervisor import postgres
 from portal.supervisor.example_data import fetch_example_data
 from portal.supervisor.folders import make_folders
 from portal.supervisor.leftovers import URL, Register, end_leftovers, remove_stale_postmaster_pid
-from portal.supervisor.plan import Plan
+from portal.supervisor.plan import StartPlan
 from portal.supervisor.preparation import Preparation
 from portal.supervisor.process import Supervised
 from portal.supervisor.readiness import fetch
@@ -20,14 +20,14 @@ from portal.supervisor.welcome import welcome
 
 READY_WITHIN_S = 60
 READY_POLL_S = 0.1
-TELL_S = 10
+REPORT_EVERY_S = 10
 TEND_LOGS_S = 60
 
 
 class Supervisor:
     """One installation, from its first process to its last. `run` returns when all are gone."""
 
-    def __init__(self, plan: Plan, report: Report) -> None:
+    def __init__(self, plan: StartPlan, report: Report) -> None:
         self._plan = plan
         self._report = report
         self._register = Register(plan.layout.run)
@@ -75,7 +75,7 @@ class Supervisor:
             self._report.plain(welcome(plan.url, made))
         finally:
             await preparation.end()
-        # One worker does all that is asked of the others, so nobody waits for them to load.
+        # One worker can do all the work, so the start does not wait for the others to load.
         await self._stage(plan.workers[1:])
         if made and plan.nodes:
             await fetch_example_data(plan, self._report)
@@ -92,7 +92,7 @@ class Supervisor:
         await self._stage(servers)
 
     async def _prepare(self, preparation: Preparation) -> None:
-        """Wait for the tables, and let in who waits for them (portal/migrations_gate.py)."""
+        """Wait for the tables, and let the web server and the workers start (portal/migrations_gate.py)."""
         await preparation.until_migrated()
         self._plan.layout.prepared.touch()
         self._prepared.set()
@@ -112,22 +112,22 @@ class Supervisor:
             self._report.say(f"{supervised.service.title} is ready")
 
     async def _until_ready(self) -> None:
-        """Wait until the platform itself says that it can work; say what is missing when that takes long."""
+        """Wait until the platform reports that it is ready; print what is missing when that takes long."""
         began = self._report.seconds
-        told = began
+        reported_at = began
         while self._report.seconds - began < READY_WITHIN_S:
             status, answer = await fetch(self._plan.port, "/readyz")
             if status == 200:
                 self._report.say("Luthier is ready")
                 return
-            if self._report.seconds - told > TELL_S:
-                told = self._report.seconds
+            if self._report.seconds - reported_at > REPORT_EVERY_S:
+                reported_at = self._report.seconds
                 self._report.say(f"Waiting for {missing(answer)}")
             await asyncio.sleep(READY_POLL_S)
         self._report.say(f"Luthier runs, but not all of it is ready: {missing(answer)}")
 
     async def _tend_logs(self, until: asyncio.Task[Any]) -> None:
-        """Keep the logs of a long life bounded."""
+        """Rotate the logs, so that they stay bounded over a long run."""
         while not until.done():
             await asyncio.wait({until}, timeout=TEND_LOGS_S)
             for member in (member for stage in self._running for member in stage):
@@ -144,7 +144,7 @@ class Supervisor:
             self._report.say("Everything has stopped")
 
     def _asked_to_stop(self) -> None:
-        """The first signal stops in order; the second kills whatever we are waiting for."""
+        """The first signal stops in order; the second kills what is still running."""
         self._signals += 1
         self._stop.set()
         if self._signals > 1:

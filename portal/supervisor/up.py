@@ -13,7 +13,7 @@ from portal.settings.env import Environment, read_environment, refuse
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.folders import refuse_sources
 from portal.supervisor.lock import DataLock
-from portal.supervisor.plan import Options, Plan, make_plan
+from portal.supervisor.plan import Options, StartPlan, start_plan
 from portal.supervisor.report import Report
 from portal.supervisor.supervisor import Supervisor
 
@@ -25,7 +25,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Shared by the quick way through manage.py and Django's list of commands."""
-    parser.add_argument("--data", metavar="DIR", help="everything that is kept (default: .luthier)")
+    parser.add_argument("--data", metavar="DIR", help="where all data is kept (default: .luthier)")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help="TCP port on loopback; 0 picks a free one"
     )
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Judge what no variable stands for; ends the process with one line per problem."""
+    """Check the options that no variable covers; ends the process with one line per problem."""
     problems = []
     if arguments.data == "":  # an unset variable of a shell: taken as a path it would be the current folder
         problems.append("--data: is empty; name a folder, or leave the option out for .luthier")
@@ -82,7 +82,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def free_port(asked: int) -> int:
-    """The port to listen on. Raises CannotStart when somebody else listens there already."""
+    """The port to listen on. Raises CannotStart when the port is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -95,11 +95,11 @@ def free_port(asked: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _plan(arguments: argparse.Namespace, environment: Environment, port: int) -> Plan:
+def _plan(arguments: argparse.Namespace, environment: Environment, port: int) -> StartPlan:
     options = Options(
         data=environment.luthier_data,
         workers=arguments.workers,
         nodes=environment.local_nodes,
         demo=not arguments.no_demo,
     )
-    return make_plan(options, environment, port=port)
+    return start_plan(options, environment, port=port)

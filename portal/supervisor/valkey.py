@@ -1,4 +1,4 @@
-"""The embedded Valkey: the doorbell. Keeps nothing on disk, because nothing in it needs to be kept."""
+"""The embedded Valkey: it carries hints only, so it keeps nothing on disk."""
 
 from portal.settings.embedded import Layout
 

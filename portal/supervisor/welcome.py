@@ -1,10 +1,10 @@
-"""The last lines of a start: where to go, and who one may be there."""
+"""The last lines of a start: the address, and the demo's users."""
 
 from typing import Any
 
 
 def welcome(url: str, made: dict[str, Any]) -> str:
-    """made: the answer of `manage.py prepare`; its passwords are shown this once and kept nowhere."""
+    """made: the answer of `manage.py prepare`; its passwords are shown once and stored nowhere."""
     lines = ["", f"  Luthier is at  {url}"]
     users: dict[str, dict[str, str]] = made.get("users", {})
     if users:
@@ -16,7 +16,7 @@ def welcome(url: str, made: dict[str, Any]) -> str:
     if made.get("job"):
         lines += [
             "",
-            f"  A first job is on its way; log in as alice and watch it at  {url}{made['job']}",
+            f"  The first job is starting; log in as alice and watch it at  {url}{made['job']}",
         ]
     elif made.get("job_problem"):
         lines += ["", f"  The example job was not submitted: {made['job_problem']}"]

@@ -93,9 +93,9 @@ def test_the_image_does_not_run_as_root() -> None:
 def test_the_web_server_is_started_as_up_starts_it() -> None:
     """Limits that protect the server must not be forgotten in one of the two places."""
     from portal.settings.embedded import layout
-    from portal.supervisor.plan import Options, make_plan
+    from portal.supervisor.plan import Options, start_plan
 
-    plan = make_plan(Options(), Environment(), port=8000)
+    plan = start_plan(Options(), Environment(), port=8000)
     ours = plan.web[0].command[3:]
     image = yaml.safe_load(re.findall(r"^CMD (.+)$", DOCKERFILE, re.MULTILINE)[-1])
     assert plan.layout == layout(Environment().luthier_data)

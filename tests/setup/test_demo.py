@@ -1,4 +1,4 @@
-"""`manage.py demo`: creates what is missing, sets new secrets, touches nobody else."""
+"""`manage.py demo`: creates what is missing, sets new secrets, leaves other users alone."""
 
 import json
 from io import StringIO
@@ -71,7 +71,7 @@ def test_a_second_run_sets_new_secrets_and_leaves_the_old_ones_dead() -> None:
     assert Token.objects.count() == len(second)
 
 
-def test_nobody_else_is_touched() -> None:
+def test_other_users_are_left_alone() -> None:
     other = User.objects.create_user("erin", password="kept-as-it-is")
     tenant = Tenant.objects.create(slug="astro", name="Astro")
     Membership.objects.create(user=other, tenant=tenant, role="manager")

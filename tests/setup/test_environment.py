@@ -125,7 +125,7 @@ def test_a_checkout_is_left_as_it_is(name: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     ended = start("--data", str(tmp_path))
     assert ended.returncode == EX_CONFIG
-    assert f"--data: {tmp_path} holds {name}, so it is a folder of sources. Name one" in ended.stderr
+    assert f"--data: {tmp_path} holds {name}, so it is a source tree. Name a folder" in ended.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 

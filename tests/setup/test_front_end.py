@@ -10,7 +10,7 @@ import pytest
 from tools import front_end
 
 
-def test_a_silent_npm_on_a_full_disk_is_told_with_the_room_it_had(
+def test_a_silent_npm_on_a_full_disk_is_reported_with_the_free_space(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     free = 3 * 2**20

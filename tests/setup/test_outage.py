@@ -1,4 +1,4 @@
-"""While the database is away people and programs are told so, and to come back; a fault of ours is a 500."""
+"""While the database is away, answers say so and when to retry; a defect of the platform is a 500."""
 
 from unittest import mock
 

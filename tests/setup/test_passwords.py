@@ -11,7 +11,7 @@ from tests import factories
 
 
 @pytest.mark.django_db
-def test_a_password_kept_the_old_way_logs_in_and_is_kept_anew() -> None:
+def test_a_password_with_an_old_hash_logs_in_and_is_hashed_again() -> None:
     with override_settings(PASSWORD_HASHERS=base.PASSWORD_HASHERS):
         assert settings.PASSWORD_HASHERS[0].endswith("ScryptPasswordHasher")
         user = factories.user()

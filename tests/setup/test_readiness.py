@@ -25,8 +25,8 @@ pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a 
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sound answers in time on a busy machine, too."""
+def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Healthy parts answer in time on a busy machine, too."""
     monkeypatch.setattr(checks, "ANSWER_S", 60.0)
 
 
@@ -45,16 +45,16 @@ def bound_after(sound: int) -> Iterator[None]:
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     """A worker that lives: its row, and its lock on a connection."""
-    seat = Worker.objects.create(name="worker-1")
+    registration = Worker.objects.create(name="worker-1")
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCKS, seat.pk])
-        yield seat
+        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCKS, registration.pk])
+        yield registration
         cursor.execute("SELECT pg_advisory_unlock_all()")
 
 
 @contextmanager
 def mute(listener: socket.socket) -> Iterator[threading.Event]:
-    """Takes every caller and never says a word, like a process that was stopped. Yields: somebody has called."""
+    """Accepts every connection and never answers, like a stopped process. Yields: a connection was made."""
     called, callers = threading.Event(), []
 
     def take() -> None:
@@ -113,7 +113,7 @@ def test_without_workers_not_ready(client: Client) -> None:
 
 
 def test_a_worker_that_was_killed_does_not_count(client: Client) -> None:
-    Worker.objects.create(name="worker-1")  # seen just now, but nobody holds its lock
+    Worker.objects.create(name="worker-1")  # a recent heartbeat, but its lock is free
     assert client.get("/readyz").json()["parts"]["workers"]["ready"] is False
 
 
@@ -168,8 +168,8 @@ def test_a_database_that_is_frozen_is_named_in_time(client: Client) -> None:
 
 def test_a_database_that_is_gone_is_a_503_and_no_500(client: Client) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        nobody = listener.getsockname()
-    with database_at(nobody):
+        closed = listener.getsockname()
+    with database_at(closed):
         answer = client.get("/readyz")
     assert answer.status_code == 503
     assert "Connection refused" in answer.json()["parts"]["database"]["reason"]

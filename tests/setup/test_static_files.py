@@ -1,4 +1,4 @@
-"""Static files under ASGI: the bytes as they lie there, whole or in part, and read by nobody who holds up others."""
+"""Static files under ASGI: the bytes of the file, whole or a range, and slow readers do not block others."""
 
 from __future__ import annotations
 

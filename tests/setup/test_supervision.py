@@ -143,7 +143,7 @@ async def test_a_service_that_ignores_its_signal_is_killed(supervise: Start) -> 
     assert stubborn.pid is None
 
 
-async def test_a_second_wish_to_stop_kills_the_whole_tree(supervise: Start) -> None:
+async def test_a_second_request_to_stop_kills_the_whole_tree(supervise: Start) -> None:
     parent = "import subprocess, sys, time, signal; signal.signal(15, signal.SIG_IGN); "
     parent += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
     family = supervise(toy([sys.executable, "-c", parent], stop_s=60))
@@ -263,7 +263,7 @@ def is_the_program(pid: int) -> bool:
         return False
 
 
-def test_the_wish_to_die_with_the_parent_comes_after_a_change_of_user() -> None:
+def test_the_parent_death_signal_is_set_after_a_change_of_user() -> None:
     command = dies_with_parent(["unshare", "--user", "--", "postgres", "-D", "x"])
     assert command == [
         "unshare",

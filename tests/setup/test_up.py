@@ -172,7 +172,7 @@ def test_an_impatient_person_may_stop_a_start(own: Platform) -> None:
 
 
 def test_servers_of_ones_own_replace_the_embedded_ones(own: Platform) -> None:
-    """The suite's PostgreSQL and Valkey stand for somebody's own."""
+    """The suite's PostgreSQL and Valkey act as an operator's own servers."""
     parts = urlsplit(os.environ["DATABASE_URL"])
     name = f"external_{free_port()}"
     with closing(psycopg2.connect(os.environ["DATABASE_URL"])) as connection:
@@ -195,7 +195,7 @@ def second_start(platform: Platform, *arguments: str) -> subprocess.CompletedPro
 
 
 def test_with_the_broker_gone_for_good_jobs_still_run(own: Platform) -> None:
-    own.env["REDIS_URL"] = f"redis://127.0.0.1:{free_port()}/0"  # nobody listens there, ever
+    own.env["REDIS_URL"] = f"redis://127.0.0.1:{free_port()}/0"  # nothing listens there
     own.start()
     alice = own.client("alice")
     spec = {

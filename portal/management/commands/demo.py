@@ -12,9 +12,7 @@ from portal.health.diagnosis import running_url
 
 
 class Command(BaseCommand):
-    help = (
-        "Create what is missing of the demo tenants and users, set new passwords and tokens, and print them."
-    )
+    help = "Create missing demo tenants and users, set new passwords and tokens, and print them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -25,7 +23,7 @@ class Command(BaseCommand):
         except OperationalError as error:
             raise CommandError(f"The database does not answer; is `manage.py up` running? {error}") from error
         except ClusterError as error:
-            raise CommandError(f"The cluster does not say what it offers: {error}") from error
+            raise CommandError(f"The cluster does not report its nodes: {error}") from error
         if options["json"]:
             self.stdout.write(json.dumps({"url": running_url(), "users": users}))
             return

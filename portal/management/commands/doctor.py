@@ -1,4 +1,4 @@
-"""`manage.py doctor`: one table of what is wrong with this installation, and the remedy of each."""
+"""`manage.py doctor`: one table of the parts of this installation, and the remedy for each that fails."""
 
 import sys
 from typing import Any
@@ -9,7 +9,7 @@ from portal.health import diagnosis
 
 
 class Command(BaseCommand):
-    help = "Say what is wrong with this installation and how to mend it. Exit code 1 when anything is."
+    help = "Check this installation and say how to fix what is wrong. Exit code 1 if anything is."
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -29,17 +29,17 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         wait_for_database()
-        # A migration may rightly take longer than any statement of a running installation.
+        # A migration may take longer than any statement of a running installation.
         with connection.cursor() as cursor:
             cursor.execute("SET statement_timeout = 0")
         pending = pending_migrations()
         if pending:
             call_command("migrate", interactive=False, verbosity=0)
         register_runtimes()
-        self._tell({"applied": pending})
-        self._tell({} if options["no_demo"] else demo.first_start())
+        self._report({"applied": pending})
+        self._report({} if options["no_demo"] else demo.first_start())
 
-    def _tell(self, line: dict[str, Any]) -> None:
+    def _report(self, line: dict[str, Any]) -> None:
         self.stdout.write(json.dumps(line))
         self.stdout.flush()
 
