@@ -1,40 +1,26 @@
 """Frames between a learner's shipper and the server: the one definition that both ends share.
 
-A frame is one binary websocket message: u8 kind, u16 header length (big endian), a JSON object, a payload.
+A frame is one binary websocket message: u8 type, u16 header length (big endian), a JSON object, a payload.
 ``decode`` turns any bytes into a frame or raises ``WireError``, never anything else; what it returns has been
-checked field by field. Standard library only, Python 3.8 or newer.
+checked field by field (docs/adr/0021).
 
-Who sends what: HELLO, DATA, METRIC, EVENT and FINAL go up; WELCOME, ACK and NACK come down; CKPT, BEAT and BYE
-go both ways. Any frame may be repeated or lost with its connection: offsets and numbers make repeats harmless.
+Up (from the shipper): HELLO, DATA, METRIC, EVENT, FINAL. Down: WELCOME, ACK, NACK. Both ways: CKPT, BEAT, BYE.
+Any frame may be repeated, or lost with its connection: offsets and numbers make repeats harmless. Offsets are in
+bytes, fields in ``_ms`` in milliseconds, ``at_ms`` since the epoch.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import json
 import math
+import re
 import struct
 import zlib
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List, Optional, Tuple, Type
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from learner_agent.wire_checks import (
-    MAX_WORLD,
-    NAME_CHARS,
-    Check,
-    cursors,
-    details,
-    flag,
-    maybe,
-    one_of,
-    path,
-    rows,
-    sha256,
-    text,
-    whole,
-)
-from learner_agent.wire_checks import WireError as WireError  # part of this room's face
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
 
 PROTO = 1
 MAX_HEADER = 65_535
@@ -45,6 +31,10 @@ MAX_MESSAGE = 1024 * 1024
 MAX_READS = 2_000
 MAX_POINTS = 2_000
 MAX_FILES = 5_000
+MAX_OFFSET = 2**62
+MAX_LEARNERS = 10**6
+NAME_CHARS = 120
+PATH_CHARS = 1_024
 
 CLOSE_BAD_FRAME = 4400
 CLOSE_UNAUTHORIZED = 4401
@@ -55,8 +45,9 @@ CLOSE_TOO_LARGE = 4413
 CLOSE_RESTART = 1012
 CLOSE_TRY_LATER = 1013
 
-_PREFIX = struct.Struct(">BH")
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+class WireError(ValueError):
+    """These bytes are not a frame; the message names the field and what it must be."""
 
 
 class FrameType(enum.IntEnum):
@@ -75,92 +66,126 @@ class FrameType(enum.IntEnum):
     BYE = 11
 
 
+# --- fields. Text has no NUL, which PostgreSQL cannot store; the JSON decoder refuses lone surrogates.
+
+_NO_NUL = r"\A[^\0]*\Z"
+_PATH = re.compile(r"\A(?!\.\.?(?:/|\Z))[^/\\\0]+(?:/(?!\.\.?(?:/|\Z))[^/\\\0]+)*\Z")
+
+Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+Crc = Annotated[int, Meta(ge=0, lt=2**32)]
+Rank = Annotated[int, Meta(ge=0, le=MAX_LEARNERS)]
+ShortText = Annotated[str, Meta(max_length=64, pattern=_NO_NUL)]
+Reason = Annotated[str, Meta(max_length=400, pattern=_NO_NUL)]
+LongText = Annotated[str, Meta(max_length=4_000, pattern=_NO_NUL)]
+CursorName = Annotated[str, Meta(max_length=NAME_CHARS, pattern=_NO_NUL)]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS, pattern=_NO_NUL)]
+Cursors = Annotated[dict[CursorName, Offset], Meta(max_length=100)]
+Details = Annotated[
+    dict[
+        Annotated[str, Meta(max_length=60, pattern=_NO_NUL)],
+        LongText | Annotated[int, Meta(ge=-MAX_OFFSET, le=MAX_OFFSET)] | float | bool | None,
+    ],
+    Meta(max_length=50),
+]
+Read = tuple[Annotated[int, Meta(ge=1, le=MAX_DATA)], Annotated[int, Meta(ge=0, le=10**12)]]
+"""One read of the launcher: (bytes, milliseconds after the frame's t0)."""
+Point = tuple[str, int, int, float]
+"""Metric name, step, milliseconds since the epoch (0 = unknown), value. NaN and infinities are values."""
+File = tuple[str, int, str]
+"""Relative path, size in bytes, SHA-256 in hexadecimal."""
+
+EventKind = Literal["phase", "exit", "error", "halt_seen"]
+FileSetKind = Literal["checkpoint", "implicit", "results"]
+UploadState = Literal["", "UPLOADING", "COMMITTED", "REFUSED"]
+
+_Points = Annotated[
+    list[
+        tuple[
+            Name,
+            Offset,
+            Annotated[int, Meta(ge=0, le=2**52)],
+            float | Literal["NaN", "Infinity", "-Infinity"],
+        ]
+    ],
+    Meta(max_length=MAX_POINTS),
+]
+_Path = Annotated[str, Meta(max_length=PATH_CHARS, pattern=_PATH.pattern)]
+_Files = Annotated[
+    list[tuple[_Path, Offset, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]]], Meta(max_length=MAX_FILES)
+]
+
+
 # --- frames
 
 
-@dataclass(frozen=True)
-class JobIntent:
-    """What is requested of the job now; sent on WELCOME, ACK and BEAT. gen grows with each new request."""
+class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base of all frames. Encoded without the fields that have their default value."""
 
-    intent: str
-    gen: int
-    grace_s: int
+    type: ClassVar[FrameType]
 
-
-def _job_intent(name: str, value: Any) -> JobIntent:
-    if not isinstance(value, dict):
-        raise WireError(f"{name}: an object is needed")
-    return JobIntent(
-        intent=one_of("RUN", "HALT", "CANCEL")(f"{name}.intent", value.get("intent")),
-        gen=whole()(f"{name}.gen", value.get("gen")),
-        grace_s=whole(0, 604_800)(f"{name}.grace_s", value.get("grace_s")),
-    )
+    def validate(self) -> None:
+        """Check what one field's type cannot express. Raises WireError."""
 
 
-@dataclass(frozen=True)
-class Hello:
+class JobIntent(msgspec.Struct, frozen=True):
+    """What is requested of the job now. gen grows with each new request; grace_s: from the request to SIGTERM."""
+
+    intent: Literal["RUN", "HALT", "CANCEL"]
+    gen: Offset
+    grace_s: Annotated[int, Meta(ge=0, le=604_800)]
+
+
+class Hello(Frame, frozen=True):
     """First frame of a connection. log_from and log_to: the bytes of the stream that the spool still holds."""
 
-    kind: ClassVar[FrameType] = FrameType.HELLO
-    checks: ClassVar[Dict[str, Check]] = {
-        "proto": whole(1, 99), "version": text(40), "job": text(40, least=1), "attempt": whole(1, 10**6),
-        "rank": whole(0, 10**6), "boot": text(64), "log_from": whole(), "log_to": whole(),
-        "gen_seen": whole(),
-    }  # fmt: skip
-    job: str
-    attempt: int
-    rank: int
-    proto: int = PROTO
-    version: str = ""
-    boot: str = ""
-    log_from: int = 0
-    log_to: int = 0
-    gen_seen: int = 0
+    type: ClassVar[FrameType] = FrameType.HELLO
+
+    job: Annotated[str, Meta(min_length=1, max_length=40, pattern=_NO_NUL)]
+    attempt: Annotated[int, Meta(ge=1, le=10**6)]
+    rank: Rank
+    proto: Annotated[int, Meta(ge=1, le=99)] = PROTO
+    version: Annotated[str, Meta(max_length=40, pattern=_NO_NUL)] = ""
+    boot: ShortText = ""
+    log_from: Offset = 0
+    log_to: Offset = 0
+    gen_seen: Offset = 0
 
 
-@dataclass(frozen=True)
-class Welcome:
-    """The server's answer to HELLO: where to go on (always the server's word), the intent, and the limits."""
+class Welcome(Frame, frozen=True):
+    """Response to HELLO: the cursors to continue from (the server's always count), the job's intent, the limits."""
 
-    kind: ClassVar[FrameType] = FrameType.WELCOME
-    checks: ClassVar[Dict[str, Check]] = {
-        "session": text(64), "now_ms": whole(), "log": whole(), "metrics": cursors, "sealed": flag,
-        "intent": _job_intent, "beat_s": whole(1, 3600), "window": whole(1), "max_data": whole(1, MAX_DATA),
-    }  # fmt: skip
-    session: str
-    now_ms: int
-    log: int
+    type: ClassVar[FrameType] = FrameType.WELCOME
+
+    session: ShortText
+    now_ms: Offset
+    log: Offset
     intent: JobIntent
-    metrics: Dict[str, int] = field(default_factory=dict)
+    metrics: Cursors = {}
     sealed: bool = False
-    beat_s: int = 2
-    window: int = 4 * MAX_DATA
-    max_data: int = MAX_DATA
+    beat_s: Annotated[int, Meta(ge=1, le=3600)] = 2
+    window: Annotated[int, Meta(ge=1, le=MAX_OFFSET)] = 4 * MAX_DATA
+    max_data: Annotated[int, Meta(ge=1, le=MAX_DATA)] = MAX_DATA
 
 
-@dataclass(frozen=True)
-class Data:
-    """Bytes of the log from offset off. reads: (bytes, milliseconds after t0) of each of the launcher's reads.
+class Data(Frame, frozen=True):
+    """Bytes of the log from offset off; t0: when the first of them was read, in milliseconds since the epoch.
 
-    gone > 0: a tombstone instead of bytes; that many bytes with lines newlines were not kept by the spool.
+    gone > 0: a tombstone instead of bytes; the spool did not keep that many bytes, with lines newlines in them.
     """
 
-    kind: ClassVar[FrameType] = FrameType.DATA
-    checks: ClassVar[Dict[str, Check]] = {
-        "off": whole(), "crc": whole(0, 2**32 - 1), "t0": whole(),
-        "reads": rows(MAX_READS, whole(1, MAX_DATA), whole(0, 10**12)), "gone": whole(), "lines": whole(),
-    }  # fmt: skip
-    off: int
+    type: ClassVar[FrameType] = FrameType.DATA
+
+    off: Offset
     payload: bytes = b""
-    t0: int = 0
-    reads: List[Tuple[int, int]] = field(default_factory=list)
-    crc: int = 0
-    gone: int = 0
-    lines: int = 0
+    t0: Offset = 0
+    reads: Annotated[list[Read], Meta(max_length=MAX_READS)] = []
+    crc: Crc = 0
+    gone: Offset = 0
+    lines: Offset = 0
 
     @property
     def size(self) -> int:
-        """How many bytes of the stream this frame stands for."""
+        """How many bytes of the stream this frame accounts for."""
         return self.gone or len(self.payload)
 
     def validate(self) -> None:
@@ -176,197 +201,168 @@ class Data:
             raise WireError("crc: does not match the payload")
 
 
-Point = Tuple[str, int, int, float]
-"""name, step, milliseconds since the epoch, value (NaN and infinities are values)."""
+class Metric(Frame, frozen=True):
+    """Points from one source, whose cursor they move from off to next. total: the last step it expects."""
+
+    type: ClassVar[FrameType] = FrameType.METRIC
+
+    src: Name
+    off: Offset
+    next: Offset
+    points: list[Point] = []
+    total: Offset | None = None
 
 
-@dataclass(frozen=True)
-class Metric:
-    """Points out of one source, which they move from off to next. total: the program's announced last step."""
-
-    kind: ClassVar[FrameType] = FrameType.METRIC
-    checks: ClassVar[Dict[str, Check]] = {
-        "src": text(NAME_CHARS, least=1), "off": whole(), "next": whole(), "total": maybe(whole()),
-    }  # fmt: skip
-    src: str
-    off: int
-    next: int
-    points: List[Point] = field(default_factory=list)
-    total: Optional[int] = None
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened to the learner, told again after each reconnection until acknowledged.
+class Event(Frame, frozen=True):
+    """Something that happened to the learner; sent again after each reconnection until acknowledged.
 
     what: phase (data.phase), exit (code, signal, halted, finished), error (code, message), halt_seen (gen).
-    ago_ms: how long ago it was when it was sent, by the sender's own clock.
+    ago_ms: its age when it was sent, by the sender's own clock.
     """
 
-    kind: ClassVar[FrameType] = FrameType.EVENT
-    checks: ClassVar[Dict[str, Check]] = {
-        "n": whole(1), "what": one_of("phase", "exit", "error", "halt_seen"), "at_ms": whole(), "ago_ms": whole(),
-        "data": details,
-    }  # fmt: skip
-    n: int
-    what: str
-    at_ms: int = 0
-    data: Dict[str, Any] = field(default_factory=dict)
-    ago_ms: int = 0
+    type: ClassVar[FrameType] = FrameType.EVENT
+
+    n: Annotated[int, Meta(ge=1, le=MAX_OFFSET)]
+    what: EventKind
+    at_ms: Offset = 0
+    data: Details = {}
+    ago_ms: Offset = 0
 
 
-File = Tuple[str, int, str]
-"""path, size in bytes, SHA-256."""
+class Ckpt(Frame, frozen=True):
+    """A set of files to store: up with its manifest (files), down with what the server still needs of it.
 
-
-@dataclass(frozen=True)
-class Ckpt:
-    """A set of files to keep: up with its manifest (payload), down with what the server still needs of it.
-
-    key is the shipper's name for the set; the answer repeats it. of parts make one checkpoint.
-    need: (index into files, upload id, offset to go on from). state, down: UPLOADING (send what is needed, then
-    ask again), COMMITTED, REFUSED (message says why). A repeat of either is harmless.
+    key is the shipper's name for the set; the response repeats it. part of `of`: parts make one checkpoint.
+    need: (index into files, upload id, offset in bytes to continue from). state, down: UPLOADING (send what is needed,
+    then offer again), COMMITTED, REFUSED (message has the reason). A repeat of either is harmless.
     """
 
-    kind: ClassVar[FrameType] = FrameType.CKPT
-    checks: ClassVar[Dict[str, Check]] = {
-        "key": text(200, least=1), "what": one_of("checkpoint", "implicit", "results"),
-        "step": maybe(whole()), "part": whole(0, 10**6), "of": whole(1, 10**6), "world": whole(1, MAX_WORLD),
-        "state": one_of("", "UPLOADING", "COMMITTED", "REFUSED"), "message": text(4_000),
-        "need": rows(MAX_FILES, whole(), whole(), whole()),
-    }  # fmt: skip
-    key: str
-    what: str = "checkpoint"
-    step: Optional[int] = None
-    part: int = 0
-    of: int = 1
-    world: int = 1
-    files: List[File] = field(default_factory=list)
-    state: str = ""
-    message: str = ""
-    need: List[Tuple[int, int, int]] = field(default_factory=list)
+    type: ClassVar[FrameType] = FrameType.CKPT
+
+    key: Annotated[str, Meta(min_length=1, max_length=200, pattern=_NO_NUL)]
+    what: FileSetKind = "checkpoint"
+    step: Offset | None = None
+    part: Rank = 0
+    of: Annotated[int, Meta(ge=1, le=MAX_LEARNERS)] = 1
+    world: Annotated[int, Meta(ge=1, le=MAX_LEARNERS)] = 1
+    files: list[File] = []
+    state: UploadState = ""
+    message: LongText = ""
+    need: Annotated[list[tuple[Offset, Offset, Offset]], Meta(max_length=MAX_FILES)] = []
 
     def validate(self) -> None:
         if self.part >= self.of:
-            raise WireError("part: parts are counted from 0 and lie below 'of'")
+            raise WireError("part: parts are counted from 0 and are below 'of'")
         if len({path for path, _, _ in self.files}) != len(self.files):
             raise WireError("files: each path may appear once")
 
 
-@dataclass(frozen=True)
-class Ack:
+class Ack(Frame, frozen=True):
     """Committed so far: bytes of the log, cursor per metric source, newest event. Sent after the commit."""
 
-    kind: ClassVar[FrameType] = FrameType.ACK
-    checks: ClassVar[Dict[str, Check]] = {
-        "log": whole(), "metrics": cursors, "event": whole(), "sealed": flag, "intent": maybe(_job_intent),
-    }  # fmt: skip
-    log: int
-    metrics: Dict[str, int] = field(default_factory=dict)
-    event: int = 0
+    type: ClassVar[FrameType] = FrameType.ACK
+
+    log: Offset
+    metrics: Cursors = {}
+    event: Offset = 0
     sealed: bool = False
-    intent: Optional[JobIntent] = None
+    intent: JobIntent | None = None
 
 
-@dataclass(frozen=True)
-class Nack:
-    """Not taken. next: the offset to go on from, which may lie before or after what was sent."""
+class Nack(Frame, frozen=True):
+    """Refused. next: the offset to continue from, which may be before or after what was sent."""
 
-    kind: ClassVar[FrameType] = FrameType.NACK
-    checks: ClassVar[Dict[str, Check]] = {
-        "stream": text(NAME_CHARS), "code": one_of("GAP", "CRC", "SEALED", "FENCED"), "next": whole(),
-        "message": text(4_000),
-    }  # fmt: skip
-    stream: str
-    code: str
-    next: int
-    message: str = ""
+    type: ClassVar[FrameType] = FrameType.NACK
+
+    stream: CursorName
+    code: Literal["GAP", "CRC", "SEALED", "FENCED"]
+    next: Offset
+    message: LongText = ""
 
 
-@dataclass(frozen=True)
-class Beat:
-    """Every two seconds, both ways: down it carries the intent, up how much the spool still holds unsent."""
+class Beat(Frame, frozen=True):
+    """Every two seconds, both ways: down with the job's intent, up with the bytes that the spool still holds unsent."""
 
-    kind: ClassVar[FrameType] = FrameType.BEAT
-    checks: ClassVar[Dict[str, Check]] = {
-        "n": whole(), "at_ms": whole(), "unsent": whole(), "gen_seen": whole(), "intent": maybe(_job_intent),
-    }  # fmt: skip
-    n: int
-    at_ms: int = 0
-    unsent: int = 0
-    gen_seen: int = 0
-    intent: Optional[JobIntent] = None
+    type: ClassVar[FrameType] = FrameType.BEAT
+
+    n: Offset
+    at_ms: Offset = 0
+    unsent: Offset = 0
+    gen_seen: Offset = 0
+    intent: JobIntent | None = None
 
 
-@dataclass(frozen=True)
-class Final:
-    """Nothing more will be printed. The server seals the stream if size and crc (of all bytes) agree.
+class Final(Frame, frozen=True):
+    """The log is complete. The server seals the stream if size and crc (of all its bytes) agree with its own.
 
-    crc is null when the launcher died before it could say. log_from: the first byte the spool could send again.
+    crc is null when the launcher died before it could report one. log_from: the first byte the spool could send again.
     """
 
-    kind: ClassVar[FrameType] = FrameType.FINAL
-    checks: ClassVar[Dict[str, Check]] = {
-        "size": whole(), "crc": maybe(whole(0, 2**32 - 1)), "log_from": whole(),
-    }  # fmt: skip
-    size: int
-    crc: Optional[int] = None
-    log_from: int = 0
+    type: ClassVar[FrameType] = FrameType.FINAL
+
+    size: Offset
+    crc: Crc | None = None
+    log_from: Offset = 0
 
 
-@dataclass(frozen=True)
-class Bye:
-    """The sender is about to close. retry_ms: when to come back, 0 = as you like. done: nothing is left to say."""
+class Bye(Frame, frozen=True):
+    """The sender is about to close. retry_ms: when to reconnect, 0 = at any time. done: nothing is left to send."""
 
-    kind: ClassVar[FrameType] = FrameType.BYE
-    checks: ClassVar[Dict[str, Check]] = {
-        "reason": text(400),
-        "retry_ms": whole(0, 3_600_000),
-        "done": flag,
-    }
-    reason: str = ""
-    retry_ms: int = 0
+    type: ClassVar[FrameType] = FrameType.BYE
+
+    reason: Reason = ""
+    retry_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 0
     done: bool = False
 
 
-FRAMES: Dict[int, Type[Any]] = {
-    frame.kind: frame for frame in (Hello, Welcome, Data, Metric, Event, Ckpt, Ack, Nack, Beat, Final, Bye)
+StreamFrame = Data | Metric | Event | Final
+"""Frames that the server stores in the order in which they were sent, and acknowledges."""
+
+FRAMES: dict[int, type[Frame]] = {
+    frame.type: frame for frame in (Hello, Welcome, Data, Metric, Event, Ckpt, Ack, Nack, Beat, Final, Bye)
 }
-Frame = Any
-"""Any of the dataclasses in FRAMES."""
 
 
 # --- encode and decode
 
+_PREFIX = struct.Struct(">BH")
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_encoder = msgspec.json.Encoder()
+_headers = {number: msgspec.json.Decoder(frame) for number, frame in FRAMES.items()}
+_points = msgspec.json.Decoder(_Points)
+_files = msgspec.json.Decoder(_Files)
+_Content = TypeVar("_Content")
+
 
 def encode(frame: Frame) -> bytes:
-    """Write a frame as bytes. Raises WireError if its header or the whole would be too large."""
-    header = {}
-    for name in frame.checks:
-        value = getattr(frame, name)
-        header[name] = vars(value) if isinstance(value, JobIntent) else value
-    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
-    payload = _payload(frame)
-    if len(text) > MAX_HEADER:
-        raise WireError(f"header: {len(text)} bytes, at most {MAX_HEADER} fit")
-    if _PREFIX.size + len(text) + len(payload) > MAX_MESSAGE:
+    """Write a frame as bytes. Raises WireError if it would be too large, or for text that is not valid Unicode."""
+    try:
+        header, payload = _parts(frame)
+    except UnicodeEncodeError as error:
+        raise WireError(f"{frame.type.name}: text must be valid Unicode ({error.reason})") from None
+    if len(header) > MAX_HEADER:
+        raise WireError(f"header: {len(header)} bytes, at most {MAX_HEADER} fit")
+    if _PREFIX.size + len(header) + len(payload) > MAX_MESSAGE:
         raise WireError(f"message: larger than {MAX_MESSAGE} bytes")
-    return _PREFIX.pack(frame.kind, len(text)) + text + payload
+    return _PREFIX.pack(frame.type, len(header)) + header + payload
 
 
-def _payload(frame: Frame) -> bytes:
+def _parts(frame: Frame) -> tuple[bytes, bytes]:
+    """Header and payload. What travels in the payload has its default in the header, so it is left out there."""
     if isinstance(frame, Data):
-        return frame.payload
+        return _encoder.encode(replace(frame, payload=b"")), frame.payload
     if isinstance(frame, Metric):
-        points = [[name, step, at, number_out(value)] for name, step, at, value in frame.points]
-        return json.dumps(points, separators=(",", ":"), allow_nan=False).encode()
+        points = [
+            point if math.isfinite(point[3]) else (*point[:3], number_out(point[3])) for point in frame.points
+        ]
+        return _encoder.encode(replace(frame, points=[])), _encoder.encode(points)
     if isinstance(frame, Ckpt):
-        return json.dumps(frame.files, separators=(",", ":")).encode()
-    return b""
+        return _encoder.encode(replace(frame, files=[])), _encoder.encode(frame.files)
+    return _encoder.encode(frame), b""
 
 
 def decode(message: bytes) -> Frame:
-    """Read one message. Raises WireError, and nothing else, on anything that is not a sound frame."""
+    """Read one message. Raises WireError, and nothing else, on anything that is not a valid frame."""
     if not isinstance(message, (bytes, bytearray, memoryview)):
         raise WireError("message: frames are binary messages")
     if len(message) > MAX_MESSAGE:
@@ -374,73 +370,60 @@ def decode(message: bytes) -> Frame:
     if len(message) < _PREFIX.size:
         raise WireError("message: shorter than a frame's first three bytes")
     message = bytes(message)
-    kind, length = _PREFIX.unpack_from(message)
-    shape = FRAMES.get(kind)
-    if shape is None:
-        raise WireError(f"kind: {kind} is not known")
+    number, length = _PREFIX.unpack_from(message)
+    if number not in FRAMES:
+        raise WireError(f"type: {number} is unknown")
     end = _PREFIX.size + length
     if len(message) < end:
-        raise WireError(f"header: {length} bytes announced, {len(message) - _PREFIX.size} there")
-    header = _json("header", message[_PREFIX.size : end])
-    if not isinstance(header, dict):
-        raise WireError("header: a JSON object is needed")
-    return _build(shape, header, message[end:])
-
-
-def _build(shape: Type[Any], header: Dict[str, Any], payload: bytes) -> Frame:
-    values = {name: check(name, header[name]) for name, check in shape.checks.items() if name in header}
-    if shape is Data:
-        values["payload"] = payload
-    elif shape is Metric:
-        values["points"] = _points(_json("points", payload))
-    elif shape is Ckpt:
-        values["files"] = rows(MAX_FILES, path, whole(), sha256)("files", _json("files", payload))
+        raise WireError(f"header: expected {length} bytes, got {len(message) - _PREFIX.size}")
+    frame = _read(f"{FrameType(number).name} header", _headers[number], message[_PREFIX.size : end])
+    payload = message[end:]
+    if isinstance(frame, Data):
+        frame = replace(frame, payload=payload)
+    elif isinstance(frame, Metric):
+        frame = replace(frame, points=[_point(*point) for point in _read("points", _points, payload)])
+    elif isinstance(frame, Ckpt):
+        frame = replace(frame, files=_read("files", _files, payload))
     elif payload:
-        raise WireError(f"payload: {shape.__name__.upper()} carries none")
-    try:
-        frame = shape(**values)
-    except TypeError:
-        needed = [f.name for f in dataclasses.fields(shape) if f.name not in values and _is_required(f)]
-        raise WireError(f"{', '.join(needed)}: missing") from None
-    if hasattr(frame, "validate"):
-        frame.validate()
+        raise WireError(f"payload: {frame.type.name} carries none")
+    frame.validate()
     return frame
 
 
-def _is_required(spec: dataclasses.Field[Any]) -> bool:
-    return spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
-
-
-def _json(name: str, text: bytes) -> Any:
+def _read(what: str, decoder: msgspec.json.Decoder[_Content], text: bytes) -> _Content:
     try:
-        return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"{name}: not JSON ({str(error)[:80]})") from None
+        return decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"{what}: {error}") from None
 
 
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} travels as a string")
-
-
-def _points(value: Any) -> List[Point]:
-    points = rows(MAX_POINTS, text(NAME_CHARS, least=1), whole(), whole(0, 2**52), number_in)("points", value)
-    return [(name, step, at, number) for name, step, at, number in points]
+def _point(name: str, step: int, at_ms: int, value: float | str) -> Point:
+    return name, step, at_ms, _NOT_FINITE[value] if isinstance(value, str) else value
 
 
 def number_out(value: float) -> Any:
-    """Write a float for JSON: NaN and infinities as the strings every reader of ours knows."""
+    """Write a float for JSON, which has no NaN and no infinities: those become the strings that `number_in` reads."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def number_in(name: str, value: Any) -> float:
-    """Read a number that may be one of those strings; raises WireError for anything else."""
-    if isinstance(value, str) and value in _NOT_FINITE:
-        return _NOT_FINITE[value]
+def number_in(value: Any) -> float | None:
+    """Read a number or one of the strings that `number_out` writes; None for anything else."""
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise WireError(f"{name}: a number, or one of {', '.join(_NOT_FINITE)}, is needed")
+        return None
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def is_path(name: str) -> bool:
+    """True if a file set may hold a file of this name: a relative path without '.', '..', empty steps, backslashes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return len(name) <= PATH_CHARS and _PATH.match(name) is not None

@@ -16,7 +16,7 @@ from jobs.failpoints import fp
 from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Learner, Progress, ResultFile
 from jobs.states import EventCode
 from jobs.tokens import Grant
-from learner_agent.wire import Ckpt, File
+from learner_agent.wire import Ckpt, File, UploadState
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def _is_live(grant: Grant) -> bool:
     ).exists()
 
 
-def _answer(asked: Ckpt, state: str, need: list[tuple[int, int, int]], message: str = "") -> Ckpt:
+def _answer(asked: Ckpt, state: UploadState, need: list[tuple[int, int, int]], message: str = "") -> Ckpt:
     return Ckpt(
         asked.key, what=asked.what, step=asked.step, part=asked.part, of=asked.of, world=asked.world, state=state,
         need=need, message=message,

@@ -13,7 +13,7 @@ from typing import Any
 from jobs.humanize import filesize
 from jobs.states import FATAL_ERRORS, RESULTS_NOT_KEPT, Phase
 from jobs.tokens import Grant
-from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack
+from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack, StreamFrame
 
 MAX_CHUNK = 256 * 1024
 """Bytes of one stored chunk; frames of one commit that follow each other share chunks up to this size."""
@@ -76,7 +76,7 @@ class LearnerUpdate:
     troubles: list[tuple[str, str]] = field(default_factory=list)
     """Code and message of all that the shipper could not do."""
 
-    def apply(self, frame: Data | Metric | Event | Final) -> None:
+    def apply(self, frame: StreamFrame) -> None:
         """Take one frame, in the order in which its connection sent it."""
         if isinstance(frame, Data):
             self._data(frame)

@@ -30,7 +30,7 @@ from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head
 from jobs.states import EventCode, Phase
 from jobs.tokens import Grant
-from learner_agent.wire import Ack, Data, Event, Final, Frame, Metric, Nack, number_out
+from learner_agent.wire import Ack, Nack, StreamFrame, number_out
 
 ZSTD_LEVEL = 3
 _of_thread = threading.local()
@@ -113,12 +113,12 @@ class Committed:
     to_reconcile: frozenset[str]
 
 
-def commit(batch: Sequence[tuple[Grant, Frame]]) -> Committed:
+def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
     """Write frames of any learners in one transaction.
 
     A learner that is no longer there gets no answer. Raises Django's database errors; then nothing was written.
     """
-    frames: dict[int, list[Data | Metric | Event | Final]] = defaultdict(list)
+    frames: dict[int, list[StreamFrame]] = defaultdict(list)
     grants: dict[int, Grant] = {}
     for grant, frame in batch:
         grants[grant.learner_id] = grant

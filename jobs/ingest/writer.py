@@ -23,7 +23,7 @@ from jobs.failpoints import fp
 from jobs.ingest.store import commit
 from jobs.retries import database_away
 from jobs.tokens import Grant
-from learner_agent.wire import Ack, Data, Frame, Nack
+from learner_agent.wire import Ack, Data, Nack, StreamFrame
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Item:
     None if they can never be stored."""
 
     grant: Grant
-    frame: Frame
+    frame: StreamFrame
     answer: Callable[[int, list[Ack | Nack] | None], None]
 
     @property

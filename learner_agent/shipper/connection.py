@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import random
 import secrets
@@ -17,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
@@ -39,6 +39,7 @@ from learner_agent.wire import (
     Ckpt,
     Data,
     Event,
+    EventKind,
     Final,
     Hello,
     JobIntent,
@@ -110,7 +111,7 @@ class Connection:
 
     # --- what the rest of the shipper says and asks
 
-    def report(self, what: str, *, at_ms: int | None = None, **data: Any) -> None:
+    def report(self, what: EventKind, *, at_ms: int | None = None, **data: Any) -> None:
         """Report something that happened, now or then; repeated until the server has it."""
         data = {name: _text(value) if isinstance(value, str) else value for name, value in data.items()}
         self._event_n += 1
@@ -292,7 +293,7 @@ class Connection:
                 if n not in self._said:
                     self._said.add(n)
                     ago_ms = max(0, now_ms() - event.at_ms)
-                    await socket.send(encode(dataclasses.replace(event, ago_ms=ago_ms)))
+                    await socket.send(encode(replace(event, ago_ms=ago_ms)))
             await self._send_log(socket)
             await self._send_metrics(socket)
             for key, offer in list(self._offers.items()):
@@ -359,7 +360,7 @@ class Connection:
         if final is not None and not self._final_said and not self.sealed and self.acked >= final.size:
             self._final_said = True
             first, _ = log_span(self.spool)  # segments may have been dropped since the end was announced
-            await socket.send(encode(dataclasses.replace(final, log_from=first)))
+            await socket.send(encode(replace(final, log_from=first)))
 
     def _metrics_due(self) -> None:
         self._metrics_timer = None

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from learner_agent.shipper.inputs import sha256_of
 from learner_agent.untrusted_files import LARGE_BYTES, read_plain
-from learner_agent.wire import MAX_FILES, Ckpt, File, WireError, decode, encode
-from learner_agent.wire_checks import path as storable_path
+from learner_agent.wire import MAX_FILES, Ckpt, File, FileSetKind, WireError, decode, encode, is_path
 
 PACKED = "packed-"
 
@@ -76,7 +75,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
             world=said.get("world_size", 1),
             files=files,
         )
-        offer = decode(encode(offer))
+        offer = _checked(offer)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, WireError) as error:
         raise NotWhole(f"{name}/manifest.json is not a manifest: {error}") from error
     for path, size, _ in files:
@@ -86,20 +85,27 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
     return FileSet(manifest.parent, offer)
 
 
+def _checked(offer: Ckpt) -> Ckpt:
+    """The offer as the server will read it. Raises WireError if it would refuse it."""
+    read = decode(encode(offer))
+    assert isinstance(read, Ckpt)
+    return read
+
+
 def _key(manifest: Path, base: Path) -> str:
     """Tells one save from all others, also of the same step. Raises OSError, and ValueError if it is too large."""
     digest = hashlib.sha256(read_plain(str(manifest), most=LARGE_BYTES)).hexdigest()
     return f"{manifest.parent.relative_to(base).as_posix()}:{digest}"[-200:]
 
 
-def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
+def gather(folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
     """Take a directory as it stands; None if nothing lies there. Raises TooMany for more files than MAX_FILES."""
     files: list[File] = []
     left_out: list[str] = []
     for place in _entries(folder):
         name = place.relative_to(folder).as_posix()
         try:
-            if place.is_symlink() or not place.is_file() or not _is_storable(name):
+            if place.is_symlink() or not place.is_file() or not is_path(name):
                 raise OSError(errno.EINVAL, "not to be kept")
             files.append((name, place.stat().st_size, sha256_of(place)))
         except OSError:  # or not readable
@@ -109,13 +115,13 @@ def gather(folder: Path, *, what: str, world: int) -> FileSet | None:
     if not files and not left_out:
         return None
     try:
-        offer = decode(encode(Ckpt(key=what, what=what, world=world, files=files)))
-    except (WireError, UnicodeError) as error:
+        offer = _checked(Ckpt(key=what, what=what, world=world, files=files))
+    except WireError as error:
         raise TooMany(f"The files of {folder.name} cannot be listed in one message: {error}.") from error
     return FileSet(folder, offer, tuple(left_out))
 
 
-def pack(folder: Path, into: Path, *, what: str, world: int) -> FileSet:
+def pack(folder: Path, into: Path, *, what: FileSetKind, world: int) -> FileSet:
     """Take a directory as one archive ``<what>.tar``, made in a fresh directory in into. Raises OSError.
 
     Same files, same archive: after a death in the middle of the upload nothing is sent twice. What such a death left
@@ -163,15 +169,6 @@ def _archive(folder: Path, archive: Path) -> list[str]:
 
 def _shown(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _is_storable(name: str) -> bool:
-    try:
-        storable_path("path", name)
-        name.encode()
-    except (WireError, UnicodeError):
-        return False
-    return True
 
 
 def _entries(folder: Path) -> Iterable[Path]:

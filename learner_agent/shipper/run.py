@@ -24,8 +24,7 @@ from learner_agent.shipper.outputs import FileSet, NotWhole, TooMany, gather, pa
 from learner_agent.shipper.sources import Reported, Rules, TensorBoard
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, now_ms, objects, sound_number
-from learner_agent.wire import Final, JobIntent
-from learner_agent.wire_checks import MAX_WORLD, PATH_CHARS
+from learner_agent.wire import MAX_LEARNERS, PATH_CHARS, FileSetKind, Final, JobIntent
 
 logger = logging.getLogger(__name__)
 
@@ -280,9 +279,11 @@ class Shipper:
 
     async def _store(self) -> None:
         await self.uploader.upload_new_checkpoints()
-        world = max(1, int(sound_number(self._job().get("learners"), 1, most=MAX_WORLD)))
+        world = max(1, int(sound_number(self._job().get("learners"), 1, most=MAX_LEARNERS)))
         end = self.ending
-        wanted = [] if self.uploader.saw_manifest else [("implicit", self.settings.checkpoint_dir)]
+        wanted: list[tuple[FileSetKind, Path]] = []
+        if not self.uploader.saw_manifest:
+            wanted.append(("implicit", self.settings.checkpoint_dir))
         if end.get("code") == 0 and (end.get("finished") or not end.get("halted")):
             wanted.append(("results", self.settings.result_dir))
         for what, folder in wanted:
@@ -301,7 +302,7 @@ class Shipper:
             if files.offer.files:
                 await self.uploader.keep(files)
 
-    async def _take(self, folder: Path, *, what: str, world: int) -> FileSet | None:
+    async def _take(self, folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
         """What lies in the folder. Results that are too many go as one archive; a checkpoint must lie as it lay."""
         try:
             return await asyncio.to_thread(gather, folder, what=what, world=world)

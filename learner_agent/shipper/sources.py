@@ -23,8 +23,7 @@ from learner_agent.log_segments import LogReader
 from learner_agent.shipper.tensorboard import NotAnEventFile, records, scalars
 from learner_agent.spool import TORN, Gap, Spool
 from learner_agent.untrusted_files import LARGE_BYTES, sound_number
-from learner_agent.wire import MAX_POINTS, Point, WireError, number_in
-from learner_agent.wire_checks import MAX_OFFSET, NAME_CHARS
+from learner_agent.wire import MAX_OFFSET, MAX_POINTS, NAME_CHARS, Point, number_in
 
 BATCH_POINTS = 1_000
 READ_BYTES = 256 * 1024
@@ -77,9 +76,8 @@ def _point(name: Any, step: Any, at_ms: Any, value: Any) -> Point | None:
         step = int(step)
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_OFFSET:
         return None
-    try:
-        number = number_in("value", value)
-    except WireError:
+    number = number_in(value)
+    if number is None:
         return None
     # PostgreSQL text holds neither NUL nor lone surrogates.
     clean = (

@@ -8,13 +8,13 @@ are read from the database, and what is stored is acknowledged after the commit.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import secrets
 import time
 from typing import Any
 
 from django.db import Error as DatabaseError
+from msgspec.structs import replace
 
 from jobs import tokens
 from jobs.ingest import checkpoints
@@ -45,6 +45,7 @@ from learner_agent.wire import (
     JobIntent,
     Metric,
     Nack,
+    StreamFrame,
     Welcome,
     WireError,
     decode,
@@ -214,7 +215,7 @@ class LearnerConsumer:
                     CLOSE_BAD_FRAME, f"{type(frame).__name__.upper()} is not for learners to send here."
                 )
 
-    async def _submit(self, frame: Frame) -> None:
+    async def _submit(self, frame: StreamFrame) -> None:
         assert self.grant is not None
         item = Item(self.grant, frame, self._answered)
         self._waiting.append(item.weight)
@@ -253,9 +254,7 @@ class LearnerConsumer:
         if answers is None:
             self.end(Closed(CLOSE_BAD_FRAME, "A frame cannot be stored."))
         for answer in answers or ():
-            said = encode(
-                dataclasses.replace(answer, intent=self.intent) if isinstance(answer, Ack) else answer
-            )
+            said = encode(replace(answer, intent=self.intent) if isinstance(answer, Ack) else answer)
             if self._queued or not self._write(binary_frame(said)):
                 self._queued += 1
                 self._spawn(self._send_queued(said))

@@ -18,7 +18,6 @@ CARRIED = [
     "spool",
     "untrusted_files",
     "log_segments",
-    "wire",
     "settings",
 ]
 

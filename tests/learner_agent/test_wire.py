@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner_agent import wire
-from learner_agent.wire import JobIntent, WireError, decode, encode
-from learner_agent.wire_checks import MAX_OFFSET
+from learner_agent.wire import MAX_OFFSET, JobIntent, WireError, decode, encode
 
 offsets = st.integers(0, MAX_OFFSET)
 texts = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
@@ -96,7 +95,7 @@ def test_any_bytes_are_a_frame_or_a_wire_error(message: bytes) -> None:
 def test_any_json_in_any_field_is_a_frame_or_a_wire_error(
     kind: wire.FrameType, value: Any, payload: bytes, data: st.DataObject
 ) -> None:
-    fields = list(wire.FRAMES[kind].checks)
+    fields = list(wire.FRAMES[kind].__struct_fields__)
     header = dict.fromkeys(data.draw(st.lists(st.sampled_from(fields), max_size=len(fields))), value)
     text = json.dumps(header).encode()
     try:
@@ -145,14 +144,14 @@ def test_a_hundred_thousand_damaged_frames_raise_nothing_but_wire_errors() -> No
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (b"\x03\xff\xff" + b"[" * 65_535, "header: not JSON"),
-        (b"\xff\x00\x02{}", "kind: 255"),
-        (b"\x03\x00\x09{", "header: 9 bytes announced, 1 there"),
-        (b"\x09\x00\x02{}", "n: missing"),
+        (b"\x03\xff\xff" + b"[" * 65_535, "DATA header: Expected `object`"),
+        (b"\xff\x00\x02{}", "type: 255"),
+        (b"\x03\x00\x09{", "header: expected 9 bytes, got 1"),
+        (b"\x09\x00\x02{}", "missing required field `n`"),
         (b"\x09\x00\x07" + b'{"n":1}' + b"x", "payload: BEAT carries none"),
-        (b"\x09\x00\x0a" + b'{"n":1e99}', "n: a whole number"),
-        (b"\x09\x00\x0a" + b'{"n":true}', "n: a whole number"),
-        (b"\x09\x00\x0a" + b'{"n": NaN}', "header: not JSON"),
+        (b"\x09\x00\x0a" + b'{"n":1e99}', r"Expected `int`.*\$\.n"),
+        (b"\x09\x00\x0a" + b'{"n":true}', r"Expected `int`.*\$\.n"),
+        (b"\x09\x00\x0a" + b'{"n": NaN}', "BEAT header: JSON is malformed"),
         (b"\x00" * (wire.MAX_MESSAGE + 1), "message: larger than"),
     ],
 )
@@ -195,3 +194,22 @@ def test_numbers_that_json_does_not_know_travel_as_words() -> None:
     points = [("a", 1, 2, math.nan), ("b", 1, 2, math.inf), ("c", 1, 2, -math.inf)]
     read = decode(encode(wire.Metric("jsonl", 0, 1, points)))
     assert [str(value) for *_, value in read.points] == ["nan", "inf", "-inf"]
+
+
+@pytest.mark.parametrize(
+    "text", [b'"\\u0000"', b'"a\\u0000b"', b'"\\ud800"', b'"\\ud800x"', b'"\\udc00\\ud800"', b'"\xff"']
+)
+def test_text_that_the_database_cannot_store_is_refused(text: bytes) -> None:
+    header = b'{"n":1,"what":"error","data":{"message":' + text + b"}}"
+    with pytest.raises(WireError, match="EVENT header"):
+        decode(struct.pack(">BH", wire.FrameType.EVENT, len(header)) + header)
+
+
+def test_text_about_nul_is_taken() -> None:
+    event = wire.Event(1, "error", data={"message": "NUL is written \\u0000"})
+    assert decode(encode(event)) == event
+
+
+def test_text_that_is_not_unicode_is_a_wire_error_before_it_is_sent() -> None:
+    with pytest.raises(WireError, match="EVENT: text must be valid Unicode"):
+        encode(wire.Event(1, "error", data={"message": "\ud800"}))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 
 import pytest
 from django.utils import timezone
+from msgspec.structs import replace
 
 from jobs import blobs
 from jobs.ingest import checkpoints

@@ -16,7 +16,7 @@ from jobs.ingest.store import MOST_TROUBLES, commit
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
-from learner_agent.wire import Ack, Data, Event, Final, Frame, JobIntent, Metric, Nack
+from learner_agent.wire import Ack, Data, Event, Final, JobIntent, Metric, Nack, StreamFrame
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +37,7 @@ def log_of(job: Job, rank: int = 0) -> bytes:
     return b"".join(zstandard.decompress(bytes(row.data)) for row in rows if not row.tombstone)
 
 
-def tell(job: Job, *frames: Frame, rank: int = 0) -> list[Ack | Nack]:
+def tell(job: Job, *frames: StreamFrame, rank: int = 0) -> list[Ack | Nack]:
     who = grant(job, rank)
     return commit([(who, frame) for frame in frames]).answers[who.learner_id]
 
