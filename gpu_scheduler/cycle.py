@@ -1,8 +1,8 @@
 """plan(snapshot) -> Plan: which jobs start where, and why every other one waits. Pure and deterministic.
 
-Jobs are offered slots in the order of ``ordering``; one that cannot start is overtaken by later ones (backfill)
-until its patience is over, then slots are kept for it: of its tenant's quota at once, and on the nodes of its
-type if it is the first in line there. docs/scheduling.md states what this promises.
+Jobs are offered slots in the order of ``ordering``. Later jobs overtake one that cannot start (backfill) until its
+starvation timeout is over; then slots are reserved for it: of its tenant's quota at once, and on the nodes of its type
+if it is first in the queue there. docs/scheduling.md states what this promises.
 """
 
 from __future__ import annotations
@@ -12,27 +12,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gpu_scheduler import explain
-from gpu_scheduler.explain import FIX_NEEDED, PROGRESS, Verdict
-from gpu_scheduler.model import (
-    CPU_TYPE,
-    Explanation,
-    Gang,
-    Node,
-    Placement,
-    Plan,
-    Running,
-    Snapshot,
-    Start,
-    WaitReason,
-)
+from gpu_scheduler.checks import CHECKS, Candidate, Finding, Holder, listed
+from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Node, Placement, Plan, Running, Snapshot, Start
 from gpu_scheduler.ordering import Patience, in_order
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.quota import Ledger
-
-WAITING_FOR_CAPACITY = frozenset({WaitReason.INSUFFICIENT_CAPACITY, WaitReason.GANG_FRAGMENTED})
-NOT_IN_LINE = FIX_NEEDED | {WaitReason.TENANT_SUSPENDED}
-"""Reasons that waiting does not mend: such a job is no head and nothing is kept for it."""
 
 
 def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
@@ -45,13 +29,16 @@ def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
 
 
 class _Cycle:
-    """One plan in the making."""
+    """One plan while it is made."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._ledger = Ledger(snapshot.shares, snapshot.tenants)
         self._patience = Patience(snapshot)
         self._pools = _pools(snapshot)
+        self._gpu_types = [slot_type for slot_type in self._pools if slot_type != CPU_TYPE] or [""]
+        self._tests = [check.test for check in CHECKS]
+        self._failed: dict[tuple[Any, ...], Finding] = {}  # by shape, until slots or reservations change
         self._starts: list[Start] = []
         self._waits: list[Gang] = []
         self._heads: set[tuple[str, str]] = set()
@@ -59,130 +46,122 @@ class _Cycle:
 
     def run(self, *, explained: bool) -> Plan:
         for gang in in_order(self._snapshot, self._ledger, self._patience):
-            verdict = self._judge(gang)
-            if isinstance(verdict, str):
-                self._starts.append(self._start(gang, verdict))
+            shape = self._shape(gang)
+            outcome = self._failed.get(shape) or self._evaluate(gang)
+            if isinstance(outcome, str):
+                self._starts.append(self._start(gang, outcome))
             else:
+                self._failed[shape] = outcome
                 self._waits.append(gang)
-                self._stand_in_line(verdict)
+                self._queue(gang, outcome)
         waits = self._explained() if explained else ()
         return Plan(tuple(self._starts), waits=waits, policy_state=self._head_since)
 
-    def _judge(self, gang: Gang) -> str | Verdict:
-        """The slot type on which the gang can start now, or what stands in its way.
+    def _evaluate(self, gang: Gang) -> str | Finding:
+        """The slot type on which the gang can start now, or the check that it fails.
 
-        A gang that takes any type gets the one that has the largest part free; if it has to wait, the type on
-        which it came furthest through the checks is the one to tell about.
+        A gang that takes any type gets the one with the largest free part; if it has to wait, the type on which it
+        passes the most checks is the one to explain.
         """
-        furthest: Verdict | None = None
-        open_types = []
-        for slot_type in self._types(gang):
-            verdict = self._hindrance(gang, slot_type)
-            if verdict is None:
+        if gang.slot_type is not None:
+            _, finding = self._first_failure(gang, gang.slot_type)
+            return gang.slot_type if finding is None else finding
+        furthest, explained, open_types = -1, None, []
+        for slot_type in self._gpu_types:
+            passed, finding = self._first_failure(gang, slot_type)
+            if finding is None:
                 open_types.append(slot_type)
-            elif furthest is None or PROGRESS[verdict.code] > PROGRESS[furthest.code]:
-                furthest = verdict
+            elif passed > furthest:
+                furthest, explained = passed, finding
         if open_types:
             return min(open_types, key=lambda slot_type: (-self._part_open(slot_type), slot_type))
-        assert furthest is not None
-        return furthest
+        assert explained is not None
+        return explained
 
-    def _types(self, gang: Gang) -> list[str]:
-        """The types to look at; "" stands for a GPU type where there is none."""
-        if gang.slot_type is not None:
-            return [gang.slot_type]
-        return [slot_type for slot_type in self._pools if slot_type != CPU_TYPE] or [""]
-
-    def _hindrance(self, gang: Gang, slot_type: str) -> Verdict | None:
-        """The first check that the gang fails on this type, in the order of ``explain.CHECKS``."""
-        pool = self._pools.get(slot_type)
-        if pool is None or not pool.could_hold(gang):
-            return Verdict(gang, slot_type, WaitReason.NO_MATCHING_POOL)
-        asked = gang.learners.min * gang.slots
-        account = self._ledger.account(gang.tenant, slot_type)
-        if asked > account.limit:
-            return Verdict(gang, slot_type, WaitReason.EXCEEDS_MAX_QUOTA)
-        jobs = self._ledger.jobs(gang.tenant)
-        if jobs.suspended:
-            return Verdict(gang, slot_type, WaitReason.TENANT_SUSPENDED)
-        if account.used + asked > account.limit:
-            return Verdict(gang, slot_type, WaitReason.QUOTA_GPUS)
-        if jobs.limit is not None and jobs.used + 1 > jobs.limit:
-            return Verdict(gang, slot_type, WaitReason.QUOTA_JOBS)
-        kept_slots, kept_jobs = self._ledger.kept_from(gang.tenant, slot_type, gang.job)
-        if account.used + kept_slots + asked > account.limit or (
-            jobs.limit is not None and jobs.used + kept_jobs + 1 > jobs.limit
-        ):
-            return Verdict(gang, slot_type, WaitReason.FAIR_SHARE, own_head=True)
-        if pool.fits(gang, self._snapshot.now):
-            return None
-        if pool.free.capacity(gang.slots) >= gang.learners.min:
-            return Verdict(gang, slot_type, WaitReason.FAIR_SHARE)
-        if pool.free.total < asked:
-            return Verdict(gang, slot_type, WaitReason.INSUFFICIENT_CAPACITY)
-        return Verdict(gang, slot_type, WaitReason.GANG_FRAGMENTED)
+    def _first_failure(self, gang: Gang, slot_type: str) -> tuple[int, Finding | None]:
+        """How many checks the gang passes on this type, and the first one that it fails."""
+        candidate = Candidate(
+            gang,
+            slot_type,
+            gang.learners.min * gang.slots,
+            self._pools.get(slot_type),
+            self._ledger.account(gang.tenant, slot_type),
+            self._ledger.jobs(gang.tenant),
+            self._snapshot.now,
+        )
+        for passed, test in enumerate(self._tests):
+            finding = test(candidate)
+            if finding is not None:
+                return passed, finding
+        return len(self._tests), None
 
     def _start(self, gang: Gang, slot_type: str) -> Start:
         nodes = self._pools[slot_type].place(gang)
         self._ledger.take(gang.tenant, slot_type, gang.learners.min * gang.slots)
+        self._failed.clear()
         return Start(gang.job, Placement(slot_type, nodes))
 
     def _part_open(self, slot_type: str) -> float:
         pool = self._pools[slot_type]
         return pool.open.total / pool.total if pool.total else 0.0
 
-    def _stand_in_line(self, verdict: Verdict) -> None:
-        """Note since when a head waits, and keep slots for it once its patience is over."""
-        gang = verdict.gang
-        if verdict.code in NOT_IN_LINE:
+    def _queue(self, gang: Gang, finding: Finding) -> None:
+        """Note since when a queue head waits, and reserve slots for it once its starvation timeout is over."""
+        if not finding.check.queues:
             return
+        slot_type = finding.on.slot_type
         since = self._patience.since(gang)
-        queue = (gang.tenant, verdict.slot_type)
+        queue = (gang.tenant, slot_type)
         if since is not None or queue not in self._heads:
             self._head_since[gang.job] = since or self._snapshot.now
         self._heads.add(queue)
         if not self._patience.is_over(gang):
             return
-        self._ledger.keep(gang.tenant, verdict.slot_type, verdict.asked, job=gang.job)
-        if verdict.code in WAITING_FOR_CAPACITY:
-            self._pools[verdict.slot_type].keep_for(gang)
+        self._ledger.reserve(gang.tenant, slot_type, finding.on.asked, job=gang.job)
+        if finding.holder is Holder.CLUSTER:
+            self._pools[slot_type].reserve_for(gang)
+        self._failed.clear()
 
     def _explained(self) -> tuple[Explanation, ...]:
-        """Explain all waits as things stand after the last start: free slots and quota only got fewer."""
-        known: dict[tuple[Any, ...], tuple[Verdict, str, dict[str, Any]]] = {}
-        in_line: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        """Explain all waits by the state after the last start: free slots and quota only got fewer."""
+        told: dict[tuple[Any, ...], tuple[Finding, str, dict[str, Any]]] = {}
+        ahead: defaultdict[tuple[str, str], int] = defaultdict(int)
         explanations = []
         for gang in self._waits:
             shape = self._shape(gang)
-            if shape not in known:
-                verdict = self._judge(gang)
-                assert isinstance(verdict, Verdict)
-                numbers = explain.facts(verdict, self._pools.get(verdict.slot_type), self._ledger)
-                numbers["checks"] = explain.checks(verdict, numbers)
-                known[shape] = (verdict, explain.message(verdict, numbers), numbers)
-            verdict, text, shared = known[shape]
-            numbers = dict(shared)
-            if verdict.code not in NOT_IN_LINE:
+            shared = told.get(shape)
+            if shared is None:
+                failed = self._failed.get(shape) or self._evaluate(gang)
+                assert isinstance(failed, Finding)
+                sentence = failed.check.sentence(failed)
+                shared = (failed, sentence, failed.numbers | {"checks": listed(failed, sentence, CHECKS)})
+                told[shape] = shared
+            finding, text, common = shared
+            numbers = dict(common)
+            if finding.check.queues:
                 # A job of another type is ahead only where the tenant's jobs are counted; one that its own tenant's
-                # limits hold back is in nobody else's way.
-                limited = self._ledger.jobs(gang.tenant).limit is not None
-                own = ("tenant", gang.tenant, "" if limited else verdict.slot_type)
-                whole = ("cluster", "", verdict.slot_type)
-                numbers["position"], numbers["cluster_position"] = in_line[own] + 1, in_line[whole] + 1
-                in_line[own] += 1
-                in_line[whole] += verdict.for_nodes
+                # limits hold back is ahead of nobody else.
+                limited = finding.on.jobs.limit is not None
+                own = (gang.tenant, "" if limited else finding.on.slot_type)
+                whole = ("", finding.on.slot_type)
+                numbers["position"], numbers["cluster_position"] = ahead[own] + 1, ahead[whole] + 1
+                ahead[own] += 1
+                ahead[whole] += finding.holder is Holder.CLUSTER
             if gang.job in self._head_since:
-                numbers["queue_head_since"] = _moment(self._head_since[gang.job])
-            explanations.append(Explanation(gang.job, verdict.code, text, numbers))
+                numbers["queue_head_since"] = _timestamp(self._head_since[gang.job])
+            explanations.append(Explanation(gang.job, finding.check.code, text, numbers))
         return tuple(explanations)
 
     def _shape(self, gang: Gang) -> tuple[Any, ...]:
-        """Jobs alike in this share verdict, text and checks; only the place in line is a job's own."""
-        keeper = any(
-            self._ledger.account(gang.tenant, slot_type).kept_by == gang.job
-            for slot_type in self._types(gang)
+        """What a gang's finding, sentence and checks depend on; only the queue position is a job's own."""
+        return (
+            gang.tenant,
+            gang.slot_type,
+            gang.learners.min,
+            gang.slots,
+            gang.runs_at_most_s,
+            gang.job in self._ledger.with_reservation,
         )
-        return (gang.tenant, gang.slot_type, gang.learners, gang.slots, gang.runs_at_most_s, keeper)
 
 
 def _pools(snapshot: Snapshot) -> Mapping[str, Pool]:
@@ -198,6 +177,6 @@ def _pools(snapshot: Snapshot) -> Mapping[str, Pool]:
     }
 
 
-def _moment(at: datetime) -> str:
+def _timestamp(at: datetime) -> str:
     """RFC 3339 in UTC with milliseconds, as every time that leaves the platform."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpu_scheduler.cycle import NOT_IN_LINE, plan
+from gpu_scheduler.checks import NOT_QUEUED
+from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot, Start
 
 DRAWS = 20
@@ -188,7 +189,7 @@ class _Draw:
         if not exactly:
             return WhyNone.UNKNOWN_END
         code = next(wait.code for wait in plan(self.world).waits if wait.job == job)
-        if code in NOT_IN_LINE or all(run.end is not None for run in self._running.values()):
+        if code in NOT_QUEUED or all(run.end is not None for run in self._running.values()):
             return WhyNone.CANNOT_START
         return WhyNone.UNKNOWN_END
 

@@ -33,22 +33,17 @@ class Priority(IntEnum):
 
 
 class WaitReason(StrEnum):
-    """Why a job does not start; one code for API, portal and events (portal.md, why-pending)."""
+    """Why a job does not start; one code for API, portal and events. Each is given by one rule of ``checks``, but
+    NOT_EVALUATED: no plan has covered the job yet, or the cluster did not answer."""
 
-    SPEC_INVALID = "SPEC_INVALID"
-    DATA_UNREACHABLE = "DATA_UNREACHABLE"
     NO_MATCHING_POOL = "NO_MATCHING_POOL"
     EXCEEDS_MAX_QUOTA = "EXCEEDS_MAX_QUOTA"
     TENANT_SUSPENDED = "TENANT_SUSPENDED"
-    BUDGET_EXHAUSTED = "BUDGET_EXHAUSTED"
     QUOTA_GPUS = "QUOTA_GPUS"
     QUOTA_JOBS = "QUOTA_JOBS"
     FAIR_SHARE = "FAIR_SHARE"
     INSUFFICIENT_CAPACITY = "INSUFFICIENT_CAPACITY"
     GANG_FRAGMENTED = "GANG_FRAGMENTED"
-    WAITING_PREEMPTION = "WAITING_PREEMPTION"
-    HELD_BY_USER = "HELD_BY_USER"
-    HELD_BY_ADMIN = "HELD_BY_ADMIN"
     NOT_EVALUATED = "NOT_EVALUATED"
 
 

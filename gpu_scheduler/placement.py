@@ -1,7 +1,7 @@
 """All learners of a gang onto the nodes of one slot type, or none.
 
-A pool is every node of one type. Slots kept for the gang that is first in line are taken out of what later
-gangs may use, node by node; everything else about a pool is counting.
+A pool is every node of one type. Slots that are reserved for one gang are taken out of what other gangs can use, node
+by node; everything else about a pool is counting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpu_scheduler.model import NOTHING, Gang, Node, Placing, Running
 
 
 class Slots:
-    """How many slots each node has to offer, and which nodes offer how many. They only ever get fewer."""
+    """How many slots each node offers, and which nodes offer how many. Counts only decrease."""
 
     def __init__(self, of: Mapping[str, int]) -> None:
         self.of = dict(of)
@@ -71,7 +71,7 @@ class Slots:
 class Pool:
     """The nodes of one slot type while a plan is being made. Nodes that are not ready take nothing new.
 
-    free: what nothing runs on. open: free without what is kept for the gang first in line.
+    free: slots that nothing runs on. open: free slots that are not reserved.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Pool:
                     free[name] = max(0, free[name] - slots)
         self.free = Slots(free)
         self.open = Slots(free)
-        self._kept: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
         self._shadow: datetime | None = None
 
     def could_hold(self, gang: Gang) -> bool:
@@ -109,12 +109,12 @@ class Pool:
         """Say whether the gang would fit if the nodes that are up were empty."""
         return self._empty_ready.capacity(gang.slots) >= gang.learners.min
 
-    def kept_free(self) -> int:
-        """Slots that are free and kept for the gang first in line."""
+    def reserved_free(self) -> int:
+        """Slots that are free and reserved."""
         return self.free.total - self.open.total
 
     def fits(self, gang: Gang, now: datetime) -> bool:
-        """Say whether the gang can start now on open slots, or on kept ones because it ends soon enough."""
+        """Say whether the gang can start now: on open slots, or on reserved ones because it ends soon enough."""
         if self.open.capacity(gang.slots) >= gang.learners.min:
             return True
         return self._ends_in_time(gang, now) and self.free.capacity(gang.slots) >= gang.learners.min
@@ -133,17 +133,17 @@ class Pool:
         for name, learners in chosen:
             left = self.free.of[name] - learners * gang.slots
             self.free.lower(name, left)
-            self.open.lower(name, max(0, left - self._kept.get(name, 0)))
+            self.open.lower(name, max(0, left - self._reserved.get(name, 0)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
-    def keep_for(self, gang: Gang) -> bool:
-        """Hold back the nodes on which the gang can start soonest; False if another gang holds some already.
+    def reserve_for(self, gang: Gang) -> bool:
+        """Reserve the nodes on which the gang can start soonest; False if the pool has a reservation already.
 
-        Soonest, without knowing run times, are the nodes that lack the fewest slots. What is free there stays
-        free, so what is lacking only shrinks from plan to plan: the gang starts at the latest when the
-        learners that run there now have ended, whatever else arrives.
+        Without known run times, those are the nodes that lack the fewest slots. What is free there stays free, so
+        what is lacking only shrinks from plan to plan: the gang starts at the latest when the learners that run there
+        now have ended, whatever else arrives.
         """
-        if self._kept or not self.up_could_hold(gang):
+        if self._reserved or not self.up_could_hold(gang):
             return False
         lacking = []
         for name, size in self._ready.items():
@@ -151,28 +151,28 @@ class Pool:
                 missing = nth * gang.slots - self.free.of[name]
                 lacking.append((min(max(missing, 0), gang.slots), name, nth))
         for _, name, _ in heapq.nsmallest(gang.learners.min, lacking):
-            self._kept[name] = self._kept.get(name, 0) + gang.slots
-        for name, kept in self._kept.items():
-            self.open.lower(name, max(0, self.free.of[name] - kept))
-        self._shadow = self._all_kept_free_at()
+            self._reserved[name] = self._reserved.get(name, 0) + gang.slots
+        for name, reserved in self._reserved.items():
+            self.open.lower(name, max(0, self.free.of[name] - reserved))
+        self._shadow = self._all_reserved_free_at()
         return True
 
     def _ends_in_time(self, gang: Gang, now: datetime) -> bool:
-        """Say whether the gang has certainly ended before the one first in line can start."""
+        """Say whether the gang has certainly ended before the one with the reservation can start."""
         if self._shadow is None or gang.runs_at_most_s is None:
             return False
         return gang.runs_at_most_s <= (self._shadow - now).total_seconds()
 
-    def _all_kept_free_at(self) -> datetime | None:
-        """When the kept slots will all be free; None unless every run in the way has a known end."""
+    def _all_reserved_free_at(self) -> datetime | None:
+        """When the reserved slots will all be free; None unless every run on them has a known end."""
         ends: defaultdict[str, list[tuple[datetime, int]]] = defaultdict(list)
         for run in self._running:
             for name in run.nodes:
-                if name in self._kept and run.ends_by is not None:
+                if name in self._reserved and run.ends_by is not None:
                     ends[name].append((run.ends_by, run.gang.slots))
         latest: datetime | None = None
-        for name, kept in self._kept.items():
-            missing = kept - self.free.of[name]
+        for name, reserved in self._reserved.items():
+            missing = reserved - self.free.of[name]
             for end, slots in sorted(ends[name]):
                 if missing <= 0:
                     break

@@ -1,7 +1,4 @@
-"""What each tenant may still take: slots per type and live jobs, while one plan is being made.
-
-Borrowing between tenants is not known here yet; it would change ``room`` and nothing else.
-"""
+"""What each tenant uses and can still take: slots per type and live jobs, while one plan is made."""
 
 from __future__ import annotations
 
@@ -13,26 +10,29 @@ from gpu_scheduler.model import Share, TenantState
 
 @dataclass(slots=True)
 class Account:
-    """One tenant's slots of one type. kept: slots that kept_by, its first job in line, holds back from others."""
+    """One tenant's slots of one type. reserved: slots that its later jobs leave to the job reserved_for."""
 
     limit: int = 0
     used: int = 0
-    kept: int = 0
-    kept_by: str = ""
+    reserved: int = 0
+    reserved_for: str = ""
 
 
 @dataclass(slots=True)
 class JobCount:
-    """One tenant's live jobs; limit None means as many as it likes."""
+    """One tenant's live jobs; limit None means no limit."""
 
     suspended: bool = False
     limit: int | None = None
     used: int = 0
-    kept: int = 0
+    reserved: int = 0
 
 
 class Ledger:
-    """Use and limits of all tenants. A type without a share has limit 0: nothing is open by omission."""
+    """Use and limits of all tenants. A type without a share has limit 0: a tenant has no slots by default.
+
+    with_reservation: the jobs for which something is reserved.
+    """
 
     def __init__(self, shares: Iterable[Share], tenants: Iterable[TenantState]) -> None:
         self._accounts: dict[tuple[str, str], Account] = {
@@ -41,6 +41,7 @@ class Ledger:
         self._jobs: dict[str, JobCount] = {
             state.tenant: JobCount(state.suspended, state.jobs_limit, state.jobs_used) for state in tenants
         }
+        self.with_reservation: set[str] = set()
         self._dominant: dict[str, float] = {}
         for (tenant, _), account in self._accounts.items():
             self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _part(account))
@@ -66,23 +67,16 @@ class Ledger:
         self.jobs(tenant).used += 1
         self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _part(account))
 
-    def keep(self, tenant: str, slot_type: str, slots: int, *, job: str) -> None:
-        """Hold slots and one job back from the tenant's later jobs, for its first one in line.
+    def reserve(self, tenant: str, slot_type: str, slots: int, *, job: str) -> None:
+        """Reserve slots and one live job of the tenant's limits for this job, against the tenant's later ones.
 
-        One job per tenant and type can do so: the first caller wins.
+        Only one job per tenant and type can have a reservation: the first caller wins.
         """
         account = self.account(tenant, slot_type)
-        if not account.kept:
-            account.kept, account.kept_by = slots, job
-            self.jobs(tenant).kept += 1
-
-    def kept_from(self, tenant: str, slot_type: str, job: str) -> tuple[int, int]:
-        """Slots and live jobs that are held back from this job."""
-        account = self.account(tenant, slot_type)
-        jobs = self.jobs(tenant)
-        if account.kept_by == job:
-            return 0, jobs.kept - 1
-        return account.kept, jobs.kept
+        if not account.reserved:
+            account.reserved, account.reserved_for = slots, job
+            self.with_reservation.add(job)
+            self.jobs(tenant).reserved += 1
 
     def dominant_share(self, tenant: str) -> float:
         """The largest part, over the types, of its quota that the tenant uses: 0 nothing, 1 all of one type.

@@ -12,8 +12,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
-from gpu_scheduler.cycle import NOT_IN_LINE
-from gpu_scheduler.explain import FOR_NODES
+from gpu_scheduler.checks import AWAITS_CLUSTER, NOT_QUEUED
 from gpu_scheduler.forecast import Basis, WhyNone
 from gpu_scheduler.forecast import Estimate as Foreseen
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
@@ -68,7 +67,7 @@ def queue_around(user: access.Person, job: Job, now: datetime) -> QueueSection |
         if job.tenant.jobs_limit is None:
             rows = rows.filter(reason_numbers__slot_type=slot_type)
     else:
-        in_line = Q(reason_code__in=[code.value for code in FOR_NODES]) | Q(pk=job.pk)
+        in_line = Q(reason_code__in=[code.value for code in AWAITS_CLUSTER]) | Q(pk=job.pk)
         rows = rows.filter(in_line, reason_numbers__slot_type=slot_type, **near)
     shown = rows.select_related("tenant", "owner", "estimate").order_by(f"reason_numbers__{key}", "pk")
     found = list(shown[: 4 * EACH_SIDE])
@@ -129,7 +128,7 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
         return _view(None, None, [], "", kept.made_at, kept)
     if job.start_after is not None and job.start_after > now:
         return _view(None, None, [], BACKS_OFF, None, None)
-    if job.reason_code in {code.value for code in NOT_IN_LINE}:
+    if job.reason_code in {code.value for code in NOT_QUEUED}:
         return _view(None, None, [], WHY_NONE[WhyNone.CANNOT_START], None, None)
     if kept is None or kept.started_at is not None:
         return _view(None, None, [], NOT_YET, None, None)

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import Now, RowNumber
 
-from gpu_scheduler.cycle import NOT_IN_LINE
+from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.model import (
     CPU_TYPE,
     Gang,
@@ -111,7 +111,7 @@ def _first_in_line(at_most: int, with_job: str) -> list[Sequence[Any]]:
 
 def in_line() -> QuerySet[Job]:
     """The waiting jobs without those that waiting does not mend; they are in nobody's way."""
-    return waiting_rows().exclude(reason_code__in=[code.value for code in NOT_IN_LINE])
+    return waiting_rows().exclude(reason_code__in=[code.value for code in NOT_QUEUED])
 
 
 def waiting_rows() -> QuerySet[Job]:

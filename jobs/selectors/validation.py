@@ -9,7 +9,7 @@ from typing import Any
 
 from django.conf import settings
 
-from gpu_scheduler.explain import FOR_NODES
+from gpu_scheduler.checks import AWAITS_CLUSTER
 from gpu_scheduler.model import WaitReason
 from jobs import humanize
 from jobs.models import Upload
@@ -24,7 +24,7 @@ UNSEEN = "Cannot be seen from here; the job says so if it is missing"
 
 OF_THE_CLUSTER = {"exceeds_cluster", "gpu_type_not_found"}
 """Errors that say that the gang never fits."""
-OF_THE_GANG = FOR_NODES | {WaitReason.NO_MATCHING_POOL}
+OF_THE_GANG = AWAITS_CLUSTER | {WaitReason.NO_MATCHING_POOL}
 """Reasons to wait that lie with the nodes; all others lie with the tenant's own limits."""
 
 Check = dict[str, str]

@@ -12,7 +12,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpu_scheduler.cycle import NOT_IN_LINE, plan
+from gpu_scheduler.checks import NOT_QUEUED
+from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import Estimate as Foreseen
 from gpu_scheduler.forecast import WhyNone, forecast
 from gpu_scheduler.model import (
@@ -158,7 +159,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     wait = next(wait for wait in decided.waits if wait.job == NEW)
     near = nearest(seen, [start.job for start in decided.starts], decided.waits)
     foreseen = forecast(near, run_times(near), of=[NEW], work=REQUEST_WORK).get(NEW, TOO_FAR)
-    if wait.code in NOT_IN_LINE:
+    if wait.code in NOT_QUEUED:
         foreseen = Foreseen(why_none=WhyNone.CANNOT_START)
     estimate, share = foreseen_view(foreseen, now), _share(after, gang.tenant, gang.slot_type)
     return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, share)
@@ -203,7 +204,7 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
 
 def nearest(seen: Snapshot, starts: Iterable[str], waits: Iterable[Explanation]) -> Snapshot:
     """The snapshot with the first FORECAST_JOBS of its waiting jobs, in the order in which the scheduler took them."""
-    ahead = [*starts, *(wait.job for wait in waits if wait.code not in NOT_IN_LINE)]
+    ahead = [*starts, *(wait.job for wait in waits if wait.code not in NOT_QUEUED)]
     first = set(ahead[:FORECAST_JOBS])
     return replace(seen, waiting=tuple(gang for gang in seen.waiting if gang.job in first))
 

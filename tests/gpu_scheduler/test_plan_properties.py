@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.cycle import NOT_IN_LINE, plan
-from gpu_scheduler.explain import FIX_NEEDED, FOR_NODES
+from gpu_scheduler.checks import AWAITS_CLUSTER, CHECKS, NOT_QUEUED, check_named, check_of
+from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Gang, Placing, Policy, Snapshot, WaitReason
 from tests.gpu_scheduler.worlds import (
     NOON,
@@ -186,7 +186,7 @@ def test_positions_count_from_one_without_holes(world: Snapshot) -> None:
     counted = {state.tenant for state in world.tenants if state.jobs_limit is not None}
     lines: dict[tuple[str, str], list[int]] = {}
     for wait in made.waits:
-        if wait.code in NOT_IN_LINE:
+        if wait.code in NOT_QUEUED:
             assert "position" not in wait.numbers
             continue
         tenant = jobs[wait.job].tenant
@@ -201,11 +201,11 @@ def test_positions_count_from_one_without_holes(world: Snapshot) -> None:
 def test_only_who_waits_for_nodes_is_ahead_in_the_cluster(world: Snapshot) -> None:
     ahead: Counter[str] = Counter()
     for wait in plan(world).waits:
-        if wait.code in NOT_IN_LINE:
+        if wait.code in NOT_QUEUED:
             continue
         assert wait.numbers["cluster_position"] == ahead[wait.numbers["slot_type"]] + 1
-        own_head = "the tenant's first job in line" in wait.message
-        ahead[wait.numbers["slot_type"]] += wait.code in FOR_NODES and not own_head
+        own_head = "the tenant's first job in the queue" in wait.message
+        ahead[wait.numbers["slot_type"]] += wait.code in AWAITS_CLUSTER and not own_head
 
 
 @EVERYDAY
@@ -214,7 +214,7 @@ def test_only_jobs_that_wait_in_line_are_remembered_as_heads_and_marks_never_mov
     made = plan(world)
     waits = {wait.job: wait for wait in made.waits}
     for job, since in made.policy_state.items():
-        assert waits[job].code not in FIX_NEEDED
+        assert waits[job].code not in NOT_QUEUED
         assert since == world.policy_state.get(job, NOON)
 
 
@@ -298,3 +298,16 @@ def test_a_large_job_is_not_starved_by_its_own_tenants_small_ones(
             world, made, after_s=60, ended=[job for job, end in ends.items() if end <= minute]
         )
     raise AssertionError("the large job still waits")
+
+
+def test_each_reason_is_given_by_one_rule_that_has_all_its_words() -> None:
+    assert [check.code for check in CHECKS] == [
+        code for code in WaitReason if code is not WaitReason.NOT_EVALUATED
+    ]
+    for check in CHECKS:
+        assert check_of(check.code) is check
+        assert check_named(check.key) is check
+        assert check.title
+        assert check.claim
+        assert check.label
+        assert bool(check.private) == bool(check.redacted)

@@ -147,7 +147,7 @@ def test_after_its_patience_is_over_nothing_takes_what_the_head_needs() -> None:
     assert started(made) == []
     assert why(made, "j2").code is WaitReason.FAIR_SHARE
     assert why(made, "j3").message == (
-        "Waiting its turn: 15 of 15 free a100 are kept for a larger job that has waited longest;"
+        "Waiting its turn: 15 of 15 free a100 are reserved for a larger job that has waited longest;"
         " this job needs 1 a100."
     )
     assert why(made, "j1").code is WaitReason.INSUFFICIENT_CAPACITY
@@ -229,7 +229,7 @@ def test_quota_in_use_is_told_with_the_arithmetic() -> None:
         "used": 6,
         "free": 10,
         "total": 16,
-        "kept": 0,
+        "reserved": 0,
         "largest_block": 10,
         "largest_node": 16,
         "learners_fitting": 2,
@@ -297,7 +297,7 @@ def test_what_can_never_start_says_what_to_change(job, code, message) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "of"), [("a100", "of a100"), ("cpu", "of CPU slots"), (None, "for any GPU type")]
+    ("kind", "of"), [("a100", "of a100"), ("cpu", "of CPUs"), (None, "for any GPU type")]
 )
 def test_no_quota_row_means_no_quota_and_nobody_is_told_to_ask_for_fewer(kind: str | None, of: str) -> None:
     there = (Node.with_slots("n1", kind or "a100", 8),)
@@ -323,7 +323,7 @@ def test_the_jobs_limit_counts_the_starts_of_this_very_plan() -> None:
     )
     assert started(made) == ["j1"]
     assert why(made, "j2").message == (
-        "Waiting for another job to end: the tenant runs 3 of 3 jobs it may run at once."
+        "Waiting for another job to end: the tenant runs 3 of 3 jobs that it can run at once."
     )
 
 

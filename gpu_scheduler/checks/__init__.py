@@ -1,0 +1,86 @@
+"""The catalog of admission rules: each one a ``Check`` with its test, words, meter and what outsiders must not see.
+
+Readers outside the scheduler (REST, pages, events) use:
+
+* ``CHECKS``: every rule, in the order in which a job is tested;
+* ``check_of(code)``: the rule behind a job's reason code, None for a reason that no rule gives (NOT_EVALUATED);
+* ``check_named(key)``: the rule behind an entry of ``numbers["checks"]``;
+* ``PRIVATE``: names of all numbers that people outside the tenant must not see;
+* ``NOT_QUEUED``: codes with which a job has no queue position; ``AWAITS_CLUSTER``: codes of jobs that wait for nodes.
+
+To add a rule: write a ``Check``, list it in ``CHECKS``, and add its code to ``model.WaitReason``. Nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_scheduler.checks.base import Actor, Candidate, Check, Finding, Holder, Meter, unit
+from gpu_scheduler.checks.limits import ActiveTenant, JobsLimit, MatchingPool, MaxQuota, QuotaRoom
+from gpu_scheduler.checks.nodes import Capacity, Unreserved, WholeGang
+
+__all__ = [
+    "AWAITS_CLUSTER",
+    "CHECKS",
+    "NOT_QUEUED",
+    "PRIVATE",
+    "Actor",
+    "Candidate",
+    "Check",
+    "Finding",
+    "Holder",
+    "Meter",
+    "check_named",
+    "check_of",
+    "listed",
+    "unit",
+]
+
+CHECKS: tuple[Check, ...] = (
+    MatchingPool(),
+    MaxQuota(),
+    ActiveTenant(),
+    QuotaRoom(),
+    JobsLimit(),
+    Unreserved(),
+    Capacity(),
+    WholeGang(),
+)
+PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in CHECKS))
+NOT_QUEUED = frozenset(check.code for check in CHECKS if not check.queues)
+AWAITS_CLUSTER = frozenset(check.code for check in CHECKS if check.holder is Holder.CLUSTER)
+
+_BY_CODE: dict[str, Check] = {check.code.value: check for check in CHECKS}
+_BY_KEY: dict[str, Check] = {check.key: check for check in CHECKS}
+
+
+def check_of(code: str) -> Check | None:
+    """The rule that gives this reason code."""
+    return _BY_CODE.get(code)
+
+
+def check_named(key: str) -> Check | None:
+    """The rule with this key."""
+    return _BY_KEY.get(key)
+
+
+def listed(finding: Finding, sentence: str, checks: tuple[Check, ...] = CHECKS) -> list[dict[str, Any]]:
+    """Every check in order as plain JSON: ok is True, False for the one that fails, None for those not reached."""
+    ok: bool | None = True
+    found = []
+    for check in checks:
+        fails = check is finding.check
+        meter = check.meter(finding.numbers)
+        found.append(
+            {
+                "check": check.key,
+                "ok": False if fails else ok,
+                "used": meter.used if meter else None,
+                "limit": meter.limit if meter else None,
+                "asked": meter.asked if meter else None,
+                "text": sentence if fails else check.claim,
+            }
+        )
+        if fails:
+            ok = None
+    return found
