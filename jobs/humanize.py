@@ -1,10 +1,10 @@
-"""How the platform says amounts, wherever it says them: in messages that are kept and on pages. Pure."""
+"""Amounts as text, the same in stored messages and on pages. Pure."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """3 d 4 h, 1 h 31 min, 4 min 12 s, 38 s; of what took less than ten seconds also the tenths: 1.8 s."""
+    """3 d 4 h, 1 h 31 min, 4 min 12 s, 38 s; below ten seconds with tenths: 1.8 s."""
     left = int(seconds)
     if seconds < 9.95 and seconds != left:
         return f"{seconds:.1f} s" if seconds >= 0.05 else "0 s"
@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 
 def past(seconds: float) -> str:
-    """How long ago: 38 s, 6 min, 3 h, 2 d; nobody reads the seconds of what is minutes old."""
+    """How long ago, in the largest unit only: 38 s ago, 6 min ago, 3 h ago, 2 d ago."""
     left = max(0, int(seconds))
     for unit, word in ((86400, "d"), (3600, "h"), (60, "min")):
         if left >= unit:
@@ -30,7 +30,7 @@ def past(seconds: float) -> str:
 
 
 def devices(count: int, kind: str, *, each: int = 0) -> str:
-    """4 CPU slots, 1 h100 GPU; of several learners 2 × 4 CPU slots. kind: a slot type; "" is any GPU."""
+    """4 CPU slots, 1 h100 GPU; for several learners 2 × 4 CPU slots. kind: a slot type; "" is any GPU."""
     total = count * (each or 1)
     unit = "CPU slot" if kind == "cpu" else f"{kind} GPU".strip()
     amount = f"{count} × {each}" if each and count > 1 else str(total)

@@ -1,4 +1,4 @@
-"""How a moment is written everywhere."""
+"""The one format for times that leave the platform."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a job has saved: its checkpoints with their manifests, and one file of them.
+"""A job's checkpoints with their manifests and files.
 
-Nothing here checks permission: the caller has fetched the job (job_get) before he asks. A path out of a request is
-compared with rows and never opened.
+Nothing here checks permission: callers have fetched the job (job_get). A path from a request is compared with rows
+and never opened.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from jobs.timestamps import rfc3339
 
 
 def checkpoints_of(job_id: str) -> QuerySet[Checkpoint]:
-    """A job's checkpoints; each with size, what its files hold (UPLOADING: those announced so far), and received,
-    how much of that is here."""
+    """A job's checkpoints, each with `size` (bytes of its files; while UPLOADING, of those in the manifest so far) and
+    `received` (bytes of them that are stored)."""
     return Checkpoint.objects.filter(job_id=job_id).annotate(
-        size=_so_far("blob__size"), received=_so_far("blob__received")
+        size=_sum_so_far("blob__size"), received=_sum_so_far("blob__received")
     )
 
 
 def kept_bytes(tenant_id: int) -> int:
-    """What all checkpoints hold that the tenant's jobs keep, each counted in full."""
+    """Bytes of all committed checkpoints of the tenant's jobs, each counted in full."""
     kept = Checkpoint.objects.filter(tenant=tenant_id, state=Checkpoint.State.COMMITTED, job__deleted_at=None)
     return kept.aggregate(total=Sum("bytes"))["total"] or 0
 
 
-def _so_far(what: str) -> Case:
+def _sum_so_far(field: str) -> Case:
     files = CheckpointFile.objects.filter(checkpoint=OuterRef("pk")).order_by()
-    total = Subquery(files.values("checkpoint").annotate(total=Sum(what)).values("total"))
+    total = Subquery(files.values("checkpoint").annotate(total=Sum(field)).values("total"))
     return Case(
         When(state=Checkpoint.State.UPLOADING, then=Coalesce(total, 0)),
         default=F("bytes"),
@@ -40,20 +40,23 @@ def _so_far(what: str) -> Case:
 
 
 def checkpoint_list(job_id: str) -> list[Checkpoint]:
-    """All of a job's checkpoints, the newest first; those dropped in favour of newer ones too."""
+    """All of a job's checkpoints, newest first, including those deleted by retention."""
     return list(checkpoints_of(job_id).order_by("-n"))
 
 
 def checkpoint_for(job: Job) -> Checkpoint | None:
-    """What the next attempt goes on from: the newest valid checkpoint, or the one its people went back to, until an
-    attempt that began from it after their wish has saved a checkpoint of its own."""
+    """The checkpoint that the next attempt resumes from.
+
+    Normally the newest valid one. After a resume from an older checkpoint: that one, until an attempt that started
+    from it since the request has saved a checkpoint of its own.
+    """
     valid = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
-    wished = job.resume_from
-    if wished is not None and wished.state == Checkpoint.State.COMMITTED:
-        began = job.attempts.filter(resume_from=wished, n__gt=job.resume_after)
-        first = began.order_by("n").first()
+    requested = job.resume_from
+    if requested is not None and requested.state == Checkpoint.State.COMMITTED:
+        started = job.attempts.filter(resume_from=requested, n__gt=job.resume_after)
+        first = started.order_by("n").first()
         valid = valid.filter(attempt__gte=first.n) if first else valid.none()
-        return valid.order_by(*Checkpoint.NEWEST_FIRST).first() or wished
+        return valid.order_by(*Checkpoint.NEWEST_FIRST).first() or requested
     return valid.order_by(*Checkpoint.NEWEST_FIRST).first()
 
 
@@ -85,7 +88,7 @@ def manifest(saved: Checkpoint) -> dict[str, Any]:
 
 
 def checkpoint_files(saved: Checkpoint, *, first: int | None = None) -> list[dict[str, Any]]:
-    """Path, size and SHA-256 of each file, or of the first so many."""
+    """Path, size and SHA-256 of the files; first: at most so many."""
     files = CheckpointFile.objects.filter(checkpoint=saved).select_related("blob").order_by("part", "path")
     return [
         {"path": _shown_path(saved, entry), "size": entry.blob.size, "sha256": entry.blob.sha256}
@@ -94,7 +97,7 @@ def checkpoint_files(saved: Checkpoint, *, first: int | None = None) -> list[dic
 
 
 def checkpoint_file(saved: Checkpoint, path: str) -> Blob | None:
-    """The bytes of one file by the path that the manifest shows; None if there is none or they are not all here."""
+    """The blob of one file by its path in the manifest; None if there is none or it is not fully stored."""
     part, inner = 0, path
     if saved.parts > 1:
         head, _, inner = path.partition("/")

@@ -1,4 +1,4 @@
-"""The cluster as anybody may see it: nodes and pools with what is free; names of foreign jobs stay hidden."""
+"""Nodes and pools with what is free, as any user can see them; names of invisible jobs stay hidden."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenants import access
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A gang's share of one node. The names are None where the caller may not see the job."""
+    """A gang's share of one node. The names are None where the caller cannot see the job."""
 
     job: str | None
     name: str | None
@@ -24,7 +24,7 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """One node: its slots, those held, and by whom. A node that is not ready offers none."""
+    """One node: its slots, those in use, and who uses them. A node that is not ready has none free."""
 
     name: str
     slot_type: str
@@ -40,7 +40,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """All nodes of one slot type; slots == free + used + down, but for nodes that shrank under their jobs."""
+    """All nodes of one slot type; slots == free + used + down, unless a node lost devices under its jobs."""
 
     slot_type: str
     nodes: int
@@ -82,7 +82,7 @@ def nodes(user: access.Person) -> list[NodeUse]:
 
 
 def pools(found: list[NodeUse]) -> list[PoolUse]:
-    """The nodes summed by slot type."""
+    """The nodes summed up by slot type."""
     by_type: dict[str, list[NodeUse]] = defaultdict(list)
     for node in found:
         by_type[node.slot_type].append(node)

@@ -1,4 +1,4 @@
-"""What this installation has to offer, as its rows say: pools, nodes, runtimes."""
+"""What this installation offers according to its rows: pools, nodes, runtimes, workers, data folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SELECT (SELECT coalesce(json_agg(slug), '[]') FROM jobs_runtime WHERE enabled),
               FROM jobs_clusternode GROUP BY 1) sizes),
        (SELECT coalesce(json_agg(json_build_array(gpu_type, "limit")), '[]') FROM tenants_quota WHERE tenant_id = %s)
 """
-"""Runtimes, pools and a tenant's limits at once: each submit asks for them."""
+"""Runtimes, pools and a tenant's limits in one query: every submit needs them."""
 
 
 def nodes() -> QuerySet[ClusterNode]:
@@ -32,13 +32,13 @@ def nodes() -> QuerySet[ClusterNode]:
 
 
 def pools() -> dict[str, Pool]:
-    """Slots per type, busy or not, down or not: what a job may ever hope for."""
+    """Slots per type, whether free, busy or down: an upper bound for any job."""
     rows = ClusterNode.objects.order_by().values_list("slot_type").annotate(Sum("slots"), Max("slots"))
     return {slot_type: Pool(slots, on_one) for slot_type, slots, on_one in rows}
 
 
 def workers_alive(silence_s: float) -> int:
-    """Worker processes that live (they hold their lock) and looked at due jobs within the last silence_s seconds."""
+    """Worker processes that hold their liveness lock and polled for due jobs within the last silence_s seconds."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM jobs_worker w WHERE seen_at > clock_timestamp() - make_interval(secs => %s)"
@@ -50,17 +50,17 @@ def workers_alive(silence_s: float) -> int:
 
 
 def runtimes() -> QuerySet[Runtime]:
-    """The frameworks that jobs of this installation may name."""
+    """The frameworks that a job can name."""
     return Runtime.objects.filter(enabled=True).order_by("slug")
 
 
 def data_root() -> Path:
-    """The folder below which the data of jobs lies."""
+    """The folder that contains all data of jobs."""
     return Path(getattr(settings, "LUTHIER_DATA_ROOT", settings.LUTHIER_DATA / "datasets"))
 
 
 def spec_context(tenant: Tenant, spec: Spec) -> Context:
-    """What jobs.spec.check may know of this installation and tenant."""
+    """What jobs.spec.check is allowed to know about this installation and tenant."""
     with connection.cursor() as cursor:
         cursor.execute(FACTS, [tenant.pk])
         known, sizes, limits = cursor.fetchone()
@@ -78,7 +78,7 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
 
 
 def _existing_data(spec: Spec) -> frozenset[str] | None:
-    """Which of the spec's paths exist; its own rules keep them below the root. None: not to be seen from here."""
+    """Which of the spec's paths exist; its own rules keep them below the root. None: not visible from here."""
     root = data_root()
     if settings.LUTHIER_CLUSTER == "kubernetes" or not spec.data:
         return None
@@ -88,12 +88,12 @@ def _existing_data(spec: Spec) -> frozenset[str] | None:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # closed to us, or no name that a disk takes
+    except OSError:  # not readable for us, or not a valid file name
         return False
 
 
 def _data_folders() -> tuple[str, ...] | None:
-    """Names of the folders in the data root, sorted; hidden ones are not meant for jobs. None: it cannot be read."""
+    """Names of the folders in the data root, sorted; without hidden ones. None: the root cannot be read."""
     try:
         return tuple(
             sorted(
@@ -107,12 +107,12 @@ def _data_folders() -> tuple[str, ...] | None:
 
 
 FRESH = timedelta(seconds=15)
-"""A worker that looked at due jobs within this time works; the same limit as /readyz."""
+"""A worker is working if it polled for due jobs within this time; the same limit as /readyz."""
 
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """Celery workers that looked lately, of all that have a row, and when the last one looked."""
+    """Celery workers with a recent heartbeat, all that have a row, and the newest heartbeat."""
 
     workers: int
     known: int

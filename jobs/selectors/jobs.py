@@ -1,4 +1,4 @@
-"""Jobs as their people may see them: one, many, and whether somebody may act on one."""
+"""Which jobs a user can see, list and act on, and which actions a job allows now."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ORDERS = {
     "state": ("state", "-id"),
     "priority": ("-priority_rank", "-id"),
 }
-"""What a list may be ordered by; each ends in the unique id, so a page's edge is exact."""
+"""What a list can be ordered by; each ends in the unique id, so pages neither repeat nor skip a job."""
 
 
 def jobs_visible_to(user: access.Person) -> QuerySet[Job]:
-    """Every job the caller may read, deleted ones left out: his tenants', and single ones shared with him."""
+    """Every job that the caller can read, without deleted ones: those of their tenants, and jobs shared with them."""
     rows = Job.objects.filter(deleted_at=None)
     if access.is_platform_admin(user):
         return rows
@@ -46,7 +46,7 @@ def jobs_visible_to(user: access.Person) -> QuerySet[Job]:
 
 
 def shared_ids(user: User) -> list[str]:
-    """Jobs of foreign tenants that were shared with this person: few, so they are fetched and the list stays quick."""
+    """Jobs of other tenants shared with this user. There are few: as a list of ids they keep the main query fast."""
     if not access.takes_shares(user):
         return []
     grants = UserObjectPermission.objects.filter(
@@ -59,7 +59,7 @@ def shared_ids(user: User) -> list[str]:
 
 
 def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
-    """The same jobs with everything that job_view shows, in one query."""
+    """The same jobs with everything that job_view reads, in one query."""
     newest = Checkpoint.objects.filter(job=OuterRef("pk"), state=Checkpoint.State.COMMITTED)
     newest = newest.order_by(*Checkpoint.NEWEST_FIRST)
     live = Attempt.objects.filter(job=OuterRef("pk"), closed_at=None)
@@ -83,7 +83,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def job_get(*, user: access.Person, job_id: str) -> Job:
-    """One job with its details, as this person is shown it. Raises JobNotFound, for strangers as for a missing id."""
+    """One job with its details, redacted for this user. Raises JobNotFound for a missing id and for outsiders alike."""
     if not is_job_id(job_id):
         raise JobNotFound
     job = with_details(jobs_visible_to(user)).filter(pk=job_id).first()
@@ -93,7 +93,7 @@ def job_get(*, user: access.Person, job_id: str) -> Job:
 
 
 def job_to_operate(*, user: access.Person, job_id: str) -> Job:
-    """One job that the caller may halt, resume and cancel, without its details. Raises JobNotFound or NotAllowed."""
+    """One job that the caller can halt, resume and cancel, without its details. Raises JobNotFound or NotAllowed."""
     job = _bare(user, job_id)
     if not may_operate(user, job):
         raise NotAllowed(_who_may(user, job))
@@ -101,7 +101,7 @@ def job_to_operate(*, user: access.Person, job_id: str) -> Job:
 
 
 def job_to_decide(*, user: access.Person, job_id: str) -> Job:
-    """One job that the caller may edit, delete and share, without its details. Raises JobNotFound or NotAllowed."""
+    """One job that the caller can edit, delete and share, without its details. Raises JobNotFound or NotAllowed."""
     job = _bare(user, job_id)
     if not may_decide(user, job):
         raise NotAllowed(_who_may(user, job))
@@ -127,10 +127,10 @@ def job_list(
     q: str = "",
     order: str = "newest",
 ) -> QuerySet[Job]:
-    """Jobs of all tenants the caller belongs to, narrowed; q looks into name, id, owner and tags.
+    """Jobs of all tenants that the caller belongs to, filtered; q searches name, id, owner and tags.
 
-    The answer is lazy and ordered by a unique key: the caller cuts its page and takes it by detailed. order is one of
-    ORDERS (KeyError else).
+    The result is lazy and ordered by a unique key: slice a page from it and load that with `detailed`. Raises KeyError
+    if order is not one of ORDERS.
     """
     rows = _within(user, tenant)
     if states := list(states):
@@ -142,7 +142,7 @@ def job_list(
     if gpu_type:
         rows = rows.filter(_on(gpu_type))
     if q := q.strip():
-        # A question of its own: tags have an index of their own, and all else that is looked at stands in the list's.
+        # A query of its own: tags have their own index, all other searched columns are in the list's index.
         tagged = Job.objects.filter(tags__contains=[q]).values("pk")
         rows = rows.filter(
             Q(pk__startswith=q.lower())
@@ -154,7 +154,7 @@ def job_list(
 
 
 def _on(slot_type: str) -> Q:
-    """Jobs that ask for slots of the type, or left it open and were last placed on it."""
+    """Jobs that request slots of the type, or accept any type and were last placed on it."""
     if slot_type == CPU_TYPE:
         return Q(gpus=0)
     last = Attempt.objects.filter(job=OuterRef("pk"), n=OuterRef("attempt"), slot_type=slot_type)
@@ -162,10 +162,10 @@ def _on(slot_type: str) -> Q:
 
 
 def _within(user: access.Person, tenant: str) -> QuerySet[Job]:
-    """What jobs_visible_to shows of one tenant, or of all ("").
+    """The jobs of jobs_visible_to in one tenant, or in all ("").
 
-    Tenants and owners stand in the query by number, not as joins: so the planner knows how many jobs each has, and a
-    list of one tenant is one range of an index in any order.
+    Tenants and owners are in the query as ids, not as joins: the planner then knows how many jobs each has, and a list
+    of one tenant is one range of an index in any order.
     """
     rows = Job.objects.filter(deleted_at=None)
     if not tenant:
@@ -185,9 +185,9 @@ def _ids(rows: QuerySet[Any]) -> list[int]:
 
 
 def detailed(rows: Iterable[Job]) -> list[Job]:
-    """These rows, in their order, with what job_view shows, in one query.
+    """These rows in their order, with everything that job_view reads, in one query.
 
-    Which jobs stand on a page is asked first, without details: a list that must be sorted then sorts no specs.
+    The jobs of a page are selected first, without details: a sort then moves no specs.
     """
     ids = [job.pk for job in rows]
     found = {job.pk: job for job in with_details(Job.objects.filter(pk__in=ids))}
@@ -195,52 +195,54 @@ def detailed(rows: Iterable[Job]) -> list[Job]:
 
 
 def may_operate(user: access.Person, job: Job) -> bool:
-    """Say whether the caller may halt, resume and cancel: who decides about the job, or to whom it was entrusted."""
-    return may_decide(user, job) or (access.takes_shares(user, to_operate=True) and _is_entrusted(user, job))
+    """True if the caller can halt, resume and cancel: may_decide, or the job was shared with them to operate it."""
+    return may_decide(user, job) or (
+        access.takes_shares(user, to_operate=True) and _is_shared_to_operate(user, job)
+    )
 
 
 def may_decide(user: access.Person, job: Job) -> bool:
-    """Say whether the caller may edit, delete and share, too: its owner while he may submit, a manager, an admin."""
+    """True if the caller can also edit, delete and share: the owner while they can submit, a manager, an admin."""
     if access.is_platform_admin(user) or access.may(user, Permission.OPERATE_ANY, job.tenant_id):
         return True
     return job.owner_id == user.pk and access.may(user, Permission.SUBMIT, job.tenant_id)
 
 
-def _is_entrusted(user: access.Person, job: Job) -> bool:
+def _is_shared_to_operate(user: access.Person, job: Job) -> bool:
     return isinstance(user, User) and user.has_perm("jobs.operate_job", job)
 
 
 def _who_may(user: access.Person, job: Job) -> str:
-    """What this caller lacks, in words that are true of him."""
+    """Why this caller cannot act, and what to do about it."""
     token = access.token_of(user)
     if token is not None and token.role_ceiling == Role.VIEWER:
-        return "Your token has the role viewer: it only reads. Use one with the role researcher."
+        return "This token has the role viewer, which can only read. Use a token with the role researcher."
     if job.owner_id == user.pk:
-        return f"In {job.tenant} this takes at least the role researcher, also for one's own jobs."
-    if _is_entrusted(user, job):
-        return f"This job was shared with you to halt, resume and cancel it; all else is decided in {job.tenant}."
-    return f"Only the job's owner, {job.owner}, or a manager of {job.tenant} may do this."
+        return f"This needs at least the role researcher in {job.tenant}, even for your own jobs."
+    if _is_shared_to_operate(user, job):
+        return f"It was shared with you to halt, resume and cancel it; anything else needs a role in {job.tenant}."
+    return f"Only the job's owner ({job.owner}) or a manager of {job.tenant} can do this."
 
 
 def actions_of(job: Job, live: Attempt | None, now: datetime) -> tuple[Action, ...]:
-    """What REST and pages offer, and what is refused otherwise. live: the attempt that is not closed."""
+    """The actions that REST and pages offer now; all others are refused. live: the attempt that is not closed."""
     return allowed_actions(
         State(job.state), Intent(job.intent), fails=will_fail(job), time_is_up=is_time_up(job, live, now)
     )
 
 
 def will_fail(job: Job) -> bool:
-    """It stops, and that leads to FAILED."""
+    """True if the job is stopping and will end as FAILED."""
     return ends_failed(State(job.state), job.stop_reason, job.restarts_used, job.max_restarts)
 
 
 def is_time_up(job: Job, live: Attempt | None, now: datetime) -> bool:
-    """Nothing is left of its time limit."""
+    """True if the job has used up its time limit."""
     began, known_at = (live.processing_at, live.known_at) if live else (None, None)
     left_s = time_left_s(job.time_limit_s, job.running_s, began, counts_until(known_at, None, now))
     return left_s is not None and left_s <= 0
 
 
 def live_attempt(job: Job) -> Attempt | None:
-    """Its attempt that is not closed, if its time is limited: nothing else needs to know."""
+    """The attempt that is not closed; None for a job without a time limit, because only is_time_up needs it."""
     return job.attempts.filter(closed_at=None).first() if job.time_limit_s is not None else None

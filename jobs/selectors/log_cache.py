@@ -1,7 +1,7 @@
-"""What this process has just stored of watched logs, so that their viewers need not wait until it is read back.
+"""The newest log chunks that this process has stored, so that viewers need no query to read them.
 
-Only rows that are committed come in here, and only for streams that somebody asked for lately. Nothing depends on it:
-what is missing, old or cut off here is read from the database, which another process may have written to meanwhile.
+Holds committed rows only, and only of streams that were read recently. Nothing depends on it: what is missing or too
+old here is read from the database, which another process can have written to since.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from jobs.selectors.logs import Head, LogCursor, Stream
 
 KEPT_BYTES = 512 * 1024  # per stream
 STREAMS_MAX = 500
-ASKED_S = 5.0  # a stream that nobody asked for during this time is not kept
-FRESH_S = 1.0  # from here on another process may have stored more, and the database is asked
+READ_WITHIN_S = 5.0  # a stream that was not read for so long is dropped
+FRESH_S = 1.0  # after that another process can have stored more: ask the database
 
 
 @dataclass(slots=True)
-class _Kept:
-    asked_at: float
+class _Cached:
+    read_at: float
     stored_at: float = 0.0
     head: Head | None = None
     chunks: deque[StoredChunk] = field(default_factory=deque)
     size: int = 0
 
 
-_streams: dict[Stream, _Kept] = {}
+_streams: dict[Stream, _Cached] = {}
 _lock = threading.Lock()
 
 
 def remember(stream: Stream, head: Head, chunks: Iterable[StoredChunk]) -> None:
-    """Keep what was just committed; call in the order of the commits. A stream nobody watches costs nothing."""
+    """Keep chunks that were just committed; call in the order of the commits. Streams without readers are ignored."""
     now = time.monotonic()
     with _lock:
         kept = _streams.get(stream)
         if kept is None:
             return
-        if now - kept.asked_at > ASKED_S:
+        if now - kept.read_at > READ_WITHIN_S:
             del _streams[stream]
             return
         kept.head, kept.stored_at = head, now
@@ -56,7 +56,7 @@ def remember(stream: Stream, head: Head, chunks: Iterable[StoredChunk]) -> None:
 
 
 def forget(stream: Stream) -> None:
-    """Its stored bytes have changed otherwise than by growing."""
+    """Drop a stream whose stored bytes have changed other than by growing."""
     with _lock:
         kept = _streams.get(stream)
         if kept is not None:
@@ -65,22 +65,22 @@ def forget(stream: Stream) -> None:
 
 
 def chunks_of(want: LogCursor) -> tuple[Head, list[StoredChunk]] | None:
-    """The stream's head now and its bytes from where the wanted lines begin; None if the database has to be asked."""
+    """The stream's current head and its chunks from the first requested line on; None: ask the database."""
     now = time.monotonic()
     with _lock:
         kept = _streams.get(want.stream)
         if kept is None:
             _make_room()
-            _streams[want.stream] = _Kept(now)
+            _streams[want.stream] = _Cached(now)
             return None
-        kept.asked_at = now
+        kept.read_at = now
         head = kept.head
         if head is None or now - kept.stored_at > FRESH_S or want.after > head.lines:
             return None
         chunks: list[StoredChunk] = []
         for chunk in reversed(kept.chunks):
             chunks.insert(0, chunk)
-            if chunk.first_line <= want.after:  # the newest in which the line can begin
+            if chunk.first_line <= want.after:  # the newest one in which the line can begin
                 break
     if not chunks or (chunks[0].first_line > want.after and chunks[0].offset > 0):
         return None
@@ -89,11 +89,11 @@ def chunks_of(want: LogCursor) -> tuple[Head, list[StoredChunk]] | None:
     return head, chunks
 
 
-def _forget(kept: _Kept) -> None:
+def _forget(kept: _Cached) -> None:
     kept.chunks.clear()
     kept.size = 0
 
 
 def _make_room() -> None:
     if len(_streams) >= STREAMS_MAX:
-        del _streams[min(_streams, key=lambda stream: _streams[stream].asked_at)]
+        del _streams[min(_streams, key=lambda stream: _streams[stream].read_at)]

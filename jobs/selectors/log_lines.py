@@ -1,7 +1,7 @@
-"""Cut a learner's stored bytes into numbered lines. Pure: chunks in, lines out, memory bounded.
+"""Cut a learner's stored bytes into numbered lines. Pure, with bounded memory: chunks in, lines out.
 
-A line ends with a newline. Where the program rewrote it with carriage returns, as progress bars do, its text is the
-last version; the stored bytes keep them all.
+A line ends with a newline. If the program rewrote it with carriage returns, as progress bars do, its text is the
+last version; the stored bytes keep every version.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-KEPT_BYTES = 256 * 1024  # of one line; what a program prints beyond is counted, not shown
-PLAIN_BYTES = 64 * 1024  # lines up to here need none of the care that longer ones do
-LINE_BYTES = 60  # of a line in a frame besides its text
-TEXT_MAX = 10_000  # characters of a line's text unless the whole line is asked for
+KEPT_BYTES = 256 * 1024  # of one line; bytes beyond are counted, not shown
+PLAIN_BYTES = 64 * 1024  # lines up to this size take the fast path
+LINE_BYTES = 60  # of a line in a frame, in addition to its text
+TEXT_MAX = 10_000  # characters of a line's text unless the whole line is requested
 
-Moments = Sequence[tuple[int, int]]
+ReadTimes = Sequence[tuple[int, int]]
 """(offset, milliseconds since the epoch) of each read of the launcher, ascending."""
-UNKNOWN = -1  # instead of the milliseconds: nobody noted when these bytes were read
+UNKNOWN = -1  # instead of the milliseconds: the time of this read was not recorded
 
 
 @dataclass(frozen=True)
 class StoredChunk:
     """Stored bytes of one stream. times: (offset within the chunk, milliseconds since the epoch), ascending.
 
-    lost: the bytes were not kept; data is empty, and length and lines say how much is missing.
+    lost: the bytes were not stored; data is empty, length and lines say how much is missing.
     """
 
     offset: int
@@ -41,9 +41,9 @@ class StoredChunk:
 
 
 class LogLine(NamedTuple):
-    """One line. t: RFC 3339 of the read that brought its first byte, "" if unknown. cut: characters left out.
+    """One line. t: time (RFC 3339) of the launcher's read with its first byte, "" if unknown. cut: omitted characters.
 
-    A tuple, because a loud log makes a hundred thousand of them a second.
+    A tuple, because a fast log produces a hundred thousand of them per second.
     """
 
     n: int
@@ -53,14 +53,14 @@ class LogLine(NamedTuple):
 
 
 def size_of(text: str) -> int:
-    """Roughly the bytes in a frame of a line with this text."""
+    """Approximate bytes of a line with this text in a frame."""
     length = len(text)
     return length + length // 16 + LINE_BYTES
 
 
 @dataclass(frozen=True)
 class Hole:
-    """Lines that were not kept."""
+    """Lines that were not stored."""
 
     first: int
     last: int
@@ -68,14 +68,14 @@ class Hole:
 
 
 class LineCutter:
-    """Feed chunks in order; take lines with a number above `after` as they become complete."""
+    """Feed chunks in order; each call yields the lines above `after` that became complete."""
 
     def __init__(self, *, after: int = 0, text_max: int = TEXT_MAX) -> None:
         self._after = after
         self._text_max = text_max
-        self._number = 0  # of the line being gathered
+        self._number = 0  # of the line that is being collected
         self._kept = b""
-        self._dropped = 0  # bytes of it that were not kept
+        self._dropped = 0  # bytes of it beyond KEPT_BYTES
         self._time = ""
         self.holes: list[Hole] = []
 
@@ -87,7 +87,7 @@ class LineCutter:
             return
         data, offset = chunk.data, 0
         known = min(self._after - self._number + 1, chunk.lines)
-        if known > 0:  # lines that nobody asked for are stepped over as a whole
+        if known > 0:  # skip lines up to `after` in one step
             offset = data.rfind(b"\n") + 1 if known == chunk.lines else _after_lines(data, known)
             data = data[offset:]
             self._number += known
@@ -120,7 +120,7 @@ class LineCutter:
             self._gather(pieces[-1], chunk, starts, offset)
 
     def rest(self) -> LogLine | None:
-        """The unfinished last line, if it has begun."""
+        """The unfinished last line, if any."""
         if not self._kept and not self._dropped:
             return None
         kept, dropped, time = self._kept, self._dropped, self._time
@@ -131,7 +131,10 @@ class LineCutter:
     def _plain(
         self, data: bytes, pieces: list[bytes], chunk: StoredChunk, starts: list[int], offset: int
     ) -> list[LogLine]:
-        """All complete lines at once where each is short, sound and written once, as nearly all are; else none."""
+        """All complete lines at once if each is short, valid UTF-8 and without carriage returns; else none.
+
+        Nearly all chunks qualify.
+        """
         count = len(pieces) - 1
         sizes = list(map(len, pieces))
         if not count or max(sizes) > min(PLAIN_BYTES, self._text_max) or b"\r" in data:
@@ -140,7 +143,7 @@ class LineCutter:
             texts = data.decode().split("\n")
         except UnicodeDecodeError:
             return []
-        if not starts or starts[-1] <= offset:  # one read of the launcher brought them all
+        if not starts or starts[-1] <= offset:  # all from one read of the launcher
             times = [_time_at(chunk.times, starts, offset)] * count
         else:
             begins = [offset + end + n for n, end in enumerate(accumulate(sizes, initial=0))]
@@ -182,7 +185,7 @@ class LineCutter:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Complete lines in columns, the first of them numbered `first`, and the unfinished one behind them."""
+    """Complete lines as columns, the first of them numbered `first`, and the unfinished line after them."""
 
     first: int
     times: list[str]
@@ -191,10 +194,10 @@ class Plain:
 
 
 def plain(chunks: Sequence[StoredChunk], after: int) -> Plain | None:
-    """The lines above `after` where each is short, sound and written once, as nearly all are; else None.
+    """The lines above `after` if each is short, valid UTF-8 and without carriage returns; else None.
 
-    The same as a LineCutter finds, at a fifth of its cost: no object per line is made. The chunks follow each other
-    from one in which a line up to `after` begins, or from the stream's first byte.
+    The same result as a LineCutter's at a fifth of the cost, because no object per line is created. The chunks must be
+    contiguous and start with one in which a line up to `after` begins, or with the stream's first byte.
     """
     data, times = _joined(chunks, after)
     if not data or b"\r" in data:
@@ -206,17 +209,21 @@ def plain(chunks: Sequence[StoredChunk], after: int) -> Plain | None:
     if len(texts) == 1 or max(map(len, texts)) > TEXT_MAX:
         return None
     starts = [at for at, _ in times]
-    if not starts or starts[-1] <= 0:  # one read of the launcher brought them all
-        told = [_time_at(times, starts, 0)] * len(texts)
+    if not starts or starts[-1] <= 0:  # all from one read of the launcher
+        line_times = [_time_at(times, starts, 0)] * len(texts)
     else:
         sizes = map(len, texts if data.isascii() else data.split(b"\n"))
-        told = _times_at(times, starts, [end + n for n, end in enumerate(accumulate(sizes, initial=0))][:-1])
-    rest, rest_time = texts.pop(), told.pop()
-    return Plain(after + 1, told, texts, LogLine(after + 1 + len(texts), rest_time, rest) if rest else None)
+        line_times = _times_at(
+            times, starts, [end + n for n, end in enumerate(accumulate(sizes, initial=0))][:-1]
+        )
+    rest, rest_time = texts.pop(), line_times.pop()
+    return Plain(
+        after + 1, line_times, texts, LogLine(after + 1 + len(texts), rest_time, rest) if rest else None
+    )
 
 
-def _joined(chunks: Sequence[StoredChunk], after: int) -> tuple[bytes, Moments]:
-    """The bytes above line `after` and the moments of their reads, by offset within them; nothing if parts are lost."""
+def _joined(chunks: Sequence[StoredChunk], after: int) -> tuple[bytes, ReadTimes]:
+    """The bytes above line `after` and the times of their reads by offset within them; empty if parts are lost."""
     first = chunks[0]
     known = after - first.first_line + 1
     if any(chunk.lost for chunk in chunks) or known > first.lines or (known <= 0 and first.offset > 0):
@@ -235,7 +242,7 @@ def _joined(chunks: Sequence[StoredChunk], after: int) -> tuple[bytes, Moments]:
 
 
 def _after_lines(data: bytes, count: int) -> int:
-    """Where the line after so many complete ones begins."""
+    """The offset at which the line after so many complete ones begins."""
     return len(data) - len(data.split(b"\n", count)[count])
 
 
@@ -245,7 +252,7 @@ def cut(chunks: Iterable[StoredChunk], *, after: int = 0, text_max: int = TEXT_M
     return [line for chunk in chunks for line in cutter.feed(chunk)]
 
 
-def _time_at(times: Moments, starts: list[int], offset: int) -> str:
+def _time_at(times: ReadTimes, starts: list[int], offset: int) -> str:
     at = bisect_right(starts, offset) - 1
     if at < 0 or times[at][1] == UNKNOWN:
         return ""
@@ -253,8 +260,8 @@ def _time_at(times: Moments, starts: list[int], offset: int) -> str:
     return f"{_second(seconds)}.{milliseconds:03d}Z"
 
 
-def _times_at(times: Moments, starts: list[int], offsets: list[int]) -> list[str]:
-    """As _time_at for ascending offsets: a read of the launcher usually brought many lines."""
+def _times_at(times: ReadTimes, starts: list[int], offsets: list[int]) -> list[str]:
+    """_time_at for ascending offsets: one read of the launcher usually has many lines."""
     found: list[str] = []
     while len(found) < len(offsets):
         at = bisect_right(starts, offsets[len(found)])
@@ -265,5 +272,5 @@ def _times_at(times: Moments, starts: list[int], offsets: list[int]) -> list[str
 
 @lru_cache(maxsize=4096)
 def _second(seconds: int) -> str:
-    """The same for all lines of a second, and a loud log has thousands of those."""
+    """Cached: a fast log has thousands of lines per second."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

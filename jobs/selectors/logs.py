@@ -1,7 +1,7 @@
 """A learner's log: numbered lines, raw bytes, and a search through what is stored.
 
-Nothing here checks permission: the caller has fetched the job (job_get) before he asks.
-Lines count from 1 per (job, attempt, rank). A line is there once it is complete, or once its stream is sealed.
+Nothing here checks permission: callers have fetched the job (job_get).
+Lines count from 1 per (job, attempt, rank). A line exists once it is complete, or once its stream is sealed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Stream = tuple[str, int, int]
 """Job id, attempt, rank."""
 
 PAGE_LINES = 1_000
-WHOLE_LINE = 10**9  # text_max for lines that are not to be cut
+WHOLE_LINE = 10**9  # text_max for uncut lines
 PAGE_BYTES = 1024 * 1024
 CHUNKS_PER_QUERY = 16
-TAIL_CHUNKS = 64  # of an unfinished line; a program that prints dot by dot leaves one for each
+TAIL_CHUNKS = 64  # of an unfinished line; a program that prints dot by dot leaves one chunk per dot
 TAIL_BYTES = 256 * 1024
-SEARCH_S = 2.0  # a search answers within this time and says how far it came
+SEARCH_S = 2.0  # a search returns within this time and says how far it got
 ESCAPES = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|\[[0-9;:?]*[A-Za-z]|[=>()][A-Z0-9]?)")
-"""What colours a terminal's text, moves in it or hides in it: nobody reads it (static/src/ts/log/ansi.ts)."""
+"""Terminal escape codes (colors, cursor moves, titles): not part of the visible text (static/src/ts/log/ansi.ts)."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """How far a stream reaches: complete lines, bytes, and whether more may come."""
+    """The length of a stream: complete lines, bytes, and whether it is sealed."""
 
     lines: int
     size: int
@@ -44,7 +44,7 @@ class Head:
 class LogPage:
     """Lines after a cursor. head is None for a learner that does not exist. next: cursor for the next page.
 
-    more: there are further lines now. tail: the unfinished last line of a stream that is not sealed.
+    more: there are more lines now. tail: the unfinished last line of a stream that is not sealed.
     """
 
     lines: list[LogLine]
@@ -89,7 +89,7 @@ def read_lines(
 
 
 def _below(page: LogPage, before: int) -> LogPage:
-    """Of a page what stands below a line: lines that were not kept leave room for those after it."""
+    """The part of a page below a line. Holes can make a page reach beyond it."""
     if page.next < before:
         return page
     lines = [line for line in page.lines if line.n < before]
@@ -106,7 +106,7 @@ def read_many(
     size_max: int = PAGE_BYTES,
     text_max: int = TEXT_MAX,
 ) -> dict[Stream, LogPage]:
-    """A page of each stream, in a handful of queries whatever their number."""
+    """A page of each stream, in a constant number of queries."""
     known = heads([want.stream for want in wants])
     pages = {
         want.stream: LogPage([], want.after, known.get(want.stream))
@@ -128,14 +128,14 @@ def read_many(
 
 
 def read_ends(streams: Sequence[Stream], count: int) -> dict[Stream, list[LogLine]]:
-    """The last lines of each stream, in a handful of queries whatever their number."""
+    """The last lines of each stream, in a constant number of queries."""
     wants = [LogCursor(stream, max(0, head.lines - count)) for stream, head in heads(streams).items()]
     pages = read_many(wants, limit=count + 1)  # one more: a sealed stream's last bytes
     return {stream: page.lines[-count:] for stream, page in pages.items()}
 
 
 def heads(streams: Sequence[Stream]) -> dict[Stream, Head]:
-    """How far each stream reaches; those of learners that do not exist are left out."""
+    """The length of each stream, without those of learners that do not exist."""
     if not streams:
         return {}
     with connection.cursor() as cursor:
@@ -149,14 +149,14 @@ def heads(streams: Sequence[Stream]) -> dict[Stream, Head]:
 
 
 def line_count(stream: Stream, head: Head) -> int:
-    """Lines that can be read: the complete ones, and once the stream is sealed its last bytes without a line end."""
+    """Lines that can be read: the complete ones, and in a sealed stream also last bytes without a newline."""
     return head.lines + (1 if head.sealed and head.size and _tail(stream, 1) else 0)
 
 
 def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> LogPage:
-    """Lines above `after` that contain q as a person reads them: upper and lower case alike, without escape codes.
+    """Lines above `after` that contain q, ignoring case and escape codes.
 
-    Stops after `limit` matches or SEARCH_S; next is the last line looked at, more says that there are others.
+    Stops after `limit` matches or SEARCH_S. next: the last line searched; more: there are lines after it.
     """
     needle = q.casefold()
     head = heads([stream]).get(stream)
@@ -187,14 +187,14 @@ def _as_read(text: str) -> str:
 
 
 def raw_bytes(stream: Stream, start: int, stop: int) -> Generator[bytes, None, None]:
-    """The bytes start…stop-1 as printed; where they were not kept, as many bytes that say so."""
+    """The bytes start…stop-1 as printed; bytes that were not stored are replaced by a note of the same length."""
     at = start
     while at < stop:
         chunks = _chunks_from(stream, at)
         if not chunks:
             return
         for chunk in chunks:
-            data = _stand_in(chunk) if chunk.lost else chunk.data
+            data = _placeholder(chunk) if chunk.lost else chunk.data
             piece = data[at - chunk.offset : stop - chunk.offset]
             if piece:
                 yield piece
@@ -220,10 +220,10 @@ def _read(
             end = chunk.offset + chunk.length
             yield chunk
             if chunk.first_line + chunk.lines > head.lines and not head.sealed:
-                return  # what follows is an unfinished line, which may be long
+                return  # the rest is an unfinished line, which can be long
 
     page = page_of(want, head, useful(), limit=limit, size_max=size_max, text_max=text_max)
-    if head.sealed or page.more or end >= head.size:  # what was just read usually ends where the stream does
+    if head.sealed or page.more or end >= head.size:  # the chunks just read usually end with the stream
         return page
     return replace(page, tail=_tail(want.stream, text_max))
 
@@ -237,7 +237,7 @@ def page_of(
     size_max: int = PAGE_BYTES,
     text_max: int = TEXT_MAX,
 ) -> LogPage:
-    """A page cut from these chunks, which follow each other from the one in which the wanted line begins."""
+    """A page cut from contiguous chunks, the first of them the one in which the first requested line begins."""
     cutter = LineCutter(after=want.after, text_max=text_max)
     lines: list[LogLine] = []
     size = 0
@@ -265,15 +265,15 @@ def _reached(want: LogCursor, lines: list[LogLine], cutter: LineCutter) -> int:
 
 
 def _tail(stream: Stream, text_max: int) -> LogLine | None:
-    """The unfinished last line. A progress bar may have left thousands of chunks: the newest two tell its text.
+    """The unfinished last line. A progress bar can leave thousands of chunks; the newest two contain its text.
 
-    Of any other long line its beginning is shown, and what was not read counts as cut.
+    Of any other long line the beginning is returned, and the rest counts as cut.
     """
     chunks, unread = _newest(stream), 0
     if not chunks:
         return None
     done = chunks[-1].first_line + chunks[-1].lines - 1
-    if not _tell_the_line(chunks):
+    if not _contain_the_line(chunks):
         chunks, unread = _beginning(stream, done, chunks[-1], min(4 * text_max, TAIL_BYTES))
     cutter = LineCutter(after=done, text_max=text_max)
     for chunk in chunks:
@@ -292,8 +292,8 @@ def _newest(stream: Stream) -> list[StoredChunk]:
         return [_chunk(row) for row in reversed(cursor.fetchall())]
 
 
-def _tell_the_line(newest: list[StoredChunk]) -> bool:
-    """Whether the unfinished line begins in these chunks, or was written anew in them."""
+def _contain_the_line(newest: list[StoredChunk]) -> bool:
+    """True if the unfinished line begins in these chunks, or was rewritten in them."""
     begins = newest[0].offset == 0 or any(chunk.lines for chunk in newest)
     return begins or b"\r" in b"".join(chunk.data for chunk in newest).rstrip(b"\r")
 
@@ -301,7 +301,7 @@ def _tell_the_line(newest: list[StoredChunk]) -> bool:
 def _beginning(
     stream: Stream, done: int, newest: StoredChunk, size_max: int
 ) -> tuple[list[StoredChunk], int]:
-    """The first chunks of the line after `done`, up to `newest`; and how many bytes of it remain unread."""
+    """The first chunks of the line after `done`, up to `newest`, and how many bytes of it were not read."""
     found: list[StoredChunk] = []
     size = 0
     for chunk in _following(stream, _chunks_for([LogCursor(stream, done)]).get(stream, [])):
@@ -330,7 +330,7 @@ def _chunks_for(wants: Sequence[LogCursor]) -> dict[Stream, list[StoredChunk]]:
     if not wants:
         return {}
     columns = [list(column) for column in zip(*(want.stream for want in wants), strict=True)]
-    # The newest chunk that begins in an earlier line is the one in which the wanted line begins.
+    # The newest chunk that begins in an earlier line is the one in which the requested line begins.
     query = f"""
         SELECT w.job_id, w.attempt, w.rank, {COLUMNS}
         FROM unnest(%s::text[], %s::int[], %s::int[], %s::bigint[]) AS w(job_id, attempt, rank, line)
@@ -352,7 +352,7 @@ def _chunks_for(wants: Sequence[LogCursor]) -> dict[Stream, list[StoredChunk]]:
 
 
 def _chunks_from(stream: Stream, offset: int) -> list[StoredChunk]:
-    """The next chunks of a stream, from the one that holds this byte."""
+    """The next chunks of a stream, from the one that contains this byte."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"""SELECT {COLUMNS} FROM jobs_logchunk c
@@ -386,7 +386,7 @@ def _chunk(row: Sequence[object]) -> StoredChunk:
     )
 
 
-def _stand_in(chunk: StoredChunk) -> bytes:
-    """As many bytes as are missing, so that every offset stays true."""
-    note = f"\n[{chunk.length} bytes in {chunk.lines} lines were not kept]\n".encode()
+def _placeholder(chunk: StoredChunk) -> bytes:
+    """As many bytes as are missing, so that offsets stay valid."""
+    note = f"\n[{chunk.length} bytes in {chunk.lines} lines were not stored]\n".encode()
     return note[: chunk.length].ljust(chunk.length)

@@ -1,9 +1,9 @@
-"""Series of numbers for charts: thinned to buckets by the database, newest attempt first.
+"""Metric series for charts, downsampled to buckets by the database.
 
-Nothing here checks permission: the caller has fetched the job (job_get) before he asks.
-A point is overtaken when a newer attempt has reported at or around its step; such points come apart from the rest,
-so that a chart can draw them faintly. NaN and infinities are values: they never enter minima and maxima, and each
-is listed.
+Nothing here checks permission: callers have fetched the job (job_get).
+A point is superseded when a newer attempt has reported at or around its step; such points are returned separately,
+so that a chart can draw them faintly. NaN and infinities are values: minima and maxima ignore them, and each is
+listed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bucket = tuple[float, float | None, float | None, float | str]
 MAX_BUCKETS = 2_000
 DEFAULT_BUCKETS = 500
 MAX_SERIES = 200
-"""In one answer; a program may report many thousand names, and a chart of each costs a look at all its points."""
+"""Per response; a program can report thousands of names, and each series costs a scan of its points."""
 MAX_NOT_FINITE = 200
 
 # x: the step itself, or milliseconds since the epoch.
@@ -48,20 +48,20 @@ WITH wanted AS (
         %(n_last)s::bigint[]) AS n (name, rank, attempt, first, last)
 ), points AS (
     SELECT p.name, p.rank, p.value, p.seq, {x} AS x, w.low, w.width,
-        {overtaken} AS overtaken
+        {superseded} AS superseded
     FROM jobs_metricpoint p JOIN wanted w USING (name, rank, attempt)
     WHERE p.job_id = %(job)s AND {x} BETWEEN w.low AND w.high
       AND (%(upto)s::bigint IS NULL OR p.seq <= %(upto)s)
 )
-SELECT name, rank, overtaken, max(x),
+SELECT name, rank, superseded, max(x),
     min(value) FILTER (WHERE value <> ALL ('{{NaN,Infinity,-Infinity}}'::float8[])),
     max(value) FILTER (WHERE value <> ALL ('{{NaN,Infinity,-Infinity}}'::float8[])),
     (array_agg(value ORDER BY x DESC, seq DESC))[1], count(*)
 FROM points
-GROUP BY name, rank, overtaken, CASE WHEN width > 0 THEN floor((x - low) / width) ELSE x END
-ORDER BY name, rank, overtaken, max(x)
+GROUP BY name, rank, superseded, CASE WHEN width > 0 THEN floor((x - low) / width) ELSE x END
+ORDER BY name, rank, superseded, max(x)
 """
-OVERTAKEN_SQL = """EXISTS (SELECT FROM newer n WHERE n.name = p.name AND n.rank = p.rank AND n.attempt > p.attempt
+SUPERSEDED_SQL = """EXISTS (SELECT FROM newer n WHERE n.name = p.name AND n.rank = p.rank AND n.attempt > p.attempt
         AND p.step BETWEEN n.first AND n.last)"""
 NOT_FINITE_SQL = """
 SELECT p.name, p.rank, {x}, p.value FROM jobs_metricpoint p
@@ -75,15 +75,15 @@ ORDER BY p.step DESC LIMIT %(limit)s
 
 @dataclass(slots=True)
 class Series:
-    """One metric of one learner. complete: every point is a bucket of its own, nothing was thinned.
+    """One metric of one learner. complete: every point is a bucket of its own, nothing was downsampled.
 
-    count, first and last describe all points that stand (not overtaken ones), whatever range was asked for.
+    points counts those in the buckets, without superseded ones.
     """
 
     name: str
     rank: int
     buckets: list[Bucket] = field(default_factory=list)
-    overtaken: list[Bucket] = field(default_factory=list)
+    superseded: list[Bucket] = field(default_factory=list)
     not_finite: list[tuple[float, str]] = field(default_factory=list)
     complete: bool = True
     points: int = 0
@@ -93,7 +93,7 @@ class Series:
             "name": self.name,
             "rank": self.rank,
             "buckets": self.buckets,
-            "overtaken": self.overtaken,
+            "superseded": self.superseded,
             "not_finite": self.not_finite,
             "complete": self.complete,
             "points": self.points,
@@ -131,9 +131,9 @@ WHERE found.value <> ALL ('{NaN,Infinity,-Infinity}'::float8[])
 def glances(
     wanted: Sequence[tuple[str, str, int, int]], points: int = 32
 ) -> dict[str, list[tuple[int, float]]]:
-    """A few points of one metric of each of several jobs, by job: (job, name, rank, newest step) each.
+    """A few points of one metric for each of several jobs, by job. wanted: (job, name, rank, newest step) each.
 
-    Every point is one look into the index, so a job with a million points costs no more than one with a hundred.
+    Every point is one index lookup, so a job with a million points costs no more than one with a hundred.
     """
     if not wanted:
         return {}
@@ -149,12 +149,12 @@ def glances(
 
 
 def names(job_id: str, q: str = "") -> list[str]:
-    """Names of a job's metrics, or of those with q in their name, in order of the alphabet."""
+    """Names of a job's metrics, or of those with q in their name, sorted."""
     return sorted({span.name for span in spans(job_id, q=q)})
 
 
 def newest(job_id: str) -> int:
-    """Number of the point that was taken in last; all up to it are in the table."""
+    """Ingest number of the newest stored point."""
     return Progress.objects.filter(job=job_id).values_list("metric_seq", flat=True).first() or 0
 
 
@@ -166,7 +166,7 @@ def spans(
     x: Axis = "step",
     upto: int | None = None,
 ) -> list[Span]:
-    """Which series a job has, of these names or with q in their name, by name and rank: one entry per attempt."""
+    """The series of a job with these names, or with q in their name, by name and rank: one entry per attempt."""
     with connection.cursor() as cursor:
         cursor.execute(
             SPANS_SQL.format(x=X_SQL[x]),
@@ -185,10 +185,10 @@ def series(
     x: Axis = "step",
     upto: int | None = None,
 ) -> list[Series]:
-    """The series of these spans within x_from … x_to, each in at most so many buckets, in their order.
+    """The series of these spans within x_from … x_to, each in at most so many buckets, in the same order.
 
-    x: "step", or "time" in milliseconds since the epoch. upto: leave out what was taken in after this point.
-    Cost: the database reads every point of the range once (about 0.4 s for a million).
+    x: "step", or "time" in milliseconds since the epoch. upto: the last ingest number to include.
+    Cost: the database reads every point of the range once (about 0.4 s per million).
     """
     buckets = max(1, min(buckets, MAX_BUCKETS))
     kept = {(span.name, span.rank): Series(span.name, span.rank) for span in found}
@@ -215,7 +215,7 @@ def _fill(
     for (name, rank), own in by_series.items():
         low = min(span.low for span in own) if x_from is None else x_from
         high = max(span.high for span in own) if x_to is None else x_to
-        # Few points are given as they are; more share buckets of equal width.
+        # Few points are returned as they are; more of them share buckets of equal width.
         width = 0.0 if sum(span.count for span in own) <= buckets else (high - low) / buckets * (1 + 1e-9)
         for span in own:
             for key, value in zip(
@@ -235,14 +235,14 @@ def _fill(
         "n_first": [span.first for span in spans],
         "n_last": [span.last for span in spans],
     }
-    statement = BUCKETS_SQL.format(x=X_SQL[x], overtaken=OVERTAKEN_SQL if several else "false")
+    statement = BUCKETS_SQL.format(x=X_SQL[x], superseded=SUPERSEDED_SQL if several else "false")
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)
-        for name, rank, overtaken, at, low, high, last, count in cursor.fetchall():
+        for name, rank, superseded, at, low, high, last, count in cursor.fetchall():
             one = kept[name, rank]
-            (one.overtaken if overtaken else one.buckets).append((at, low, high, number_out(last)))
+            (one.superseded if superseded else one.buckets).append((at, low, high, number_out(last)))
             one.complete = one.complete and count == 1
-            one.points += 0 if overtaken else count
+            one.points += 0 if superseded else count
 
 
 def _fill_not_finite(

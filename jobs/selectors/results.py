@@ -1,7 +1,7 @@
-"""What a job left in RESULT_DIR, per learner of the attempt that completed it.
+"""Files that a job left in RESULT_DIR, per learner of its newest attempt with results.
 
-Nothing here checks permission: the caller has fetched the job (job_get) before he asks. A path out of a request is
-compared with rows and never opened.
+Nothing here checks permission: callers have fetched the job (job_get). A path from a request is compared with rows
+and never opened.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from jobs.models import Blob, ResultFile
 
 
 def result_list(job_id: str) -> list[dict[str, Any]]:
-    """Files of the newest attempt that left any: path, rank, size, sha256. Files of rank 0 go by their own path,
-    those of other learners by learner-<rank>/<path>."""
+    """Files of the newest attempt that left any: path, rank, size, sha256. Files of rank 0 keep their path,
+    those of other learners are listed as learner-<rank>/<path>."""
     return [_view(entry) for entry in _ordered(job_id)]
 
 
@@ -27,7 +27,7 @@ def result_summary(job_id: str, most: int) -> dict[str, Any]:
 
 
 def result_file(job_id: str, path: str) -> Blob | None:
-    """The bytes of one result by its shown path; None if there is none."""
+    """The blob of one result by its listed path; None if there is none."""
     rows = _newest(job_id).select_related("blob")
     entry = rows.filter(rank=0, path=path).first()
     if entry is None:

@@ -1,4 +1,4 @@
-"""How fast a job makes its steps, and how long jobs run on: one source for forecasts, pages and REST."""
+"""How fast jobs make their steps and how long they will still run: one source for forecasts, pages and REST."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.states import Intent, State
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What is left, and the speed at which it goes."""
+    """Remaining seconds, and steps per second."""
 
     left_s: float
     steps_per_s: float
@@ -28,8 +28,11 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a job has done so far. ran_s: of its closed attempts; first_step: at which its first attempt began (other
-    than 0 in a clone from a checkpoint); since, began_step: of the attempt that runs now, if one does."""
+    """What a job has done so far.
+
+    ran_s: running seconds of its closed attempts. first_step: where its first attempt began; not 0 for a clone from a
+    checkpoint. since, began_step: start and first step of the attempt that runs now, if any.
+    """
 
     step: int | None
     total: int | None
@@ -41,32 +44,40 @@ class Run:
 
 
 def throughput(run: Run, now: datetime) -> Throughput | None:
-    """By all attempts together: right after a resume the newest has made few steps, and its start was slow."""
+    """Over all attempts: right after a resume the newest one has made few steps, and started slowly.
+
+    None without a step, a total or any running time.
+    """
     if run.step is None or not run.total:
         return None
-    at, heard = run.step, None
+    at, reported_at = run.step, None
     if run.since is not None:
-        # What was reported before this attempt is behind it: it goes on where it began.
-        spoke = run.reported_at is not None and run.reported_at > run.since and run.step > run.began_step
-        at, heard = (run.step, run.reported_at) if spoke else (run.began_step, run.since)
+        # Reports from before this attempt do not count: it continues at its first step.
+        has_reported = (
+            run.reported_at is not None and run.reported_at > run.since and run.step > run.began_step
+        )
+        at, reported_at = (run.step, run.reported_at) if has_reported else (run.began_step, run.since)
     before = (run.began_step if run.since is not None else at) - run.first_step
     steps, seconds = (before, run.ran_s) if before > 0 < run.ran_s else (0, 0.0)
-    if run.since is not None and heard is not None:
-        steps, seconds = steps + at - run.began_step, seconds + (heard - run.since).total_seconds()
+    if run.since is not None and reported_at is not None:
+        steps, seconds = steps + at - run.began_step, seconds + (reported_at - run.since).total_seconds()
     if steps <= 0 or seconds <= 0:
         return None
-    silent_s = max(0.0, (now - heard).total_seconds()) if heard else 0.0
+    silent_s = max(0.0, (now - reported_at).total_seconds()) if reported_at else 0.0
     return Throughput(max(0.0, (run.total - at) * seconds / steps - silent_s), steps / seconds)
 
 
 PAST_JOBS = 100
-"""Completed jobs of a tenant that are looked at, the newest."""
+"""The newest completed jobs of a tenant that count as its history."""
 FEWEST = 3
-"""With fewer past jobs there is no saying."""
+"""Fewer past jobs give no estimate."""
 
 
 def run_times(seen: Snapshot) -> dict[str, RunTime]:
-    """What is known of every job in the snapshot; a job without an entry has no known end. Three queries."""
+    """The run time of every job in the snapshot, by the best source: its own progress, its time limit, past jobs.
+
+    A job without an entry has no known end. Three queries.
+    """
     limits = {gang.job: gang.runs_at_most_s for gang in seen.waiting}
     for run in seen.running:
         limits[run.job] = None if run.ends_by is None else max(0.0, (run.ends_by - seen.now).total_seconds())
@@ -131,7 +142,7 @@ def _known(
 
 
 class _Past:
-    """Run times of completed jobs, per tenant and framework: a tenant's own jobs say most of what it runs next."""
+    """Run times of completed jobs, by tenant and framework: the best predictor of what a tenant runs next."""
 
     def __init__(self, tenants: Iterable[int]) -> None:
         self._by: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
@@ -149,7 +160,7 @@ class _Past:
             group.sort()
 
     def left(self, tenant_id: int, framework: str, ran_s: float) -> tuple[float, ...]:
-        """What was left of past jobs that ran longer than this one has, of the same framework if there are enough."""
+        """Remaining seconds of past jobs that ran longer than ran_s, of the same framework if there are enough."""
         for key in ((tenant_id, framework), (tenant_id, "")):
             group = self._by.get(key, [])
             longer = group[bisect_right(group, ran_s) :]
@@ -159,9 +170,9 @@ class _Past:
 
 
 NEWEST = 50
-"""Reports of one metric that count, per learner: a pace is about now, not about the whole run."""
+"""The newest reports of one metric per learner that count: step times are about now, not about the whole run."""
 SLOW = 1.3
-"""A learner whose step takes so many times the gang's median is flagged."""
+"""A learner is flagged if its step time exceeds this multiple of the gang's median."""
 
 STEP_TIMES = """
 SELECT l.rank, extract(epoch FROM max(p.at) - min(p.at)) / (max(p.step) - min(p.step))
@@ -186,15 +197,18 @@ HAVING max(p.step) > min(p.step) AND max(p.at) > min(p.at)
 
 
 def step_times(job: str, attempt: int, name: str) -> dict[int, float]:
-    """Seconds per step by rank, of those that reported two steps. name: the metric to go by where a learner has it;
-    else its first. Each learner's own clock is compared with itself only. One query."""
+    """Seconds per step by rank, for learners that reported at least two steps.
+
+    name: the metric to use where a learner has it, else its first one. Times of different learners are never compared,
+    because each has its own clock. One query.
+    """
     with connection.cursor() as cursor:
         cursor.execute(STEP_TIMES, {"job": job, "attempt": attempt, "name": name, "newest": NEWEST})
         return {rank: float(seconds) for rank, seconds in cursor.fetchall()}
 
 
 def times_median(seconds: dict[int, float]) -> dict[int, float]:
-    """How many times the gang's median each learner takes, of those that are slow enough to be flagged."""
+    """Step time as a multiple of the gang's median, for learners slow enough to be flagged."""
     if len(seconds) < 2:
         return {}
     usual = median_low(seconds.values())

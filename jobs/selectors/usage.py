@@ -1,4 +1,4 @@
-"""What tenants hold, wait for and have used, in slots and slot-seconds, read off jobs, attempts and events."""
+"""What tenants use, wait for and have used, in slots and slot-seconds, from jobs, attempts and events."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LOSSES = (
     State.FAILED, StopReason.LEARNER_FAILED, StopReason.LEARNER_LOST, StopReason.NODE_LOST, StopReason.DEPLOY_FAILED,
     StopReason.IMAGE_ERROR, StopReason.DATA_ERROR,
 )  # fmt: skip
-"""Outcomes of attempts whose work after the newest checkpoint is done again, or was for nothing."""
+"""Outcomes of attempts whose work after the newest checkpoint is repeated or lost."""
 
 
 class By(StrEnum):
-    """What usage is summed by; the slot type is always kept apart."""
+    """What usage is summed by, always separately for each slot type."""
 
     USER = "user"
     GPU_TYPE = "gpu_type"
@@ -49,9 +49,9 @@ class QuotaUse:
 class Usage:
     """Slot-seconds. key: a username, a day (ISO) or the slot type itself.
 
-    used: held by attempts, as far as it counts (jobs.accounting). waited: asked for while QUEUED. lost: held after the
-    newest checkpoint by attempts that failed or were lost (LOSSES); part of used. What somebody canceled or stopped is
-    not lost.
+    used: held by attempts, as accounted (jobs.accounting). waited: requested while QUEUED. lost: held after the
+    newest checkpoint by attempts that failed or were lost (LOSSES); part of used. A cancel or a halt
+    loses nothing.
     """
 
     key: str
@@ -62,7 +62,7 @@ class Usage:
 
 
 def gpus_first(kind: str) -> tuple[bool, str]:
-    """Sorts slot types by name, CPUs last: GPUs are what a cluster is shared for."""
+    """Sort key for slot types: by name, CPUs last."""
     return kind == CPU_TYPE, kind
 
 
@@ -88,7 +88,7 @@ def _use(row: Quota, waiting: Mapping[str, int]) -> QuotaUse:
 
 
 def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:
-    """Slots asked for by queued jobs, by tenant id and wished type; "" is any GPU type."""
+    """Slots asked for by queued jobs, by tenant id and requested type; "" is any GPU type."""
     rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None, **narrowed)
     sums: dict[int, dict[str, int]] = {}
     for row in (
@@ -112,7 +112,7 @@ class Wait:
 
 
 def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
-    """The waits of what started since then, by slot type."""
+    """Waiting times of the jobs that started since then, by slot type."""
     with connection.cursor() as cursor:
         cursor.execute(WAITS, {"tenant": tenant.pk, "since": since})
         return [Wait(*row) for row in cursor.fetchall()]
@@ -120,7 +120,7 @@ def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """A job's first start: whose, on which slot type, and how long it had waited."""
+    """A job's first start: its owner, the slot type, and how long the job had waited."""
 
     owner: str
     gpu_type: str
@@ -139,13 +139,13 @@ def starts_of(tenant: Tenant, *, start: datetime, end: datetime) -> list[FirstSt
 
 
 def held_by(user: User, tenant: Tenant) -> dict[str, int]:
-    """Slots that this person's jobs hold in the tenant, by slot type."""
+    """Slots in use by this user's jobs in the tenant, by slot type."""
     rows = Attempt.objects.filter(held=True, tenant=tenant, job__owner=user).values("slot_type")
     return {row["slot_type"]: row["sum"] for row in rows.annotate(sum=Sum(F("slots") * F("learners")))}
 
 
 def live_jobs(tenant: Tenant) -> int:
-    """Jobs that are not over."""
+    """The number of jobs that are not final."""
     return Job.objects.filter(tenant=tenant, deleted_at=None).exclude(state__in=FINAL).count()
 
 

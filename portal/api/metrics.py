@@ -53,7 +53,7 @@ class SeriesSerializer(ReadSerializer):
     buckets = serializers.ListField(
         help_text="[x, min, max, last]; min and max null where no value is finite"
     )
-    overtaken = serializers.ListField(help_text="the same of points that a newer attempt reported again")
+    superseded = serializers.ListField(help_text="the same of points that a newer attempt reported again")
     not_finite = serializers.ListField(help_text='[x, "NaN" | "Infinity" | "-Infinity"]')
     complete = serializers.BooleanField(help_text="every point is a bucket of its own")
     points = serializers.IntegerField()
@@ -61,7 +61,7 @@ class SeriesSerializer(ReadSerializer):
 
 class MetricsSerializer(ReadSerializer):
     x = serializers.ChoiceField(["step", "time"])
-    seq = serializers.IntegerField(help_text="cursor of the live channel that goes on from here")
+    seq = serializers.IntegerField(help_text="cursor of the live channel that continues from here")
     series = SeriesSerializer(many=True)
     total = serializers.IntegerField(help_text="series that there are of the names asked for, here or not")
     next = serializers.CharField(allow_null=True, help_text="`cursor` of those that are not here")
@@ -78,7 +78,7 @@ class MetricsSerializer(ReadSerializer):
                 "name": "loss",
                 "rank": 0,
                 "buckets": [[1, 0.93, 0.93, 0.93], [2, 0.71, 0.71, 0.71]],
-                "overtaken": [],
+                "superseded": [],
                 "not_finite": [],
                 "complete": True,
                 "points": 2,

@@ -160,7 +160,7 @@ def test_a_log_scale_that_can_show_no_value_says_so_and_leads_back(
 ) -> None:
     def answer(*values: float) -> dict[str, Any]:
         buckets = [[step, value, value, value] for step, value in enumerate(values, 1)]
-        series = {"name": "loss", "rank": 0, "buckets": buckets, "overtaken": [], "not_finite": []}
+        series = {"name": "loss", "rank": 0, "buckets": buckets, "superseded": [], "not_finite": []}
         return {"series": [series | {"complete": True, "points": len(values)}], "seq": 10**9}
 
     page = open_as("alice", "/healthz")
@@ -249,7 +249,7 @@ def test_the_words_of_the_step_axis_are_short_and_differ(
     jobs: dict[str, str], open_as: Callable[..., Page], steps: list[int], said: set[str]
 ) -> None:
     buckets = [[step, 1.0, 1.0, 1.0] for step in steps]
-    series = {"name": "loss", "rank": 0, "buckets": buckets, "overtaken": [], "not_finite": []}
+    series = {"name": "loss", "rank": 0, "buckets": buckets, "superseded": [], "not_finite": []}
     page = open_as("alice", "/healthz")
     page.add_init_script(f"({AXIS})()")
     page.route(

@@ -115,8 +115,8 @@ def test_memory_is_bounded_and_what_is_cut_off_is_read_from_the_database(
 def test_lines_that_another_process_stored_in_between_are_not_skipped(job: Job, stream: Stream) -> None:
     who = grant(job)
     commit([(who, data(0, lines_of(3)))])
-    kept, log_cache._streams[stream] = log_cache._streams[stream], log_cache._Kept(0.0)
-    commit([(who, data(21, lines_of(3, 4)))])  # as if elsewhere: it does not come in here
+    kept, log_cache._streams[stream] = log_cache._streams[stream], log_cache._Cached(0.0)
+    commit([(who, data(21, lines_of(3, 4)))])  # as if elsewhere: it is not cached here
     log_cache._streams[stream] = kept
     commit([(who, data(42, lines_of(3, 7)))])
     assert read(LogCursor(stream, 3), limit=LIMIT) is None

@@ -58,7 +58,7 @@ def test_members_and_platform_admins_see_a_job_and_nobody_else(people: People) -
         assert not job_list(user=stranger).exists()
 
 
-def test_somebody_who_left_the_tenant_sees_nothing_of_it_any_more(people: People) -> None:
+def test_a_former_member_sees_none_of_the_tenants_jobs(people: People) -> None:
     job = factories.job(owner=people.alice)
     people.alice.memberships.all().delete()
     with pytest.raises(JobNotFound):
@@ -77,23 +77,23 @@ def test_a_shared_job_is_seen_and_with_operate_also_halted(people: People) -> No
     assert not may_operate(bob, other)
     assert not may_decide(bob, job)
     with pytest.raises(
-        NotAllowed, match="shared with you to halt, resume and cancel it; all else is decided in"
+        NotAllowed, match="shared with you to halt, resume and cancel it; anything else needs a role in"
     ):
         job_to_decide(user=bob, job_id=job.pk)
 
 
-def test_who_may_not_is_told_what_he_lacks(people: People) -> None:
+def test_a_refusal_says_what_the_caller_lacks(people: People) -> None:
     job = factories.job(owner=people.alice)
     people.alice.memberships.update(role=Role.VIEWER)
-    with pytest.raises(NotAllowed, match="at least the role researcher, also for one's own jobs"):
+    with pytest.raises(NotAllowed, match="at least the role researcher in"):
         job_to_operate(user=people.alice, job_id=job.pk)
     people.alice.memberships.update(role=Role.RESEARCHER)
     people.alice.token = Token(user=people.alice, role_ceiling=Role.VIEWER)
-    with pytest.raises(NotAllowed, match="Your token has the role viewer: it only reads"):
+    with pytest.raises(NotAllowed, match="This token has the role viewer, which can only read"):
         job_to_operate(user=people.alice, job_id=job.pk)
 
 
-def test_a_deleted_job_is_gone_for_everybody(people: People) -> None:
+def test_a_deleted_job_is_gone_for_every_user(people: People) -> None:
     job = factories.job(owner=people.alice, state=State.COMPLETED)
     Job.objects.filter(pk=job.pk).update(deleted_at=job.created_at)
     with pytest.raises(JobNotFound):

@@ -97,7 +97,7 @@ def test_the_newest_attempt_wins_where_two_reported_the_same_step(job: Job) -> N
 
     assert [at for at, *_ in found.buckets] == list(range(10))
     assert [last for *_, last in found.buckets] == [1.0] * 6 + [2.0] * 2 + [1.0] * 2
-    assert found.overtaken == [(6, 1.0, 1.0, 1.0), (7, 1.0, 1.0, 1.0)]
+    assert found.superseded == [(6, 1.0, 1.0, 1.0), (7, 1.0, 1.0, 1.0)]
 
 
 def test_the_time_axis_counts_milliseconds(job: Job) -> None:

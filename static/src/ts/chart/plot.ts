@@ -9,7 +9,7 @@ export type Mark = [x: number, words: string];
 
 export interface Table {
   x: number[];
-  /** Per learner: what is drawn, what it was before smoothing, lowest, highest, overtaken. */
+  /** Per learner: what is drawn, what it was before smoothing, lowest, highest, superseded. */
   lines: { rank: number; drawn: (number | null)[]; raw: (number | null)[]; low: (number | null)[]; high: (number | null)[]; old: (number | null)[] }[];
   notFinite: [number, string][];
   /** How many values a logarithmic scale leaves out: what is not above 0. */
@@ -26,7 +26,7 @@ export function tabulate(series: Series[], settings: Settings): Table {
   const [from, to] = settings.zoom ?? [-Infinity, Infinity];
   const inside = <Item extends [number, ...unknown[]]>(list: Item[]): Item[] => list.filter(([at]) => from <= scale(at) && scale(at) <= to);
   const places = new Set<number>();
-  for (const one of shown) for (const list of [one.buckets, one.overtaken]) for (const bucket of inside(list)) places.add(scale(bucket[0]));
+  for (const one of shown) for (const list of [one.buckets, one.superseded]) for (const bucket of inside(list)) places.add(scale(bucket[0]));
   const x = [...places].sort((a, b) => a - b);
   const index = new Map(x.map((value, at) => [value, at]));
   const column = (): (number | null)[] => new Array<number | null>(x.length).fill(null);
@@ -43,7 +43,7 @@ export function tabulate(series: Series[], settings: Settings): Table {
       low[place] = positive(min);
       high[place] = positive(max);
     }
-    for (const [at, , , last] of inside(one.overtaken)) old[index.get(scale(at)) ?? 0] = positive(finite(last));
+    for (const [at, , , last] of inside(one.superseded)) old[index.get(scale(at)) ?? 0] = positive(finite(last));
     return { rank: one.rank, drawn: smooth(raw, settings.smooth), raw, low, high, old };
   });
   const notFinite = shown.flatMap((one) => inside(one.not_finite).map(([at, word]): [number, string] => [scale(at), word]));

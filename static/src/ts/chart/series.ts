@@ -10,7 +10,7 @@ export interface Series {
   name: string;
   rank: number;
   buckets: Bucket[];
-  overtaken: Bucket[];
+  superseded: Bucket[];
   not_finite: [number, string][];
   complete: boolean;
   points: number;
@@ -105,11 +105,11 @@ export class Metrics extends EventTarget {
   }
 }
 
-/** Put a new point into the series of its learner; a step that is reported again is overtaken. */
+/** Put a new point into the series of its learner; a step that is reported again is superseded. */
 export function addPoint(all: Series[], point: Point, axis: Axis): void {
   let series = all.find((one) => one.rank === point.rank);
   if (!series) {
-    series = { name: point.name, rank: point.rank, buckets: [], overtaken: [], not_finite: [], complete: true, points: 0 };
+    series = { name: point.name, rank: point.rank, buckets: [], superseded: [], not_finite: [], complete: true, points: 0 };
     all.push(series);
     all.sort((a, b) => a.rank - b.rank);
   }
@@ -119,9 +119,9 @@ export function addPoint(all: Series[], point: Point, axis: Axis): void {
   const { buckets } = series;
   while (buckets.length && (buckets[buckets.length - 1]?.[0] ?? 0) >= x) {
     const last = buckets.pop();
-    if (last && last[0] > x) series.overtaken.push(last);
+    if (last && last[0] > x) series.superseded.push(last);
   }
-  series.overtaken.sort((a, b) => a[0] - b[0]);
+  series.superseded.sort((a, b) => a[0] - b[0]);
   buckets.push(bucket);
   if (finite === null) series.not_finite.push([x, String(point.value)]);
   series.points += 1;

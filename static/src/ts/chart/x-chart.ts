@@ -255,7 +255,7 @@ class Chart extends HTMLElement {
     for (const [line, drawn] of [["╎ attempt", marks.some(([, words]) => words)], ["┊ checkpoint", marks.some(([, words]) => !words)]] as const)
       if (drawn) entries.push(Object.assign(document.createElement("span"), { textContent: line }));
     if (settings.smooth > 0) entries.push(entry("c1", `smoothed ${settings.smooth.toFixed(2)}`));
-    if (this.series.some((one) => one.overtaken.length)) entries.push(entry("c1 d", "overtaken"));
+    if (this.series.some((one) => one.superseded.length)) entries.push(entry("c1 d", "superseded"));
     const note = (text: string): HTMLElement => Object.assign(document.createElement("span"), { className: "nf", textContent: text });
     if (this.table.notFinite.length) entries.push(note(`✕ ${this.table.notFinite.length} not finite`));
     if (this.table.below) entries.push(note(`${this.table.below} not above 0, left out`));
