@@ -1,7 +1,7 @@
 """Serializers that list the fields of a response once: DRF's fields give the OpenAPI schema, `render` gives the JSON.
 
 DRF's own `to_representation` copies every field for every object and asks each one how to convert its value, which
-costs ten times as much as the fields of a job themselves (docs/adr/0021-response-fields-are-listed-once.md). `render`
+costs ten times as much as the fields of a job themselves (docs/adr/0023-response-fields-are-listed-once.md). `render`
 compiles the list of fields into plain getters, once per class.
 """
 
@@ -30,15 +30,15 @@ class ReadSerializer(serializers.Serializer[Any]):
     A field's value comes from the static method `get_<field>(row, context)` if the class has one, otherwise from the
     row's attribute of that name, or from `source`: a dotted path, null where a part of it is null. A nested serializer
     renders that value, with many=True each of its elements. A field whose JSON name is a Python keyword is declared
-    with a trailing underscore: `from_`.
+    with a trailing underscore: `from_`. A field with required=False is left out while it is None.
     """
 
     _getters: tuple[tuple[str, Getter, bool], ...] | None = None
+    _optional: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        declared: dict[str, Any] = cls._declared_fields
-        cls._declared_fields = {name.rstrip("_"): field for name, field in declared.items()}
+        strip_underscores(cls)
         cls._getters = None
 
     @classmethod
@@ -49,12 +49,23 @@ class ReadSerializer(serializers.Serializer[Any]):
         """
         if cls._getters is None:
             cls._getters = tuple(_getters(cls))
+            cls._optional = tuple(name for name, field in cls._declared_fields.items() if not field.required)
         if type(row) is dict:
             row = SimpleNamespace(**row)
-        return {
+        body = {
             name: get(row, context) if takes_context else get(row)
             for name, get, takes_context in cls._getters
         }
+        for name in cls._optional:
+            if body[name] is None:
+                del body[name]
+        return body
+
+
+def strip_underscores(cls: type[serializers.Serializer[Any]]) -> None:
+    """Let a field that is declared as `from_` have the name `from`."""
+    declared: dict[str, Any] = cls._declared_fields
+    cls._declared_fields = {name.rstrip("_"): field for name, field in declared.items()}
 
 
 def _getters(cls: type[ReadSerializer]) -> list[tuple[str, Getter, bool]]:
@@ -65,9 +76,11 @@ def _getter(cls: type[ReadSerializer], name: str, field: Any) -> tuple[Getter, b
     """(row) -> value, or (row, context) -> value where the second result is True."""
     render = _nested_render(field)
     if (method := _method(cls, f"get_{name}")) is not None:
+        if isinstance(field, TimestampField):
+            return partial(_timestamp_of, method), True
         return method if render is None else partial(_rendered, render, method), True
     path = field.source or name
-    read: Getter = attrgetter(path) if "." not in path else partial(_follow, path.split("."))
+    read: Getter = partial(_follow, path.split(".")) if field.allow_null else attrgetter(path)
     if render is not None:
         return partial(_rendered, render, partial(_without_context, read)), True
     return partial(_timestamp, read) if isinstance(field, TimestampField) else read, False
@@ -101,7 +114,12 @@ def _without_context(read: Getter, row: Any, context: Any) -> Any:
 
 
 def _timestamp(read: Getter, row: Any) -> str | None:
-    return rfc3339(read(row))
+    at = read(row)
+    return at if type(at) is str else rfc3339(at)  # some rows are formatted already
+
+
+def _timestamp_of(method: Getter, row: Any, context: Any) -> str | None:
+    return _timestamp(partial(method, context=context), row)
 
 
 def _follow(path: list[str], row: Any) -> Any:

@@ -12,7 +12,6 @@ from django.db.models import BigIntegerField, Case, F, OuterRef, QuerySet, Subqu
 from django.db.models.functions import Coalesce
 
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
-from jobs.timestamps import rfc3339
 
 
 def checkpoints_of(job_id: str) -> QuerySet[Checkpoint]:
@@ -62,29 +61,6 @@ def checkpoint_for(job: Job) -> Checkpoint | None:
 
 def checkpoint_find(job_id: str, n: int) -> Checkpoint | None:
     return checkpoints_of(job_id).filter(n=n).first()
-
-
-def checkpoint_view(saved: Any) -> dict[str, Any]:
-    """A checkpoint as REST and pages show it."""
-    return {
-        "n": saved.n,
-        "attempt": saved.attempt,
-        "step": saved.step,
-        "state": saved.state,
-        "implicit": saved.implicit,
-        "parts": saved.parts,
-        "world_size": saved.world_size,
-        "bytes": saved.size,
-        "received": saved.received,
-        "created_at": rfc3339(saved.created_at),
-        "committed_at": rfc3339(saved.committed_at),
-        "etag": f'"{saved.n}-{saved.state.lower()}"',
-    }
-
-
-def manifest(saved: Checkpoint) -> dict[str, Any]:
-    """A checkpoint with its files. Parts of a gang keep theirs under part-<k>/."""
-    return checkpoint_view(saved) | {"files": checkpoint_files(saved)}
 
 
 def checkpoint_files(saved: Checkpoint, *, first: int | None = None) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ def shared_ids(user: User) -> list[str]:
 
 
 def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
-    """The same jobs with everything that job_view reads, in one query."""
+    """The same jobs with everything that JobSerializer reads, in one query."""
     newest = Checkpoint.objects.filter(job=OuterRef("pk"), state=Checkpoint.State.COMMITTED)
     newest = newest.order_by(*Checkpoint.NEWEST_FIRST)
     live = Attempt.objects.filter(job=OuterRef("pk"), closed_at=None)
@@ -185,7 +185,7 @@ def _ids(rows: QuerySet[Any]) -> list[int]:
 
 
 def detailed(rows: Iterable[Job]) -> list[Job]:
-    """These rows in their order, with everything that job_view reads, in one query.
+    """These rows in their order, with everything that JobSerializer reads, in one query.
 
     The jobs of a page are selected first, without details: a sort then moves no specs.
     """
@@ -246,3 +246,8 @@ def is_time_up(job: Job, live: Attempt | None, now: datetime) -> bool:
 def live_attempt(job: Job) -> Attempt | None:
     """The attempt that is not closed; None for a job without a time limit, because only is_time_up needs it."""
     return job.attempts.filter(closed_at=None).first() if job.time_limit_s is not None else None
+
+
+def etag(job: Job) -> str:
+    """The row's version for If-Match: the number of its newest event."""
+    return f'"{job.event_seq}"'

@@ -88,17 +88,6 @@ class Series:
     complete: bool = True
     points: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "rank": self.rank,
-            "buckets": self.buckets,
-            "superseded": self.superseded,
-            "not_finite": self.not_finite,
-            "complete": self.complete,
-            "points": self.points,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -1,103 +1,297 @@
-"""A job as REST, pages and sockets show it: one shape, plain JSON, without a further query."""
+"""A job, its events, checkpoints and quotas as REST, pages and sockets show them. No queries but a manifest's files."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
+from rest_framework import serializers
 
 from jobs.accounting import counts_until
-from jobs.models import Attempt, Job, JobEvent
-from jobs.selectors.jobs import actions_of
+from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
+from jobs.selectors.checkpoints import checkpoint_files
+from jobs.selectors.jobs import actions_of, etag
 from jobs.selectors.queue import estimate_view
 from jobs.selectors.throughput import Run, Throughput, throughput
+from jobs.selectors.usage import QuotaUse, quota_etag
+from jobs.serialization import ReadSerializer, TimestampField
 from jobs.states import EventCode, Intent, State, display_phase
-from jobs.timestamps import rfc3339
+
+STATES = [state.value for state in State]
+INTENTS = [intent.value for intent in Intent]
+BASES = ["progress", "time_limit", "history"]
+PRIORITIES = ["low", "normal", "high", "urgent"]
+EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *STATES]
+"""A transition has the code of the state it leads to."""
 
 
-def job_view(job: Job, *, now: datetime | None = None) -> dict[str, Any]:
-    """The Job of contracts 3. job comes from job_get or job_list, which bring what is needed along."""
-    state, intent = State(job.state), Intent(job.intent)
-    live = getattr(job, "live_attempt", None)
-    now = now or timezone.now()
-    attempt = _attempt(live)
-    seconds = job.slot_seconds + _live_slot_seconds(job, attempt, now)
-    return {
-        "id": job.pk,
-        "name": job.name,
-        "tenant": job.tenant.slug,
-        "owner": job.owner.get_username(),
-        "state": state.value,
-        "phase": display_phase(state, intent, job.stop_reason, job.attempt),
-        "intent": intent.value,
-        "reason": {"code": job.reason_code, "message": job.reason_message, "numbers": job.reason_numbers},
-        "estimate": estimate_view(job, now),
-        "attempt": job.attempt,
-        "restarts_used": job.restarts_used,
-        "max_restarts": job.max_restarts,
-        "spec": job.spec,
-        "framework": job.framework,
-        "learners": job.learners,
-        "gpus": job.gpus,
-        "gpu_type": job.gpu_type or None,
-        "slot_type": getattr(job, "slot_type", None),
-        "slots": job.slots,
-        "priority": job.priority,
-        "tags": job.tags,
-        "progress": progress_view(job),
-        "pace": pace_view(job, now),
-        "metrics": job.progress.metrics,
-        "checkpoint": _checkpoint(getattr(job, "newest_checkpoint", None)),
-        "last_halt": job.last_halt,
-        "gpu_seconds": round(seconds, 1) if job.gpus else 0.0,
-        "slot_seconds": round(seconds, 1),
-        "cloned_from": job.cloned_from_id,
-        "created_at": rfc3339(job.created_at),
-        "queued_at": rfc3339(job.queued_at),
-        "started_at": rfc3339(job.started_at),
-        "finished_at": rfc3339(job.finished_at),
-        "allowed_actions": [action.value for action in actions_of(job, attempt, now)],
-        "etag": etag(job),
-    }
+class ReasonSerializer(ReadSerializer):
+    code = serializers.CharField(allow_blank=True)
+    message = serializers.CharField(allow_blank=True)
+    numbers = serializers.DictField(help_text="the numbers in the message, by code")
 
 
-def event_view(event: JobEvent) -> dict[str, Any]:
-    """One line of a job's history, the same by REST and on the socket. A move's code is the state it led to, so the
-    receipt of a halt is the reason.numbers of the HALTED event."""
-    moved = event.code == EventCode.MOVED
-    return {
-        "n": event.n,
-        "at": rfc3339(event.at),
-        "code": event.to_state if moved else event.code,
-        "from_state": event.from_state or None,
-        "to_state": event.to_state or None,
-        "attempt": event.attempt,
-        "reason": {"code": event.reason, "message": event.message, "numbers": event.numbers},
-        "message": event.message,
-        "numbers": event.numbers,
-        "actor": event.actor.get_username() if event.actor else None,
-        "source": event.source,
-    }
+class FirstEstimateSerializer(ReadSerializer):
+    from_ = TimestampField(allow_null=True)
+    to = TimestampField(allow_null=True)
+    at = TimestampField(help_text="when it was made")
 
 
-def progress_view(job: Job) -> dict[str, Any]:
-    """step, total and percent (0 to 100, None while the total is unknown)."""
-    step, total = job.progress.step, job.progress.total
-    percent = min(100.0, round(100 * step / total, 1)) if step is not None and total else None
-    return {"step": step, "total": total, "percent": percent}
+class EstimateSerializer(ReadSerializer):
+    """When a waiting job is expected to start if no other job is submitted: p50 to p90."""
+
+    from_ = TimestampField(allow_null=True, help_text="p50: as likely before as after; null: no estimate")
+    to = TimestampField(allow_null=True, help_text="p90: nine of ten jobs have started by then")
+    basis = serializers.ListField(
+        child=serializers.ChoiceField(BASES), help_text="how the ends of the jobs ahead were estimated"
+    )
+    message = serializers.CharField(
+        allow_blank=True, help_text="what it is based on, or why there is no estimate"
+    )
+    at = TimestampField(allow_null=True, help_text="when it last changed")
+    first = FirstEstimateSerializer(allow_null=True, help_text="the first estimate since the job was queued")
+    started_at = TimestampField(
+        allow_null=True, help_text="when the job got its devices, to compare with `first`"
+    )
 
 
-def pace_view(job: Job, now: datetime) -> dict[str, Any]:
-    """How long it has to go and how fast it goes; None while it does not run, or while nobody can know."""
-    found = _pace(job, now) if job.state == State.PROCESSING else None
-    return {
-        "seconds_left": round(found.left_s, 1) if found else None,
-        "steps_per_second": found.steps_per_s if found else None,
-    }
+class ProgressSerializer(ReadSerializer):
+    step = serializers.IntegerField(allow_null=True)
+    total = serializers.IntegerField(allow_null=True)
+    percent = serializers.FloatField(allow_null=True)
+
+    @staticmethod
+    def get_percent(progress: Progress, context: object) -> float | None:
+        """0 to 100; None while the total is unknown."""
+        step, total = progress.step, progress.total
+        return min(100.0, round(100 * step / total, 1)) if step is not None and total else None
 
 
-def _pace(job: Job, now: datetime) -> Throughput | None:
+class PaceSerializer(ReadSerializer):
+    """Throughput over all attempts; null while the job does not run or nothing is known."""
+
+    seconds_left = serializers.FloatField(allow_null=True)
+    steps_per_second = serializers.FloatField(allow_null=True)
+
+
+class NewestCheckpointSerializer(ReadSerializer):
+    n = serializers.IntegerField()
+    step = serializers.IntegerField(allow_null=True)
+    at = TimestampField()
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """What several fields of a job need: the current time, its live attempt, and the slot-seconds used so far."""
+
+    now: datetime
+    attempt: Attempt | None
+    slot_seconds: float
+
+
+class JobSerializer(ReadSerializer):
+    """The Job of contracts 3. Its row comes from job_get or job_list, which load everything that it needs."""
+
+    id = serializers.CharField(source="pk")
+    name = serializers.CharField()
+    tenant = serializers.CharField(source="tenant.slug")
+    owner = serializers.CharField(source="owner.username")
+    state = serializers.ChoiceField(STATES)
+    phase = serializers.CharField(help_text="the state as people read it: Halting, Resuming, …")
+    intent = serializers.ChoiceField(INTENTS)
+    reason = ReasonSerializer()
+    estimate = EstimateSerializer(
+        allow_null=True, help_text="null for a job that is not waiting and had no estimate"
+    )
+    attempt = serializers.IntegerField()
+    restarts_used = serializers.IntegerField()
+    max_restarts = serializers.IntegerField()
+    spec = serializers.DictField()
+    framework = serializers.CharField()
+    learners = serializers.IntegerField()
+    gpus = serializers.IntegerField(help_text="per learner; 0: a CPU job")
+    gpu_type = serializers.CharField(allow_null=True, help_text="as requested; null: any")
+    slot_type = serializers.CharField(
+        allow_null=True, help_text="of its newest attempt; null before the first"
+    )
+    slots = serializers.IntegerField(help_text="per learner")
+    priority = serializers.ChoiceField(PRIORITIES)
+    tags = serializers.ListField(child=serializers.CharField())
+    progress = ProgressSerializer()
+    pace = PaceSerializer()
+    metrics = serializers.DictField(
+        source="progress.metrics", help_text='name: {"last": number or "NaN", "step": n}'
+    )
+    checkpoint = NewestCheckpointSerializer(allow_null=True)
+    last_halt = serializers.DictField(allow_null=True, help_text="the receipt of the last halt")
+    gpu_seconds = serializers.FloatField()
+    slot_seconds = serializers.FloatField()
+    cloned_from = serializers.CharField(allow_null=True, source="cloned_from_id")
+    created_at = TimestampField()
+    queued_at = TimestampField()
+    started_at = TimestampField(allow_null=True)
+    finished_at = TimestampField(allow_null=True)
+    allowed_actions = serializers.ListField(child=serializers.CharField())
+    etag = serializers.CharField()
+
+    @classmethod
+    def render(cls, row: Job, context: datetime | None = None) -> dict[str, Any]:
+        """The JSON object of a job. context: the current time, if the caller has read it already."""
+        now = context or timezone.now()
+        attempt = _attempt(getattr(row, "live_attempt", None))
+        return super().render(
+            row, _Live(now, attempt, row.slot_seconds + _live_slot_seconds(row, attempt, now))
+        )
+
+    @staticmethod
+    def get_state(job: Job, live: _Live) -> str:
+        return State(job.state).value
+
+    @staticmethod
+    def get_phase(job: Job, live: _Live) -> str:
+        return display_phase(State(job.state), Intent(job.intent), job.stop_reason, job.attempt)
+
+    @staticmethod
+    def get_intent(job: Job, live: _Live) -> str:
+        return Intent(job.intent).value
+
+    @staticmethod
+    def get_reason(job: Job, live: _Live) -> dict[str, Any]:
+        return {"code": job.reason_code, "message": job.reason_message, "numbers": job.reason_numbers}
+
+    @staticmethod
+    def get_estimate(job: Job, live: _Live) -> dict[str, Any] | None:
+        return estimate_view(job, live.now)
+
+    @staticmethod
+    def get_gpu_type(job: Job, live: _Live) -> str | None:
+        return job.gpu_type or None
+
+    @staticmethod
+    def get_slot_type(job: Job, live: _Live) -> str | None:
+        return getattr(job, "slot_type", None)
+
+    @staticmethod
+    def get_pace(job: Job, live: _Live) -> dict[str, Any]:
+        found = _throughput(job, live.now) if job.state == State.PROCESSING else None
+        return {
+            "seconds_left": round(found.left_s, 1) if found else None,
+            "steps_per_second": found.steps_per_s if found else None,
+        }
+
+    @staticmethod
+    def get_checkpoint(job: Job, live: _Live) -> dict[str, Any] | None:
+        newest: dict[str, Any] | None = getattr(job, "newest_checkpoint", None)
+        return newest and newest | {"at": datetime.fromisoformat(newest["at"])}
+
+    @staticmethod
+    def get_gpu_seconds(job: Job, live: _Live) -> float:
+        return round(live.slot_seconds, 1) if job.gpus else 0.0
+
+    @staticmethod
+    def get_slot_seconds(job: Job, live: _Live) -> float:
+        return round(live.slot_seconds, 1)
+
+    @staticmethod
+    def get_allowed_actions(job: Job, live: _Live) -> list[str]:
+        return [action.value for action in actions_of(job, live.attempt, live.now)]
+
+    @staticmethod
+    def get_etag(job: Job, live: _Live) -> str:
+        return etag(job)
+
+
+class EventReasonSerializer(ReadSerializer):
+    code = serializers.CharField(allow_blank=True, source="reason")
+    message = serializers.CharField(allow_blank=True)
+    numbers = serializers.DictField()
+
+
+class EventSerializer(ReadSerializer):
+    """One event of a job, the same by REST and on the socket. The receipt of a halt is the reason.numbers of its HALTED
+    event."""
+
+    n = serializers.IntegerField(help_text="1, 2, 3 … per job")
+    at = TimestampField()
+    code = serializers.ChoiceField(EVENT_CODES)
+    from_state = serializers.ChoiceField(STATES, allow_null=True)
+    to_state = serializers.ChoiceField(STATES, allow_null=True)
+    attempt = serializers.IntegerField()
+    reason = EventReasonSerializer()
+    message = serializers.CharField(allow_blank=True)
+    numbers = serializers.DictField()
+    actor = serializers.CharField(allow_null=True, source="actor.username")
+    source = serializers.CharField()  # type: ignore[assignment]  # a field; the metaclass takes it off the class
+
+    @staticmethod
+    def get_code(event: JobEvent, context: object) -> str:
+        return event.to_state if event.code == EventCode.MOVED else event.code
+
+    @staticmethod
+    def get_from_state(event: JobEvent, context: object) -> str | None:
+        return event.from_state or None
+
+    @staticmethod
+    def get_to_state(event: JobEvent, context: object) -> str | None:
+        return event.to_state or None
+
+    @staticmethod
+    def get_reason(event: JobEvent, context: object) -> JobEvent:
+        return event
+
+
+class CheckpointSerializer(ReadSerializer):
+    n = serializers.IntegerField()
+    attempt = serializers.IntegerField()
+    step = serializers.IntegerField(allow_null=True)
+    state = serializers.ChoiceField(Checkpoint.State.values)
+    implicit = serializers.BooleanField(
+        help_text="the folder as it was when the program ended, without a manifest"
+    )
+    parts = serializers.IntegerField()
+    world_size = serializers.IntegerField()
+    bytes = serializers.IntegerField(source="size", help_text="UPLOADING: of the files announced so far")
+    received = serializers.IntegerField(help_text="bytes uploaded so far")
+    created_at = TimestampField()
+    committed_at = TimestampField(allow_null=True)
+    etag = serializers.CharField()
+
+    @staticmethod
+    def get_etag(saved: Checkpoint, context: object) -> str:
+        return f'"{saved.n}-{saved.state.lower()}"'
+
+
+class FileSerializer(ReadSerializer):
+    path = serializers.CharField()
+    size = serializers.IntegerField()
+    sha256 = serializers.CharField()
+
+
+class CheckpointManifestSerializer(CheckpointSerializer):
+    """A checkpoint with its files. The parts of a gang keep theirs under part-<k>/."""
+
+    files = FileSerializer(many=True)
+
+    @staticmethod
+    def get_files(saved: Checkpoint, context: object) -> list[dict[str, Any]]:
+        return checkpoint_files(saved)
+
+
+class QuotaSerializer(ReadSerializer):
+    gpu_type = serializers.CharField()
+    limit = serializers.IntegerField()
+    used = serializers.IntegerField()
+    waiting = serializers.IntegerField(help_text="slots that queued jobs request")
+    etag = serializers.CharField(help_text="of the limit alone: use changes by the second")
+
+    @staticmethod
+    def get_etag(use: QuotaUse, context: object) -> str:
+        return quota_etag(use.limit)
+
+
+def _throughput(job: Job, now: datetime) -> Throughput | None:
     live: dict[str, Any] = getattr(job, "live_attempt", None) or {}
     if not live.get("processing_at"):
         return None
@@ -108,17 +302,6 @@ def _pace(job: Job, now: datetime) -> Throughput | None:
         progress.step, progress.total, progress.reported_at, job.running_s, first_step, since, began_step
     )
     return throughput(run, now)
-
-
-def etag(job: Job) -> str:
-    """The row's version for If-Match: the number of its newest event."""
-    return f'"{job.event_seq}"'
-
-
-def _checkpoint(newest: dict[str, Any] | None) -> dict[str, Any] | None:
-    if newest is None:
-        return None
-    return newest | {"at": rfc3339(datetime.fromisoformat(newest["at"]))}
 
 
 def _attempt(live: dict[str, Any] | None) -> Attempt | None:

@@ -263,16 +263,5 @@ GROUP BY 1, 2 ORDER BY 1, 2
 """
 
 
-def quota_view(use: QuotaUse) -> dict[str, Any]:
-    """Plain JSON, with the version that If-Match takes: the limit itself, since use changes by the second."""
-    return {
-        "gpu_type": use.gpu_type,
-        "limit": use.limit,
-        "used": use.used,
-        "waiting": use.waiting,
-        "etag": quota_etag(use.limit),
-    }
-
-
 def quota_etag(limit: int) -> str:
     return f'"limit-{limit}"'

@@ -12,6 +12,7 @@ from jobs.humanize import duration
 from jobs.models import Checkpoint, Job
 from jobs.selectors.jobs import (
     actions_of,
+    etag,
     is_time_up,
     job_to_decide,
     job_to_operate,
@@ -19,7 +20,6 @@ from jobs.selectors.jobs import (
     will_fail,
     with_details,
 )
-from jobs.selectors.serializers import etag
 from jobs.states import Intent, State, display_phase
 from tenants import access
 

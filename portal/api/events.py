@@ -9,39 +9,16 @@ from rest_framework import serializers
 
 from jobs.models import Attempt, JobEvent, Learner
 from jobs.selectors.redaction import is_guest, redact_event
-from jobs.selectors.serializers import event_view
+from jobs.selectors.serializers import EventSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.spec import to_yaml
-from jobs.states import EventCode, Phase
+from jobs.states import Phase
 from portal.api import paging, permissions
 from portal.api.errors import NoSuchAttempt
+from portal.api.examples import SPEC
 from portal.api.fields import PagedQuery, StrictSerializer
 from portal.api.operations import Call, operation
 from portal.api.renderers import json_bytes
-from portal.api.serializers import SPEC, STATES
-
-EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *STATES]
-"""A move is told by the state it led to."""
-
-
-class EventReasonSerializer(ReadSerializer):
-    code = serializers.CharField(allow_blank=True)
-    message = serializers.CharField(allow_blank=True)
-    numbers = serializers.DictField()
-
-
-class EventSerializer(ReadSerializer):
-    n = serializers.IntegerField(help_text="1, 2, 3 … per job")
-    at = TimestampField()
-    code = serializers.ChoiceField(EVENT_CODES)
-    from_state = serializers.ChoiceField(STATES, allow_null=True)
-    to_state = serializers.ChoiceField(STATES, allow_null=True)
-    attempt = serializers.IntegerField()
-    reason = EventReasonSerializer()
-    message = serializers.CharField(allow_blank=True)
-    numbers = serializers.DictField()
-    actor = serializers.CharField(allow_null=True)
-    source = serializers.CharField()  # type: ignore[assignment]  # see documents.Problem
 
 
 class EventsQuery(PagedQuery):
@@ -75,8 +52,8 @@ def event_list(call: Call, job_id: str) -> dict[str, Any]:
     if "after" in call.query:
         rows = rows.filter(n__gt=call.query["after"])
     if is_guest(call.user, job.tenant_id):
-        return paging.page(call, rows, lambda event: redact_event(event_view(event)), keys=("n",))
-    return paging.page(call, rows, event_view, keys=("n",))
+        return paging.page(call, rows, lambda event: redact_event(EventSerializer.render(event)), keys=("n",))
+    return paging.page(call, rows, EventSerializer.render, keys=("n",))
 
 
 class AttemptSerializer(ReadSerializer):

@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from jobs.serialization import strip_underscores
 from portal.api.validation import meant
 
 LARGEST = 2**63 - 1
@@ -13,6 +14,10 @@ LARGEST = 2**63 - 1
 
 class StrictSerializer(serializers.Serializer[Any]):
     """A body or a query string of which every name is known; read-only and mistyped names are refused, not ignored."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        strip_underscores(cls)
 
     def to_internal_value(self, data: Any) -> Any:
         unknown = self._unknown(data)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.http import HttpResponseBase
 from rest_framework import serializers
 
-from jobs.models import Checkpoint
+from jobs.models import Checkpoint, Upload
 from jobs.selectors import checkpoints, results
+from jobs.selectors.serializers import CheckpointManifestSerializer, CheckpointSerializer, FileSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.uploads import USED_WITHIN, upload_store
 from portal.api import paging, parsers, permissions, validation
@@ -20,42 +22,17 @@ from portal.api.operations import Call, operation
 from tenants.roles import Permission
 
 
-class CheckpointSerializer(ReadSerializer):
-    n = serializers.IntegerField()
-    attempt = serializers.IntegerField()
-    step = serializers.IntegerField(allow_null=True)
-    state = serializers.ChoiceField(Checkpoint.State.values)
-    implicit = serializers.BooleanField(help_text="the folder as it stood at the end, without a manifest")
-    parts = serializers.IntegerField()
-    world_size = serializers.IntegerField()
-    bytes = serializers.IntegerField(help_text="UPLOADING: of the files announced so far")
-    received = serializers.IntegerField(help_text="how many of them are here")
-    created_at = TimestampField()
-    committed_at = TimestampField(allow_null=True)
-    etag = serializers.CharField()
-
-
-class FileSerializer(ReadSerializer):
-    path = serializers.CharField()
-    size = serializers.IntegerField()
-    sha256 = serializers.CharField()
-
-
-class CheckpointManifestSerializer(CheckpointSerializer):
-    files = FileSerializer(many=True)
-
-
 @operation(Out=CheckpointSerializer, Query=PagedQuery, many=True)
 def checkpoint_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's checkpoints, the newest first."""
     rows = checkpoints.checkpoints_of(permissions.job(call, job_id).pk)
-    return paging.page(call, rows, checkpoints.checkpoint_view, keys=("-n",))
+    return paging.page(call, rows, CheckpointSerializer.render, keys=("-n",))
 
 
 @operation(Out=CheckpointManifestSerializer)
 def checkpoint_manifest(call: Call, job_id: str, n: int) -> dict[str, Any]:
     """One checkpoint with the path, size and SHA-256 of every file."""
-    return checkpoints.manifest(_checkpoint(call, job_id, n))
+    return CheckpointManifestSerializer.render(_checkpoint(call, job_id, n))
 
 
 @operation(Out=BYTES, fails=(416,))
@@ -95,7 +72,8 @@ class ResultSerializer(FileSerializer):
 )
 def result_list(call: Call, job_id: str) -> dict[str, Any]:
     """What the program left in RESULT_DIR, after STORING."""
-    return paging.whole(call, results.result_list(permissions.job(call, job_id).pk), keys=("path", "rank"))
+    found = [ResultSerializer.render(file) for file in results.result_list(permissions.job(call, job_id).pk)]
+    return paging.whole(call, found, keys=("path", "rank"))
 
 
 @operation(Out=BYTES, fails=(416,))
@@ -113,11 +91,15 @@ class UploadRequest(StrictSerializer):
 
 
 class UploadSerializer(ReadSerializer):
-    id = serializers.CharField()
+    id = serializers.CharField(source="pk")
     files = serializers.IntegerField()
     bytes = serializers.IntegerField(help_text="unpacked")
-    sha256 = serializers.CharField(help_text="of the archive")
+    sha256 = serializers.CharField(source="blob.sha256", help_text="of the archive")
     expires_at = TimestampField()
+
+    @staticmethod
+    def get_expires_at(upload: Upload, context: object) -> datetime:
+        return upload.created_at + USED_WITHIN
 
 
 @operation(
@@ -138,10 +120,4 @@ def upload_create(call: Call, t: str) -> dict[str, Any]:
     """Send code before its job; researchers. The answer's id goes into code.upload of a spec within 24 hours."""
     sent = validation.checked(UploadRequest(data=parsers.form(call.request)))
     made = upload_store(user=call.user, tenant=call.found, archive=sent["archive"])
-    return {
-        "id": made.pk,
-        "files": made.files,
-        "bytes": made.bytes,
-        "sha256": made.blob.sha256,
-        "expires_at": made.created_at + USED_WITHIN,
-    }
+    return UploadSerializer.render(made)

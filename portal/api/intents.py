@@ -7,12 +7,12 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors.redaction import redacted_job
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.services import job_cancel, job_clone, job_halt, job_resume
 from portal.api import permissions
+from portal.api.examples import JOB_EXAMPLE
 from portal.api.fields import StrictIntegerField, StrictSerializer
 from portal.api.operations import Call, EmptyRequest, operation
-from portal.api.serializers import JOB_EXAMPLE, JobSerializer
 
 
 @operation(
@@ -27,7 +27,7 @@ def halt(call: Call, job_id: str) -> dict[str, Any]:
 
     The receipt (step saved, steps lost, seconds taken) comes with the HALTED event and as last_halt.
     """
-    return job_view(redacted_job(call.user, job_halt(user=call.user, job_id=job_id)))
+    return JobSerializer.render(redacted_job(call.user, job_halt(user=call.user, job_id=job_id)))
 
 
 class ResumeRequest(StrictSerializer):
@@ -51,7 +51,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
     was saved after it.
     """
     resumed = job_resume(user=call.user, job_id=job_id, checkpoint=call.data["checkpoint"])
-    return job_view(redacted_job(call.user, resumed))
+    return JobSerializer.render(redacted_job(call.user, resumed))
 
 
 @operation(
@@ -63,7 +63,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
 )
 def cancel(call: Call, job_id: str) -> dict[str, Any]:
     """Cancel a job for good; its owner or a manager. Its checkpoints stay."""
-    return job_view(redacted_job(call.user, job_cancel(user=call.user, job_id=job_id)))
+    return JobSerializer.render(redacted_job(call.user, job_cancel(user=call.user, job_id=job_id)))
 
 
 class CloneRequest(StrictSerializer):
@@ -87,4 +87,4 @@ def clone(call: Call, job_id: str) -> dict[str, Any]:
     made = job_clone(
         user=call.user, job_id=job_id, changes=call.data["spec"], checkpoint=call.data["checkpoint"]
     )
-    return job_view(made)
+    return JobSerializer.render(made)

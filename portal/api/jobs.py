@@ -11,24 +11,17 @@ from jobs.errors import SpecInvalid
 from jobs.selectors import validation, what_if
 from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.redaction import redacted_job
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import PRIORITIES, STATES, EstimateSerializer, JobSerializer
 from jobs.serialization import ReadSerializer
 from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.spec import json_schema
 from jobs.states import State
 from portal.api import paging, parsers, permissions
 from portal.api.errors import NotHere
+from portal.api.examples import JOB_EXAMPLE, SPEC_YAML
 from portal.api.fields import PagedQuery, StrictCharField, StrictSerializer
 from portal.api.openapi import FieldErrorSerializer
 from portal.api.operations import Call, operation
-from portal.api.serializers import (
-    JOB_EXAMPLE,
-    PRIORITIES,
-    SPEC_YAML,
-    STATES,
-    EstimateSerializer,
-    JobSerializer,
-)
 from tenants import access, audit
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -83,7 +76,7 @@ def jobs_list(call: Call) -> dict[str, Any]:
         _record_admin(call, shown)
         return shown
 
-    return paging.page(call, rows, job_view, keys=ORDERS[query["order"]], load=load)
+    return paging.page(call, rows, JobSerializer.render, keys=ORDERS[query["order"]], load=load)
 
 
 def _record_admin(call: Call, shown: list[models.Job]) -> None:
@@ -97,7 +90,7 @@ def _record_admin(call: Call, shown: list[models.Job]) -> None:
 @operation(Out=JobSerializer, response_example=JOB_EXAMPLE)
 def job_read(call: Call, job_id: str) -> dict[str, Any]:
     """One job."""
-    return job_view(permissions.job(call, job_id))
+    return JobSerializer.render(permissions.job(call, job_id))
 
 
 class JobChangeRequest(StrictSerializer):
@@ -121,7 +114,7 @@ class JobChangeRequest(StrictSerializer):
 def job_change(call: Call, job_id: str) -> dict[str, Any]:
     """Change a job's name, tags or priority; its owner or a manager. Everything else is refused, not ignored."""
     edited = job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data)
-    return job_view(redacted_job(call.user, edited))
+    return JobSerializer.render(redacted_job(call.user, edited))
 
 
 @operation(authorize=permissions.to_decide, status=204, fails=(409, 412))
@@ -147,7 +140,7 @@ def job_create(call: Call, t: str) -> dict[str, Any]:
     made = job_submit(
         user=call.user, tenant=call.found, source=call.body, content_type=parsers.media_type(call.request)
     )
-    return job_view(made)
+    return JobSerializer.render(made)
 
 
 class OutlookSerializer(ReadSerializer):
@@ -165,6 +158,10 @@ class QuotaNeedSerializer(ReadSerializer):
     limit = serializers.IntegerField()
     used = serializers.IntegerField()
     asked = serializers.IntegerField(help_text="slots of this job, over all learners")
+
+    @staticmethod
+    def get_asked(quota: object, need: int) -> int:
+        return need
 
 
 class CheckSerializer(ReadSerializer):
@@ -250,27 +247,18 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
         nothing: dict[str, Any] = {"warnings": [], "spec": None, "now": None, "quota": None}
         return {"valid": False, "errors": errors, **nothing, "checks": validation.of_refused(errors)}
     foreseen = what_if.preview(tenant, checked.spec)
-    return {
-        "valid": True,
-        "errors": [],
-        "warnings": [warning.as_dict() for warning in checked.findings.warnings],
-        "spec": checked.spec.normalised,
-        "now": {
-            "starts": foreseen.starts,
-            "slot_type": foreseen.slot_type,
-            "nodes": foreseen.nodes,
-            "code": foreseen.code,
-            "message": foreseen.message,
-            "numbers": foreseen.numbers,
-            "estimate": foreseen.estimate,
+    need = checked.spec.slots_per_learner * checked.spec.resources.learners
+    return ValidationSerializer.render(
+        {
+            "valid": True,
+            "errors": [],
+            "warnings": [warning.as_dict() for warning in checked.findings.warnings],
+            "spec": checked.spec.normalised,
+            "now": foreseen,
+            "quota": foreseen.quota,
+            "checks": validation.of_valid(
+                tenant, checked.spec, foreseen, warnings=len(checked.findings.warnings)
+            ),
         },
-        "quota": {
-            "slot_type": foreseen.quota.slot_type,
-            "limit": foreseen.quota.limit,
-            "used": foreseen.quota.used,
-            "asked": checked.spec.slots_per_learner * checked.spec.resources.learners,
-        },
-        "checks": validation.of_valid(
-            tenant, checked.spec, foreseen, warnings=len(checked.findings.warnings)
-        ),
-    }
+        need,
+    )

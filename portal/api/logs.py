@@ -74,7 +74,13 @@ class LogLineSerializer(ReadSerializer):
     n = serializers.IntegerField(help_text="from 1")
     t = serializers.CharField(help_text="when it was printed")
     text = serializers.CharField()
-    cut = serializers.IntegerField(required=False, help_text="characters left out of a very long line")
+    cut = serializers.IntegerField(
+        required=False, help_text="characters omitted from a very long line; absent if none"
+    )
+
+    @staticmethod
+    def get_cut(line: LogLine, context: object) -> int | None:
+        return line.cut or None
 
 
 class LogGapSerializer(ReadSerializer):
@@ -131,19 +137,21 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
         page = logs.read_lines(stream, limit=query["limit"], text_max=text_max, **places)
     if page.head is None:
         _refuse_unknown(job, stream)
-    shown = [_line_view(line) for line in page.lines]
-    return {
-        "attempt": stream[1],
-        "learner": stream[2],
-        "lines": shown,
-        "first": shown[0]["n"] if shown else None,
-        "last": shown[-1]["n"] if shown else None,
-        "gaps": _gaps(page.holes),
-        "next": page.next,
-        "more": page.more,
-        "sealed": page.head.sealed if page.head else False,
-        "total": logs.line_count(stream, page.head) if page.head else 0,
-    }
+    lines = page.lines
+    return LogPageSerializer.render(
+        {
+            "attempt": stream[1],
+            "learner": stream[2],
+            "lines": lines,
+            "first": lines[0].n if lines else None,
+            "last": lines[-1].n if lines else None,
+            "gaps": _gaps(page.holes),
+            "next": page.next,
+            "more": page.more,
+            "sealed": page.head.sealed if page.head else False,
+            "total": logs.line_count(stream, page.head) if page.head else 0,
+        }
+    )
 
 
 @operation(Out=BYTES, Query=StreamQuery, fails=(416,))
@@ -184,8 +192,3 @@ def _gaps(holes: Iterable[Hole]) -> list[dict[str, int]]:
         else:
             gaps.append({"from": hole.first, "to": hole.last})
     return gaps
-
-
-def _line_view(line: LogLine) -> dict[str, Any]:
-    shown = {"n": line.n, "t": line.t, "text": line.text}
-    return shown | {"cut": line.cut} if line.cut else shown

@@ -29,17 +29,14 @@ class MetricsQuery(PagedQuery):
     q = serializers.CharField(
         required=False, default="", allow_blank=True, max_length=120, help_text="in the name"
     )
-    to = serializers.FloatField(required=False, help_text="x at most")
+    from_ = serializers.FloatField(required=False, help_text="minimum x")
+    to = serializers.FloatField(required=False, help_text="maximum x")
     buckets = serializers.IntegerField(
         required=False, default=metrics.DEFAULT_BUCKETS, min_value=1, max_value=metrics.MAX_BUCKETS
     )
     x = serializers.ChoiceField(
         ["step", "time"], required=False, default="step", help_text="time: milliseconds since 1970"
     )
-
-    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        start = serializers.FloatField(required=False, help_text="x at least")
-        return {"from": start, **super().get_fields()}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if {"from", "to"} <= attrs.keys() and not attrs["from"] <= attrs["to"]:
@@ -105,5 +102,6 @@ def metric_series(call: Call, job_id: str) -> dict[str, Any]:
         x=x,
         upto=seq,
     )
-    shown = [each.as_json() for each in found]
-    return {"x": x, "seq": seq, "series": shown, "total": len(known), "next": page["next"]}
+    return MetricsSerializer.render(
+        {"x": x, "seq": seq, "series": found, "total": len(known), "next": page["next"]}
+    )

@@ -10,6 +10,7 @@ from django.utils import timezone
 from rest_framework import serializers
 
 from jobs.selectors import usage, what_if
+from jobs.selectors.serializers import QuotaSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.quotas import quotas_change
 from portal.api import paging, permissions
@@ -29,18 +30,6 @@ from tenants.services.quotas import LARGEST_LIMIT, Applied, Change, ChangeSet
 LIMIT_ETAG = re.compile(r'"limit-(\d{1,9})"', re.ASCII)
 USUAL_USAGE = timedelta(days=30)
 LONGEST_USAGE = timedelta(days=400)
-
-
-class QuotaSerializer(ReadSerializer):
-    gpu_type = serializers.CharField()
-    limit = serializers.IntegerField()
-    used = serializers.IntegerField()
-    waiting = serializers.IntegerField(help_text="slots that queued jobs ask for")
-    etag = serializers.CharField()
-
-    @staticmethod
-    def get_etag(use: usage.QuotaUse, context: object) -> str:
-        return usage.quota_etag(use.limit)
 
 
 QUOTA_EXAMPLE = {"gpu_type": "a100", "limit": 16, "used": 12, "waiting": 4, "etag": '"limit-16"'}
@@ -247,12 +236,9 @@ def _effects(made: ChangeSet, before: what_if.Outcome, after: what_if.Outcome) -
 
 
 class UsageQuery(ShortListQuery):
+    from_ = TimestampField(required=False, help_text="default: 30 days before `to`")
     to = TimestampField(required=False, help_text="default: now")
     by = serializers.ChoiceField([by.value for by in usage.By], required=False, default="user")
-
-    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        start = TimestampField(required=False, help_text="default: 30 days before `to`")
-        return {"from": start, **super().get_fields()}
 
 
 class UsageSerializer(ReadSerializer):

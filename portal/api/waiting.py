@@ -6,18 +6,20 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.suggestions import KINDS, Suggestion, suggestions_for
+from jobs.selectors.serializers import EstimateSerializer
+from jobs.selectors.suggestions import KINDS, suggestions_for
 from jobs.serialization import ReadSerializer
 from portal.api import paging, permissions
 from portal.api.fields import ShortListQuery
 from portal.api.operations import Call, operation
-from portal.api.serializers import EstimateSerializer
 
 
 class SuggestionSerializer(ReadSerializer):
     kind = serializers.ChoiceField(KINDS, help_text="what is changed")
     value = serializers.CharField(help_text="to what")
-    spec = serializers.DictField(help_text="the change, to be sent as `spec` to POST /jobs/{id}/clone")
+    spec = serializers.DictField(
+        source="changes", help_text="the change, to be sent as `spec` to POST /jobs/{id}/clone"
+    )
     estimate = EstimateSerializer(help_text="when that clone would start if it took this job's place")
 
 
@@ -46,8 +48,4 @@ def way_list(call: Call, job_id: str) -> dict[str, Any]:
     Empty for a job that does not wait, and where no change helps.
     """
     ways = suggestions_for(permissions.job(call, job_id))
-    return paging.whole(call, [_view(way) for way in ways], keys=("kind", "value"))
-
-
-def _view(way: Suggestion) -> dict[str, Any]:
-    return {"kind": way.kind, "value": way.value, "spec": way.changes, "estimate": way.estimate}
+    return paging.whole(call, [SuggestionSerializer.render(way) for way in ways], keys=("kind", "value"))

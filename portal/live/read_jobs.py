@@ -12,7 +12,7 @@ from django.db.models import Max, Q
 from jobs.models import Job, JobEvent
 from jobs.selectors import redaction
 from jobs.selectors.jobs import with_details
-from jobs.selectors.serializers import event_view, job_view, progress_view
+from jobs.selectors.serializers import EventSerializer, JobSerializer, ProgressSerializer
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
 from portal.live.frames import Frame, cut_items, items_frame, state_frame
 from portal.live.protocol import Channel
@@ -91,7 +91,7 @@ class TenantJobsSource(Source):
 
 def job_state(job: Job) -> dict[str, Any]:
     """The job as all its viewers may see it: without the spec, and without what depends on who looks."""
-    view = job_view(job)
+    view = JobSerializer.render(job)
     for key in ("spec", "allowed_actions"):
         view.pop(key, None)
     return view
@@ -146,10 +146,10 @@ def _item(job: Job, event: JobEvent, state: State, *, is_newest: bool) -> dict[s
     intent = Intent(job.intent) if is_newest else Intent.RUN
     named = [reason for reason in (event.reason, job.stop_reason) if reason in set(StopReason)]
     stop_reason = named[0] if named else StopReason.HALT_REQUESTED
-    return event_view(event) | {
+    return EventSerializer.render(event) | {
         "state": state.value,
         "phase": display_phase(state, intent, stop_reason, event.attempt),
-        "progress": progress_view(job),
+        "progress": ProgressSerializer.render(job.progress),
     }
 
 

@@ -10,6 +10,7 @@ from django.db.models import Max
 
 from jobs.models import Attempt, ClusterNode, JobEvent
 from jobs.selectors import usage
+from jobs.selectors.serializers import QuotaSerializer
 from portal.live.frames import state_frame
 from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
@@ -51,7 +52,7 @@ class ClusterSource(Source):
 def quotas(tenant: str) -> list[dict[str, Any]]:
     """Limit, use and what waits, by slot type, as REST shows them."""
     found = Tenant.objects.filter(slug=tenant).first()
-    return [usage.quota_view(use) for use in usage.quotas_of(found)] if found else []
+    return [QuotaSerializer.render(use) for use in usage.quotas_of(found)] if found else []
 
 
 def nodes() -> list[dict[str, Any]]:

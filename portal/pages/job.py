@@ -23,7 +23,7 @@ from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_b
 from jobs.selectors.jobs import job_get, may_decide, may_operate
 from jobs.selectors.redaction import is_guest, redacted_events
 from jobs.selectors.results import result_summary
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.spec import to_yaml
 from jobs.states import FINAL, EventCode, State
 from portal.pages import (
@@ -116,7 +116,7 @@ def _job(request: HttpRequest, slug: str, job_id: str) -> Job:
 
 def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     """Header, timeline, tabs: what every tab has."""
-    view, now = job_view(job), timezone.now()
+    view, now = JobSerializer.render(job), timezone.now()
     moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))
     stretches = job_timeline.timeline(moves, now)
     tabs = [
@@ -209,7 +209,7 @@ def _lost(view: dict[str, Any]) -> int | None:
 
 
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
-    view, now = job_view(job), timezone.now()
+    view, now = JobSerializer.render(job), timezone.now()
     kept = _kept(job)
     until = job.start_after if job.start_after and job.start_after > now else None
     attempts = list(Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n")[:10])
@@ -340,7 +340,7 @@ def _logs(request: HttpRequest, job: Job) -> dict[str, Any]:
 
 def _learner_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
     n = _number(request.GET.get("attempt")) or max(1, job.attempt)
-    return job_learners.panel(job, job_view(job), n, timezone.now())
+    return job_learners.panel(job, JobSerializer.render(job), n, timezone.now())
 
 
 def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:

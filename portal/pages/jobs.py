@@ -18,7 +18,7 @@ from jobs.errors import JobError
 from jobs.ids import is_job_id
 from jobs.models import Job
 from jobs.selectors.jobs import detailed, job_list
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.states import FINAL, State
 from portal.pages.cells import row
 from portal.pages.guard import in_tenant
@@ -86,7 +86,7 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     page = list(_behind(rows, filters.before).only("pk")[: PAGE + 1])
     context = {
         "filters": filters,
-        "rows": [row(job_view(job)) for job in detailed(page[:PAGE])],
+        "rows": [row(JobSerializer.render(job)) for job in detailed(page[:PAGE])],
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),
     }
@@ -113,7 +113,7 @@ def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "jobs/_changed.html",
         {
             "tenant": tenant,
-            "rows": [row(job_view(job)) for job in detailed(found)],
+            "rows": [row(JobSerializer.render(job)) for job in detailed(found)],
             "counts": _counts(request, tenant).items(),
         },
     )

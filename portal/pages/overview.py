@@ -17,7 +17,7 @@ from jobs.models import Job
 from jobs.selectors import cluster
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.metrics import glances
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.usage import CPU_TYPE, QuotaUse, held_by, live_jobs, quotas_of, waits_of
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, State
@@ -61,7 +61,8 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "on_gpus": on_gpus,
         "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas],
         "queued": [
-            row(job_view(job)) | {"told": job.pk in told} for job in detailed(queued.only("pk")[:SHOWN])
+            row(JobSerializer.render(job)) | {"told": job.pk in told}
+            for job in detailed(queued.only("pk")[:SHOWN])
         ],
         "waits": waits_of(tenant, since=now - WAITS_WITHIN),
         "pools": cluster.pools(cluster.nodes(user)),
@@ -97,7 +98,7 @@ def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
 
 def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
     """Rows with the primary metric's line, the time that is left, and whether this person may resume the job."""
-    views = [(job, row(job_view(job))) for job in jobs]
+    views = [(job, row(JobSerializer.render(job))) for job in jobs]
     wanted = [
         (view["id"], name, view["metrics"][name].get("rank", 0), view["metrics"][name]["step"])
         for _, view in views
@@ -125,7 +126,7 @@ def _metric_cell(view: dict[str, Any]) -> dict[str, Any]:
 
 def _ended(job: Job, on_gpus: bool) -> dict[str, Any]:
     """hours: GPU-hours, or the CPU slot-hours of a tenant that has no GPUs; the two never stand in one column."""
-    view = row(job_view(job))
+    view = row(JobSerializer.render(job))
     ran = job.running_s if job.started_at else None  # over all attempts, without the time it lay halted
     hours = view["slot_seconds"] / 3600 if bool(job.gpus) == on_gpus else None
     return view | _metric_cell(view) | {"ran": ran, "hours": hours}

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_GET
 from jobs.models import Attempt, Job
 from jobs.selectors import usage
 from jobs.selectors.jobs import detailed, job_list
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.states import State
 from portal.pages import charts, meters
 from portal.pages.cells import row as job_row
@@ -253,4 +253,4 @@ def _jobs(request: HttpRequest, tenant: Tenant, month: Month, resource: str) -> 
     most = sorted(hours, key=lambda key: -hours[key])[:JOBS_SHOWN]
     mine = job_list(user=request.user, tenant=tenant.slug)
     shown = {job.pk: job for job in detailed(mine.filter(pk__in=most).only("pk"))}
-    return [job_row(job_view(shown[pk])) | {"hours": hours[pk]} for pk in most if pk in shown]
+    return [job_row(JobSerializer.render(shown[pk])) | {"hours": hours[pk]} for pk in most if pk in shown]

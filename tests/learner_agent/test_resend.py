@@ -13,7 +13,8 @@ from django.db.models import F
 
 from jobs import blobs
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job, JobEvent, Learner, MetricPoint
-from jobs.selectors.checkpoints import checkpoint_find, checkpoint_view
+from jobs.selectors.checkpoints import checkpoint_find
+from jobs.selectors.serializers import CheckpointSerializer
 from jobs.states import EventCode, Intent
 from learner_agent.shipper.http import PIECE_BYTES
 from tests.learner_agent.harness import PATIENCE_S, AgentServer, Rig, make_job, until
@@ -254,7 +255,7 @@ raise SystemExit(3)
     told = learner.row
     assert (told.exit_code, told.done_at) == (3, None)
     until(lambda: Checkpoint.objects.filter(files__blob__received__gt=0).exists(), "its first piece is here")
-    saved = checkpoint_view(checkpoint_find(learner.job.pk, 1))
+    saved = CheckpointSerializer.render(checkpoint_find(learner.job.pk, 1))
     assert (saved["state"], saved["bytes"], saved["received"]) == ("UPLOADING", 10_000_000, PIECE_BYTES)
     learner.kill_shipper()
     learner.ship()
@@ -263,7 +264,7 @@ raise SystemExit(3)
     assert learner.wait(patience_s=60) == (3, 0)
     row = learner.row
     assert (row.exit_code, row.phase, row.log_sealed, row.exited_at) == (3, "DONE", True, told.exited_at)
-    saved = checkpoint_view(checkpoint_find(learner.job.pk, 1))
+    saved = CheckpointSerializer.render(checkpoint_find(learner.job.pk, 1))
     assert (saved["state"], saved["bytes"], saved["received"]) == ("COMMITTED", 10_000_000, 10_000_000)
 
 

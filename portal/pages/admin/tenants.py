@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from jobs.selectors import usage
 from jobs.selectors.jobs import detailed, job_list
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.services.quotas import quotas_change
 from jobs.states import HOLDS_GPUS, State
 from portal.pages import charts, meters
@@ -87,7 +87,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "tenant": tenant,
         "of": resource,
         "chart": _chart(tenant, resource),
-        "jobs": [row(job_view(job)) for job in detailed(live.only("pk")[:SHOWN])],
+        "jobs": [row(JobSerializer.render(job)) for job in detailed(live.only("pk")[:SHOWN])],
         "running": jobs.filter(state__in=HOLDS_GPUS).count(),
         "queued": jobs.filter(state=State.QUEUED).count(),
         "cells": next(each.cells for each in matrix(user).rows if each.tenant.pk == tenant.pk),

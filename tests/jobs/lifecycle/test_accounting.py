@@ -12,7 +12,7 @@ from gpu_scheduler.clusters.base import ClusterBusy, EndReason
 from jobs.accounting import PAUSE_S
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.jobs import with_details
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.usage import By, usage_of
 from jobs.states import EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, gang, job_of, state
@@ -48,7 +48,7 @@ def used(world: World) -> float:
 
 
 def shown(job: Job) -> float:
-    seconds: float = job_view(with_details(Job.objects.filter(pk=job.pk)).get())["slot_seconds"]
+    seconds: float = JobSerializer.render(with_details(Job.objects.filter(pk=job.pk)).get())["slot_seconds"]
     return seconds
 
 

@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from jobs.lifecycle import cycle, forecasting
 from jobs.models import Attempt, Estimate, Job, Progress
 from jobs.selectors.jobs import job_get
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.states import Phase, State
 from portal.pages.job_cards import kpis
 from tests import factories
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def told(world: World, job: Job) -> dict[str, object]:
-    view = job_view(job_get(user=world.alice, job_id=job.pk))["estimate"]
+    view = JobSerializer.render(job_get(user=world.alice, job_id=job.pk))["estimate"]
     json.dumps(view)
     return dict(view)
 
@@ -184,7 +184,7 @@ def test_right_after_a_resume_forecast_pages_and_rest_say_the_same(world: World)
     Attempt.objects.filter(job=holder).update(n=2, resume_from=kept)
     Progress.objects.filter(job=holder).update(step=500, total=1000, reported_at=None)
     forecasting.foresee({})
-    view = job_view(job_get(user=world.alice, job_id=holder.pk))
+    view = JobSerializer.render(job_get(user=world.alice, job_id=holder.pk))
     assert view["pace"]["seconds_left"] == pytest.approx(300, abs=5)
     assert minutes(world, waiter) == pytest.approx(5, abs=0.1)
     assert next(kpi for kpi in kpis(view | {"room": ""}, ran_s=0) if kpi.title == "Time left").value in (

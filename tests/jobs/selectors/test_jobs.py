@@ -21,7 +21,7 @@ from jobs.selectors.jobs import (
     may_decide,
     may_operate,
 )
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.states import Intent, State, display_phase
 from tenants.models import Token
 from tenants.roles import Role
@@ -139,7 +139,8 @@ def test_a_job_is_found_by_the_type_it_was_last_on_after_its_end_too(people: Peo
     assert set(job_list(user=people.alice, gpu_type="h100")) == set()
     assert set(job_list(user=people.alice, gpu_type="cpu")) == set(on_cpu)
     types = [
-        job_view(job_get(user=people.alice, job_id=job.pk))["slot_type"] for job in (ended, halted, waiting)
+        JobSerializer.render(job_get(user=people.alice, job_id=job.pk))["slot_type"]
+        for job in (ended, halted, waiting)
     ]
     assert types == ["a100", "a100", None]
 
@@ -152,7 +153,7 @@ def test_a_job_is_shown_with_every_field_of_the_contract_as_plain_json(people: P
     job.progress.__class__.objects.filter(job=job).update(
         step=30, total=120, metrics={"loss": {"last": 0.5, "step": 30}}
     )
-    view = job_view(job_get(user=people.carol, job_id=job.pk))
+    view = JobSerializer.render(job_get(user=people.carol, job_id=job.pk))
     assert set(view) >= CONTRACT
     assert json.loads(json.dumps(view)) == view
     assert view["checkpoint"]["n"] == 2
@@ -168,7 +169,7 @@ def test_a_page_of_jobs_costs_the_same_however_long_it_is(
     for _ in range(5):
         factories.checkpoint(factories.job(owner=people.alice, state=State.PROCESSING))
     with django_assert_max_num_queries(4):  # his tenants, what is shared with him, the page, its details
-        assert len([job_view(job) for job in detailed(job_list(user=people.alice)[:50])]) == 5
+        assert len([JobSerializer.render(job) for job in detailed(job_list(user=people.alice)[:50])]) == 5
 
 
 @pytest.mark.parametrize(

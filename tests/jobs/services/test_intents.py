@@ -21,7 +21,7 @@ from jobs.errors import (
 from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
 from jobs.selectors.jobs import job_get
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.services.intents import job_cancel, job_halt, job_resume
 from jobs.states import FINAL, EventCode, Intent, State
 from tenants.models import Tenant
@@ -261,7 +261,7 @@ def test_no_wish_is_taken_that_the_coming_failure_would_drop(
     if intent == Intent.HALT:
         assert job_halt(user=people.alice, job_id=job.pk).event_seq == 1, "a standing wish is answered again"
     assert not requests(job)
-    assert job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"] == [
+    assert JobSerializer.render(job_get(user=people.alice, job_id=job.pk))["allowed_actions"] == [
         "cancel",
         "clone",
         "edit",
@@ -289,9 +289,9 @@ def test_a_resume_without_time_left_says_what_to_do_and_changes_nothing(people: 
     )
     assert caught.value.details["allowed_actions"] == ["cancel", "clone", "edit"]
     assert not requests(job)
-    assert "resume" not in job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"]
+    assert "resume" not in JobSerializer.render(job_get(user=people.alice, job_id=job.pk))["allowed_actions"]
     Job.objects.filter(pk=job.pk).update(running_s=4)
-    assert "resume" in job_view(job_get(user=people.alice, job_id=job.pk))["allowed_actions"]
+    assert "resume" in JobSerializer.render(job_get(user=people.alice, job_id=job.pk))["allowed_actions"]
     assert job_resume(user=people.alice, job_id=job.pk).intent == Intent.RUN
 
 

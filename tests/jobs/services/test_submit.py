@@ -25,8 +25,8 @@ from jobs.errors import (
 )
 from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
-from jobs.selectors.jobs import job_get, job_list
-from jobs.selectors.serializers import etag, job_view
+from jobs.selectors.jobs import etag, job_get, job_list
+from jobs.selectors.serializers import JobSerializer
 from jobs.services import clone as clones
 from jobs.services import job_check, job_clone, job_delete, job_edit, job_submit
 from jobs.states import EventCode, State
@@ -303,5 +303,7 @@ def test_only_an_ended_job_is_deleted_and_then_it_is_gone(people: People) -> Non
 
 
 def test_what_submitting_answers_is_what_reading_shows(people: People) -> None:
-    answered = job_view(job_submit(user=people.alice, tenant=people.vision, source=factories.spec()))
-    assert answered == job_view(job_get(user=people.alice, job_id=answered["id"]))
+    answered = JobSerializer.render(
+        job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+    )
+    assert answered == JobSerializer.render(job_get(user=people.alice, job_id=answered["id"]))

@@ -15,7 +15,7 @@ from django.db import OperationalError
 from jobs import archives
 from jobs.models import ClusterNode, Job, JobEvent, Runtime, Upload
 from jobs.states import State
-from portal.api.serializers import SPEC, SPEC_YAML
+from portal.api.examples import SPEC, SPEC_YAML
 from tenants.models import Membership
 from tenants.roles import Role
 from tests import factories

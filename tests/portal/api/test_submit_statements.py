@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.models import ClusterNode, Runtime
-from portal.api.serializers import SPEC
+from portal.api.examples import SPEC
 from tenants.models import Membership
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api

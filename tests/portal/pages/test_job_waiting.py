@@ -17,7 +17,7 @@ from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runt
 from jobs.selectors import suggestions
 from jobs.selectors.jobs import job_get
 from jobs.selectors.queue import queue_around
-from jobs.selectors.serializers import job_view
+from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.suggestions import suggestions_for
 from jobs.states import EventCode, State
 from portal.pages.cells import detail
@@ -104,15 +104,15 @@ def test_the_place_in_the_tenant_is_said_once(alice: User) -> None:
 
 def test_a_row_says_place_start_and_reason(alice: User) -> None:
     job = waits(owner=alice, place=3)
-    assert detail(job_view(job_get(user=alice, job_id=job.pk))) == "#3 · Waiting."
+    assert detail(JobSerializer.render(job_get(user=alice, job_id=job.pk))) == "#3 · Waiting."
     expect(job, 25, 40)
-    assert detail(job_view(job_get(user=alice, job_id=job.pk))) == "#3, ~25–40 min · Waiting."
+    assert detail(JobSerializer.render(job_get(user=alice, job_id=job.pk))) == "#3, ~25–40 min · Waiting."
 
 
 def test_afterwards_the_page_says_how_good_the_estimate_was(alice: User) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING)
     told = expect(job, 25, 40)
-    assert hindsight(job_view(job_get(user=alice, job_id=job.pk))) == ""
+    assert hindsight(JobSerializer.render(job_get(user=alice, job_id=job.pk))) == ""
     assert told.first_at
     Estimate.objects.update(started_at=told.first_at + timedelta(minutes=31))
     assert "estimated 25–40 min, started after 31 min" in page_of(alice, job)
