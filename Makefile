@@ -45,6 +45,7 @@ docs: env         ## Put the measured figures and the job spec's fields into the
 check: env        ## Format, lint, types, floors, migrations
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/djhtml --tabwidth 2 --check templates
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	DJANGO_SETTINGS_MODULE=portal.settings.test $(PY) manage.py makemigrations --check --dry-run
@@ -53,6 +54,7 @@ check: env        ## Format, lint, types, floors, migrations
 fmt: env          ## Format, and fix what can be fixed automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/djhtml --tabwidth 2 templates
 
 pictures: front-end ## Take the README's picture again, from the browser test
 	@folder=$$(mktemp -d) && LUTHIER_PICTURES=$$folder $(BIN)/pytest -q -n 0 -m browser -k digits tests/browser/test_journey.py \

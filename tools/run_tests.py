@@ -20,6 +20,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 CHECKS = (
     ("format", [str(BIN / "ruff"), "format", "--check", "--quiet", "."]),
     ("lint", [str(BIN / "ruff"), "check", "--quiet", "."]),
+    ("templates", [str(BIN / "djhtml"), "--tabwidth", "2", "--check", "templates"]),
     ("types", [str(BIN / "mypy")]),
     ("floors", [str(BIN / "lint-imports"), "--no-logo"]),
     ("scripts", [sys.executable, "tools/front_end.py", "types"]),

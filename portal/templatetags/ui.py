@@ -118,6 +118,12 @@ def duration(seconds: Any) -> str:
 
 
 @register.filter
+def in_days(count: float) -> str:
+    """today, tomorrow, in 3 days."""
+    return "today" if count < 1 else "tomorrow" if count == 1 else f"in {count} days"
+
+
+@register.filter
 def whole(seconds: float) -> int:
     """Full seconds, for what the page's clock counts on."""
     return int(seconds)

@@ -18,6 +18,7 @@ from portal.pages.admin.quota_history import PER_PAGE, Fate
 from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, User
 from tenants.services.quotas import Change
 from tests import factories
+from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -61,7 +62,7 @@ def test_a_draft_says_what_it_would_start_and_changes_nothing(
     Quota.objects.filter(tenant=lab).update(limit=0)
     factories.job(of=lab, owner=alice, state=State.QUEUED, name="patient", slots=4)
     draft = {"limit:vision-lab:cpu": "8", "if:vision-lab:cpu": "0", "action": "review"}
-    page = signed_in(admin).post("/admin-console/quotas", draft).content.decode()
+    page = markup(signed_in(admin).post("/admin-console/quotas", draft))
     assert "patient of vision-lab starts" in page
     assert Quota.objects.get(tenant=lab).limit == 0
 
@@ -71,9 +72,8 @@ def test_a_draft_below_the_use_says_by_how_much(
 ) -> None:
     factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=6)
     draft = {"limit:vision-lab:cpu": "4", "if:vision-lab:cpu": "8", "action": "review"}
-    assert (
-        "vision-lab is 2 over its new limit"
-        in signed_in(admin).post("/admin-console/quotas", draft).content.decode()
+    assert "vision-lab is 2 over its new limit" in markup(
+        signed_in(admin).post("/admin-console/quotas", draft)
     )
 
 
@@ -88,7 +88,7 @@ def test_several_limits_are_applied_as_one_set_and_a_revert_drafts_the_old_ones(
     assert set(Quota.objects.values_list("limit", flat=True)) == {6}
     sets = set(QuotaChange.objects.values_list("change_set", flat=True))
     assert len(sets) == 1
-    assert "fair" in client.get("/admin-console/quota-history").content.decode()
+    assert "fair" in markup(client.get("/admin-console/quota-history"))
     (told,) = client.get("/admin-console/").context["changes"]
     assert (told[0].reason, told[1]) == ("fair", 1)
     draft = client.get(f"/admin-console/quotas?revert={sets.pop()}")
@@ -101,9 +101,9 @@ def test_a_tenants_live_jobs_lead_to_all_of_them_where_there_are_some(
     signed_in: SignIn, lab: Tenant, alice: User, admin: User
 ) -> None:
     to_all = "/t/vision-lab/jobs?state=active"
-    assert to_all not in signed_in(admin).get("/admin-console/tenants/vision-lab").content.decode()
+    assert to_all not in markup(signed_in(admin).get("/admin-console/tenants/vision-lab"))
     factories.job(of=lab, owner=alice)
-    assert to_all in signed_in(admin).get("/admin-console/tenants/vision-lab").content.decode()
+    assert to_all in markup(signed_in(admin).get("/admin-console/tenants/vision-lab"))
 
 
 def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
@@ -131,7 +131,7 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
     assert fates["both"]["fate"] == Fate("Reverted", fates["back"]["number"])
     assert fates["back"]["fate"] == Fate("Superseded", fates["=cmd()"]["number"])
     assert fates["=cmd()"]["fate"] is fates["one"]["fate"] is None
-    page = client.get(HISTORY).content.decode()
+    page = markup(client.get(HISTORY))
     assert f"Reverted by #{fates['back']['number']}" in page
     assert f'href="{HISTORY}?set={fates["back"]["number"]}#set-{fates["back"]["number"]}"' in page
     assert page.count("?revert=") == 3
@@ -181,7 +181,7 @@ def test_a_set_that_stands_on_another_page_is_led_to(signed_in: SignIn, lab: Ten
         )
     numbers = sorted(QuotaChange.objects.values_list("pk", flat=True))
     for number in (numbers[0], numbers[PER_PAGE - 1], numbers[PER_PAGE], numbers[-1]):
-        page = client.get(f"{HISTORY}?set={number}").content.decode()
+        page = markup(client.get(f"{HISTORY}?set={number}"))
         assert f'id="set-{number}"' in page
         assert "set=" not in "".join(re.findall(r'href="(\?[^"]*)"', page)), (
             "its neighbours are pages, not the set"
@@ -214,7 +214,7 @@ def test_a_bad_draft_is_refused_whole_and_says_why(
 ) -> None:
     answer = signed_in(admin).post("/admin-console/quotas", fields | {"action": "apply"})
     assert answer.status_code == 422
-    assert text in answer.content.decode()
+    assert text in markup(answer)
     assert Quota.objects.get(tenant=lab).limit == 8
 
 
@@ -236,7 +236,7 @@ def test_everything_wrong_is_said_at_once_each_beside_its_field_and_the_draft_is
     assert set(review.limits) == {("vision-lab", "cpu"), ("nlp-research", "cpu"), ("nlp-research", "a100")}
     assert "the over-commit limit is 1.25" in review.limits["vision-lab", "cpu"]
     assert review.reason
-    page = answer.content.decode()
+    page = markup(answer)
     for name, shown in (("vision-lab-cpu", "900"), ("nlp-research-cpu", "6"), ("nlp-research-a100", "many")):
         field = page.split(f'id="limit-{name}"')[1].split(">")[0]
         assert f'value="{shown}"' in field
@@ -286,9 +286,7 @@ def test_who_holds_the_cluster_adds_up(signed_in: SignIn, lab: Tenant, alice: Us
 
 def test_htmx_gets_the_review_and_the_cells_alone(signed_in: SignIn, lab: Tenant, admin: User) -> None:
     draft = {"limit:vision-lab:cpu": "4", "if:vision-lab:cpu": "8", "action": "review"}
-    text = (
-        signed_in(admin).post("/admin-console/quotas", draft, headers={"HX-Request": "true"}).content.decode()
-    )
+    text = markup(signed_in(admin).post("/admin-console/quotas", draft, headers={"HX-Request": "true"}))
     assert "<html" not in text
     assert 'id="cell-vision-lab-cpu" hx-swap-oob="true"' in text
     assert "1 change, not applied" in text
@@ -310,8 +308,8 @@ def test_a_tenant_is_made_with_limits_and_manager_or_not_at_all(signed_in: SignI
     }
     refused = client.post("/admin-console/tenants/new", form)
     assert refused.status_code == 422
-    assert "There is no such person" in refused.content.decode()
-    assert 'value="Genomics"' in refused.content.decode()
+    assert "There is no such person" in markup(refused)
+    assert 'value="Genomics"' in markup(refused)
     assert not Tenant.objects.filter(slug="genomics").exists()
     factories.user("trent")
     client.post("/admin-console/tenants/new", form | {"manager": "trent"})
@@ -328,7 +326,7 @@ def test_a_new_tenants_form_says_all_that_is_wrong_beside_each_field(
     assert answer.status_code == 422
     assert set(answer.context["problems"]) == {"name", "slug", "manager", "reason", "limit-cpu"}
     assert "over-commit limit" in answer.context["problems"]["limit-cpu"]
-    assert 'value="900"' in answer.content.decode()
+    assert 'value="900"' in markup(answer)
     assert list(Tenant.objects.values_list("slug", flat=True)) == ["vision-lab"]
 
 
@@ -337,16 +335,16 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     client.post("/admin-console/tenants/vision-lab/state", {"state": "suspended", "reason": ""})
     lab.refresh_from_db()
     assert lab.state == "active"
-    page = client.get("/admin-console/tenants/vision-lab").content.decode()
+    page = markup(client.get("/admin-console/tenants/vision-lab"))
     assert "Leave it open</button>" in page
     assert '<button class="btn d">Suspend' in page
     wish = {"state": "suspended", "reason": "unpaid"}
-    told = client.post("/admin-console/tenants/vision-lab/state", wish, follow=True).content.decode()
+    told = markup(client.post("/admin-console/tenants/vision-lab/state", wish, follow=True))
     assert '<p class="banner warning"' in told
     lab.refresh_from_db()
     assert lab.state == "suspended"
     assert AuditEntry.objects.filter(action="tenant.suspend", reason="unpaid").exists()
-    page = client.get("/admin-console/tenants/vision-lab").content.decode()
+    page = markup(client.get("/admin-console/tenants/vision-lab"))
     assert "Open submission again" in page
     assert "Leave it suspended</button>" in page
     assert '<button class="btn p">Open again' in page, "the harmless way is not red"
@@ -366,7 +364,7 @@ def test_suspending_says_what_goes_on(
     for state, count in ((State.PROCESSING, running), (State.QUEUED, queued)):
         for _ in range(count):
             factories.job(of=lab, owner=alice, state=state, slots=1)
-    assert text in signed_in(admin).get("/admin-console/tenants/vision-lab").content.decode()
+    assert text in markup(signed_in(admin).get("/admin-console/tenants/vision-lab"))
 
 
 def test_reading_a_tenant_is_recorded_once(signed_in: SignIn, lab: Tenant, admin: User) -> None:
@@ -402,7 +400,7 @@ def test_members_are_people_in_a_tenant_and_people_are_all_who_have_an_account(
     }
     people = client.get("/admin-console/people")
     assert people.context["people_count"] == people.context["page"].paginator.count == 4
-    page = client.get("/admin-console/tenants/vision-lab").content.decode()
+    page = markup(client.get("/admin-console/tenants/vision-lab"))
     assert "2 members<" in page
     assert "2 and 1 service account" in page
 
@@ -413,20 +411,20 @@ def test_a_draft_that_was_only_looked_at_is_not_said_to_be_refused(
     draft = {"limit:vision-lab:cpu": "900", "if:vision-lab:cpu": "8", "reason": "x"}
     for headers in ({}, {"HX-Request": "true"}):
         looked = signed_in(admin).post("/admin-console/quotas", draft | {"action": "review"}, headers=headers)
-        assert "This cannot be applied as it stands." in looked.content.decode()
-        assert "Nothing was applied." not in looked.content.decode()
+        assert "This cannot be applied as it stands." in markup(looked)
+        assert "Nothing was applied." not in markup(looked)
     tried = signed_in(admin).post("/admin-console/quotas", draft | {"action": "apply"})
-    assert "Nothing was applied." in tried.content.decode()
+    assert "Nothing was applied." in markup(tried)
 
 
 def test_the_role_offered_first_is_a_manager_s_only_where_nobody_is_yet(
     signed_in: SignIn, lab: Tenant, dave: User, admin: User
 ) -> None:
     factories.tenant("empty")
-    page = signed_in(admin).get("/admin-console/tenants/vision-lab").content.decode()
+    page = markup(signed_in(admin).get("/admin-console/tenants/vision-lab"))
     assert '<option value="researcher" selected>' in page
     assert "resuming is refused until" in page
-    page = signed_in(admin).get("/admin-console/tenants/empty").content.decode()
+    page = markup(signed_in(admin).get("/admin-console/tenants/empty"))
     assert '<option value="manager" selected>' in page
 
 
@@ -437,7 +435,7 @@ def test_tenants_are_found_by_name_and_nothing_of_the_others_is_lost(
     factories.tenant("nlp-research")
     shown = re.findall(
         r'data-finds="([a-z-]+)[^"]*"( hidden)?',
-        signed_in(admin).get(f"/admin-console/{place}?q=%20NLP ").content.decode(),
+        markup(signed_in(admin).get(f"/admin-console/{place}?q=%20NLP ")),
     )
     assert sorted(shown) == [("nlp-research", ""), ("vision-lab", " hidden")]  # in the draft's form, too
 
@@ -456,8 +454,8 @@ def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
         system, "broker", lambda: HealthCheck("broker", "no answer", "Valkey does not answer", "Slower.")
     )
     client = signed_in(admin)
-    assert 'hx-get="/admin-console/system"' in client.get("/admin-console/").content.decode()
-    card = client.get("/admin-console/system").content.decode()
+    assert 'hx-get="/admin-console/system"' in markup(client.get("/admin-console/"))
+    card = markup(client.get("/admin-console/system"))
     assert re.findall(r'data-part-state="(\w+)"', card) == ["good", "bad", "slow"]
     assert "PostgreSQL 17.2" in card
     assert "No worker was seen in the last 15 s. Look into logs/worker-1.log." in card

@@ -13,6 +13,7 @@ from portal.pages import audit_log as page
 from tenants import audit
 from tenants.models import AuditEntry, QuotaChange, Tenant, User
 from tests import factories
+from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +44,7 @@ def test_a_changed_limit_stands_among_the_entries_with_who_what_and_why(
     client.post("/admin-console/tenants/vision-lab/state", {"state": "suspended", "reason": "unpaid"})
     client.post("/admin-console/quotas", lower)
     client.post("/admin-console/tenants/vision-lab/state", {"state": "active", "reason": "paid"})
-    text = client.get(PATH).content.decode().split("<tbody>")[1].split("</tbody>")[0]
+    text = markup(client.get(PATH)).split("<tbody>")[1].split("</tbody>")[0]
     rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in text.split("</tr>")]
     told = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "limit" in row]
     assert told[:3] == [
@@ -72,7 +73,7 @@ def test_the_pages_hold_each_row_once_in_order_also_where_many_share_an_instant(
         assert len(shown) <= per_page
         seen += [(row.at, int(isinstance(row, QuotaChange)), row.pk) for row in shown]
         audit.record(actor=admin, action="job.list")  # what comes meanwhile moves nothing
-        found = re.search(r'href="([?][^"]*before=[^"]*)"[^>]*>(?:(?!</a>).)*Older', answer.content.decode())
+        found = re.search(r'href="([?][^"]*before=[^"]*)"[^>]*>(?:(?!</a>).)*Older', markup(answer))
         address = PATH + found.group(1).replace("&amp;", "&") if found else ""
     assert seen == sorted(expected, reverse=True)
 
@@ -99,13 +100,13 @@ def test_managers_see_what_was_done_in_their_tenant_and_nothing_of_others(
     for tenant, target in ((lab, "zoe"), (other, "yan")):
         AuditEntry.objects.create(tenant=tenant, actor=admin, action="member.add", target=target)
 
-    shown = signed_in(dave).get("/t/vision-lab/audit").content.decode()
+    shown = markup(signed_in(dave).get("/t/vision-lab/audit"))
 
     assert "reason 12" in shown
     assert "zoe" in shown
     assert "reason 5" not in shown
     assert "yan" not in shown
-    assert 'href="/t/vision-lab/audit"' in signed_in(dave).get("/t/vision-lab/members").content.decode()
-    assert 'href="/t/vision-lab/audit"' not in signed_in(alice).get("/t/vision-lab/members").content.decode()
+    assert 'href="/t/vision-lab/audit"' in markup(signed_in(dave).get("/t/vision-lab/members"))
+    assert 'href="/t/vision-lab/audit"' not in markup(signed_in(alice).get("/t/vision-lab/members"))
     refused = signed_in(alice).get("/t/vision-lab/audit")
     assert refused.status_code == 403

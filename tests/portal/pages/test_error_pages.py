@@ -9,6 +9,7 @@ from django.test import Client
 
 from tenants.models import Tenant, User
 from tests import factories
+from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -18,7 +19,7 @@ def test_a_refusal_names_the_role_the_helper_and_what_was_asked(
     signed_in: SignIn, lab: Tenant, carol: User, dave: User
 ) -> None:
     answer = signed_in(carol).post("/t/vision-lab/members/add", {"username": "x", "role": "viewer"})
-    page = answer.content.decode()
+    page = markup(answer)
     assert answer.status_code == 403
     for text in (
         "at least the role manager",
@@ -33,7 +34,7 @@ def test_a_viewer_who_opens_the_form_of_a_new_job_is_told_who_can_help(
     signed_in: SignIn, lab: Tenant, alice: User, carol: User, dave: User
 ) -> None:
     answer = signed_in(carol).get("/t/vision-lab/jobs/new")
-    page = answer.content.decode()
+    page = markup(answer)
     assert answer.status_code == 403
     for text in ("at least the role researcher", "<b>dave</b>", "viewer, since"):
         assert text in page
@@ -47,13 +48,13 @@ def test_a_foreign_tenant_and_a_missing_one_read_alike(signed_in: SignIn, lab: T
     foreign, missing = (client.get(f"/t/{slug}/members") for slug in ("nlp-research", "never-was"))
     assert foreign.status_code == missing.status_code == 404
     assert foreign.content == missing.content
-    assert f"Jobs of {lab.name}" in foreign.content.decode()
+    assert f"Jobs of {lab.name}" in markup(foreign)
 
 
 def test_a_missing_page_has_a_way_onward_for_strangers_too() -> None:
     page = Client().get("/never-was")
     assert page.status_code == 404
-    assert "Nothing here" in page.content.decode()
+    assert "Nothing here" in markup(page)
 
 
 def test_an_old_form_is_refused_in_the_houses_look(alice: User) -> None:
@@ -61,7 +62,7 @@ def test_an_old_form_is_refused_in_the_houses_look(alice: User) -> None:
     client.force_login(alice)
     answer = client.post("/me/sign-out-others")
     assert answer.status_code == 403
-    assert "This form is too old" in answer.content.decode()
+    assert "This form is too old" in markup(answer)
 
 
 def test_a_fault_gives_an_id_and_no_trace(
@@ -74,7 +75,7 @@ def test_a_fault_gives_an_id_and_no_trace(
     client = signed_in(alice)
     client.raise_request_exception = False
     answer = client.get("/t/vision-lab/members")
-    page = answer.content.decode()
+    page = markup(answer)
     assert answer.status_code == 500
     assert re.search(r"Request id</dt><dd class=\"code\">[0-9a-f]{32}", page)
     assert "secret detail" not in page
@@ -85,7 +86,7 @@ def test_a_forms_address_opened_like_a_page_says_so(signed_in: SignIn, alice: Us
     answer = signed_in(alice).get(path)
     assert answer.status_code == 405
     assert answer.headers["Allow"] == "POST"
-    assert "only takes forms" in answer.content.decode()
+    assert "only takes forms" in markup(answer)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_nul_in_an_address_is_refused_in_words(
 ) -> None:
     answer = signed_in(admin).get(path)
     assert answer.status_code == 400
-    assert "NUL character" in answer.content.decode()
+    assert "NUL character" in markup(answer)
 
 
 @pytest.mark.parametrize(
@@ -123,4 +124,4 @@ def test_a_nul_in_a_form_is_refused_in_words(
 ) -> None:
     answer = (Client() if path == "/login" else signed_in(admin)).post(path, form)
     assert answer.status_code == 400
-    assert "NUL character" in answer.content.decode()
+    assert "NUL character" in markup(answer)

@@ -17,13 +17,14 @@ from learner_agent import training
 from portal.pages import help as guides
 from portal.pages import state_diagram
 from tenants.models import User
+from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", guides.GUIDES)
 def test_every_guide_is_a_page(alice: User, signed_in: SignIn, name: str) -> None:
-    page = signed_in(alice).get(f"/help/{name}").content.decode()
+    page = markup(signed_in(alice).get(f"/help/{name}"))
     assert page.count("<h1") == 1
     assert "style=" not in page
     assert "<!--" not in page, "a comment of the file is shown"
@@ -34,11 +35,11 @@ def test_help_begins_with_writing_a_program_and_leads_to_it_from_every_page(
     alice: User, signed_in: SignIn, client: Client
 ) -> None:
     browser = signed_in(alice)
-    assert "training.checkpoint(step)" in browser.get("/help").content.decode()
+    assert "training.checkpoint(step)" in markup(browser.get("/help"))
     assert browser.get("/help/architecture").status_code == 404
-    overview = browser.get("/t/vision-lab/").content.decode()
+    overview = markup(browser.get("/t/vision-lab/"))
     assert overview.count('href="/help"') == 2, "once in the sidebar, once in the phone's menu"
-    assert 'href="/help/job-spec"' in browser.get("/t/vision-lab/jobs/new").content.decode()
+    assert 'href="/help/job-spec"' in markup(browser.get("/t/vision-lab/jobs/new"))
     assert client.get("/help")["Location"].startswith("/login")
 
 

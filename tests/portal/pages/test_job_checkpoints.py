@@ -14,6 +14,7 @@ from jobs.states import Intent, State
 from portal.pages import job as job_page
 from tenants.models import Tenant, User
 from tests import factories
+from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -36,7 +37,7 @@ def halted(lab: Tenant, alice: User) -> Job:
 
 def actions(client: Client, job: Job) -> dict[int, set[str]]:
     """What each row offers, by the number of its checkpoint."""
-    page = client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     found = {}
     for row in re.findall(r"<tr[^>]*>(<td class=\"n num t3 x1\">.*?)</tr>", page, re.DOTALL):
         number = int(re.findall(r">(\d+)<", row)[0])
@@ -63,7 +64,7 @@ def test_what_a_resume_takes_stands_first_though_another_came_in_after_it(
         saved(job, n=n, step=step)
     client = signed_in(alice)
     assert list(actions(client, job)) == [2, 3, 1]
-    assert "Files of checkpoint 2" in client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    assert "Files of checkpoint 2" in markup(client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
 
 
 def test_what_a_row_offers_is_what_the_state_and_the_viewer_allow(
@@ -95,11 +96,11 @@ def test_a_suspended_tenant_s_job_offers_nothing_that_would_be_refused(
             (failed, "/checkpoints"),
             (big, ""),
         ):
-            page = client.get(f"/t/vision-lab/jobs/{shown.pk}{tab}").content.decode()
+            page = markup(client.get(f"/t/vision-lab/jobs/{shown.pk}{tab}"))
             assert ("/jobs/new?from=" in page) is offered, (state, shown.state, tab)
             assert ("The invoice of October is open." in page) is not offered
         resume = f'action="/t/vision-lab/jobs/{job.pk}/resume"'
-        assert (resume in client.get(f"/t/vision-lab/jobs/{job.pk}").content.decode()) is offered
+        assert (resume in markup(client.get(f"/t/vision-lab/jobs/{job.pk}"))) is offered
         assert {"resume", "clone"} <= set(client.get(f"/api/v1/jobs/{job.pk}").json()["allowed_actions"])
 
 
@@ -111,7 +112,7 @@ def test_the_files_of_the_newest_or_of_the_chosen_checkpoint_can_be_fetched(
         saved(job, n=n)
     client = signed_in(alice)
     for query, n in (("", 2), ("?files=1", 1), ("?files=9", 2)):
-        page = client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints{query}").content.decode()
+        page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints{query}"))
         (link,) = re.findall(r'href="(/api/v1/[^"]*/files/[^"]*)" download', page)
         assert link == f"/api/v1/jobs/{job.pk}/checkpoints/{n}/files/model%200.bin"
         assert b"".join(client.get(link)) == f"weights {n} 0".encode()
@@ -123,7 +124,7 @@ def test_of_very_many_files_the_first_are_listed_and_the_rest_counted(
     monkeypatch.setattr(job_page, "FILES_SHOWN", 2)
     job = halted(lab, alice)
     saved(job, files=5)
-    page = signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    page = markup(signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     assert page.count(" download>") == 2
     assert "3 more files: the manifest names them all." in page
 
@@ -133,11 +134,11 @@ def test_a_clone_from_a_checkpoint_starts_from_it(signed_in: SignIn, lab: Tenant
     saved(job, n=1, step=1200)
     saved(job, n=2, step=1300)
     client = signed_in(alice)
-    page = client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     address = f"/t/vision-lab/jobs/new?from={job.pk}&checkpoint=1"
     assert f'href="{address.replace("&", "&amp;")}"' in page
-    form = client.get(address).content.decode()
-    assert "from <b>checkpoint 1, step 1,200</b>" in form
+    form = markup(client.get(address))
+    assert "from<b>checkpoint 1, step 1,200</b>" in form
     assert f'action="{address.replace("&", "&amp;")}"' in form
     sent = client.post(address, {"spec": to_yaml(job.spec).replace("original", "again")})
     assert sent.status_code == 302
@@ -154,10 +155,10 @@ def test_a_clone_from_a_checkpoint_that_is_gone_is_told_before_and_refused_after
     for n in (0, 1):
         address = f"/t/vision-lab/jobs/new?from={job.pk}&checkpoint={n}"
         told = client.get(address)
-        assert f"The job has no valid checkpoint {n}. Valid: 2." in told.content.decode()
+        assert f"The job has no valid checkpoint {n}. Valid: 2." in markup(told)
         refused = client.post(address, {"spec": to_yaml(job.spec)})
         assert refused.status_code == 422
-        assert f'checkpoint={n}"' in refused.content.decode()
+        assert f'checkpoint={n}"' in markup(refused)
     assert Job.objects.get() == job
 
 
@@ -167,7 +168,7 @@ def test_nothing_is_uploading_once_its_attempt_is_over(
 ) -> None:
     job = factories.job(of=lab, owner=alice, state=state)
     saved(job, state="UPLOADING")
-    page = signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    page = markup(signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     assert [one for one in ("Uploading", "Incomplete") if f"</svg>{one}<" in page] == [word]
 
 
@@ -177,7 +178,7 @@ def test_the_strip_counts_the_job_and_its_tenant(signed_in: SignIn, lab: Tenant,
     factories.checkpoint(job, n=2, step=20, bytes=1024)
     factories.checkpoint(halted(lab, alice), bytes=3072)
     factories.checkpoint(factories.job(state=State.COMPLETED), bytes=7777)
-    page = signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    page = markup(signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     strip = page.split('<dl class="kpis"', 1)[1].split("</dl>")[0]
     text = " ".join(re.sub(r"<[^>]*>", " ", strip).split())
     assert "This job 1.0 KiB 1 kept of 2 saved" in text
@@ -191,7 +192,7 @@ def test_a_removed_checkpoint_stays_as_a_row_that_says_why(
     for n in range(1, 24):
         factories.checkpoint(job, n=n, step=10 * n, state="DROPPED", bytes=1024)
     factories.checkpoint(job, n=24, step=240, bytes=1024)
-    page = signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints").content.decode()
+    page = markup(signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     rows = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in page.split("<tr")[2:]]
     assert re.match(r".*24 step 240 .* Verified .* Resume from", rows[0])
     told = [row for row in rows if "Removed by keep: 3" in row]

@@ -13,6 +13,7 @@ from portal.pages.job_learners import MOST_BARS, Start, start
 from tenants.models import User
 from tests import factories
 from tests.jobs.selectors.test_step_times import report
+from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -78,7 +79,7 @@ def test_the_page_flags_who_is_slow_and_draws_the_start(alice: User, signed_in: 
     )
     report(job, 0, 0.5)
     report(job, 1, 0.67)
-    page = signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners").content.decode()
+    page = markup(signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners"))
     assert page.count("1.34 × median") == 2, "in the strip and in the learner's row"
     assert "A step of L1 takes 1.34 × as long" in page
     assert page.count('class="split2"') == 2
@@ -91,6 +92,6 @@ def test_a_program_too_quick_to_be_seen_is_not_said_never_to_have_begun(
     Learner.objects.filter(job=job).update(
         phase=Phase.DONE, downloading_at=timezone.now(), exited_at=timezone.now(), exit_code=0
     )
-    page = signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners").content.decode()
+    page = markup(signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners"))
     assert "1 of 1 not seen to begin" in page
     assert "never began" not in page

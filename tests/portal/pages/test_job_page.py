@@ -22,6 +22,7 @@ from tenants.roles import Role
 from tests import factories
 from tests.jobs.selectors.test_metric_series import add
 from tests.jobs.test_log_lines import store
+from tests.markup import markup
 
 pytestmark = pytest.mark.django_db
 TABS = ["", "/metrics", "/logs", "/learners", "/events", "/checkpoints", "/spec"]
@@ -38,7 +39,7 @@ def open_page(client: Client) -> Callable[..., str]:
         client.force_login(user)
         answer = client.get(f"/t/{job.tenant.slug}/jobs/{job.pk}{tab}")
         assert answer.status_code == status
-        return answer.content.decode()
+        return markup(answer)
 
     return open_one
 
@@ -117,14 +118,14 @@ def test_what_cannot_be_done_is_said_on_the_page(alice: User, client: Client) ->
     job = factories.job(owner=alice, state=State.COMPLETED)
     client.force_login(alice)
     answer = client.post(f"/t/vision-lab/jobs/{job.pk}/halt", follow=True)
-    assert "cannot be halted" in answer.content.decode() or "halted" in answer.content.decode()
+    assert "cannot be halted" in markup(answer) or "halted" in markup(answer)
 
 
 def test_canceling_asks_once_more(alice: User, client: Client) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING)
     client.force_login(alice)
     page = client.get(f"/t/vision-lab/jobs/{job.pk}/cancel")
-    assert "cannot be resumed" in page.content.decode()
+    assert "cannot be resumed" in markup(page)
     job.refresh_from_db()
     assert job.intent == Intent.RUN
     client.post(f"/t/vision-lab/jobs/{job.pk}/cancel")

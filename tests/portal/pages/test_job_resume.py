@@ -17,13 +17,14 @@ from jobs.services.sharing import Grant, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, User
 from tests import factories
+from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
 
 def card(user: User, job: Job, signed_in: SignIn) -> str:
-    page = signed_in(user).get(f"/t/{job.tenant.slug}/jobs/{job.pk}").content.decode()
+    page = markup(signed_in(user).get(f"/t/{job.tenant.slug}/jobs/{job.pk}"))
     part = page.split('<div id="job-resume"', 1)[1].split('<section class="card" id="job-', 1)[0]
     return " ".join(re.sub(r"<[^>]*>", " ", part.split(">", 1)[1]).split())
 
@@ -49,7 +50,7 @@ def test_the_rest_is_counted_from_the_checkpoint_at_the_pace_so_far(
     Progress.objects.filter(job=job).update(step=200, total=1000, reported_at=timezone.now())
     factories.checkpoint(job, step=100)
     assert "Would run on for 30 min" in card(alice, job, signed_in)  # 900 steps of 2 s
-    page = signed_in(carol).get(f"/t/vision-lab/jobs/{job.pk}").content.decode()
+    page = markup(signed_in(carol).get(f"/t/vision-lab/jobs/{job.pk}"))
     strip = " ".join(re.sub(r"<[^>]*>", " ", page.split('<dl class="kpis"')[1].split("</dl>")[0]).split())
     assert "Left after resume 30 min at 0.5 steps/s" in strip
     job.checkpoints.update(step=5000)

@@ -17,6 +17,7 @@ from portal.pages.job_events import STOPPED, TITLES, told
 from portal.templatetags.ui import DEEDS, metric
 from tenants.models import User
 from tests import factories
+from tests.markup import markup
 from tests.platform import ROOT
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +38,7 @@ def happened(job: Job, code: EventCode = EventCode.MOVED, to: State | str = "", 
 
 
 def text_of(client: Client, job: Job, tab: str = "") -> str:
-    page = client.get(f"/t/vision-lab/jobs/{job.pk}{tab}").content.decode()
+    page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}{tab}"))
     return " ".join(re.sub("<[^>]*>", " ", page.split("<main", 1)[1]).split())
 
 
@@ -67,7 +68,7 @@ def test_no_code_stands_in_the_text_of_a_job(alice: User, client: Client, tab: s
 
 def test_the_codes_are_in_the_tooltip(alice: User, client: Client) -> None:
     client.force_login(alice)
-    page = client.get(f"/t/vision-lab/jobs/{failed_twice(alice).pk}/events").content.decode()
+    page = markup(client.get(f"/t/vision-lab/jobs/{failed_twice(alice).pk}/events"))
     assert 'title="GPUS_RETURNED"' in page
     assert 'title="FAILED, learner_failed"' in page
 
@@ -175,7 +176,7 @@ def test_events_beyond_a_page_are_one_link_away(alice: User, client: Client) -> 
     job = factories.job(owner=alice, state=State.PROCESSING)
     for n in range(210):
         happened(job, EventCode.EDITED, message=f"Edit {n}.")
-    page = client.get(f"/t/vision-lab/jobs/{job.pk}/events").content.decode()
+    page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}/events"))
     before = re.search(r'href="\?before=(\d+)"', page)
     assert before
     older = text_of(client, job, f"/events?before={before.group(1)}")
@@ -214,7 +215,7 @@ def test_a_kept_checkpoint_beyond_the_newest_says_why(alice: User, client: Clien
 def test_the_state_filter_speaks_words(alice: User, client: Client) -> None:
     client.force_login(alice)
     factories.job(owner=alice)
-    page = client.get("/t/vision-lab/jobs?state=HALTED").content.decode()
+    page = markup(client.get("/t/vision-lab/jobs?state=HALTED"))
     assert '<option value="HALTED" selected>Halted</option>' in page
     assert "PROCESSING<" not in page
 
@@ -288,10 +289,10 @@ def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> N
     assert "Halted, 1 step to repeat" in text_of(client, halted)
     queued = factories.job(owner=alice)
     client.force_login(factories.user("admin", is_superuser=True))
-    console = " ".join(client.get("/admin-console/").content.decode().split())
+    console = " ".join(markup(client.get("/admin-console/")).split())
     assert "1 slot asked for<" in console
     client.force_login(alice)
-    told = client.post("/t/vision-lab/jobs/halt", {"job": queued.pk}, follow=True).content.decode()
+    told = markup(client.post("/t/vision-lab/jobs/halt", {"job": queued.pk}, follow=True))
     assert "Halt asked for: 1 of 1 job." in told
 
 
@@ -308,7 +309,7 @@ def test_a_message_has_the_colour_and_icon_of_its_kind(level: int, kind: str, ic
     from django.contrib.messages.storage.base import Message
     from django.template.loader import render_to_string
 
-    shown = render_to_string("shell/messages.html", {"messages": [Message(level, "Saved.")]})
+    shown = markup(render_to_string("shell/messages.html", {"messages": [Message(level, "Saved.")]}))
     assert f'class="banner {kind}" role="{role}"' in shown
     assert icon in shown
 

@@ -14,6 +14,7 @@ from jobs.states import Intent, State
 from portal.pages import jobs
 from tenants.models import Tenant, User
 from tests import factories
+from tests.markup import markup
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +64,7 @@ def test_the_list_shows_only_this_tenants_jobs(browser: Client, lab: Tenant, ali
     factories.job(of=lab, owner=alice, name="mnist-cnn")
     other = factories.tenant("nlp-research")
     factories.job(of=other, owner=factories.member(other, "bob"), name="secret-llm")
-    page = browser.get("/t/vision-lab/jobs").content.decode()
+    page = markup(browser.get("/t/vision-lab/jobs"))
     assert "mnist-cnn" in page
     assert "secret-llm" not in page
 
@@ -71,10 +72,10 @@ def test_the_list_shows_only_this_tenants_jobs(browser: Client, lab: Tenant, ali
 def test_filters_live_in_the_address(browser: Client, lab: Tenant, alice: User) -> None:
     factories.job(of=lab, owner=alice, name="waits", state=State.QUEUED)
     factories.job(of=lab, owner=alice, name="broke", state=State.FAILED)
-    page = browser.get("/t/vision-lab/jobs?state=FAILED").content.decode()
+    page = markup(browser.get("/t/vision-lab/jobs?state=FAILED"))
     assert "broke" in page
     assert "waits" not in page
-    assert "There is no state" in browser.get("/t/vision-lab/jobs?state=NOPE").content.decode()
+    assert "There is no state" in markup(browser.get("/t/vision-lab/jobs?state=NOPE"))
 
 
 def test_each_view_counts_what_it_holds_whatever_is_shown(
@@ -90,12 +91,12 @@ def test_each_view_counts_what_it_holds_whatever_is_shown(
         factories.job(of=lab, owner=owner, state=state)
     factories.job(of=factories.tenant("nlp-research"), owner=factories.user("eve"), state=State.FAILED)
     counts = {"active": "2", "mine": "1", "failed": "2", "all": "4"}
-    page = browser.get("/t/vision-lab/jobs?state=FAILED&q=nothing").content.decode()
+    page = markup(browser.get("/t/vision-lab/jobs?state=FAILED&q=nothing"))
     assert dict(re.findall(r'data-view="(\w+)">([^<]*)<', page)) == counts
-    changed = browser.get("/t/vision-lab/jobs?rows=").content.decode()
+    changed = markup(browser.get("/t/vision-lab/jobs?rows="))
     assert dict(re.findall(r'data-view="(\w+)"><td>([^<]*)<', changed)) == counts
     monkeypatch.setattr(jobs, "VIEW_COUNT_CAP", 2)
-    page = browser.get("/t/vision-lab/jobs").content.decode()
+    page = markup(browser.get("/t/vision-lab/jobs"))
     assert dict(re.findall(r'data-view="(\w+)">([^<]*)<', page)) == counts | {"all": "2+"}
 
 
@@ -137,14 +138,14 @@ def test_halting_many_says_what_could_not_be_halted(browser: Client, lab: Tenant
     ended = factories.job(of=lab, owner=alice, state=State.COMPLETED)
     answer = browser.post("/t/vision-lab/jobs/halt", {"job": [waits.pk, ended.pk]}, follow=True)
     assert Job.objects.get(pk=waits.pk).intent == Intent.HALT
-    text = answer.content.decode()
+    text = markup(answer)
     assert "Halt asked for: 1 of 2 jobs." in text
     assert ended.pk in text
 
 
 def test_a_viewer_is_offered_no_new_job(client: Client, lab: Tenant) -> None:
     client.force_login(factories.member(lab, "carol", role="viewer"))
-    assert "/jobs/new" not in client.get("/t/vision-lab/jobs").content.decode()
+    assert "/jobs/new" not in markup(client.get("/t/vision-lab/jobs"))
 
 
 @pytest.mark.parametrize(("query", "text"), [("", "No jobs yet"), ("?q=zzz", "No job matches")])
@@ -153,4 +154,4 @@ def test_the_two_kinds_of_empty_say_different_things(
 ) -> None:
     if query:
         factories.job(of=lab, owner=alice)
-    assert text in browser.get(f"/t/vision-lab/jobs{query}").content.decode()
+    assert text in markup(browser.get(f"/t/vision-lab/jobs{query}"))

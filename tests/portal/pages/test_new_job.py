@@ -10,6 +10,7 @@ from jobs.spec import to_yaml
 from jobs.states import State
 from tenants.models import Tenant, User
 from tests import factories
+from tests.markup import markup
 
 pytestmark = pytest.mark.django_db
 SPEC = to_yaml(factories.spec(name="mnist-cnn", framework="plain"))
@@ -52,7 +53,7 @@ def test_a_refused_spec_keeps_every_character_and_names_every_error(browser: Cli
     assert answer.status_code == 422
     assert answer.context["text"] == wrong
     assert {error["path"] for error in answer.context["errors"]} >= {"max_restart", "leraners"}
-    assert "Did you mean" in answer.content.decode()
+    assert "Did you mean" in markup(answer)
     assert not Job.objects.exists()
 
 
@@ -82,7 +83,7 @@ def test_a_refused_clone_is_still_a_clone(browser: Client, lab: Tenant, alice: U
     job = factories.job(of=lab, owner=alice, name="original")
     page = browser.post(f"/t/vision-lab/jobs/new?from={job.pk}", {"spec": SPEC + "leraners: 2\n"})
     assert page.status_code == 422
-    assert f'action="/t/vision-lab/jobs/new?from={job.pk}"' in page.content.decode()
+    assert f'action="/t/vision-lab/jobs/new?from={job.pk}"' in markup(page)
 
 
 def test_a_strangers_job_cannot_be_cloned(browser: Client) -> None:
@@ -114,14 +115,14 @@ def test_a_clone_from_the_last_step_says_that_it_would_end_at_once(
     job = factories.job(of=lab, owner=alice, name="original", state=state)
     Progress.objects.filter(job=job).update(step=reported, total=1200)
     factories.checkpoint(job, step=saved)
-    page = browser.get(f"/t/vision-lab/jobs/new?from={job.pk}&checkpoint=1").content.decode()
+    page = markup(browser.get(f"/t/vision-lab/jobs/new?from={job.pk}&checkpoint=1"))
     assert (ENDED in page) == said
 
 
 @pytest.mark.parametrize("kind", ["cpu", "a100"])
 def test_gpus_are_asked_for_only_where_the_cluster_has_some(browser: Client, kind: str) -> None:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type=kind, slots=8)
-    page = browser.get("/t/vision-lab/jobs/new").content.decode()
+    page = markup(browser.get("/t/vision-lab/jobs/new"))
     assert ("GPUs each" in page) == ("GPU type" in page) == (kind == "a100")
 
 
@@ -142,7 +143,7 @@ def test_a_type_shows_what_is_free_and_a_clone_what_its_source_took(
             gpu_type="l4",
             running_s=5400,
         )
-        page = browser.get(f"/t/vision-lab/jobs/new?from={job.pk}").content.decode()
+        page = markup(browser.get(f"/t/vision-lab/jobs/new?from={job.pk}"))
         assert ("took 1 h 30 min, 3.0 GPU-hours" in page) == (state == State.COMPLETED)
     held = Attempt.objects.filter(held=True)
     assert held.update(nodes=["node-a", "node-a"], slot_type="l4") == 1

@@ -13,6 +13,7 @@ from django.test import Client
 
 from tenants.models import User
 from tests import factories
+from tests.markup import markup
 
 pytestmark = pytest.mark.django_db
 
@@ -38,7 +39,7 @@ def test_the_session_gets_a_new_key_at_login(alice: User) -> None:
 )
 def test_the_door_leads_to_no_other_site(alice: User, target: str) -> None:
     client = Client()
-    assert "evil" not in client.get("/login", {"next": target}).content.decode()
+    assert "evil" not in markup(client.get("/login", {"next": target}))
     answer = client.post("/login", {"username": "alice", "password": factories.PASSWORD, "next": target})
     assert answer.headers["Location"] == "/"
 
@@ -53,10 +54,10 @@ def test_a_wrong_password_and_an_unknown_name_read_alike(alice: User) -> None:
 
 
 def test_after_a_wrong_password_one_types_the_next_at_once(alice: User) -> None:
-    page = Client().post("/login", {"username": "alice", "password": "wrong"}).content.decode()
+    page = markup(Client().post("/login", {"username": "alice", "password": "wrong"}))
     (field,) = re.findall(r"<input[^>]* name=\"password\"[^>]*>", page)
     assert " autofocus" in field
-    assert " autofocus" not in Client().get("/login").content.decode()
+    assert " autofocus" not in markup(Client().get("/login"))
 
 
 def test_service_accounts_and_closed_accounts_read_as_unknown(alice: User) -> None:
@@ -70,7 +71,7 @@ def test_the_wait_is_announced_named_counted_down_and_over(alice: User, settings
     settings.AXES_FAILURE_LIMIT = 4
     client = Client()
     for left in (3, 2, 1):
-        page = client.post("/login", {"username": "alice", "password": "wrong"}).content.decode()
+        page = markup(client.post("/login", {"username": "alice", "password": "wrong"}))
         assert f"{left} tr{'y' if left == 1 else 'ies'} left, then a wait of 5 min" in page
     client.post("/login", {"username": "alice", "password": "wrong"})
     AccessAttempt.objects.update(attempt_time=F("attempt_time") - timedelta(minutes=3))
@@ -78,7 +79,7 @@ def test_the_wait_is_announced_named_counted_down_and_over(alice: User, settings
         held = client.post("/login", {"username": "alice", "password": factories.PASSWORD})
         assert held.status_code == 429
         assert 100 <= int(held.headers["Retry-After"]) <= 120
-        assert "1 min 5" in held.content.decode() or "2 min 00 s" in held.content.decode()
+        assert "1 min 5" in markup(held) or "2 min 00 s" in markup(held)
     AccessAttempt.objects.update(attempt_time=F("attempt_time") - timedelta(minutes=3))
     assert client.post("/login", {"username": "alice", "password": factories.PASSWORD}).status_code == 302
 

@@ -16,6 +16,7 @@ from portal.templatetags import ui
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import Role
 from tests import factories
+from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +35,7 @@ def test_a_manager_adds_changes_and_removes_a_member(signed_in: SignIn, lab: Ten
 
 def test_an_unknown_member_is_refused_with_the_field_and_the_remedy(signed_in: SignIn, dave: User) -> None:
     answer = signed_in(dave).post("/t/vision-lab/members/add", {"username": "nobody", "role": "viewer"})
-    page = answer.content.decode()
+    page = markup(answer)
     assert answer.status_code == 422
     assert "Username: there is no such person" in page
     assert 'value="nobody"' in page, "what was typed is still there"
@@ -44,11 +45,11 @@ def test_an_unknown_member_is_refused_with_the_field_and_the_remedy(signed_in: S
 def test_the_last_manager_stays(signed_in: SignIn, dave: User) -> None:
     answer = signed_in(dave).post("/t/vision-lab/members/dave", {"remove": "yes"}, follow=True)
     assert Membership.objects.filter(user=dave).exists()
-    assert "at least one manager" in answer.content.decode()
+    assert "at least one manager" in markup(answer)
 
 
 def test_a_researcher_sees_members_but_no_forms(signed_in: SignIn, alice: User, carol: User) -> None:
-    page = signed_in(alice).get("/t/vision-lab/members").content.decode()
+    page = markup(signed_in(alice).get("/t/vision-lab/members"))
     assert "carol" in page
     assert "Add a member" not in page
     refused = signed_in(alice).post("/t/vision-lab/members/carol", {"role": "manager"})
@@ -63,19 +64,19 @@ def test_a_tokens_secret_is_shown_once_and_opens_the_api(signed_in: SignIn, alic
     )
     secret = made.context["made"]["secret"]
     assert secret.startswith("lut_")
-    assert secret in made.content.decode()
-    listed = client.get("/t/vision-lab/tokens").content.decode()
+    assert secret in markup(made)
+    listed = markup(client.get("/t/vision-lab/tokens"))
     assert secret not in listed
     assert f"{secret[:8]}…</td>" in listed
     me = Client().get("/api/v1/me", headers={"Authorization": f"Bearer {secret}"})
-    assert "alice" in me.content.decode()
+    assert "alice" in markup(me)
 
 
 def test_a_token_without_a_name_is_refused_and_the_rest_is_kept(signed_in: SignIn, alice: User) -> None:
     answer = signed_in(alice).post("/t/vision-lab/tokens/new", {"name": "", "role": "viewer", "days": "7"})
     assert answer.status_code == 422
-    assert "Give one of at most 80 characters" in answer.content.decode()
-    assert 'aria-invalid="true"' in answer.content.decode().split('id="again-name"')[1].split(">")[0]
+    assert "Give one of at most 80 characters" in markup(answer)
+    assert 'aria-invalid="true"' in markup(answer).split('id="again-name"')[1].split(">")[0]
     assert answer.context["wished"]["days"] == 7
     assert not Token.objects.exists()
 
@@ -84,7 +85,7 @@ def test_the_form_for_a_token_has_a_page_of_its_own_that_nobody_keeps(signed_in:
     client = signed_in(alice)
     form = client.get("/t/vision-lab/tokens/new")
     assert form.status_code == 200
-    assert 'id="again-name"' in form.content.decode()
+    assert 'id="again-name"' in markup(form)
     made = client.post("/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30"})
     assert "no-store" in made.headers["Cache-Control"]
     assert "private" in client.get("/t/vision-lab/tokens").headers["Cache-Control"]
@@ -104,7 +105,7 @@ def test_a_service_account_is_made_given_a_token_and_closed(signed_in: SignIn, d
     client.post("/t/vision-lab/tokens/accounts", {"name": "ci", "role": "researcher"})
     made = client.post("/t/vision-lab/tokens/new", {"name": "runner", "account": "ci", "days": "30"})
     assert made.context["made"]["token"].user.is_service_account
-    assert "ci" in client.get("/t/vision-lab/tokens").content.decode()
+    assert "ci" in markup(client.get("/t/vision-lab/tokens"))
     client.post("/t/vision-lab/tokens/accounts/ci/close")
     assert not Token.objects.exists()
 
@@ -132,7 +133,7 @@ def test_use_of_the_month_adds_up_over_users_and_days(signed_in: SignIn, lab: Te
     page = signed_in(alice).get(f"/t/vision-lab/usage?of=cpu&{month}")
     assert page.context["total"]["cpu"]["used"] == pytest.approx(1.0, abs=0.01)
     assert sum(key.total for key in page.context["chart"].keys) == pytest.approx(1.0, abs=0.01)
-    assert "paid" in page.content.decode()
+    assert "paid" in markup(page)
     csv = signed_in(alice).get(f"/t/vision-lab/usage.csv?{month}").content.decode().splitlines()
     assert csv[0].startswith("day,user,type")
     assert sum(float(line.split(",")[3]) for line in csv[1:]) == pytest.approx(1.0, abs=0.01)
@@ -175,13 +176,13 @@ def test_a_tenant_without_gpus_has_no_column_for_them(signed_in: SignIn, lab: Te
     factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=2)
     lab.quotas.exclude(gpu_type="cpu").update(limit=0)
     column = '<th scope="col" class="n">GPU-hours</th>'
-    assert column not in signed_in(alice).get("/t/vision-lab/usage?of=cpu").content.decode()
+    assert column not in markup(signed_in(alice).get("/t/vision-lab/usage?of=cpu"))
     lab.quotas.update_or_create(gpu_type="a100", defaults={"limit": 2})
-    assert column in signed_in(alice).get("/t/vision-lab/usage?of=cpu").content.decode()
+    assert column in markup(signed_in(alice).get("/t/vision-lab/usage?of=cpu"))
 
 
 def test_a_past_month_ends_with_its_own_last_day(signed_in: SignIn, alice: User) -> None:
-    page = signed_in(alice).get("/t/vision-lab/usage", {"month": "2026-01", "of": "gpu"}).content.decode()
+    page = markup(signed_in(alice).get("/t/vision-lab/usage", {"month": "2026-01", "of": "gpu"}))
     assert "GPU-hours, 1–31 Jan" in page
 
 
@@ -199,14 +200,14 @@ def test_the_clusters_numbers_add_up(signed_in: SignIn, lab: Tenant, alice: User
     page = signed_in(alice).get("/cluster")
     pool = page.context["pools"][0]["pool"]
     assert pool.used + pool.free + pool.down == pool.slots == 12
-    assert "mine" in page.content.decode()
+    assert "mine" in markup(page)
 
 
 def test_a_foreign_job_has_no_name_on_the_cluster_page(signed_in: SignIn, lab: Tenant, alice: User) -> None:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=4)
     other = factories.tenant("nlp-research")
     factories.job(of=other, owner=factories.member(other, "bob"), state=State.PROCESSING, name="secret-llm")
-    page = signed_in(alice).get("/cluster").content.decode()
+    page = markup(signed_in(alice).get("/cluster"))
     assert "secret-llm" not in page
     assert "1 of other tenants" in page
 
@@ -215,7 +216,7 @@ def test_the_theme_is_a_cookie_and_shortcuts_are_the_accounts(signed_in: SignIn,
     client = signed_in(alice)
     answer = client.post("/me/appearance", {"theme": "dark"})
     assert answer.cookies["theme"].value == "dark"
-    page = client.get("/me").content.decode()
+    page = markup(client.get("/me"))
     assert 'data-theme="dark"' in page
     assert 'data-shortcuts="off"' in page
 
@@ -255,16 +256,16 @@ def test_a_person_without_a_tenant_sees_profile_and_cluster(signed_in: SignIn) -
 def test_the_only_manager_is_told_that_he_stays_and_is_offered_no_way_out(
     signed_in: SignIn, lab: Tenant, alice: User, dave: User, admin: User
 ) -> None:
-    page = signed_in(dave).get("/t/vision-lab/members").content.decode()
+    page = markup(signed_in(dave).get("/t/vision-lab/members"))
     assert ">the only manager<" in page
     assert 'popovertarget="leave"' not in page
     assert 'id="leave"' not in page
-    as_admin = signed_in(admin).get("/t/vision-lab/members").content.decode()
+    as_admin = markup(signed_in(admin).get("/t/vision-lab/members"))
     assert 'aria-label="Remove dave"' not in as_admin
     assert 'aria-label="Role of dave"' not in as_admin, "nor is his role changed: it would be refused"
     assert 'aria-label="Remove alice"' in as_admin
     factories.member(lab, "erin", role=Role.MANAGER)
-    both = signed_in(dave).get("/t/vision-lab/members").content.decode()
+    both = markup(signed_in(dave).get("/t/vision-lab/members"))
     assert ">the only manager<" not in both
     assert 'popovertarget="leave"' in both
 
@@ -273,11 +274,11 @@ def test_anybody_may_leave_and_comes_to_a_page_that_is_his(
     signed_in: SignIn, lab: Tenant, alice: User, carol: User
 ) -> None:
     client = signed_in(carol)
-    page = client.get("/t/vision-lab/members").content.decode()
+    page = markup(client.get("/t/vision-lab/members"))
     assert page.count("Leave<span") == 1
     assert 'aria-label="Remove alice"' not in page
     left = client.post("/t/vision-lab/members/carol", {"remove": "yes"}, follow=True)
-    assert "You are no member of" in left.content.decode()
+    assert "You are no member of" in markup(left)
     assert not Membership.objects.filter(user=carol).exists()
 
 
@@ -300,7 +301,7 @@ def test_a_token_warns_near_its_end_and_not_on_its_first_day(
     answer = signed_in(alice).get("/t/vision-lab/tokens")
     assert bool(answer.context["soon"]) is warns
     if words:
-        assert f"laptop expires {words}" in " ".join(answer.content.decode().split())
+        assert f"laptop expires {words}" in " ".join(markup(answer).split())
 
 
 def test_the_jobs_submitted_in_a_month_add_up_with_canceled_and_live_ones(
@@ -320,19 +321,19 @@ def test_the_jobs_submitted_in_a_month_add_up_with_canceled_and_live_ones(
         "submitted": 8,
         "parts": [("completed", 3), ("failed", 1), ("canceled", 2), ("live", 2)],
     }
-    assert "3 completed · 1 failed · 2 canceled · 2 live" in answer.content.decode()
+    assert "3 completed · 1 failed · 2 canceled · 2 live" in markup(answer)
 
 
 def test_waits_say_over_which_time_they_are(signed_in: SignIn, lab: Tenant, alice: User) -> None:
     factories.job(of=lab, owner=alice, state=State.PROCESSING)
     month = f"{timezone.now():%B}"
-    assert f"<dt>Wait in {month}</dt>" in signed_in(alice).get("/t/vision-lab/usage").content.decode()
-    assert "Wait for the start, last 24 h" in signed_in(alice).get("/t/vision-lab/").content.decode()
+    assert f"<dt>Wait in {month}</dt>" in markup(signed_in(alice).get("/t/vision-lab/usage"))
+    assert "Wait for the start, last 24 h" in markup(signed_in(alice).get("/t/vision-lab/"))
 
 
 def test_a_refused_password_says_what_is_wrong_at_each_field(signed_in: SignIn, alice: User) -> None:
     new = {"old_password": "wrong", "new_password1": "short", "new_password2": "short"}
-    page = signed_in(alice).post("/me/password", new).content.decode()
+    page = markup(signed_in(alice).post("/me/password", new))
     assert "The password was not changed." in page
     for field in ("old", "new2"):
         assert f'aria-describedby="problem-{field}"' in page
@@ -340,9 +341,9 @@ def test_a_refused_password_says_what_is_wrong_at_each_field(signed_in: SignIn, 
 
 
 def test_members_are_found_by_name_and_role(signed_in: SignIn, lab: Tenant, alice: User, dave: User) -> None:
-    page = signed_in(dave).get("/t/vision-lab/members?q=ali").content.decode()
+    page = markup(signed_in(dave).get("/t/vision-lab/members?q=ali"))
     assert re.findall(r'data-finds="(\w+)[^"]*"( hidden)?', page) == [("alice", ""), ("dave", " hidden")]
-    page = signed_in(dave).get("/t/vision-lab/members?q=Manager").content.decode()
+    page = markup(signed_in(dave).get("/t/vision-lab/members?q=Manager"))
     assert re.findall(r'data-finds="(\w+)[^"]*"( hidden)?', page) == [("alice", " hidden"), ("dave", "")]
 
 
@@ -365,4 +366,4 @@ def test_the_chart_shows_what_the_limits_allow_where_its_bars_stay_readable(
 
 
 def test_the_usage_page_names_what_the_limits_allow_a_day(signed_in: SignIn, lab: Tenant, dave: User) -> None:
-    assert "limit × 24 h: 192" in signed_in(dave).get("/t/vision-lab/usage?of=cpu").content.decode()
+    assert "limit × 24 h: 192" in markup(signed_in(dave).get("/t/vision-lab/usage?of=cpu"))

@@ -12,6 +12,7 @@ from portal.staff import ReadOnly, site
 from tenants.models import User
 from tests import factories
 from tests.jobs.conftest import People, people
+from tests.markup import markup
 from tests.platform import ROOT
 
 __all__ = ["people"]
@@ -48,7 +49,7 @@ def test_a_platform_admin_sees_every_list(people: People) -> None:
 
 
 def test_it_has_the_portal_s_colours_and_font_and_a_way_back(people: People) -> None:
-    page = signed_in(people.admin).get("/staff/").content.decode()
+    page = markup(signed_in(people.admin).get("/staff/"))
     light, dark = (ROOT / "static/src/css/tokens.css").read_text().split('[data-theme="dark"]')
     for weight, scheme, token in ((600, light, "accent"), (400, dark, "accent"), (200, light, "border")):
         found = re.search(rf"--{token}: (#[0-9a-f]{{6}});", scheme)
@@ -80,7 +81,7 @@ def test_the_last_platform_admin_stays_one(people: People) -> None:
     path = reverse("admin:tenants_user_change", args=[people.admin.pk])
     answer = signed_in(people.admin).post(path, {"username": "admin", "is_active": "on"})
     assert answer.status_code == 200
-    assert "last platform admin" in answer.content.decode()
+    assert "last platform admin" in markup(answer)
     people.admin.refresh_from_db()
     assert people.admin.is_superuser
 
@@ -89,7 +90,7 @@ def test_a_person_is_added_without_any_rights(people: People) -> None:
     secret = "a long enough pass phrase 7"
     body = {"username": "fred", "password1": secret, "password2": secret, "usable_password": "true"}
     answer = signed_in(people.admin).post(reverse("admin:tenants_user_add"), body)
-    assert answer.status_code == 302, answer.content.decode()[:3000]
+    assert answer.status_code == 302, markup(answer)[:3000]
     fred = User.objects.get(username="fred")
     assert not fred.is_superuser
     assert not fred.is_staff
