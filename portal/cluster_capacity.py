@@ -2,20 +2,11 @@
 
 import time
 
-from django.conf import settings
-
-from gpu_scheduler.clusters import registry
-from gpu_scheduler.clusters.base import Cluster, ClusterBusy
+from gpu_scheduler.clusters.base import ClusterBusy
+from jobs import clusters
 
 WAIT_S = 30
 POLL_S = 0.2
-
-
-def connect() -> Cluster:
-    """The configured cluster. Raises ClusterError when its settings are wrong."""
-    return registry.connect(
-        settings.LUTHIER_CLUSTER, {"LUTHIER_NODE_SOCKET": str(settings.LUTHIER_NODE_SOCKET)}
-    )
 
 
 def capacity_by_type(wait_s: float = WAIT_S) -> dict[str, int]:
@@ -23,7 +14,7 @@ def capacity_by_type(wait_s: float = WAIT_S) -> dict[str, int]:
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            nodes = connect().nodes()
+            nodes = clusters.current().nodes()
             break
         except ClusterBusy:
             if time.monotonic() > deadline:

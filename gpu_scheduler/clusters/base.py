@@ -127,7 +127,7 @@ CAUSES: Mapping[EndReason, Cause] = MappingProxyType(
 class Capabilities:
     """What a cluster can do. Code that depends on a difference between clusters asks here, never for a name.
 
-    images: a job may name a container image; runtimes: it may name a framework that the platform prepares.
+    images: a job may name a container image instead of a framework.
     node_local_data: data sets are folders that this process can see, so that their existence can be checked on submit.
     shared_memory: the size of a learner's shared memory is its own. multi_node: there may be more than one machine.
     slot_types: slot types that it can count; None means that its nodes report them.
@@ -135,7 +135,6 @@ class Capabilities:
     """
 
     images: bool = False
-    runtimes: bool = True
     node_local_data: bool = True
     shared_memory: bool = False
     multi_node: bool = False

@@ -24,6 +24,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from gpu_scheduler.clusters.base import (
@@ -40,12 +41,12 @@ from gpu_scheduler.clusters.base import (
     RefusalCode,
     Removal,
 )
-from gpu_scheduler.model import Node
+from gpu_scheduler.model import CPU_TYPE, Node
 
 Hook = Callable[[str, str, str], None]
 Result = TypeVar("Result")
 _READS = frozenset({"nodes", "observe"})
-CAPABILITIES = Capabilities(multi_node=True)
+CAPABILITIES = Capabilities(images=True, multi_node=True)
 SIGTERMED = 143
 SIGKILLED = 137
 
@@ -98,6 +99,11 @@ class MemoryCluster:
         self._scripts: defaultdict[str, _Script] = defaultdict(_Script)
         self._lock = threading.RLock()
         self._born = 0
+
+    @classmethod
+    def connect(cls, settings: Mapping[str, str]) -> MemoryCluster:
+        """The one memory cluster of this process, shared by its web and worker parts."""
+        return _shared()
 
     # The contract
 
@@ -380,6 +386,11 @@ class MemoryCluster:
             for rank, learner in gang.learners.items()
             if learner.node == node
         ]
+
+
+@cache
+def _shared() -> MemoryCluster:
+    return MemoryCluster([Node.with_slots("node-a", CPU_TYPE, 8), Node.with_slots("node-b", CPU_TYPE, 8)])
 
 
 class _Watch:

@@ -1,54 +1,63 @@
-"""From a cluster's name (LUTHIER_CLUSTER) to its driver. Drivers are imported when they are asked for."""
+"""The cluster drivers by name (LUTHIER_CLUSTER). A driver is imported only when it is selected."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from typing import Protocol
 
-from gpu_scheduler.clusters.base import Cluster, ClusterError
+from gpu_scheduler.clusters.base import Capabilities, Cluster, ClusterError
 
 
 class ClusterMisconfigured(ClusterError):
-    """The cluster's name or its settings are wrong; the message names the variable and the remedy."""
+    """The cluster's name or its settings are wrong; the message says what to change."""
+
+
+class Driver(Protocol):
+    """A driver's class."""
+
+    name: str
+    capabilities: Capabilities
+
+    @classmethod
+    def connect(cls, settings: Mapping[str, str]) -> Cluster:
+        """A cluster that works with these settings (environment variables; each driver reads its own).
+
+        Makes no connection yet: a cluster that is down raises ClusterBusy when it is used. A missing or wrong setting
+        raises ValueError with the variable's name and the remedy.
+        """
+
+
+def driver(name: str) -> type[Driver]:
+    """The driver of that name. Raises ClusterMisconfigured."""
+    try:
+        return DRIVERS[name]()
+    except KeyError:
+        known = sorted(DRIVERS)
+        choice = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise ClusterMisconfigured(
+            f"there is no cluster driver {name[:40]!r} in this version; use {choice}"
+        ) from None
 
 
 def connect(name: str, settings: Mapping[str, str]) -> Cluster:
-    """Give the driver of that name. settings: environment variables, of which each driver reads its own.
-
-    Connects to nothing yet: a cluster that is down shows as ``ClusterBusy`` when it is used.
-    """
+    """A cluster of that driver. Raises ClusterMisconfigured; see Driver.connect."""
     try:
-        driver = _DRIVERS[name]
-    except KeyError:
-        known = ", ".join(sorted(_DRIVERS))
-        raise ClusterMisconfigured(
-            f"LUTHIER_CLUSTER: there is no cluster {name!r}; choose one of {known}."
-        ) from None
-    return driver(settings)
+        return driver(name).connect(settings)
+    except ValueError as error:
+        raise ClusterMisconfigured(str(error)) from error
 
 
-def _local(settings: Mapping[str, str]) -> Cluster:
+def _local() -> type[Driver]:
     from gpu_scheduler.clusters.local.driver import LocalCluster
 
-    socket = settings.get("LUTHIER_NODE_SOCKET")
-    if not socket:
-        raise ClusterMisconfigured(
-            "LUTHIER_NODE_SOCKET: the local cluster needs the path of its node daemon's socket;"
-            " `manage.py up` sets it."
-        )
-    return LocalCluster(socket)
+    return LocalCluster
 
 
-@cache
-def shared_memory_cluster() -> Cluster:
-    """The one memory cluster of this process, so that its web and worker parts see the same gangs."""
+def _memory() -> type[Driver]:
     from gpu_scheduler.clusters.memory import MemoryCluster
-    from gpu_scheduler.model import CPU_TYPE, Node
 
-    return MemoryCluster([Node.with_slots("node-a", CPU_TYPE, 8), Node.with_slots("node-b", CPU_TYPE, 8)])
+    return MemoryCluster
 
 
-_DRIVERS: dict[str, Callable[[Mapping[str, str]], Cluster]] = {
-    "local": _local,
-    "memory": lambda _: shared_memory_cluster(),
-}
+DRIVERS: dict[str, Callable[[], type[Driver]]] = {"local": _local, "memory": _memory}
+"""Every driver. This is the only place that lists them."""

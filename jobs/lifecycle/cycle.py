@@ -19,9 +19,8 @@ from django.db.models.functions import Now
 from gpu_scheduler.clusters.base import ClusterBusy
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Node, Start, WaitReason
-from jobs import pubsub
+from jobs import clusters, pubsub
 from jobs.failpoints import fp
-from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle.admission import NotAdmitted, admit
 from jobs.lifecycle.explaining import explain, keep_heads, tell_cluster_busy
 from jobs.lifecycle.forecasting import TASK as FORECAST
@@ -71,7 +70,7 @@ def has_new() -> bool:
 def one_pass() -> list[str]:
     """Look once at everything that waits; the ids of the jobs that were started."""
     began = time.monotonic()
-    cluster = clusters.connected()
+    cluster = clusters.current()
     try:
         nodes = cluster.nodes()
     except ClusterBusy as busy:

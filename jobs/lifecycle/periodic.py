@@ -19,9 +19,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport
-from jobs import blobs
+from jobs import blobs, clusters
 from jobs.failpoints import fp
-from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import forecasting, workers
 from jobs.models import (
     Attempt,
@@ -86,7 +85,7 @@ def _claim(name: str, every_s: float) -> Result | None:
 def remove_orphans(before: Result) -> Result:
     """Remove gangs that no live attempt owns. The cluster is asked first and the rows after it: an attempt's row is
     older than its gang, so a gang without one is nobody's. Only learners seen the last time, too, are removed."""
-    cluster = clusters.connected()
+    cluster = clusters.current()
     shown = cluster.observe().gangs
     live = {f"job-{job}-{n}" for job, n in Attempt.objects.filter(held=True).values_list("job_id", "n")}
     orphans = {name: _uids(gang) for name, gang in shown.items() if name not in live}

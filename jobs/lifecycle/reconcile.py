@@ -22,9 +22,9 @@ from gpu_scheduler.clusters.base import (
     LaunchRefused,
     Removal,
 )
-from jobs import events
+from gpu_scheduler.clusters.registry import ClusterMisconfigured
+from jobs import clusters, events
 from jobs.failpoints import fp
-from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import leases, transitions
 from jobs.lifecycle.decision import Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, Reason
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 MAX_STEPS = 12
 CALL_S = 2.0  # a call to the cluster is begun only if the lease lasts that much longer
 BUSY_S = 2.0  # a cluster that asks to wait
+UNAVAILABLE_S = 60.0  # the cluster of an attempt is not configured
 BACK_OFF_MAX_S = 60.0
 QUARANTINE_AFTER, QUARANTINE_S = 8, 3600.0
 
@@ -80,7 +81,6 @@ def hold(lease: Lease) -> bool:
 
 def _walk(lease: Lease) -> bool:
     """Decide and do until there is nothing more to do now."""
-    cluster = clusters.connected()
     wants_cycle = False
     for step in range(MAX_STEPS):
         if step and not lease.may_act(settings.LUTHIER_LEASE_S / 2) and not leases.renew(lease):
@@ -89,7 +89,7 @@ def _walk(lease: Lease) -> bool:
         if rows is None:
             return False
         try:
-            rows, observation = _look(rows, lease, cluster)
+            rows, observation = _look(rows, lease)
             decision = decide(observation)
             if decision.move is not None:
                 transitions.move(rows, decision.move, lease)
@@ -97,10 +97,13 @@ def _walk(lease: Lease) -> bool:
                 continue
             if decision.act is not Act.NONE:
                 fp(f"{decision.act}.before_cluster")
-                if _act(rows, observation, decision, lease, cluster):
+                if _act(rows, observation, decision, lease):
                     continue
         except ClusterBusy as busy:
             _wait_for_cluster(rows, lease, busy)
+            return wants_cycle
+        except ClusterMisconfigured as error:
+            _wait_for_settings(rows, lease, error)
             return wants_cycle
         if decision.note is not None:
             transitions.note_reason(rows, lease, decision.note)
@@ -114,7 +117,7 @@ def _walk(lease: Lease) -> bool:
     return wants_cycle
 
 
-def _look(rows: JobRows, lease: Lease, cluster: Cluster) -> tuple[JobRows, JobObservation]:
+def _look(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     """The facts with what the cluster shows; it is asked only about a gang that may be there."""
     if not rows.holds_gpus:
         return rows, rows.observation
@@ -122,7 +125,7 @@ def _look(rows: JobRows, lease: Lease, cluster: Cluster) -> tuple[JobRows, JobOb
         return rows, rows.observation
     _require(lease)
     name = rows.observation.gang_name
-    found = cluster.observe([name])
+    found = _cluster_of(rows).observe([name])
     report = found.gangs.get(name)
     if report is None and not _absences.is_gone(name, found):
         raise ClusterBusy(f"The cluster does not yet say whether {name} exists.")
@@ -137,11 +140,16 @@ def _look(rows: JobRows, lease: Lease, cluster: Cluster) -> tuple[JobRows, JobOb
     return rows, observation
 
 
-def _act(
-    rows: JobRows, observation: JobObservation, decision: Decision, lease: Lease, cluster: Cluster
-) -> bool:
-    """Have one effect on the cluster. True if the job should be looked at again right away."""
+def _cluster_of(rows: JobRows) -> Cluster:
+    """The cluster of the live attempt, which need not be the one for new attempts."""
+    assert rows.attempt is not None, "only an attempt has a gang"
+    return clusters.named(rows.attempt.cluster)
+
+
+def _act(rows: JobRows, observation: JobObservation, decision: Decision, lease: Lease) -> bool:
+    """Have one effect on the cluster. True if the job should be observed again right away."""
     _require(lease)
+    cluster = _cluster_of(rows)
     match decision.act:
         case Act.LAUNCH:
             return _launch(rows, lease, cluster)
@@ -186,6 +194,22 @@ def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
         transitions.note_reason(rows, lease, Reason("cluster_busy", message))
     fp("busy.after_noted")
     leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=rows.job.intent_gen)
+
+
+def _wait_for_settings(rows: JobRows, lease: Lease, error: ClusterMisconfigured) -> None:
+    """The attempt's own cluster cannot be reached with this installation's settings. Leave the job as it is and say so:
+    another driver would not know its learners."""
+    assert rows.attempt is not None
+    reason = Reason(
+        "cluster_unavailable",
+        f"Attempt {rows.attempt.n} runs on the cluster {rows.attempt.cluster!r}, which cannot be reached: {error}.",
+        {"cluster": rows.attempt.cluster},
+    )
+    logger.error("cluster unavailable", extra={"job": lease.job_id, "cluster": rows.attempt.cluster})
+    transitions.note_condition(rows, reason)
+    if rows.observation.state not in {State.STORING, State.STOPPING}:
+        transitions.note_reason(rows, lease, reason)
+    leases.release(lease, requeue_after_s=UNAVAILABLE_S, intent_gen=rows.job.intent_gen)
 
 
 def _quarantine(lease: Lease) -> None:

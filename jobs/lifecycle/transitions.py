@@ -124,22 +124,28 @@ def note_reason(rows: JobRows, lease: Lease, reason: Reason) -> None:
     with transaction.atomic():
         _swap(rows, lease, _reason_fields(reason))
         job = rows.job
-        if reason.code == PREPARING and not _is_told(job, reason):
-            events.append(
-                job_id=job.pk,
-                tenant_id=job.tenant_id,
-                code=EventCode.CONDITION,
-                attempt=job.attempt,
-                reason=reason.code,
-                message=f"{reason.message.rstrip('.')}.",
-                source="lifecycle",
-            )
+        if reason.code == PREPARING and note_condition(rows, reason):
             return
         transaction.on_commit(partial(pubsub.job_changed, job.pk, job.tenant_id, job.event_seq), robust=True)
 
 
-def _is_told(job: Job, reason: Reason) -> bool:
-    return JobEvent.objects.filter(job=job, attempt=job.attempt, reason=reason.code).exists()
+def note_condition(rows: JobRows, reason: Reason) -> bool:
+    """Append an event about the live attempt, once per reason code. True if it was the first."""
+    job = rows.job
+    if JobEvent.objects.filter(job=job, attempt=job.attempt, reason=reason.code).exists():
+        return False
+    with transaction.atomic():
+        events.append(
+            job_id=job.pk,
+            tenant_id=job.tenant_id,
+            code=EventCode.CONDITION,
+            attempt=job.attempt,
+            reason=reason.code,
+            message=f"{reason.message.rstrip('.')}.",
+            numbers=dict(reason.numbers),
+            source="lifecycle",
+        )
+    return True
 
 
 def _swap(rows: JobRows, lease: Lease, fields: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from django.db import connection
 from django.db.models import Count, Max, QuerySet, Sum
 from django.utils import timezone
 
+from jobs import clusters
 from jobs.models import WORKER_LOCKS, ClusterNode, Runtime, Worker
 from jobs.spec import Context, Pool, Spec
 from tenants.models import Tenant
@@ -67,7 +68,7 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
     found = _existing_data(spec)
     missing = found is not None and any(mount.path not in found for mount in spec.data)
     return Context(
-        cluster=settings.LUTHIER_CLUSTER,
+        images=clusters.capabilities().images,
         runtimes=frozenset(known),
         pools={slot_type: Pool(*size) for slot_type, *size in sizes},
         limits=dict(limits),
@@ -80,7 +81,7 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
 def _existing_data(spec: Spec) -> frozenset[str] | None:
     """Which of the spec's paths exist; its own rules keep them below the root. None: not visible from here."""
     root = data_root()
-    if settings.LUTHIER_CLUSTER == "kubernetes" or not spec.data:
+    if not (clusters.capabilities().node_local_data and spec.data):
         return None
     return frozenset(mount.path for mount in spec.data if _is_folder(root / mount.path))
 

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from django.conf import settings
-
 from gpu_scheduler.checks import AWAITS_CLUSTER
 from gpu_scheduler.model import WaitReason
-from jobs import humanize
+from jobs import clusters, humanize
 from jobs.models import Upload
 from jobs.selectors.what_if import Preview
 from jobs.spec import API_VERSION, Spec
@@ -102,7 +100,7 @@ def _files(count: int, size: int) -> str:
 def _data(spec: Spec) -> Check:
     if not spec.data:
         return _check("data", Result.PASSED, "None asked for")
-    if settings.LUTHIER_CLUSTER == "kubernetes":
+    if not clusters.capabilities().node_local_data:
         return _check("data", Result.SKIPPED, UNSEEN)
     paths = ", ".join(mount.path for mount in spec.data)
     return _check("data", Result.PASSED, f"{paths}: there")

@@ -12,9 +12,7 @@ from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, printable
 from jobs.spec.walk import nearest
 
-IMAGE_NEEDS_KUBERNETES = (
-    "images need the kubernetes cluster; on the local cluster name a runtime in framework instead"
-)
+IMAGES_UNSUPPORTED = "this cluster cannot run images; name a runtime in framework instead"
 DEFAULT_MIB = units.parse_memory(DEFAULTS["resources"]["memory"])
 """The default memory: a spec that does not set it is not rejected where nodes are smaller."""
 DATA_SHOWN = 10
@@ -37,13 +35,14 @@ class Pool:
 class Context:
     """What the check may know of the installation and the tenant; None or empty means not to be checked.
 
-    pools: slot type -> Pool (``cpu`` among them). limits: slot type -> the tenant's quota in slots; a type
+    images: the cluster runs container images. pools: slot type -> Pool (``cpu`` among them).
+    limits: slot type -> the tenant's quota in slots; a type
     without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
     exist below the data root (None: unknown here). data_folders: its folders, for the remedy (None: the
     data root cannot be read).
     """
 
-    cluster: str = "local"
+    images: bool = False
     runtimes: frozenset[str] = frozenset()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -72,9 +71,9 @@ def check(spec: Spec, context: Context) -> Findings:
 
 
 def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
-    if spec.image and context.cluster == "local":
+    if spec.image and not context.images:
         runtimes = _listed(context.runtimes)
-        yield Problem("image", "image_not_allowed", IMAGE_NEEDS_KUBERNETES, printable(spec.image), runtimes)
+        yield Problem("image", "image_not_allowed", IMAGES_UNSUPPORTED, printable(spec.image), runtimes)
     elif spec.image and context.image_patterns and not _matches(spec.image, context.image_patterns):
         allowed = ", ".join(context.image_patterns)
         message = "this installation allows other images only"

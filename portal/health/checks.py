@@ -9,15 +9,13 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from gpu_scheduler.clusters.base import ClusterError
+from jobs import clusters
 from jobs.selectors.installation import workers_alive
-from portal.cluster_capacity import connect
 from portal.health.deadline import run_together
 
 ANSWER_S = 2.0
 """So long each part may take; load balancers and people do not wait for one that is frozen."""
 WORKER_SILENCE_S = 15  # a worker looks at due jobs every LUTHIER_TICK_S
-
-CLUSTER_REMEDY = {"local": "Look into logs/nodes.log of the data folder."}
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
         "cluster",
         "no answer",
         f"the {settings.LUTHIER_CLUSTER} cluster did not answer within {ANSWER_S:.0f} s",
-        CLUSTER_REMEDY.get(settings.LUTHIER_CLUSTER, ""),
+        clusters.capabilities().remedy,
     ),
 }
 
@@ -113,9 +111,9 @@ def workers() -> HealthCheck:
 
 def cluster() -> HealthCheck:
     try:
-        nodes = connect().nodes()
+        nodes = clusters.current().nodes()
     except ClusterError as error:
-        remedy = CLUSTER_REMEDY.get(settings.LUTHIER_CLUSTER, "")
+        remedy = clusters.capabilities().remedy
         return HealthCheck("cluster", "no answer", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy)
     usable = [node for node in nodes if node.ready]
     found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"

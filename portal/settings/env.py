@@ -42,7 +42,7 @@ class Environment:
     luthier_public_url: Annotated[str | None, values.url("http", "https")] = None
     # as learners reach the server; none = from the public URL
     luthier_ingest_url: Annotated[str | None, values.url("ws", "wss")] = None
-    luthier_cluster: Annotated[str, values.one_of("local", "kubernetes", "memory")] = "local"
+    luthier_cluster: Annotated[str, values.cluster] = "local"
     # seconds until a frozen worker's job may be taken over
     luthier_lease_s: Annotated[float, values.number(1, 600)] = 10
     # seconds between two looks at due jobs

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
+from gpu_scheduler.clusters import registry
 from gpu_scheduler.clusters.local.nodes import wrong_entries
 
 SECRET_KEY_MIN_CHARS = 50
@@ -23,15 +24,6 @@ def yes_or_no(text: str) -> bool:
     if text.lower() not in YES + NO:
         raise ValueError(f"must be one of {', '.join(YES)} or {', '.join(NO)}")
     return text.lower() in YES
-
-
-def one_of(*allowed: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(f"must be {', '.join(allowed[:-1])} or {allowed[-1]}")
-        return text
-
-    return read
 
 
 def number(low: float, high: float) -> Callable[[str], float]:
@@ -90,6 +82,20 @@ def hosts(text: str) -> tuple[str, ...]:
         if not HOST.fullmatch(name):
             raise ValueError(f"{name[:80]!r} is no host: give names or addresses without scheme and port")
     return names
+
+
+def cluster(text: str) -> str:
+    """The name of a cluster driver."""
+    try:
+        registry.driver(text)
+    except registry.ClusterMisconfigured as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+def needs_node_daemon(name: str) -> bool:
+    """Say whether `manage.py up` must start a node daemon for this cluster."""
+    return registry.driver(name).capabilities.node_daemon
 
 
 def nodes(text: str) -> str:

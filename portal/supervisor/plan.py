@@ -6,6 +6,7 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM
 
 from portal.migrations_gate import GATE
+from portal.settings import values
 from portal.settings.embedded import Layout, layout
 from portal.settings.env import BASE_DIR, Environment
 from portal.supervisor import postgres, readiness, valkey
@@ -71,7 +72,7 @@ def start_plan(options: Options, environment: Environment, *, port: int) -> Star
         prepare=["prepare"] if options.demo else ["prepare", "--no-demo"],
         servers=_servers(where, environment),
         web=[_web(port, env)],
-        nodes=[_nodes(where, nodes, env)] if environment.luthier_cluster == "local" else [],
+        nodes=[_nodes(where, nodes, env)] if values.needs_node_daemon(environment.luthier_cluster) else [],
         workers=[_worker(number, env) for number in range(1, options.workers + 1)],
     )
 

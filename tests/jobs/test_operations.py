@@ -13,8 +13,7 @@ from django.test import TestCase, override_settings
 
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from jobs import blobs, failpoints, invariants
-from jobs.lifecycle import cluster as clusters
+from jobs import blobs, clusters, failpoints, invariants
 from jobs.models import Runtime
 from tests.jobs.lifecycle.children import Served, in_child
 from tests.jobs.lifecycle.points import OPERATION_POINTS

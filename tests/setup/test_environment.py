@@ -61,6 +61,35 @@ def test_nothing_is_made_when_the_environment_is_wrong(tmp_path: Path) -> None:
     assert not data.exists()
 
 
+ENTRY_POINTS = {
+    "up": ["manage.py", "up", "--port", "0"],
+    "web": ["-m", "uvicorn", "portal.asgi:application", "--port", "0", "--lifespan", "off"],
+    "worker": ["-m", "celery", "-A", "portal.celery", "--skip-checks", "worker", "--pool", "threads"],
+    "node daemon": ["manage.py", "nodes"],
+    "any command": ["manage.py", "invariants"],
+}
+
+
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_a_cluster_without_a_driver_stops_every_entry_point(entry_point: str, tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "TMPDIR")}
+    data = tmp_path / "data"
+    settings = {
+        "DJANGO_SETTINGS_MODULE": "portal.settings.base",
+        "LUTHIER_DATA": str(data),
+        "LUTHIER_CLUSTER": "kubernetes",
+        "DATABASE_URL": "postgresql://localhost:9/none",
+    }
+    ended = subprocess.run(
+        [sys.executable, *ENTRY_POINTS[entry_point]],
+        cwd=ROOT, env=clean | settings, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == EX_CONFIG, ended.stderr
+    assert "LUTHIER_CLUSTER: there is no cluster driver 'kubernetes' in this version" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not data.exists()
+
+
 @pytest.mark.parametrize("name", sorted(WRONG))
 def test_one_wrong_variable_is_refused_by_name(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

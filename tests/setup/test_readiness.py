@@ -18,6 +18,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from gpu_scheduler.clusters.base import ClusterBusy
+from jobs import clusters
 from jobs.models import WORKER_LOCKS, Worker
 from portal.health import checks, deadline
 
@@ -126,17 +127,18 @@ def test_a_worker_that_fell_silent_does_not_count(client: Client, worker: Worker
 
 
 def test_a_cluster_that_does_not_answer_is_named(client: Client, worker: Worker) -> None:
-    with mock.patch.object(checks, "connect") as connect:
-        connect.return_value.nodes.side_effect = ClusterBusy("the node daemon is not there")
+    with mock.patch.object(clusters, "current") as current:
+        current.return_value.nodes.side_effect = ClusterBusy("the node daemon is not there")
         answer = client.get("/readyz")
     assert answer.status_code == 503
     assert "the node daemon is not there" in answer.json()["parts"]["cluster"]["reason"]
 
 
 def test_a_node_daemon_that_is_frozen_is_named_in_time(
-    client: Client, worker: Worker, tmp_path: Path, settings: Settings
+    client: Client, worker: Worker, tmp_path: Path, settings: Settings, request: pytest.FixtureRequest
 ) -> None:
     settings.LUTHIER_CLUSTER, settings.LUTHIER_NODE_SOCKET = "local", tmp_path / "nodes"
+    request.addfinalizer(lambda: clusters.use(None))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "nodes"))
     with bound_after(sound=2), mute(listener) as called:

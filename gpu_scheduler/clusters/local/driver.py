@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_scheduler.clusters.base import (
@@ -34,6 +34,16 @@ class LocalCluster:
 
     def __init__(self, socket: str | Path) -> None:
         self._socket = socket
+
+    @classmethod
+    def connect(cls, settings: Mapping[str, str]) -> LocalCluster:
+        socket = settings.get("LUTHIER_NODE_SOCKET")
+        if not socket:
+            raise ValueError(
+                "LUTHIER_NODE_SOCKET is not set: the local cluster needs the path of its node daemon's socket;"
+                " `manage.py up` sets it"
+            )
+        return cls(socket)
 
     def nodes(self) -> list[Node]:
         return [protocol.node_from_json(node) for node in ask(self._socket, "nodes")]

@@ -6,8 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from gpu_scheduler.clusters.base import ClusterError
-from jobs import invariants
-from portal.cluster_capacity import connect
+from jobs import clusters, invariants
 
 
 class Command(BaseCommand):
@@ -16,7 +15,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         broken = []
         try:
-            shown = connect().observe().gangs
+            shown = clusters.current().observe().gangs
             broken += invariants.orphans(shown)
         except ClusterError as error:
             self.stdout.write(f"NoOrphan was not checked: {error}")

@@ -17,8 +17,7 @@ from typing import Any
 from django.db import connection
 
 from gpu_scheduler.clusters.memory import MemoryCluster
-from jobs import failpoints
-from jobs.lifecycle import cluster as clusters
+from jobs import clusters, failpoints
 from jobs.lifecycle import workers
 
 VERBS = ("nodes", "launch", "observe", "stop", "remove")

@@ -15,8 +15,7 @@ from pytest_django import Settings
 
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from jobs import failpoints, invariants
-from jobs.lifecycle import cluster as clusters
+from jobs import clusters, failpoints, invariants
 from jobs.lifecycle import workers
 from jobs.models import Job, Worker
 from jobs.states import FINAL, State

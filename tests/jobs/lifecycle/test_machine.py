@@ -28,9 +28,8 @@ from hypothesis.stateful import (
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from jobs import failpoints, invariants
+from jobs import clusters, failpoints, invariants
 from jobs.errors import JobError
-from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle import periodic, reconcile
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, PeriodicTask, Progress
 from jobs.services import answer_once, job_cancel, job_halt, job_resume

@@ -16,9 +16,8 @@ from pytest_django import Settings
 
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node, Placement, Start
-from jobs import failpoints, invariants
+from jobs import clusters, failpoints, invariants
 from jobs.lifecycle import admission, leases, observation, transitions
-from jobs.lifecycle import cluster as clusters
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
 from jobs.models import Attempt, Job

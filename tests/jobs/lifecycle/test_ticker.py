@@ -17,7 +17,7 @@ from django.db import connection
 
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from jobs.lifecycle import cluster as clusters
+from jobs import clusters
 from jobs.lifecycle import periodic
 from jobs.lifecycle.ticker import Ticker
 from jobs.models import Job, Learner, PeriodicTask, Worker

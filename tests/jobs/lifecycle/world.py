@@ -15,8 +15,7 @@ from django.db.models.functions import Now
 from gpu_scheduler.clusters.base import LearnerPhase
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from jobs import events, failpoints
-from jobs.lifecycle import cluster as clusters
+from jobs import clusters, events, failpoints
 from jobs.lifecycle import cycle, leases, reconcile
 from jobs.models import Checkpoint, Job, Learner, Progress
 from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from jobs.spec import Context, Pool, check, parse
-from jobs.spec.context import IMAGE_NEEDS_KUBERNETES
+from jobs.spec.context import IMAGES_UNSUPPORTED
 from tests.jobs.spec.test_job_spec import spec_with
 
 HERE = Context(
-    cluster="local",
+    images=False,
     runtimes=frozenset({"plain", "sklearn", "pytorch"}),
     pools={"cpu": Pool(8, 4, 65_536), "a100": Pool(16, 8, 524_288)},
     limits={"cpu": 8, "a100": 4},
@@ -35,13 +35,13 @@ def test_image_on_the_local_cluster_is_refused_with_its_sentence() -> None:
     assert (problem.path, problem.code, problem.message) == (
         "image",
         "image_not_allowed",
-        IMAGE_NEEDS_KUBERNETES,
+        IMAGES_UNSUPPORTED,
     )
-    assert check(image, replace(HERE, cluster="kubernetes")).errors == ()
+    assert check(image, replace(HERE, images=True)).errors == ()
 
 
 def test_image_outside_the_allowed_patterns_is_refused_with_them() -> None:
-    context = replace(HERE, cluster="kubernetes", image_patterns=("registry.example/*",))
+    context = replace(HERE, images=True, image_patterns=("registry.example/*",))
     (problem,) = check(parse(spec_with(framework=None, image="evil.example/x:1")), context).errors
     assert problem.allowed == "registry.example/*"
 

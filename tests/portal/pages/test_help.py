@@ -10,13 +10,15 @@ import pytest
 from django.conf import settings
 from django.test import Client
 
-from gpu_scheduler.clusters.local.environment import Folders, rendezvous
+from gpu_scheduler.clusters.environment import Rendezvous, of_program
+from gpu_scheduler.clusters.local.environment import Folders
 from jobs.spec.rules import RESERVED_ENV
 from jobs.states import TRANSITIONS
 from learner_agent import training
 from portal.pages import help as guides
 from portal.pages import state_diagram
 from tenants.models import User
+from tests.gpu_scheduler.clusters.harness import launch
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
@@ -70,8 +72,12 @@ def test_a_file_cannot_bring_markup_of_its_own(tmp_path: Path, monkeypatch: pyte
 def test_the_guide_to_programs_names_every_variable_and_every_call() -> None:
     told = (settings.BASE_DIR / "docs" / "programs.md").read_text()
     set_by_the_platform = {
-        *Folders(Path("/")).named(),
-        *rendezvous(0, [1, 2, 3], hostfile=Path("/h")),
+        *of_program(
+            launch("job-x-1", "runs", "runs"),
+            0,
+            rendezvous=Rendezvous(["a:1", "b:1"], "a:2", "/h"),
+            folders=Folders(Path("/")).named(),
+        ),
         *(name for name in RESERVED_ENV if "*" not in name),
         "LUTHIER_CHECKPOINT_EVERY_S",
         "LUTHIER_GRACE_S",
@@ -79,6 +85,7 @@ def test_the_guide_to_programs_names_every_variable_and_every_call() -> None:
         "LUTHIER_RANK",
     }
     reserved_only = {"PATH", "GROUP_RANK", "NVIDIA_VISIBLE_DEVICES"}
+    set_by_the_platform.discard("BEHAVIOUR")  # of the test's own launch
     assert {name for name in set_by_the_platform if f"`{name}`" not in told} == reserved_only
     calls = {
         name for name in vars(training) if not name.startswith("_") and callable(getattr(training, name))

@@ -1,0 +1,100 @@
+"""The environment of a learner's two processes, built from its launch: the same on every cluster.
+
+A driver adds what only it knows: addresses, folders, devices and the machine's own variables. Names that a framework or
+FfDL defined are kept as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_scheduler.clusters.base import Launch
+from gpu_scheduler.model import CPU_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the learners of a gang find each other.
+
+    workers: "host:port" per rank. master: "host:port" of rank 0, on a port of its own. hostfile: path, for MPI.
+    """
+
+    workers: Sequence[str]
+    master: str
+    hostfile: str
+
+
+def of_program(
+    launch: Launch, rank: int, *, rendezvous: Rendezvous, folders: Mapping[str, str]
+) -> dict[str, str]:
+    """The training program's environment, without secrets. folders: FfDL's names (JOB_STATE_DIR …) -> paths.
+
+    The job's own variables override none of these but OMP_NUM_THREADS.
+    """
+    spec = launch.learners[rank]
+    env = {
+        # Two learners on one machine must not both use all of its cores.
+        "OMP_NUM_THREADS": str(max(1, int(launch.cpus))),
+        **spec.env,
+        **folders,
+        "TRAINING_ID": launch.job,
+        "TRAINING_COMMAND": launch.command
+        if isinstance(launch.command, str)
+        else json.dumps(list(launch.command)),
+        "LEARNER_ID": str(rank + 1),  # FfDL counts from 1
+        "NUM_LEARNERS": str(len(launch.learners)),
+        "GPU_COUNT": "0" if launch.slot_type == CPU_TYPE else str(launch.slots),
+        "LEARNER_NAME_PREFIX": launch.name,
+        "LUTHIER_ATTEMPT": str(launch.attempt),
+        "LUTHIER_RANK": str(rank),
+        "LUTHIER_GRACE_S": str(launch.grace_s),
+    }
+    if launch.checkpoint_every_s is not None:
+        env["LUTHIER_CHECKPOINT_EVERY_S"] = str(launch.checkpoint_every_s)
+    return env | _distributed(rank, rendezvous)
+
+
+def of_shipper(launch: Launch, rank: int, *, folders: Mapping[str, str]) -> dict[str, str]:
+    """The shipper's environment: which learner it serves, where it delivers, and its secret."""
+    return {
+        **folders,
+        "LUTHIER_INGEST_URL": launch.ingest_url,
+        "LUTHIER_SECRET": launch.learners[rank].secret,
+        "TRAINING_ID": launch.job,
+        "LUTHIER_ATTEMPT": str(launch.attempt),
+        "LUTHIER_RANK": str(rank),
+    }
+
+
+def _distributed(rank: int, rendezvous: Rendezvous) -> dict[str, str]:
+    """The variables of torchrun, TensorFlow, JAX and MPI.
+
+    LOCAL_RANK is 0: a learner sees only its own devices, counted from 0. A gang of one gets no cluster description,
+    because TensorFlow and JAX would wait for other members.
+    """
+    world = len(rendezvous.workers)
+    host, _, port = rendezvous.master.rpartition(":")
+    env = {
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(rank),
+        "NODE_RANK": str(rank),
+        "NNODES": str(world),
+        "JAX_NUM_PROCESSES": str(world),
+        "JAX_PROCESS_ID": str(rank),
+    }
+    if world > 1:
+        cluster = {"cluster": {"worker": list(rendezvous.workers)}, "task": {"type": "worker", "index": rank}}
+        env |= {
+            "TF_CONFIG": json.dumps(cluster),
+            "JAX_COORDINATOR_ADDRESS": rendezvous.master,
+            "MPI_HOSTFILE": rendezvous.hostfile,
+            "OMPI_MCA_orte_default_hostfile": rendezvous.hostfile,
+        }
+    return env

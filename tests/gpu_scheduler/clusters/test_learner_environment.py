@@ -1,0 +1,69 @@
+"""The environment of a learner is built in one place, from the launch; a driver adds addresses and folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from gpu_scheduler.clusters.base import Launch
+from gpu_scheduler.clusters.environment import Rendezvous, of_program, of_shipper
+from tests.gpu_scheduler.clusters.harness import launch
+
+FOLDERS = {"DATA_DIR": "/data"}
+
+
+def rendezvous(learners: int) -> Rendezvous:
+    hosts = [f"gang-{rank}" for rank in range(learners)]
+    return Rendezvous([f"{host}:7000" for host in hosts], "gang-0:7001", "/state/hostfile")
+
+
+def env_of(gang: Launch, rank: int = 0) -> dict[str, str]:
+    return of_program(gang, rank, rendezvous=rendezvous(len(gang.learners)), folders=FOLDERS)
+
+
+def with_env(**env: str) -> Launch:
+    gang = launch("job-x-2", "runs")
+    return replace(gang, learners=[replace(gang.learners[0], env=env)])
+
+
+def test_a_learner_gets_the_names_of_ffdl_and_its_rank() -> None:
+    gang = replace(launch("job-x-2", "runs", "runs", slots=3), slot_type="h200", checkpoint_every_s=600)
+    env = env_of(gang, 1)
+    assert env["DATA_DIR"] == "/data"
+    assert (env["TRAINING_ID"], env["LEARNER_NAME_PREFIX"]) == ("x", "job-x-2")
+    assert (env["LEARNER_ID"], env["NUM_LEARNERS"], env["GPU_COUNT"]) == ("2", "2", "3")
+    assert (env["LUTHIER_ATTEMPT"], env["LUTHIER_RANK"], env["LUTHIER_GRACE_S"]) == ("2", "1", "5")
+    assert env["LUTHIER_CHECKPOINT_EVERY_S"] == "600"
+
+
+def test_cpu_slots_are_no_gpus() -> None:
+    assert env_of(launch("job-x-2", "runs", slots=3))["GPU_COUNT"] == "0"
+
+
+def test_each_framework_finds_the_other_learners() -> None:
+    env = env_of(launch("job-x-2", "runs", "runs"), 1)
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["RANK"], env["WORLD_SIZE"]) == (
+        "gang-0", "7001", "1", "2",
+    )  # fmt: skip
+    assert env["JAX_COORDINATOR_ADDRESS"] == "gang-0:7001"
+    assert json.loads(env["TF_CONFIG"])["cluster"] == {"worker": ["gang-0:7000", "gang-1:7000"]}
+    assert env["MPI_HOSTFILE"] == "/state/hostfile"
+
+
+def test_a_gang_of_one_has_no_cluster_description_to_wait_for() -> None:
+    assert (
+        not {"TF_CONFIG", "JAX_COORDINATOR_ADDRESS", "MPI_HOSTFILE"}
+        & env_of(launch("job-x-2", "runs")).keys()
+    )
+
+
+def test_a_jobs_own_variables_replace_the_thread_count_and_nothing_else() -> None:
+    env = env_of(with_env(OMP_NUM_THREADS="7", TRAINING_ID="forged", DATA_DIR="/forged", MINE="1"))
+    assert (env["OMP_NUM_THREADS"], env["MINE"]) == ("7", "1")
+    assert (env["TRAINING_ID"], env["DATA_DIR"]) == ("x", "/data")
+
+
+def test_only_the_shipper_gets_the_secret() -> None:
+    gang = launch("job-x-2", "runs")
+    assert of_shipper(gang, 0, folders=FOLDERS)["LUTHIER_SECRET"] == "secret-0"
+    assert "secret-0" not in env_of(gang).values()
