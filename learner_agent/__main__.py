@@ -6,7 +6,7 @@ import os
 import sys
 
 if __package__ in (None, ""):
-    # Run as a directory: Python put the package itself on the path, where settings.py would shadow others' modules.
+    # Run as a directory: Python has put the package itself on the path, where settings.py would shadow other modules.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     sys.path.insert(0, os.path.dirname(here))
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         if arguments[:1] == ["launcher"]:
-            # Only the half that is asked for: the other one's libraries may be absent here.
+            # Import only this half: the libraries of the other one may be absent here.
             from learner_agent.launcher import main as launcher_main
 
             return launcher_main(arguments[2:] if arguments[1:2] == ["--"] else arguments[1:])

@@ -1,11 +1,9 @@
-"""Runs the user's program: one pipe for stdout and stderr, its exit code, and the way out when it must stop.
+"""Runs the user's program: one pipe for stdout and stderr, its exit code, and its orderly end when it must stop.
 
-It waits for the shipper's ``ready``, starts the program in a session of its own, writes what it prints to the
-spool byte for byte, and passes a halt on: a program that imported ``learner_agent.training`` sees the flag first,
-gets SIGTERM after the grace and SIGKILL after as much again; any other gets SIGTERM at once and SIGKILL after the
-grace, and one that has only just begun is given a moment to import it. All of the program's group gets it, and only
-when nobody of the group is left has the program ended: a shell dies of it at once, while what it runs still saves.
-SIGTERM to the launcher is the same wish by another road; a second one changes nothing. If the launcher dies, the
+It waits for the shipper's ``ready``, starts the program in a session of its own, writes what it prints to the spool
+byte for byte, and passes a halt on (`halting` has the deadlines). Signals go to the program's whole group, and after
+SIGTERM the program has ended only when no process of the group is left: a shell dies at once, while what it started
+still saves. SIGTERM to the launcher requests a halt, too; a second one changes nothing. If the launcher dies, the
 kernel kills the program. One thread, standard library only, Python 3.8 or newer; holds no secret.
 """
 
@@ -19,47 +17,31 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from learner_agent import processes
+from learner_agent import halting, processes
+from learner_agent.halting import Halting
 from learner_agent.log_segments import LogWriter
 from learner_agent.settings import LauncherSettings, launcher_settings
 from learner_agent.spool import Spool
-from learner_agent.untrusted_files import now_ms, put_aside, replace_file, sound_number
+from learner_agent.untrusted_files import now_ms, number_or, put_aside, replace_file
 
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
 POLL_S = 0.2
-"""How often the launcher looks for a wish to halt."""
-IMPORT_S = 2.0
-"""So old a program that has not imported ``training`` is taken for one that knows nothing of us."""
+"""How often the launcher checks for a request to halt."""
 LOCK_S = 2.0
-"""How long a lock that is held may be the shipper's, which tries it now and then to see whether we live."""
-NAP_S = 0.005
-"""While small reads follow each other faster than this, they are gathered: a chatty program costs no CPU."""
-DAY_S = 24 * 3600
+"""How long the shipper may hold the lock: it tries it now and then to see whether the launcher is alive."""
+GATHER_S = 0.005
+"""Small reads that follow each other faster than this are gathered: a program that prints a lot costs little CPU."""
 ORPHANS_S = 0.5
-"""How long a finished program's leftover children may keep the pipe open and silent."""
-CHATTER_S = 10.0
+"""How long leftover children of a finished program may keep the pipe open and silent."""
+ORPHANS_MAX_S = 10.0
 """How long they may keep it open at all."""
 EXIT_NOT_STARTED = 128 + signal.SIGTERM
 EXIT_NOT_FOUND = 127
 EXIT_LOST = 128 + signal.SIGKILL
-
-
-@dataclass
-class Halting:
-    """A wish that is being carried out. Times are monotonic; aware: the program looks for the flag itself."""
-
-    gen: int
-    intent: str
-    aware: bool
-    term_at: float
-    kill_at: float
-    termed: bool = False
-    killed: bool = False
 
 
 class Launcher:
@@ -70,22 +52,23 @@ class Launcher:
         self.argv = argv
         self.env = dict(env)
         self.spool = Spool(settings.state_dir)
-        self.asked_by_signal = False
+        self.halt_by_signal = False
         self.halting: Optional[Halting] = None
         self.status: Optional[int] = None
-        """Of the process that we started: the program, or a shell around it."""
+        """Of the process that the launcher started: the program, or a shell around it."""
         self.ended_at: Optional[float] = None
         """When the program had ended, by the monotonic clock."""
         self.started_at = 0.0
         self.pid = 0
-        self.unsaid: Dict[str, bytes] = {}
+        self.unwritten: Dict[str, bytes] = {}
+        """Small files of the spool that the disk has not taken yet."""
 
     def run(self) -> int:
         """Run to the program's end and return its exit code (128 + signal if a signal ended it)."""
         self.spool.create()
         ended = self.spool.read("exit")
-        if ended is not None:  # started again after the end: the answer stands
-            return int(sound_number(ended.get("code"), EXIT_LOST, most=255))
+        if ended is not None:  # started again after the end: the result remains
+            return int(number_or(ended.get("code"), EXIT_LOST, most=255))
         lock = self._hold_lock()
         if lock is None:
             sys.stderr.write("learner_agent: another launcher runs in %s\n" % self.settings.state_dir)
@@ -94,7 +77,7 @@ class Launcher:
         self.log = LogWriter(self.spool, cap=self.settings.spool_bytes)
         try:
             if self.spool.segments() or self.spool.has("phase"):
-                return self._end(EXIT_LOST, lost=True)  # a launcher before us died, and its program with it
+                return self._end(EXIT_LOST, lost=True)  # an earlier launcher died, and its program with it
             return self._run_new()
         finally:
             os.close(self.lock)
@@ -130,7 +113,7 @@ class Launcher:
             self.log.write(("learner_agent: cannot start the program: %s\n" % error).encode(), now_ms())
             return self._end(EXIT_NOT_FOUND)
         os.close(write_end)
-        self._say("phase", b"PROCESSING")
+        self._write("phase", b"PROCESSING")
         try:
             self._watch(read_end)
         finally:
@@ -138,14 +121,14 @@ class Launcher:
         return self._end(EXIT_LOST if self.status is None else processes.exit_code(self.status))
 
     def _note_signal(self, number: int, frame: Any) -> None:
-        self.asked_by_signal = True
+        self.halt_by_signal = True
 
     def _wait_until_ready(self) -> Optional[Dict[str, Any]]:
-        """Wait for the shipper: what to run with; None if it must not start at all."""
+        """Wait for the shipper. Return what to run with, or None if the program must not start."""
         began = time.monotonic()
         while True:
             ready = self.spool.read("ready")
-            if self.asked_by_signal or self.spool.has("halt"):
+            if self.halt_by_signal or self.spool.has("halt"):
                 self._check_halt()
                 return None
             if ready is not None:
@@ -172,7 +155,7 @@ class Launcher:
             preexec_fn=lambda: processes.die_with(parent),
         )
         self.pid, self.started_at = program.pid, time.monotonic()
-        program.returncode = 0  # we reap by ourselves, together with orphans
+        program.returncode = 0  # _reap does it, together with orphans
 
     def _program_env(self, ready: Mapping[str, Any]) -> Dict[str, str]:
         env = {name: value for name, value in self.env.items() if name != "LUTHIER_SECRET"}
@@ -182,7 +165,7 @@ class Launcher:
         env["TRAINING_COMMAND"] = self.settings.command or " ".join(shlex.quote(word) for word in self.argv)
         paths = [str(self._importable()), env.get("PYTHONPATH", "")]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        # Python buffers a pipe by the block: nothing would be seen for minutes.
+        # Python buffers pipes in blocks: nothing would be visible for minutes.
         env.setdefault("PYTHONUNBUFFERED", "1")
         for name, folder in (
             ("CHECKPOINT_DIR", self.settings.checkpoint_dir),
@@ -193,7 +176,7 @@ class Launcher:
         return env
 
     def _importable(self) -> Path:
-        """A directory that holds this package and nothing else, so that no other module of ours shadows theirs."""
+        """A directory with this package only, so that no other module of the platform shadows one of the program's."""
         place = self.settings.state_dir / "python"
         place.mkdir(exist_ok=True)
         link = place / "learner_agent"
@@ -204,7 +187,7 @@ class Launcher:
     # --- while it runs
 
     def _watch(self, pipe: int) -> None:
-        """Copy the pipe to the spool, pass wishes on and reap, until the program has ended and the pipe is dry."""
+        """Copy the pipe to the spool, pass requests on and reap, until the program has ended and the pipe is empty."""
         os.set_blocking(pipe, False)
         woken, wake = os.pipe()
         for end in (woken, wake):
@@ -222,15 +205,15 @@ class Launcher:
                 os.close(wake)
 
     def _loop(self, selector: selectors.BaseSelector, pipe: int, woken: int) -> None:
-        look_at, last_read, quiet_since = 0.0, 0.0, 0.0
+        check_at, last_read, quiet_since = 0.0, 0.0, 0.0
         while True:
             ready = {key.fd for key, _ in selector.select(POLL_S)}
             now = time.monotonic()
             if woken in ready:
                 processes.drain(woken)
             if pipe in ready:
-                if now - last_read < NAP_S and self.status is None:
-                    time.sleep(NAP_S)
+                if now - last_read < GATHER_S and self.status is None:
+                    time.sleep(GATHER_S)
                 big, at_end = self._copy(pipe)
                 last_read = 0.0 if big else time.monotonic()
                 quiet_since = now
@@ -242,25 +225,25 @@ class Launcher:
                 if pipe < 0:
                     processes.signal_group(self.pid, signal.SIGKILL)
                     return
-                # Silence before its end is no sign: its last words may have come since we looked at the pipe.
+                # Silence before its end proves nothing: it may have printed since the last read.
                 quiet_s = now - max(quiet_since, self.ended_at)
-                if quiet_s > ORPHANS_S / 2 or now - self.ended_at > CHATTER_S:
+                if quiet_s > ORPHANS_S / 2 or now - self.ended_at > ORPHANS_MAX_S:
                     processes.signal_group(self.pid, signal.SIGKILL)
                     processes.kill_children()
                 if quiet_s > ORPHANS_S:
                     return
-            if now >= look_at or woken in ready:
-                look_at = now + POLL_S
-                self._say_again()
+            if now >= check_at or woken in ready:
+                check_at = now + POLL_S
+                self._write_pending()
                 if self.ended_at is None and not self.spool.is_lock(self.lock):
-                    self._end_robbed(pipe)
+                    self._end_without_spool(pipe)
                 self._check_halt()
-                self._press(now)
+                self._signal_if_due(now)
 
     def _copy(self, pipe: int) -> "tuple[bool, bool]":
-        """Move what is in the pipe to the spool: was it much, and is this the end?"""
+        """Move what is in the pipe to the spool. Return whether it was much, and whether the pipe is at its end."""
         big = False
-        for _ in range(16):  # then look around: a program that never stops printing must still hear a halt
+        for _ in range(16):  # then do the rest: a halt must reach a program that never stops printing
             try:
                 data = os.read(pipe, READ_BYTES)
             except BlockingIOError:
@@ -286,101 +269,82 @@ class Launcher:
                 self.status = status
 
     def _has_ended(self, now: float) -> bool:
-        """Say whether the program is over, and note when it was first."""
+        """True if the program is over; records when it ended."""
         if self.ended_at is None and self.status is not None:
-            halting = self.halting
-            may_save = halting is not None and halting.termed and not halting.killed
+            current = self.halting
+            may_save = current is not None and current.has_termed and not current.has_killed
             if not (may_save and processes.group_lives(self.pid)):
                 self.ended_at = now
-                self._say("phase", b"EXITED")
+                self._write("phase", b"EXITED")
         return self.ended_at is not None
 
     def _check_halt(self) -> None:
-        """Take up a new or a harder wish; a softer or repeated one changes nothing."""
+        """Take up a new or a stricter request."""
         if self.ended_at is not None:
             return
         request = self.spool.read("halt")
-        if request is None and self.asked_by_signal:
+        if request is None and self.halt_by_signal:
             request = {"intent": "HALT", "gen": 0, "grace_s": self.settings.grace_s}
-            self._say("halt", json.dumps(request).encode())
+            self._write("halt", json.dumps(request).encode())
         if request is None:
             return
-        gen, intent = int(sound_number(request.get("gen"), 0)), str(request.get("intent", "HALT"))
-        grace_s = sound_number(request.get("grace_s"), self.settings.grace_s, most=DAY_S)
-        now = time.monotonic()
-        aware = intent != "CANCEL" and self.spool.has("imported")
-        halting = self.halting
-        if halting is not None and (intent == halting.intent or intent != "CANCEL"):
-            if (
-                aware and not halting.aware and not halting.termed
-            ):  # it had only just begun, and knows us after all
-                halting.aware, halting.term_at, halting.kill_at = True, now + grace_s, now + 2 * grace_s
-            if gen > halting.gen:
-                halting.gen = gen
-                self._report_seen()
-            return
-        if aware:
-            term_at = now + grace_s
-        elif intent == "CANCEL":
-            term_at = now
-        else:
-            term_at = max(now, self.started_at + IMPORT_S)
-        fresh = Halting(gen, intent, aware, term_at, term_at + grace_s)
-        if halting is not None:
-            fresh.termed = halting.termed
-            fresh.kill_at = min(fresh.kill_at, halting.kill_at)
-        self.halting = fresh
-        self._report_seen()
+        seen = halting.updated(
+            self.halting,
+            request,
+            has_imported=self.spool.has("imported"),
+            started_at=self.started_at,
+            now=time.monotonic(),
+            default_grace_s=self.settings.grace_s,
+        )
+        if seen is not None:
+            self.halting = seen
+            report = {"gen": seen.gen, "aware": seen.is_aware, "at_ms": now_ms()}
+            self._write("halt_seen", json.dumps(report).encode())
 
-    def _report_seen(self) -> None:
-        assert self.halting is not None
-        seen = {"gen": self.halting.gen, "aware": self.halting.aware, "at_ms": now_ms()}
-        self._say("halt_seen", json.dumps(seen).encode())
-
-    def _press(self, now: float) -> None:
-        halting = self.halting
-        if halting is None or self.ended_at is not None:
+    def _signal_if_due(self, now: float) -> None:
+        current = self.halting
+        if current is None or self.ended_at is not None:
             return
-        if now >= halting.term_at and not halting.termed:
-            halting.termed = True
+        if now >= current.term_at and not current.has_termed:
+            current.has_termed = True
             processes.signal_group(self.pid, signal.SIGTERM)
-        if now >= halting.kill_at and not halting.killed:
-            halting.killed = True
+        if now >= current.kill_at and not current.has_killed:
+            current.has_killed = True
             processes.signal_group(self.pid, signal.SIGKILL)
             processes.kill_children()
 
-    def _say(self, name: str, content: bytes) -> None:
-        """Replace a small file of the spool: now, or as soon as the disk takes it. A full disk ends no program."""
-        self.unsaid.pop(name, None)
-        self.unsaid[name] = content
-        self._say_again()
+    def _write(self, name: str, content: bytes) -> None:
+        """Replace a small file of the spool now, or once the disk has room. A full disk ends no program."""
+        self.unwritten.pop(name, None)
+        self.unwritten[name] = content
+        self._write_pending()
 
-    def _say_again(self) -> None:
-        if not self.unsaid:
+    def _write_pending(self) -> None:
+        if not self.unwritten:
             return
-        for name, content in list(self.unsaid.items()):
+        for name, content in list(self.unwritten.items()):
             try:
                 replace_file(self.spool.root / name, content)
             except OSError:
                 return
-            del self.unsaid[name]
+            del self.unwritten[name]
         self.spool.notify(state=True)
 
-    def _end_robbed(self, pipe: int) -> None:
-        """The program removed the spool and what it had printed and saved: nobody could follow it any more.
+    def _end_without_spool(self, pipe: int) -> None:
+        """The program removed the spool and with it what it had printed and saved: end it.
 
-        It ends, and why is in a new spool, behind a hole in the log.
+        The reason is in a new spool, after a gap in the log.
         """
         processes.signal_group(self.pid, signal.SIGKILL)
         processes.kill_children()
-        before, self.spool = self.log, Spool(self.settings.state_dir)  # the bell is another one, too
+        before, self.spool = self.log, Spool(self.settings.state_dir)  # with a FIFO of its own
         self._create_spool()
         put_aside(self.spool.root / "lock")
         self.lock = self.spool.hold_lock() or self.lock
         self.log = LogWriter(self.spool, cap=before.cap, size=before.size, lines=before.lines, crc=before.crc)
         if pipe >= 0:
-            self._copy(pipe)  # what it had still printed comes before our word
-        self.log.write(b"luthier: the program removed JOB_STATE_DIR, so it was ended\n", now_ms())
+            self._copy(pipe)  # what it still printed comes before the reason
+        self.log.write(b"luthier: the program removed JOB_STATE_DIR, so it was terminated\n", now_ms())
 
     def _create_spool(self) -> None:
         while True:
@@ -390,7 +354,7 @@ class Launcher:
                 time.sleep(POLL_S)  # the disk is full
 
     def _end(self, code: int, *, lost: bool = False) -> int:
-        """Write down how it ended, as the last thing, and return the exit code."""
+        """Record how it ended, as the last step, and return the exit code."""
         self.log.close()
         ending = {
             "code": code,
@@ -403,21 +367,21 @@ class Launcher:
             "crc": None if lost else self.log.crc,
             "at_ms": now_ms(),
         }
-        self._say("exit", json.dumps(ending).encode())
-        self._say("phase", b"EXITED")
-        while self.unsaid:
+        self._write("exit", json.dumps(ending).encode())
+        self._write("phase", b"EXITED")
+        while self.unwritten:
             time.sleep(POLL_S)
             try:
-                self.spool.create()  # removing it may have been the last thing that the program did
+                self.spool.create()  # removing it may have been the program's last act
             except OSError:
                 pass
-            self._say_again()
+            self._write_pending()
         return code
 
     def _was_halted(self) -> bool:
-        """Say whether a halt had reached the program: it asked and was told, or was signalled, or never began."""
-        told = self.spool.has("halt_noticed")
-        return told or (self.halting is not None and (self.halting.termed or self.status is None))
+        """True if a halt had reached the program: it called halt_requested(), was signaled, or never started."""
+        noticed = self.spool.has("halt_noticed")
+        return noticed or (self.halting is not None and (self.halting.has_termed or self.status is None))
 
 
 def main(argv: List[str]) -> int:

@@ -1,6 +1,6 @@
-"""The log in the spool: records of what the program printed, written by the launcher and read by the shipper.
+"""The log in the spool: segments with records of what the program printed. The launcher writes, the shipper reads.
 
-Bounded: above ``cap`` bytes the head and the newest stay, the middle goes and leaves a tombstone.
+Bounded: above ``cap`` bytes the head and the newest bytes are kept, the middle is dropped and leaves a gap.
 Standard library only, Python 3.8 or newer.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import List, Optional, Tuple, Union
 
 from learner_agent.spool import Gap, Spool
-from learner_agent.untrusted_files import open_plain, unlink
+from learner_agent.untrusted_files import open_regular, unlink
 
 MIB = 1024 * 1024
 CAP_BYTES = 1024 * MIB
@@ -22,7 +22,7 @@ SEGMENT_BYTES = 8 * MIB
 MAX_RECORD = 256 * 1024
 
 _RECORD = struct.Struct(">IQ")
-"""Bytes that follow; milliseconds since the epoch at which the launcher read them."""
+"""Header of a record: bytes that follow, and when the launcher read them in milliseconds since the epoch."""
 _SCAN_BYTES = 256 * 1024
 
 
@@ -37,7 +37,7 @@ class Piece:
 
 
 def log_span(spool: Spool) -> Tuple[int, int]:
-    """First and one past the last byte of the log that the spool still holds (records may be under way)."""
+    """Offsets of the first byte of the log that the spool still holds, and one past the last."""
     starts = spool.segments()
     if starts:
         return starts[0], LogReader(spool).end()
@@ -54,9 +54,9 @@ class _Segment:
 
 @dataclass
 class LogWriter:
-    """Appends what the program prints. Never blocks on the shipper and never raises: a full disk makes a gap.
+    """Appends what the program prints. Never blocks on the shipper and never raises: a full disk causes a gap.
 
-    size, lines and crc describe everything printed, kept or not.
+    size (bytes), lines and crc are of everything printed, kept or not.
     """
 
     spool: Spool
@@ -105,7 +105,7 @@ class LogWriter:
                 return True
         except OSError:
             pass
-        try:  # no room: take the torn record back, the reader waits for whole ones
+        try:  # no room: remove the partial record, the reader waits for whole ones
             os.ftruncate(self._handle, before)
             os.lseek(self._handle, before, os.SEEK_SET)
         except OSError:
@@ -113,7 +113,7 @@ class LogWriter:
         return False
 
     def _settle_missing(self) -> bool:
-        """Write the pending tombstone down; False while there is still no room even for that."""
+        """Write the pending gap; False while there is no room even for that."""
         if self._missing is None:
             return True
         if not self._note(self._missing):
@@ -165,7 +165,7 @@ class LogWriter:
         self._keep_within_cap()
 
     def _keep_within_cap(self) -> None:
-        """Drop closed segments between the head and the newest. The one being shipped stays, so that every gap
+        """Drop closed segments between the head and the newest. The one being shipped is kept, so that every gap
         begins where a frame may begin and its count of lines is exact."""
         present = set(self.spool.segments())
         self._closed = [segment for segment in self._closed if segment.start in present]
@@ -187,9 +187,9 @@ class LogReader:
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
-        # The segment that nothing followed, and the stamp when it was so.
+        # The last segment that was read to its end, and the stamp at that time.
         self._idle: Tuple[int, Optional[Tuple[int, int]]] = (-1, None)
-        self._start = -1  # segment that is open
+        self._start = -1  # the open segment
         self._handle = -1
         self._file_at = 0  # position in the file of a record …
         self._off = 0  # … whose first byte has this stream offset
@@ -211,8 +211,8 @@ class LogReader:
             offset = piece.to if isinstance(piece, Gap) else piece.off + len(piece.data)
 
     def read(self, offset: int, *, limit: int = MAX_RECORD, max_reads: int = 1000) -> Union[Piece, Gap, None]:
-        """Give what follows offset: bytes, a gap that begins there, or None if nothing more is there yet."""
-        for _ in range(3):  # a segment may be dropped between looking and opening
+        """Return what follows offset: bytes, a gap that begins there, or None if there is nothing more yet."""
+        for _ in range(3):  # a segment may be dropped between listing and opening
             if not self._seek(offset):
                 return self._gap_at(offset) or self._hole_at(offset)
             before = self.spool.log_stamp()
@@ -220,7 +220,7 @@ class LogReader:
             if piece is not None:
                 return piece
             if before is not None and self._idle == (self._start, before):
-                return None  # most looks at a quiet log end here
+                return None  # most reads of a quiet log end here
             gap = self._gap_at(offset)
             if gap is not None:
                 return gap
@@ -228,10 +228,10 @@ class LogReader:
                 self._idle = (self._start, before)
                 return None
             self.close()
-        return self._hole_at(offset)  # a segment that is followed by another grows no more
+        return self._hole_at(offset)  # a segment that is followed by another does not grow any more
 
     def _gap_at(self, offset: int) -> Optional[Gap]:
-        """Join the tombstones that follow each other from offset on, as far as nothing was kept between them."""
+        """Join the gaps that follow each other from offset on, as far as nothing was kept between them."""
         end, lines = offset, 0
         kept = set(self.spool.segments())
         for gap in sorted(self.spool.gaps(), key=lambda gap: gap.off):
@@ -240,7 +240,7 @@ class LogReader:
         return Gap(offset, end, lines) if end > offset else None
 
     def _hole_at(self, offset: int) -> Optional[Gap]:
-        """What is gone up to the next segment or tombstone, and nobody counted it."""
+        """What is missing up to the next segment or gap without a record of it; its lines are not counted."""
         known = [*self.spool.segments(), *(gap.off for gap in self.spool.gaps())]
         later = min((start for start in known if start > offset), default=offset)
         return Gap(offset, later, 0) if later > offset else None
@@ -253,7 +253,7 @@ class LogReader:
         if not starts:
             return False
         try:
-            self._handle = open_plain(self.spool.segment_path(starts[-1]))
+            self._handle = open_regular(self.spool.segment_path(starts[-1]))
         except OSError:
             return False
         self._start, self._off, self._file_at = starts[-1], starts[-1], 0

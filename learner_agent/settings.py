@@ -1,4 +1,4 @@
-"""Environment to frozen settings, for both processes. Every wrong or missing variable is named, all at once."""
+"""Settings of both processes from the environment. One error names every wrong or missing variable."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 
 class BadSettings(Exception):
-    """The environment does not say what is needed; the message has one line per variable."""
+    """Variables are wrong or missing; the message has one line for each."""
 
 
 @dataclass(frozen=True)
 class LauncherSettings:
-    """What the launcher needs to know. grace_s: from the wish to halt to the next, harder step."""
+    """Settings of the launcher. grace_s: seconds from a request to halt to SIGTERM, and from that to SIGKILL."""
 
     state_dir: Path
     model_dir: Path
@@ -29,7 +29,7 @@ class LauncherSettings:
 
 @dataclass(frozen=True)
 class ShipperSettings:
-    """What the shipper needs to know. base is the web server's http(s) address, without a slash at its end."""
+    """Settings of the shipper. base is the web server's http(s) address, without a trailing slash."""
 
     state_dir: Path
     checkpoint_dir: Path
@@ -50,7 +50,7 @@ class ShipperSettings:
 
 
 class _Reader:
-    """Collects complaints while variables are read."""
+    """Reads variables and collects errors."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
@@ -65,7 +65,7 @@ class _Reader:
     def directory(self, name: str, default: str = "") -> Path:
         value = self.env.get(name, "").strip() or default
         if not value:
-            self.wrong.append("%s: missing; name a directory" % name)
+            self.wrong.append("%s: missing; set it to a directory" % name)
         elif not os.path.isabs(value):
             self.wrong.append("%s: %r is not an absolute path" % (name, value[:200]))
         return Path(value)
@@ -81,7 +81,7 @@ class _Reader:
 
     def address(self, name: str) -> str:
         value = self.text(name, "the web server's address, such as http://127.0.0.1:8000").rstrip("/")
-        for secure in ("", "s"):  # a socket's address is welcome too
+        for secure in ("", "s"):  # a websocket address works, too
             if value.startswith("ws%s://" % secure):
                 value = "http%s://%s" % (secure, value.split("://", 1)[1])
         if value and (urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).netloc):
@@ -117,7 +117,7 @@ def launcher_settings(env: Mapping[str, str], *, needs_command: bool = True) -> 
 
 
 def shipper_settings(env: Mapping[str, str]) -> ShipperSettings:
-    """Read the shipper's settings. Raises BadSettings; a secret is never echoed."""
+    """Read the shipper's settings. Raises BadSettings, whose message never has the secret."""
     read = _Reader(env)
     state, model, checkpoint, result, log = _folders(read)
     root = env.get("LUTHIER_DATA_ROOT", "").strip()

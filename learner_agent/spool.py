@@ -1,21 +1,21 @@
-"""The directory between launcher and shipper (JOB_STATE_DIR): the interface that outlives either process.
+"""The directory between launcher and shipper (JOB_STATE_DIR), which survives the death of either process.
 
     log/<offset>.seg   what the program printed, in records; the name is the stream offset of its first byte
     log/gaps           "from to lines" per dropped segment: the tombstones, so that offsets stay dense
     log/acked          how many bytes the server has committed (shipper)
-    metrics.jsonl      one object a line: {"step", "time", "total"?, name: value …} (program)
-    ready | refused    code and data are there, or why they cannot be (shipper)
-    phase              what the learner does now, one word (launcher)
-    imported           the program imported learner_agent.training, so it looks for "halt" itself
-    halt, halt_seen    the wish to halt (shipper), and that the launcher acted on it
-    halt_noticed       the program asked halt_requested() and was told yes
-    finished           the program's own mark: done
-    exit               how the program ended (launcher); whole or not at all, and its word once its lock is free
-    lock               held by the living launcher
-    bell               a FIFO: "." means more bytes to ship, "!" that one of the other files changed
+    metrics.jsonl      one object per line: {"step", "time", "total"?, name: value …} (program)
+    ready | refused    code and data are in place, or why they cannot be (shipper)
+    phase              PROCESSING or EXITED (launcher)
+    imported           the program imported learner_agent.training, so it checks for "halt" itself
+    halt, halt_seen    the request to halt (shipper), and that the launcher acted on it
+    halt_noticed       halt_requested() returned True to the program
+    finished           training is complete (program)
+    exit               how the program ended (launcher); written whole, and final once the lock is free
+    lock               held by the launcher while it lives
+    notify             a FIFO: "." means more bytes to ship, "!" that one of the other files changed
     checkpoints/       CHECKPOINT_DIR
 
-What is in the log's records: ``log_segments``. Standard library only, Python 3.8 or newer.
+The log's records: ``log_segments``. Standard library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from learner_agent.untrusted_files import (
     SMALL_BYTES,
     put_aside,
     read_object,
-    read_plain,
+    read_regular,
     replace_file,
     unlink,
 )
 
 _CLOCK_NS = 20_000_000
 TORN = b"#torn"
-"""Ends a line of metrics.jsonl that a full disk cut off; whoever reads it skips it in silence."""
+"""Ends a line of metrics.jsonl that a full disk cut off; readers skip it without a report."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Bytes off … to of the log are not kept; lines newlines went with them."""
+    """Bytes off to `to` (exclusive) of the log are not kept, with lines newlines in them."""
 
     off: int
     to: int
@@ -53,9 +53,9 @@ class Gap:
 
 
 class Spool:
-    """Names of the files and the small ones' contents. Readers answer None for what is absent or garbled.
+    """Paths of the files, and the contents of small ones. Readers return None for what is absent or invalid.
 
-    A program can write all of it, so nothing that lies here may raise, block or fill the memory of whoever looks.
+    A program can write all of it, so nothing in here may make a reader raise, block or exhaust its memory.
     """
 
     def __init__(self, root: Union[str, Path]) -> None:
@@ -63,29 +63,29 @@ class Spool:
         self.log_dir = self.root / "log"
         self.metrics = self.root / "metrics.jsonl"
         self.checkpoints = self.root / "checkpoints"
-        # Text, not paths: both processes look here many times a second, and joining a Path costs more than the look.
+        # Strings: both processes check these files many times a second, and joining a Path costs more than the check.
         self._base = "%s%s" % (self.root, os.sep)
         self._log = "%s%s" % (self.log_dir, os.sep)
-        self._bell: Optional[int] = None
+        self._notify: Optional[int] = None
 
     def create(self) -> None:
-        """Make the directories and the bell; doing it twice, or from both processes at once, is fine."""
+        """Make the directories and the FIFO; may be called twice, or by both processes at once. Raises OSError."""
         for folder in (self.root, self.log_dir, self.checkpoints, self.root / "shipper"):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except FileExistsError:
                 put_aside(folder)
                 folder.mkdir(exist_ok=True)
-        bell = self.root / "notify"
+        fifo = self.root / "notify"
         try:
-            os.mkfifo(str(bell))
+            os.mkfifo(str(fifo))
         except FileExistsError:
-            if not bell.is_fifo():
-                put_aside(bell)
-                os.mkfifo(str(bell))
+            if not fifo.is_fifo():
+                put_aside(fifo)
+                os.mkfifo(str(fifo))
 
     def write(self, name: str, value: Any) -> None:
-        """Replace a small JSON file as a whole, durably."""
+        """Replace a small JSON file as a whole, durably. Raises OSError."""
         replace_file(self.root / name, json.dumps(value).encode())
 
     def read(self, name: str, *, most: int = SMALL_BYTES) -> Optional[Dict[str, Any]]:
@@ -96,28 +96,28 @@ class Spool:
 
     def phase(self) -> str:
         try:
-            return read_plain(self._base + "phase").decode(errors="replace").strip()[:40]
+            return read_regular(self._base + "phase").decode(errors="replace").strip()[:40]
         except (OSError, ValueError):
             return ""
 
     def notify(self, *, state: bool = False) -> None:
-        """Tell the shipper to look again; never blocks, and losing it costs half a second.
+        """Notify the shipper of a change. Never blocks; a lost notification costs half a second.
 
         state: one of the small files changed, not only the log or the metrics.
         """
         try:
-            if self._bell is None:
-                self._bell = self.open_notify()
-            os.write(self._bell, b"!" if state else b".")
+            if self._notify is None:
+                self._notify = self.open_fifo()
+            os.write(self._notify, b"!" if state else b".")
         except OSError:
-            pass  # full: it is ringing already; absent: the shipper looks by itself
+            pass  # full: a notification is pending; absent: the shipper polls
 
-    def open_notify(self) -> int:
-        # Read and write at once: so it opens without a partner and never reports the end of the file.
+    def open_fifo(self) -> int:
+        # For reading and writing: so it opens without the other side and never reports the end of the file.
         return os.open(self._base + "notify", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def hold_lock(self) -> Optional[int]:
-        """Take the launcher's lock for as long as this process lives; None if another one has it."""
+        """Take the launcher's lock for the life of this process; None if another process has it. Raises OSError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(self._base + "lock", flags, 0o644)
         try:
@@ -128,23 +128,23 @@ class Spool:
         return handle
 
     def is_lock(self, handle: int) -> bool:
-        """Say whether this is still the lock that others see: a program may have put another in its place."""
+        """True if this is still the lock that others see: a program may have replaced the file."""
         try:
             seen = os.lstat(self._base + "lock")
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # trouble of the disk's is no reason to end the program
+            return True  # an error of the disk is no reason to end the program
         return os.path.samestat(seen, os.fstat(handle))
 
     def launcher_lives(self) -> Optional[bool]:
-        """Say whether a launcher holds its lock, or None if none was here. The kernel frees it, however it ends."""
+        """Whether a launcher holds its lock; None if none was started. The kernel frees the lock, however it ends."""
         if not self.has("lock"):
             return None
         try:
             handle = self.hold_lock()
         except OSError:
-            return False  # something else in its place; the launcher notices and takes a new one
+            return False  # the file was replaced; the launcher notices and takes a new lock
         if handle is None:
             return True
         os.close(handle)
@@ -152,7 +152,7 @@ class Spool:
 
     def acked(self) -> int:
         try:
-            return _offset(read_plain(self._log + "acked").decode()) or 0
+            return _offset(read_regular(self._log + "acked").decode()) or 0
         except (OSError, ValueError):
             return 0
 
@@ -160,7 +160,7 @@ class Spool:
         replace_file(self.log_dir / "acked", str(offset).encode(), durable=False)
 
     def segments(self) -> List[int]:
-        """Stream offsets at which the kept segments begin, in order."""
+        """Stream offsets at which the kept segments begin, ascending."""
         try:
             names = os.listdir(self._log)
         except OSError:
@@ -172,7 +172,7 @@ class Spool:
         return "%s%020d.seg" % (self._log, start)
 
     def log_stamp(self) -> Optional[Tuple[int, int]]:
-        """Changes whenever a segment or a gap comes. None while the directory's clock is too coarse to tell."""
+        """A value that changes with each new segment or gap. None while the file system's clock is too coarse."""
         try:
             gaps = os.stat(self._log + "gaps").st_size
         except OSError:
@@ -185,18 +185,18 @@ class Spool:
 
     def gaps(self) -> List[Gap]:
         try:
-            lines = read_plain(self._log + "gaps", most=LARGE_BYTES).decode().split("\n")
+            lines = read_regular(self._log + "gaps", most=LARGE_BYTES).decode().split("\n")
         except (OSError, ValueError):
             return []
         gaps = []
-        for line in lines[:-1]:  # what follows the last newline is being written
+        for line in lines[:-1]:  # what follows the last newline is still being written
             words = [word for word in map(_offset, line.split(" ")) if word is not None]
             if len(words) == 3 and line.count(" ") == 2:
                 gaps.append(Gap(words[0], words[1], words[2]))
         return gaps
 
     def drop_below(self, offset: int, *, keep: int = 0) -> None:
-        """Remove segments that lie wholly below offset, newest of them last, keeping that many bytes of them."""
+        """Remove segments that end at or below offset, oldest first, but keep that many bytes of them."""
         starts = self.segments()
         done = [(start, end) for start, end in zip(starts, starts[1:]) if end <= offset]
         kept = sum(end - start for start, end in done)

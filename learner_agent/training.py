@@ -14,7 +14,7 @@
 
 Everything here is a thin writer of the files that ``learner_agent.spool`` lists, so any language can do the same.
 Outside the platform the calls work and do nothing harmful: report prints, a halt is never requested, checkpoints
-go to ./checkpoints. Standard library only, Python 3.8 or newer.
+are written to ./checkpoints. Standard library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from learner_agent import spool, untrusted_files
 
 METRICS_MAX_BYTES = 256 * 1024 * 1024
 LINE_NAMES, LINE_BYTES = 1_000, 60_000
-"""What one line of metrics.jsonl holds at most; a report of more becomes several lines."""
+"""Limits of one line of metrics.jsonl; a larger report becomes several lines."""
 RESERVED = ("step", "time", "total")
 
 _spool: Optional[spool.Spool] = None
 _metrics_handle: Optional[int] = None
-_torn = False  # a line of ours was cut off: the next one must not be glued to it
-_lost = 0  # reports that were not kept since the last one that was
+_torn = False  # the last line was cut off: the next one must begin on a new line
+_lost = 0  # reports not kept since the last one that was
 _noted_halt = False
 
 
@@ -52,7 +52,7 @@ def _inside() -> Optional[spool.Spool]:
 
 
 def _attach() -> None:
-    """At import: tell the launcher that this program looks for a halt by itself."""
+    """At import: leave a mark for the launcher that this program checks for a halt by itself."""
     global _spool
     state_dir = os.environ.get("JOB_STATE_DIR", "")
     if not state_dir or not os.environ.get("TRAINING_ID") or not os.path.isdir(state_dir):
@@ -65,16 +65,16 @@ def _attach() -> None:
 
 
 def report(step: int, total: Optional[int] = None, **metrics: float) -> None:
-    """Report numbers at a step. total, the last step to come, draws the progress bar.
+    """Report numbers at a step. total, the last step, enables the progress bar.
 
-    NaN and infinities are values and are drawn. Raises TypeError or ValueError naming what is not a number.
+    NaN and infinities are values and are drawn. Raises TypeError or ValueError, which names what is not a number.
     """
     line: Dict[str, Any] = {"step": _whole("step", step), "time": round(time.time(), 3)}
     if total is not None:
         line["total"] = _whole("total", total)
     for name, value in metrics.items():
         if name in RESERVED:
-            raise ValueError("report: %s is not a metric's name" % name)
+            raise ValueError("report: %s cannot be the name of a metric" % name)
         line[name] = _number(name, value)
     home = _inside()
     if home is None:
@@ -85,7 +85,7 @@ def report(step: int, total: Optional[int] = None, **metrics: float) -> None:
 
 
 def halt_requested() -> bool:
-    """Say whether the job is to be halted. Cheap enough for every step: one look for a file."""
+    """True once a halt was requested. Cheap enough for every step: it checks for one file."""
     home = _inside()
     if home is None or not os.path.exists(os.path.join(str(home.root), "halt")):
         return False
@@ -124,13 +124,13 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
 
 
 def resume_from() -> Optional[Path]:
-    """The checkpoint to go on from, or None to begin at the beginning."""
+    """The folder of the checkpoint to resume from, or None to start from scratch."""
     place = os.environ.get("RESUME_FROM", "")
     return Path(place) if place else None
 
 
 def finish() -> None:
-    """Say that training is complete: this wins over a halt that came meanwhile."""
+    """Mark training as complete: this wins over a halt that was requested meanwhile."""
     home = _inside()
     if home is not None:
         home.write("finished", {"at_ms": untrusted_files.now_ms()})
@@ -138,22 +138,22 @@ def finish() -> None:
 
 
 def rank() -> int:
-    """This learner's number in its gang, from 0."""
+    """This learner's rank in its gang, from 0."""
     return int(os.environ.get("LUTHIER_RANK") or 0)
 
 
 def world_size() -> int:
-    """How many learners the gang has."""
+    """The number of learners in the gang."""
     return int(os.environ.get("NUM_LEARNERS") or 1)
 
 
 def checkpoint_dir() -> Path:
-    """Where checkpoints go: CHECKPOINT_DIR, or ./checkpoints outside the platform."""
+    """The folder of all checkpoints: CHECKPOINT_DIR, or ./checkpoints outside the platform."""
     return Path(os.environ.get("CHECKPOINT_DIR") or "checkpoints")
 
 
 def _note_halt(home: spool.Spool) -> None:
-    """Leave the mark that the halt has reached this program: from now on its end counts as halted."""
+    """Mark that the halt has reached this program: from now on its end counts as halted."""
     global _noted_halt
     if not _noted_halt:
         try:
@@ -165,7 +165,7 @@ def _note_halt(home: spool.Spool) -> None:
 
 def _whole(name: str, value: Any) -> int:
     try:
-        number = int(value)  # NumPy's and tensors' integers are welcome
+        number = int(value)  # NumPy integers and tensors work, too
     except (TypeError, ValueError, OverflowError):
         raise TypeError("%s: %r is not a whole number" % (name, value)) from None
     if number != value or number < 0:
@@ -184,7 +184,7 @@ def _number(name: str, value: Any) -> Any:
 
 
 def _lines(head: Dict[str, Any], values: Dict[str, Any]) -> List[str]:
-    """One line, or as many of the same step as no reader skips for its length."""
+    """One line, or several of the same step so that none exceeds the limits."""
     text = json.dumps({**head, **values}, separators=(",", ":"))
     if len(values) < 2 or (len(text) <= LINE_BYTES and len(values) <= LINE_NAMES):
         return [text]
@@ -194,7 +194,7 @@ def _lines(head: Dict[str, Any], values: Dict[str, Any]) -> List[str]:
 
 def _append(home: spool.Spool, report: bytes) -> None:
     """Add one report in one write, so that several processes may report at once. A full disk never stops training:
-    what it cost is counted and told."""
+    lost reports are counted, and a message says how many."""
     global _metrics_handle, _torn, _lost
     try:
         if _metrics_handle is None:
@@ -203,7 +203,7 @@ def _append(home: spool.Spool, report: bytes) -> None:
         if os.fstat(_metrics_handle).st_size >= METRICS_MAX_BYTES:
             raise OSError("metrics.jsonl has reached %d bytes" % METRICS_MAX_BYTES)
         text = spool.TORN + b"\n" + report if _torn else report
-        if os.write(_metrics_handle, text) < len(text):  # the disk took some of it
+        if os.write(_metrics_handle, text) < len(text):  # the disk took only a part
             _torn = True
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
@@ -223,7 +223,7 @@ def _warn(text: str) -> None:
 
 
 def _put_in_place(fresh: Path, final: Path) -> None:
-    """Rename the directory into place; one of the same name from an earlier save gives way."""
+    """Rename the directory into place, instead of an earlier save of the same name."""
     if final.exists():
         old = Path(tempfile.mkdtemp(prefix=".old-", dir=str(final.parent)))
         os.replace(str(final), str(old / "was"))

@@ -1,4 +1,4 @@
-"""Files that a program may have written, replaced or spoilt: reading and writing them never blocks or fills the memory.
+"""Files that a program may have written, replaced or damaged: using them never blocks or exhausts memory.
 
 Standard library only, Python 3.8 or newer.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
 SMALL_BYTES, LARGE_BYTES = 64 * 1024, 16 * 1024 * 1024
-"""What a file of the spool may hold; what one with an entry per stored file may."""
+"""Limits in bytes: of a file of the spool, and of one with an entry for each stored file."""
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write content under path so that a reader finds the old bytes or the new ones, never a part."""
+    """Write content to path so that a reader finds the old bytes or the new ones, never a part. Raises OSError."""
     temporary = "%s.%d.tmp" % (path, os.getpid())
     if os.path.lexists(temporary):
         put_aside(temporary)
@@ -35,22 +35,22 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
             put_aside(path)
             os.replace(temporary, str(path))
     except OSError:
-        unlink(temporary)  # or each try on a full disk would leave one more
+        unlink(temporary)  # otherwise each attempt on a full disk would leave another
         raise
 
 
-def open_plain(path: str) -> int:
-    """Open a file to read it. Raises OSError for a link, a FIFO, a directory, a device; never blocks."""
+def open_regular(path: str) -> int:
+    """Open a regular file for reading. Raises OSError for a link, FIFO, directory or device; never blocks."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return handle
     os.close(handle)
-    raise OSError(errno.EINVAL, "not a plain file", path)
+    raise OSError(errno.EINVAL, "not a regular file", path)
 
 
-def read_plain(path: str, *, most: int = SMALL_BYTES) -> bytes:
-    """The whole of a plain file. Raises OSError if it is none, ValueError above most bytes."""
-    with open(open_plain(path), "rb") as source:
+def read_regular(path: str, *, most: int = SMALL_BYTES) -> bytes:
+    """Return all bytes of a regular file. Raises OSError if it is none, ValueError above most bytes."""
+    with open(open_regular(path), "rb") as source:
         content = source.read(most + 1)
     if len(content) > most:
         raise ValueError("%s holds more than %d bytes" % (path, most))
@@ -58,27 +58,27 @@ def read_plain(path: str, *, most: int = SMALL_BYTES) -> bytes:
 
 
 def read_object(path: str, *, most: int = SMALL_BYTES) -> Optional[Dict[str, Any]]:
-    """A JSON object that a program may have written, or None for anything else."""
+    """Return a JSON object that a program may have written, or None for anything else."""
     try:
-        value = json.loads(read_plain(path, most=most).decode())
+        value = json.loads(read_regular(path, most=most).decode())
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
 def objects(value: Any) -> List[Dict[str, Any]]:
-    """The objects in a list that a program may have written; whatever else it holds, or is, is left out."""
+    """Return the objects in a list that a program may have written, without anything else that is in it."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-def sound_number(value: Any, default: float, *, most: float = 2**53) -> float:
-    """A number that a program may have written, if it is one from 0 to most, else the default."""
-    sound = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
-    return value if sound else default
+def number_or(value: Any, default: float, *, most: float = 2**53) -> float:
+    """Return what a program may have written if it is a number from 0 to most, else the default."""
+    is_valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
+    return value if is_valid else default
 
 
 def put_aside(path: Union[str, Path]) -> None:
-    """Free a name that something else took: a program may have made a folder where a file belongs."""
+    """Free a path for a new file: a program may have made a folder in its place."""
     try:
         os.rename(path, "%s.%d.odd" % (path, time.time_ns()))
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def put_aside(path: Union[str, Path]) -> None:
 
 
 def unlink(path: str) -> None:
-    """Remove a file, if that is what is there."""
+    """Remove a file if there is one."""
     try:
         os.unlink(path)
     except OSError:
@@ -94,5 +94,5 @@ def unlink(path: str) -> None:
 
 
 def now_ms() -> int:
-    """This machine's clock in milliseconds since the epoch; for people to read, never for decisions."""
+    """Milliseconds since the epoch by this machine's clock; for people to read, never for decisions."""
     return int(time.time() * 1000)

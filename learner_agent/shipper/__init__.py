@@ -1,7 +1,7 @@
-"""The shipper: what a program prints, reports and saves goes to the server, and the wish to halt comes back.
+"""The shipper sends what a program prints, reports and saves to the server, and passes a request to halt on.
 
-It keeps no state but the spool, so it may be killed and started again at any time. It never gives up while the
-attempt lives, and it ends when the server has confirmed everything.
+Its only state is the spool, so it may be killed and started again at any time. It never gives up while the attempt is
+live, and exits when the server has confirmed everything.
 """
 
 from learner_agent.shipper.run import main

@@ -1,4 +1,4 @@
-"""Brings sets of files to the server: offers the manifest, uploads what is missing, asks until it is verified."""
+"""Uploads sets of files: offers the manifest, sends what the server lacks, repeats until it has verified all of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DONE = "shipper/kept.json"
 
 
 class CheckpointUploader:
-    """Knows which sets the server has. What it knows is in the spool; forgetting it costs a question, no bytes."""
+    """Uploads each set once. What the server has is recorded in the spool; losing that costs an offer, but no bytes."""
 
     def __init__(self, client: Client, link: Connection, spool: Spool, base: Path) -> None:
         self.client = client
@@ -37,15 +37,15 @@ class CheckpointUploader:
 
     @property
     def saw_manifest(self) -> bool:
-        """Whether this program saves with manifests: then it needs no implicit checkpoint.
+        """True if this program saves with manifests: then it needs no implicit checkpoint.
 
-        One that was put back counts. What lies there after an attempt that ended before its first save is that
-        checkpoint alone, and kept as another it would take the place of the real one.
+        A restored one counts. After an attempt that ended before its first save the folder has only that one, and
+        stored as an implicit checkpoint it would replace the real one.
         """
         return any(":" in key for key in self._done) or bool(self._seen) or bool(find_checkpoints(self.base))
 
     async def upload_new_checkpoints(self) -> None:
-        """Store every checkpoint that is not stored yet, the newest first."""
+        """Upload every checkpoint that the server does not have yet, the newest first."""
         async with self._busy:
             for manifest in reversed(find_checkpoints(self.base)):
                 await self._upload_checkpoint(manifest)
@@ -53,75 +53,75 @@ class CheckpointUploader:
     async def _upload_checkpoint(self, manifest: Path) -> None:
         mark = _mark(manifest)
         if mark in self._seen or not manifest.exists():
-            return  # the latter: pruned when a newer one was stored
+            return  # the latter: removed when a newer one was uploaded
         try:
             found = read_checkpoint(manifest, self.base)
         except (NotWhole, OSError) as error:
             self._seen.add(mark)
             if _is_gone(manifest):
-                return  # the program has put it away in favour of a newer one
+                return  # the program has replaced it by a newer one
             self.connection.report("error", code="checkpoint_not_whole", message=str(error))
             return
         if found is None:
-            return  # put back by ourselves
+            return  # a restored one
         self._seen.add(mark)
         if found.key not in self._done:
-            await self.keep(found, stands=lambda: _mark(manifest) == mark)
+            await self.upload(found, is_unchanged=lambda: _mark(manifest) == mark)
             prune(
                 self.base, [key for key, state in self._done.items() if state == "COMMITTED"], keep=KEEP_LOCAL
             )
 
-    async def keep(self, files: FileSet, stands: Callable[[], bool] = lambda: True) -> bool:
-        """Bring one set to the server; False if it can never be kept, which has then been reported.
+    async def upload(self, files: FileSet, is_unchanged: Callable[[], bool] = lambda: True) -> bool:
+        """Upload one set. Return False if it can never be stored, which has then been reported.
 
-        stands: whether it still lies there as it was found. A checkpoint that the program has put away, or saved again,
-        in favour of a newer one is let go without a word.
+        is_unchanged: whether the set is still as it was found. A checkpoint that the program has removed or saved
+        again since is skipped without a report.
         """
         for _ in range(TRIES):
             try:
-                state = await self._bring(files, stands)
+                state = await self._upload_set(files, is_unchanged)
             except (Refused, NotWhole, OSError) as error:
                 if isinstance(error, Refused) and error.code == "hash_mismatch":
-                    continue  # damaged on the way, or on this disk: once more, and _upload looks at the disk
-                if stands():
-                    self._settle(files.key, "REFUSED")
+                    continue  # damaged in transit or on this disk: try again, and _upload_file checks the disk
+                if is_unchanged():
+                    self._record(files.key, "REFUSED")
                     self.connection.report(
                         "error", code=f"{files.offer.what}_not_kept", message=str(error)[:1000]
                     )
                 return False
-            self._settle(files.key, state)
+            self._record(files.key, state)
             return True
-        self._settle(files.key, "REFUSED")
+        self._record(files.key, "REFUSED")
         self.connection.report(
             "error",
             code=f"{files.offer.what}_not_kept",
-            message=f"{files.key}: damaged {TRIES} times on the way",
+            message=f"{files.key}: damaged in transit {TRIES} times",
         )
         return False
 
-    def _settle(self, key: str, state: str) -> None:
+    def _record(self, key: str, state: str) -> None:
         self._done[key] = state
-        with contextlib.suppress(OSError):  # a full disk; forgetting it costs a question
+        with contextlib.suppress(OSError):  # a full disk; losing the record costs an offer
             self.spool.write(DONE, self._done)
 
-    async def _bring(self, files: FileSet, stands: Callable[[], bool]) -> str:
+    async def _upload_set(self, files: FileSet, is_unchanged: Callable[[], bool]) -> str:
         while True:
-            answer = await self.connection.offer(files.offer)
-            if answer.state == "REFUSED":
-                raise NotWhole(answer.message)
-            if answer.state == "COMMITTED" or not answer.need:
-                return "COMMITTED"  # or our part is there and the gang's other parts are on their way
-            for index, upload, offset in answer.need:
+            response = await self.connection.offer(files.offer)
+            if response.state == "REFUSED":
+                raise NotWhole(response.message)
+            if response.state == "COMMITTED" or not response.need:
+                return "COMMITTED"  # or this part is stored, and the gang's other parts are being uploaded
+            for index, upload, offset in response.need:
                 path, size, sha256 = files.offer.files[index]
-                await self._upload(files.folder / path, upload, offset, size, sha256, stands)
+                await self._upload_file(files.folder / path, upload, offset, size, sha256, is_unchanged)
 
-    async def _upload(
-        self, place: Path, upload: int, offset: int, size: int, sha256: str, stands: Callable[[], bool]
+    async def _upload_file(
+        self, place: Path, upload: int, offset: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
     ) -> None:
         """Send one file from offset on. Raises NotWhole if the file is not what its manifest says.
 
-        Its last piece goes only if the set still stands: a folder that was replaced meanwhile gave the file another's
-        bytes, and the server would tell of damage where there is none.
+        The last piece is sent only if the set is unchanged: otherwise the bytes may be those of another save, and the
+        server would report damage where there is none.
         """
         tries = 0
         while offset < size or size == 0:
@@ -130,12 +130,12 @@ class CheckpointUploader:
                 piece = source.read(min(PIECE_BYTES, size - offset))
             if not piece and size:
                 raise NotWhole(f"{place.name} became shorter than its manifest says")
-            if offset + len(piece) >= size and not stands():
+            if offset + len(piece) >= size and not is_unchanged():
                 raise NotWhole(f"{place.name} was saved again")
             last = max(offset, offset + len(piece) - 1)
             span = f"bytes {offset}-{last}/{size}" if size else "bytes */0"
             try:
-                answer = await self.client.json(
+                response = await self.client.json(
                     f"/agent/v1/uploads/{upload}", method="PUT", body=piece, headers={"Content-Range": span}
                 )
                 tries = 0
@@ -148,15 +148,15 @@ class CheckpointUploader:
                     offset = int(refusal.body.get("received", 0))
                     continue
                 if refusal.code == "hash_mismatch" and sha256_of(place) != sha256:
-                    raise NotWhole(f"{place.name} is not the file that its manifest promises") from refusal
+                    raise NotWhole(f"{place.name} is not the file that its manifest lists") from refusal
                 raise
-            offset = int(answer.get("received", offset + len(piece)))
-            if answer.get("verified"):
+            offset = int(response.get("received", offset + len(piece)))
+            if response.get("verified"):
                 return
 
 
 def _mark(manifest: Path) -> tuple[str, int, int]:
-    """What tells one writing of a manifest from another: two within one tick of the clock have files of their own."""
+    """Identify one write of a manifest. Two writes within one tick of the clock differ in the file's number."""
     try:
         found = manifest.stat()
     except OSError:

@@ -1,6 +1,6 @@
 """Bulk bytes over HTTP: one request at a time, in a thread, with the learner's secret in the header.
 
-Trouble that may pass (no answer, 5xx, 408, 429) is ``Unreachable``; a refusal that will not is ``Refused``.
+Temporary errors (no response, 5xx, 408, 429) are ``Unreachable``; a permanent refusal is ``Refused``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 
 class Unreachable(Exception):
-    """The server did not answer or asked to wait: try again later."""
+    """The server did not respond, or asked to wait: try again later."""
 
 
 class Refused(Exception):
-    """The server understood and said no; code and message are its own."""
+    """The server refused; status, code and message are its own."""
 
     def __init__(self, status: int, code: str, message: str, body: Mapping[str, Any]) -> None:
         super().__init__(message or code)
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Speaks to one server as one learner."""
+    """Requests to one server with one learner's secret."""
 
     base: str
     secret: str
@@ -42,29 +42,29 @@ class Client:
     async def json(self, path: str, *, method: str = "GET", body: bytes | None = None,
                    headers: Mapping[str, str] | None = None) -> dict[str, Any]:  # fmt: skip
         """Send one request and read its JSON object. Raises Unreachable or Refused."""
-        content = await asyncio.to_thread(self._ask, path, method, body, dict(headers or {}))
+        content = await asyncio.to_thread(self._request, path, method, body, dict(headers or {}))
         try:
-            answer = json.loads(content)
+            body = json.loads(content)
         except ValueError as error:
-            raise Unreachable(f"{path}: the answer is not JSON") from error
-        return answer if isinstance(answer, dict) else {}
+            raise Unreachable(f"{path}: the response is not JSON") from error
+        return body if isinstance(body, dict) else {}
 
     async def piece(self, path: str, start: int, size: int) -> bytes:
-        """Read bytes start … start+size-1 of what lies at path. Raises Unreachable or Refused."""
+        """Read bytes start … start+size-1 of the resource at path. Raises Unreachable or Refused."""
         headers = {"Range": f"bytes={start}-{start + size - 1}"}
-        content = await asyncio.to_thread(self._ask, path, "GET", None, headers)
+        content = await asyncio.to_thread(self._request, path, "GET", None, headers)
         if len(content) != size:
             raise Unreachable(f"{path}: {len(content)} bytes instead of {size}")
         return content
 
-    def _ask(self, path: str, method: str, body: bytes | None, headers: dict[str, str]) -> bytes:
+    def _request(self, path: str, method: str, body: bytes | None, headers: dict[str, str]) -> bytes:
         headers["Authorization"] = f"Bearer {self.secret}"
         if body is not None:
             headers.setdefault("Content-Type", "application/octet-stream")
         request = urllib.request.Request(self.base + path, data=body, headers=headers, method=method)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - settings allow http(s) only
-                content: bytes = answer.read()
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - settings allow http(s) only
+                content: bytes = response.read()
                 return content
         except urllib.error.HTTPError as error:
             raise _as_refusal(error) from error

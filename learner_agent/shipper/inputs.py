@@ -1,4 +1,4 @@
-"""What a program needs before it can start: its code, its data, and the checkpoint to go on from."""
+"""What a program needs before it can start: its code, its data, and the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_CODE_FILES = 20_000
 
 
 class InputError(Exception):
-    """The program cannot start with what it was given; code is one of the job's reasons for failing."""
+    """The program cannot start with these inputs; code is one of the job's failure reasons."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,10 @@ class CorruptCheckpoint(Exception):
 
 
 async def fetch_code(client: Client, settings: ShipperSettings, code: Mapping[str, Any] | None) -> None:
-    """Put the job's code into MODEL_DIR. A job without code (an image has its own) gets an empty directory."""
+    """Put the job's code into MODEL_DIR; a job without code (an image has its own) gets an empty directory.
+
+    Raises InputError, Unreachable, Refused, CorruptCheckpoint or OSError.
+    """
     settings.model_dir.mkdir(parents=True, exist_ok=True)
     if code is None:
         return
@@ -44,7 +47,7 @@ async def fetch_code(client: Client, settings: ShipperSettings, code: Mapping[st
 
 
 async def download(client: Client, path: str, target: Path, *, size: int, sha256: str) -> None:
-    """Fetch a file in pieces, going on where an earlier try stopped. Raises CorruptCheckpoint if its hash differs."""
+    """Fetch a file of size bytes in pieces, continuing an earlier try. Raises CorruptCheckpoint if its hash differs."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     have = part.stat().st_size if part.exists() else 0
@@ -60,7 +63,7 @@ async def download(client: Client, path: str, target: Path, *, size: int, sha256
             have += len(piece)
     if sha256_of(part) != sha256:
         part.unlink()
-        raise CorruptCheckpoint(f"{target.name}: {size} bytes came, but not those that were saved")
+        raise CorruptCheckpoint(f"{target.name}: the {size} bytes received are not those that were saved")
     os.replace(part, target)
 
 
@@ -73,7 +76,7 @@ def sha256_of(path: Path) -> str:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack a zip or tar archive: plain files and directories only, all of them below target.
+    """Unpack a zip or tar archive: regular files and directories only, all of them below target.
 
     Raises InputError naming the member that is anything else.
     """
@@ -95,7 +98,7 @@ def _zip_members(packed: zipfile.ZipFile) -> Iterator[tuple[str, int, int, IO[by
         mode = member.external_attr >> 16
         if mode and (mode & 0o170000) not in (0, 0o100000, 0o040000):
             raise InputError(
-                "data_error", f"The code archive holds {member.filename[:200]!r}, which is no file"
+                "data_error", f"The code archive holds {member.filename[:200]!r}, which is not a regular file"
             )
         stream = None if member.is_dir() else packed.open(member)
         yield member.filename, member.file_size, mode & 0o777, stream
@@ -104,7 +107,9 @@ def _zip_members(packed: zipfile.ZipFile) -> Iterator[tuple[str, int, int, IO[by
 def _tar_members(rolled: tarfile.TarFile) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
     for member in rolled:
         if not (member.isreg() or member.isdir()):
-            raise InputError("data_error", f"The code archive holds {member.name[:200]!r}, which is no file")
+            raise InputError(
+                "data_error", f"The code archive holds {member.name[:200]!r}, which is not a regular file"
+            )
         yield (
             member.name,
             member.size,
@@ -130,7 +135,7 @@ def _write_members(members: Iterator[tuple[str, int, int, IO[bytes] | None]], ta
 
 
 def _copy(stream: IO[bytes], sink: IO[bytes], size: int) -> None:
-    """Copy at most as much as the archive's index announced, so that a bomb stays as small as it claims."""
+    """Copy at most as many bytes as the archive's index declares, so that a zip bomb stays as small as it claims."""
     while size > 0:
         block = stream.read(min(1024 * 1024, size))
         if not block:
@@ -142,7 +147,7 @@ def _copy(stream: IO[bytes], sink: IO[bytes], size: int) -> None:
 def _below(root: Path, name: str) -> Path:
     steps = [step for step in name.replace("\\", "/").split("/") if step not in ("", ".")]
     if name.startswith(("/", "\\")) or ".." in steps or (not steps and name.strip("./")):
-        raise InputError("data_error", f"The code archive holds {name[:200]!r}, which lies outside of it")
+        raise InputError("data_error", f"The code archive holds {name[:200]!r}, which is outside of it")
     place = root.joinpath(*steps)
     for parent in [*place.parents][: len(steps)]:
         if parent != root and parent.is_symlink():
@@ -151,7 +156,7 @@ def _below(root: Path, name: str) -> Path:
 
 
 def link_data(settings: ShipperSettings, mounts: list[Mapping[str, str]]) -> None:
-    """Show each data set as $DATA_DIR/<name>: a link to <path> below the installation's data root.
+    """Link each data set as $DATA_DIR/<name> to <path> below the installation's data root.
 
     Raises InputError (data_error) naming the data set and what is wrong with it.
     """
@@ -163,9 +168,7 @@ def link_data(settings: ShipperSettings, mounts: list[Mapping[str, str]]) -> Non
         root = settings.data_root.resolve()
         source = (root / path.lstrip("/")).resolve()
         if source != root and root not in source.parents:
-            raise InputError(
-                "data_error", f"data {name!r}: {path!r} leads out of the installation's data root"
-            )
+            raise InputError("data_error", f"data {name!r}: {path!r} is outside the installation's data root")
         if not source.exists():
             raise InputError("data_error", f"data {name!r}: {path!r} does not exist below the data root")
         link = _below(settings.data_dir, name)
@@ -177,10 +180,10 @@ def link_data(settings: ShipperSettings, mounts: list[Mapping[str, str]]) -> Non
 
 
 async def restore(client: Client, settings: ShipperSettings, saved: Mapping[str, Any] | None) -> str | None:
-    """Put a checkpoint back and return the path for RESUME_FROM; None when there is nothing to go on from.
+    """Restore a checkpoint and return the path for RESUME_FROM; None if there is none to resume from.
 
-    An implicit one goes back to where it lay in CHECKPOINT_DIR; one with a manifest to step-<n> (for parts:
-    step-<n>/part-<k>, and RESUME_FROM is this learner's own part). Raises CorruptCheckpoint.
+    An implicit one is restored to its place in CHECKPOINT_DIR; one with a manifest to step-<n> (for parts:
+    step-<n>/part-<k>, and RESUME_FROM is this learner's own part). Raises CorruptCheckpoint, Unreachable or Refused.
     """
     if saved is None:
         return None
@@ -197,7 +200,7 @@ async def restore(client: Client, settings: ShipperSettings, saved: Mapping[str,
         if not (target.exists() and target.stat().st_size == size and sha256_of(target) == sha256):
             await download(client, str(entry["url"]), target, size=size, sha256=sha256)
     if not implicit:
-        for place in places:  # marked, so that it is not taken for a fresh one and sent back
+        for place in places:  # marked as restored, so that it is not uploaded again
             note = {"step": saved["step"], "restored": True, "of": parts}
             (place / "manifest.json").write_text(json.dumps(note))
     own = top / f"part-{settings.rank}"

@@ -1,4 +1,4 @@
-"""Files that a program leaves: checkpoints with a manifest, the directory without one, results."""
+"""Files that a program leaves: checkpoints with a manifest, CHECKPOINT_DIR without one, results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learner_agent.shipper.inputs import sha256_of
-from learner_agent.untrusted_files import LARGE_BYTES, read_plain
+from learner_agent.untrusted_files import LARGE_BYTES, read_regular
 from learner_agent.wire import MAX_FILES, Ckpt, File, FileSetKind, WireError, decode, encode, is_path
 
 PACKED = "packed-"
 
 
 class NotWhole(Exception):
-    """These files cannot be kept as they are; the message says which and why."""
+    """These files cannot be stored as they are; the message says which and why."""
 
 
 class TooMany(NotWhole):
@@ -31,12 +31,12 @@ class TooMany(NotWhole):
 
 @dataclass(frozen=True, slots=True)
 class FileSet:
-    """Files that are kept together: what the server is told of them, and where they lie."""
+    """Files that are stored together: folder has them, offer is their description for the server."""
 
     folder: Path
     offer: Ckpt
     left_out: tuple[str, ...] = ()
-    """What lies there and cannot be kept: links, special files, names that no store takes, what is not readable."""
+    """Names of what cannot be stored: links, special files, invalid names, unreadable files."""
 
     @property
     def key(self) -> str:
@@ -60,19 +60,19 @@ def find_checkpoints(base: Path) -> list[Path]:
 
 
 def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
-    """Read one manifest; None for one that we put back ourselves. Raises NotWhole if it or its files are unsound."""
+    """Read one manifest; None for a restored one. Raises NotWhole if it or its files are invalid."""
     name = manifest.parent.relative_to(base).as_posix()
     try:
-        said = json.loads(read_plain(str(manifest), most=LARGE_BYTES))
-        if said.get("restored"):
+        content = json.loads(read_regular(str(manifest), most=LARGE_BYTES))
+        if content.get("restored"):
             return None
-        files: list[File] = [(entry["path"], entry["size"], entry["sha256"]) for entry in said["files"]]
+        files: list[File] = [(entry["path"], entry["size"], entry["sha256"]) for entry in content["files"]]
         offer = Ckpt(
             key=_key(manifest, base),
-            step=said["step"],
-            part=said.get("part", 0),
-            of=said.get("of", 1),
-            world=said.get("world_size", 1),
+            step=content["step"],
+            part=content.get("part", 0),
+            of=content.get("of", 1),
+            world=content.get("world_size", 1),
             files=files,
         )
         offer = _checked(offer)
@@ -81,7 +81,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
     for path, size, _ in files:
         place = manifest.parent / path
         if place.is_symlink() or not place.is_file() or place.stat().st_size != size:
-            raise NotWhole(f"{name}/{path} is not the file of {size} bytes that the manifest promises")
+            raise NotWhole(f"{name}/{path} is not the file of {size} bytes that the manifest lists")
     return FileSet(manifest.parent, offer)
 
 
@@ -93,22 +93,22 @@ def _checked(offer: Ckpt) -> Ckpt:
 
 
 def _key(manifest: Path, base: Path) -> str:
-    """Tells one save from all others, also of the same step. Raises OSError, and ValueError if it is too large."""
-    digest = hashlib.sha256(read_plain(str(manifest), most=LARGE_BYTES)).hexdigest()
+    """Identify one save, unlike any other of the same step. Raises OSError, and ValueError if it is too large."""
+    digest = hashlib.sha256(read_regular(str(manifest), most=LARGE_BYTES)).hexdigest()
     return f"{manifest.parent.relative_to(base).as_posix()}:{digest}"[-200:]
 
 
 def gather(folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
-    """Take a directory as it stands; None if nothing lies there. Raises TooMany for more files than MAX_FILES."""
+    """Describe a directory as it is; None if it is empty. Raises TooMany for more files than MAX_FILES."""
     files: list[File] = []
     left_out: list[str] = []
     for place in _entries(folder):
         name = place.relative_to(folder).as_posix()
         try:
             if place.is_symlink() or not place.is_file() or not is_path(name):
-                raise OSError(errno.EINVAL, "not to be kept")
+                raise OSError(errno.EINVAL, "cannot be stored")
             files.append((name, place.stat().st_size, sha256_of(place)))
-        except OSError:  # or not readable
+        except OSError:  # or unreadable
             left_out.append(_shown(name))
         if len(files) > MAX_FILES:
             raise TooMany(f"{folder.name} holds more than {MAX_FILES:,} files.")
@@ -122,10 +122,10 @@ def gather(folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
 
 
 def pack(folder: Path, into: Path, *, what: FileSetKind, world: int) -> FileSet:
-    """Take a directory as one archive ``<what>.tar``, made in a fresh directory in into. Raises OSError.
+    """Pack a directory into one archive ``<what>.tar``, made in a fresh directory in into. Raises OSError.
 
-    Same files, same archive: after a death in the middle of the upload nothing is sent twice. What such a death left
-    here is removed first.
+    The same files give the same archive, so after a crash during the upload nothing is sent twice. What such a crash
+    left here is removed first.
     """
     for stale in into.glob(f"{PACKED}*"):
         shutil.rmtree(stale, ignore_errors=True)
@@ -146,22 +146,24 @@ def _archive(folder: Path, archive: Path) -> list[str]:
     lost: set[str] = set()
     with open(archive, "wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as packed:
         for place in _entries(folder):
-            name, begins = place.relative_to(folder).as_posix(), out.tell()
+            name, begins_at = place.relative_to(folder).as_posix(), out.tell()
             try:
                 if not (place.is_symlink() or place.is_file()):
-                    raise OSError(errno.EINVAL, "not to be kept")
+                    raise OSError(errno.EINVAL, "cannot be stored")
                 member = packed.gettarinfo(place, arcname=name)
-                if member.islnk() and member.linkname in lost:  # another name of a file that is not there
+                if (
+                    member.islnk() and member.linkname in lost
+                ):  # a hard link to a file that is not in the archive
                     member.type, member.linkname, member.size = tarfile.REGTYPE, "", place.stat().st_size
                 with open(place, "rb") if member.isreg() else nullcontext() as content:
                     packed.addfile(member, content)
             except OSError as error:
                 if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                     raise
-                # A file that broke off in the middle must not take those after it along.
-                out.seek(begins)
+                # A file that fails in the middle must not damage those after it.
+                out.seek(begins_at)
                 out.truncate()
-                packed.offset = begins
+                packed.offset = begins_at
                 lost.add(name)
                 left_out.append(_shown(name))
     return left_out
@@ -172,7 +174,7 @@ def _shown(name: str) -> str:
 
 
 def _entries(folder: Path) -> Iterable[Path]:
-    """Everything but directories below a folder; of these the links, and those that cannot be read."""
+    """Everything below a folder but directories, and of these only links and those that cannot be read."""
     closed: list[OSError] = []
     for base, folders, names in os.walk(folder, onerror=closed.append):
         kept = [name for name in folders if not name.startswith((".saving-", ".old-"))]
@@ -185,16 +187,16 @@ def _entries(folder: Path) -> Iterable[Path]:
 def prune(base: Path, committed: Iterable[str], *, keep: int) -> None:
     """Remove this machine's copies of checkpoints that the server has, except the newest.
 
-    By key and not by name: a step that was saved again since lies under the name of the one that the server has.
+    By key and not by name: a step that was saved again has the name of the one that the server has.
     """
     known = set(committed)
 
     def is_safe(manifest: Path) -> bool:
-        with suppress(OSError, ValueError):  # gone, or spoilt since: not ours to remove
+        with suppress(OSError, ValueError):  # gone or changed since: keep it
             return _key(manifest, base) in known
         return False
 
     safe = [manifest for manifest in find_checkpoints(base) if is_safe(manifest)]
     for manifest in safe[: max(0, len(safe) - keep)]:
-        if is_safe(manifest):  # once more: removing the one before took its time
+        if is_safe(manifest):  # again, because removing the one before took time
             shutil.rmtree(manifest.parent, ignore_errors=True)

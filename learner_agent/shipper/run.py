@@ -1,4 +1,4 @@
-"""One shipper from start to end: inputs in, then everything out, then goodbye."""
+"""One shipper from start to end: fetch the inputs, ship what the program leaves, store the rest at its end."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
 from learner_agent.shipper.connection import Connection, Fenced
 from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
+from learner_agent.shipper.metrics.log_rules import LogRules
+from learner_agent.shipper.metrics.reported import ReportedMetrics
+from learner_agent.shipper.metrics.tensorboard import TensorBoard
 from learner_agent.shipper.outputs import FileSet, NotWhole, TooMany, gather, pack
-from learner_agent.shipper.sources import Reported, Rules, TensorBoard
 from learner_agent.spool import Spool
-from learner_agent.untrusted_files import LARGE_BYTES, now_ms, objects, sound_number
+from learner_agent.untrusted_files import LARGE_BYTES, now_ms, number_or, objects
 from learner_agent.wire import MAX_LEARNERS, PATH_CHARS, FileSetKind, Final, JobIntent
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.5
-"""How often the spool and CHECKPOINT_DIR are looked at without a bell."""
+"""How often the spool and CHECKPOINT_DIR are checked without a notification."""
 DEATH_S = 1.0
+"""A launcher whose lock has been free this long without an ``exit`` has died."""
 JOB = "shipper/job.json"
 EXIT_FENCED = 76
 NOT_RANK_0 = (
-    "What lies in its CHECKPOINT_DIR is not kept: of a gang that saves without manifests only learner 0's counts."
+    "The files in its CHECKPOINT_DIR are not stored: of a gang that saves without manifests only learner 0's count."
     " Save with training.checkpoint(step, part=rank, of=learners)."
 )
-"""One set is put back for all: whoever came last, or counts steps faster, must not take the place of the model."""
+"""One set is restored for all learners: one that saves last, or counts steps faster, must not replace the model."""
 
 
 class Shipper:
@@ -51,14 +54,17 @@ class Shipper:
         self.connection = Connection(settings, self.spool, self._take_intent)
         self.uploader = CheckpointUploader(self.client, self.connection, self.spool, settings.checkpoint_dir)
         self.exited = asyncio.Event()
-        self.looked = asyncio.Event()
+        self.polled = asyncio.Event()
         self.ending: dict[str, Any] = {}
         self._phase = ""
         self._reported_gen = self._intent_gen = -1
 
     async def run(self) -> int:
         """Ship until the server has confirmed everything. Returns the process's exit code."""
-        tasks = [asyncio.create_task(part()) for part in (self.connection.run, self._look, self._live)]
+        tasks = [
+            asyncio.create_task(part())
+            for part in (self.connection.run, self._watch_spool, self._run_attempt)
+        ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -66,7 +72,7 @@ class Shipper:
                     task.result()
             return 0
         except Fenced as fence:
-            logger.warning("attempt is over for the server", extra={"reason": str(fence)[:200]})
+            logger.warning("the server closed the attempt", extra={"reason": str(fence)[:200]})
             self.spool.write("halt", {"intent": "CANCEL", "gen": 2**53, "grace_s": 10})
             return EXIT_FENCED
         finally:
@@ -74,28 +80,28 @@ class Shipper:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- looking at the spool
+    # --- watching the spool
 
-    async def _look(self) -> None:
-        """Notice what launcher and program leave in the spool; a bell makes it prompt, the clock certain."""
+    async def _watch_spool(self) -> None:
+        """Notice what launcher and program leave in the spool: promptly by notifications, and at least every POLL_S."""
         loop = asyncio.get_running_loop()
-        bell = self.spool.open_notify()
-        rung = asyncio.Event()
-        loop.add_reader(bell, _answer, bell, self.connection.changed, rung)
+        fifo = self.spool.open_fifo()
+        notified = asyncio.Event()
+        loop.add_reader(fifo, _read_notifications, fifo, self.connection.changed, notified)
         died_at = None
         try:
             while True:
                 self._notice()
                 self.connection.changed.set()
-                self.looked.set()
+                self.polled.set()
                 died_at = self._notice_death(died_at)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
-                        await rung.wait()
-                rung.clear()
+                        await notified.wait()
+                notified.clear()
         finally:
-            loop.remove_reader(bell)
-            os.close(bell)
+            loop.remove_reader(fifo)
+            os.close(fifo)
 
     def _notice(self) -> None:
         if self.exited.is_set():
@@ -104,7 +110,7 @@ class Shipper:
             self._report_phase("PROCESSING")
         if self.spool.has("halt_seen"):
             self._notice_halt()
-        # A program can write `exit`, too. The launcher's word is what stands there once it is gone.
+        # A program can write `exit`, too. It is the launcher's once its lock is free.
         if self.spool.has("exit") and not self.spool.launcher_lives():
             ending = self.spool.read("exit")
             if ending is not None:
@@ -116,39 +122,39 @@ class Shipper:
         self.exited.set()
 
     def _report_end(self) -> None:
-        """Say at once how the program ended: a checkpoint that is still being stored may take many minutes."""
+        """Report at once how the program ended: a checkpoint that is still being stored may take many minutes."""
         end = self.ending
         self.connection.report(
-            "exit", code=int(sound_number(end.get("code"), 137, most=255)),
-            signal=int(sound_number(end.get("signal"), 0, most=64)) or None, halted=bool(end.get("halted")),
+            "exit", code=int(number_or(end.get("code"), 137, most=255)),
+            signal=int(number_or(end.get("signal"), 0, most=64)) or None, halted=bool(end.get("halted")),
             finished=bool(end.get("finished")), lost=bool(end.get("lost")),
-            at_ms=int(sound_number(end.get("at_ms"), now_ms(), most=2**53)),
+            at_ms=int(number_or(end.get("at_ms"), now_ms(), most=2**53)),
         )  # fmt: skip
         if end.get("started"):
             self._report_phase("STORING")
 
     def _notice_halt(self) -> None:
         seen = self.spool.read("halt_seen") or {}
-        gen = int(sound_number(seen.get("gen"), 0))
+        gen = int(number_or(seen.get("gen"), 0))
         if gen > self._reported_gen:
             self._reported_gen = self.connection.gen_seen = gen
             self.connection.report("halt_seen", gen=gen, aware=bool(seen.get("aware")))
 
     def _notice_death(self, died_at: float | None) -> float | None:
-        """A launcher that is gone without a word: after a moment its end is written down in its place."""
+        """Write ``exit`` in place of a launcher that died without it. Returns since when it is gone, or None."""
         if self.exited.is_set() or self.spool.launcher_lives() is not False:
             return None
         if died_at is None or time.monotonic() - died_at < DEATH_S:
             return died_at or time.monotonic()
         if self.spool.read("exit") is None:
-            size = max(LogReader(self.spool).end(), self.connection.acked)
+            size = max(LogReader(self.spool).end(), self.connection.log.acked)
             end = {
                 "code": 137, "signal": None, "started": True, "halted": False, "lost": True,
                 "finished": self.spool.has("finished"), "size": size, "crc": None, "at_ms": now_ms(),
             }  # fmt: skip
             try:
                 self.spool.write("exit", end)
-            except OSError:  # a full disk: what is in the spool is shipped all the same
+            except OSError:  # a full disk: what is in the spool is shipped anyway
                 self._take_end(end)
         return None
 
@@ -158,29 +164,29 @@ class Shipper:
             self.connection.report("phase", phase=phase)
 
     def _take_intent(self, intent: JobIntent) -> None:
-        """Hand a halt or cancel to the launcher. A intent to run again is for the next attempt."""
+        """Pass a halt or cancel to the launcher. RUN after a halt is for the next attempt."""
         if intent.intent == "RUN" or self.exited.is_set():
             return
         if intent.gen > self._intent_gen:
-            with contextlib.suppress(OSError):  # a full disk: every answer brings the intent again
+            with contextlib.suppress(OSError):  # a full disk: every response repeats the intent
                 self.spool.write(
                     "halt", {"intent": intent.intent, "gen": intent.gen, "grace_s": intent.grace_s}
                 )
                 self._intent_gen = intent.gen
 
-    # --- the walk of one attempt
+    # --- one attempt
 
-    async def _live(self) -> None:
+    async def _run_attempt(self) -> None:
         if not self.spool.has("ready") and not self.spool.has("refused") and not self.spool.has("exit"):
-            await self._bring_inputs()
+            await self._provide_inputs()
         self._open_sources()
         while not self.exited.is_set():
             await self.uploader.upload_new_checkpoints()
-            await self.looked.wait()
-            self.looked.clear()
-        await self._wind_up()
+            await self.polled.wait()
+            self.polled.clear()
+        await self._finish()
 
-    async def _bring_inputs(self) -> None:
+    async def _provide_inputs(self) -> None:
         self._report_phase("DOWNLOADING")
         fetch = asyncio.create_task(self._fetch())
         exited = asyncio.create_task(self.exited.wait())
@@ -197,7 +203,7 @@ class Shipper:
             exited.cancel()
 
     async def _fetch(self) -> str | None:
-        """Fetch the inputs, however long the server is away. Returns the value for RESUME_FROM."""
+        """Fetch the inputs, however long the server is unavailable. Returns the value for RESUME_FROM."""
         tries = 0
         while True:
             try:
@@ -209,7 +215,7 @@ class Shipper:
                 return resume_from
             except Unreachable as error:
                 tries += 1
-                logger.info("server away", extra={"error": str(error)[:200], "tries": tries})
+                logger.info("server unavailable", extra={"error": str(error)[:200], "tries": tries})
                 await asyncio.sleep(random.uniform(0, min(30.0, 0.2 * 2 ** min(tries, 10))))
             except Refused as error:
                 if error.status in (401, 403, 409):
@@ -227,22 +233,22 @@ class Shipper:
         try:
             return await inputs.restore(self.client, self.settings, saved)
         except CorruptCheckpoint:
-            # The server looks at its own copy: if that is damaged too, the next answer names an older checkpoint.
+            # The server checks its own copy: if that is damaged too, the next response names an older checkpoint.
             await self.client.json(f"/agent/v1/checkpoints/{saved['n']}/verify", method="POST", body=b"")  # type: ignore[index]
             raise
 
     def _job(self) -> dict[str, Any]:
-        """What the server said of the job when its inputs were fetched; a program may have spoilt it since."""
+        """The server's description of the job when its inputs were fetched; a program may have damaged it since."""
         return self.spool.read(JOB, most=LARGE_BYTES) or {}
 
     def _open_sources(self) -> None:
         roots = [self.settings.log_dir, self.settings.result_dir]
         self.tensorboard = TensorBoard(self.spool, roots)
-        said = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
-        patterns = [pattern for pattern in said if isinstance(pattern, str)]
-        rules = Rules(self.spool, patterns, self._report_slow_rule)
+        given = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
+        patterns = [pattern for pattern in given if isinstance(pattern, str)]
+        rules = LogRules(self.spool, patterns, self._report_slow_rule)
         self.connection.use(
-            [Reported(self.spool.metrics, self._report_skipped_line), rules, self.tensorboard]
+            [ReportedMetrics(self.spool.metrics, self._report_skipped_line), rules, self.tensorboard]
         )
 
     def _report_skipped_line(self, message: str) -> None:
@@ -251,14 +257,14 @@ class Shipper:
     def _report_slow_rule(self, pattern: str) -> None:
         logger.warning("a metric rule was too slow and is switched off", extra={"pattern": pattern})
         message = (
-            f"The rule {pattern[:600]} took too long on a printed line and reads no more metrics of this run."
+            f"The rule {pattern[:600]} took too long on a printed line and is switched off for this run."
         )
         self.connection.report("error", code="rule_too_slow", message=message)
 
-    async def _wind_up(self) -> None:
-        """After the program: store what it left, seal the log."""
+    async def _finish(self) -> None:
+        """After the program's end: store what it left, and complete the log."""
         self.connection.finish(self._final())
-        self.tensorboard.look_to_the_end()
+        self.tensorboard.scan_without_pause()
         if self.ending.get("started"):
             self.connection.changed.set()
             await self.connection.metrics_drained()
@@ -267,19 +273,19 @@ class Shipper:
         self._report_phase("DONE")
         await self.connection.all_confirmed()
         self.connection.tidy()
-        with contextlib.suppress(OSError):  # everything is confirmed; the exit code says so, too
+        with contextlib.suppress(OSError):  # everything is confirmed, and the exit code says so
             self.spool.write("shipper/done.json", {"at_ms": now_ms()})
 
     def _final(self) -> Final:
-        """How the log ends. A launcher that died, or whose disk was full, could not say; then there is no checksum."""
+        """The end of the log. Without a checksum if the launcher died or its disk was full."""
         log_from, kept = log_span(self.spool)
-        size = max(kept, self.connection.acked)
-        said, crc = (sound_number(self.ending.get(name), -1, most=2**53) for name in ("size", "crc"))
-        return Final(size, int(crc) if said == size and 0 <= crc < 2**32 else None, log_from=log_from)
+        size = max(kept, self.connection.log.acked)
+        reported, crc = (number_or(self.ending.get(name), -1, most=2**53) for name in ("size", "crc"))
+        return Final(size, int(crc) if reported == size and 0 <= crc < 2**32 else None, log_from=log_from)
 
     async def _store(self) -> None:
         await self.uploader.upload_new_checkpoints()
-        world = max(1, int(sound_number(self._job().get("learners"), 1, most=MAX_LEARNERS)))
+        world = max(1, int(number_or(self._job().get("learners"), 1, most=MAX_LEARNERS)))
         end = self.ending
         wanted: list[tuple[FileSetKind, Path]] = []
         if not self.uploader.saw_manifest:
@@ -292,7 +298,7 @@ class Shipper:
             except (NotWhole, OSError) as error:
                 self.connection.report("error", code=f"{what}_not_kept", message=str(error)[:1000])
                 continue
-            if files is None or (what == "implicit" and self._was_put_back(files)):
+            if files is None or (what == "implicit" and self._was_restored(files)):
                 continue
             if what == "implicit" and self.settings.rank:
                 self.connection.report("error", code="implicit_not_kept", message=NOT_RANK_0)
@@ -300,10 +306,10 @@ class Shipper:
             if files.left_out:
                 self._report_left_out(files)
             if files.offer.files:
-                await self.uploader.keep(files)
+                await self.uploader.upload(files)
 
     async def _take(self, folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
-        """What lies in the folder. Results that are too many go as one archive; a checkpoint must lie as it lay."""
+        """The files of a folder. Too many results become one archive; a checkpoint must be restorable file by file."""
         try:
             return await asyncio.to_thread(gather, folder, what=what, world=world)
         except TooMany as error:
@@ -314,7 +320,7 @@ class Shipper:
         self.connection.report(
             "error",
             code="results_packed",
-            message=f"{why} They are kept as one archive, {packed.offer.files[0][0]}.",
+            message=f"{why} They are stored as one archive, {packed.offer.files[0][0]}.",
         )
         return packed
 
@@ -324,23 +330,23 @@ class Shipper:
         self.connection.report(
             "error",
             code=f"{files.offer.what}_left_out",
-            message=f"Not kept of {files.folder.name}: {names[:600]}{more}. Only plain files that can be read are, "
-            f"under names of UTF-8 without backslash and of at most {PATH_CHARS} characters.",
+            message=f"Not stored from {files.folder.name}: {names[:600]}{more}. Only readable regular files are stored,"
+            f" with UTF-8 names without backslashes of at most {PATH_CHARS} characters.",
         )
 
-    def _was_put_back(self, files: FileSet) -> bool:
-        """Whether these are the very files that the attempt began with: nothing was saved since."""
+    def _was_restored(self, files: FileSet) -> bool:
+        """True if these are the files that the attempt began with: nothing was saved since."""
         saved = self._job().get("restore")
         entries = objects(saved.get("files")) if isinstance(saved, dict) else []
         began = [(entry.get("path"), entry.get("size"), entry.get("sha256")) for entry in entries]
         return bool(began) and sorted(map(repr, began)) == sorted(map(repr, files.offer.files))
 
 
-def _answer(bell: int, more: asyncio.Event, state: asyncio.Event) -> None:
-    """Empty the bell and pass on what it means."""
+def _read_notifications(fifo: int, more: asyncio.Event, state: asyncio.Event) -> None:
+    """Empty the FIFO and set the events."""
     more.set()
     try:
-        while content := os.read(bell, 4096):
+        while content := os.read(fifo, 4096):
             if b"!" in content:
                 state.set()
     except BlockingIOError:
@@ -348,7 +354,7 @@ def _answer(bell: int, more: asyncio.Event, state: asyncio.Event) -> None:
 
 
 def main() -> int:
-    """Entry point. SIGTERM is not obeyed: what is unconfirmed goes first, and SIGKILL loses nothing."""
+    """Entry point. SIGTERM is ignored: unconfirmed data is sent first, and SIGKILL loses nothing."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )

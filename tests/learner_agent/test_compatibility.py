@@ -13,6 +13,7 @@ CARRIED = [
     "__init__",
     "__main__",
     "launcher",
+    "halting",
     "processes",
     "training",
     "spool",

@@ -203,7 +203,7 @@ raise SystemExit(3)
     assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", 4, True)
     assert list(CheckpointFile.objects.values_list("path", flat=True)) == ["model.bin"]
     told = job.events.get(reason="implicit_not_kept").message
-    assert told.startswith("Learner 1: What lies in its CHECKPOINT_DIR is not kept")
+    assert told.startswith("Learner 1: The files in its CHECKPOINT_DIR are not stored")
 
 
 def test_missing_data_is_named_and_the_program_never_starts(rig: MakeRig, tmp_path: Path) -> None:
@@ -238,4 +238,4 @@ def test_data_that_leads_out_of_the_data_root_is_refused(rig: MakeRig, tmp_path:
 
     learner.wait()
 
-    assert "leads out of" in learner.row.message
+    assert "is outside" in learner.row.message

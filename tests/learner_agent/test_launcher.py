@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from learner_agent.launcher import IMPORT_S
+from learner_agent.halting import IMPORT_S
 from learner_agent.log_segments import LogReader, Piece
 from learner_agent.spool import Spool
 from tests.learner_agent.harness import PATIENCE_S, ROOT, until
@@ -266,7 +266,7 @@ def test_a_program_that_has_just_begun_may_still_import_training_and_then_sees_t
     launched: Launched,
 ) -> None:
     (launched.home / "code" / "train.py").write_text(LATE)
-    launched.runs_with("launcher.IMPORT_S = 600.0", "exec python3 train.py")
+    launched.runs_with("launcher.halting.IMPORT_S = 600.0", "exec python3 train.py")
     launched.says(b"up")
 
     launched.halt(grace_s=AGES_S)

@@ -12,7 +12,8 @@ from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, MetricPoint, 
 from jobs.states import EventCode
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.connection import Connection
-from learner_agent.shipper.sources import Batch, Reported
+from learner_agent.shipper.metrics.reported import ReportedMetrics
+from learner_agent.shipper.metrics.source import Batch
 from learner_agent.spool import Spool
 from tests.learner_agent.harness import PATIENCE_S, Rig, make_job, until
 
@@ -75,16 +76,18 @@ def test_a_source_that_fails_is_read_no_more_and_that_is_told(tmp_path: Path) ->
         def rewind(self, cursor: int) -> None: ...
 
     settings = ShipperSettings(*[tmp_path] * 6, None, "http://127.0.0.1:9", "secret", "3f9k2m7qx4ta", 1, 0)
-    link = Connection(settings, Spool(tmp_path), lambda wish: None)
-    broken, sound = Broken(), Reported(tmp_path / "metrics.jsonl")
-    link.use([broken, sound])
+    connection = Connection(settings, Spool(tmp_path), lambda intent: None)
+    broken, sound = Broken(), ReportedMetrics(tmp_path / "metrics.jsonl")
+    connection.use([broken, sound])
 
-    assert link._read(broken) is None
+    assert connection.metrics.read(broken) is None
 
-    assert link.sources == [sound]
-    (told,) = link._events.values()
-    assert told.data["code"] == "metrics_unreadable"
-    assert "Metrics of the kind rules are read no more in this run: ZeroDivisionError" in told.data["message"]
+    assert connection.metrics.sources == [sound]
+    (reported,) = connection._events.values()
+    assert reported.data["code"] == "metrics_unreadable"
+    assert (
+        "Metrics from rules are not read any more in this run: ZeroDivisionError" in reported.data["message"]
+    )
 
 
 def test_reports_without_a_metric_are_skipped_and_told_once(rig: MakeRig) -> None:
@@ -101,7 +104,7 @@ with open(os.environ["JOB_STATE_DIR"] + "/metrics.jsonl", "a") as reports:
     assert list(MetricPoint.objects.filter(job=learner.job).values_list("step", "value")) == [(2, 3.0)]
     ((reason, message),) = troubles(learner)
     assert reason == "metrics_skipped"
-    assert """Learner 0: A line of metrics.jsonl holds no metric: '{"loss": 5}'. Each is""" in message
+    assert """Learner 0: A line of metrics.jsonl has no metric: '{"loss": 5}'. Each line is""" in message
 
 
 def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_told(rig: MakeRig) -> None:
@@ -113,7 +116,8 @@ def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_told(rig: M
     ((reason, message),) = troubles(learner)
     assert reason == "results_left_out"
     assert (
-        "Not kept of results: a\\b, a\\udcff, latest, pipe. Only plain files that can be read are" in message
+        "Not stored from results: a\\b, a\\udcff, latest, pipe. Only readable regular files are stored"
+        in message
     )
 
 
@@ -132,7 +136,7 @@ for number in range(5_001):
     assert set(ResultFile.objects.values_list("path", flat=True)) == {"results.tar"}
     ((reason, message),) = troubles(learner)
     assert reason == "results_packed"
-    assert "more than 5,000 files. They are kept as one archive, results.tar." in message
+    assert "more than 5,000 files. They are stored as one archive, results.tar." in message
 
 
 def test_names_that_cannot_be_stored_are_left_out_of_an_implicit_checkpoint(rig: MakeRig) -> None:
@@ -172,7 +176,7 @@ def test_a_program_that_removes_the_spool_ends_and_its_log_says_why(rig: MakeRig
 
     stored = learner.stored_log()
     assert stored.startswith(b"before\n")
-    assert stored.endswith(b"luthier: the program removed JOB_STATE_DIR, so it was ended\n")
+    assert stored.endswith(b"luthier: the program removed JOB_STATE_DIR, so it was terminated\n")
     assert (learner.row.phase, learner.row.exit_code, learner.row.log_sealed) == ("DONE", 137, True)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from learner_agent.log_segments import LogReader, LogWriter, Piece, log_span
 from learner_agent.spool import Gap, Spool
-from learner_agent.untrusted_files import sound_number
+from learner_agent.untrusted_files import number_or
 
 
 def spool_at(path: Path) -> Spool:
@@ -301,14 +301,14 @@ def test_the_spool_is_made_even_where_something_else_took_its_names(tmp_path: Pa
 
     spool = spool_at(tmp_path / "state")
 
-    os.close(spool.open_notify())
+    os.close(spool.open_fifo())
     assert all(folder.is_dir() for folder in (spool.log_dir, spool.checkpoints, spool.root / "shipper"))
 
 
 def test_a_number_of_a_program_is_one_or_the_default() -> None:
     odd = ("x", None, True, -1, 2**80, float("nan"), float("inf"), [], {})
-    assert [sound_number(value, 7) for value in odd] == [7] * len(odd)
-    assert (sound_number(0, 7), sound_number(2.5, 7), sound_number(300, 7, most=255)) == (0, 2.5, 7)
+    assert [number_or(value, 7) for value in odd] == [7] * len(odd)
+    assert (number_or(0, 7), number_or(2.5, 7), number_or(300, 7, most=255)) == (0, 2.5, 7)
 
 
 def test_only_whole_tombstones_are_read(tmp_path: Path) -> None:

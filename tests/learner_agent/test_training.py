@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from learner_agent import training as module
-from learner_agent.shipper.sources import Reported
+from learner_agent.shipper.metrics.reported import ReportedMetrics
 from learner_agent.spool import Spool
 from learner_agent.wire import MAX_POINTS
 
@@ -89,7 +89,7 @@ def test_a_report_of_many_names_is_several_lines_that_no_reader_skips(
     values = {f"{'n' * (n % 100)}{n}": n / 2 for n in range(10_000)}
     inside.report(7, total=9, **values)
 
-    source = Reported(tmp_path / "metrics.jsonl", lambda told: pytest.fail(told))
+    source = ReportedMetrics(tmp_path / "metrics.jsonl", lambda told: pytest.fail(told))
     points = []
     while (batch := source.read()) is not None:
         assert len(batch.points) <= MAX_POINTS
@@ -221,7 +221,7 @@ def test_a_disk_that_was_full_for_a_while_costs_only_what_came_meanwhile(
         inside.report(step, loss=1.0)
 
     told: list[str] = []
-    batch = Reported(Spool(tmp_path).metrics, told.append).read()
+    batch = ReportedMetrics(Spool(tmp_path).metrics, told.append).read()
     assert batch is not None
     assert [step for _, step, _, _ in batch.points] == [1, 5, 6, 7]
     assert told == [], "the program is not to blame for the line that was cut off"

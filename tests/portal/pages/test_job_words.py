@@ -260,7 +260,7 @@ def test_a_metric_rule_that_was_switched_off_is_told_where_metrics_are_looked_at
 ) -> None:
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
-    said = r"The rule (a+)+(?P<x>b) took too long on a printed line and reads no more metrics of this run."
+    said = r"The rule (a+)+(?P<x>b) took too long on a printed line and is switched off for this run."
     slow = Learner.objects.filter(job=job, attempt=2)
     for tab in ("", "/metrics"):
         slow.update(error_code="", message="")

@@ -1,8 +1,8 @@
-"""Scalars out of TensorBoard event files, read while they grow.
+"""Scalars in TensorBoard event files, read while they grow.
 
-An event file is a row of records: u64 length, u32 checksum, bytes, u32 checksum (TensorFlow's TFRecord), each an
+An event file is a sequence of records: u64 length, u32 checksum, bytes, u32 checksum (TensorFlow's TFRecord), each an
 ``Event`` message of tensorboard/compat/proto/event.proto. Only scalars are taken: ``simple_value``, or a tensor
-with one number (TensorFlow 2 writes those). Anything else, and anything garbled, is skipped.
+with one number (TensorFlow 2 writes those). Anything else, and anything invalid, is skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FORMATS = {_FLOAT: "<f", _DOUBLE: "<d", _INT32: "<i", _INT64: "<q"}
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value as the file has it; time_s is the writer's clock."""
+    """One value of the file. time_s: seconds since the epoch by the writer's clock."""
 
     tag: str
     step: int
@@ -31,9 +31,9 @@ class NotAnEventFile(ValueError):
 
 
 def records(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Split data into whole records: (bytes used so far, content). A record still being written is left.
+    """Split data into whole records: (bytes used so far, content). One that is still being written is left out.
 
-    Raises NotAnEventFile if a length is beyond reason.
+    Raises NotAnEventFile if a length exceeds MAX_RECORD bytes.
     """
     at = 0
     while len(data) - at >= 12:
@@ -48,7 +48,7 @@ def records(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def scalars(event: bytes) -> list[Scalar]:
-    """The scalars of one Event message; garbled bytes give none."""
+    """The scalars of one Event message; none if it is invalid."""
     found: list[tuple[str, float]] = []
     time_s, step = 0.0, 0
     try:

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner_agent.log_segments import LogWriter
-from learner_agent.shipper.sources import Reported, Rules, Source, TensorBoard
-from learner_agent.shipper.tensorboard import NotAnEventFile, Scalar, records, scalars
+from learner_agent.shipper.metrics.event_files import NotAnEventFile, Scalar, records, scalars
+from learner_agent.shipper.metrics.log_rules import LogRules
+from learner_agent.shipper.metrics.reported import ReportedMetrics
+from learner_agent.shipper.metrics.source import MetricSource
+from learner_agent.shipper.metrics.tensorboard import TensorBoard
 from learner_agent.spool import Spool
 from learner_agent.wire import MAX_POINTS, Metric, Point, decode, encode
 
 
-def drain(source: Source) -> list[Point]:
+def drain(source: MetricSource) -> list[Point]:
     """All points a source has, batch by batch, each of which must fit a frame."""
     points: list[Point] = []
     while (batch := source.read()) is not None:
@@ -50,7 +53,7 @@ def test_any_program_may_write_reports_and_what_is_no_report_is_skipped(spool: S
         '{"step": 3, "loss": "-Infinity", "total": 9}', '{"step": "4", "loss": 1}', "[" * 5000, "",
     ]  # fmt: skip
     spool.metrics.write_text("\n".join(lines) + "\n" + '{"step": 5, "loss"')
-    source = Reported(spool.metrics)
+    source = ReportedMetrics(spool.metrics)
 
     points = drain(source)
 
@@ -71,7 +74,7 @@ def test_any_program_may_write_reports_and_what_is_no_report_is_skipped(spool: S
 def test_a_million_bytes_of_reports_come_in_batches_and_once(spool: Spool) -> None:
     spool.metrics.write_text("".join(json.dumps({"step": n, "loss": n / 2}) + "\n" for n in range(30_000)))
 
-    points = drain(Reported(spool.metrics))
+    points = drain(ReportedMetrics(spool.metrics))
 
     assert [step for _, step, _, _ in points] == list(range(30_000))
 
@@ -79,7 +82,7 @@ def test_a_million_bytes_of_reports_come_in_batches_and_once(spool: Spool) -> No
 def test_a_line_without_end_does_not_stop_what_follows(spool: Spool) -> None:
     spool.metrics.write_bytes(b"x" * 700_000 + b"\n" + b'{"step": 1, "loss": 1}\n')
 
-    assert [point[1] for point in drain(Reported(spool.metrics))] == [1]
+    assert [point[1] for point in drain(ReportedMetrics(spool.metrics))] == [1]
 
 
 def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_told(spool: Spool) -> None:
@@ -87,7 +90,7 @@ def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_told(spool: Spool
     lines = [json.dumps({"step": step, **{f"m{n}": 1.0 for n in range(900)}}) for step in range(5)]
     spool.metrics.write_text("\n".join(lines) + "\n")
 
-    assert len(drain(Reported(spool.metrics, told.append))) == 4500
+    assert len(drain(ReportedMetrics(spool.metrics, told.append))) == 4500
     assert told == []
     for junk, says in (
         ({f"m{n}": 1 for n in range(MAX_POINTS + 1)}, "has more than 2,000 metrics"),
@@ -96,14 +99,14 @@ def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_told(spool: Spool
     ):
         spool.metrics.write_text(json.dumps({"step": 1, **junk}) + "\n")
         told.clear()
-        drain(Reported(spool.metrics, told.append))
+        drain(ReportedMetrics(spool.metrics, told.append))
         assert [says in one for one in told] == [True]
 
 
 def test_announced_totals_travel_with_their_batch(spool: Spool) -> None:
     spool.metrics.write_text('{"step": 1, "total": 50, "loss": 1}\n{"step": 2, "loss": 1}\n')
 
-    batch = Reported(spool.metrics).read()
+    batch = ReportedMetrics(spool.metrics).read()
 
     assert batch is not None
     assert batch.total == 50
@@ -121,7 +124,7 @@ def log(spool: Spool, text: bytes) -> None:
 
 def test_rules_find_steps_and_values_in_lines_however_they_were_cut(spool: Spool) -> None:
     log(spool, b"".join(b"noise\nstep=%d loss=%.3f lr=1e-4\n" % (n, n / 8) for n in range(100)))
-    source = Rules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+) lr=(?P<lr>\S+)"])
+    source = LogRules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+) lr=(?P<lr>\S+)"])
 
     points = drain(source)
 
@@ -135,7 +138,7 @@ def test_rules_find_steps_and_values_in_lines_however_they_were_cut(spool: Spool
 def test_without_a_step_matching_lines_are_counted(spool: Spool) -> None:
     log(spool, b"loss 3\nother\nloss 2\nloss nan\nloss high\nloss 1%\n")
 
-    points = drain(Rules(spool, [r"loss (?P<loss>\S+)"]))
+    points = drain(LogRules(spool, [r"loss (?P<loss>\S+)"]))
 
     assert [(step, str(value)) for _, step, _, value in points] == [
         (1, "3.0"),
@@ -148,7 +151,7 @@ def test_without_a_step_matching_lines_are_counted(spool: Spool) -> None:
 def test_a_rule_without_step_belongs_to_the_last_step_seen(spool: Spool) -> None:
     log(spool, b"Epoch 7\nval 0.5\nEpoch 8\nval 0.25\n")
 
-    points = drain(Rules(spool, [r"Epoch (?P<step>\d+)", r"val (?P<val>\S+)"]))
+    points = drain(LogRules(spool, [r"Epoch (?P<step>\d+)", r"val (?P<val>\S+)"]))
 
     assert [(step, value) for _, step, _, value in points] == [(7, 0.5), (8, 0.25)]
 
@@ -159,7 +162,7 @@ def test_a_time_in_a_line_says_when_it_was_and_is_no_metric(spool: Spool) -> Non
         b"t=1700000100.5 loss=1\nt=2023-11-14T22:15:00Z loss=2\nt=noon loss=3\nt=1700000100500 loss=4\n",
     )
 
-    points = drain(Rules(spool, [r"t=(?P<time>\S+) loss=(?P<loss>\S+)"]))
+    points = drain(LogRules(spool, [r"t=(?P<time>\S+) loss=(?P<loss>\S+)"]))
 
     printed = 1_700_000_000_000
     assert [(name, value, at_ms - printed) for name, _, at_ms, value in points] == [
@@ -174,7 +177,7 @@ def test_a_step_that_is_no_whole_number_or_too_large_gives_nothing(spool: Spool)
     steps = (b"1", b"99999999999999999999", b"9" * 4_000, b"1.5", b"-3", b"two", "²".encode(), b"2")
     log(spool, b"".join(b"%s|loss=1\n" % step for step in steps))
 
-    points = drain(Rules(spool, [r"^(?P<step>\S+)\|loss=(?P<loss>\S+)"]))
+    points = drain(LogRules(spool, [r"^(?P<step>\S+)\|loss=(?P<loss>\S+)"]))
 
     assert [step for _, step, _, _ in points] == [1, 2]
 
@@ -182,7 +185,7 @@ def test_a_step_that_is_no_whole_number_or_too_large_gives_nothing(spool: Spool)
 def test_rules_read_coloured_lines_as_people_see_them(spool: Spool) -> None:
     log(spool, b"\x1b[31mstep=11\x1b[0m acc=\x1b[1;38:5:9m0.5\x1b[0m\n\x1b[Kstep=\x1b[32m12\x1b[m acc=0.75\n")
 
-    points = drain(Rules(spool, [r"^step=(?P<step>\d+) acc=(?P<acc>\S+)$"]))
+    points = drain(LogRules(spool, [r"^step=(?P<step>\d+) acc=(?P<acc>\S+)$"]))
 
     assert [(step, value) for _, step, _, value in points] == [(11, 0.5), (12, 0.75)]
 
@@ -190,20 +193,20 @@ def test_rules_read_coloured_lines_as_people_see_them(spool: Spool) -> None:
 def test_a_progress_bar_counts_with_its_last_drawing(spool: Spool) -> None:
     log(spool, b"step=1 loss=9\rstep=1 loss=5\r\nstep=2 loss=4\n")
 
-    points = drain(Rules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+)"]))
+    points = drain(LogRules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+)"]))
 
     assert [(step, value) for _, step, _, value in points] == [(1, 5.0), (2, 4.0)]
 
 
 def test_rules_go_on_where_they_were_confirmed_after_a_restart(spool: Spool) -> None:
     log(spool, b"loss 1\nloss 2\nlo")
-    first = Rules(spool, [r"loss (?P<loss>\S+)"])
+    first = LogRules(spool, [r"loss (?P<loss>\S+)"])
     assert len(drain(first)) == 2
     writer = LogWriter(spool)
     writer.size = 16
     writer.write(b"ss 3\n", 1)
 
-    again = Rules(spool, [r"loss (?P<loss>\S+)"])
+    again = LogRules(spool, [r"loss (?P<loss>\S+)"])
 
     assert [(step, value) for _, step, _, value in drain(again)] == [(3, 3.0)]
 
@@ -226,7 +229,7 @@ def test_a_rule_too_slow_on_a_line_is_switched_off_and_told_once(
     """Each would take from seconds to years."""
     log(spool, b"loss 1\n" + (line + b"\nloss 2\n") * 3)
     told: list[str] = []
-    rules = Rules(spool, [slow, r"loss (?P<loss>\S+)"], told.append)
+    rules = LogRules(spool, [slow, r"loss (?P<loss>\S+)"], told.append)
 
     began = time.process_time()
     points = drain(rules)
@@ -240,7 +243,7 @@ def test_lines_that_are_many_do_not_switch_a_rule_off(spool: Spool) -> None:
     log(spool, b"loss 1\n" * 20_000)
     told: list[str] = []
 
-    assert len(drain(Rules(spool, [r"loss (?P<loss>\S+)"], told.append))) == 20_000
+    assert len(drain(LogRules(spool, [r"loss (?P<loss>\S+)"], told.append))) == 20_000
     assert told == []
 
 
@@ -307,14 +310,14 @@ def test_event_files_are_followed_while_they_grow_with_their_run_as_prefix(
     whole = record(event(0, b"")) + record(event(1, simple("loss", 0.5)))
     torn = record(event(2, simple("loss", math.inf)))
     path.write_bytes(whole + torn[:20])
-    source = TensorBoard(spool, [tmp_path / "tb", tmp_path / "absent"], look_every_s=0.0)
+    source = TensorBoard(spool, [tmp_path / "tb", tmp_path / "absent"], scan_every_s=0.0)
 
     assert drain(source) == [("train/loss", 1, 1_700_000_000_250, 0.5)]
     with path.open("ab") as more:
         more.write(torn[20:])
     assert drain(source) == [("train/loss", 2, 1_700_000_000_250, math.inf)]
 
-    again = TensorBoard(spool, [tmp_path / "tb"], look_every_s=0.0)
+    again = TensorBoard(spool, [tmp_path / "tb"], scan_every_s=0.0)
     assert drain(again) == []
 
 
@@ -323,14 +326,14 @@ def test_pictures_among_the_scalars_are_stepped_over(spool: Spool, tmp_path: Pat
     path.parent.mkdir()
     path.write_bytes(record(b"\x00" * 3_000_000) + record(event(5, simple("loss", 1.0))))
 
-    assert [point[1] for point in drain(TensorBoard(spool, [path.parent], look_every_s=0.0))] == [5]
+    assert [point[1] for point in drain(TensorBoard(spool, [path.parent], scan_every_s=0.0))] == [5]
 
 
 def test_a_file_that_only_looks_like_one_is_left_alone(spool: Spool, tmp_path: Path) -> None:
     (tmp_path / "tb").mkdir()
     (tmp_path / "tb" / "notes-on-tfevents.txt").write_text("just a text about tfevents\n" * 10)
 
-    assert drain(TensorBoard(spool, [tmp_path / "tb"], look_every_s=0.0)) == []
+    assert drain(TensorBoard(spool, [tmp_path / "tb"], scan_every_s=0.0)) == []
 
 
 def test_hundreds_of_event_files_are_not_read_again_after_a_restart(spool: Spool, tmp_path: Path) -> None:
@@ -339,9 +342,9 @@ def test_hundreds_of_event_files_are_not_read_again_after_a_restart(spool: Spool
         run = roots[0] / f"a-run-with-a-name-of-some-length-{number:04}"
         run.mkdir(parents=True)
         (run / "events.out.tfevents.1700000000.learner-0").write_bytes(record(event(1, simple("loss", 1.0))))
-    assert len(drain(TensorBoard(spool, roots, look_every_s=0.0))) == 500
+    assert len(drain(TensorBoard(spool, roots, scan_every_s=0.0))) == 500
 
-    assert drain(TensorBoard(spool, roots, look_every_s=0.0)) == []
+    assert drain(TensorBoard(spool, roots, scan_every_s=0.0)) == []
 
 
 def test_what_was_written_since_the_last_look_is_read_at_the_end(spool: Spool, tmp_path: Path) -> None:
@@ -352,7 +355,7 @@ def test_what_was_written_since_the_last_look_is_read_at_the_end(spool: Spool, t
     with path.open("ab") as file:
         file.write(record(event(2, simple("loss", 2.0))))
     assert drain(source) == [], "it looks every two seconds"
-    source.look_to_the_end()
+    source.scan_without_pause()
     assert [point[1] for point in drain(source)] == [2]
 
 
@@ -360,7 +363,7 @@ def test_none_means_nothing_left_also_in_a_file_that_was_read_before(spool: Spoo
     first, second = (tmp_path / f"events.out.tfevents.{n}" for n in (1, 2))
     for path in (first, second):
         path.write_bytes(record(event(1, simple("loss", 1.0))))
-    source = TensorBoard(spool, [tmp_path], look_every_s=0.0)
+    source = TensorBoard(spool, [tmp_path], scan_every_s=0.0)
     for _ in range(2):
         batch = source.read()
         assert batch is not None
@@ -380,7 +383,7 @@ def test_a_full_disk_costs_a_source_no_point(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(spool, "write", full)
-    rules = Rules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+)"])
+    rules = LogRules(spool, [r"step=(?P<step>\d+) loss=(?P<loss>\S+)"])
 
     assert [point[1] for point in drain(rules)] == [4]
-    assert [point[1] for point in drain(TensorBoard(spool, [tmp_path], look_every_s=0.0))] == [1]
+    assert [point[1] for point in drain(TensorBoard(spool, [tmp_path], scan_every_s=0.0))] == [1]

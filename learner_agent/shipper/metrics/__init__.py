@@ -1,0 +1,1 @@
+"""Where metric points come from: metrics.jsonl (`reported`), rules over the log (`log_rules`), TensorBoard files."""

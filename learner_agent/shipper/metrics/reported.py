@@ -1,0 +1,94 @@
+"""Points in metrics.jsonl, which training.report or any program writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from learner_agent.shipper.metrics.source import BATCH_POINTS, READ_BYTES, Batch, at_ms, point
+from learner_agent.spool import TORN
+from learner_agent.wire import MAX_OFFSET, MAX_POINTS, Point
+
+MAX_LINE = 64 * 1024
+"""Longer lines of metrics.jsonl are skipped."""
+SKIPPED_SHOWN = 80
+SEVERAL = "Write several lines of one step"
+
+
+class ReportedMetrics:
+    """metrics.jsonl: one object per line, {"step", "time", "total"?, name: value …}. The cursor is a byte offset.
+
+    A line without a point is skipped; on_skipped gets a message about the first one.
+    """
+
+    name = "jsonl"
+
+    def __init__(self, path: Path, on_skipped: Callable[[str], None] = lambda message: None) -> None:
+        self.path = path
+        self.cursor = 0
+        self._on_skipped, self._has_skipped = on_skipped, False
+
+    def rewind(self, cursor: int) -> None:
+        self.cursor = cursor
+
+    def confirm(self, batch: Batch) -> None:
+        self.cursor = batch.next
+
+    def read(self) -> Batch | None:
+        try:
+            if os.stat(self.path).st_size <= self.cursor:
+                return None
+            with self.path.open("rb", buffering=0) as source:
+                source.seek(self.cursor)
+                data = source.read(READ_BYTES) or b""
+        except OSError:
+            return None
+        points: list[Point] = []
+        total, at = None, 0
+        while len(points) < BATCH_POINTS:
+            end = data.find(b"\n", at)
+            if end < 0:
+                if at == 0 and len(data) == READ_BYTES:
+                    self._skip(data)
+                    at = len(data)  # a line of this length is no report: skip it piece by piece
+                break
+            found, whole = self._line(data[at:end])
+            if points and len(points) + len(found) > MAX_POINTS:
+                break  # it begins the next batch
+            points.extend(found[:MAX_POINTS])
+            if len(found) > MAX_POINTS:
+                self._skip(data[at:end], many=True)
+            total = whole if whole is not None else total
+            if not found and whole is None:
+                self._skip(data[at:end])
+            at = end + 1
+        return Batch(self.cursor, self.cursor + at, points, total) if at else None
+
+    def _skip(self, line: bytes, *, many: bool = False) -> None:
+        if not line.strip() or line.endswith(TORN) or self._has_skipped:
+            return
+        self._has_skipped = True
+        shown = line[:SKIPPED_SHOWN].decode("utf-8", "replace")
+        if many:
+            why = f"has more than {MAX_POINTS:,} metrics: {shown!r}. {SEVERAL}; the rest of this line is skipped."
+        elif len(line) > MAX_LINE:
+            why = f"is longer than {MAX_LINE // 1024} KiB: {shown!r}. {SEVERAL}; lines like this one are skipped."
+        else:
+            why = f"has no metric: {shown!r}. Each line is one JSON object with an integer step of at least 0 and "
+            why += "numbers by name; lines like this one are skipped."
+        self._on_skipped(f"A line of metrics.jsonl {why}")
+
+    def _line(self, text: bytes) -> tuple[list[Point], int | None]:
+        # Python's own parser: programs write NaN and Infinity as its json.dumps does, and others refuse them.
+        try:
+            line = json.loads(text) if len(text) <= MAX_LINE else None
+        except (ValueError, RecursionError):
+            line = None
+        if not isinstance(line, dict):
+            return [], None
+        step, total, time_ms = line.pop("step", None), line.pop("total", None), at_ms(line.pop("time", None))
+        points = [point(name, step, time_ms, value) for name, value in line.items()]
+        whole = isinstance(total, int) and not isinstance(total, bool) and 0 <= total <= MAX_OFFSET
+        return [found for found in points if found is not None], total if whole else None

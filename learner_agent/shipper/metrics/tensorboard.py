@@ -1,0 +1,109 @@
+"""Points in TensorBoard event files below the directories of a job."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from learner_agent.shipper.metrics.event_files import NotAnEventFile, records, scalars
+from learner_agent.shipper.metrics.source import BATCH_POINTS, READ_BYTES, Batch, at_ms, point
+from learner_agent.spool import Spool
+from learner_agent.untrusted_files import LARGE_BYTES, number_or
+from learner_agent.wire import MAX_OFFSET, MAX_POINTS, Point, number_out
+
+STATE = "shipper/tensorboard.json"
+
+
+@dataclass
+class TensorBoard:
+    """Every ``*tfevents*`` file below roots. offsets: bytes read of each file; the cursor is their sum."""
+
+    spool: Spool
+    roots: list[Path]
+    name: str = "tb"
+    cursor: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)
+    scan_every_s: float = 2.0
+    _next_scan_at: float = 0.0
+    _unread: list[tuple[Path, Path]] = field(default_factory=list)  # of the last scan, the next one last
+
+    def __post_init__(self) -> None:
+        saved = self.spool.read(STATE, most=LARGE_BYTES) or {}
+        numbers = {path: int(number_or(at, 0)) for path, at in saved.items()}
+        # A program may have written anything there.
+        self.offsets = numbers if sum(numbers.values()) < MAX_OFFSET else {}
+        self.cursor = sum(self.offsets.values())
+
+    def rewind(self, cursor: int) -> None:
+        """Do nothing: the position is in the spool, and reading from an older one changes nothing."""
+
+    def confirm(self, batch: Batch) -> None:
+        self.offsets, self.cursor = batch.state, batch.next
+        with suppress(OSError):  # a full disk: after a restart some points are sent again
+            self.spool.write(STATE, self.offsets)
+
+    def read(self) -> Batch | None:
+        """Return the next points; None only after a scan of all files that began in this very call."""
+        while True:
+            scans = not self._unread
+            if scans:
+                if time.monotonic() < self._next_scan_at:
+                    return None
+                self._unread = [(root, path) for root in self.roots for path in self._files(root)][::-1]
+            while self._unread:
+                batch = self._read_file(*self._unread[-1])
+                if batch is not None:
+                    return batch  # and again from this file, until it has no more
+                self._unread.pop()
+            if scans:
+                self._next_scan_at = time.monotonic() + self.scan_every_s
+                return None
+
+    def scan_without_pause(self) -> None:
+        """The program has ended: from now on None means that nothing is left."""
+        self.scan_every_s = self._next_scan_at = 0.0
+
+    def _files(self, root: Path) -> list[Path]:
+        found = []
+        for folder, _, names in os.walk(root):
+            found += [Path(folder, name) for name in names if "tfevents" in name]
+        return sorted(found)
+
+    def _read_file(self, root: Path, path: Path) -> Batch | None:
+        key = str(path)
+        start = self.offsets.get(key, 0)
+        try:
+            if path.is_symlink() or path.stat().st_size <= start:
+                return None
+            with path.open("rb") as source:
+                source.seek(start)
+                data = source.read(4 * READ_BYTES)
+        except OSError:
+            return None
+        run = path.parent.relative_to(root).as_posix()
+        points: list[Point] = []
+        used = 0
+        try:
+            for end, event in records(data):
+                used = end
+                for scalar in scalars(event):
+                    name = scalar.tag if run == "." else f"{run}/{scalar.tag}"
+                    found = point(name, scalar.step, at_ms(scalar.time_s), number_out(scalar.value))
+                    points += [found] if found is not None else []
+                if len(points) >= BATCH_POINTS:
+                    break
+        except NotAnEventFile:
+            used = path.stat().st_size - start  # never read again
+        if not used and len(data) == 4 * READ_BYTES:
+            used = _size_of_record(data)  # a record larger than one read is an image or a graph: skip it
+        if not used:
+            return None
+        offsets = {**self.offsets, key: start + used}
+        return Batch(self.cursor, self.cursor + used, points[:MAX_POINTS], state=offsets)
+
+
+def _size_of_record(data: bytes) -> int:
+    return 12 + int.from_bytes(data[:8], "little") + 4
