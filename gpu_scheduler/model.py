@@ -258,6 +258,7 @@ class Snapshot:
 
     policy_state: what the last plan's policy_state said, carried over by the caller: job id -> since when it heads its
     queue and cannot start.
+    promised: waiting jobs for which others were stopped; until then they are offered slots before all others.
     """
 
     now: datetime
@@ -267,6 +268,7 @@ class Snapshot:
     shares: tuple[Share, ...]
     tenants: tuple[TenantState, ...] = ()
     policy_state: Mapping[str, datetime] = field(default_factory=dict)
+    promised: Mapping[str, datetime] = field(default_factory=dict)
     policy: Policy = Policy()
 
 

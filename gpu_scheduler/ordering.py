@@ -21,14 +21,23 @@ class Patience:
     def __init__(self, snapshot: Snapshot) -> None:
         self._now = snapshot.now
         self._since = snapshot.policy_state
+        self._promised = snapshot.promised
         self._patience = timedelta(seconds=snapshot.policy.patience_s)
         self._aging = timedelta(seconds=snapshot.policy.aging_s)
 
     def since(self, gang: Gang) -> datetime | None:
         return self._since.get(gang.job)
 
+    def is_promised(self, gang: Gang) -> bool:
+        """Others were stopped for this job, and the time in which their slots are offered to it first is not over."""
+        until = self._promised.get(gang.job)
+        return until is not None and self._now < until
+
     def is_over(self, gang: Gang) -> bool:
-        """Say whether the job has waited at the head longer than others may overtake it."""
+        """Say whether slots are reserved for the job: others were stopped for it, or it waited at the head longer than
+        others may overtake it."""
+        if self._promised and self.is_promised(gang):
+            return True
         since = self._since.get(gang.job)
         return since is not None and self._now - since >= self._patience
 
@@ -48,7 +57,10 @@ def in_order(snapshot: Snapshot, ledger: Ledger, patience: Patience) -> Iterator
     """
     levels: defaultdict[int, list[Gang]] = defaultdict(list)
     for gang in snapshot.waiting:
-        levels[patience.level(gang)].append(gang)
+        if snapshot.promised and patience.is_promised(gang):
+            yield gang
+        else:
+            levels[patience.level(gang)].append(gang)
     for level in sorted(levels, reverse=True):
         yield from _within_level(levels[level], ledger, patience)
 

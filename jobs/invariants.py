@@ -14,9 +14,10 @@ from django.db import connection, transaction
 
 from gpu_scheduler.clusters.base import GangReport
 from jobs.models import Attempt
-from jobs.states import HOLDS_GPUS
+from jobs.states import BY_ORDER, HOLDS_GPUS
 
 SHOWN = 20
+ORDERED = ", ".join(f"'{reason}'" for reason in sorted(BY_ORDER))
 HOLDING = ", ".join(f"'{state}'" for state in sorted(HOLDS_GPUS))
 
 
@@ -120,6 +121,13 @@ RULES = (
         """SELECT format('job %s, %s %s, settled %s, next %s', id, state, intent, settled, next_reconcile_at)
            FROM jobs_job WHERE (NOT settled AND next_reconcile_at IS NULL) OR (settled AND NOT (
              state IN ('COMPLETED', 'FAILED', 'CANCELED') OR (state = 'HALTED' AND intent = 'HALT')))""",
+    ),
+    Invariant(
+        "OrderLive",
+        "Only a job that runs, or that stops by order, has an order of the scheduler.",
+        f"""SELECT format('job %s, %s %s: %s', id, state, stop_reason, order_reason) FROM jobs_job
+            WHERE order_reason <> '' AND NOT (state IN ('DEPLOYING', 'DOWNLOADING', 'PROCESSING')
+              OR (state = 'STOPPING' AND stop_reason IN ({ORDERED})))""",
     ),
     Invariant(
         "HaltTruth",

@@ -125,6 +125,15 @@ class Job(models.Model):
     stop_reason = models.CharField(max_length=24, blank=True)  # while STOPPING, and of the last stop after it
     stop_at = models.DateTimeField(null=True)  # when STOPPING began
     last_halt: models.JSONField[Any, Any] = models.JSONField(null=True)  # receipt of the last halt
+    # The scheduler's pending order (lifecycle.orders): stop the job, or run it in another size.
+    order_reason = models.CharField(
+        max_length=24, blank=True, db_default=""
+    )  # a StopReason in BY_ORDER; "": none
+    order_for_job = models.CharField(
+        max_length=12, blank=True, db_default=""
+    )  # is offered the freed slots first
+    order_learners = models.PositiveIntegerField(null=True)  # the new size, of a resize order
+    order_gen = models.BigIntegerField(default=0, db_default=0)  # intent_gen for which the order was decided
     attempt = models.PositiveIntegerField(default=0)
     restarts_used = models.PositiveIntegerField(default=0)
     slot_seconds = models.FloatField(default=0)  # of closed attempts
@@ -260,6 +269,9 @@ class Attempt(models.Model):
     known_at = models.DateTimeField(null=True)  # last sign of life; once closed: until when it counts
     closed_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=40, blank=True)  # state or stop reason that ended it
+    freed_for = models.CharField(
+        max_length=12, blank=True, db_default=""
+    )  # job that is offered its slots first
     message = models.TextField(blank=True)
 
     class Meta:
@@ -272,7 +284,10 @@ class Attempt(models.Model):
                 condition=Q(held=True) ^ Q(closed_at__isnull=False), name="attempt_held_iff_live"
             ),
         ]
-        indexes = [models.Index(fields=["tenant", "opened_at"], name="attempt_usage")]
+        indexes = [
+            models.Index(fields=["tenant", "opened_at"], name="attempt_usage"),
+            models.Index(fields=["closed_at"], condition=~Q(freed_for=""), name="attempt_freed_for"),
+        ]
 
 
 class Learner(models.Model):

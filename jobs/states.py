@@ -36,6 +36,7 @@ class StopReason(StrEnum):
 
     HALT_REQUESTED = "halt_requested"
     PREEMPTED = "preempted"
+    RECLAIMED = "reclaimed"
     RESCALED = "rescaled"
     CANCEL_REQUESTED = "cancel_requested"
     TIME_LIMIT = "time_limit"
@@ -81,10 +82,11 @@ STOPPING_FROM_STORING = frozenset({StopReason.CANCEL_REQUESTED, StopReason.NODE_
 AFTER_STOPPING: dict[StopReason, State] = {
     StopReason.HALT_REQUESTED: State.HALTED,
     StopReason.PREEMPTED: State.QUEUED,
+    StopReason.RECLAIMED: State.QUEUED,
     StopReason.RESCALED: State.QUEUED,
     StopReason.CANCEL_REQUESTED: State.CANCELED,
     StopReason.TIME_LIMIT: State.FAILED,
-    StopReason.BUDGET_EXHAUSTED: State.HALTED,
+    StopReason.BUDGET_EXHAUSTED: State.QUEUED,
     StopReason.LEARNER_FAILED: State.QUEUED,
     StopReason.LEARNER_LOST: State.QUEUED,
     StopReason.NODE_LOST: State.QUEUED,
@@ -95,8 +97,13 @@ AFTER_STOPPING: dict[StopReason, State] = {
 """Where STOPPING leads. QUEUED becomes FAILED when OWN_FAILURES have used up max_restarts, and a standing wish
 (HALT, CANCEL) outranks a restart."""
 
+BY_ORDER = frozenset(
+    {StopReason.PREEMPTED, StopReason.RECLAIMED, StopReason.RESCALED, StopReason.BUDGET_EXHAUSTED}
+)
+"""Ordered by the scheduler: the job saves, then queues again in its old place; no restart is counted."""
+
 OWN_FAILURES = frozenset({StopReason.LEARNER_FAILED})
-"""The program's own doing: counted against max_restarts. All else is infrastructure and free of charge."""
+"""The program's own doing: counted against max_restarts. Infrastructure failures are not counted."""
 
 
 def ends_failed(state: State, stop_reason: str, restarts_used: int, max_restarts: int) -> bool:
@@ -195,10 +202,11 @@ def allowed_actions(
 STOPPING_WORDS: dict[StopReason, str] = {
     StopReason.HALT_REQUESTED: "Halting",
     StopReason.PREEMPTED: "Preempting",
+    StopReason.RECLAIMED: "Preempting",
     StopReason.RESCALED: "Rescaling",
     StopReason.CANCEL_REQUESTED: "Canceling",
     StopReason.TIME_LIMIT: "Stopping",
-    StopReason.BUDGET_EXHAUSTED: "Halting",
+    StopReason.BUDGET_EXHAUSTED: "Preempting",
     StopReason.LEARNER_FAILED: "Stopping",
     StopReason.LEARNER_LOST: "Restarting",
     StopReason.NODE_LOST: "Restarting",
@@ -217,7 +225,8 @@ def display_phase(state: State, intent: Intent, stop_reason: str, attempt: int) 
     if state == State.STORING:
         return "Storing"
     if state == State.STOPPING:
-        return STOPPING_WORDS[StopReason(stop_reason)]
+        reason = StopReason(stop_reason)
+        return "Halting" if intent == Intent.HALT and reason in BY_ORDER else STOPPING_WORDS[reason]
     if state == State.HALTED:
         return "Resuming" if intent == Intent.RUN else "Halted"
     if intent == Intent.HALT:

@@ -21,6 +21,7 @@ from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Node, Start, WaitReason
 from jobs import clusters, pubsub
 from jobs.failpoints import fp
+from jobs.lifecycle import orders
 from jobs.lifecycle.admission import NotAdmitted, admit
 from jobs.lifecycle.explaining import explain, keep_heads, tell_cluster_busy
 from jobs.lifecycle.forecasting import TASK as FORECAST
@@ -85,6 +86,8 @@ def one_pass() -> list[str]:
     decided = plan(seen)
     started = [start.job for start in decided.starts if _admit(start, cluster.name)]
     fp("cycle.after_starts")
+    orders.write((*decided.stops, *decided.resizes))
+    fp("cycle.after_orders")
     explain(decided.waits)
     if started or has_unforeseen():
         PeriodicTask.objects.filter(name=FORECAST).update(next_at=Now())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jobs.lifecycle import stopping
-from jobs.lifecycle.facts import PREPARING, JobObservation, LearnerObservation, Reason
+from jobs.lifecycle.facts import PREPARING, JobObservation, LearnerObservation, Order, Reason
 from jobs.lifecycle.failures import failure, halt_reached, node_lost
 from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReason
 
@@ -40,6 +40,8 @@ class Move:
     early_ends: int = 0
     wait_s: float = 0
     agents_lost: bool = False
+    learners: int | None = None
+    """The size of later attempts, where it changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +111,25 @@ def _deployed(job: JobObservation) -> Decision:
         )
     if not job.launched:
         if job.intent == Intent.HALT:
-            return _stop(
-                StopReason.HALT_REQUESTED, Reason("halt_requested", "Halting before it was deployed.")
-            )
+            return _halt(job, "Halting before it was deployed.")
+        if job.pending_order is not None:
+            return _carry_out(job.pending_order)
         return Decision(act=Act.LAUNCH)
     if job.all_finished:
         return Decision(move=_forward(job))
     if halt_reached(job):
-        return _stop(
-            StopReason.HALT_REQUESTED, Reason("halt_requested", "Halting: a halt had reached the program.")
-        )
+        return _halt(job, "Halting: a halt had reached the program.")
     if found := failure(job):
         return _stop(*found)
     if job.intent == Intent.HALT:
-        return _stop(
-            StopReason.HALT_REQUESTED,
-            Reason("halt_requested", "Halting: its learners save and give their slots back."),
-        )
+        return _halt(job, "Halting: its learners save, then release their slots.")
     if job.time_left_s is not None and job.time_left_s <= 0 and not all(one.over for one in job.learners):
         return _stop(
             StopReason.TIME_LIMIT,
-            Reason("time_limit", "Its time limit is over: it saves what it has, then it ends as failed."),
+            Reason("time_limit", "Time limit reached: it saves a checkpoint, then ends as failed."),
         )
+    if job.pending_order is not None:
+        return _carry_out(job.pending_order)
     if (
         all(learner.reached(_NEXT_PHASE[job.state]) for learner in job.learners)
         and job.state != State.PROCESSING
@@ -209,6 +208,7 @@ def _left(job: JobObservation) -> Move:
         early_ends=ending.early_ends,
         wait_s=ending.wait_s,
         agents_lost=ending.agents_lost,
+        learners=ending.learners,
     )
 
 
@@ -238,6 +238,18 @@ def _wait_s(job: JobObservation) -> float:
 
 def _to(state: State, code: str, message: str) -> Decision:
     return Decision(move=Move(state, Reason(code, message)))
+
+
+def _halt(job: JobObservation, message: str) -> Decision:
+    """Stop for the requested halt. A pending stop order saves just the same, and its reason decides what a resume that
+    comes meanwhile leads to: the job queues again by itself, in its old place."""
+    if job.stop_order is not None:
+        return _carry_out(job.stop_order)
+    return _stop(StopReason.HALT_REQUESTED, Reason("halt_requested", message))
+
+
+def _carry_out(order: Order) -> Decision:
+    return _stop(order.reason, Reason(order.reason.value, stopping.ordered(order), order.numbers))
 
 
 def _stop(stop_reason: StopReason, reason: Reason) -> Decision:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_scheduler.clusters.base import ENDED, GangReport, LearnerPhase, LearnerReport
-from jobs.states import Intent, Phase, State
+from jobs.states import Intent, Phase, State, StopReason
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
@@ -81,6 +81,26 @@ class LearnerObservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """What the scheduler ordered for a running job: to stop for this reason, or to run with so many learners.
+
+    for_job: the job that needs the slots, "" where its tenant is another one's business. generation: the intent's for
+    which it was decided.
+    """
+
+    reason: StopReason
+    for_job: str = ""
+    learners: int | None = None
+    generation: int = 1
+
+    @property
+    def numbers(self) -> dict[str, object]:
+        """What people read of it."""
+        shown: dict[str, object] = {"for_job": self.for_job, "learners": self.learners}
+        return {name: value for name, value in shown.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
 class JobObservation:
     """One job. gang is None when the cluster answered that there is none; looked is False if it was not asked."""
 
@@ -92,6 +112,8 @@ class JobObservation:
     stop_s: float = 0
     """Seconds since STOPPING began."""
     reason: Reason = Reason("", "")
+    order: Order | None = None
+    """What the scheduler ordered last, whether it is still in force or not."""
     attempt: int = 0
     launched: bool = False
     learners: tuple[LearnerObservation, ...] = ()
@@ -113,6 +135,18 @@ class JobObservation:
     """Seconds until a restart that backs off may start."""
     has_checkpoint: bool = False
     corrupt_checkpoints: int = 0
+
+    @property
+    def pending_order(self) -> Order | None:
+        """The order that is still in force: a stop until it is carried out, a resize until the intent changes."""
+        if self.order is None or self.order.reason != StopReason.RESCALED:
+            return self.order
+        unchanged = self.intent == Intent.RUN and self.intent_gen == self.order.generation
+        return self.order if unchanged else None
+
+    @property
+    def stop_order(self) -> Order | None:
+        return None if self.order is None or self.order.reason == StopReason.RESCALED else self.order
 
     @property
     def gang_name(self) -> str:

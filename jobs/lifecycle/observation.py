@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ENDED, EndReason, GangReport, LearnerPhase
 from jobs.accounting import is_recent, ran_s, time_left_s
-from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
 from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
@@ -109,6 +109,7 @@ def _facts(
         stop_reason=job.stop_reason,
         stop_s=_since(job.stop_at, now) or 0,
         reason=Reason(job.reason_code, job.reason_message, job.reason_numbers),
+        order=_order(job),
         attempt=job.attempt,
         launched=attempt is not None and attempt.launched_at is not None,
         learners=tuple(_learner(learner, now) for learner in learners),
@@ -124,6 +125,16 @@ def _facts(
         wait_s=max(0.0, (job.start_after - now).total_seconds()) if job.start_after else 0,
         has_checkpoint=valid > 0,
         corrupt_checkpoints=corrupt,
+    )
+
+
+def _order(job: Job) -> Order | None:
+    """The scheduler's order. The job that it is for is named to people of the same tenant only."""
+    if not job.order_reason:
+        return None
+    known = job.order_for_job and Job.objects.filter(pk=job.order_for_job, tenant=job.tenant_id).exists()
+    return Order(
+        StopReason(job.order_reason), job.order_for_job if known else "", job.order_learners, job.order_gen
     )
 
 

@@ -10,18 +10,10 @@ from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import EndReason
 from jobs.humanize import duration
-from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
-from jobs.states import AFTER_STOPPING, OWN_FAILURES, Intent, Phase, State, StopReason
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
+from jobs.states import AFTER_STOPPING, BY_ORDER, OWN_FAILURES, Intent, Phase, State, StopReason
 
-ASKED_FIRST = frozenset(
-    {
-        StopReason.HALT_REQUESTED,
-        StopReason.PREEMPTED,
-        StopReason.RESCALED,
-        StopReason.TIME_LIMIT,
-        StopReason.BUDGET_EXHAUSTED,
-    }
-)
+ASKED_FIRST = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT}
 HEARD_S = 10.0  # a learner that has not heard the wish by then is stopped through the cluster
 CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
 SLACK_S = 15.0  # between what a launcher does by itself and our insisting
@@ -42,11 +34,23 @@ NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners g
 
 ENDED_WORDS = {
     StopReason.HALT_REQUESTED: "Halted.",
-    StopReason.BUDGET_EXHAUSTED: "Halted: its tenant's budget is used up.",
-    StopReason.TIME_LIMIT: "Its time limit was over. A clone can go on from its newest checkpoint.",
+    StopReason.TIME_LIMIT: "Time limit reached. A clone can continue from its newest checkpoint.",
 }
 """What people read afterwards; other reasons keep the sentence with which the stop began."""
-TIME_IS_UP = " Nothing is left of its time limit. A clone can go on from its newest checkpoint."
+TIME_IS_UP = " Nothing is left of its time limit. A clone can continue from its newest checkpoint."
+ORDERED_WORDS = {
+    StopReason.PREEMPTED: ("Preempting: another job needs its slots", "Preempted for another job"),
+    StopReason.RECLAIMED: (
+        "Preempting: another tenant reclaims the slots that it lent",
+        "Preempted: another tenant reclaimed the slots that it had lent",
+    ),
+    StopReason.BUDGET_EXHAUSTED: (
+        "Preempting: its tenant's budget is used up",
+        "Preempted: its tenant's budget is used up",
+    ),
+    StopReason.RESCALED: ("Rescaling", "Stopped to be rescaled"),
+}
+"""Of each order: what people read while it is carried out, and afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,14 @@ class Ending:
     early_ends: int = 0
     wait_s: float = 0
     agents_lost: bool = False
+    learners: int | None = None
+    """The size of later attempts, where it changes."""
+
+
+def ordered(order: Order) -> str:
+    """What people read while an order is carried out."""
+    size = f" to {_learners(order.learners)}" if order.learners is not None else ""
+    return f"{ORDERED_WORDS[order.reason][0]}{size}. It saves a checkpoint, then queues again."
 
 
 def is_asked_first(job: JobObservation) -> bool:
@@ -145,7 +157,8 @@ def ending(job: JobObservation) -> Ending:
     if reason in ENDED_WORDS:
         return Ending(target, Reason(reason.value, ENDED_WORDS[reason] + _of_lost(job), job.reason.numbers))
     if target == State.QUEUED and job.intent == Intent.HALT:
-        return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {job.reason.message}"))
+        before = ORDERED_WORDS[reason][1] + "." if reason in BY_ORDER else job.reason.message
+        return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {before}"))
     if target != State.QUEUED:
         return Ending(target, job.reason)
     if job.corrupt_checkpoints and not job.has_checkpoint:
@@ -157,21 +170,43 @@ def ending(job: JobObservation) -> Ending:
                 {"corrupt": job.corrupt_checkpoints},
             ),
         )
+    if reason in BY_ORDER:
+        return _queued_by_order(job, reason)
     if job.reason.code == EndReason.NOT_PREPARED and job.not_prepared + 1 >= PREPARE_TRIES:
         words = f"{job.reason.message} Tried {job.not_prepared + 1} times in a row."
         return Ending(State.FAILED, Reason(EndReason.NOT_PREPARED.value, words, job.reason.numbers))
     used = job.restarts_used + 1 if charged else job.restarts_used
     numbers = {**job.reason.numbers, "restarts_used": used, "max_restarts": job.max_restarts}
-    words = f"Restart {used} of {job.max_restarts}" if charged else "Restarts free of charge"
-    early_ends = 0 if reason in {StopReason.PREEMPTED, StopReason.RESCALED} else _early_ends(job)
+    early_ends = _early_ends(job)
     wait_s = back_off_s(early_ends)
+    words = f"Restart {used} of {job.max_restarts}" if charged else "Restarts automatically"
     if wait_s:
-        words += f", after a wait of {duration(wait_s)}"
+        words += f" after {duration(wait_s)}"
         numbers["wait_s"] = wait_s
-    message = f"{job.reason.message} {words}."
+    free = "" if charged else "; doesn't count against max_restarts"
+    message = f"{job.reason.message} {words}{free}."
     return Ending(
         State.QUEUED, Reason(job.reason.code, message, numbers), charged, early_ends, wait_s, agents_lost
     )
+
+
+def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
+    """Back to its old place in the queue, at no charge. A stop order that came while it was being rescaled replaces the
+    resize; a request of its owner voids it."""
+    order = job.pending_order
+    if job.stop_order is not None:
+        reason = job.stop_order.reason
+    learners = order.learners if order is not None else None
+    words = ORDERED_WORDS[reason][1] if learners is None else f"Rescaled to {_learners(learners)}"
+    text = f"{words}. It keeps its place in the queue; this doesn't count against max_restarts."
+    numbers: dict[str, object] = {"restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
+    if order is not None:
+        numbers |= order.numbers
+    return Ending(State.QUEUED, Reason(reason.value, text, numbers), learners=learners)
+
+
+def _learners(count: int) -> str:
+    return f"{count} learner{'' if count == 1 else 's'}"
 
 
 def _early_ends(job: JobObservation) -> int:

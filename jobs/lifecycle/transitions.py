@@ -18,6 +18,7 @@ from jobs import events, pubsub
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
 from jobs.humanize import devices, duration
+from jobs.lifecycle import orders
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
@@ -25,11 +26,11 @@ from jobs.lifecycle.observation import JobRows
 from jobs.lifecycle.receipts import halt_message, halt_receipt
 from jobs.models import Attempt, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
-from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
+from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, EventCode, State
 
 CLOSE_ATTEMPT = """
 UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), known_at = greatest(%s, opened_at),
-  outcome = %s, message = %s
+  outcome = %s, message = %s, freed_for = (SELECT order_for_job FROM jobs_job WHERE id = job_id)
 WHERE job_id = %s AND n = %s AND held
 RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
   extract(epoch FROM known_at - opened_at)
@@ -160,6 +161,10 @@ def _fields(rows: JobRows, move: Move, reason: Reason) -> dict[str, Any]:
     fields: dict[str, Any] = {"state": move.to, **_reason_fields(reason)}
     if move.to == State.STOPPING:
         fields |= {"stop_reason": move.stop_reason, "stop_at": Now()}
+    if move.to == State.STORING or (move.to == State.STOPPING and move.stop_reason not in BY_ORDER):
+        fields |= orders.NONE  # the job ends for another reason: the order is void
+    if move.learners is not None:
+        fields["learners"] = move.learners
     if move.to == State.PROCESSING:
         fields["started_at"] = Coalesce("started_at", Now())
     if move.to in FINAL:
@@ -218,7 +223,9 @@ def _return_slots(rows: JobRows, move: Move) -> None:
         cursor.execute("UPDATE tenants_tenant SET jobs_used = jobs_used - 1 WHERE id = %s", [job.tenant_id])
     began = rows.attempt.processing_at if rows.attempt else None
     Job.objects.filter(pk=job.pk).update(
-        slot_seconds=F("slot_seconds") + counted_s * slots, running_s=F("running_s") + ran_s(began, until)
+        slot_seconds=F("slot_seconds") + counted_s * slots,
+        running_s=F("running_s") + ran_s(began, until),
+        **orders.NONE,
     )
     events.append(
         job_id=job.pk,

@@ -19,7 +19,7 @@ SENTENCES: dict[str, str] = {
     EventCode.QUOTA_CHANGED: EVENT_WORDS[EventCode.QUOTA_CHANGED],
 }
 """By the code whose own words hold a tenant's numbers."""
-NUMBERS = frozenset({"limit", "used", "jobs_limit", "jobs_used"})
+NUMBERS = frozenset({"limit", "used", "jobs_limit", "jobs_used", "for_job"})
 CHECKS = frozenset({"max_quota", "quota", "jobs"})
 
 

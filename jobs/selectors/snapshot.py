@@ -16,10 +16,12 @@ from gpu_scheduler.model import (
     Node,
     Placing,
     Range,
+    Resize,
     Resources,
     Running,
     Share,
     Snapshot,
+    Stop,
     TenantState,
 )
 from jobs.models import Attempt, Checkpoint, Job
@@ -31,6 +33,8 @@ OF_A_GANG = (
     "time_limit_s", "running_s", "owner__username",
 )  # fmt: skip
 """What the scheduler wants to know of a job. Plain values: ten thousand instances cost more than plan()."""
+PROMISED_FOR = timedelta(seconds=60)
+"""So long the slots of a job that was stopped for another are offered to that one first."""
 OF_WAITING = (*OF_A_GANG, "head_since")
 
 
@@ -63,7 +67,15 @@ def snapshot(
             for tenant in Tenant.objects.order_by("pk")
         ),
         policy_state={gang.job: since for gang, since in waiting if since is not None},
+        promised=_promised(now),
     )
+
+
+def _promised(now: datetime) -> dict[str, datetime]:
+    """Jobs for which others were stopped by order, and until when their slots are offered to them first."""
+    freed = Attempt.objects.exclude(freed_for="").filter(closed_at__gt=now - PROMISED_FOR)
+    latest = freed.order_by("closed_at").values_list("freed_for", "closed_at")
+    return {job: closed_at + PROMISED_FOR for job, closed_at in latest if closed_at is not None}
 
 
 def _gang(
@@ -133,6 +145,7 @@ def _running() -> list[Running]:
         "job__state",
         "job__intent",
         "job__intent_gen",
+        *(f"job__order_{name}" for name in ("reason", "for_job", "learners", "gen")),
         *(f"job__{name}" for name in OF_A_GANG),
     )
     return [_run(*row) for row in rows]
@@ -148,6 +161,10 @@ def _run(
     state: str,
     intent: str,
     generation: int,
+    order_reason: str,
+    for_job: str,
+    order_learners: int | None,
+    order_gen: int,
     *of_gang: Any,
 ) -> Running:
     gang = _gang(*of_gang)
@@ -162,5 +179,16 @@ def _run(
         checkpoint_cost_s=save_s,  # measured at the last halt
         restart_cost_s=None if processing_at is None else (processing_at - opened_at).total_seconds(),
         stopping=state == State.STOPPING or intent != Intent.RUN,
+        order=_order(gang.job, order_reason, for_job, order_learners, order_gen),
         generation=generation,
     )
+
+
+def _order(
+    job: str, reason: str, for_job: str, learners: int | None, generation: int
+) -> Stop | Resize | None:
+    if not reason:
+        return None
+    if learners is not None:
+        return Resize(job, learners, generation)
+    return Stop(job, reason, for_job or None, generation)

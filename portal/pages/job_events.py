@@ -35,6 +35,7 @@ SOURCES = {"lifecycle": "platform", "system": "platform", "admin": "administrato
 STOPPED = {
     StopReason.HALT_REQUESTED: "Halted",
     StopReason.PREEMPTED: "Preempted",
+    StopReason.RECLAIMED: "Preempted",
     StopReason.RESCALED: "Rescaled",
     StopReason.CANCEL_REQUESTED: "Canceled",
     StopReason.TIME_LIMIT: "Time limit reached",

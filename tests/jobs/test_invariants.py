@@ -24,6 +24,7 @@ BREAKS = {
     "Legal": "UPDATE jobs_jobevent SET from_state = 'STORING' WHERE code = 'MOVED'",
     "Fold": "UPDATE jobs_job SET state = 'FAILED' WHERE state = 'COMPLETED'",
     "NotForgotten": "UPDATE jobs_job SET settled = true WHERE state = 'QUEUED'",
+    "OrderLive": "UPDATE jobs_job SET order_reason = 'preempted' WHERE state = 'QUEUED'",
     "HaltTruth": "UPDATE jobs_job SET last_halt = NULL",
     "RetryBound": "UPDATE jobs_job SET restarts_used = max_restarts + 1",
     "ResumeFrom": "UPDATE jobs_attempt SET resume_from_id = (SELECT min(id) FROM jobs_checkpoint)",

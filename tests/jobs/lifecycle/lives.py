@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpu_scheduler.clusters.base import ClusterBusy
+from gpu_scheduler.model import Resize, Stop
+from jobs.lifecycle import orders
 from jobs.lifecycle.reconcile import QUARANTINE_AFTER
 from jobs.models import Job
 from jobs.states import Intent, Phase, State
-from tests.jobs.lifecycle.world import World, state
+from tests.jobs.lifecycle.world import World, job_of, state
 
 Look = Callable[[], object]
 
@@ -59,6 +61,25 @@ def halted_resumed_failed_restarted_completed(world: World, look: Look) -> Itera
     look()
     world.report(job, phase=Phase.PROCESSING)
     look()
+    end(world, look, job)
+    assert state(job) == State.COMPLETED
+
+
+def preempted_and_rescaled_by_order(world: World, look: Look) -> Iterator[Job]:
+    job = world.running(grace_s=10)
+    yield job
+    for order in (Stop(job.pk, "preempted", None, 1), Resize(job.pk, 2, 1)):
+        orders.write([order])
+        look()
+        assert state(job) == State.STOPPING
+        world.save(job, 10)
+        world.exit(job, halted=True)
+        world.done(job)
+        look()
+        look()
+        world.report(job, phase=Phase.PROCESSING)
+        look()
+    assert job_of(job).learners == 2
     end(world, look, job)
     assert state(job) == State.COMPLETED
 
@@ -169,6 +190,7 @@ def poisoned_then_canceled(world: World, look: Look) -> Iterator[Job]:
 
 LIVES = (
     halted_resumed_failed_restarted_completed,
+    preempted_and_rescaled_by_order,
     canceled_while_waiting,
     halted_while_waiting_then_canceled,
     canceled_while_deploying,

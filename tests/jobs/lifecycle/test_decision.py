@@ -10,7 +10,17 @@ import pytest
 from gpu_scheduler.clusters.base import EndReason, GangReport, LearnerPhase, LearnerReport
 from jobs.lifecycle.decision import WAIT_PROCESSING_S, Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
-from jobs.states import FINAL, HOLDS_GPUS, RESULTS_NOT_KEPT, TRANSITIONS, Intent, Phase, State, StopReason
+from jobs.states import (
+    BY_ORDER,
+    FINAL,
+    HOLDS_GPUS,
+    RESULTS_NOT_KEPT,
+    TRANSITIONS,
+    Intent,
+    Phase,
+    State,
+    StopReason,
+)
 
 RUNNING, ENDED_OK, FAILED, UNKNOWN = (
     LearnerPhase.RUNNING,
@@ -307,7 +317,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("lost learner is free", seen(S, gone=True, stop_reason="learner_lost"), "QUEUED"),
     ("preempted", seen(S, gone=True, stop_reason="preempted"), "QUEUED"),
     ("time limit", seen(S, gone=True, stop_reason="time_limit"), "FAILED"),
-    ("budget of the tenant", seen(S, gone=True, stop_reason="budget_exhausted"), "HALTED"),
+    ("budget of the tenant", seen(S, gone=True, stop_reason="budget_exhausted"), "QUEUED"),
     ("refused image", seen(S, gone=True, stop_reason="image_error"), "FAILED"),
     (
         "no readable checkpoint left",
@@ -412,7 +422,7 @@ def test_a_runtime_that_could_not_be_prepared_is_tried_again_free_of_charge_but_
     move = decide(seen(S, early_ends=30, not_prepared=6, **stopped)).move
     assert move is not None
     assert (move.to, move.charged) == (State.QUEUED, False)
-    assert move.reason.message == f"{words} Restarts free of charge, after a wait of 5 min 00 s."
+    assert move.reason.message == f"{words} Restarts automatically after 5 min 00 s; doesn't count against max_restarts."
     last = decide(seen(S, early_ends=7, not_prepared=7, **stopped)).move
     assert last is not None
     assert (last.to, last.reason.code) == (State.FAILED, "not_prepared")
@@ -432,10 +442,10 @@ def test_early_ends_in_a_row_wait_longer_and_longer_whoevers_doing_they_were() -
         after_a_good_run = move(reason, 8, ran_s=601.0)
         assert (after_a_good_run.early_ends, after_a_good_run.wait_s) == (1, 0)
     second = move(StopReason.LEARNER_FAILED, 1, restarts_used=1)
-    assert second.reason.message == "What had happened. Restart 2 of 30, after a wait of 5 s."
+    assert second.reason.message == "What had happened. Restart 2 of 30 after 5 s."
     assert second.reason.numbers["wait_s"] == 5
     assert move(StopReason.LEARNER_FAILED, 0).reason.message == "What had happened. Restart 1 of 30."
-    for reason in (StopReason.PREEMPTED, StopReason.RESCALED):
+    for reason in BY_ORDER:
         innocent = move(reason, 3)
         assert (innocent.early_ends, innocent.wait_s) == (0, 0)
 

@@ -27,10 +27,10 @@ from hypothesis.stateful import (
 
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy
 from gpu_scheduler.clusters.memory import MemoryCluster
-from gpu_scheduler.model import Node
+from gpu_scheduler.model import Node, Resize, Stop
 from jobs import clusters, failpoints, invariants
 from jobs.errors import JobError
-from jobs.lifecycle import periodic, reconcile
+from jobs.lifecycle import orders, periodic, reconcile
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, PeriodicTask, Progress
 from jobs.services import answer_once, job_cancel, job_halt, job_resume
 from jobs.states import FINAL, HOLDS_GPUS, Intent, Phase, State
@@ -119,6 +119,14 @@ class Lifecycle(RuleBasedStateMachine):
     def request(self, which: int, verb: Any) -> None:
         with suppress(JobError):
             verb(user=self.world.alice, job_id=self.pick(which))
+
+    @rule(which=NUMBERS, learners=st.integers(0, 3), behind=st.integers(0, 1))
+    def order(self, which: int, learners: int, behind: int) -> None:
+        """The scheduler stops a job (0 learners) or resizes it; sometimes it decided before the newest request."""
+        job = Job.objects.get(pk=self.pick(which))
+        generation = job.intent_gen - behind
+        stop = Stop(job.pk, "preempted", self.pick(which + 1), generation)
+        orders.write([Resize(job.pk, learners, generation) if learners else stop])
 
     @rule(limit=st.integers(0, 8))
     def set_limit(self, limit: int) -> None:

@@ -398,7 +398,7 @@ def test_a_program_that_fails_again_soon_waits_without_slots_and_in_nobodys_way(
     fail()
     waits = job_of(job)
     assert (waits.state, waits.restarts_used, used(world.tenant)) == (State.QUEUED, 2, 0)
-    assert waits.reason_message.endswith("Restart 2 of 9, after a wait of 5 s.")
+    assert waits.reason_message.endswith("Restart 2 of 9 after 5 s.")
     assert waits.events.filter(to_state=State.QUEUED).last().message == waits.reason_message
     world.cluster.fail_next("nodes", ClusterBusy("restarting"))
     cycle.run()
@@ -416,7 +416,7 @@ def test_a_program_that_fails_again_soon_waits_without_slots_and_in_nobodys_way(
     world.settle()
     assert state(job) == State.DEPLOYING
     fail()
-    assert job_of(job).reason_message.endswith("Restart 3 of 9, after a wait of 10 s.")
+    assert job_of(job).reason_message.endswith("Restart 3 of 9 after 10 s.")
 
 
 def test_only_attempts_that_could_not_be_prepared_count_as_tries_to_prepare(

@@ -1,0 +1,332 @@
+"""The scheduler's orders: who wins against the job's owner and its program, cell by cell, and one walk end to end.
+
+docs/job_states.md, "Orders of the scheduler", has the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import Plan, Resize, Snapshot, Stop
+from jobs.lifecycle import cycle, orders
+from jobs.lifecycle.decision import Move, decide
+from jobs.lifecycle.facts import JobObservation, Order, Reason
+from jobs.models import Job
+from jobs.selectors.snapshot import PROMISED_FOR, snapshot
+from jobs.states import Intent, Phase, State, StopReason, display_phase
+from tests import factories
+from tests.jobs.lifecycle.test_decision import CANCEL, EXITED, HALT, learner, outcome, seen
+from tests.jobs.lifecycle.world import World, job_of, last_move, state, used
+
+P, S = State.PROCESSING, State.STOPPING
+STOP = {"order": Order(StopReason.PREEMPTED, generation=1)}
+RESIZE = {"order": Order(StopReason.RESCALED, learners=4, generation=1)}
+PREEMPTING = {**STOP, "stop_reason": "preempted"}
+RESCALING = {**RESIZE, "stop_reason": "rescaled"}
+RESUMED = {"intent_gen": 3}
+"""Halted and resumed since the order was written."""
+
+CELLS: list[tuple[str, JobObservation, str]] = [
+    ("stop order", seen(P, **STOP), "STOPPING preempted"),
+    ("stop order before the launch", seen(State.DEPLOYING, launched=False, **STOP), "STOPPING preempted"),
+    ("stop order carried out", seen(S, gone=True, **PREEMPTING), "QUEUED"),
+    ("resize order", seen(P, **RESIZE), "STOPPING rescaled"),
+    ("resize order carried out", seen(S, gone=True, **RESCALING), "QUEUED"),
+    # A stop order is pending, and the owner …
+    ("stop order, halt: the same save", seen(P, **STOP, **HALT), "STOPPING preempted"),
+    ("stop order, halt: it does not queue again", seen(S, gone=True, **PREEMPTING, **HALT), "HALTED"),
+    ("stop order, cancel", seen(P, **STOP, **CANCEL), "STOPPING cancel_requested"),
+    ("stop order, cancel: a save may end within the grace", seen(S, **PREEMPTING, **CANCEL), "stop"),
+    ("stop order, cancel: canceled", seen(S, gone=True, **PREEMPTING, **CANCEL), "CANCELED"),
+    ("stop order, resume after an own halt", seen(P, **STOP, **RESUMED), "STOPPING preempted"),
+    ("stop order, resume: it queues by itself", seen(S, gone=True, **PREEMPTING, **RESUMED), "QUEUED"),
+    # A resize order is pending, and …
+    ("resize order, halt", seen(P, **RESIZE, **HALT), "STOPPING halt_requested"),
+    ("resize order, halt: halted", seen(S, gone=True, **RESCALING, **HALT), "HALTED"),
+    ("resize order, cancel", seen(P, **RESIZE, **CANCEL), "STOPPING cancel_requested"),
+    ("resize order, cancel: canceled", seen(S, gone=True, **RESCALING, **CANCEL), "CANCELED"),
+    ("resize order, halt and resume: dropped", seen(P, **RESIZE, **RESUMED), "wait"),
+    # Any order is pending, and the program ends by itself
+    ("stop order, finished", seen(P, learner(**EXITED, exit_code=0), **STOP), "STORING"),
+    ("stop order, failed", seen(P, learner(**EXITED, exit_code=1), **STOP), "STOPPING learner_failed"),
+    ("stop order, finished while it saves", seen(S, learner(**EXITED, exit_code=0), **PREEMPTING), "STORING"),
+    ("resize order, finished", seen(P, learner(**EXITED, exit_code=0), **RESIZE), "STORING"),
+    (
+        "resize order, finished while it saves",
+        seen(S, learner(**EXITED, exit_code=0), **RESCALING),
+        "STORING",
+    ),
+    ("stop order, time limit", seen(P, time_left_s=-1, **STOP), "STOPPING time_limit"),
+]
+
+
+@pytest.mark.parametrize(("job", "expected"), [row[1:] for row in CELLS], ids=[row[0] for row in CELLS])
+def test_who_wins(job: JobObservation, expected: str) -> None:
+    assert outcome(decide(job)) == expected
+
+
+def left(job: JobObservation) -> Move:
+    move = decide(job).move
+    assert move is not None
+    return move
+
+
+def test_a_carried_out_order_costs_no_restart_and_gives_its_reason() -> None:
+    for reason in (StopReason.PREEMPTED, StopReason.RECLAIMED, StopReason.BUDGET_EXHAUSTED):
+        order = Order(reason, for_job="3f9k2m7qx4ta")
+        begun = left(seen(P, order=order))
+        assert (begun.stop_reason, begun.reason.code) == (reason, reason)
+        assert begun.reason.numbers == {"for_job": "3f9k2m7qx4ta"}
+        ended = left(seen(S, gone=True, stop_reason=reason, order=order))
+        assert (ended.to, ended.charged, ended.early_ends, ended.wait_s) == (State.QUEUED, False, 0, 0)
+        assert (ended.reason.code, ended.reason.numbers["for_job"]) == (reason, "3f9k2m7qx4ta")
+        assert ended.learners is None
+
+
+def test_a_resize_order_sets_the_size_of_the_next_start_unless_it_was_dropped() -> None:
+    assert left(seen(S, gone=True, **RESCALING)).learners == 4
+    assert left(seen(S, gone=True, **RESCALING, **HALT)).learners is None
+    assert left(seen(S, gone=True, **RESCALING, **RESUMED)).learners is None
+
+
+def test_a_stop_order_that_comes_while_it_is_rescaled_replaces_the_resize() -> None:
+    rescaling = seen(S, gone=True, **RESCALING, reason=Reason("rescaled", "Rescaling.", {"learners": 4}))
+    ended = left(replace(rescaling, order=Order(StopReason.PREEMPTED, generation=1)))
+    assert (ended.to, ended.learners, ended.reason.code) == (State.QUEUED, None, "preempted")
+    assert "learners" not in ended.reason.numbers
+
+
+def test_what_people_read_while_an_order_is_carried_out() -> None:
+    phases = {
+        (stop_reason, intent): display_phase(S, Intent(intent), stop_reason, 1)
+        for stop_reason in ("preempted", "reclaimed", "rescaled")
+        for intent in ("RUN", "HALT", "CANCEL")
+    }
+    assert {phases[reason, "RUN"] for reason in ("preempted", "reclaimed")} == {"Preempting"}
+    assert phases["rescaled", "RUN"] == "Rescaling"
+    assert {phases[reason, "HALT"] for reason in ("preempted", "reclaimed", "rescaled")} == {"Halting"}
+    assert {phases[reason, "CANCEL"] for reason in ("preempted", "reclaimed", "rescaled")} == {"Canceling"}
+
+
+# What is written
+
+
+def order_of(job: Job) -> tuple[str, str, int | None, int]:
+    row = job_of(job)
+    return row.order_reason, row.order_for_job, row.order_learners, row.order_gen
+
+
+@pytest.mark.django_db
+def test_a_newer_generation_replaces_an_order_and_a_stale_one_is_refused() -> None:
+    job = factories.job(state=P)
+    assert orders.write([Stop(job.pk, "preempted", "a", 1)]) == [job.pk]
+    assert orders.write([Stop(job.pk, "preempted", "a", 1)]) == [], "the same order again is not new"
+    Job.objects.filter(pk=job.pk).update(intent_gen=3)
+    assert orders.write([Stop(job.pk, "reclaimed", "b", 1), Stop(job.pk, "reclaimed", "b", 2)]) == []
+    assert order_of(job) == ("preempted", "a", None, 1)
+    assert orders.write([Stop(job.pk, "reclaimed", "b", 3)]) == [job.pk]
+    assert order_of(job) == ("reclaimed", "b", None, 3)
+    assert orders.write([Stop(job.pk, "preempted", "a", 2)]) == []
+
+
+@pytest.mark.django_db
+def test_a_stop_order_replaces_a_resize_order_and_not_the_other_way_round() -> None:
+    job = factories.job(state=P)
+    assert orders.write([Resize(job.pk, 1, 1)]) == [], "it has that size"
+    assert orders.write([Resize(job.pk, 4, 1)]) == [job.pk]
+    assert order_of(job) == ("rescaled", "", 4, 1)
+    assert orders.write([Stop(job.pk, "preempted", None, 1)]) == [job.pk]
+    assert order_of(job) == ("preempted", "", None, 1)
+    assert orders.write([Resize(job.pk, 2, 1)]) == []
+    Job.objects.filter(pk=job.pk).update(
+        state=S, stop_reason="rescaled", order_reason="rescaled", order_learners=4
+    )
+    assert orders.write([Resize(job.pk, 2, 1)]) == [], "it is being rescaled"
+    assert orders.write([Stop(job.pk, "preempted", None, 1)]) == [job.pk]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("at", sorted(set(State) - {State.DEPLOYING, State.DOWNLOADING, P}))
+def test_only_a_running_job_takes_an_order(at: State) -> None:
+    job = factories.job(state=at, stop_reason="halt_requested" if at == S else "")
+    assert orders.write([Stop(job.pk, "preempted", None, 1), Resize(job.pk, 4, 1)]) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("intent", [Intent.HALT, Intent.CANCEL])
+def test_a_job_that_its_owner_stops_takes_no_order(intent: Intent) -> None:
+    job = factories.job(state=P, intent=intent)
+    assert orders.write([Stop(job.pk, "preempted", None, 1), Resize(job.pk, 4, 1)]) == []
+
+
+@pytest.mark.django_db
+def test_a_stop_needs_a_reason_that_leads_back_to_the_queue() -> None:
+    job = factories.job(state=P)
+    for reason in ("halt_requested", "time_limit", "rescaled"):
+        with pytest.raises(ValueError, match="not a reason"):
+            orders.write([Stop(job.pk, reason, None, 1)])
+
+
+# End to end: a policy that stops and resizes, the database, a cluster in memory
+
+
+class Orders:
+    """A policy for tests: it starts jobs like the real one, and stops or resizes what it is told to."""
+
+    def __init__(self) -> None:
+        self.for_job: dict[str, str] = {}
+        self.sizes: dict[str, int] = {}
+
+    def plan(self, seen: Snapshot) -> Plan:
+        waits = {gang.job for gang in seen.waiting}
+        free = [run for run in seen.running if not run.stopping and run.order is None]
+        return replace(
+            plan(seen),
+            stops=tuple(
+                Stop(run.job, "preempted", self.for_job[run.job], run.generation)
+                for run in free
+                if self.for_job.get(run.job) in waits
+            ),
+            resizes=tuple(
+                Resize(run.job, self.sizes[run.job], run.generation)
+                for run in free
+                if self.sizes.get(run.job, run.gang.learners.max) != run.gang.learners.max
+            ),
+        )
+
+
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch, world: World) -> Orders:
+    made = Orders()
+    monkeypatch.setattr(cycle, "plan", made.plan)
+    world.tenant.quotas.update(limit=F("limit") * 4)
+    return made
+
+
+def save_and_end(world: World, job: Job, step: int) -> None:
+    world.save(job, step)
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+
+
+@pytest.mark.django_db
+def test_a_preempted_job_saves_queues_in_its_old_place_and_frees_its_slots_for_the_other(
+    world: World, policy: Orders
+) -> None:
+    victim = world.running(learners=2, slots=4)
+    queued_at = job_of(victim).queued_at
+    earlier = world.submit(slots=4)
+    winner = world.submit(learners=2, slots=4, priority="low", priority_rank=0)
+    policy.for_job[victim.pk] = winner.pk
+    world.settle()
+    row = job_of(victim)
+    assert (row.state, row.stop_reason, row.intent) == (S, "preempted", Intent.RUN)
+    assert display_phase(S, Intent.RUN, row.stop_reason, 1) == "Preempting"
+    assert row.reason_numbers == {"for_job": winner.pk}
+    save_and_end(world, victim, 40)
+    row = job_of(victim)
+    assert (row.state, row.restarts_used, row.queued_at) == (State.QUEUED, 0, queued_at)
+    assert (row.order_reason, row.order_for_job) == ("", "")
+    moved = last_move(victim)
+    assert (moved.from_state, moved.to_state, moved.reason) == ("STOPPING", "QUEUED", "preempted")
+    closed = victim.attempts.get(n=1)
+    assert (closed.held, closed.outcome, closed.freed_for) == (False, "preempted", winner.pk)
+    assert state(winner) == State.DEPLOYING, (
+        "before an earlier job of a higher class: the slots were freed for it"
+    )
+    assert state(earlier) == State.QUEUED
+    assert used(world.tenant) == 8
+    world.report(winner, phase=Phase.PROCESSING)
+    world.settle()
+    world.exit(winner)
+    world.settle()
+    world.done(winner)
+    world.request(earlier, Intent.CANCEL)
+    world.settle()
+    assert state(victim) == State.DEPLOYING
+    assert victim.attempts.get(n=2).resume_from.step == 40
+
+
+@pytest.mark.django_db
+def test_freed_slots_are_offered_to_the_other_job_for_a_bounded_time(world: World, policy: Orders) -> None:
+    victim = world.running(learners=2, slots=4)
+    winner = world.submit(learners=3, slots=4)  # it never fits
+    policy.for_job[victim.pk] = winner.pk
+    world.settle()
+    save_and_end(world, victim, 40)
+    freed = victim.attempts.get(n=1).closed_at
+    assert freed is not None
+    before, after = (
+        snapshot(nodes=[], now=freed + PROMISED_FOR + timedelta(seconds=seconds)).promised
+        for seconds in (-1, 1)
+    )
+    assert (set(before), after) == ({winner.pk}, {})
+
+
+@pytest.mark.django_db
+def test_the_job_of_another_tenant_is_not_named(world: World, policy: Orders) -> None:
+    victim = world.running(learners=2, slots=4)
+    other = factories.tenant(quotas={"cpu": 8})
+    winner = factories.job(owner=factories.member(other), of=other, slots=4)
+    policy.for_job[victim.pk] = winner.pk
+    world.settle()
+    assert job_of(victim).order_for_job == winner.pk
+    save_and_end(world, victim, 40)
+    assert state(winner) == State.DEPLOYING
+    assert victim.attempts.get(n=1).freed_for == winner.pk
+    told = [(event.message, str(event.numbers)) for event in victim.events.all()]
+    assert not [words for words in told if winner.pk in "".join(words)]
+
+
+@pytest.mark.django_db
+def test_a_resized_job_starts_again_with_the_new_size(world: World, policy: Orders) -> None:
+    job = world.running(learners=2, slots=2)
+    world.submit(learners=9)  # something that waits, so that the policy is asked
+    policy.sizes[job.pk] = 3
+    world.settle()
+    assert job_of(job).stop_reason == "rescaled"
+    assert job_of(job).reason_numbers == {"learners": 3}
+    save_and_end(world, job, 40)
+    assert state(job) == State.DEPLOYING
+    assert job_of(job).learners == 3
+    began = job.attempts.get(n=2)
+    assert (began.learners, len(began.nodes), began.resume_from.step) == (3, 3, 40)
+    assert used(world.tenant) == 6
+    world.settle()
+    assert state(job) == State.DEPLOYING, "it has its size and is left alone"
+
+
+@pytest.mark.django_db
+def test_an_owner_who_halts_a_preempted_job_and_resumes_it_keeps_its_place(
+    world: World, policy: Orders
+) -> None:
+    victim = world.running(learners=2, slots=4)
+    queued_at = job_of(victim).queued_at
+    policy.for_job[victim.pk] = world.submit(learners=2, slots=4).pk
+    world.settle()
+    world.request(victim, Intent.HALT)
+    world.settle()
+    row = job_of(victim)
+    assert display_phase(State(row.state), Intent(row.intent), row.stop_reason, 1) == "Halting"
+    world.request(victim, Intent.RUN)
+    save_and_end(world, victim, 40)
+    assert (state(victim), job_of(victim).queued_at) == (State.QUEUED, queued_at)
+
+
+@pytest.mark.django_db
+def test_an_owner_who_halts_a_preempted_job_finds_it_halted_with_a_receipt(
+    world: World, policy: Orders
+) -> None:
+    victim = world.running(learners=2, slots=4)
+    policy.for_job[victim.pk] = world.submit(learners=2, slots=4).pk
+    world.settle()
+    world.request(victim, Intent.HALT)
+    save_and_end(world, victim, 40)
+    row = job_of(victim)
+    assert (row.state, row.last_halt["step"]) == (State.HALTED, 40)
