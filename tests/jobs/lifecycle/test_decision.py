@@ -422,7 +422,8 @@ def test_a_runtime_that_could_not_be_prepared_is_tried_again_free_of_charge_but_
     move = decide(seen(S, early_ends=30, not_prepared=6, **stopped)).move
     assert move is not None
     assert (move.to, move.charged) == (State.QUEUED, False)
-    assert move.reason.message == f"{words} Restarts automatically after 5 min 00 s; doesn't count against max_restarts."
+    free = "Restarts automatically after 5 min 00 s; doesn't count against max_restarts."
+    assert move.reason.message == f"{words} {free}"
     last = decide(seen(S, early_ends=7, not_prepared=7, **stopped)).move
     assert last is not None
     assert (last.to, last.reason.code) == (State.FAILED, "not_prepared")
