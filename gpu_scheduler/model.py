@@ -268,8 +268,8 @@ class Snapshot:
     shares: tuple[Share, ...]
     tenants: tuple[TenantState, ...] = ()
     policy_state: Mapping[str, datetime] = field(default_factory=dict)
-    promised: Mapping[str, datetime] = field(default_factory=dict)
     policy: Policy = Policy()
+    promised: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
