@@ -1,4 +1,4 @@
-// An icon of the sprite as an element; names stand in static/src/icons.txt.
+// An icon of the sprite as an element; static/src/icons.txt lists the names.
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -2,8 +2,11 @@
 // the marked parts, so that the server's templates are the only source of markup.
 import { Idiomorph } from "idiomorph";
 import { ApiError, api } from "./api";
-import { duration, hours, metric, thousands } from "./format";
+import { Metrics } from "./chart/metrics";
+import { duration, hours, metric } from "./format";
 import { live, type Frame } from "./live";
+import type { Rendered } from "./newest";
+import { texts } from "./texts";
 import { toast } from "./toast";
 
 interface Job {
@@ -17,7 +20,7 @@ interface Job {
   slot_seconds: number;
   progress: { step: number | null; total: number | null; percent: number | null };
   pace: { seconds_left: number | null; steps_per_second: number | null };
-  metrics: Record<string, { last: number | string; step: number }>;
+  metrics: Record<string, unknown>;
   reason: unknown;
   estimate: unknown;
 }
@@ -30,12 +33,17 @@ class JobPage extends HTMLElement {
   private stop: (() => void) | undefined;
   private seq = 0;
   private told: string | undefined; // why the job waits and until when, as last heard
+  private metrics!: Metrics;
   private waiting = 0;
   private recheck = 0;
   private refreshing: AbortController | undefined;
 
   connectedCallback(): void {
     this.seq = Number(this.dataset.seq);
+    this.metrics = Metrics.of(this.dataset.job ?? "");
+    this.metrics.addEventListener("newest", this.showMetrics);
+    this.metrics.addEventListener("gap", this.refreshSoon);
+    this.takeMetrics(this.dataset);
     this.stop = live.watch(`job:${this.dataset.job}`, {
       cursor: () => this.seq,
       frame: (frame) => this.onFrame(frame),
@@ -58,6 +66,8 @@ class JobPage extends HTMLElement {
     this.stop?.();
     clearInterval(this.recheck);
     live.removeEventListener("resumed", this.refreshSoon);
+    this.metrics.removeEventListener("newest", this.showMetrics);
+    this.metrics.removeEventListener("gap", this.refreshSoon);
   }
 
   private onFrame(frame: Frame): void {
@@ -75,35 +85,53 @@ class JobPage extends HTMLElement {
   private show(job: Job): void {
     const { step, total, percent } = job.progress;
     const { seconds_left: left, steps_per_second: speed } = job.pace;
-    const steps = total ? `${thousands(step ?? 0)} / ${thousands(total)}` : "";
+    const steps = total ? texts.job.steps(step ?? 0, total) : "";
     const values: Record<string, string> = {
-      "restarts": job.max_restarts ? `${job.restarts_used} of ${job.max_restarts}` : "0",
-      "hours": hours(job.slot_seconds / 3600),
+      restarts: texts.job.restarts(job.restarts_used, job.max_restarts),
+      hours: hours(job.slot_seconds / 3600),
     };
     if (percent !== null) {
-      values.progress = `${Math.round(percent)}%`;
+      values.progress = texts.job.percent(percent);
       values["progress:small"] = steps;
-      values.steps = `${Math.round(percent)}% · ${steps}`;
-    } else if (step !== null) values.progress = `step ${thousands(step)}`;
+      values.steps = texts.job.percentOf(percent, steps);
+    } else if (step !== null) values.progress = texts.job.step(step);
     if (left !== null) {
       values.left = duration(left);
-      values["left:small"] = `${Number((speed ?? 0).toPrecision(3))} steps/s`;
+      values["left:small"] = texts.job.speed(speed ?? 0);
     }
-    for (const [name, last] of Object.entries(job.metrics)) {
-      values[`metric:${name}`] = metric(last.last);
-      values[`metric:${name}:small`] = `step ${thousands(last.step)}`;
+    this.write(values);
+    const bar = this.querySelector("[data-hot=bar]");
+    if (bar && percent !== null) {
+      bar.setAttribute("aria-valuenow", String(Math.round(percent)));
+      bar.querySelector("rect")?.setAttribute("width", String(percent));
     }
-    for (const cell of this.querySelectorAll<HTMLElement>("[data-hot]")) {
-      const key = cell.dataset.hot ?? "";
-      const text = values[key];
-      if (key === "bar" && percent !== null) {
-        cell.setAttribute("aria-valuenow", String(Math.round(percent)));
-        cell.querySelector("rect")?.setAttribute("width", String(percent));
-      } else if (text !== undefined && cell.textContent !== text) cell.textContent = text;
-    }
-    const done = percent === null || job.state !== "PROCESSING" ? "" : `${Math.round(percent)}% `;
-    document.title = `${done}${job.phase} · ${job.name} · Jobs`;
+    const done = percent === null || job.state !== "PROCESSING" ? "" : `${texts.job.percent(percent)} `;
+    document.title = texts.job.title(done, job.phase, job.name);
     if (Object.keys(job.metrics).length && !this.querySelector("x-chart") && this.querySelector("#job-charts, #job-metrics")) this.refreshSoon();
+  }
+
+  /** The newest value of each metric, in its tile and in the header of its chart. */
+  private readonly showMetrics = (): void => {
+    const values: Record<string, string> = {};
+    for (const name of this.metrics.newest.names()) {
+      const newest = this.metrics.newest.of(name);
+      if (!newest) continue;
+      values[`metric:${name}`] = metric(newest.value);
+      if (newest.step !== null) values[`metric:${name}:small`] = texts.job.step(newest.step);
+    }
+    this.write(values);
+  };
+
+  /** Texts of the cells that change often, by their data-hot. */
+  private write(values: Record<string, string>): void {
+    for (const cell of this.querySelectorAll<HTMLElement>("[data-hot]")) {
+      const text = values[cell.dataset.hot ?? ""];
+      if (text !== undefined && cell.textContent !== text) cell.textContent = text;
+    }
+  }
+
+  private takeMetrics({ metrics }: DOMStringMap): void {
+    if (metrics) this.metrics.render(JSON.parse(metrics) as Rendered);
   }
 
   private readonly refreshSoon = (): void => {
@@ -124,10 +152,10 @@ class JobPage extends HTMLElement {
       const before = document.querySelector("#job-badge .badge")?.textContent;
       for (const part of this.querySelectorAll<HTMLElement>(PARTS)) morph(part, page.getElementById(part.id));
       this.takeNew(page);
-      this.takeHeads(page);
       document.title = page.title;
       const fresh = page.querySelector<HTMLElement>("x-job");
       for (const name of ["marks", "attempt", "borders"]) if (fresh?.dataset[name]) this.dataset[name] = fresh.dataset[name];
+      if (fresh) this.takeMetrics(fresh.dataset);
       replaceDialog(page);
       const badge = document.querySelector<HTMLElement>("#job-badge .badge");
       favicon(badge);
@@ -139,12 +167,6 @@ class JobPage extends HTMLElement {
     } catch (error) {
       if (!controller.signal.aborted) console.warn("The page could not be refreshed", error);
     }
-  }
-
-  /** Charts are kept as they are, but the number in a chart's head is the tile's: both are the job's newest value. */
-  private takeHeads(page: Document): void {
-    const fresh = new Map([...page.querySelectorAll<HTMLElement>("x-chart [data-hot]")].map((head) => [head.dataset.hot, head.textContent]));
-    for (const head of this.querySelectorAll<HTMLElement>("x-chart [data-hot]")) head.textContent = fresh.get(head.dataset.hot) ?? head.textContent;
   }
 
   /** A part that the page did not have when it was loaded, such as the numbers of a job that has just started. */

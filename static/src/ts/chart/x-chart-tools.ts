@@ -1,15 +1,16 @@
 // <x-chart-tools>: one bar for all charts of the page.
-import { change, settings } from "./settings";
+import { texts } from "../texts";
+import { change, settings } from "./view";
 
 class ChartTools extends HTMLElement {
-  private readonly log = toggle("Log y", settings.log);
+  private readonly log = toggle(texts.chart.logScale, settings.log);
   private readonly showLog = (): void => this.log.setAttribute("aria-pressed", String(settings.log));
 
   connectedCallback(): void {
     document.addEventListener("chartsettings", this.showLog); // a chart changes it, too
     if (this.childElementCount) return;
     this.append(this.axis(), this.smoothing(), this.logarithmic());
-    if (!("more" in this.dataset)) this.append(this.find()); // of more than the page shows the server finds
+    if (!("more" in this.dataset)) this.append(this.find()); // where there are more than the page shows, the server finds them
   }
 
   disconnectedCallback(): void {
@@ -20,9 +21,9 @@ class ChartTools extends HTMLElement {
     const group = document.createElement("span");
     group.className = "seg";
     group.setAttribute("role", "group");
-    group.setAttribute("aria-label", "X axis");
-    for (const [value, words] of [["step", "Step"], ["time", "Time"], ["relative", "Relative"]] as const) {
-      const made = toggle(words, settings.x === value);
+    group.setAttribute("aria-label", texts.chart.axis);
+    for (const value of ["step", "time", "relative"] as const) {
+      const made = toggle(texts.chart.axes[value], settings.x === value);
       made.className = "";
       made.addEventListener("click", () => {
         change({ x: value });
@@ -45,7 +46,7 @@ class ChartTools extends HTMLElement {
       shown.textContent = Number(input.value).toFixed(2);
       change({ smooth: Number(input.value) });
     });
-    group.append("Smoothing", input, shown);
+    group.append(texts.chart.smoothing, input, shown);
     return group;
   }
 
@@ -56,8 +57,8 @@ class ChartTools extends HTMLElement {
 
   private find(): HTMLElement {
     const input = document.createElement("input");
-    Object.assign(input, { type: "search", className: "in", placeholder: "Find a metric", value: settings.find });
-    input.setAttribute("aria-label", "Find a metric");
+    Object.assign(input, { type: "search", className: "in", placeholder: texts.chart.find, value: settings.find });
+    input.setAttribute("aria-label", texts.chart.find);
     input.addEventListener("input", () => change({ find: input.value.trim() }));
     return input;
   }

@@ -1,20 +1,24 @@
-// <x-chart>: one metric over steps or time. Drawn only while in sight, at most twice a second; zoom survives new data.
+// <x-chart>: one metric over steps or time. Drawn only while visible, at most twice a second; new data keeps the zoom.
 import uPlot from "uplot";
-import { metric, thousands } from "../format";
-import { button, named } from "../log/toolbar";
-import { columns, drawMarks, isBare, options, short, tabulate, type Mark, type Table } from "./plot";
-import { BUCKETS, Metrics, addPoint, type Axis, type Point, type Series } from "./series";
-import { change, settings } from "./settings";
+import { button, named } from "../button";
+import { texts } from "../texts";
+import { BUCKETS, Metrics } from "./metrics";
+import { drawMarks, options } from "./plot";
+import { addPoint, type Axis, type Point, type Series } from "./series";
+import { columns, isBare, short, tabulate, type Table } from "./table";
+import { valuesTable } from "./values";
+import { change, settings } from "./view";
+import { legend, nothing, summary, tip, values, type Entry, type Mark } from "./words";
 
 const REDRAW_MS = 500;
 const MOUNTED_MAX = 12;
 const ROWS = 300; // of the table
 const mounted = new Set<Chart>();
 
-/** What a chart without a picture offers. */
+/** What a chart that has nothing to draw offers. */
 interface Way {
   icon: string;
-  words: string;
+  text: string;
   act: () => void;
 }
 
@@ -29,9 +33,9 @@ class Chart extends HTMLElement {
   private observer: IntersectionObserver | undefined;
   private visible = false;
   private loaded = false;
-  private other = false; // another axis or range than the plot was made for
-  private upto = 0; // number of the newest point that the answer had
-  private early: Point[] | null = null; // what came while an answer was under way
+  private outdated = false; // the plot was made for another axis or range
+  private upto = 0; // number of the newest point in the answer
+  private early: Point[] | null = null; // points that came while an answer was on its way
   private turn = 0;
   private timer = 0;
   private lastDraw = 0;
@@ -49,7 +53,7 @@ class Chart extends HTMLElement {
     this.tip.hidden = true;
     this.holder.tabIndex = 0;
     this.holder.setAttribute("role", "img");
-    this.holder.setAttribute("aria-label", "Not drawn yet");
+    this.holder.setAttribute("aria-label", texts.chart.notDrawn);
     this.holder.addEventListener("keydown", (event) => this.onKey(event));
     this.observer = new IntersectionObserver((entries) => this.onSight(entries.some((entry) => entry.isIntersecting)), { rootMargin: "120px" });
     this.observer.observe(this);
@@ -108,7 +112,7 @@ class Chart extends HTMLElement {
       if (turn !== this.turn) return;
       this.loaded = false;
       this.early = null;
-      this.showProblem(error instanceof Error ? error.message : "The numbers could not be loaded.");
+      this.showNote(error instanceof Error ? error.message : texts.chart.failed, this.again);
     }
   }
 
@@ -132,7 +136,7 @@ class Chart extends HTMLElement {
     const card = this.closest<HTMLElement>(".card");
     if (card) card.hidden = Boolean(settings.find) && !this.name.toLowerCase().includes(settings.find.toLowerCase());
     if (changed.includes("x") || changed.includes("zoom")) {
-      this.other = true;
+      this.outdated = true;
       this.reload();
     } else this.rebuild();
   };
@@ -160,15 +164,18 @@ class Chart extends HTMLElement {
     this.table = tabulate(this.series, this.tableShown ? { ...settings, log: false } : settings);
     this.showWords();
     if (!this.table.x.length || isBare(this.table)) return this.showNothing();
-    if (this.tableShown) return this.drawTable();
+    if (this.tableShown) {
+      this.unmount();
+      return this.holder.replaceChildren(valuesTable(this.name, values(this.name, this.series, this.table, settings, ROWS)));
+    }
     const data = columns(this.table, settings);
-    if (this.plot && before === this.table.lines.length && !this.other) {
+    if (this.plot && before === this.table.lines.length && !this.outdated) {
       this.plot.setData(data, !settings.zoom);
       this.showRange();
       return;
     }
     this.unmount();
-    this.other = false;
+    this.outdated = false;
     this.makeRoom();
     this.holder.replaceChildren();
     this.plot = new uPlot(options(this.table, settings, this.size(), this.hooks()), data, this.holder);
@@ -222,73 +229,34 @@ class Chart extends HTMLElement {
   // --- words ---
 
   private showWords(): void {
-    const first = this.series[0]?.buckets;
-    const last = first?.[first.length - 1];
     this.reset.hidden = !settings.zoom;
-    if (settings.zoom) this.reset.textContent = `${short(settings.zoom[0])} – ${short(settings.zoom[1])}, reset`;
-    const lows = this.series.flatMap((one) => one.buckets.flatMap((bucket) => (bucket[1] === null ? [] : [bucket[1]])));
-    const words = last ? `${this.name}: ${metric(last[3])} at ${settings.x === "step" ? `step ${thousands(last[0])}` : "the newest point"}, lowest ${metric(Math.min(...lows))}, ${thousands(this.points())} points` : `${this.name}: no points`;
-    this.holder.setAttribute("aria-label", words);
-    const head = this.querySelector("[data-last]");
-    if (head?.textContent === "—" && last) head.textContent = metric(last[3]); // beyond the names of which the job keeps the newest value
-    this.showLegend();
-  }
-
-  private points(): number {
-    return this.series.reduce((sum, one) => sum + one.points, 0);
-  }
-
-  private showLegend(): void {
-    const legend = this.querySelector("[data-legend]");
-    if (!legend) return;
-    const entry = (classes: string, text: string): HTMLElement => {
-      const span = document.createElement("span");
-      const swatch = document.createElement("i");
-      swatch.className = classes;
-      span.append(swatch, text);
-      return span;
-    };
-    const many = this.series.length > 1;
-    const entries = this.table.lines.map((line, at) => entry(`c${at + 1}${at % 2 ? " d" : ""}`, many ? `learner ${line.rank}` : this.name));
-    if (this.series.length > this.table.lines.length) entries.push(entry("", `${this.series.length - this.table.lines.length} more learners`));
-    const marks = this.marks();
-    for (const [line, drawn] of [["╎ attempt", marks.some(([, words]) => words)], ["┊ checkpoint", marks.some(([, words]) => !words)]] as const)
-      if (drawn) entries.push(Object.assign(document.createElement("span"), { textContent: line }));
-    if (settings.smooth > 0) entries.push(entry("c1", `smoothed ${settings.smooth.toFixed(2)}`));
-    if (this.series.some((one) => one.superseded.length)) entries.push(entry("c1 d", "superseded"));
-    const note = (text: string): HTMLElement => Object.assign(document.createElement("span"), { className: "nf", textContent: text });
-    if (this.table.notFinite.length) entries.push(note(`✕ ${this.table.notFinite.length} not finite`));
-    if (this.table.below) entries.push(note(`${this.table.below} not above 0, left out`));
-    legend.replaceChildren(...entries);
+    if (settings.zoom) this.reset.textContent = texts.chart.resetZoom(short(settings.zoom[0]), short(settings.zoom[1]));
+    this.holder.setAttribute("aria-label", summary(this.name, this.series, this.metrics.newest.of(this.name)));
+    const entries = legend(this.name, this.series, this.table, settings, this.marks());
+    this.querySelector("[data-legend]")?.replaceChildren(...entries.map(entryOf));
   }
 
   private showTip(plot: uPlot): void {
     const { idx, left } = plot.cursor;
-    const x = idx === null || idx === undefined ? undefined : this.table.x[idx];
-    this.tip.hidden = x === undefined || left === undefined || left < 0;
-    if (this.tip.hidden || x === undefined || idx === null || idx === undefined) return;
-    const place = settings.x === "step" ? `step ${thousands(x)}` : settings.x === "time" ? new Date(x * 1000).toISOString().slice(11, 19) : `${short(x)} s`;
-    const values = this.table.lines
-      .map((line) => ({ line, value: line.drawn[idx] }))
-      .filter((one) => one.value !== null && one.value !== undefined)
-      .sort((a, b) => (b.value ?? 0) - (a.value ?? 0))
-      .map(({ line, value }) => `${this.table.lines.length > 1 ? `L${line.rank} ` : ""}${metric(value)}`);
-    this.tip.textContent = [place, ...values].join(" · ");
+    this.tip.hidden = typeof idx !== "number" || this.table.x[idx] === undefined || left === undefined || left < 0;
+    if (this.tip.hidden || typeof idx !== "number") return;
+    this.tip.textContent = tip(this.table, idx, settings);
     const right = (left ?? 0) > plot.over.clientWidth / 2;
     this.tip.style.left = right ? "56px" : "auto";
     this.tip.style.right = right ? "auto" : "8px";
     this.tip.style.top = "4px";
   }
 
-  /** There is nothing to draw: said as it is, for the first values of a running job are merely on their way. */
   private showNothing(): void {
-    if (this.table.below) this.showProblem("No value above 0: a log scale cannot show it.", { icon: "refresh-cw", words: "Linear scale", act: () => change({ log: false }) });
-    else if (settings.zoom) this.showProblem("No value in this range.");
-    else if (this.table.notFinite.length) this.showProblem("No finite value to draw.");
-    else this.showProblem("The first values are on their way.", null);
+    const linear = { icon: "refresh-cw", text: texts.chart.linear, act: () => change({ log: false }) };
+    const text = nothing(this.table, settings);
+    if (this.table.below) this.showNote(text, linear);
+    else this.showNote(text, text === texts.chart.noneYet ? null : this.again);
   }
 
-  private showProblem(text: string, way: Way | null = { icon: "refresh-cw", words: "Try again", act: this.reload }): void {
+  private readonly again: Way = { icon: "refresh-cw", text: texts.chart.tryAgain, act: () => this.reload() };
+
+  private showNote(text: string, way: Way | null): void {
     this.unmount();
     if (this.holder.querySelector(".emp p")?.textContent === text) return; // its button may have the focus
     const note = document.createElement("div");
@@ -297,50 +265,11 @@ class Chart extends HTMLElement {
     words.textContent = text;
     note.append(words);
     if (way) {
-      const made = button(this.dataset.icons ?? "", way.icon, `${way.words}: ${this.name}`, way.words);
+      const made = button(way.icon, texts.chart.of(way.text, this.name), way.text);
       made.addEventListener("click", way.act);
       note.append(made);
     }
     this.holder.replaceChildren(note);
-  }
-
-  private drawTable(): void {
-    this.unmount();
-    const box = document.createElement("div");
-    box.className = "dt";
-    box.tabIndex = 0;
-    box.setAttribute("role", "region");
-    box.setAttribute("aria-label", `Values of ${this.name}`);
-    const table = document.createElement("table");
-    const head = table.createTHead().insertRow();
-    for (const title of [settings.x === "step" ? "step" : "time", ...this.table.lines.map((line) => (this.table.lines.length > 1 ? `L${line.rank}` : this.name))]) {
-      const cell = document.createElement("th");
-      cell.scope = "col";
-      cell.className = "n";
-      cell.textContent = title;
-      head.append(cell);
-    }
-    const body = table.createTBody();
-    const first = Math.max(0, this.table.x.length - ROWS);
-    table.createCaption().textContent = this.shownOf(first);
-    for (let at = this.table.x.length - 1; at >= first; at -= 1) {
-      const row = body.insertRow();
-      const x = this.table.x[at] ?? 0;
-      for (const text of [settings.x === "time" ? new Date(x * 1000).toISOString().slice(0, 19) : thousands(x), ...this.table.lines.map((line) => metric(line.raw[at]))]) {
-        const cell = row.insertCell();
-        cell.className = "n";
-        cell.textContent = text;
-      }
-    }
-    box.append(table);
-    this.holder.replaceChildren(box);
-  }
-
-  /** What the table leaves out, if it does: rows of a long series stand for several points each. */
-  private shownOf(first: number): string {
-    const shown = this.table.lines.reduce((sum, line) => sum + line.raw.slice(first).filter((value) => value !== null).length, 0);
-    const all = Math.max(shown, this.points());
-    return shown === all ? `All ${thousands(all)} points, newest first` : `${thousands(shown)} of ${thousands(all)} points, newest first; zoom in to see the others`;
   }
 
   // --- what the reader does ---
@@ -348,8 +277,7 @@ class Chart extends HTMLElement {
   private buildTools(): void {
     const tools = this.querySelector(".tools");
     if (!tools || tools.childElementCount) return;
-    const sprite = this.dataset.icons ?? "";
-    const table = named(button(sprite, "table", `Values as a table: ${this.name}`), "Table");
+    const table = named(button("table", texts.chart.of(texts.chart.asTable, this.name)), texts.chart.table);
     table.setAttribute("aria-pressed", "false");
     table.addEventListener("click", () => {
       this.tableShown = !this.tableShown;
@@ -357,7 +285,7 @@ class Chart extends HTMLElement {
       this.unmount();
       this.draw();
     });
-    const big = named(button(sprite, "maximize-2", `Enlarge: ${this.name}`), "Enlarge");
+    const big = named(button("maximize-2", texts.chart.of(texts.chart.enlarge, this.name)), texts.chart.enlarge);
     big.setAttribute("aria-pressed", "false");
     const enlarge = (on: boolean): void => {
       if (on) this.dataset.big = "";
@@ -404,6 +332,14 @@ class Chart extends HTMLElement {
     event.preventDefault();
     act();
   }
+}
+
+function entryOf({ text, swatch, isNote }: Entry): HTMLElement {
+  const span = document.createElement("span");
+  if (isNote) span.className = "nf";
+  if (swatch !== undefined) span.append(Object.assign(document.createElement("i"), { className: swatch }));
+  span.append(text);
+  return span;
 }
 
 customElements.define("x-chart", Chart);

@@ -68,9 +68,3 @@ export class ChainedRows implements Rows {
     throw new RangeError("A chain has at least one part.");
   }
 }
-
-/** What the page says about the end of the attempt before this one and the start of this one. */
-export function borderWords(attempt: number): string {
-  const told = document.querySelector<HTMLElement>("x-job")?.dataset.borders;
-  return (JSON.parse(told ?? "{}") as Record<string, string>)[attempt] ?? `Attempt ${attempt - 1} ended, attempt ${attempt} follows`;
-}

@@ -1,11 +1,12 @@
 // The first error of a log, loaded or not. A short log is read; in a long one the server looks for the words that
-// make an error, and each line it finds is judged as a drawn one is.
+// make an error, and each line it finds is classified as a drawn line is.
 import { api } from "../api";
-import { Level, levelOf, type Lines, type LogPage } from "./lines";
+import { Level, levelOf } from "./levels";
+import type { Lines, LogPage } from "./lines";
 
 const READ = 20_000;
 const WORDS = ["error", "traceback", "exception", "fatal", "critical", "panic", "oom", "out of memory"];
-const PAGES = 5; // of matches that are no errors, such as "room": then the word is given up
+const PAGES = 5; // of matches that are not errors, such as "room"; then give up on this word
 
 /** Its number; 0 if there is none. */
 export async function firstError(lines: Lines): Promise<number> {
@@ -29,7 +30,7 @@ async function firstWith(lines: Lines, word: string, end: number): Promise<numbe
     }
     if (!found.more || found.next >= end) return 0;
     after = found.next;
-    pages += found.lines.length ? 1 : 0; // without a line the server only ran out of time
+    pages += found.lines.length ? 1 : 0; // a page without lines: the server only ran out of time
   }
   return 0;
 }

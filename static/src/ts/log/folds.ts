@@ -1,7 +1,8 @@
-// Tracebacks fold into their first line: which lines each hides, and where the rows of a folded log are. Folds are
+// Tracebacks fold into their first line: which lines each fold hides, and at which row each line is. Pure. Folds are
 // found as lines come and then stay, loaded or not, so a row moves only when a fold appears or is opened.
-import { Level, TRACEBACK, type Line, type Lines } from "./lines";
-import { AllRows, placeOf, type Rows } from "./rows";
+import { Level, startsTraceback } from "./levels";
+import type { Line } from "./lines";
+import { AllRows, placeOf, type Rows, type Source } from "./rows";
 
 const LEAST = 8; // lines of a body worth hiding
 
@@ -10,12 +11,12 @@ export class Folds {
   readonly ends = new Map<number, number>();
   private readonly opened = new Set<number>();
   private readonly pending = new Set<number>();
-  /** Lines that were asked for; a fold that is found over one of them is open from the first. */
+  /** Lines that were asked for; a fold that hides one of them is open from the start. */
   private readonly wanted = new Set<number>();
 
-  constructor(private readonly lines: Lines) {}
+  constructor(private readonly lines: Source & { readonly heads: number[] }) {}
 
-  /** Look at what came since; true if there is a new fold. */
+  /** Find folds in the lines that came since; true if there is a new one. */
   update(): boolean {
     for (const head of this.lines.heads.splice(0)) this.pending.add(head);
     let found = false;
@@ -26,7 +27,7 @@ export class Folds {
         end = next.n;
         next = this.lines.get(end + 1);
       }
-      if (!next) continue; // it goes on where nothing is loaded yet
+      if (!next && !this.lines.isLost(end + 1)) continue; // its end is not loaded yet
       this.pending.delete(head);
       if (end - head < LEAST || this.ends.has(head)) continue;
       this.ends.set(head, end);
@@ -64,15 +65,15 @@ export class Folds {
   }
 }
 
-const isHead = (line: Line): boolean => TRACEBACK.test(line.text);
+const isHead = (line: Line): boolean => startsTraceback(line.text);
 
-/** One learner's log without the lines that its folds hide, as they stand now. */
+/** One learner's log without the lines that its closed folds hide at the time it is made. */
 export class FoldedRows extends AllRows implements Rows {
   private readonly folded: [head: number, end: number][];
   private readonly before: number[] = [0]; // lines hidden by the first i folds
 
   constructor(
-    lines: Lines,
+    lines: Source,
     readonly folds: Folds,
   ) {
     super(lines);
@@ -89,7 +90,7 @@ export class FoldedRows extends AllRows implements Rows {
   }
 
   override need(from: number, to: number): void {
-    // A fold's body may be long and is not drawn: each stretch between folds is asked for by itself.
+    // A fold's body may be long and is not drawn: each stretch between folds is fetched by itself.
     let first = this.line(from);
     for (let index = from; index <= to; index += 1) {
       const n = this.line(index);
@@ -115,13 +116,13 @@ export class FoldedRows extends AllRows implements Rows {
     return index + 1 + (this.before[i] ?? 0);
   }
 
-  /** How many folds from the first on answer true. */
-  private search(is: (head: number, at: number) => boolean): number {
+  /** How many folds, from the first on, match. */
+  private search(matches: (head: number, at: number) => boolean): number {
     let low = 0;
     let high = this.folded.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (is(this.folded[middle]?.[0] ?? 0, middle)) low = middle + 1;
+      if (matches(this.folded[middle]?.[0] ?? 0, middle)) low = middle + 1;
       else high = middle;
     }
     return low;

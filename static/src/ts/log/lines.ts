@@ -1,15 +1,9 @@
-// Lines of one learner's log: what is in memory, what is fetched when it is looked at, what the socket brings.
+// Lines of one learner's log: what is in memory, what is fetched when it is needed, what the socket brings.
 import { api, ApiError } from "../api";
 import { live, type Frame } from "../live";
-import { plain } from "./ansi";
+import { texts } from "../texts";
 import { Gaps } from "./gaps";
-
-export const enum Level {
-  None,
-  Warn,
-  Error,
-  Trace,
-}
+import { Level, levelOf, startsTraceback } from "./levels";
 
 export interface Line {
   n: number;
@@ -41,38 +35,24 @@ export interface Stream {
 export const BLOCK = 1000;
 const RETRY_MS = 3000;
 const RETRY_MOST_MS = 30_000;
-const ERROR = /^E\s|\b(?:error|fatal|critical|exception|panic|traceback|oom|out of memory)\b/i;
-const ERROR_NAME = /[a-z](?:Error|Exception)\b/; // ValueError, KeyboardException
-export const TRACEBACK = /^\s*Traceback \(most recent call last\)/;
-const WARN = /^W\s|\bwarn(?:ing)?\b/i;
-const WARN_NAME = /[a-z]Warning\b/;
-
-/** The level of a line, given that of the one before: a traceback's body belongs to it. */
-export function levelOf(text: string, before: Level): Level {
-  const words = plain(text);
-  if (before === Level.Trace && /^\s/.test(words)) return Level.Trace;
-  if (TRACEBACK.test(words)) return Level.Trace;
-  if (ERROR.test(words) || ERROR_NAME.test(words)) return Level.Error;
-  return WARN.test(words) || WARN_NAME.test(words) ? Level.Warn : Level.None;
-}
 
 export class Lines extends EventTarget {
-  total = 0; // complete lines in the store, as far as we know
+  total = 0; // complete lines in the store, as far as is known
   sealed = false;
   tail: Line | null = null; // the unfinished last line
-  answered = false; // the store has said what it has
+  answered = false; // the store has responded
   problem = "";
   unavailable = false;
   private readonly lost = new Gaps();
-  /** First lines of tracebacks that came in and that nobody has taken yet. */
+  /** First lines of tracebacks that came since Folds last took them. */
   readonly heads: number[] = [];
   private readonly blocks = new Map<number, Line[]>();
   private readonly fetching = new Map<number, Promise<void>>();
   private stop: (() => void) | undefined;
   private closed = false;
   private opening: Promise<void> | undefined;
-  private retry = 0;
-  private failures = 0; // to load it, one after the other
+  private retry: ReturnType<typeof setTimeout> | undefined;
+  private failures = 0; // to load it, in a row
 
   constructor(readonly stream: Stream) {
     super();
@@ -94,7 +74,7 @@ export class Lines extends EventTarget {
 
   private async begin(tail: number): Promise<void> {
     if (this.stop || this.closed) return;
-    let isFinal = false; // the store refuses, and would again
+    let isFinal = false; // the server refuses, and would refuse again
     try {
       const page = await api<LogPage>("GET", `${this.path}&tail=${tail}`);
       this.problem = "";
@@ -104,12 +84,12 @@ export class Lines extends EventTarget {
       this.total = Math.max(page.total, page.next);
     } catch (error) {
       isFinal = error instanceof ApiError && error.problem.status < 500 && ![401, 429].includes(error.problem.status);
-      this.problem = error instanceof Error ? error.message : "The log could not be loaded.";
+      this.problem = error instanceof Error ? error.message : texts.log.failed;
     }
     if (this.closed) return;
     this.changed();
-    if (this.problem && !isFinal) this.retry = window.setTimeout(() => void this.open(tail), this.pause());
-    if (this.problem || this.sealed) return; // to a sealed log no line comes
+    if (this.problem && !isFinal) this.retry = setTimeout(() => void this.open(tail), this.pause());
+    if (this.problem || this.sealed) return; // a sealed log gets no more lines
     this.stop = live.watch(`job:${this.stream.job}:logs:${this.stream.attempt}:${this.stream.rank}`, {
       cursor: () => this.total,
       frame: (frame) => this.receive(frame),
@@ -153,18 +133,18 @@ export class Lines extends EventTarget {
     return this.lost.endOf(n) > 0;
   }
 
-  /** Fetch the block of line n; answers at once if it is there or under way. */
+  /** Fetch the block of line n, unless it is being fetched. */
   need(n: number): Promise<void> {
     const block = Math.floor((n - 1) / BLOCK);
-    const under = this.fetching.get(block);
-    if (under) return under;
+    const underway = this.fetching.get(block);
+    if (underway) return underway;
     const work = this.fetch(block).finally(() => this.fetching.delete(block));
     this.fetching.set(block, work);
     return work;
   }
 
-  /** Call with every line from `from` on, fetching as it goes, until the answer is true or there are no more. */
-  async scan(from: number, look: (line: Line) => boolean, upto = this.total): Promise<Line | null> {
+  /** The first line from `from` on for which `matches` is true, or null; fetches lines as it goes. */
+  async scan(from: number, matches: (line: Line) => boolean, upto = this.total): Promise<Line | null> {
     for (let n = from; n <= upto; n += 1) {
       if (this.closed) return null;
       if (!this.get(n)) {
@@ -172,19 +152,19 @@ export class Lines extends EventTarget {
         if (!this.isLost(n)) await this.need(n);
       }
       const line = this.get(n);
-      if (line && look(line)) return line;
+      if (line && matches(line)) return line;
     }
     return null;
   }
 
-  /** Keep so many blocks, those near the line that is looked at; the others are fetched again when needed. None of a drawn
-   * line goes: it would be fetched at once, and push out the next. */
+  /** Keep so many blocks, those near the line `around`; the others are fetched again when needed. Blocks of drawn lines
+   * stay: they would be fetched at once, and push out the next. */
   forget(around: number, kept: number, drawn: Iterable<number>): void {
     if (this.blocks.size <= kept) return;
-    const centre = Math.floor((around - 1) / BLOCK);
-    const inSight = new Set(Array.from(drawn, (n) => Math.floor((n - 1) / BLOCK)));
+    const center = Math.floor((around - 1) / BLOCK);
+    const inView = new Set(Array.from(drawn, (n) => Math.floor((n - 1) / BLOCK)));
     const last = Math.floor((this.total - 1) / BLOCK);
-    const far = [...this.blocks.keys()].filter((block) => block < last - 1 && !this.fetching.has(block) && !inSight.has(block)).sort((a, b) => Math.abs(b - centre) - Math.abs(a - centre));
+    const far = [...this.blocks.keys()].filter((block) => block < last - 1 && !this.fetching.has(block) && !inView.has(block)).sort((a, b) => Math.abs(b - center) - Math.abs(a - center));
     for (const block of far.slice(0, this.blocks.size - kept)) this.blocks.delete(block);
   }
 
@@ -202,7 +182,7 @@ export class Lines extends EventTarget {
       if (gap || page.lines.length) this.changed();
       this.problem = "";
     } catch (error) {
-      this.problem = error instanceof Error ? error.message : "The log could not be loaded.";
+      this.problem = error instanceof Error ? error.message : texts.log.failed;
       this.changed();
       await new Promise((done) => setTimeout(done, RETRY_MS));
     }
@@ -228,7 +208,7 @@ export class Lines extends EventTarget {
     if (this.sealed) this.settle();
   }
 
-  /** No line comes any more: leave the channel. A gap at the very end is told behind the last line, so its end is asked for. */
+  /** No more lines will come: leave the channel. A gap at the very end follows the last line, so fetch the end again. */
   private settle(): void {
     this.unwatch();
     void this.open(1);
@@ -247,12 +227,12 @@ export class Lines extends EventTarget {
       level: levelOf(line.text, before),
       ...this.owner,
     };
-    if (TRACEBACK.test(line.text)) this.heads.push(line.n);
-    // What came before this line may show that lines which are already here belong to a traceback.
+    if (startsTraceback(line.text)) this.heads.push(line.n);
+    // With this line, lines that came before it may turn out to belong to a traceback.
     for (let next = this.get(line.n + 1), level = this.get(line.n)?.level; next && level === Level.Trace; next = this.get(next.n + 1)) {
-      const anew = levelOf(next.text, level);
-      if (anew === next.level) break;
-      next.level = level = anew;
+      const fresh = levelOf(next.text, level);
+      if (fresh === next.level) break;
+      next.level = level = fresh;
     }
   }
 

@@ -1,19 +1,20 @@
-// What stands in place of the lines when there are none.
-import { button } from "./toolbar";
+// What the viewer shows when there are no lines.
+import { button } from "../button";
+import { texts } from "../texts";
 
-export function problemNote(problem: string, icons: string, retry: () => void): HTMLElement[] {
+export function problemNote(problem: string, retry: () => void): HTMLElement[] {
   const why = document.createElement("p");
   why.textContent = problem;
-  const again = button(icons, "refresh-cw", "Try again", "Try again");
+  const again = button("refresh-cw", texts.log.tryAgain, texts.log.tryAgain);
   again.addEventListener("click", retry);
-  return [title("The log could not be loaded"), why, again];
+  return [title(texts.log.failedTitle), why, again];
 }
 
 export function emptyNote(of: { answered: boolean; level: string; ended: boolean; attempt: number }): HTMLElement {
-  if (!of.answered) return title("Loading…");
-  if (of.level !== "all") return title(`No ${of.level} in what is loaded`);
-  if (of.ended) return title("This learner printed nothing");
-  return title(of.attempt > 1 ? `Attempt ${of.attempt} has printed nothing yet` : "Nothing printed yet");
+  if (!of.answered) return title(texts.log.loading);
+  if (of.level !== "all") return title(texts.log.noneOfLevel(of.level));
+  if (of.ended) return title(texts.log.printedNothing);
+  return title(texts.log.nothingYet(of.attempt));
 }
 
 function title(words: string): HTMLElement {

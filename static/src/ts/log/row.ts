@@ -1,34 +1,34 @@
 // One row of the log as nodes: number, time, learner, fold, text. What it shows is decided by the viewer.
-import { counted, thousands } from "../format";
-import { nodes } from "./ansi";
-import { Level, type Line } from "./lines";
-import { icon } from "./toolbar";
+import { icon } from "../icon";
+import { texts } from "../texts";
+import { cutAtHits, cutAtLinks, pieces, type Piece } from "./ansi";
+import { Level } from "./levels";
+import type { Line } from "./lines";
 
 const CLASSES = { [Level.None]: "lr", [Level.Warn]: "lr w", [Level.Error]: "lr e", [Level.Trace]: "lr tb" };
 
 export interface RowView {
   n: number;
   key: string;
-  /** Undefined while it is on its way, or was not kept. */
+  /** Undefined while it is being loaded, or was not stored. */
   line: Line | undefined;
   lost: boolean;
   time: string;
-  /** Lines of several learners stand together, so each says whose it is. */
+  /** The log has lines of several learners, so each shows its learner. */
   merged: boolean;
   /** Its line is not complete yet. */
   open: boolean;
   picked: boolean;
-  /** What is searched for, and whether this row is the present match. */
+  /** What is searched for, and whether this row is the current match. */
   find: string;
   current: boolean;
-  /** A traceback begins here; hidden: lines that its closed fold holds back. */
+  /** A traceback begins here; hidden: how many lines its closed fold hides. */
   fold: { open: boolean; hidden: number } | null;
-  icons: string;
-  /** Bring the rest of a line that was cut. */
+  /** Load the rest of a line that was cut. */
   whole(line: Line): void;
 }
 
-/** Fill the row anew; the focus on its fold stays. */
+/** Fill the row again; the focus on its fold stays. */
 export function drawRow(row: HTMLElement, view: RowView): void {
   const { line, n } = view;
   const held = row.querySelector(".fold") === document.activeElement;
@@ -37,27 +37,27 @@ export function drawRow(row: HTMLElement, view: RowView): void {
   row.dataset.key = view.key;
   if (view.open) row.classList.add("tailing");
   if (view.picked) row.classList.add("pick");
-  const fold = view.fold && foldButton(n, view.fold.open, view.icons);
-  const rank = view.merged && line ? [span("rk", `L${line.rank}`)] : [];
+  const fold = view.fold && foldButton(n, view.fold.open);
+  const rank = view.merged && line ? [span("rk", texts.log.rank(line.rank))] : [];
   row.replaceChildren(number(n), span("ts", view.time), ...rank, ...(fold ? [fold] : []), text(view));
   if (held) fold?.focus();
 }
 
-/** What stands between two attempts, in place of a line. */
-export function drawBorder(row: HTMLElement, key: string, words: string, icons: string): void {
+/** The border between two attempts, in place of a line. */
+export function drawBorder(row: HTMLElement, key: string, words: string): void {
   row.className = "lr border";
   delete row.dataset.n;
   row.dataset.key = key;
-  row.replaceChildren(icon(icons, "arrow-right"), span("words", words));
+  row.replaceChildren(icon("arrow-right"), span("words", words));
 }
 
 function text({ line, lost, find, current, open, fold, whole }: RowView): HTMLElement {
-  const made = span("m", line ? "" : lost ? "— not kept —" : "…");
+  const made = span("m", line ? "" : lost ? texts.log.notStored : texts.log.missing);
   if (!line) return made;
-  made.append(...nodes(line.text, find));
-  if (line.cut) made.append(open ? ` … ${thousands(line.cut)} more characters` : moreButton(line, whole)); // REST has no whole of an open one yet
+  made.append(...pieces(line.text).flatMap((piece) => draw(piece, find)));
+  if (line.cut) made.append(open ? texts.log.cutOpen(line.cut) : moreButton(line, whole)); // REST has an open line only as far as it is complete
   if (current) for (const mark of made.querySelectorAll(".hl")) mark.classList.add("c");
-  if (fold && !fold.open) made.append(span("t3", ` … ${counted(fold.hidden, "line")}`));
+  if (fold && !fold.open) made.append(span("t3", texts.log.folded(fold.hidden)));
   return made;
 }
 
@@ -82,17 +82,47 @@ function number(n: number): HTMLButtonElement {
   return made;
 }
 
-function foldButton(head: number, open: boolean, icons: string): HTMLButtonElement {
+function foldButton(head: number, open: boolean): HTMLButtonElement {
   const made = button("fold");
   made.setAttribute("aria-expanded", String(open));
-  made.setAttribute("aria-label", `Traceback at line ${head}`);
-  made.append(icon(icons, open ? "chevron-down" : "chevron-right"));
+  made.setAttribute("aria-label", texts.log.traceback(head));
+  made.append(icon(open ? "chevron-down" : "chevron-right"));
   return made;
 }
 
 function moreButton(line: Line, whole: (line: Line) => void): HTMLButtonElement {
   const made = button("more");
-  made.textContent = ` show ${thousands(line.cut)} more characters`;
+  made.textContent = texts.log.cut(line.cut);
   made.addEventListener("click", () => whole(line));
   return made;
+}
+
+/** Text in its color, with links and hits marked. */
+function draw({ text, classes, rgb }: Piece, hit: string): Node[] {
+  const nodes = cutAtLinks(text).flatMap((part, at) => (at % 2 ? [link(part, hit)] : marked(part, hit)));
+  if (!classes.length && !rgb) return nodes;
+  const made = span(classes.join(" "), "");
+  if (rgb) made.style.color = `color-mix(in oklab, rgb(${rgb}) 55%, var(--text))`; // readable in both themes
+  made.append(...nodes);
+  return [made];
+}
+
+function link(address: string, hit: string): HTMLAnchorElement {
+  const made = document.createElement("a");
+  made.href = address;
+  made.rel = "noopener noreferrer";
+  made.target = "_blank";
+  made.append(...marked(address, hit));
+  return made;
+}
+
+function marked(text: string, hit: string): Node[] {
+  const parts = cutAtHits(text, hit).map((part, at) => {
+    if (at % 2 === 0) return document.createTextNode(part);
+    const mark = document.createElement("mark");
+    mark.className = "hl";
+    mark.textContent = part;
+    return mark;
+  });
+  return parts.filter((part) => part.textContent);
 }

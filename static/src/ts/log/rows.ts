@@ -1,17 +1,28 @@
-// What the viewer shows, row by row: one learner's lines by number, the lines of all learners by time, or a choice of
-// lines. A row is found by its index; `key` finds it again after rows were added, dropped or chosen anew.
-import { Level, type Line, type Lines } from "./lines";
+// What the viewer shows, row by row: one learner's lines by number, the lines of all learners by time, or only lines of
+// a level. Pure. A row is found by its index; `key` finds it again after rows were added, dropped or replaced.
+import { Level } from "./levels";
+import type { Line, Stream } from "./lines";
+
+/** The part of a learner's log that rows are made from; Lines is one. */
+export interface Source {
+  readonly stream: Stream;
+  readonly total: number;
+  readonly tail: Line | null;
+  get(n: number): Line | undefined;
+  isLost(n: number): boolean;
+  need(n: number): Promise<void>;
+}
 
 export interface Rows {
   readonly length: number;
-  /** Rows may come above others, too. */
+  /** Rows may also appear above others. */
   readonly shifts?: boolean;
   at(index: number): Line | undefined;
-  /** Bring what is missing between these indexes. */
+  /** Fetch what is missing between these indexes. */
   need(from: number, to: number): void;
   indexOf(key: string): number;
   keyAt(index: number): string;
-  /** Take what has come since the last time, where that is not seen by itself. */
+  /** Take in the lines that came since the last call. */
   update(): void;
 }
 
@@ -30,7 +41,7 @@ export function placeOf(key: string): Place {
 
 /** One learner: row i is line i + 1, whether or not it is in memory. */
 export class AllRows implements Rows {
-  constructor(private readonly lines: Lines) {}
+  constructor(private readonly lines: Source) {}
 
   get length(): number {
     return this.lines.total + (this.lines.tail ? 1 : 0);
@@ -56,7 +67,7 @@ export class AllRows implements Rows {
   }
 
   update(): void {
-    // row i is line i + 1, whatever comes
+    // row i is always line i + 1
   }
 }
 
@@ -68,9 +79,9 @@ export class ListedRows implements Rows {
   private readonly seen = new Map<number, number>(); // newest line taken of each learner
 
   constructor(
-    private readonly sources: Lines[],
+    private readonly sources: readonly Source[],
     private readonly chosen: (line: Line) => boolean,
-    private readonly from: (lines: Lines) => number,
+    private readonly from: (lines: Source) => number,
   ) {}
 
   get length(): number {

@@ -1,4 +1,4 @@
-// Searching a log: the server looks through all that is stored, the lines that come later are looked at here.
+// Searching a log: the server searches what is stored, this class the lines that come later.
 import { api } from "../api";
 import { plain } from "./ansi";
 import { keyOf } from "./rows";
@@ -25,7 +25,7 @@ export class Search {
     try {
       for (const lines of [...this.sources]) {
         if (this.aborted) return;
-        await this.ask(lines);
+        await this.fetch(lines);
       }
     } catch {
       this.failed = true;
@@ -39,7 +39,7 @@ export class Search {
     this.aborted = true;
   }
 
-  /** Look at lines that came since. */
+  /** Search the lines that came since. */
   update(): void {
     if (this.running) return;
     for (const lines of this.sources) {
@@ -52,7 +52,7 @@ export class Search {
     }
   }
 
-  private async ask(lines: Lines): Promise<void> {
+  private async fetch(lines: Lines): Promise<void> {
     let after = 0;
     for (;;) {
       const page = await api<LogPage>("GET", `${lines.path}&q=${encodeURIComponent(this.text)}&after=${after}&limit=1000`);

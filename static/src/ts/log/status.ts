@@ -1,12 +1,14 @@
-// The line under the log: where the reader is, how much there is, and whether more comes.
-import { counted, thousands } from "../format";
+// The line under the log: where the reader is, how many lines there are, and whether more will come.
+import { texts } from "../texts";
 import type { Line } from "./lines";
 
-export interface Standing {
+const { lines, status } = texts.log;
+
+export interface Status {
   following: boolean;
-  /** Nothing more comes. */
+  /** No more lines will come. */
   ended: boolean;
-  /** The first line in sight. */
+  /** The first visible line. */
   first: Line | undefined;
   searching: boolean;
   total: number;
@@ -15,19 +17,24 @@ export interface Standing {
   stale: boolean;
 }
 
-export function statusWords({ following, ended, first, searching, total, partly, stale }: Standing): HTMLElement[] {
-  const place = first ? `${ended ? "At" : " at"} ${first.t.slice(11, 19)}, line ${thousands(first.n)}` : "";
-  const words = [
-    ended ? (following ? "" : place) : following ? "Following" : `Paused${place}`,
-    searching ? "Searching…" : "",
-    counted(total, "line"),
-    partly ? "A part could not be loaded" : "",
-    stale ? "Not live" : ended ? "End of log" : "Live",
+/** The parts of the status line, in order. */
+export function statusTexts({ following, ended, first, searching, total, partly, stale }: Status): string[] {
+  const place = first ? (ended ? status.placeFirst : status.place)(first.t.slice(11, 19), first.n) : "";
+  const parts = [
+    ended ? (following ? "" : place) : following ? status.following : status.paused(place),
+    searching ? status.searching : "",
+    lines(total),
+    partly ? status.partly : "",
+    stale ? status.notLive : ended ? status.end : status.live,
   ];
-  return words.filter(Boolean).map((word, at) => {
+  return parts.filter(Boolean);
+}
+
+export function statusNodes(shown: Status): HTMLElement[] {
+  return statusTexts(shown).map((text, at) => {
     const made = document.createElement("span");
-    made.textContent = word;
-    if (at === 0 && !ended) made.dataset.following = String(following);
+    made.textContent = text;
+    if (at === 0 && !shown.ended) made.dataset.following = String(shown.following);
     return made;
   });
 }

@@ -1,4 +1,4 @@
-// Whose lines the viewer shows: one learner's or all learners', of one attempt or of all; and the rows they make.
+// The logs that the viewer shows, of one learner or all, of one attempt or all, and the rows they make.
 import { ChainedRows, type Part } from "./chain";
 import { FoldedRows, Folds } from "./folds";
 import { Lines } from "./lines";
@@ -7,7 +7,7 @@ import { AllRows, ListedRows, isOf, placeOf, type Rows } from "./rows";
 export type Level = "all" | "warn" | "error";
 const MOST = 40; // logs that are held at once; of a job with more, the newest attempts are shown
 const BLOCKS_KEPT = 200; // blocks of lines that are held in all
-const TAIL = 1000; // lines of each learner that are put in order of time
+const TAIL = 1000; // newest lines of each learner that are merged by time
 
 /** The attempts that "all" stands for, oldest first. */
 export function attemptsShown(attempts: number, ranks: number): number[] {
@@ -40,7 +40,7 @@ export class Streams {
     return added;
   }
 
-  /** Let go of the logs of attempts older than this one. */
+  /** Drop the logs of attempts older than this one. */
   dropBefore(attempt: number): void {
     while (this.all[0] && this.all[0].stream.attempt < attempt) {
       const [lines] = this.all.splice(0, 1) as [Lines];
@@ -71,7 +71,7 @@ export class Streams {
     return this.all.reduce((sum, lines) => sum + lines.total, 0);
   }
 
-  /** No line will come to what is shown. An earlier attempt that never printed stays open for good. */
+  /** No more lines will come to what is shown. An earlier attempt that never printed stays unsealed forever. */
   get ended(): boolean {
     const newest = this.all.at(-1)?.stream.attempt;
     return this.all.every((lines) => lines.sealed || lines.stream.attempt !== newest);
@@ -88,14 +88,14 @@ export class Streams {
     return lines && this.folds.get(lines);
   }
 
-  /** Look for tracebacks that have come since; true if there is a new fold. */
+  /** Find tracebacks in lines that came since; true if there is a new fold. */
   refold(lines: Lines): boolean {
     return Boolean(this.folds.get(lines)?.update());
   }
 
   rows(level: Level, folded: boolean): Rows {
     const attempts = [...new Set(this.all.map((lines) => lines.stream.attempt))];
-    // How long the earlier ones are is known once they have answered; they come above then, and nothing moves.
+    // The length of earlier attempts is known once the server responds; only then are they shown above, so nothing moves.
     const parts: Part[] = (this.opened ? attempts : attempts.slice(-1)).map((attempt) => ({
       attempt,
       rows: this.rowsOf(this.all.filter((lines) => lines.stream.attempt === attempt), level, folded),

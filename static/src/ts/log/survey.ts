@@ -1,5 +1,6 @@
 // How many warnings and errors a log has, and where: a short one is read through once, then line by line as it grows.
-import { Level, type Lines } from "./lines";
+import { Level } from "./levels";
+import type { Lines } from "./lines";
 
 const MOST = 5_000; // so many lines are not fetched only to be counted, neither at first nor when a log has grown by them at once
 
@@ -11,11 +12,11 @@ export class Survey {
   private closed = false;
 
   constructor(
-    private readonly lines: Lines,
+    private readonly lines: Pick<Lines, "total" | "scan">,
     private readonly changed: () => void,
   ) {}
 
-  /** All lines so far have been looked at. */
+  /** All lines so far are counted. */
   get known(): boolean {
     return this.next > 1 && !this.closed;
   }

@@ -1,5 +1,13 @@
-// The log viewer's controls, built once; what they do is the element's business.
-import { counted, thousands } from "../format";
+// The log viewer's controls, built once; x-log.ts connects them.
+import { button, named } from "../button";
+import { thousands } from "../format";
+import { icon } from "../icon";
+import { texts } from "../texts";
+import type { Level } from "./streams";
+import type { Mode } from "./times";
+
+const words = texts.log;
+const FIND_MS = 250; // after the last key, before a search begins
 
 export interface Controls {
   bar: HTMLElement;
@@ -19,42 +27,6 @@ export interface Controls {
   full: HTMLButtonElement;
 }
 
-export function icon(sprite: string, name: string): SVGElement {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("class", "i");
-  svg.setAttribute("aria-hidden", "true");
-  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
-  use.setAttribute("href", `${sprite}#${name}`);
-  svg.append(use);
-  return svg;
-}
-
-/** The word that a phone shows under an icon. */
-export function named<Made extends HTMLElement>(made: Made, word: string): Made {
-  const shown = document.createElement("span");
-  shown.className = "ph";
-  shown.setAttribute("aria-hidden", "true");
-  shown.textContent = word;
-  made.append(shown);
-  return made;
-}
-
-export function button(sprite: string, name: string, label: string, text = ""): HTMLButtonElement {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.className = text ? "btn s" : "btn g s ic";
-  made.append(icon(sprite, name));
-  if (text) {
-    const words = document.createElement("span");
-    words.className = "lb";
-    words.textContent = text;
-    made.append(words);
-  }
-  made.setAttribute("aria-label", label);
-  made.title = label;
-  return made;
-}
-
 function choice(label: string, options: [string, string][], chosen: string): HTMLSelectElement {
   const select = document.createElement("select");
   select.className = "in";
@@ -63,31 +35,31 @@ function choice(label: string, options: [string, string][], chosen: string): HTM
   return select;
 }
 
-export function controls(sprite: string, at: { learners: number; attempts: number; rank: string; attempt: string }): Controls {
+export function controls(at: { learners: number; attempts: number; rank: string; attempt: string }): Controls {
   const bar = document.createElement("div");
   bar.className = "lvb";
   bar.setAttribute("role", "toolbar");
-  bar.setAttribute("aria-label", "Log tools");
-  const ranks: [string, string][] = Array.from({ length: at.learners }, (_, rank) => [String(rank), `Learner ${rank}`]);
-  if (at.learners > 1) ranks.unshift(["all", `All ${at.learners} learners`]);
-  const attempts: [string, string][] = Array.from({ length: at.attempts }, (_, back) => [String(at.attempts - back), `Attempt ${at.attempts - back}`]);
-  attempts.unshift(["all", "All attempts"]);
-  const learner = at.learners > 1 ? choice("Learner", ranks, at.rank) : null;
-  const attempt = at.attempts > 1 ? choice("Attempt", attempts, at.attempt) : null;
+  bar.setAttribute("aria-label", words.tools);
+  const ranks: [string, string][] = Array.from({ length: at.learners }, (_, rank) => [String(rank), words.learnerOption(rank)]);
+  if (at.learners > 1) ranks.unshift(["all", words.allLearnersOption(at.learners)]);
+  const attempts: [string, string][] = Array.from({ length: at.attempts }, (_, back) => [String(at.attempts - back), words.attemptOption(at.attempts - back)]);
+  attempts.unshift(["all", words.attempts(at.attempts, at.attempts)]);
+  const learner = at.learners > 1 ? choice(words.learner, ranks, at.rank) : null;
+  const attempt = at.attempts > 1 ? choice(words.attempt, attempts, at.attempt) : null;
   const seg = document.createElement("div");
   seg.className = "seg";
   seg.setAttribute("role", "group");
-  seg.setAttribute("aria-label", "Level");
-  const levels = ["All", "Warn", "Error"].map((name) => {
+  seg.setAttribute("aria-label", words.level);
+  const levels = (["all", "warn", "error"] as const).map((level) => {
     const made = document.createElement("button");
     made.type = "button";
-    made.textContent = name;
-    made.dataset.level = name.toLowerCase();
+    made.textContent = words.levels[level];
+    made.dataset.level = level;
     const count = document.createElement("span");
     count.className = "c";
-    count.setAttribute("aria-hidden", "true"); // its title says the same
+    count.setAttribute("aria-hidden", "true"); // its title has the same text
     made.append(count);
-    made.setAttribute("aria-pressed", String(name === "All"));
+    made.setAttribute("aria-pressed", String(level === "all"));
     seg.append(made);
     return made;
   });
@@ -96,30 +68,30 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
   box.setAttribute("role", "search");
   const find = document.createElement("input");
   find.type = "search";
-  find.placeholder = "Search";
-  find.setAttribute("aria-label", "Search the log");
+  find.placeholder = words.search;
+  find.setAttribute("aria-label", words.searchLabel);
   const found = document.createElement("span");
   found.className = "nm";
   found.setAttribute("role", "status");
-  const previous = button(sprite, "chevron-up", "Previous match");
-  const next = button(sprite, "chevron-down", "Next match");
-  const clear = button(sprite, "x", "Clear search");
-  box.append(icon(sprite, "search"), find, found, previous, next, clear);
+  const previous = button("chevron-up", words.previous);
+  const next = button("chevron-down", words.next);
+  const clear = button("x", words.clear);
+  box.append(icon("search"), find, found, previous, next, clear);
   const gap = document.createElement("span");
   gap.className = "sp";
-  const follow = button(sprite, "arrow-down-to-line", "Follow the newest line", "Follow");
-  const error = named(button(sprite, "octagon-alert", "Jump to the first error"), "Error");
+  const follow = button("arrow-down-to-line", words.followLabel, words.follow);
+  const error = named(button("octagon-alert", words.firstError), words.error);
   follow.classList.add("fo");
   error.dataset.tool = "error";
-  const wrap = named(button(sprite, "wrap-text", "Wrap lines"), "Wrap");
-  const times = named(button(sprite, "clock", "Times: time of day"), "Times");
+  const wrap = named(button("wrap-text", words.wrapLabel), words.wrap);
+  const times = named(button("clock", words.timesLabel.clock), words.times);
   const download = document.createElement("a");
   download.className = "btn g s ic";
-  download.setAttribute("aria-label", "Download the raw log");
-  download.title = "Download the raw log";
-  download.append(icon(sprite, "download"));
-  named(download, "Raw");
-  const full = button(sprite, "maximize-2", "Full screen");
+  download.setAttribute("aria-label", words.rawLabel);
+  download.title = words.rawLabel;
+  download.append(icon("download"));
+  named(download, words.raw);
+  const full = button("maximize-2", words.fullScreen);
   full.classList.add("last");
   for (const one of [wrap, times]) one.setAttribute("aria-pressed", "false");
   times.setAttribute("aria-pressed", "true");
@@ -131,17 +103,17 @@ export function controls(sprite: string, at: { learners: number; attempts: numbe
 export function showFollow({ follow }: Controls, following: boolean, ended: boolean): void {
   if (ended) follow.removeAttribute("aria-pressed");
   else follow.setAttribute("aria-pressed", String(following));
-  const label = ended ? "Go to the end" : "Follow the newest line";
+  const label = ended ? words.endLabel : words.followLabel;
   if (follow.title === label) return;
   follow.title = label;
   follow.setAttribute("aria-label", label);
-  (follow.querySelector(".lb") as HTMLElement).textContent = ended ? "End" : "Follow";
+  (follow.querySelector(".lb") as HTMLElement).textContent = ended ? words.end : words.follow;
 }
 
 /** Of many logs only the newest attempts are shown together: the choice says how many. */
 export function showWhole({ attempt }: Controls, shown: number, attempts: number): void {
   const option = attempt?.querySelector<HTMLOptionElement>("option[value=all]");
-  if (option) option.text = shown === attempts ? "All attempts" : shown === 1 ? "Newest attempt" : `Newest ${shown} attempts`;
+  if (option) option.text = words.attempts(shown, attempts);
 }
 
 /** How many lines of a level there are, where that is known. */
@@ -152,6 +124,51 @@ export function showCounts({ levels }: Controls, counts: Record<string, number>)
     const text = count === undefined ? "" : thousands(count);
     if (cell.textContent === text) continue;
     cell.textContent = text;
-    one.title = count === undefined ? "" : counted(count, "line");
+    one.title = count === undefined ? "" : words.lines(count);
   }
+}
+
+/** What the reader can do with the controls. */
+export interface Actions {
+  learner(rank: string): void;
+  attempt(attempt: string): void;
+  level(level: Level): void;
+  find(): void;
+  step(by: number): void;
+  follow(): void;
+  error(): void;
+  wrap(): void;
+  times(): void;
+  full(): void;
+}
+
+export function connect(tools: Controls, actions: Actions): void {
+  const { learner, attempt, find } = tools;
+  learner?.addEventListener("change", () => actions.learner(learner.value));
+  attempt?.addEventListener("change", () => actions.attempt(attempt.value));
+  for (const one of tools.levels) one.addEventListener("click", () => actions.level((one.dataset.level ?? "all") as Level));
+  let typing = 0;
+  find.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = window.setTimeout(actions.find, FIND_MS);
+  });
+  tools.next.addEventListener("click", () => actions.step(1));
+  tools.previous.addEventListener("click", () => actions.step(-1));
+  tools.clear.addEventListener("click", () => {
+    find.value = "";
+    actions.find();
+  });
+  for (const name of ["follow", "error", "wrap", "times", "full"] as const) tools[name].addEventListener("click", actions[name]);
+}
+
+/** Of several attempts the newest one is downloaded, and the link says so. */
+export function linkRaw({ download }: Controls, job: string, rank: string, attempt: number, whole: boolean): void {
+  download.href = `/api/v1/jobs/${job}/logs/raw?learner=${rank}&attempt=${attempt}`;
+  download.title = whole ? words.rawOfAttempt(attempt) : words.rawLabel;
+  download.setAttribute("aria-label", download.title);
+}
+
+export function showTimes({ times }: Controls, mode: Mode): void {
+  times.setAttribute("aria-label", words.timesLabel[mode]);
+  times.setAttribute("aria-pressed", String(mode !== "off"));
 }

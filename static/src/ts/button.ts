@@ -1,0 +1,29 @@
+// Buttons with an icon.
+import { icon } from "./icon";
+
+/** label: what it does, for screen readers and as its title; text: the words beside the icon, if any. */
+export function button(name: string, label: string, text = ""): HTMLButtonElement {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.className = text ? "btn s" : "btn g s ic";
+  made.append(icon(name));
+  if (text) {
+    const words = document.createElement("span");
+    words.className = "lb";
+    words.textContent = text;
+    made.append(words);
+  }
+  made.setAttribute("aria-label", label);
+  made.title = label;
+  return made;
+}
+
+/** The word that a phone shows under an icon. */
+export function named<Made extends HTMLElement>(made: Made, word: string): Made {
+  const shown = document.createElement("span");
+  shown.className = "ph";
+  shown.setAttribute("aria-hidden", "true");
+  shown.textContent = word;
+  made.append(shown);
+  return made;
+}

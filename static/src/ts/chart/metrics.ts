@@ -1,0 +1,110 @@
+// A job's metrics on this page: history by REST, thinned, and every new point by the socket. Charts that ask within the
+// same moment share one request. `newest` is what tiles, chart headers and charts show as the current value.
+import { api } from "../api";
+import { live, type Frame } from "../live";
+import { NewestValues, type Rendered } from "../newest";
+import type { Axis, Point, Series } from "./series";
+
+/** seq: the newest point that is in it; the socket brings what follows. */
+export interface Answer {
+  series: Series[];
+  seq: number;
+}
+
+export const BUCKETS = 600;
+const TOGETHER_MS = 30;
+
+type Waiting = { name: string; resolve: (answer: Answer) => void; reject: (error: unknown) => void };
+
+/** Events: points (detail: Point[]), newest (a newest value changed), gap (points were left out: fetch them). */
+export class Metrics extends EventTarget {
+  readonly newest = new NewestValues();
+  private cursor = -1;
+  private readonly waiting: Waiting[] = [];
+  private static readonly all = new Map<string, Metrics>();
+
+  static of(job: string): Metrics {
+    let found = Metrics.all.get(job);
+    if (!found) Metrics.all.set(job, (found = new Metrics(job)));
+    return found;
+  }
+
+  private constructor(private readonly job: string) {
+    super();
+  }
+
+  /** Take the values that the server rendered into the page, and follow from there on. */
+  render(rendered: Rendered): void {
+    this.newest.render(rendered);
+    this.follow(rendered.seq);
+    this.dispatchEvent(new Event("newest"));
+  }
+
+  /** Follow from the first answer on, so that no point falls between it and the subscription. */
+  private follow(seq: number): void {
+    if (this.cursor >= 0) return;
+    this.cursor = seq;
+    live.watch(`job:${this.job}:metrics`, {
+      cursor: () => this.cursor,
+      frame: (frame) => this.receive(frame),
+      gap: (_from, to) => {
+        this.cursor = to;
+        this.dispatchEvent(new Event("gap"));
+      },
+      heavy: true,
+    });
+  }
+
+  /** The series of one name, one per learner that reports it. */
+  fetch(name: string, axis: Axis, range?: [number, number]): Promise<Answer> {
+    if (range || axis === "time" || name.includes(",")) return this.request(name, axis, range);
+    return new Promise((resolve, reject) => {
+      this.waiting.push({ name, resolve, reject });
+      if (this.waiting.length === 1) setTimeout(() => void this.requestTogether(), TOGETHER_MS);
+    });
+  }
+
+  private async requestTogether(): Promise<void> {
+    const waiting = this.waiting.splice(0);
+    try {
+      const names = [...new Set(waiting.map((one) => one.name))];
+      const { series, seq } = await this.request(names.join(","), "step");
+      for (const one of waiting) one.resolve({ seq, series: series.filter((found) => found.name === one.name) });
+    } catch (error) {
+      for (const one of waiting) one.reject(error);
+    }
+  }
+
+  private async request(names: string, axis: Axis, range?: [number, number]): Promise<Answer> {
+    const query = new URLSearchParams({ names, x: axis, buckets: String(BUCKETS) });
+    if (range) {
+      query.set("from", String(range[0]));
+      query.set("to", String(range[1]));
+    }
+    const answer = await api<Answer>("GET", `/jobs/${this.job}/metrics?${query}`);
+    if (!range) this.learn(answer, axis);
+    this.follow(answer.seq);
+    return answer;
+  }
+
+  /** The newest values of names that the page did not have: the server keeps them of so many names only. */
+  private learn({ series, seq }: Answer, axis: Axis): void {
+    let learned = false;
+    for (const { name, rank, buckets } of series) {
+      const last = buckets.at(-1);
+      if (!last || this.newest.of(name)) continue;
+      this.newest.add({ n: seq, name, value: last[3], step: axis === "step" ? last[0] : null, rank, attempt: 0 });
+      learned = true;
+    }
+    if (learned) this.dispatchEvent(new Event("newest"));
+  }
+
+  private receive(frame: Frame): void {
+    this.cursor = Math.max(this.cursor, frame.to);
+    const points = frame.items as Point[];
+    if (!points.length) return;
+    for (const point of points) this.newest.add(point);
+    this.dispatchEvent(new Event("newest"));
+    this.dispatchEvent(new CustomEvent("points", { detail: points }));
+  }
+}

@@ -1,0 +1,98 @@
+// From series to columns of numbers and the labels of an axis. Pure: no DOM, no chart library.
+import { smooth, type Series } from "./series";
+import type { Settings } from "./settings";
+
+export const LINES = 6;
+
+/** x, then for each learner the rows in the order in which plot.ts styles them; null is a gap. */
+export type Columns = [x: number[], ...rows: (number | null)[][]];
+
+/** One learner: a value for each x, or null. */
+export interface Line {
+  rank: number;
+  /** Smoothed, as it is drawn. */
+  drawn: (number | null)[];
+  raw: (number | null)[];
+  low: (number | null)[];
+  high: (number | null)[];
+  superseded: (number | null)[];
+}
+
+export interface Table {
+  x: number[];
+  lines: Line[];
+  notFinite: [number, string][];
+  /** How many values a logarithmic scale leaves out: those of 0 or less. */
+  below: number;
+}
+
+const finite = (value: number | string): number | null => (typeof value === "number" ? value : null);
+
+export function tabulate(series: Series[], settings: Settings): Table {
+  const shown = series.slice(0, LINES);
+  const start = Math.min(...shown.flatMap((one) => (one.buckets[0] ? [one.buckets[0][0]] : [])));
+  const scale = (x: number): number => (settings.x === "step" ? x : settings.x === "time" ? x / 1000 : (x - start) / 1000);
+  // Only what is in the zoom: the newest points lie behind a gap that was not fetched, and a line to them would be false.
+  const [from, to] = settings.zoom ?? [-Infinity, Infinity];
+  const inside = <Item extends [number, ...unknown[]]>(list: Item[]): Item[] => list.filter(([at]) => from <= scale(at) && scale(at) <= to);
+  const places = new Set<number>();
+  for (const one of shown) for (const list of [one.buckets, one.overtaken]) for (const bucket of inside(list)) places.add(scale(bucket[0]));
+  const x = [...places].sort((a, b) => a - b);
+  const index = new Map(x.map((value, at) => [value, at]));
+  const column = (): (number | null)[] => new Array<number | null>(x.length).fill(null);
+  const isBelow = (value: number | null): boolean => settings.log && value !== null && value <= 0;
+  const positive = (value: number | null): number | null => (isBelow(value) ? null : value);
+  const lines = shown.map((one) => {
+    const raw = column();
+    const low = column();
+    const high = column();
+    const superseded = column();
+    for (const [at, min, max, last] of inside(one.buckets)) {
+      const place = index.get(scale(at)) ?? 0;
+      raw[place] = positive(finite(last));
+      low[place] = positive(min);
+      high[place] = positive(max);
+    }
+    for (const [at, , , last] of inside(one.overtaken)) superseded[index.get(scale(at)) ?? 0] = positive(finite(last));
+    return { rank: one.rank, drawn: smooth(raw, settings.smooth), raw, low, high, superseded };
+  });
+  const notFinite = shown.flatMap((one) => inside(one.not_finite).map(([at, word]): [number, string] => [scale(at), word]));
+  const below = shown.reduce((sum, one) => sum + inside(one.buckets).filter(([, , , last]) => isBelow(finite(last))).length, 0);
+  return { x, lines, notFinite, below };
+}
+
+/** A logarithmic scale has left out every value that there is. */
+export const isBare = (table: Table): boolean =>
+  table.below > 0 && table.lines.every((line) => [...line.raw, ...line.superseded].every((value) => value === null));
+
+export function columns(table: Table, settings: Settings): Columns {
+  const rows: (number | null)[][] = [];
+  for (const line of table.lines) {
+    rows.push(line.low, line.high, line.superseded);
+    if (settings.smooth > 0) rows.push(line.raw);
+    rows.push(line.drawn);
+  }
+  return [table.x, ...rows];
+}
+
+const UNITS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const;
+const unitOf = (size: number): readonly [number, string] => (size < 1e4 ? [1, ""] : (UNITS.find(([unit]) => size >= unit) ?? [1, ""]));
+
+/** 2P, 1.5M, 20k, 9999; beyond that the power of ten. */
+export function short(value: number): string {
+  const size = Math.abs(Number(value.toPrecision(Math.abs(value) < 1e4 ? 4 : 3))); // 999,999 is 1M, not 1000k
+  if (size >= 1e18) return Number(value.toPrecision(3)).toExponential().replace("+", "");
+  const [unit, letter] = unitOf(size);
+  return `${Number((value / unit).toPrecision(letter ? 3 : 4))}${letter}`;
+}
+
+/** The labels of an axis: one unit for all, and as many decimals as tell two neighbors apart. */
+export function tickLabels(values: readonly number[], step: number): string[] {
+  const size = Math.max(...values.map(Math.abs));
+  const [unit, letter] = unitOf(size);
+  if (size >= 1e18 || !(step > 0)) return values.map(short);
+  let decimals = 0;
+  for (let apart = step / unit; decimals < 12 && Math.abs(apart - Math.round(apart)) > 1e-6 * apart; apart *= 10) decimals += 1;
+  return values.map((value) => `${Number((value / unit).toFixed(decimals))}${value ? letter : ""}`);
+}
+

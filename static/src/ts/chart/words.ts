@@ -1,0 +1,82 @@
+// What a chart says in words: its summary for screen readers, its legend, the tip under the pointer. Pure.
+import { metric, thousands } from "../format";
+import type { Newest } from "../newest";
+import { texts } from "../texts";
+import { lowest, type Series } from "./series";
+import type { Settings } from "./settings";
+import { short, type Line, type Table } from "./table";
+
+/** A vertical line: the step, and the name of the attempt that begins there, "" for a checkpoint. */
+export type Mark = [x: number, words: string];
+
+export interface Entry {
+  text: string;
+  /** Classes of its swatch; undefined: it has none. */
+  swatch?: string;
+  /** A warning about what the chart does not draw. */
+  isNote?: boolean;
+}
+
+export const pointsOf = (series: Series[]): number => series.reduce((sum, one) => sum + one.points, 0);
+
+export function summary(name: string, series: Series[], newest: Newest | undefined): string {
+  if (!newest) return texts.chart.empty(name);
+  const at = newest.step === null ? texts.chart.newest : texts.chart.step(newest.step);
+  return texts.chart.summary(name, metric(newest.value), at, metric(lowest(series)), pointsOf(series));
+}
+
+export function legend(name: string, series: Series[], table: Table, settings: Settings, marks: Mark[]): Entry[] {
+  const label = ({ rank }: Line): string => (series.length > 1 ? texts.chart.learner(rank) : name);
+  const entries: Entry[] = table.lines.map((line, at) => ({ text: label(line), swatch: `c${at + 1}${at % 2 ? " d" : ""}` }));
+  if (series.length > table.lines.length) entries.push({ text: texts.chart.moreLearners(series.length - table.lines.length), swatch: "" });
+  if (marks.some(([, words]) => words)) entries.push({ text: texts.chart.attempt });
+  if (marks.some(([, words]) => !words)) entries.push({ text: texts.chart.checkpoint });
+  if (settings.smooth > 0) entries.push({ text: texts.chart.smoothed(settings.smooth), swatch: "c1" });
+  if (series.some((one) => one.overtaken.length)) entries.push({ text: texts.chart.superseded, swatch: "c1 d" });
+  if (table.notFinite.length) entries.push({ text: texts.chart.notFinite(table.notFinite.length), isNote: true });
+  if (table.below) entries.push({ text: texts.chart.notPositive(table.below), isNote: true });
+  return entries;
+}
+
+const clock = (seconds: number): string => new Date(seconds * 1000).toISOString().slice(11, 19);
+
+/** x and the value of each learner there, the highest first. */
+export function tip(table: Table, at: number, settings: Settings): string {
+  const x = table.x[at] ?? 0;
+  const place = settings.x === "step" ? texts.chart.step(x) : settings.x === "time" ? clock(x) : texts.chart.secondsIn(short(x));
+  const values = table.lines
+    .flatMap(({ rank, drawn }) => (drawn[at] === null || drawn[at] === undefined ? [] : [{ rank, value: drawn[at] }]))
+    .sort((a, b) => b.value - a.value)
+    .map(({ rank, value }) => `${table.lines.length > 1 ? `${texts.chart.rank(rank)} ` : ""}${metric(value)}`);
+  return [place, ...values].join(" · ");
+}
+
+/** Why there is nothing to draw; the first values of a running job may still be on their way. */
+export function nothing(table: Table, settings: Settings): string {
+  if (table.below) return texts.chart.noneAboveZero;
+  if (settings.zoom) return texts.chart.noneInRange;
+  return table.notFinite.length ? texts.chart.noneFinite : texts.chart.noneYet;
+}
+
+export interface Values {
+  caption: string;
+  head: string[];
+  rows: string[][];
+}
+
+/** The newest rows of the table as text, at most so many. Rows of a thinned series stand for several points each. */
+export function values(name: string, series: Series[], table: Table, settings: Settings, most: number): Values {
+  const first = Math.max(0, table.x.length - most);
+  const shown = table.lines.reduce((sum, line) => sum + line.raw.slice(first).filter((value) => value !== null).length, 0);
+  const all = Math.max(shown, pointsOf(series));
+  const column = ({ rank }: Line): string => (table.lines.length > 1 ? texts.chart.rank(rank) : name);
+  const place = (x: number): string => (settings.x === "time" ? new Date(x * 1000).toISOString().slice(0, 19) : thousands(x));
+  return {
+    caption: shown === all ? texts.chart.allPoints(all) : texts.chart.somePoints(shown, all),
+    head: [settings.x === "step" ? texts.chart.stepColumn : texts.chart.timeColumn, ...table.lines.map(column)],
+    rows: table.x
+      .slice(first)
+      .map((x, at) => [place(x), ...table.lines.map((line) => metric(line.raw[first + at]))])
+      .reverse(),
+  };
+}

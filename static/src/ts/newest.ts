@@ -1,0 +1,51 @@
+// The newest value of each metric of a job: what tiles, chart headers and charts show. Pure. It knows the values that
+// the server rendered into the page and every point since, by their number in order of arrival.
+
+export interface Newest {
+  value: number | string;
+  /** null where only its time is known. */
+  step: number | null;
+  rank: number;
+  attempt: number;
+  /** Number of the point, or of the newest point when the server rendered the value. */
+  n: number;
+}
+
+/** What a page says: values as of the point with this number. */
+export interface Rendered {
+  seq: number;
+  values: Record<string, { last: number | string; step: number; rank?: number }>;
+}
+
+export class NewestValues {
+  private readonly values = new Map<string, Newest>();
+  /** Number of the newest point that is known. */
+  seq = -1;
+
+  of(name: string): Newest | undefined {
+    return this.values.get(name);
+  }
+
+  names(): Iterable<string> {
+    return this.values.keys();
+  }
+
+  /** A page was loaded or fetched again; one that is older than the points received since changes nothing. */
+  render({ seq, values }: Rendered): void {
+    for (const [name, { last, step, rank = 0 }] of Object.entries(values)) {
+      const known = this.values.get(name);
+      if (known && known.n > seq) continue;
+      this.values.set(name, { value: last, step, rank, attempt: known?.attempt ?? 0, n: seq });
+    }
+    this.seq = Math.max(this.seq, seq);
+  }
+
+  /** A point came. Rank 0 speaks for the gang where it can, as on the server. */
+  add(point: { n: number; name: string; value: number | string; step: number | null; rank: number; attempt: number }): void {
+    this.seq = Math.max(this.seq, point.n);
+    const known = this.values.get(point.name);
+    if (known && (point.n <= known.n || point.rank > known.rank || point.attempt < known.attempt)) return;
+    const { value, step, rank, attempt, n } = point;
+    this.values.set(point.name, { value, step, rank, attempt, n });
+  }
+}
