@@ -50,6 +50,7 @@ check: env        ## Format, lint, types, floors, migrations
 	$(BIN)/lint-imports
 	DJANGO_SETTINGS_MODULE=portal.settings.test $(PY) manage.py makemigrations --check --dry-run
 	$(PY) tools/front_end.py types
+	$(PY) tools/front_end.py tests
 
 fmt: env          ## Format, and fix what can be fixed automatically
 	$(BIN)/ruff check --fix .

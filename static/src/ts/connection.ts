@@ -1,18 +1,13 @@
-// How the page shows that it is live, or no longer is: the pill, the banner, and the data itself looks old.
+// How the page shows that it is live, or no longer is: the pill, the banner, and marks on regions that are out of date.
 import { live, type Status } from "./live";
 import { signInAgain } from "./session";
+import { texts } from "./texts";
 
-const WORDS: Record<Status, string> = {
-  connecting: "Connecting",
-  live: "Live",
-  stale: "Reconnecting…",
-  ended: "Session ended",
-  refused: "Not live",
-};
+const words = texts.connection;
 const BUTTONS: Partial<Record<Status, [string, () => void]>> = {
-  stale: ["Retry now", () => live.retryNow()],
-  ended: ["Sign in", () => void signInAgain()],
-  refused: ["Reload", () => location.reload()],
+  stale: [words.retryNow, () => live.retryNow()],
+  ended: [words.signIn, () => void signInAgain()],
+  refused: [words.reload, () => location.reload()],
 };
 
 const clock = (at: number): string => new Date(at).toISOString().slice(11, 19);
@@ -32,11 +27,11 @@ class Connection extends HTMLElement {
     const text = this.querySelector("[data-text]");
     const status = live.status === "live" && live.retryAt > 0 ? "stale" : live.status;
     this.dataset.status = status;
-    if (text && text.textContent !== WORDS[status]) text.textContent = WORDS[status];
+    if (text && text.textContent !== words.status[status]) text.textContent = words.status[status];
   };
 }
 
-/** Mark every live region as old while nothing is heard. */
+/** Mark every live region as out of date while nothing is received. */
 function markRegions(): void {
   const stale = live.status in BUTTONS;
   for (const region of document.querySelectorAll<HTMLElement>("[data-live]")) {
@@ -45,7 +40,7 @@ function markRegions(): void {
       region.dataset.stale = "";
       const note = document.createElement("span");
       note.className = "asof";
-      note.textContent = `as of ${clock(live.heardAt)}`;
+      note.textContent = words.asOf(clock(live.receivedAt));
       (region.querySelector(":scope > header, :scope > .hd") ?? region).append(note);
     } else {
       delete region.dataset.stale;
@@ -61,17 +56,16 @@ function showBanner(): void {
   const found = BUTTONS[live.status];
   if (!found) return old?.remove();
   const banner = old ?? holder.appendChild(newBanner());
-  const [words, button] = [banner.querySelector("span"), banner.querySelector("button")];
-  const text = bannerText();
-  if (words && words.textContent !== text) words.textContent = text;
+  const [text, button] = [banner.querySelector("span"), banner.querySelector("button")];
+  if (text && text.textContent !== bannerText()) text.textContent = bannerText();
   if (button && button.textContent !== found[0]) button.textContent = found[0];
 }
 
 function bannerText(): string {
-  if (live.status === "ended") return "Your session has ended. Sign in to go on; this page keeps what it shows.";
-  if (live.status === "refused") return "The server refuses live updates to this page. Reload it to see what is new.";
-  const wait = Math.max(0, Math.ceil((live.retryAt - Date.now()) / 1000));
-  return `Live updates paused since ${clock(live.heardAt)} UTC. ${live.retryAt ? `Next try in ${wait} s.` : "Trying again."}`;
+  if (live.status === "ended") return words.ended;
+  if (live.status === "refused") return words.refused;
+  const seconds = live.retryAt ? Math.max(0, Math.ceil((live.retryAt - Date.now()) / 1000)) : null;
+  return words.paused(clock(live.receivedAt), seconds);
 }
 
 function newBanner(): HTMLElement {
@@ -96,6 +90,6 @@ export function startConnection(): void {
   });
   live.addEventListener("resumed", () => {
     const status = document.getElementById("live-status");
-    if (status) status.textContent = "Live updates resumed";
+    if (status) status.textContent = words.resumed;
   });
 }

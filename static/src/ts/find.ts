@@ -1,5 +1,6 @@
-// A field that narrows the rows of a page while one types. The address keeps what is sought; without script the server
-// narrows the same rows by it.
+// A field that filters the rows of a page while a person types. The address keeps the text; without scripts the server
+// filters the same rows by it.
+import { texts } from "./texts";
 
 export function startFind(): void {
   const field = document.getElementById("find");
@@ -10,7 +11,7 @@ export function startFind(): void {
     const rows = [...document.querySelectorAll<HTMLElement>("[data-finds]")];
     for (const row of rows) row.hidden = !row.dataset.finds?.includes(sought);
     const count = rows.filter((row) => !row.hidden).length;
-    status.textContent = !sought ? "" : count ? `${count} of ${rows.length}` : "Nothing matches";
+    status.textContent = sought ? texts.forms.found(count, rows.length) : "";
   };
   field.addEventListener("input", () => {
     narrow();

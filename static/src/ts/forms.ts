@@ -1,5 +1,5 @@
-// Small helps for plain forms: copy buttons, selects that save themselves, focus on what went wrong.
-
+// Small additions to plain forms: copy buttons, selects that submit when changed, focus on the first error.
+import { texts } from "./texts";
 import { toast } from "./toast";
 
 const COPIES = "[data-copy],[data-copy-from]";
@@ -9,12 +9,12 @@ async function copy(button: HTMLElement): Promise<void> {
   const text = own ?? document.getElementById(copyFrom)?.textContent ?? "";
   try {
     await navigator.clipboard.writeText(text);
-    toast("Copied", "success");
+    toast(texts.forms.copied, "success");
   } catch {
-    // No permission, or a page without TLS: leave the text selected, one key copies it.
+    // No permission, or a page without TLS: select the text, so that one key copies it.
     const source = button.parentElement?.querySelector("pre,code");
     if (source) getSelection()?.selectAllChildren(source);
-    toast("Press Ctrl C");
+    toast(texts.forms.pressToCopy);
   }
   button.focus();
 }
@@ -22,9 +22,9 @@ async function copy(button: HTMLElement): Promise<void> {
 export function startForms(): void {
   for (const button of document.querySelectorAll<HTMLElement>(COPIES)) button.hidden = false;
   for (const button of document.querySelectorAll<HTMLElement>("[data-reveal]")) button.hidden = false;
-  // With scripts a changed role saves itself, so the button beside it is only for pages without.
+  // With scripts a changed select submits its form, so the button beside it is only for pages without.
   for (const button of document.querySelectorAll<HTMLElement>("[data-plain]")) button.hidden = true;
-  // The page may know better than "the first": of a name and a password it is the password that is typed anew.
+  // The page may name another field than the first: of a name and a password, the password is typed again.
   const wrong = document.querySelector<HTMLElement>("[aria-invalid=true][autofocus]") ?? document.querySelector<HTMLElement>("[aria-invalid=true]");
   (wrong ?? document.querySelector<HTMLElement>("[data-focus]"))?.focus();
   document.addEventListener("click", (event) => {
@@ -37,7 +37,7 @@ export function startForms(): void {
       eye.setAttribute("aria-pressed", String(secret.type === "text"));
     }
   });
-  // What the server said of a field is about what stood there then.
+  // The server's message about a field is about its old value.
   document.addEventListener("input", (event) => {
     const field = event.target as HTMLElement;
     const problem = field.id && document.getElementById(`problem-${field.id}`);

@@ -51,7 +51,7 @@ class JobPage extends HTMLElement {
         this.seq = to;
         this.refreshSoon();
       },
-      error: (code) => code === "not_found" && toast("This job is no longer yours to see.", "error"),
+      error: (code) => code === "not_found" && toast(texts.job.noAccess, "error"),
     });
     this.addEventListener("submit", this.onSubmit);
     document.addEventListener("click", onClick);
@@ -162,7 +162,7 @@ class JobPage extends HTMLElement {
       this.dispatchEvent(new CustomEvent("jobchange", { bubbles: true }));
       if (badge && badge.textContent !== before) {
         badge.classList.add("flash");
-        this.announce(`${this.dataset.name}: ${badge.textContent}`);
+        this.showChange(texts.job.changed(this.dataset.name ?? "", badge.textContent ?? ""));
       }
     } catch (error) {
       if (!controller.signal.aborted) console.warn("The page could not be refreshed", error);
@@ -184,8 +184,8 @@ class JobPage extends HTMLElement {
     }
   }
 
-  /** Where the job has come to rest is worth a word; what it passes through shows in the header. */
-  private announce(text: string): void {
+  /** A toast for states in which the job stays; those it passes through are in the header. */
+  private showChange(text: string): void {
     if (!text.endsWith("ing") && !text.endsWith("Queued")) toast(text, text.endsWith("Completed") ? "success" : text.endsWith("Failed") ? "error" : "info");
   }
 
@@ -210,11 +210,11 @@ class JobPage extends HTMLElement {
     const chosen = new FormData(form).get("checkpoint");
     try {
       const job = await api<Job>("POST", `/jobs/${this.dataset.job}/${verb}`, chosen ? { checkpoint: Number(chosen) } : {});
-      const halt = job.state === "QUEUED" || job.state === "HALTED" ? "Taken out of the queue." : "Halt asked for: the program saves and stops.";
-      toast({ halt, resume: "Resume asked for.", cancel: "Cancel asked for." }[verb] ?? "Done.", "success");
+      const halt = job.state === "QUEUED" || job.state === "HALTED" ? texts.job.dequeued : texts.job.halting;
+      toast({ halt, resume: texts.job.resuming, cancel: texts.job.canceling }[verb] ?? texts.job.done, "success");
       form.closest("dialog")?.close();
     } catch (error) {
-      const text = error instanceof ApiError ? error.message : "The server could not be reached; nothing was changed.";
+      const text = error instanceof ApiError ? error.message : texts.job.unreachable;
       toast(text, "error");
     } finally {
       button.disabled = false;

@@ -1,8 +1,8 @@
 // A list of jobs that stays right: changed rows are fetched as the server draws them and morphed in place; new jobs
 // are counted in a pill, so no row moves under the pointer; the views' tabs count what they hold. The overview's cards are refreshed whole, the same way.
 import { Idiomorph } from "idiomorph";
-import { counted } from "./format";
 import { type Frame, live } from "./live";
+import { texts } from "./texts";
 
 const GATHER_MS = 1000;
 const COUNT_MS = 5000; // where no row that is shown has changed, only the views' counts
@@ -68,7 +68,7 @@ class Jobs {
 
   private async refresh(): Promise<void> {
     this.timer = 0;
-    this.announce();
+    this.showNew();
     const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
     for (const id of ids) this.changed.delete(id);
     const html = await text(`${location.pathname}?rows=${ids.join(",")}`);
@@ -93,11 +93,11 @@ class Jobs {
     }
   }
 
-  private announce(): void {
+  private showNew(): void {
     const pill = document.getElementById("new-jobs");
     const text = pill?.querySelector("span");
     if (!pill || !text || !this.fresh.size) return;
-    text.textContent = counted(this.fresh.size, "new job");
+    text.textContent = texts.forms.newJobs(this.fresh.size);
     pill.hidden = false;
   }
 }

@@ -1,5 +1,5 @@
 // One socket per tab (/ws/v1/live). Channels are read by cursor, so a lost connection costs time and never an item:
-// what comes twice is dropped, what is missing is fetched by REST by whoever watches.
+// watchers drop what comes twice and fetch what is missing by REST.
 
 export interface Frame {
   ch: string;
@@ -13,14 +13,14 @@ export interface Watcher {
   /** Number of the last item that this watcher has, -1 for "from now on"; read again at every reconnect. */
   cursor(): number;
   frame(frame: Frame): void;
-  /** Items that the server left out; fetch them by REST. lost: they were never kept. */
+  /** Items that the server left out; fetch them by REST. lost: they were never stored. */
   gap?(from: number, to: number, lost: boolean): void;
   error?(code: string, message: string): void;
-  /** Dropped while the tab is hidden, taken up again at its cursor. */
+  /** Not subscribed while the tab is hidden; then resumed at its cursor. */
   heavy?: boolean;
 }
 
-/** ended: the session is over. refused: the server will not have this page; only a reload helps. */
+/** ended: the session is over. refused: the server does not accept this page; only a reload helps. */
 export type Status = "connecting" | "live" | "stale" | "ended" | "refused";
 
 const BACKOFF_S = [0.5, 1, 2, 4, 8, 15];
@@ -31,7 +31,7 @@ const HIDDEN_MS = 30_000;
 
 class Live extends EventTarget {
   status: Status = "connecting";
-  heardAt = Date.now();
+  receivedAt = Date.now();
   retryAt = 0;
   private failures = 0;
   private socket: WebSocket | undefined;
@@ -41,15 +41,15 @@ class Live extends EventTarget {
 
   start(): void {
     if (this.timer) return;
-    this.timer = window.setInterval(() => this.look(), 500);
-    window.setInterval(() => this.say({ op: "ping" }), PING_MS);
+    this.timer = window.setInterval(() => this.check(), 500);
+    window.setInterval(() => this.send({ op: "ping" }), PING_MS);
     addEventListener("online", () => this.retryNow());
     addEventListener("pageshow", () => this.retryNow());
     document.addEventListener("visibilitychange", () => this.visibility());
     this.connect();
   }
 
-  /** Watch a channel; the answer stops it. */
+  /** Watch a channel; returns a function that stops it. */
   watch(ch: string, watcher: Watcher): () => void {
     const watchers = this.watchers.get(ch) ?? new Set();
     this.watchers.set(ch, watchers.add(watcher));
@@ -59,19 +59,19 @@ class Live extends EventTarget {
       watchers.delete(watcher);
       if (watchers.size) return;
       this.watchers.delete(ch);
-      this.say({ op: "unsub", ch });
+      this.send({ op: "unsub", ch });
     };
   }
 
   retryNow(): void {
     if (this.over) return;
     const open = this.socket && this.socket.readyState <= WebSocket.OPEN;
-    if (open && Date.now() - this.heardAt < STALE_MS) return;
+    if (open && Date.now() - this.receivedAt < STALE_MS) return;
     this.connect();
   }
 
-  /** Go on after the end of a session, in the new one. */
-  again(): void {
+  /** Connect again in a new session. */
+  reconnect(): void {
     this.become("stale");
     this.connect();
   }
@@ -89,8 +89,8 @@ class Live extends EventTarget {
     const openedAt = Date.now();
     socket.onopen = () => {
       for (const ch of this.watchers.keys()) this.subscribe(ch);
-      this.say({ op: "ping" });
-      this.tell();
+      this.send({ op: "ping" });
+      this.notify();
     };
     socket.onmessage = (event: MessageEvent<string>) => {
       if (socket === this.socket) this.receive(event.data);
@@ -104,15 +104,15 @@ class Live extends EventTarget {
     this.socket = undefined;
     if (code === 4401) return this.become("ended");
     if (code === 4403 || code === 4404) return this.become("refused");
-    if (lastedMs > 10_000) this.failures = 0; // not at a first message: a server may greet and then fail, each time
+    if (lastedMs > 10_000) this.failures = 0; // not at the first message: a server may accept and then fail, each time
     const base = BACKOFF_S[Math.min(this.failures, BACKOFF_S.length - 1)] ?? 15;
     this.failures += 1;
     this.retryAt = Date.now() + base * 1000 * (0.7 + 0.6 * Math.random());
-    this.tell();
+    this.notify();
   }
 
   private receive(text: string): void {
-    this.heardAt = Date.now();
+    this.receivedAt = Date.now();
     if (this.status !== "live") this.become("live");
     const frame = JSON.parse(text) as Frame & { op?: string; gap?: { from: number; to: number; lost?: boolean }; error?: { code: string; message: string } };
     if (frame.op) return;
@@ -123,16 +123,16 @@ class Live extends EventTarget {
     }
   }
 
-  private look(): void {
-    const silence = Date.now() - this.heardAt;
+  private check(): void {
+    const silence = Date.now() - this.receivedAt;
     if (this.over) return;
     if (silence > STALE_MS && this.status !== "stale") this.become("stale");
     if (this.socket && silence > DEAD_MS && !document.hidden) {
-      this.heardAt = Math.max(this.heardAt, Date.now() - STALE_MS); // one try per period
+      this.receivedAt = Math.max(this.receivedAt, Date.now() - STALE_MS); // one try per period
       this.connect();
     }
     if (!this.socket && this.retryAt && Date.now() >= this.retryAt) this.connect();
-    if (this.status === "stale") this.tell();
+    if (this.status === "stale") this.notify();
   }
 
   private visibility(): void {
@@ -149,7 +149,7 @@ class Live extends EventTarget {
     this.sleeping = sleeping;
     for (const [ch, watchers] of this.watchers) {
       if (![...watchers].every((watcher) => watcher.heavy)) continue;
-      if (sleeping) this.say({ op: "unsub", ch });
+      if (sleeping) this.send({ op: "unsub", ch });
       else this.subscribe(ch);
     }
   }
@@ -158,21 +158,21 @@ class Live extends EventTarget {
     const watchers = [...(this.watchers.get(ch) ?? [])];
     if (this.sleeping && watchers.every((watcher) => watcher.heavy)) return;
     const after = Math.min(...watchers.map((watcher) => watcher.cursor()));
-    this.say({ op: "sub", ch, ...(after < 0 ? {} : { after }) });
+    this.send({ op: "sub", ch, ...(after < 0 ? {} : { after }) });
   }
 
-  private say(frame: Record<string, unknown>): void {
+  private send(frame: Record<string, unknown>): void {
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(frame));
   }
 
   private become(status: Status): void {
     const before = this.status;
     this.status = status;
-    this.tell();
+    this.notify();
     if (status === "live" && before === "stale") this.dispatchEvent(new Event("resumed"));
   }
 
-  private tell(): void {
+  private notify(): void {
     this.dispatchEvent(new Event("change"));
   }
 }

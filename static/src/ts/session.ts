@@ -1,9 +1,10 @@
-// A session that ended is begun anew where the person stands: the login page's own form in a dialog, the page behind it kept.
+// When a session ends, a dialog with the login page's own form starts a new one; the page behind it is kept.
 import { api, csrfToken } from "./api";
 import { live } from "./live";
+import { texts } from "./texts";
 import { toast } from "./toast";
 
-const AGAIN_MS = 2_000; // a session that lives although the socket was refused: ask the socket again, without haste
+const RETRY_MS = 2_000; // the session is valid although the socket was refused: try the socket again
 
 let dialog: HTMLDialogElement | undefined;
 
@@ -11,11 +12,11 @@ let dialog: HTMLDialogElement | undefined;
 export async function signInAgain(): Promise<void> {
   if (dialog?.open) return;
   const answer = await fetch("/login", { redirect: "manual" }).catch(() => null);
-  if (!answer) return void setTimeout(goOn, AGAIN_MS);
+  if (!answer) return void setTimeout(resume, RETRY_MS);
   if (answer.type === "opaqueredirect") {
-    const now = await someone();
-    if (now !== undefined && now !== whose()) return location.reload();
-    return void setTimeout(goOn, AGAIN_MS);
+    const now = await signedIn();
+    if (now !== undefined && now !== owner()) return location.reload();
+    return void setTimeout(resume, RETRY_MS);
   }
   dialog ??= newDialog();
   await show(answer);
@@ -27,7 +28,12 @@ function newDialog(): HTMLDialogElement {
   const made = document.createElement("dialog");
   made.className = "ask";
   made.setAttribute("aria-labelledby", "session-title");
-  made.innerHTML = '<h2 id="session-title">Your session has ended</h2><p>Sign in to go on. This page keeps what it shows and what you have typed.</p><div></div>';
+  const title = document.createElement("h2");
+  title.id = "session-title";
+  title.textContent = texts.session.title;
+  const text = document.createElement("p");
+  text.textContent = texts.session.text;
+  made.append(title, text, document.createElement("div"));
   made.addEventListener("submit", (event) => {
     event.preventDefault();
     void submit(event.target as HTMLFormElement);
@@ -36,14 +42,14 @@ function newDialog(): HTMLDialogElement {
   return made;
 }
 
-/** The form as the server draws it, with its own words about what was wrong. */
+/** Show the form as the server renders it, with its message about what was wrong. */
 async function show(answer: Response): Promise<void> {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const form = page.querySelector('form[action="/login"]');
   const words = page.querySelector("[role=alert]") ?? (form ? null : page.querySelector("main p"));
   dialog?.querySelector("div")?.replaceChildren(...[words, form].filter((part) => part !== null).map((part) => document.importNode(part, true)));
   const name = dialog?.querySelector<HTMLInputElement>("[name=username]");
-  if (name && !name.value) name.value = whose();
+  if (name && !name.value) name.value = owner();
 }
 
 function focus(): void {
@@ -57,26 +63,26 @@ async function submit(form: HTMLFormElement): Promise<void> {
   button?.setAttribute("aria-busy", "true");
   const answer = await fetch("/login", { method: "POST", body: data, redirect: "manual" }).catch(() => null);
   button?.removeAttribute("aria-busy");
-  if (!answer) return toast("The server does not answer; try again.", "error");
+  if (!answer) return toast(texts.session.unreachable, "error");
   if (answer.type !== "opaqueredirect") {
     await show(answer);
     return focus();
   }
-  // What stands on the page is another person's: show none of it to this one.
-  if (data.get("username") !== whose()) return location.reload();
+  // Another person signed in: they must not see this page.
+  if (data.get("username") !== owner()) return location.reload();
   dialog?.close();
-  goOn();
+  resume();
 }
 
-/** Who has signed in meanwhile; undefined when the server cannot say. */
-async function someone(): Promise<string | undefined> {
+/** Who is signed in now; undefined if the server does not respond. */
+async function signedIn(): Promise<string | undefined> {
   return (await api<{ username: string }>("GET", "/me").catch(() => undefined))?.username;
 }
 
-const whose = (): string => document.querySelector<HTMLElement>(".app")?.dataset.user ?? "";
+const owner = (): string => document.querySelector<HTMLElement>(".app")?.dataset.user ?? "";
 
-/** The new session has a new token; forms that stand on the page still carry the old one. */
-function goOn(): void {
+/** Forms on the page still have the CSRF token of the old session: give them the new one, and reconnect. */
+function resume(): void {
   for (const field of document.querySelectorAll<HTMLInputElement>("[name=csrfmiddlewaretoken]")) field.value = csrfToken();
-  live.again();
+  live.reconnect();
 }

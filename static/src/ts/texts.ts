@@ -204,6 +204,7 @@ export const texts = {
     upload: (id: string) => `Upload ${id}`,
     archive: "archive",
     removeArchive: "Remove the archive",
-    problem: (field: string, message: string) => `${field}: ${message}`,
+    // "Memory each is required", but "Memory each: Unknown unit …"
+    problem: (field: string, message: string) => `${field}${/^\p{Lu}/u.test(message) ? ":" : ""} ${message}`,
   },
 } as const;

@@ -1,4 +1,5 @@
-// The theme button: light, dark, or as the system has it. The choice is a cookie, so the server renders it at once.
+// The theme button: light, dark, or the system's. The choice is a cookie, so that the server renders it.
+import { texts } from "./texts";
 
 const YEAR_S = 365 * 24 * 3600;
 const next: Record<string, string> = { light: "dark", dark: "" };
@@ -12,7 +13,7 @@ export function startThemeToggle(): void {
     const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     document.cookie = `theme=${theme}; path=/; SameSite=Lax; max-age=${theme ? YEAR_S : 0}`;
     document.documentElement.dataset.theme = theme || system;
-    button.setAttribute("aria-label", `Theme: ${theme || "system"}. Change theme`);
+    button.setAttribute("aria-label", texts.forms.theme(theme ?? ""));
     document.dispatchEvent(new CustomEvent("themechange"));
   });
 }

@@ -41,9 +41,9 @@ export function addPoint(all: Series[], point: Point, axis: Axis): void {
   const { buckets } = series;
   let first = buckets.length;
   while (first > 0 && (buckets[first - 1]?.[0] ?? 0) >= x) first -= 1;
-  const superseded = buckets.splice(first);
-  // A program repeats a step only in a new attempt; two points may have the same time in one.
-  series.overtaken.push(...superseded.filter(([at]) => axis === "step" || at > x));
+  // A program repeats a step only in a new attempt; two points of one attempt may have the same time.
+  const superseded = buckets.splice(first).filter(([at]) => axis === "step" || at > x);
+  series.overtaken.push(...superseded);
   series.overtaken.sort((a, b) => a[0] - b[0]);
   if (series.complete) series.points -= superseded.length; // a thinned bucket does not say how many points it stands for
   buckets.push([x, finite, finite, point.value]);

@@ -1,5 +1,6 @@
-// Ask the server what it would say to this spec, a moment after the last keystroke; only the newest answer counts.
+// Have the server validate the spec shortly after the last keystroke; only the newest answer counts.
 import { api, ApiError, Yaml } from "../api";
+import { texts } from "../texts";
 
 export interface Finding {
   path: string;
@@ -10,7 +11,7 @@ export interface Finding {
   near?: string | null;
 }
 
-/** The tenant's quota beside what the job asks for, in slots. */
+/** The tenant's quota and what the job requests, in slots. */
 export interface Quota {
   slot_type: string;
   limit: number;
@@ -59,19 +60,19 @@ export class Checker {
     clearTimeout(this.timer);
     this.running?.abort();
     const running = (this.running = new AbortController());
-    const verdict = await ask(this.tenant, text, running.signal);
+    const verdict = await validate(this.tenant, text, running.signal);
     if (!running.signal.aborted) this.done(verdict, text);
   }
 }
 
-async function ask(tenant: string, text: string, signal: AbortSignal): Promise<Verdict> {
+async function validate(tenant: string, text: string, signal: AbortSignal): Promise<Verdict> {
   try {
     const source = new URLSearchParams(location.search).get("from"); // a clone keeps its source's code
     const query = source ? `?cloned_from=${encodeURIComponent(source)}` : "";
     const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate${query}`, new Yaml(text), signal);
     return { ...answer, errors: answer.errors ?? [], warnings: answer.warnings ?? [] };
   } catch (error) {
-    if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: "The server does not answer" };
+    if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: texts.newJob.unreachable };
     const { errors, detail, title } = error.problem;
     return errors.length ? { errors, warnings: [] } : { errors: [], warnings: [], problem: detail || title };
   }

@@ -1,4 +1,4 @@
-// The YAML editor: CodeMirror over the plain textarea, which stays the form's field and works alone without scripts.
+// The YAML editor: CodeMirror over the plain textarea, which stays the form's field and works without scripts.
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
 import { python } from "@codemirror/lang-python";
 import { yaml } from "@codemirror/lang-yaml";
@@ -7,6 +7,7 @@ import { type Diagnostic, lintGutter, setDiagnostics } from "@codemirror/lint";
 import { EditorState, type Extension } from "@codemirror/state";
 import { EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
+import { texts } from "../texts";
 
 export interface Mark {
   line: number;
@@ -17,7 +18,7 @@ export interface Mark {
   severity: "error" | "warning";
 }
 
-const colours = HighlightStyle.define([
+const colors = HighlightStyle.define([
   { tag: tags.propertyName, color: "var(--link)" },
   { tag: tags.string, color: "var(--green-fg)" },
   { tag: [tags.number, tags.bool, tags.null], color: "var(--violet-fg)" },
@@ -30,7 +31,7 @@ const common = (label: string): Extension[] => [
   lineNumbers(),
   history(),
   highlightActiveLine(),
-  syntaxHighlighting(colours),
+  syntaxHighlighting(colors),
   keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
   EditorView.contentAttributes.of({ "aria-label": label, "aria-multiline": "true", tabindex: "0" }),
 ];
@@ -75,7 +76,7 @@ export class SpecEditor {
       state: EditorState.create({
         doc: field.value,
         extensions: [
-          ...common("Job spec in YAML"),
+          ...common(texts.newJob.editor),
           lintGutter(),
           yaml(),
           indentUnit.of("  "),

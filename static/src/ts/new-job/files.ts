@@ -1,5 +1,6 @@
-// The code files of the spec: each opens into an editor of its own, so that nobody has to write Python inside YAML.
+// The code files of the spec: each opens in an editor of its own, so that Python need not be written inside YAML.
 import { icon } from "../icon";
+import { texts } from "../texts";
 import { type Plain, plainEditor } from "./editor";
 import type { Write } from "./rows";
 import type { Spec } from "./spec";
@@ -24,7 +25,7 @@ export class Files {
     const files = Object.entries(code?.files ?? {});
     if (this.open && !files.some(([name]) => name === this.open?.name)) this.close();
     const fresh = JSON.stringify([files.map(([name]) => name), this.open?.name, code?.upload]);
-    if (fresh === this.shown) for (const [name, text] of files) this.sizeOf(name, String(text)); // nothing moves under the fingers
+    if (fresh === this.shown) for (const [name, text] of files) this.sizeOf(name, String(text)); // no element is replaced while a person types
     else this.draw(files, code?.upload);
     this.shown = fresh;
     const text = files.find(([name]) => name === this.open?.name)?.[1];
@@ -51,14 +52,14 @@ export class Files {
     const label = document.createElement("input");
     label.className = "fname mono f12";
     label.value = name;
-    label.setAttribute("aria-label", `Name of ${name}`);
+    label.setAttribute("aria-label", texts.newJob.fileName(name));
     label.spellcheck = false;
     label.addEventListener("change", () => this.rename(name, label.value.trim()));
     const isOpen = this.open?.name === name;
-    const edit = tool(isOpen ? "chevron-down" : "pencil", isOpen ? `Close ${name}` : `Edit ${name}`);
+    const edit = tool(isOpen ? "chevron-down" : "pencil", isOpen ? texts.newJob.close(name) : texts.newJob.edit(name));
     edit.setAttribute("aria-expanded", String(isOpen));
     edit.addEventListener("click", () => this.toggle(name));
-    const remove = tool("x", `Remove ${name}`);
+    const remove = tool("x", texts.newJob.removeFile(name));
     remove.addEventListener("click", () => this.write((spec) => spec.set(["code", "files", name], undefined)));
     row.append(label, note(bytes(text)), edit, remove);
     return row;
@@ -68,10 +69,10 @@ export class Files {
     const row = line(icon("archive-x"));
     const label = document.createElement("span");
     label.className = "mono f12";
-    label.textContent = `Upload ${upload}`;
-    const remove = tool("x", "Remove the archive");
+    label.textContent = texts.newJob.upload(upload);
+    const remove = tool("x", texts.newJob.removeArchive);
     remove.addEventListener("click", () => this.write((spec) => spec.set(["code", "upload"], undefined)));
-    row.append(label, note("archive"), remove);
+    row.append(label, note(texts.newJob.archive), remove);
     return row;
   }
 
@@ -81,7 +82,7 @@ export class Files {
     this.write((spec) => {
       if (wasOpen) return;
       const text = String(spec.get(["code", "files", name]) ?? "");
-      const editor = plainEditor(text, `Text of ${name}`, name.endsWith(".py"), (changed) =>
+      const editor = plainEditor(text, texts.newJob.fileEditor(name), name.endsWith(".py"), (changed) =>
         this.write((now) => now.put(["code", "files", this.open?.name ?? name], changed)),
       );
       const holder = document.createElement("li");
@@ -108,7 +109,7 @@ export class Files {
     });
   }
 
-  /** A new file; the archive it would stand beside goes, as a spec has one or the other. */
+  /** Add a file. An archive is removed: a spec has files or an archive. */
   private add(): void {
     let name = "";
     this.write((spec) => {
@@ -124,7 +125,7 @@ export class Files {
   }
 }
 
-const bytes = (text: string): string => `${new Blob([text]).size.toLocaleString("en-US")} B`;
+const bytes = (text: string): string => texts.newJob.bytes(new Blob([text]).size);
 
 function line(...parts: Element[]): HTMLLIElement {
   const row = document.createElement("li");

@@ -1,4 +1,5 @@
-// The form beside the editor: each control names the spec value it stands for (data-path) and how to read it (data-kind).
+// The form beside the editor: each control names its value in the spec (data-path) and how to read it (data-kind).
+import { texts } from "../texts";
 import type { Finding } from "./check";
 import { Files } from "./files";
 import { Rows, type Write } from "./rows";
@@ -33,7 +34,7 @@ export class SpecForm {
     });
   }
 
-  /** Show what the spec says; the control in which somebody types is left alone. */
+  /** Show the values of the spec, except in the focused control. */
   show(spec: Spec): void {
     for (const control of this.controls) {
       if (control === document.activeElement && control.type !== "radio") continue;
@@ -49,19 +50,19 @@ export class SpecForm {
     this.files.show(spec);
   }
 
-  /** Nothing can be written into a text that cannot be read: the form stands still until it can be. */
+  /** Nothing can be written into a text that cannot be read: the form is disabled until it can. */
   lock(locked: boolean): void {
     for (const set of this.form.querySelectorAll<HTMLFieldSetElement>("fieldset")) set.disabled = locked;
     for (const editor of this.form.querySelectorAll<HTMLElement>(".fedit")) editor.inert = locked;
   }
 
-  /** Mark the controls whose value the server refused, and say below their row what was wrong with each. */
+  /** Mark the controls whose values the server refused, with what is wrong below their row. */
   markErrors(errors: Finding[]): void {
-    const told = new Map<HTMLElement, Map<string, HTMLElement>>();
-    for (const place of this.form.querySelectorAll<HTMLElement>("[data-errors]")) told.set(place, new Map());
+    const shown = new Map<HTMLElement, Map<string, HTMLElement>>();
+    for (const place of this.form.querySelectorAll<HTMLElement>("[data-errors]")) shown.set(place, new Map());
     for (const control of this.controls) {
       const mine = errors.find((error) => error.path === control.dataset.path);
-      const lines = told.get(control.closest(".ct")?.querySelector("[data-errors]") as HTMLElement);
+      const lines = shown.get(control.closest(".ct")?.querySelector("[data-errors]") as HTMLElement);
       if (mine && lines) {
         const line = lines.get(mine.path) ?? sentence(control, mine);
         lines.set(mine.path, line);
@@ -72,7 +73,7 @@ export class SpecForm {
         control.removeAttribute("aria-describedby");
       }
     }
-    for (const [place, lines] of told) place.replaceChildren(...lines.values());
+    for (const [place, lines] of shown) place.replaceChildren(...lines.values());
     for (const input of this.form.querySelectorAll<HTMLInputElement>("[data-rows] input[data-path]")) {
       const mine = errors.find((error) => error.path === input.dataset.path);
       if (mine) input.setAttribute("aria-invalid", "true");
@@ -99,7 +100,7 @@ function sentence(control: Control, { path, message }: Finding): HTMLElement {
   const line = document.createElement("span");
   const name = control.type === "radio" ? control.closest("[role=radiogroup]")?.ariaLabel : control.labels?.[0]?.textContent;
   line.id = `wrong-${path}`;
-  line.textContent = `${name ?? path}${/^\p{Lu}/u.test(message) ? ":" : ""} ${message}`;
+  line.textContent = texts.newJob.problem(name ?? path, message);
   return line;
 }
 

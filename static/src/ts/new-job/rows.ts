@@ -1,6 +1,7 @@
 // Parts of the spec that are lists or maps (environment, data, metric rules): a row for each entry, one to add. A row
-// that nobody has named yet stands in the form alone, so that an empty line is no error in the YAML.
+// without a name yet is in the form only, so that it is no error in the YAML.
 import { icon } from "../icon";
+import { texts } from "../texts";
 import type { Path, Spec } from "./spec";
 
 export type Write = (change: (spec: Spec) => void) => void;
@@ -84,7 +85,7 @@ export class Rows {
       input.className = "in b mono";
       input.dataset.key = column.key;
       input.placeholder = column.title;
-      input.setAttribute("aria-label", `${this.holder.dataset.title}: ${column.title}`);
+      input.setAttribute("aria-label", texts.newJob.field(this.holder.dataset.title ?? "", column.title));
       input.autocomplete = "off";
       input.spellcheck = false;
       row.append(input);
@@ -92,7 +93,7 @@ export class Rows {
     const remove = document.createElement("button");
     remove.type = "button";
     remove.className = "btn g s ic";
-    remove.setAttribute("aria-label", `Remove this ${this.holder.dataset.one}`);
+    remove.setAttribute("aria-label", texts.newJob.remove(this.holder.dataset.one ?? ""));
     remove.append(icon("x"));
     remove.addEventListener("click", () => this.remove(row));
     const problem = document.createElement("span");
@@ -129,7 +130,7 @@ export class Rows {
     if (!name.trim() && at === undefined) return; // a value that has no name yet
     this.write((spec) => {
       const taken = name !== at && this.keys(spec).includes(name);
-      problem.textContent = taken ? "This name is there already." : name.trim() ? "" : "A name is needed.";
+      problem.textContent = taken ? texts.newJob.nameTaken : name.trim() ? "" : texts.newJob.nameRequired;
       if (taken || !name.trim()) return;
       row.dataset.at = name;
       if (at !== undefined && at !== name) spec.rename([this.path, at], name);

@@ -1,5 +1,6 @@
-// The job spec as one YAML document: the form writes single values into it, so that comments and order stay.
-import { type Document, isMap, isNode, isScalar, isSeq, parseDocument, Scalar } from "yaml";
+// The job spec as one YAML document: the form writes single values into it, so that comments and order stay. Pure.
+import { type Document, isCollection, isMap, isNode, isScalar, isSeq, parseDocument, Scalar } from "yaml";
+import { texts } from "../texts";
 
 export type Path = (string | number)[];
 
@@ -14,19 +15,19 @@ export class Spec {
     this.document = parseDocument(text, { uniqueKeys: true });
   }
 
-  /** Whether the text is YAML at all; the server says the rest. */
+  /** Whether the text is a YAML map; the server checks the rest. */
   get readable(): boolean {
     return this.document.errors.length === 0 && isMap(this.document.contents);
   }
 
-  /** Why it cannot be read, and where; nothing if it can. */
+  /** Why the text cannot be read, and where; null if it can. */
   get problem(): { line: number; column: number; message: string } | null {
     const error = this.document.errors[0];
     if (error) {
       const { line = 1, col = 1 } = error.linePos?.[0] ?? {};
       return { line, column: col, message: error.message.split(/ at line \d/)[0] ?? "" };
     }
-    return this.readable ? null : { line: 1, column: 1, message: "Fields are expected, each as name: value" };
+    return this.readable ? null : { line: 1, column: 1, message: texts.newJob.notYaml };
   }
 
   get(path: Path): unknown {
@@ -37,6 +38,7 @@ export class Spec {
   /** Write one value; undefined or "" removes the key, and empty maps above it. */
   set(path: Path, value: unknown): void {
     if (value === undefined || value === "") {
+      if (!this.document.hasIn(path)) return;
       this.document.deleteIn(path);
       for (let depth = path.length - 1; depth > 0; depth -= 1) {
         const parent = this.document.getIn(path.slice(0, depth), true);
@@ -47,16 +49,26 @@ export class Spec {
     }
     const old = this.document.getIn(path, true);
     if (isScalar(old) && typeof value !== "object") old.value = value;
-    else this.document.setIn(path, typeof value === "object" ? this.document.createNode(value) : value);
+    else this.write(path, typeof value === "object" ? this.document.createNode(value) : value);
   }
 
-  /** Write one text, an empty one too; what has several lines stands as a block. */
+  /** Put a value at a path. What is on the way there and holds no values ("resources:" without any) becomes a map. */
+  private write(path: Path, value: unknown): void {
+    for (let depth = 1; depth < path.length; depth += 1) {
+      const parent = this.document.getIn(path.slice(0, depth), true);
+      if (parent === undefined) break;
+      if (!isCollection(parent)) this.document.setIn(path.slice(0, depth), this.document.createNode({}));
+    }
+    this.document.setIn(path, value);
+  }
+
+  /** Write one text, also an empty one; a text of several lines becomes a block. */
   put(path: Path, text: string): void {
     const old = this.document.getIn(path, true);
     const node = isScalar(old) ? old : new Scalar(text);
     node.value = text;
     if (text.includes("\n")) node.type = Scalar.BLOCK_LITERAL;
-    if (node !== old) this.document.setIn(path, node);
+    if (node !== old) this.write(path, node);
   }
 
   /** Give an entry of a map another name, in its place. */
@@ -84,7 +96,7 @@ export class Spec {
     return 1;
   }
 
-  /** Where the key stands that a path names, or the entry of a list; the nearest one above it where it is missing. */
+  /** Where the key that a path names is in the text, or the entry of a list; the nearest one above it if it is missing. */
   keyAt(path: Path): [from: number, to: number] | null {
     for (let depth = path.length; depth > 0; depth -= 1) {
       const last = path[depth - 1];

@@ -1,0 +1,155 @@
+// The new-job page: form and YAML synced, checked by the server while a person types, drafts kept in this browser.
+import { api, ApiError } from "../api";
+import { texts } from "../texts";
+import { toast } from "../toast";
+import { Checker, type Verdict } from "./check";
+import { showChanges } from "./changes";
+import { DraftStore, offerStartOver } from "./draft";
+import { SpecEditor } from "./editor";
+import { lineOf, marksOf, replace, showFindings, wayToFirst } from "./findings";
+import { SpecForm } from "./form";
+import { showChecks, showOutlook } from "./outlook";
+import { Spec } from "./spec";
+import { kindOf, oneLine } from "./verdict";
+
+export function startNewJob(): void {
+  const page = document.querySelector<HTMLElement>("[data-new-job]");
+  const field = document.querySelector<HTMLTextAreaElement>("textarea[name=spec]");
+  if (page && field) start(page, field);
+}
+
+function start(page: HTMLElement, field: HTMLTextAreaElement): void {
+  const tenant = page.dataset.newJob ?? "";
+  const drafts = new DraftStore(tenant);
+  const fresh = page.dataset.source === "default";
+  const given = field.value;
+  const draft = fresh ? drafts.read() : null;
+  if (draft) field.value = draft.text;
+  document.documentElement.classList.add("scripted");
+
+  let last: Verdict = { errors: [], warnings: [] };
+  let refused = page.dataset.source === "refused"; // the server sent this text back: begin at the first error
+  let checked = ""; // the text that `last` is about; errors in an older text do not prevent submitting
+  const checker = new Checker(tenant, (verdict, text) => {
+    last = verdict;
+    checked = text;
+    editor.mark(marksOf(verdict, editor.text));
+    form.markErrors(verdict.errors);
+    showVerdict(page, verdict);
+    if (refused) toFirst();
+    refused = false;
+  });
+  const toFirst = (): void => {
+    const first = last.errors[0];
+    if (first && !form.focus(first.path)) editor.focusLine(lineOf(first, editor.text), first.column);
+  };
+  const settled = (): void => {
+    showChanges(page, editor.text);
+    drafts.write(editor.text);
+    checker.soon(editor.text);
+  };
+  const read = (): void => {
+    const spec = new Spec(editor.text);
+    showUnreadable(page, spec);
+    form.lock(!spec.readable);
+    if (spec.readable) form.show(spec);
+  };
+  const editor = new SpecEditor(field, () => {
+    read();
+    settled();
+  });
+  const write = (change: (spec: Spec) => void): void => {
+    const spec = new Spec(editor.text);
+    if (!spec.readable) return; // the form is locked then
+    change(spec);
+    editor.show(spec.toString());
+    form.show(new Spec(editor.text));
+    settled();
+  };
+  const form = new SpecForm(page, write);
+
+  read();
+  showChanges(page, editor.text);
+  void checker.now(editor.text);
+  if (draft && draft.text !== given) {
+    offerStartOver(page, draft, () => {
+      drafts.remove();
+      editor.show(given);
+      read();
+      void checker.now(given);
+    });
+  }
+
+  page.addEventListener("click", (event) => {
+    const near = (event.target as Element).closest<HTMLElement>("[data-near]")?.dataset;
+    if (near?.near) return write((spec) => replace(spec, near));
+    const link = (event.target as Element).closest<HTMLElement>("[data-go-path]");
+    if (!link) return;
+    event.preventDefault();
+    const { goPath = "", goLine = "1", goColumn = "1" } = link.dataset;
+    if (!form.focus(goPath)) editor.focusLine(Number(goLine), Number(goColumn));
+  });
+  page.querySelector("[data-validate]")?.addEventListener("click", () => void checker.now(editor.text));
+  page.querySelector("[data-copy-spec]")?.addEventListener("click", () => {
+    void navigator.clipboard.writeText(editor.text).then(() => toast(texts.newJob.copied, "success"));
+  });
+  page.querySelector("form")?.addEventListener("submit", (event) => {
+    if (last.errors.length && checked === editor.text) {
+      event.preventDefault();
+      toast(texts.newJob.fixFirst(last.errors.length), "error");
+      return toFirst();
+    }
+    drafts.remove();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) page.querySelector("form")?.requestSubmit();
+  });
+  const upload = page.querySelector<HTMLInputElement>("[data-upload]");
+  upload?.addEventListener("change", () => {
+    const file = upload.files?.[0];
+    if (file) void sendArchive(tenant, file).then((id) => id && write((spec) => spec.set(["code"], { upload: id })));
+  });
+}
+
+/** Show why and where the text is not YAML. */
+function showUnreadable(page: HTMLElement, spec: Spec): void {
+  const note = page.querySelector<HTMLElement>("[data-unreadable]");
+  const { problem } = spec;
+  if (!note) return;
+  note.hidden = !problem;
+  const link = note.querySelector("a");
+  if (!problem || !link) return;
+  link.textContent = texts.newJob.place(problem.line, problem.column);
+  Object.assign(link.dataset, { goLine: String(problem.line), goColumn: String(problem.column) });
+  const why = note.querySelector("[data-why]");
+  if (why) why.textContent = problem.message;
+}
+
+async function sendArchive(tenant: string, file: File): Promise<string | null> {
+  const body = new FormData();
+  body.append("archive", file);
+  try {
+    const answer = await api<{ id: string; files: number }>("POST", `/tenants/${tenant}/uploads`, body);
+    toast(texts.newJob.uploaded(file.name, answer.files), "success");
+    return answer.id;
+  } catch (error) {
+    toast(error instanceof ApiError ? error.message : texts.newJob.uploadFailed, "error");
+    return null;
+  }
+}
+
+function showVerdict(page: HTMLElement, verdict: Verdict): void {
+  const list = page.querySelector<HTMLUListElement>("[data-findings]");
+  const line = page.querySelector<HTMLElement>("[data-verdict]");
+  if (!list || !line) return;
+  const { errors } = verdict;
+  const kind = kindOf(verdict, (page.dataset.fix ?? "").split(" "));
+  showFindings(list, verdict);
+  showChecks(page, verdict);
+  showOutlook(page, verdict, kind);
+  const badge = page.querySelector<HTMLElement>("[data-count]");
+  if (badge) [badge.textContent, badge.hidden] = [String(errors.length), !errors.length];
+  line.dataset.kind = kind;
+  if (errors.length && !verdict.problem) line.replaceChildren(texts.newJob.errors(errors.length), ...wayToFirst(errors));
+  else line.textContent = oneLine(verdict);
+}

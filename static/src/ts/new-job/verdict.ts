@@ -1,0 +1,65 @@
+// What the server's answer to a spec means, in words: whether the job could start now, on which nodes, or when. Pure.
+import { span } from "../format";
+import { texts } from "../texts";
+import type { Estimate, Quota, Verdict } from "./check";
+
+/** good: it could start; wait: it would have to wait; bad: it needs a change. */
+export type Kind = "good" | "wait" | "bad";
+
+/** fixes: codes of reasons that waiting does not solve. */
+export function kindOf({ problem, errors, now }: Verdict, fixes: string[]): Kind {
+  if (problem || errors.length) return "bad";
+  if (!now || now.starts) return "good";
+  return fixes.includes(now.code) ? "bad" : "wait";
+}
+
+/** When it would start, or why there is no estimate; now: milliseconds since 1970. */
+export function when({ from, to, message }: Estimate, now = Date.now()): string {
+  if (!from || !to) return message && texts.newJob.noEstimate(message.replace(/^[A-Z](?![A-Z])/, (first) => first.toLowerCase()));
+  const [low = 0, high = 0] = [from, to].map((at) => (Date.parse(at) - now) / 1000);
+  return texts.newJob.startsIn(span(low, high));
+}
+
+export const nodesOf = (nodes: string[]): string => [...new Set(nodes)].join(", ");
+
+export function headline(verdict: Verdict, kind: Kind): string {
+  const { problem, errors, now } = verdict;
+  if (problem) return problem;
+  if (errors.length) return texts.newJob.notChecked;
+  if (!now) return texts.newJob.valid;
+  if (now.starts) return texts.newJob.starts(nodesOf(now.nodes));
+  if (kind === "bad") return texts.newJob.cannotStart;
+  return now.estimate.from ? when(now.estimate).replace(/\.$/, "") : texts.newJob.waits;
+}
+
+/** What the box says below its headline. */
+export function details({ now }: Verdict): string {
+  if (!now) return "";
+  return now.starts ? where(now.nodes) : `${now.message} ${now.estimate.from ? "" : when(now.estimate)}`.trim();
+}
+
+/** "2 learners, both on node-a", "3 learners: node-a 2, node-b 1". nodes: one name per learner. */
+export function where(nodes: string[]): string {
+  const each = new Map<string, number>();
+  for (const node of nodes) each.set(node, (each.get(node) ?? 0) + 1);
+  if (nodes.length < 2) return texts.newJob.alone;
+  if (each.size === 1) return texts.newJob.allOn(nodes.length, nodes[0] ?? "");
+  return texts.newJob.spread(nodes.length, [...each].map(([node, count]) => `${node} ${count}`).join(", "));
+}
+
+/** The line beside the submit button, where there are no errors to list. */
+export function oneLine({ problem, now }: Verdict): string {
+  if (problem) return problem;
+  if (!now) return texts.newJob.valid;
+  return now.starts ? texts.newJob.starts(nodesOf(now.nodes)) : `${now.message} ${when(now.estimate)}`.trim();
+}
+
+export type Cell = "used" | "own" | "free" | "limit" | "over";
+
+/** Cells of the quota, each for the same number of devices: in use, this job's, free; then the limit; then what exceeds it. */
+export function quotaCells({ limit, used, asked }: Quota, most: number): Cell[] {
+  const perCell = Math.max(1, Math.ceil(Math.max(limit, used + asked) / most));
+  const within = Math.max(0, Math.min(asked, limit - used));
+  const counts: [Cell, number][] = [["used", used], ["own", within], ["free", limit - used - within], ["limit", perCell], ["over", asked - within]]; // prettier-ignore
+  return counts.flatMap(([cell, count]) => Array<Cell>(Math.ceil(Math.max(0, count) / perCell)).fill(cell));
+}

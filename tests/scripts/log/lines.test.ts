@@ -1,0 +1,162 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { anchor, linkedLines } from "../../../static/src/ts/log/anchor";
+import { Gaps } from "../../../static/src/ts/log/gaps";
+import { actionOf, type KeyActions } from "../../../static/src/ts/log/keys";
+import { Level, levelOf, startsTraceback } from "../../../static/src/ts/log/levels";
+import { anchorOf, has, pick } from "../../../static/src/ts/log/picked";
+import { statusTexts } from "../../../static/src/ts/log/status";
+import { attemptsShown } from "../../../static/src/ts/log/streams";
+import { Survey } from "../../../static/src/ts/log/survey";
+import { nextMode, timeText } from "../../../static/src/ts/log/times";
+import type { Line } from "../../../static/src/ts/log/lines";
+import { FakeLog, traceback } from "./logs";
+
+test("words make a line an error or a warning", () => {
+  const levels: [string, Level][] = [
+    ["step 1 loss 0.1", Level.None],
+    ["E 1234 failed", Level.Error],
+    ["ValueError: no", Level.Error],
+    ["CUDA out of memory", Level.Error],
+    ["0 errors", Level.None],
+    ["in a room", Level.None],
+    ["W 1234 slow", Level.Warn],
+    ["UserWarning: x", Level.Warn],
+    ["warn: x", Level.Warn],
+    ["\x1b[31mERROR\x1b[0m", Level.Error],
+    ["", Level.None],
+  ];
+  for (const [text, level] of levels) assert.equal(levelOf(text, Level.None), level, text);
+});
+
+test("a traceback's indented lines belong to it, the first that is not indented ends it", () => {
+  let level = Level.None;
+  const levels = traceback(2).map((text) => (level = levelOf(text, level)));
+  assert.deepEqual(levels, [Level.Trace, Level.Trace, Level.Trace, Level.Error]);
+  assert.equal(levelOf("  indented", Level.None), Level.None);
+  assert(startsTraceback("\x1b[1m  Traceback (most recent call last):"));
+});
+
+test("gaps join what touches and answer where one ends", () => {
+  const gaps = new Gaps();
+  gaps.add(10, 20);
+  gaps.add(30, 40);
+  assert.deepEqual([9, 10, 20, 21, 35, 41].map((n) => gaps.endOf(n)), [0, 20, 20, 0, 40, 0]);
+  gaps.add(21, 29);
+  assert.equal(gaps.endOf(10), 40);
+  gaps.add(15, 16);
+  gaps.add(1, 1);
+  assert.equal(gaps.endOf(1), 1);
+  assert.equal(gaps.endOf(2), 0);
+});
+
+test("a gap over others takes them in", () => {
+  const gaps = new Gaps();
+  for (const n of [5, 7, 9, 100]) gaps.add(n, n);
+  gaps.add(1, 50);
+  assert.equal(gaps.endOf(3), 50);
+  assert.equal(gaps.endOf(60), 0);
+  assert.equal(gaps.endOf(100), 100);
+});
+
+test("an address names lines, of an attempt or not", () => {
+  assert.deepEqual(linkedLines("#L20-24"), { attempt: 0, from: 20, to: 24 });
+  assert.deepEqual(linkedLines("#a3-L7"), { attempt: 3, from: 7, to: 7 });
+  for (const hash of ["", "#L", "#Lx", "#L1-", "#a-L1"]) assert.equal(linkedLines(hash), null);
+  assert.deepEqual(linkedLines(anchor(2, 5, 9, true)), { attempt: 2, from: 5, to: 9 });
+  assert.equal(anchorOf({ attempt: 2, from: 5, to: 5 }, false), "#L5");
+});
+
+test("a second pick extends the first, upward and downward, within one attempt", () => {
+  const first = pick(null, 1, 10, true);
+  assert.deepEqual(first, { attempt: 1, from: 10, to: 10 });
+  assert.deepEqual(pick(first, 1, 4, true), { attempt: 1, from: 4, to: 10 });
+  assert.deepEqual(pick(first, 1, 14, true), { attempt: 1, from: 10, to: 14 });
+  assert.deepEqual(pick(first, 2, 4, true), { attempt: 2, from: 4, to: 4 });
+  assert.deepEqual(pick(first, 1, 4, false), { attempt: 1, from: 4, to: 4 });
+  assert(has(first, 1, 10) && !has(first, 2, 10) && !has(null, 1, 10));
+});
+
+test("times are of the day, since the first line, or none", () => {
+  const [t, start] = ["2026-01-01T10:00:01.500Z", "2026-01-01T10:00:00.000Z"];
+  assert.equal(timeText("clock", t, start), "10:00:01.500");
+  assert.equal(timeText("relative", t, start).trim(), "+1.500");
+  assert.equal(timeText("relative", start, t).trim(), "-1.500");
+  assert.equal(timeText("relative", t, ""), "10:00:01.500", "where the first line is not known");
+  assert.equal(timeText("off", t, start), "");
+  assert.equal(timeText("clock", "", start), "");
+  assert.equal(nextMode(nextMode(nextMode("clock"))), "clock");
+});
+
+const line = { n: 1234, t: "2026-01-01T10:00:01.500Z" } as Line;
+const status = { following: true, ended: false, first: line, searching: false, total: 2000, partly: false, stale: false };
+
+test("the status says where the reader is and whether more will come", () => {
+  assert.deepEqual(statusTexts(status), ["Following", "2,000 lines", "Live"]);
+  assert.deepEqual(statusTexts({ ...status, following: false }), ["Paused at 10:00:01, line 1,234", "2,000 lines", "Live"]);
+  assert.deepEqual(statusTexts({ ...status, following: false, first: undefined, total: 1, stale: true }), ["Paused", "1 line", "Not live"]);
+  assert.deepEqual(statusTexts({ ...status, ended: true, searching: true }), ["Searching…", "2,000 lines", "End of log"]);
+  assert.deepEqual(statusTexts({ ...status, ended: true, following: false, partly: true })[0], "At 10:00:01, line 1,234");
+});
+
+test("of a job with many attempts the newest are shown, at least one", () => {
+  assert.deepEqual(attemptsShown(3, 1), [1, 2, 3]);
+  assert.deepEqual(attemptsShown(100, 4), Array.from({ length: 10 }, (_, at) => 91 + at));
+  assert.deepEqual(attemptsShown(5, 1000), [5]);
+  assert.deepEqual(attemptsShown(0, 1).length, 1);
+});
+
+function counted(log: FakeLog): { survey: Survey; total: () => number } {
+  let read = 0;
+  const scan = async (from: number, matches: (line: Line) => boolean, upto = log.total): Promise<null> => {
+    for (let n = from; n <= upto; n += 1) {
+      read += 1;
+      const found = log.get(n);
+      if (found) matches(found);
+    }
+    return null;
+  };
+  const lines = { get total() { return log.total; }, scan }; // prettier-ignore
+  return { survey: new Survey(lines, () => undefined), total: () => read };
+}
+
+test("a short log is counted once and then as it grows", async () => {
+  const log = new FakeLog().add("ok", "warning: x", "error: y");
+  const { survey, total } = counted(log);
+  survey.update();
+  await Promise.resolve();
+  await Promise.resolve();
+  assert.deepEqual([survey.warnings, survey.errors, total()], [2, [3], 3]);
+  log.add("error: z");
+  survey.update();
+  await Promise.resolve();
+  await Promise.resolve();
+  assert.deepEqual([survey.warnings, survey.errors, total()], [3, [3, 4], 4]);
+});
+
+test("a long log is not fetched only to be counted", () => {
+  const log = new FakeLog();
+  log.total = 10_000;
+  const { survey, total } = counted(log);
+  survey.update();
+  assert.equal(total(), 0);
+  assert(!survey.known);
+});
+
+test("keys do what the help says, and nothing with a modifier held", () => {
+  const done: string[] = [];
+  const note = (name: string) => (by?: number) => void done.push(by === undefined ? name : `${name}${by}`);
+  const names = ["follow", "end", "start", "pages", "lines", "find", "step", "wrap", "times", "error", "full", "copy"];
+  const actions = Object.fromEntries(names.map((name) => [name, note(name)])) as unknown as KeyActions;
+  const press = (key: string, more = {}, isFinding = false): boolean => {
+    const act = actionOf({ key, ctrlKey: false, metaKey: false, altKey: false, ...more }, isFinding, actions);
+    act?.();
+    return act !== undefined;
+  };
+  for (const key of ["f", "G", "g", "PageUp", "n", "N", "/", "y"]) assert(press(key), key);
+  assert(press("f", { ctrlKey: true }));
+  assert.deepEqual(done, ["follow", "end", "start", "pages-1", "step1", "step-1", "find", "copy", "find"]);
+  assert(!press("f", { ctrlKey: true }, true), "in the search field: the browser's own search");
+  for (const more of [{ ctrlKey: true }, { altKey: true }, { metaKey: true }]) assert(!press("n", more));
+  for (const key of ["q", "toString", "constructor"]) assert(!press(key), key);
+});
