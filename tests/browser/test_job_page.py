@@ -151,7 +151,7 @@ def test_a_chart_whose_first_values_are_on_their_way_offers_nothing_to_try_again
     )
     page.goto(page.url.replace("/healthz", f"/t/vision-lab/jobs/{jobs['running']}"))
     chart = page.locator('x-chart[data-name="loss"]')
-    expect(chart).to_contain_text("The first values are on their way.")
+    expect(chart).to_contain_text("Waiting for the first values.")
     expect(chart.get_by_role("button", name="Try again")).to_have_count(0)
 
 
@@ -169,7 +169,7 @@ def test_a_log_scale_that_can_show_no_value_says_so_and_leads_back(
     address = page.url.replace("/healthz", f"/t/vision-lab/jobs/{jobs['halted']}/metrics?log=1")
     page.goto(address)
     chart = page.locator('x-chart[data-name="loss"]')
-    expect(chart).to_contain_text("No value above 0: a log scale cannot show it.")
+    expect(chart).to_contain_text("No value above 0 to show on a log scale.")
     expect(chart.locator("canvas")).to_have_count(0)
     chart.get_by_role("button", name="Linear scale").click()
     expect(chart.locator("canvas")).to_be_visible()
@@ -179,7 +179,7 @@ def test_a_log_scale_that_can_show_no_value_says_so_and_leads_back(
     told[0] = answer(-1, 1, 0, 2)
     page.goto(address)
     expect(chart.locator("canvas")).to_be_visible()
-    expect(chart.locator("[data-legend]")).to_contain_text("2 not above 0, left out")
+    expect(chart.locator("[data-legend]")).to_contain_text("2 values ≤ 0 not shown")
     chart.get_by_role("button", name="Values as a table: loss").click()
     expect(chart.locator("tbody tr")).to_have_count(4)
     expect(chart.locator("tbody")).to_contain_text("-1")

@@ -82,7 +82,7 @@ def submit(page: Page, study: Study) -> str:
     page.get_by_label("Name", exact=True).fill("digits" if study is DIGITS else study.example)
     page.get_by_label("Command", exact=True).fill(study.command)
     expect(page.locator("textarea[name=spec]")).to_have_value(re.compile(re.escape(study.command)))
-    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Fits|Valid"), timeout=60_000)
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"), timeout=60_000)
     page.get_by_role("button", name="Submit job").click()
     page.wait_for_url(re.compile(r"/jobs/[0-9a-z]{12}$"), timeout=60_000)
     page.evaluate("window.stayed = true")

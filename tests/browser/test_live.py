@@ -247,7 +247,7 @@ def test_what_was_skipped_is_fetched_and_what_was_lost_is_named(script: tuple[Sc
     page.keyboard.press("End")
     server.skip(1601, 1603, lost=True)
     server.send(1604, 1604)
-    expect(page.locator('x-log .lr[data-n="1602"]')).to_contain_text("not kept")
+    expect(page.locator('x-log .lr[data-n="1602"]')).to_contain_text("not stored")
     expect(page.locator('x-log .lr[data-n="1604"]')).to_contain_text("line 1604")
 
 
@@ -331,7 +331,7 @@ def test_lines_that_were_not_kept_are_passed_over_in_one_step(script: tuple[Scri
     expect(page.locator("x-log .lst")).to_contain_text("15,002 lines")
     server.requests.clear()
     page.get_by_role("button", name="Jump to the first error").click()
-    expect(page.get_by_text("There is no error in this log.")).to_be_visible()
+    expect(page.get_by_text("No errors in this log.")).to_be_visible()
     assert len(server.requests) <= 3, server.requests
 
 
