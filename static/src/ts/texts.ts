@@ -125,7 +125,7 @@ export const texts = {
     wrapLabel: "Wrap lines",
     wrap: "Wrap",
     times: "Times",
-    timesLabel: { off: "Timestamps: off", clock: "Timestamps: time of day", relative: "Timestamps: since the first line" },
+    timesLabel: { off: "Times: off", clock: "Times: time of day", relative: "Times: since the first line" },
     raw: "Raw",
     rawLabel: "Download the raw log",
     rawOfAttempt: (attempt: string | number | undefined) => `Download the raw log of attempt ${attempt}`,
