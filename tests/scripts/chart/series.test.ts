@@ -42,18 +42,18 @@ test("NaN and infinities are listed and have no minimum or maximum", () => {
 test("a new attempt supersedes what the last one reported from its first step on", () => {
   const [only] = series(point(1, 1), point(2, 2), point(3, 3), point(4, 4), point(3, 30, { attempt: 2 }));
   assert.deepEqual(only?.buckets.map(([x]) => x), [1, 2, 3]);
-  assert.deepEqual(only?.overtaken.map(([x, , , last]) => [x, last]), [[3, 3], [4, 4]]);
+  assert.deepEqual(only?.superseded.map(([x, , , last]) => [x, last]), [[3, 3], [4, 4]]);
   assert.equal(only?.points, 3);
 });
 
 test("superseded points of two restarts are in order of their steps", () => {
   const [only] = series(point(5, 1), point(6, 1), point(2, 1, { attempt: 2 }), point(3, 1, { attempt: 2 }), point(1, 1, { attempt: 3 }));
-  assert.deepEqual(only?.overtaken.map(([x]) => x), [2, 3, 5, 6]);
+  assert.deepEqual(only?.superseded.map(([x]) => x), [2, 3, 5, 6]);
   assert.deepEqual(only?.buckets.map(([x]) => x), [1]);
 });
 
 test("a thinned series does not guess how many points were superseded", () => {
-  const all: Series[] = [{ name: "loss", rank: 0, buckets: [[10, 0, 1, 0.5], [20, 0, 1, 0.5]], overtaken: [], not_finite: [], complete: false, points: 900 }];
+  const all: Series[] = [{ name: "loss", rank: 0, buckets: [[10, 0, 1, 0.5], [20, 0, 1, 0.5]], superseded: [], not_finite: [], complete: false, points: 900 }];
   addPoint(all, point(15, 0.1, { attempt: 2 }), "step");
   assert.equal(all[0]?.points, 901);
 });
@@ -64,7 +64,7 @@ test("two points of the same time are one place, and neither is superseded", () 
   addPoint(all, point(1, 1, { at }), "time");
   addPoint(all, point(2, 2, { at }), "time");
   assert.deepEqual(all[0]?.buckets, [[Date.parse(at), 2, 2, 2]]);
-  assert.deepEqual(all[0]?.overtaken, []);
+  assert.deepEqual(all[0]?.superseded, []);
   assert.equal(all[0]?.points, 2);
 });
 
@@ -77,7 +77,7 @@ test("the lowest value leaves out what is not finite", () => {
 test("the lowest value of hundreds of learners is found", () => {
   const bucket = (x: number): [number, number, number, number] => [x, x, x, x];
   const buckets = Array.from({ length: 1800 }, (_, x) => bucket(x + 7));
-  const all = Array.from({ length: 256 }, (_, rank) => ({ name: "loss", rank, buckets, overtaken: [], not_finite: [], complete: true, points: 1800 }));
+  const all = Array.from({ length: 256 }, (_, rank) => ({ name: "loss", rank, buckets, superseded: [], not_finite: [], complete: true, points: 1800 }));
   assert.equal(lowest(all), 7);
 });
 

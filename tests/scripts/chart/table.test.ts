@@ -8,7 +8,7 @@ const series = (values: [number, number | string][], more: Partial<Series> = {})
   name: "loss",
   rank: 0,
   buckets: values.map(([x, value]): Bucket => (typeof value === "number" ? [x, value, value, value] : [x, null, null, value])),
-  overtaken: [],
+  superseded: [],
   not_finite: values.flatMap(([x, value]): [number, string][] => (typeof value === "number" ? [] : [[x, value]])),
   complete: true,
   points: values.length,
@@ -61,11 +61,11 @@ test("a log scale without a positive value is bare", () => {
 });
 
 test("a log scale on which only a superseded value is positive is not bare", () => {
-  assert(!isBare(tabulate([series([[1, 0]], { overtaken: [[1, 2, 2, 2]] })], settings({ log: true }))));
+  assert(!isBare(tabulate([series([[1, 0]], { superseded: [[1, 2, 2, 2]] })], settings({ log: true }))));
 });
 
 test("superseded points have a column of their own", () => {
-  const table = tabulate([series([[1, 1], [2, 2]], { overtaken: [[2, 9, 9, 9], [3, 8, 8, 8]] })], settings());
+  const table = tabulate([series([[1, 1], [2, 2]], { superseded: [[2, 9, 9, 9], [3, 8, 8, 8]] })], settings());
   assert.deepEqual(table.x, [1, 2, 3]);
   assert.deepEqual(table.lines[0]?.raw, [1, 2, null]);
   assert.deepEqual(table.lines[0]?.superseded, [null, 9, 8]);

@@ -8,7 +8,7 @@ export interface Series {
   rank: number;
   buckets: Bucket[];
   /** Superseded: a newer attempt has reported at or around their step. */
-  overtaken: Bucket[];
+  superseded: Bucket[];
   not_finite: [number, string][];
   complete: boolean;
   points: number;
@@ -32,7 +32,7 @@ export const xOf = (point: Point, axis: Axis): number => (axis === "step" ? poin
 export function addPoint(all: Series[], point: Point, axis: Axis): void {
   let series = all.find((one) => one.rank === point.rank);
   if (!series) {
-    series = { name: point.name, rank: point.rank, buckets: [], overtaken: [], not_finite: [], complete: true, points: 0 };
+    series = { name: point.name, rank: point.rank, buckets: [], superseded: [], not_finite: [], complete: true, points: 0 };
     all.push(series);
     all.sort((a, b) => a.rank - b.rank);
   }
@@ -43,8 +43,8 @@ export function addPoint(all: Series[], point: Point, axis: Axis): void {
   while (first > 0 && (buckets[first - 1]?.[0] ?? 0) >= x) first -= 1;
   // A program repeats a step only in a new attempt; two points of one attempt may have the same time.
   const superseded = buckets.splice(first).filter(([at]) => axis === "step" || at > x);
-  series.overtaken.push(...superseded);
-  series.overtaken.sort((a, b) => a[0] - b[0]);
+  series.superseded.push(...superseded);
+  series.superseded.sort((a, b) => a[0] - b[0]);
   if (series.complete) series.points -= superseded.length; // a thinned bucket does not say how many points it stands for
   buckets.push([x, finite, finite, point.value]);
   if (finite === null) series.not_finite.push([x, String(point.value)]);

@@ -36,7 +36,7 @@ export function tabulate(series: Series[], settings: Settings): Table {
   const [from, to] = settings.zoom ?? [-Infinity, Infinity];
   const inside = <Item extends [number, ...unknown[]]>(list: Item[]): Item[] => list.filter(([at]) => from <= scale(at) && scale(at) <= to);
   const places = new Set<number>();
-  for (const one of shown) for (const list of [one.buckets, one.overtaken]) for (const bucket of inside(list)) places.add(scale(bucket[0]));
+  for (const one of shown) for (const list of [one.buckets, one.superseded]) for (const bucket of inside(list)) places.add(scale(bucket[0]));
   const x = [...places].sort((a, b) => a - b);
   const index = new Map(x.map((value, at) => [value, at]));
   const column = (): (number | null)[] => new Array<number | null>(x.length).fill(null);
@@ -53,7 +53,7 @@ export function tabulate(series: Series[], settings: Settings): Table {
       low[place] = positive(min);
       high[place] = positive(max);
     }
-    for (const [at, , , last] of inside(one.overtaken)) superseded[index.get(scale(at)) ?? 0] = positive(finite(last));
+    for (const [at, , , last] of inside(one.superseded)) superseded[index.get(scale(at)) ?? 0] = positive(finite(last));
     return { rank: one.rank, drawn: smooth(raw, settings.smooth), raw, low, high, superseded };
   });
   const notFinite = shown.flatMap((one) => inside(one.not_finite).map(([at, word]): [number, string] => [scale(at), word]));

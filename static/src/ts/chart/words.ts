@@ -32,7 +32,7 @@ export function legend(name: string, series: Series[], table: Table, settings: S
   if (marks.some(([, words]) => words)) entries.push({ text: texts.chart.attempt });
   if (marks.some(([, words]) => !words)) entries.push({ text: texts.chart.checkpoint });
   if (settings.smooth > 0) entries.push({ text: texts.chart.smoothed(settings.smooth), swatch: "c1" });
-  if (series.some((one) => one.overtaken.length)) entries.push({ text: texts.chart.superseded, swatch: "c1 d" });
+  if (series.some((one) => one.superseded.length)) entries.push({ text: texts.chart.superseded, swatch: "c1 d" });
   if (table.notFinite.length) entries.push({ text: texts.chart.notFinite(table.notFinite.length), isNote: true });
   if (table.below) entries.push({ text: texts.chart.notPositive(table.below), isNote: true });
   return entries;
