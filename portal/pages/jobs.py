@@ -78,7 +78,7 @@ class Filters:
 @require_GET
 @in_tenant
 def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """The page, or for htmx the rows alone."""
+    """The page, or with ?rows= the rows that have changed."""
     if "rows" in request.GET:
         return _some(request, tenant)
     filters = Filters.read(request.GET)
@@ -90,8 +90,6 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),
     }
-    if request.headers.get("HX-Request") and filters.before:
-        return render(request, "jobs/_rows.html", context | {"tenant": tenant})
     context |= frame(request, tenant, "jobs") | {
         "total": _total(rows, page, filters),
         "tenant_has_jobs": bool(page) or _rows(request, tenant, Filters()).exists(),

@@ -64,7 +64,7 @@ def test_every_error_is_told_at_once_and_led_to_and_nothing_is_lost(open_as: Ope
 
     checks = page.locator("[data-checks]")
     expect(checks).to_contain_text("5 errors")
-    page.get_by_role("button", name="Replace plasement by placement").click()
+    page.get_by_role("button", name="Replace plasement with placement").click()
     expect(page.get_by_label("Placement", exact=True)).to_have_value("spread")
     page.locator('[data-go-path="max_restart"]').click()
     page.keyboard.press("End")
@@ -110,9 +110,9 @@ def test_what_is_wrong_stands_below_its_row_and_moves_no_field(open_as: Open) ->
     row[0].fill("0")
     row[2].fill("plenty")
     told = page.locator(".ct", has=row[2]).locator("[data-errors]")
-    expect(told).to_contain_text("Learners: must be 1 to 1024", timeout=60_000)
-    expect(told).to_contain_text("Memory each: is not an amount of memory")
-    expect(row[2]).to_have_accessible_description(re.compile("^Memory each: is not an amount"))
+    expect(told).to_contain_text("Learners must be 1 to 1024", timeout=60_000)
+    expect(told).to_contain_text("Memory each is not an amount of memory")
+    expect(row[2]).to_have_accessible_description(re.compile("^Memory each is not an amount"))
     assert [field.bounding_box() for field in row] == before
     page.get_by_label("Save every").fill("soon")
     expect(page.locator("[data-findings] li")).to_have_count(3, timeout=60_000)
@@ -229,7 +229,7 @@ def test_an_archive_is_taken_as_the_code(alice: Client, open_as: Open) -> None:
     page.get_by_label("Send a zip or tar.gz instead").set_input_files(
         {"name": "code.zip", "mimeType": "application/zip", "buffer": packed.getvalue()}
     )
-    expect(page.locator("#toasts")).to_contain_text("code.zip: 2 files taken")
+    expect(page.locator("#toasts")).to_contain_text("code.zip: 2 files uploaded")
     expect(page.locator("[data-files]")).to_contain_text("archive")
     page.get_by_label("Command", exact=True).fill("python main.py")
     expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"), timeout=60_000)

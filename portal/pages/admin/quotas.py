@@ -77,9 +77,6 @@ def page(request: HttpRequest) -> HttpResponse:
         else:
             messages.success(request, f"{len(made.changes)} limit{'s' * (len(made.changes) != 1)} set.")
             return HttpResponseRedirect("/admin-console/quota-history")
-    if request.headers.get("HX-Request"):
-        swapped = {"matrix": drawn, "review": review, "applies": applies, "swap": True}
-        return render(request, "console/_quota_review.html", swapped)
     return _page(request, drawn, review, reason, applies=applies)
 
 

@@ -1,6 +1,8 @@
-// The admin console's own: keys of the quota matrix, and the slug that a name suggests.
+// The admin console: cards that are fetched later, the quota matrix, and the slug that a name suggests.
+import { startFetched } from "../ts/fetched";
 import { startMatrix } from "../ts/quota-matrix";
 
+startFetched();
 startMatrix();
 
 const name = document.getElementById("name") as HTMLInputElement | null;

@@ -1,11 +1,11 @@
-// The job page stays true while it is open: numbers in place, structure by fetching the same page again and morphing
-// the marked parts, so that the server's templates are the only source of markup.
-import { Idiomorph } from "idiomorph";
+// The job page stays current while it is open: numbers that change often in place, everything else by fetching the page
+// again and morphing its parts.
 import { ApiError, api } from "./api";
 import { Metrics } from "./chart/metrics";
 import { duration, hours, metric } from "./format";
 import { live, type Frame } from "./live";
 import type { Rendered } from "./newest";
+import { fetchPage, morph, morphParts } from "./parts";
 import { texts } from "./texts";
 import { toast } from "./toast";
 
@@ -25,14 +25,13 @@ interface Job {
   estimate: unknown;
 }
 
-const PARTS = "#job-top, [data-part]";
-const RECHECK_MS = 15_000; // without an event change: ways to start sooner, the time of the last look, the pace of learners
+const RECHECK_MS = 15_000; // these change without an event: ways to start sooner, the time of the last heartbeat, the learners' throughput
 const REFRESH_MS = 400; // several events at once are one refresh
 
 class JobPage extends HTMLElement {
   private stop: (() => void) | undefined;
   private seq = 0;
-  private told: string | undefined; // why the job waits and until when, as last heard
+  private wait: string | undefined; // why the job waits and until when, as last received
   private metrics!: Metrics;
   private waiting = 0;
   private recheck = 0;
@@ -73,9 +72,9 @@ class JobPage extends HTMLElement {
   private onFrame(frame: Frame): void {
     const job = frame.job as Job | undefined;
     if (job) this.show(job);
-    const told = job && JSON.stringify([job.reason, job.estimate]);
-    const changed = told !== undefined && this.told !== undefined && told !== this.told;
-    this.told = told ?? this.told;
+    const wait = job && JSON.stringify([job.reason, job.estimate]);
+    const changed = wait !== undefined && this.wait !== undefined && wait !== this.wait;
+    this.wait = wait ?? this.wait;
     if (frame.to <= this.seq && !changed) return;
     this.seq = Math.max(this.seq, frame.to);
     this.refreshSoon();
@@ -144,44 +143,22 @@ class JobPage extends HTMLElement {
 
   private async refresh(): Promise<void> {
     this.refreshing?.abort();
-    const controller = (this.refreshing = new AbortController());
-    try {
-      const answer = await fetch(location.pathname + location.search, { signal: controller.signal, credentials: "same-origin" });
-      if (!answer.ok || answer.redirected) return;
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const before = document.querySelector("#job-badge .badge")?.textContent;
-      for (const part of this.querySelectorAll<HTMLElement>(PARTS)) morph(part, page.getElementById(part.id));
-      this.takeNew(page);
-      document.title = page.title;
-      const fresh = page.querySelector<HTMLElement>("x-job");
-      for (const name of ["marks", "attempt", "borders"]) if (fresh?.dataset[name]) this.dataset[name] = fresh.dataset[name];
-      if (fresh) this.takeMetrics(fresh.dataset);
-      replaceDialog(page);
-      const badge = document.querySelector<HTMLElement>("#job-badge .badge");
-      favicon(badge);
-      this.dispatchEvent(new CustomEvent("jobchange", { bubbles: true }));
-      if (badge && badge.textContent !== before) {
-        badge.classList.add("flash");
-        this.showChange(texts.job.changed(this.dataset.name ?? "", badge.textContent ?? ""));
-      }
-    } catch (error) {
-      if (!controller.signal.aborted) console.warn("The page could not be refreshed", error);
-    }
-  }
-
-  /** A part that the page did not have when it was loaded, such as the numbers of a job that has just started. */
-  private takeNew(page: Document): void {
-    for (const part of page.querySelectorAll<HTMLElement>("x-job [data-part]")) {
-      if (document.getElementById(part.id)) continue;
-      const before = part.previousElementSibling;
-      const parent = part.parentElement;
-      const anchor = before?.id ? document.getElementById(before.id) : null;
-      if (anchor) anchor.after(document.importNode(part, true));
-      else if (parent) {
-        const index = [...(page.querySelectorAll(`.${[...parent.classList].join(".")}`) ?? [])].indexOf(parent);
-        this.querySelectorAll(`.${[...parent.classList].join(".")}`)[index]?.prepend(document.importNode(part, true));
-      }
-    }
+    const { signal } = (this.refreshing = new AbortController());
+    const page = await fetchPage(location.pathname + location.search, { signal });
+    if (!page || signal.aborted) return;
+    const before = document.querySelector("#job-badge .badge")?.textContent;
+    morphParts(this, page);
+    morphDialog(page);
+    document.title = page.querySelector("title")?.textContent ?? document.title;
+    const fresh = page.querySelector<HTMLElement>("x-job");
+    for (const name of ["marks", "attempt", "borders"]) if (fresh?.dataset[name]) this.dataset[name] = fresh.dataset[name];
+    if (fresh) this.takeMetrics(fresh.dataset);
+    const badge = document.querySelector<HTMLElement>("#job-badge .badge");
+    favicon(badge);
+    this.dispatchEvent(new CustomEvent("jobchange", { bubbles: true }));
+    if (!badge || badge.textContent === before) return;
+    badge.classList.add("flash");
+    this.showChange(texts.job.changed(this.dataset.name ?? "", badge.textContent.trim()));
   }
 
   /** A toast for states in which the job stays; those it passes through are in the header. */
@@ -224,33 +201,12 @@ class JobPage extends HTMLElement {
   }
 }
 
-function morph(part: HTMLElement, fresh: HTMLElement | null): void {
-  if (!fresh) return;
-  if (part.dataset.part === "keep" && part.querySelector("x-chart")) return addCharts(part, fresh);
-  Idiomorph.morph(part, fresh, {
-    morphStyle: "outerHTML",
-    ignoreActiveValue: true,
-    callbacks: {
-      beforeNodeMorphed: (old: Node) => !(old instanceof HTMLElement && (old.localName.startsWith("x-chart") || old.localName === "x-log" || "stale" in old.dataset)),
-    },
-  });
-}
-
-/** Charts keep what they have drawn; only names that are new come in. */
-function addCharts(part: HTMLElement, fresh: HTMLElement): void {
-  const known = new Set([...part.querySelectorAll<HTMLElement>("x-chart")].map((chart) => chart.dataset.name));
-  for (const chart of fresh.querySelectorAll<HTMLElement>("x-chart")) {
-    const card = chart.closest(".card");
-    const grids = part.querySelectorAll(".g3");
-    if (!known.has(chart.dataset.name) && card) (grids[grids.length - 1] ?? part).append(document.importNode(card, true));
-  }
-}
-
-function replaceDialog(page: Document): void {
-  const old = document.querySelector("dialog.ask");
-  const fresh = page.querySelector("dialog.ask");
-  if (old instanceof HTMLDialogElement && old.open) return;
-  if (old && fresh) old.replaceWith(document.importNode(fresh, true));
+/** The dialog to cancel the job exists as long as the job can be canceled, and while it is open. */
+function morphDialog(page: DocumentFragment): void {
+  const old = document.querySelector<HTMLDialogElement>("dialog[data-offered]");
+  const fresh = page.querySelector("dialog[data-offered]");
+  if (old?.open) return;
+  if (old && fresh) morph(old, fresh);
   else if (old) old.remove();
   else if (fresh) document.body.append(document.importNode(fresh, true));
 }

@@ -1,33 +1,17 @@
-// A list of jobs that stays right: changed rows are fetched as the server draws them and morphed in place; new jobs
-// are counted in a pill, so no row moves under the pointer; the views' tabs count what they hold. The overview's cards are refreshed whole, the same way.
-import { Idiomorph } from "idiomorph";
+// A list of jobs that stays current: changed rows are fetched and morphed in place; new jobs are counted in a pill, so no
+// row moves under the pointer; the tabs of the views show their counts. The overview's cards are fetched together.
 import { type Frame, live } from "./live";
+import { fetchPage, morph } from "./parts";
 import { texts } from "./texts";
 
 const GATHER_MS = 1000;
-const COUNT_MS = 5000; // where no row that is shown has changed, only the views' counts
+const COUNT_MS = 5000; // where no visible row has changed, only the views' counts
 const ROWS_AT_ONCE = 100;
 
 interface Item {
   id: string;
   deleted?: boolean;
 }
-
-/** What stands at an address, or null while the server does not give it. */
-async function text(address: string): Promise<string | null> {
-  try {
-    const answer = await fetch(address, { credentials: "same-origin" });
-    return answer.ok && !answer.redirected ? await answer.text() : null;
-  } catch {
-    return null;
-  }
-}
-
-/** Inputs keep what the person chose. */
-const options = {
-  morphStyle: "outerHTML" as const,
-  callbacks: { beforeNodeMorphed: (old: Node) => !(old instanceof HTMLInputElement) },
-};
 
 class Jobs {
   private readonly changed = new Set<string>();
@@ -49,7 +33,7 @@ class Jobs {
     const newest = document.querySelector<HTMLElement>("tr[data-job]")?.dataset.job ?? "";
     for (const { id, deleted } of items) {
       if (shown(id)) this.changed.add(id);
-      // Ids sort by time: what is newer than the newest row came after this page was drawn.
+      // Ids sort by time: a job that is newer than the newest row came after this page was rendered.
       else if (!deleted && !this.first && id > newest) this.fresh.add(id);
     }
     const later = !this.first && items.length > 0;
@@ -71,23 +55,21 @@ class Jobs {
     this.showNew();
     const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
     for (const id of ids) this.changed.delete(id);
-    const html = await text(`${location.pathname}?rows=${ids.join(",")}`);
-    // Not now: they are still to be drawn, when something changes or the connection is back.
-    if (html === null) return ids.forEach((id) => this.changed.add(id));
-    this.draw(html, ids);
+    const page = await fetchPage(`${location.pathname}?rows=${ids.join(",")}`);
+    // Not now: draw them when something changes or the connection is back.
+    if (!page) return ids.forEach((id) => this.changed.add(id));
+    this.draw(page, ids);
     if (this.changed.size) this.soon();
   }
 
-  private draw(html: string, ids: string[]): void {
-    const template = document.createElement("template");
-    template.innerHTML = html;
+  private draw(page: DocumentFragment, ids: string[]): void {
     for (const id of ids) {
       const old = document.getElementById(`job-${id}`);
-      const row = template.content.querySelector(`#job-${id}`);
-      if (old && row) Idiomorph.morph(old, row, options);
+      const row = page.getElementById(`job-${id}`);
+      if (old && row) morph(old, row);
       else if (old) old.setAttribute("aria-disabled", "true");
     }
-    for (const count of template.content.querySelectorAll<HTMLElement>("[data-view]")) {
+    for (const count of page.querySelectorAll<HTMLElement>("[data-view]")) {
       const shown = document.querySelector(`.tabs [data-view="${count.dataset.view}"]`);
       if (shown) shown.textContent = count.textContent;
     }
@@ -102,7 +84,7 @@ class Jobs {
   }
 }
 
-/** Cards that hang on one channel together (overview, cluster, quotas): all of them are drawn anew. */
+/** Cards that follow one channel together (overview, cluster, quotas): all of them are fetched again. */
 class Cards {
   private timer = 0;
   private seq = -1;
@@ -125,19 +107,36 @@ class Cards {
 
   private async refresh(): Promise<void> {
     this.timer = 0;
-    const html = await text(location.href);
-    const fresh = html === null ? null : new DOMParser().parseFromString(html, "text/html").getElementById(this.body.id);
-    if (fresh) Idiomorph.morph(this.body, fresh, options);
+    const fresh = (await fetchPage(location.href))?.getElementById(this.body.id);
+    if (fresh) morph(this.body, fresh);
   }
 }
 
-/** Halting what is chosen waits for a choice. */
+/** The link to older jobs brings their rows into this page. */
+function startMore(): void {
+  document.addEventListener("click", (event) => {
+    const link = (event.target as Element).closest<HTMLAnchorElement>("a[data-more]");
+    const last = link?.closest("tr");
+    if (!link || !last || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    if (link.ariaBusy) return;
+    link.ariaBusy = "true";
+    void fetchPage(link.href).then((page) => {
+      const rows = [...(page?.querySelectorAll("#rows > tr") ?? [])].map((row) => document.importNode(row, true));
+      if (!rows.length) return location.assign(link.href);
+      last.replaceWith(...rows);
+      rows[0]?.querySelector<HTMLElement>("a")?.focus();
+    });
+  });
+}
+
+/** The button that halts the selected jobs is disabled while none is selected. */
 function startChoice(): void {
   const button = document.querySelector<HTMLButtonElement>("#halt-many");
   if (!button) return;
   const sync = (): void => void (button.disabled = !document.querySelector("input[name=job]:checked:not(:disabled)"));
   document.addEventListener("change", sync);
-  addEventListener("pageshow", sync); // a choice comes back with the page
+  addEventListener("pageshow", sync); // the browser restores a selection with the page
   const rows = document.getElementById("rows");
   if (rows) new MutationObserver(sync).observe(rows, { subtree: true, childList: true, attributeFilter: ["disabled"] });
   sync();
@@ -145,6 +144,7 @@ function startChoice(): void {
 
 export function startJobsList(): void {
   startChoice();
+  startMore();
   const list = document.querySelector<HTMLElement>("[data-region=jobs][data-live]");
   if (list) new Jobs(list);
   const cards = document.querySelector<HTMLElement>("[data-follow]");

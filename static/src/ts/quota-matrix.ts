@@ -1,5 +1,8 @@
 // Keys inside the quota matrix: arrows move between tenants, + and - change by one, Esc undoes the cell.
-// What a change means comes from the server (htmx, #review); this file only moves and marks.
+// What a change would do comes from the server: the draft is posted for review, and the page's parts are morphed.
+import { fetchPage, morphParts } from "./parts";
+
+const REVIEW_MS = 250; // after the last change
 
 function mark(field: HTMLInputElement): void {
   field.closest("td")?.classList.toggle("chg", field.value !== field.dataset.before);
@@ -11,12 +14,12 @@ function set(field: HTMLInputElement, value: number): void {
   field.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
-function neighbour(field: HTMLInputElement, step: number): HTMLInputElement | null {
+function neighbor(field: HTMLInputElement, step: number): HTMLInputElement | null {
   const cell = field.closest("td");
   const row = cell?.parentElement as HTMLTableRowElement | null;
   const beside = (from: Element | null | undefined): Element | null => (step > 0 ? from?.nextElementSibling : from?.previousElementSibling) ?? null;
   let other = beside(row) as HTMLTableRowElement | null;
-  while (other?.hidden) other = beside(other) as HTMLTableRowElement | null; // left out by what is sought
+  while (other?.hidden) other = beside(other) as HTMLTableRowElement | null; // filtered out
   if (!cell || !other) return null;
   return other.cells[cell.cellIndex]?.querySelector<HTMLInputElement>("input[data-before]") ?? null;
 }
@@ -26,7 +29,7 @@ function press(event: KeyboardEvent, field: HTMLInputElement): boolean {
   switch (event.key) {
     case "ArrowUp":
     case "ArrowDown": {
-      const next = neighbour(field, event.key === "ArrowDown" ? 1 : -1);
+      const next = neighbor(field, event.key === "ArrowDown" ? 1 : -1);
       next?.focus();
       next?.select();
       return true;
@@ -48,6 +51,25 @@ function press(event: KeyboardEvent, field: HTMLInputElement): boolean {
   }
 }
 
+let running: AbortController | undefined;
+
+/** Show what the draft would do; the fields themselves are no parts, so nothing that a person types is replaced. */
+async function review(table: HTMLElement): Promise<void> {
+  const form = table.closest("form");
+  if (!form) return;
+  running?.abort();
+  const { signal } = (running = new AbortController());
+  const body = new FormData(form);
+  body.set("action", "review");
+  const page = await fetchPage("/admin-console/quotas", { body, signal });
+  if (!page || signal.aborted) return;
+  morphParts(form, page);
+  for (const field of table.querySelectorAll<HTMLInputElement>("input[data-before]")) {
+    if (field.closest("td")?.querySelector(".bad")) field.setAttribute("aria-invalid", "true");
+    else field.removeAttribute("aria-invalid");
+  }
+}
+
 export function startMatrix(): void {
   const table = document.getElementById("matrix");
   if (!table) return;
@@ -60,11 +82,9 @@ export function startMatrix(): void {
   table.addEventListener("input", (event) => {
     if (event.target instanceof HTMLInputElement) mark(event.target);
   });
-  // A review swaps the cells, not their fields: those follow what the server has said beneath them.
-  document.addEventListener("htmx:afterSettle", () => {
-    for (const field of table.querySelectorAll<HTMLInputElement>("input[data-before]")) {
-      if (field.closest("td")?.querySelector(".bad")) field.setAttribute("aria-invalid", "true");
-      else field.removeAttribute("aria-invalid");
-    }
+  let timer = 0;
+  table.addEventListener("change", () => {
+    clearTimeout(timer);
+    timer = window.setTimeout(() => void review(table), REVIEW_MS);
   });
 }
