@@ -65,7 +65,7 @@ test("what an earlier attempt still sends does not replace a newer attempt's val
   assert.equal(newest.of("loss")?.value, 0.5);
 });
 
-test("rank 0 speaks for the gang, another rank only until it does", () => {
+test("rank 0 represents the gang, another rank only until rank 0 reports", () => {
   const newest = new NewestValues();
   newest.add(point(1, 0.1, { rank: 2 }));
   newest.add(point(2, 0.2, { rank: 1 }));

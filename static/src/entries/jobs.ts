@@ -1,4 +1,4 @@
-// The jobs list, the overview and the cluster: what stays live on them.
+// The live parts of the jobs list, the overview and the cluster page.
 import { startJobsList } from "../ts/jobs-list";
 
 startJobsList();

@@ -1,4 +1,4 @@
-// Runs before the first paint (a plain script in <head>): the theme that was chosen, or the system's.
+// Runs before the first paint (a plain script in <head>): the chosen theme, or the system's.
 const chosen = /(?:^|; )theme=(light|dark)/.exec(document.cookie)?.[1];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const apply = (): void => {

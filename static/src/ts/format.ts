@@ -1,4 +1,4 @@
-// How numbers, times and durations read; the same words as portal/templatetags/ui.py.
+// Numbers, times and durations as text, in the same form as portal/templatetags/ui.py. Pure.
 
 export function duration(seconds: number): string {
   const left = Math.max(0, Math.floor(seconds));
@@ -12,7 +12,7 @@ export function duration(seconds: number): string {
   return `${rest} s`;
 }
 
-/** How long ago: 38 s, 6 min, 3 h, 2 d; nobody reads the seconds of what is minutes old. */
+/** How long ago, in one unit: 38 s, 6 min, 3 h, 2 d. */
 export function past(seconds: number): string {
   const left = Math.max(0, Math.floor(seconds));
   const [unit, word] = left >= 86400 ? [86400, "d"] : left >= 3600 ? [3600, "h"] : left >= 60 ? [60, "min"] : [1, "s"];
@@ -37,7 +37,7 @@ export const thousands = (value: number): string => value.toLocaleString("en-US"
 /** 1 line, 2,000 lines. */
 export const counted = (count: number, word: string): string => `${thousands(count)} ${word}${count === 1 ? "" : "s"}`;
 
-/** GPU-hours with one decimal, below one with two, for a short job is use too. */
+/** GPU-hours with one decimal, below 1 with two, so that short jobs show too. */
 export function hours(count: number): string {
   if (!count) return "—";
   if (count < 0.01) return "< 0.01";

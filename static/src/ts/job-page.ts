@@ -170,7 +170,7 @@ class JobPage extends HTMLElement {
     if ((event.target as Element).closest("dialog")) this.onSubmit(event);
   };
 
-  /** Halt, resume and cancel without a reload; without script the same forms post and come back. */
+  /** Halt, resume and cancel without a reload; without scripts the same forms post and redirect. */
   private readonly onSubmit = (event: Event): void => {
     const form = event.target as HTMLFormElement;
     const verb = form.dataset.action;
@@ -220,12 +220,12 @@ function onClick(event: MouseEvent): void {
   else found.close();
 }
 
-/** A dot in the tab: the family of the state. */
+/** A dot in the browser tab, in the color of the state. */
 function favicon(badge: Element | null): void {
   const link = document.querySelector<HTMLLinkElement>('link[rel="icon"]');
   if (!badge || !link) return;
-  const colour = getComputedStyle(badge).getPropertyValue("--sol").trim() || "#6b7483";
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="${colour}"/></svg>`;
+  const color = getComputedStyle(badge).getPropertyValue("--sol").trim() || "#6b7483";
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="${color}"/></svg>`;
   link.href = `data:image/svg+xml,${encodeURIComponent(svg)}`;
 }
 

@@ -1,4 +1,4 @@
-// Menus are <details>, so that they open without scripts; with them Escape and a press elsewhere close them again.
+// Menus are <details>, so that they open without scripts; with scripts, Escape and a click elsewhere close them.
 
 const OPEN = "details:is(.more, .tswitch, .menu)[open]";
 

@@ -30,7 +30,7 @@ export class NewestValues {
     return this.values.keys();
   }
 
-  /** A page was loaded or fetched again; one that is older than the points received since changes nothing. */
+  /** Take the values of a page. One that is older than the points received since changes nothing. */
   render({ seq, values }: Rendered): void {
     for (const [name, { last, step, rank = 0 }] of Object.entries(values)) {
       const known = this.values.get(name);
@@ -40,7 +40,7 @@ export class NewestValues {
     this.seq = Math.max(this.seq, seq);
   }
 
-  /** A point came. Rank 0 speaks for the gang where it can, as on the server. */
+  /** A point came. Rank 0 represents the gang if it reports the metric, as on the server. */
   add(point: { n: number; name: string; value: number | string; step: number | null; rank: number; attempt: number }): void {
     this.seq = Math.max(this.seq, point.n);
     const known = this.values.get(point.name);

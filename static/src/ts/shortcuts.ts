@@ -1,4 +1,4 @@
-// Single-key shortcuts. Off in text fields, with a modifier held, and when the person has switched them off.
+// Single-key shortcuts. Off in text fields, while a modifier is held, and if turned off in the settings.
 
 const GO_MS = 1200;
 const PLACES: Record<string, string> = { o: "", j: "jobs", u: "usage", m: "members", k: "tokens" };
@@ -29,7 +29,7 @@ function press(selector: string): boolean {
   return true;
 }
 
-/** On a job's page: digits are its tabs, letters what can be done to it. */
+/** On a job's page: digits open its tabs, letters are its actions. */
 function onJob(key: string): boolean {
   if (!document.querySelector("x-job")) return false;
   if (/^[1-9]$/.test(key)) return press(`x-job .tabs a:nth-child(${key})`);
@@ -49,7 +49,7 @@ function onJob(key: string): boolean {
   }
 }
 
-/** The open log looks itself; from another tab its page is opened at the error. */
+/** In the log tab; from another tab, the log is opened at the error. */
 function firstError(): boolean {
   if (press("x-log [data-tool='error']")) return true;
   location.assign(`${document.querySelector<HTMLElement>("x-job")?.dataset.base}/logs?level=error`);

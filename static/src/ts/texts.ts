@@ -1,5 +1,5 @@
 // Every text that the scripts show, in one place, so that it can be read as one list. A function takes what varies.
-// Texts in templates and in messages of the server have their own places.
+// Numbers and units are in format.ts, texts of templates and messages of the server in their own places.
 import { counted, thousands } from "./format";
 
 const steps = (step: number): string => `step ${thousands(step)}`;

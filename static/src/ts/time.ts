@@ -1,5 +1,5 @@
 // One timer keeps every <time data-ago> ("6 min ago") and <time data-since> ("6 min") on the page fresh.
-// A region that is stale (data-stale) keeps the time at which it was last right.
+// A region that is out of date (data-stale) keeps its times.
 import { duration, past } from "./format";
 
 function tick(): void {

@@ -1,4 +1,4 @@
-// A short message that goes by itself; said to screen readers through the polite live region.
+// A short message that disappears by itself; screen readers get it through the polite live region.
 import { icon } from "./icon";
 
 export type Kind = "info" | "success" | "error";

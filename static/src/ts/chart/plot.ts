@@ -6,7 +6,7 @@ import { LINES, short, tickLabels, type Table } from "./table";
 import type { Mark } from "./words";
 
 export const token = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const fade = (colour: string, share: number): string => colour + Math.round(share * 255).toString(16).padStart(2, "0");
+const fade = (color: string, share: number): string => color + Math.round(share * 255).toString(16).padStart(2, "0");
 
 // Steps are whole numbers, and so are the ticks of their axis.
 const WHOLE = Array.from({ length: 54 }, (_, at) => [1, 2, 5][at % 3]! * 10 ** Math.floor(at / 3));
@@ -15,16 +15,16 @@ export function options(table: Table, settings: Settings, size: { width: number;
   const series: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
   table.lines.forEach((_line, at) => {
-    const colour = token(`--c${(at % LINES) + 1}`);
+    const color = token(`--c${(at % LINES) + 1}`);
     const dash = at % 2 ? [5, 4] : undefined;
     const first = series.length;
     const quiet = { points: { show: false }, spanGaps: true };
     series.push({ ...quiet, stroke: "transparent" }, { ...quiet, stroke: "transparent" });
-    bands.push({ series: [first + 1, first], fill: fade(colour, 0.12) });
-    series.push({ stroke: fade(colour, 0.45), width: 1, dash: [3, 3], points: { show: false }, spanGaps: true });
-    if (settings.smooth > 0) series.push({ ...quiet, stroke: fade(colour, 0.3), width: 1 });
+    bands.push({ series: [first + 1, first], fill: fade(color, 0.12) });
+    series.push({ stroke: fade(color, 0.45), width: 1, dash: [3, 3], points: { show: false }, spanGaps: true });
+    if (settings.smooth > 0) series.push({ ...quiet, stroke: fade(color, 0.3), width: 1 });
     const single = table.x.length < 40;
-    series.push({ stroke: colour, width: 1.75, ...(dash ? { dash } : {}), spanGaps: true, points: { show: single, size: 4, fill: colour } });
+    series.push({ stroke: color, width: 1.75, ...(dash ? { dash } : {}), spanGaps: true, points: { show: single, size: 4, fill: color } });
   });
   const axis = { stroke: token("--text-3"), grid: { stroke: token("--border"), width: 1 }, ticks: { show: false }, font: '11px "Geist Variable", Geist, sans-serif' };
   const words: uPlot.Axis.Values = (_plot, values, _axis, _space, step) => (settings.x === "relative" ? values.map(duration) : tickLabels(values, step));

@@ -32,7 +32,7 @@ export function tabulate(series: Series[], settings: Settings): Table {
   const shown = series.slice(0, LINES);
   const start = Math.min(...shown.flatMap((one) => (one.buckets[0] ? [one.buckets[0][0]] : [])));
   const scale = (x: number): number => (settings.x === "step" ? x : settings.x === "time" ? x / 1000 : (x - start) / 1000);
-  // Only what is in the zoom: the newest points lie behind a gap that was not fetched, and a line to them would be false.
+  // Only what is in the zoom: the newest points come after a gap that was not fetched, and a line to them would be false.
   const [from, to] = settings.zoom ?? [-Infinity, Infinity];
   const inside = <Item extends [number, ...unknown[]]>(list: Item[]): Item[] => list.filter(([at]) => from <= scale(at) && scale(at) <= to);
   const places = new Set<number>();
@@ -61,7 +61,7 @@ export function tabulate(series: Series[], settings: Settings): Table {
   return { x, lines, notFinite, below };
 }
 
-/** A logarithmic scale has left out every value that there is. */
+/** A logarithmic scale leaves out every value. */
 export const isBare = (table: Table): boolean =>
   table.below > 0 && table.lines.every((line) => [...line.raw, ...line.superseded].every((value) => value === null));
 
@@ -86,7 +86,7 @@ export function short(value: number): string {
   return `${Number((value / unit).toPrecision(letter ? 3 : 4))}${letter}`;
 }
 
-/** The labels of an axis: one unit for all, and as many decimals as tell two neighbors apart. */
+/** The labels of an axis: one unit for all, with enough decimals that neighbors differ. */
 export function tickLabels(values: readonly number[], step: number): string[] {
   const size = Math.max(...values.map(Math.abs));
   const [unit, letter] = unitOf(size);

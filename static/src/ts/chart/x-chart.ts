@@ -184,12 +184,12 @@ class Chart extends HTMLElement {
     mounted.add(this);
   }
 
-  /** The x axis is exactly what was zoomed to, wherever the points in it lie. */
+  /** The x axis is exactly the zoom, wherever its points are. */
   private showRange(): void {
     if (settings.zoom) this.plot?.setScale("x", { min: settings.zoom[0], max: settings.zoom[1] });
   }
 
-  /** Drawn charts cost time at every point: the one farthest out of sight makes room. */
+  /** Drawn charts cost time at every point: unmount one that is not visible. */
   private makeRoom(): void {
     if (mounted.size < MOUNTED_MAX) return;
     for (const other of mounted) if (!other.visible) return other.unmount();
@@ -272,7 +272,7 @@ class Chart extends HTMLElement {
     this.holder.replaceChildren(note);
   }
 
-  // --- what the reader does ---
+  // --- controls ---
 
   private buildTools(): void {
     const tools = this.querySelector(".tools");

@@ -1,4 +1,5 @@
-// Numbers of lines that were not kept: ranges in order, none touching the next. A full log may miss millions of lines.
+// Numbers of lines that were not stored: ordered ranges, none touching the next. A full log may miss millions of lines.
+// Pure.
 export class Gaps {
   private ranges: [from: number, to: number][] = [];
 

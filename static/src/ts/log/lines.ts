@@ -106,7 +106,7 @@ export class Lines extends EventTarget {
     });
   }
 
-  /** Longer after each failure, and never for all logs at once. */
+  /** Longer after each failure; random, so that not all logs retry at once. */
   private pause(): number {
     const most = Math.min(RETRY_MOST_MS, RETRY_MS * 2 ** this.failures);
     this.failures += 1;

@@ -1,4 +1,4 @@
-// The scroller: draws only the rows in sight, keeps the first of them where it is, and follows the end when asked to.
+// The scroller: draws only the visible rows, keeps the first of them in place, and follows the end on request.
 // A native scroller cannot be as tall as a million lines, so beyond MAX_PX its scale is not 1: small moves are taken as
 // they are, large ones (the scrollbar) in proportion.
 import type { Rows } from "./rows";
@@ -12,7 +12,7 @@ export interface PaneOptions {
   fill(row: HTMLElement, index: number): void;
   /** Rows of ROW_PX that a line takes when wrapped to so many columns. */
   heightOf(index: number, columns: number): number;
-  /** Following began or ended by what the user did, or the place changed. */
+  /** The user began or stopped following, or the place changed. */
   moved(): void;
 }
 
@@ -24,9 +24,9 @@ export class Pane {
   private readonly drawn = new Map<number, HTMLElement>();
   private readonly spare: HTMLElement[] = [];
   private top = 0; // px above the first visible one, in the full height of all rows
-  private told = -1; // top when the place was last told
-  private first = { key: "", index: 0 }; // the first row in sight when last drawn
-  private expected = 0; // scrollTop that we set; anything else is the user's doing
+  private reported = -1; // top when `moved` was last called
+  private first = { key: "", index: 0 }; // the first visible row when last drawn
+  private expected = 0; // the scrollTop that was set here; any other value comes from the user
   private columns = 120;
   private blockHeights: number[] = [];
   private frame = 0;
@@ -45,7 +45,7 @@ export class Pane {
     new ResizeObserver(() => this.relayout()).observe(this.scroller);
   }
 
-  /** Rows were added or came: draw soon. Where nothing is followed the first visible line stays where it is. */
+  /** Rows were added: draw soon. Unless the end is followed, the first visible line stays in place. */
   refresh(): void {
     this.stale = true;
     this.schedule();
@@ -107,7 +107,7 @@ export class Pane {
     return this.indexAt(this.top);
   }
 
-  /** Index of the last row that is wholly in sight. */
+  /** Index of the last row that is fully visible. */
   lastIndex(): number {
     return Math.min(this.rows.length - 1, this.indexAt(this.top + this.scroller.clientHeight - ROW_PX));
   }
@@ -159,7 +159,7 @@ export class Pane {
     }
     const shift = this.expected - this.top;
     let below: HTMLElement | null = null;
-    // From the last to the first, so that the rows stand in the document as they are read and copied.
+    // From the last to the first, so that the document has the rows in the order in which they are read and copied.
     for (let index = to; index >= from; index -= 1) {
       let row = this.drawn.get(index);
       const isNew = !row;
@@ -177,8 +177,8 @@ export class Pane {
     this.spare.length = 0;
     this.stale = false;
     if (this.rows.shifts) this.first = { key: this.rows.keyAt(this.firstIndex()), index: this.firstIndex() };
-    if (this.top !== this.told) {
-      this.told = this.top;
+    if (this.top !== this.reported) {
+      this.reported = this.top;
       this.options.moved();
     }
   }
@@ -202,7 +202,7 @@ export class Pane {
     this.afterUser();
   }
 
-  /** The user has moved: at the very end he follows again. */
+  /** The user has scrolled: at the very end, follow again. */
   private afterUser(): void {
     if (!this.following && this.top >= this.fullHeight() - this.scroller.clientHeight - 2) this.follow();
     this.options.moved();

@@ -2,7 +2,7 @@
 import { Level } from "./levels";
 import type { Lines } from "./lines";
 
-const MOST = 5_000; // so many lines are not fetched only to be counted, neither at first nor when a log has grown by them at once
+const MOST = 5_000; // more lines are not fetched only to be counted, neither at first nor after a log has grown
 
 export class Survey {
   warnings = 0; // errors too, as the filter of this name shows them

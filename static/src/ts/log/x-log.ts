@@ -161,7 +161,7 @@ class LogViewer extends HTMLElement {
     const from = Number(this.dataset.attempts) + 1;
     this.dataset.attempts = String(newest);
     for (let attempt = from; attempt <= newest; attempt += 1) {
-      this.tools?.attempt?.add(new Option(texts.log.attemptOption(attempt), String(attempt)), 1); // behind "All attempts"
+      this.tools?.attempt?.add(new Option(texts.log.attemptOption(attempt), String(attempt)), 1); // after "All attempts"
       for (const lines of this.streams.add(attempt)) void lines.open(300);
     }
     const [oldest = newest] = this.attempts;
@@ -183,7 +183,7 @@ class LogViewer extends HTMLElement {
     return this.streams.total;
   }
 
-  /** The learner that a line of the address is of. */
+  /** The learner whose line the address names. */
   private get firstRank(): number {
     return this.rank === "all" ? 0 : Number(this.rank);
   }
@@ -241,7 +241,7 @@ class LogViewer extends HTMLElement {
     this.ticks.draw(Math.max(1, this.total), isOne && survey?.known ? survey.errors : [], found);
   }
 
-  // --- what the reader does ---
+  // --- controls ---
 
   private connectTools(tools: Controls, view: LogView): void {
     connect(tools, {
