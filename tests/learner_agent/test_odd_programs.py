@@ -199,11 +199,13 @@ def test_a_manifest_that_is_none_is_told_and_costs_no_log_and_no_end(rig: MakeRi
     deep = """
 import os, pathlib
 place = pathlib.Path(os.environ["CHECKPOINT_DIR"])
-os.mkdir(os.fsencode(place) + b"/step-\\xff")
-open(os.fsencode(place) + b"/step-\\xff/manifest.json", "w").write("{}")
-for number, text in enumerate(("[" * 200_000, " " * 20_000_000)):
-    (place / f"step-{number}").mkdir()
-    (place / f"step-{number}" / "manifest.json").write_text(text)
+def manifest(folder, text):  # renamed into place, because half a manifest would be reported as well
+    os.mkdir(folder)
+    with open(folder + b"/draft", "w") as draft:
+        draft.write(text)
+    os.rename(folder + b"/draft", folder + b"/manifest.json")
+for name, text in ((b"\\xff", "{}"), (b"0", "[" * 200_000), (b"1", " " * 20_000_000)):
+    manifest(os.fsencode(place) + b"/step-" + name, text)
 (place / "step-2").mkdir()
 os.mkfifo(place / "step-2" / "manifest.json")
 print("end")
