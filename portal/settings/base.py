@@ -57,7 +57,6 @@ INSTALLED_APPS = [
     "django.contrib.postgres",
     "axes",
     "channels",
-    "django_htmx",
     "drf_spectacular",
     "guardian",
     "knox",
@@ -78,7 +77,6 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
     "portal.pages.errors.WrongMethodMiddleware",
 ]
