@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from bench.record import record
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Node, Placing, Range, Resources, Running, Share, Snapshot, TenantState
+from gpu_scheduler.policies.fair_share import FairShare
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TYPES = ("a100", "h200", "v100")
@@ -47,7 +48,9 @@ def world(jobs: int, nodes: int, *, full: bool, impatient: bool, seed: int = 7) 
     )
     shares = tuple(Share(t, s, 2000, used.get((t, s), 0)) for t in tenants for s in TYPES)
     heads = {job.job: NOW - timedelta(hours=1) for job in waiting[:100]} if impatient else {}
-    return Snapshot(NOW, machines, waiting, busy, shares, tuple(map(TenantState, tenants)), heads)
+    return Snapshot(
+        NOW, machines, waiting, busy, shares, FairShare(), tuple(map(TenantState, tenants)), heads
+    )
 
 
 def _running(job: str, tenant: str, node: Node) -> Running:

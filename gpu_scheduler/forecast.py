@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from gpu_scheduler import world
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot, Start
+from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot
+from gpu_scheduler.policies.base import policy_of
 
 DRAWS = 20
 """Runs of the world when lengths are distributions: the 10th and the 18th of the starts make the range."""
@@ -27,6 +29,8 @@ WORK = 200_000
 PLAN = 50
 EXACT_PLANS = 64
 """So many plans of a draw are made at the very moment of an event; later ones gather events (GRAIN)."""
+SAVE_S = 60.0
+"""Seconds until a job that is stopped by order has saved, if that was never measured."""
 GRAIN = 0.02
 """Gathered events lie within this part of the time looked ahead, so a far start is late by that part at most."""
 
@@ -85,13 +89,13 @@ def forecast(
     wanted = frozenset(gang.job for gang in snapshot.waiting if of is None or gang.job in of)
     if not wanted:
         return {}
-    world = _only_what_matters(snapshot)
+    begin = _only_what_matters(snapshot)
     draws: list[_Draw] = []
     several = until is None or until > snapshot.now  # what starts at once waits for no run's end
     while not draws or (
         several and draws[0].diced and len(draws) < DRAWS and sum(draw.spent for draw in draws) < work
     ):
-        draws.append(_Draw(world, runs, wanted, len(draws), work // LEAST_DRAWS, until))
+        draws.append(_Draw(begin, runs, wanted, len(draws), work // LEAST_DRAWS, until))
         draws[-1].run()
     return {job: _estimate(job, draws, reasons) for job in wanted}
 
@@ -120,7 +124,7 @@ def _only_what_matters(snapshot: Snapshot) -> Snapshot:
     )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Run:
     """A run in a draw. end None: it has no known end."""
 
@@ -150,20 +154,20 @@ class _Draw:
 
     def __init__(
         self,
-        world: Snapshot,
+        begin: Snapshot,
         runs: Mapping[str, RunTime],
         wanted: frozenset[str],
         number: int,
         work: int,
         until: datetime | None,
     ) -> None:
-        self.world, self.now, self.spent, self.diced = world, world.now, 0, False
+        self.world, self.now, self.spent, self.diced = begin, begin.now, 0, False
         self.started: dict[str, datetime] = {}
         self.behind: dict[str, frozenset[Basis]] = {}
-        self._runs, self._wanted, self._number, self._work, self._until = runs, wanted, number, work, until
-        self._begin, self._plans, self._ended, self._cut = world.now, 0, _Ended(), False
-        self._waiting = {gang.job: gang for gang in world.waiting}
-        self._running = {run.job: self._in_draw(run, run.ends_by) for run in world.running}
+        self._lengths, self._wanted, self._number, self._work, self._until = runs, wanted, number, work, until
+        self._begin, self._plans, self._ended, self._cut = begin.now, 0, _Ended(), False
+        self._left_s: dict[str, float] = {}
+        self._runs = {run.job: self._in_draw(run) for run in begin.running}
 
     def run(self) -> None:
         """Plan, start, go to the next moment at which something may start; until all that is wanted has started."""
@@ -189,7 +193,7 @@ class _Draw:
         if not exactly:
             return WhyNone.UNKNOWN_END
         code = next(wait.code for wait in plan(self.world).waits if wait.job == job)
-        if code in NOT_QUEUED or all(run.end is not None for run in self._running.values()):
+        if code in NOT_QUEUED or all(run.end is not None for run in self._runs.values()):
             return WhyNone.CANNOT_START
         return WhyNone.UNKNOWN_END
 
@@ -197,105 +201,71 @@ class _Draw:
         self._plans += 1
         self.spent += PLAN + len(self.world.nodes) + len(self.world.waiting) + len(self.world.running)
         decided = plan(self.world, explained=False)
-        for start in decided.starts:
-            self._start(start)
-        self._renew(decided.starts, (), decided.policy_state)
+        self.world = world.apply(self.world, decided)
+        if decided.starts:
+            self._follow_starts()
+        if decided.stops or decided.resizes:
+            self._follow_orders()
 
-    def _start(self, start: Start) -> None:
-        gang = self._waiting.pop(start.job)
-        slot_type, nodes = start.placement.slot_type, start.placement.nodes
-        at_most = gang.runs_at_most_s
-        ends_by = None if at_most is None else self.now + timedelta(seconds=at_most)
-        run = Running(gang, slot_type, nodes, self.now, ends_by)
-        self._running[gang.job] = self._in_draw(run, ends_by)
-        self.started[gang.job] = self.now
-        self.behind[gang.job] = self._ended.behind(slot_type, gang.tenant)
+    def _follow_starts(self) -> None:
+        for run in self.world.running:
+            if run.job not in self._runs:
+                self._runs[run.job] = self._in_draw(run)
+                self.started.setdefault(run.job, self.now)
+                self.behind.setdefault(run.job, self._ended.behind(run.slot_type, run.tenant))
 
-    def _in_draw(self, run: Running, ends_by: datetime | None) -> _Run:
-        known = self._runs.get(run.job, RunTime())
+    def _follow_orders(self) -> None:
+        """A run with a new order ends once its checkpoint is saved; what is left of it runs after its next start."""
+        for run in self.world.running:
+            known = self._runs[run.job]
+            if run.order is None or known.running.order is not None:
+                continue
+            if known.end is not None:
+                left_s = (known.end - self.now).total_seconds() + (run.restart_cost_s or 0.0)
+                self._left_s[run.job] = left_s
+            save_s = SAVE_S if run.checkpoint_cost_s is None else run.checkpoint_cost_s
+            saved = self.now + timedelta(seconds=save_s)
+            self._runs[run.job] = _Run(
+                run, saved if known.end is None else min(saved, known.end), known.basis
+            )
+
+    def _in_draw(self, run: Running) -> _Run:
+        known = self._lengths.get(run.job, RunTime())
         if not known.seconds:
             return _Run(run, None, None)
-        self.diced = self.diced or len(set(known.seconds)) > 1
-        seconds = known.seconds[_dice(run.job, self._number, len(known.seconds))]
+        seconds = self._left_s.get(run.job)
+        if seconds is None:
+            self.diced = self.diced or len(set(known.seconds)) > 1
+            seconds = known.seconds[_dice(run.job, self._number, len(known.seconds))]
         end = self.now + timedelta(seconds=max(0.0, seconds))
-        if ends_by is not None:
-            end = max(self.now, min(end, ends_by))
+        if run.ends_by is not None:
+            end = max(self.now, min(end, run.ends_by))
         return _Run(run, end, known.basis)
 
     def _next_moment(self) -> datetime | None:
-        """The next end of a run, or before it the end of a head's patience or its rise by a class."""
-        moment = min((run.end for run in self._running.values() if run.end is not None), default=None)
+        """The next end of a run, or before it the next moment at which the policy can decide otherwise."""
+        moment = min((run.end for run in self._runs.values() if run.end is not None), default=None)
         if moment is None:
             return None
         if self._plans > EXACT_PLANS:
             return max(moment, self.now + (self.now - self._begin) * GRAIN)
-        policy = self.world.policy
-        for since in self.world.policy_state.values():
-            over = since + timedelta(seconds=policy.patience_s)
-            if policy.aging_s > 0:
-                classes = (self.now - since).total_seconds() // policy.aging_s + 1
-                rise = since + timedelta(seconds=classes * policy.aging_s)
-                moment = min(moment, rise) if rise > self.now else moment
-            moment = min(moment, over) if over > self.now else moment
-        return moment
+        change = policy_of(self.world).next_event_at(self.world)
+        return moment if change is None else min(moment, change)
 
     def _go_to(self, moment: datetime) -> None:
         self.now = moment
-        over = [run for run in self._running.values() if run.end is not None and run.end <= moment]
+        over = [run for run in self._runs.values() if run.end is not None and run.end <= moment]
         for run in over:
             self._ended.add(run)
-            del self._running[run.running.job]
-        self._renew((), over, self.world.policy_state)
-
-    def _renew(
-        self, starts: Iterable[Start], over: Iterable[_Run], policy_state: Mapping[str, datetime]
-    ) -> None:
-        """The snapshot after these starts and ends; quota and jobs limits follow."""
-        slots: dict[tuple[str, str], int] = {}
-        jobs: dict[str, int] = {}
-        runs = [(self._running[start.job].running, 1) for start in starts]
-        runs += [(run.running, -1) for run in over]
-        for run, sign in runs:
-            key = (run.tenant, run.slot_type)
-            slots[key] = slots.get(key, 0) + sign * run.gang.slots * len(run.nodes)
-            jobs[run.tenant] = jobs.get(run.tenant, 0) + sign
-        shares = self.world.shares
-        tenants = self.world.tenants
-        if runs:
-            shares = tuple(
-                replace(share, used=max(0, share.used + slots[share.tenant, share.slot_type]))
-                if (share.tenant, share.slot_type) in slots
-                else share
-                for share in shares
-            )
-            tenants = tuple(
-                replace(state, jobs_used=max(0, state.jobs_used + jobs[state.tenant]))
-                if state.tenant in jobs
-                else state
-                for state in tenants
-            )
-        self.world = replace(
-            self.world,
-            now=self.now,
-            waiting=tuple(self._waiting.values()),
-            running=tuple(run.running for run in self._running.values()),
-            shares=shares,
-            tenants=tenants,
-            policy_state=policy_state,
-        )
+            del self._runs[run.running.job]
+        ended = [run.running.job for run in over]
+        self.world = world.apply(replace(self.world, now=moment), ended=ended)
 
 
 def _dice(job: str, draw: int, sides: int) -> int:
     """A number below sides that looks like chance and is the same every time."""
     digest = hashlib.blake2b(f"{job}/{draw}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) * sides >> 64
-
-
-def instead(snapshot: Snapshot, old: str, new: Gang) -> Snapshot:
-    """The world in which this gang waits in place of that one, with the place in line that its own time gives it."""
-    left = tuple(gang for gang in snapshot.waiting if gang.job != old)
-    heads = {job: since for job, since in snapshot.policy_state.items() if job != old}
-    return replace(snapshot, waiting=(*left, new), policy_state=heads)
 
 
 SOONER_S, SOONER_PART = 30.0, 0.1
@@ -319,11 +289,11 @@ def sooner(
     own = forecast(snapshot, runs, of=[job], until=until, work=each, reasons=False)[job]
     found = {}
     for name, gang in variants.items():
-        world = instead(snapshot, job, gang)
+        changed = world.instead(snapshot, job, gang)
         known = runs if job not in runs else {**runs, gang.job: runs[job]}
-        started = forecast(world, known, of=[gang.job], until=own.latest or until, work=each, reasons=False)[
-            gang.job
-        ]
+        started = forecast(
+            changed, known, of=[gang.job], until=own.latest or until, work=each, reasons=False
+        )[gang.job]
         if _is_sooner(started, own, snapshot.now):
             found[name] = started
     return found

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 CPU_TYPE = "cpu"
 """Slot type of a job that asks for no GPU; the quota and the nodes use the same word."""
@@ -240,25 +240,19 @@ class TenantState:
     jobs_used: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The scheduler's two time constants, in seconds; docs/scheduling.md says why.
+class Policy(Protocol):
+    """The scheduling policy, as far as those know it who only carry it: ``policies.base.Policy`` is the whole of it."""
 
-    patience_s: how long later jobs may overtake a head that cannot start, before slots are kept for it.
-    aging_s: a head climbs one priority class each time it has waited this long.
-    """
-
-    patience_s: float = 300
-    aging_s: float = 3600
+    @property
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything plan() may know. now and the policy's own state are values in here, so plan() is pure.
+    """Everything that plan() knows. now and the policy's own state are values in here, so plan() is pure.
 
-    policy_state: what the last plan's policy_state said, carried over by the caller: job id -> since when it heads its
-    queue and cannot start.
-    promised: waiting jobs for which others were stopped; until then they are offered slots before all others.
+    policy_state: the policy_state of the last plan, carried over by the caller; only the policy reads it. promised:
+    waiting jobs for which others were stopped, and until when they are offered slots before all others.
     """
 
     now: datetime
@@ -266,9 +260,9 @@ class Snapshot:
     waiting: tuple[Gang, ...]
     running: tuple[Running, ...]
     shares: tuple[Share, ...]
+    policy: Policy
     tenants: tuple[TenantState, ...] = ()
-    policy_state: Mapping[str, datetime] = field(default_factory=dict)
-    policy: Policy = Policy()
+    policy_state: Mapping[str, Any] = field(default_factory=dict)
     promised: Mapping[str, datetime] = field(default_factory=dict)
 
 
@@ -314,4 +308,4 @@ class Plan:
     stops: tuple[Stop, ...] = ()
     resizes: tuple[Resize, ...] = ()
     waits: tuple[Explanation, ...] = ()
-    policy_state: Mapping[str, datetime] = field(default_factory=dict)
+    policy_state: Mapping[str, Any] = field(default_factory=dict)

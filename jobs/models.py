@@ -138,7 +138,6 @@ class Job(models.Model):
     restarts_used = models.PositiveIntegerField(default=0)
     slot_seconds = models.FloatField(default=0)  # of closed attempts
     running_s = models.FloatField(default=0)  # of closed attempts
-    head_since = models.DateTimeField(null=True)  # scheduler's starvation guard
     infra_streak = models.PositiveIntegerField(default=0)  # attempts in a row that ended early, by whatever
     agent_losses = models.PositiveIntegerField(
         default=0, db_default=0
@@ -522,6 +521,14 @@ class PeriodicTask(models.Model):
     next_at = models.DateTimeField(db_default=Now())
     done_at = models.DateTimeField(null=True)
     result: models.JSONField[Any, Any] = models.JSONField(default=dict)
+
+
+class SchedulerState(models.Model):
+    """What a scheduling policy carries from plan to plan. Only the policy reads the state; the cycle writes it."""
+
+    policy = models.CharField(primary_key=True, max_length=400)  # LUTHIER_SCHEDULER_POLICY
+    state: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    changed_at = models.DateTimeField(db_default=Now())
 
 
 class IdempotentAnswer(models.Model):

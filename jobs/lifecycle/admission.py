@@ -87,7 +87,6 @@ def _take_job(start: Start) -> Job:
         stop_reason="",
         stop_at=None,
         start_after=None,
-        head_since=None,
         lease_owner="",
         lease_token=None,
         lease_until=None,

@@ -12,21 +12,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Node, Start, WaitReason
+from gpu_scheduler.model import Node, Plan, Snapshot, Start, WaitReason
+from gpu_scheduler.policies.base import policy_of
 from jobs import clusters, pubsub
 from jobs.failpoints import fp
 from jobs.lifecycle import orders
 from jobs.lifecycle.admission import NotAdmitted, admit
-from jobs.lifecycle.explaining import explain, keep_heads, tell_cluster_busy
+from jobs.lifecycle.explaining import explain, tell_cluster_busy
 from jobs.lifecycle.forecasting import TASK as FORECAST
 from jobs.lifecycle.forecasting import has_unforeseen
-from jobs.models import ClusterNode, Job, PeriodicTask
+from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.snapshot import snapshot
 from jobs.states import Intent, State
@@ -92,8 +94,8 @@ def one_pass() -> list[str]:
     if started or has_unforeseen():
         PeriodicTask.objects.filter(name=FORECAST).update(next_at=Now())
     fp("cycle.after_explained")
-    keep_heads(seen.policy_state, decided.policy_state)
-    fp("cycle.after_heads_kept")
+    _keep_policy_state(seen, decided)
+    fp("cycle.after_policy_state_kept")
     if len(seen.waiting) >= MANY:
         _rest(min(REST_MOST_S, REST * (time.monotonic() - began)))
     return started
@@ -143,6 +145,16 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
                 }
                 ClusterNode.objects.update_or_create(name=name, defaults=values)
         transaction.on_commit(pubsub.cluster_changed, robust=True)
+
+
+def _keep_policy_state(seen: Snapshot, decided: Plan) -> None:
+    """Store what the policy wants to find in the next snapshot, if that changed."""
+    if decided.policy_state == seen.policy_state:
+        return
+    state = policy_of(seen).dump(decided.policy_state)
+    SchedulerState.objects.update_or_create(
+        policy=settings.LUTHIER_SCHEDULER_POLICY, defaults={"state": state, "changed_at": Now()}
+    )
 
 
 def _ask() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db import connection, transaction
@@ -79,13 +78,6 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
             )
         for job, tenant, n, _ in written:
             events.publish_later(job, tenant, n)
-
-
-def keep_heads(before: Mapping[str, datetime], after: Mapping[str, datetime]) -> None:
-    """The policy's own memory: since when each head of a queue could not start."""
-    for job in set(before) | set(after):
-        if before.get(job) != after.get(job):
-            Job.objects.filter(pk=job, state=State.QUEUED).update(head_since=after.get(job))
 
 
 def tell_cluster_busy(why: str) -> None:

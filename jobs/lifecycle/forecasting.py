@@ -19,7 +19,7 @@ from gpu_scheduler.forecast import WhyNone, forecast
 from jobs import events
 from jobs.models import Estimate
 from jobs.selectors.queue import FORECAST_JOBS
-from jobs.selectors.snapshot import in_line, snapshot
+from jobs.selectors.snapshot import queued_rows, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.selectors.what_if import scheduler_nodes
 
@@ -35,12 +35,12 @@ Row = dict[str, Any]
 
 def has_unforeseen() -> bool:
     """Somebody waits to whom no forecast was told since he queued."""
-    return in_line().filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
+    return queued_rows().filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
 
 
 def foresee(_: Row) -> Row:
     """Forecast the queue once and keep what is new of it."""
-    if not in_line().exists():
+    if not queued_rows().exists():
         return {}
     now = timezone.now()
     seen = snapshot(nodes=scheduler_nodes(), now=now, at_most=FORECAST_JOBS)
@@ -109,7 +109,7 @@ def _write(rows: list[Row]) -> None:
 
 def _too_far(near: Iterable[str]) -> list[Row]:
     """Jobs further back than the forecast looked that have not been told so; the rest of them the next time."""
-    waiting = set(in_line().values_list("pk", flat=True))
+    waiting = set(queued_rows().values_list("pk", flat=True))
     told = Estimate.objects.filter(why_none=WhyNone.TOO_FAR, started_at=None).values_list("pk", flat=True)
     fresh = sorted(waiting - set(near) - set(told))[:FAR_AT_ONCE]
     return [

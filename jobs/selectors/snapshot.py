@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Window
+from django.conf import settings
+from django.db import models
+from django.db.models import Case, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Now, RowNumber
 
 from gpu_scheduler.checks import NOT_QUEUED
@@ -24,7 +27,10 @@ from gpu_scheduler.model import (
     Stop,
     TenantState,
 )
-from jobs.models import Attempt, Checkpoint, Job
+from gpu_scheduler.policies.base import Policy, PolicyState, Window
+from gpu_scheduler.policies.selection import policy_from
+from gpu_scheduler.world import PROMISE_S
+from jobs.models import Attempt, Checkpoint, Job, SchedulerState
 from jobs.states import Intent, State
 from tenants.models import Quota, Tenant
 
@@ -33,9 +39,7 @@ OF_A_GANG = (
     "time_limit_s", "running_s", "owner__username",
 )  # fmt: skip
 """What the scheduler wants to know of a job. Plain values: ten thousand instances cost more than plan()."""
-PROMISED_FOR = timedelta(seconds=60)
-"""So long the slots of a job that was stopped for another are offered to that one first."""
-OF_WAITING = (*OF_A_GANG, "head_since")
+PROMISED_FOR = timedelta(seconds=PROMISE_S)
 
 
 def snapshot(
@@ -43,32 +47,48 @@ def snapshot(
 ) -> Snapshot:
     """Everything that waits and runs, with quotas and use, as of `now` (the database's clock).
 
-    at_most: of the waiting jobs only so many, those first in line, and with_job; for a look that must be quick.
+    at_most: evaluate only so many waiting jobs, those that the policy puts first, and with_job.
     """
+    policy = scheduling_policy()
+    state = policy_state(policy)
     rows: Iterable[Sequence[Any]]
     if at_most is None:
-        rows = waiting_rows().order_by("queued_at", "pk").values_list(*OF_WAITING)
+        rows = waiting_rows().order_by("queued_at", "pk").values_list(*OF_A_GANG)
     else:
-        rows = _first_in_line(at_most, with_job)
-    waiting = [(_gang(*row), since) for *row, since in rows]
+        rows = _first(policy.window(state), at_most, with_job)
     return Snapshot(
         now=now,
         nodes=tuple(nodes),
-        waiting=tuple(gang for gang, _ in waiting),
+        waiting=tuple(_gang(*row) for row in rows),
         running=tuple(_running()),
         shares=tuple(
             Share(*row)
             for row in Quota.objects.values_list("tenant__slug", "gpu_type", "limit", "used").order_by("pk")
         ),
+        policy=policy,
         tenants=tuple(
             TenantState(
                 tenant.slug, tenant.state == Tenant.State.SUSPENDED, tenant.jobs_limit, tenant.jobs_used
             )
             for tenant in Tenant.objects.order_by("pk")
         ),
-        policy_state={gang.job: since for gang, since in waiting if since is not None},
+        policy_state=state,
         promised=_promised(now),
     )
+
+
+def scheduling_policy() -> Policy:
+    """The installation's policy."""
+    return _policy(settings.LUTHIER_SCHEDULER_POLICY)
+
+
+_policy = cache(policy_from)
+
+
+def policy_state(policy: Policy) -> PolicyState:
+    """What the policy asked to have carried over from the last plan."""
+    stored = SchedulerState.objects.filter(policy=settings.LUTHIER_SCHEDULER_POLICY)
+    return policy.load(stored.values_list("state", flat=True).first() or {})
 
 
 def _promised(now: datetime) -> dict[str, datetime]:
@@ -107,27 +127,44 @@ def _gang(
     )
 
 
-def _first_in_line(at_most: int, with_job: str) -> list[Sequence[Any]]:
-    """The waiting jobs that the scheduler would come to first: heads, then by class, in it the tenants in turns."""
-    turn = Window(
+COLUMNS = {
+    "job": "pk",
+    "tenant": "tenant_id",
+    "user": "owner_id",
+    "priority": "priority_rank",
+    "queued_at": "queued_at",
+}
+"""Gang's fields, by which a policy's window can sort."""
+
+
+def _first(window: Window, at_most: int, with_job: str) -> list[Sequence[Any]]:
+    """The first rows of a policy's window, and with_job."""
+    turn = models.Window(
         RowNumber(),
-        partition_by=[F("tenant_id"), F("priority_rank")],
-        order_by=[F("queued_at"), F("pk")],
+        partition_by=[F(COLUMNS[name]) for name in window.queue],
+        order_by=[_column(name) for name in window.order],
     )
-    order = (F("head_since").asc(nulls_last=True), "-priority_rank", turn, "queued_at", "pk")
-    first: list[Sequence[Any]] = list(in_line().order_by(*order).values_list(*OF_WAITING)[:at_most])
+    order = [*map(_column, window.levels), turn, *map(_column, window.order)]
+    if window.first:
+        order.insert(0, Case(When(pk__in=window.first, then=0), default=1).asc())
+    first: list[Sequence[Any]] = list(queued_rows().order_by(*order).values_list(*OF_A_GANG)[:at_most])
     if with_job and all(row[0] != with_job for row in first):
-        first += waiting_rows().filter(pk=with_job).values_list(*OF_WAITING)
+        first += waiting_rows().filter(pk=with_job).values_list(*OF_A_GANG)
     return first
 
 
-def in_line() -> QuerySet[Job]:
-    """The waiting jobs without those that waiting does not mend; they are in nobody's way."""
+def _column(name: str) -> OrderBy:
+    column = F(COLUMNS[name.removeprefix("-")])
+    return column.desc() if name.startswith("-") else column.asc()
+
+
+def queued_rows() -> QuerySet[Job]:
+    """The waiting jobs that keep a queue position; the others are ahead of nobody."""
     return waiting_rows().exclude(reason_code__in=[code.value for code in NOT_QUEUED])
 
 
 def waiting_rows() -> QuerySet[Job]:
-    """Jobs that may start now: wished to run, not backing off after early ends."""
+    """Jobs that can start now: requested to run, not backing off after early ends."""
     ready = Q(start_after=None) | Q(start_after__lte=Now())
     return Job.objects.filter(ready, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
 

@@ -25,6 +25,7 @@ LUTHIER_NODE_SOCKET = EMBEDDED.node_socket
 LOCAL_NODES = ENV.local_nodes
 KUBECONFIG = ENV.kubeconfig
 KUBE_NAMESPACE_PREFIX = ENV.kube_namespace_prefix
+LUTHIER_SCHEDULER_POLICY = ENV.luthier_scheduler_policy
 LUTHIER_LEASE_S = ENV.luthier_lease_s
 LUTHIER_TICK_S = ENV.luthier_tick_s
 LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days

@@ -43,6 +43,8 @@ class Environment:
     # as learners reach the server; none = from the public URL
     luthier_ingest_url: Annotated[str | None, values.url("ws", "wss")] = None
     luthier_cluster: Annotated[str, values.cluster] = "local"
+    # name of a policy; then, after commas, <slot type>:<policy> for single pools
+    luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"
     # seconds until a frozen worker's job may be taken over
     luthier_lease_s: Annotated[float, values.number(1, 600)] = 10
     # seconds between two looks at due jobs

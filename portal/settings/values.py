@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from gpu_scheduler.clusters import registry
 from gpu_scheduler.clusters.local.nodes import wrong_entries
+from gpu_scheduler.policies import names_in
 
 SECRET_KEY_MIN_CHARS = 50
 HOST = re.compile(r"\*|\.?\w([\w.-]*\w)?|\[[0-9a-fA-F:.]+\]", re.ASCII)
@@ -102,6 +103,12 @@ def nodes(text: str) -> str:
     """The local cluster's nodes, as `manage.py up --nodes` takes them."""
     if wrong := wrong_entries(text):
         raise ValueError("; ".join(wrong))
+    return text
+
+
+def scheduler_policy(text: str) -> str:
+    """A scheduling policy by name, and other ones for single pools: fair_share,h200:fair_share."""
+    names_in(text)
     return text
 
 

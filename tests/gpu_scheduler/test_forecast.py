@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import Basis, Estimate, RunTime, WhyNone, forecast, instead, sooner
-from gpu_scheduler.model import Plan, Policy, Resources, Snapshot
+from gpu_scheduler.forecast import Basis, Estimate, RunTime, WhyNone, forecast, sooner
+from gpu_scheduler.model import Plan, Resources, Snapshot
+from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.world import instead
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
 
 LONGEST_S = 15
@@ -44,15 +46,6 @@ def lived(world: Snapshot, lengths: dict[str, int]) -> dict[str, datetime]:
             length = lengths[start.job] if limit is None else min(lengths[start.job], limit)
             ends[start.job] = world.now + timedelta(seconds=length)
         world = next_snapshot(world, decided, after_s=1)
-        world = replace(
-            world,
-            running=tuple(
-                replace(run, ends_by=starts[run.job] + timedelta(seconds=limit))
-                if run.job in starts and (limit := at_most[run.job]) is not None
-                else run
-                for run in world.running
-            ),
-        )
     return starts
 
 
@@ -62,7 +55,7 @@ def worlds_with_lengths(draw: st.DrawFn) -> tuple[Snapshot, dict[str, int]]:
 
     Who starts runs for a second at least: a world that is looked at each second sees no end before its next look.
     """
-    world = replace(draw(worlds()), policy=Policy(patience_s=7, aging_s=20))
+    world = replace(draw(worlds()), policy=FairShare(starvation_timeout_s=7, aging_s=20))
     on = {run.job: draw(st.integers(0, LONGEST_S)) for run in world.running}
     return world, on | {job.job: draw(st.integers(1, LONGEST_S)) for job in world.waiting}
 
@@ -166,7 +159,7 @@ def test_ways_offered_start_earlier_in_the_world_that_follows(
     lengths = {job: 40 * length for job, length in lengths.items()}
     world = replace(
         world,
-        policy=Policy(patience_s=300, aging_s=0),
+        policy=FairShare(starvation_timeout_s=300, aging_s=0),
         running=tuple(replace(run, ends_by=None) for run in world.running),
         waiting=tuple(replace(job, runs_at_most_s=None) for job in world.waiting),
     )

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.checks import AWAITS_CLUSTER, CHECKS, NOT_QUEUED, check_named, check_of
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import CPU_TYPE, Gang, Placing, Policy, Snapshot, WaitReason
+from gpu_scheduler.model import CPU_TYPE, Gang, Placing, Snapshot, WaitReason
+from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.worlds import (
     NOON,
     TYPES,
@@ -114,7 +115,7 @@ def test_nothing_that_could_start_waits_unless_slots_are_kept_for_a_head(world: 
     jobs = {job.job: job for job in world.waiting}
     impatient = any(
         wait.job in world.policy_state
-        and (NOON - world.policy_state[wait.job]).total_seconds() >= world.policy.patience_s
+        and (NOON - world.policy_state[wait.job]).total_seconds() >= world.policy.starvation_timeout_s
         for wait in made.waits
     )
     for wait in made.waits:
@@ -235,7 +236,7 @@ def test_a_large_gang_starts_although_small_jobs_never_stop_coming(
     The bound follows from the policy: patience, or the ageing that lifts the gang over the flood's class, then
     at most one job's length until the kept nodes are empty.
     """
-    policy = Policy(patience_s=300, aging_s=1800)
+    policy = FairShare(starvation_timeout_s=300, aging_s=1800)
     world = snapshot(
         nodes(a1=8, a2=8, a3=8, a4=8),
         [gang("big", learners, slots, placing=placing, queued_at=NOON)],

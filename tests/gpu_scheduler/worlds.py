@@ -10,12 +10,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from gpu_scheduler import world
 from gpu_scheduler.model import (
     Gang,
     Node,
     Placing,
     Plan,
-    Policy,
     Range,
     Resources,
     Running,
@@ -23,6 +23,7 @@ from gpu_scheduler.model import (
     Snapshot,
     TenantState,
 )
+from gpu_scheduler.policies.fair_share import FairShare
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -79,34 +80,14 @@ def snapshot(
         for tenant in sorted(tenants)
         for slot_type in ("a100", "cpu", "h200")
     )
-    values: dict[str, Any] = {"now": NOON, "shares": shares}
+    values: dict[str, Any] = {"now": NOON, "shares": shares, "policy": FairShare()}
     return Snapshot(nodes=tuple(on), waiting=waiting, running=busy, **(values | changes))
 
 
 def next_snapshot(before: Snapshot, plan: Plan, *, after_s: float, ended: Iterable[str] = ()) -> Snapshot:
     """The world after the plan was carried out, these jobs ended and some time passed."""
-    ended = set(ended)
-    waiting = {job.job: job for job in before.waiting}
-    started = tuple(
-        Running(waiting[start.job], start.placement.slot_type, start.placement.nodes, before.now)
-        for start in plan.starts
-    )
-    busy = tuple(job for job in (*before.running, *started) if job.job not in ended)
-    used: Counter[tuple[str, str]] = Counter()
-    live: Counter[str] = Counter()
-    for job in busy:
-        used[job.tenant, job.slot_type] += job.slots * len(job.nodes)
-        live[job.tenant] += 1
-    gone = {start.job for start in plan.starts}
-    return replace(
-        before,
-        now=before.now + timedelta(seconds=after_s),
-        waiting=tuple(job for job in before.waiting if job.job not in gone),
-        running=busy,
-        shares=tuple(replace(share, used=used[share.tenant, share.slot_type]) for share in before.shares),
-        tenants=tuple(replace(tenant, jobs_used=live[tenant.tenant]) for tenant in before.tenants),
-        policy_state=dict(plan.policy_state),
-    )
+    after = world.apply(before, plan, tuple(ended))
+    return replace(after, now=before.now + timedelta(seconds=after_s))
 
 
 TENANTS = ("red", "green", "blue")
@@ -147,7 +128,7 @@ def worlds(draw: st.DrawFn) -> Snapshot:
         for job in waiting
         if draw(st.integers(0, 3)) == 0
     }
-    return Snapshot(NOON, machines, waiting, busy, shares, states, heads, Policy(300, 3600))
+    return Snapshot(NOON, machines, waiting, busy, shares, FairShare(300, 3600), states, heads)
 
 
 def _busy(draw: st.DrawFn, machines: tuple[Node, ...]) -> tuple[Running, ...]:

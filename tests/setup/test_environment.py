@@ -26,6 +26,7 @@ WRONG = {
     "LUTHIER_PUBLIC_URL": "localhost:8000",
     "LUTHIER_INGEST_URL": "ws://",
     "LUTHIER_CLUSTER": "slurm",
+    "LUTHIER_SCHEDULER_POLICY": "round_robin",
     "LUTHIER_LEASE_S": "soon",
     "LUTHIER_TICK_S": "0",
     "LUTHIER_RETENTION_DAYS": "-1",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
@@ -15,9 +16,10 @@ from django.db.models.functions import Now
 from gpu_scheduler.clusters.base import LearnerPhase
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
+from gpu_scheduler.policies.fair_share import FairShare
 from jobs import clusters, events, failpoints
 from jobs.lifecycle import cycle, leases, reconcile
-from jobs.models import Checkpoint, Job, Learner, Progress
+from jobs.models import Checkpoint, Job, Learner, Progress, SchedulerState
 from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
 from tenants.models import Tenant, User
 from tests import factories
@@ -30,7 +32,6 @@ MOMENTS = {
         "start_after",
         "lease_until",
         "next_reconcile_at",
-        "head_since",
     ),
     "jobs_attempt": ("opened_at", "launched_at", "processing_at", "known_at"),
     "jobs_learner": ("halt_seen_at", "exited_at", "done_at", "last_seen_at"),
@@ -60,6 +61,10 @@ class World:
                 sets = ", ".join(f"{column} = {column} - make_interval(secs => %s)" for column in columns)
                 where = "WHERE closed_at IS NULL" if table == "jobs_attempt" else ""
                 cursor.execute(f"UPDATE {table} SET {sets} {where}", [seconds] * len(columns))
+        for row in SchedulerState.objects.filter(policy=FairShare.name):
+            since = {job: datetime.fromisoformat(at) for job, at in row.state.items()}
+            row.state = {job: (at - timedelta(seconds=seconds)).isoformat() for job, at in since.items()}
+            row.save()
 
     def tick(self, worker: str = "w1") -> int:
         """One look of a worker at everything due, and at the queue. How many jobs it looked at."""

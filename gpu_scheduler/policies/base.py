@@ -1,0 +1,101 @@
+"""What a policy is: the one object that knows who is offered slots first, what is reserved, and what is stopped for it.
+
+The cycle, the forecast and the snapshot's queries ask the policy and know none of it themselves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from gpu_scheduler.checks import CHECKS, Check, Finding
+from gpu_scheduler.draft import Draft
+from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
+
+PolicyState = Mapping[str, Any]
+"""What a policy carries from plan to plan. Only the policy itself reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which waiting jobs a plan must evaluate if it cannot evaluate all: a bound that SQL can execute.
+
+    Jobs named by ``first`` come first. The others are sorted by ``levels``, then each queue (jobs that are equal in the
+    fields of ``queue``, sorted by ``order``) contributes its first job, its second, and so on. All but ``first`` are
+    names of Gang's fields; "-" before a name sorts descending.
+    """
+
+    first: frozenset[str] = frozenset()
+    levels: tuple[str, ...] = ()
+    queue: tuple[str, ...] = ("tenant",)
+    order: tuple[str, ...] = ("queued_at", "job")
+
+
+class Round(ABC):
+    """A policy's part in one plan."""
+
+    @abstractmethod
+    def order(self) -> Iterator[Gang]:
+        """Yield every gang of the draft's ``waiting`` once, in the order in which slots are offered.
+
+        The cycle starts a gang in the draft, or calls ``wait`` for it, before it asks for the next one.
+        """
+
+    @abstractmethod
+    def wait(self, gang: Gang, finding: Finding) -> None:
+        """This gang cannot start now. Reserve for it in the draft what later ones must not take."""
+
+    def orders(self, waits: Sequence[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
+        """Which running jobs to stop or resize, after all waiting ones were offered slots. None by default.
+
+        waits: every gang that cannot start, with the check that it failed when it was offered slots.
+        """
+        return (), ()
+
+    @abstractmethod
+    def state(self) -> PolicyState:
+        """What it wants to find in the next snapshot. Asked for last."""
+
+    def notes(self) -> Mapping[str, Mapping[str, Any]]:
+        """By job, numbers that the explanation of its wait shows in addition; plain JSON."""
+        return {}
+
+
+class Policy(ABC):
+    """A scheduling policy. Instances are immutable; ``name`` selects it in the settings."""
+
+    name: ClassVar[str]
+    checks: ClassVar[tuple[Check, ...]] = CHECKS
+
+    @abstractmethod
+    def begin(self, draft: Draft) -> Round:
+        """Its part in the plan that this draft is for."""
+
+    @abstractmethod
+    def next_event_at(self, snapshot: Snapshot) -> datetime | None:
+        """When its decisions can next change without a start, an end or a new job; None: never."""
+
+    @abstractmethod
+    def window(self, state: PolicyState) -> Window:
+        """Which waiting jobs come first if a plan cannot evaluate all."""
+
+    def checks_for(self, slot_type: str) -> tuple[Check, ...]:
+        """The checks that a gang must pass to start on this type, in order."""
+        return self.checks
+
+    def dump(self, state: PolicyState) -> dict[str, Any]:
+        """The state as plain JSON, to be stored until the next plan."""
+        return dict(state)
+
+    def load(self, stored: Mapping[str, Any]) -> PolicyState:
+        """The state out of what ``dump`` made; empty is the state before the first plan."""
+        return stored
+
+
+def policy_of(snapshot: Snapshot) -> Policy:
+    """The whole of the snapshot's policy."""
+    assert isinstance(snapshot.policy, Policy)
+    return snapshot.policy

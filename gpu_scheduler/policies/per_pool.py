@@ -1,0 +1,104 @@
+"""Another policy for the gangs of some slot types. Gangs that accept any GPU type follow the default."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, ClassVar
+
+from gpu_scheduler.checks import Check, Finding
+from gpu_scheduler.draft import Draft
+from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
+from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
+
+EVERYTHING_ELSE = ""
+
+
+@dataclass(frozen=True)
+class PerPool(Policy):
+    """default, and the policies that replace it by slot type.
+
+    PolicyState: slot type ("" for all others) -> its policy's state.
+    """
+
+    name: ClassVar[str] = "per_pool"
+    default: Policy
+    pools: Mapping[str, Policy]
+
+    def begin(self, draft: Draft) -> PerPoolRound:
+        return PerPoolRound(self, draft)
+
+    def key(self, slot_type: str | None) -> str:
+        """Which of the policies orders gangs of this type."""
+        return slot_type if slot_type is not None and slot_type in self.pools else EVERYTHING_ELSE
+
+    def policies(self) -> dict[str, Policy]:
+        """The replacing policies first: each owns its pool."""
+        return {**self.pools, EVERYTHING_ELSE: self.default}
+
+    def next_event_at(self, snapshot: Snapshot) -> datetime | None:
+        moments = [
+            policy.next_event_at(
+                replace(snapshot, policy=policy, policy_state=_part(snapshot.policy_state, key))
+            )
+            for key, policy in self.policies().items()
+        ]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def window(self, state: PolicyState) -> Window:
+        """The default's order, with the first jobs of all."""
+        windows = [policy.window(_part(state, key)) for key, policy in self.policies().items()]
+        return replace(windows[-1], first=frozenset().union(*(window.first for window in windows)))
+
+    def checks_for(self, slot_type: str) -> tuple[Check, ...]:
+        return self.policies()[self.key(slot_type)].checks_for(slot_type)
+
+    def dump(self, state: PolicyState) -> dict[str, Any]:
+        return {key: policy.dump(_part(state, key)) for key, policy in self.policies().items()}
+
+    def load(self, stored: Mapping[str, Any]) -> PolicyState:
+        return {key: policy.load(_part(stored, key)) for key, policy in self.policies().items()}
+
+
+class PerPoolRound(Round):
+    """One plan by several policies, each for its gangs."""
+
+    def __init__(self, policy: PerPool, draft: Draft) -> None:
+        waiting: defaultdict[str, list[Gang]] = defaultdict(list)
+        for gang in draft.waiting:
+            waiting[policy.key(gang.slot_type)].append(gang)
+        self._key = policy.key
+        self._rounds = {
+            key: each.begin(draft.part(waiting[key], _part(draft.state, key)))
+            for key, each in policy.policies().items()
+        }
+
+    def order(self) -> Iterator[Gang]:
+        for each in self._rounds.values():
+            yield from each.order()
+
+    def wait(self, gang: Gang, finding: Finding) -> None:
+        self._rounds[self._key(gang.slot_type)].wait(gang, finding)
+
+    def orders(self, waits: Sequence[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
+        stops: list[Stop] = []
+        resizes: list[Resize] = []
+        for key, each in self._rounds.items():
+            own = [(gang, finding) for gang, finding in waits if self._key(gang.slot_type) == key]
+            more_stops, more_resizes = each.orders(own)
+            stops += more_stops
+            resizes += more_resizes
+        return stops, resizes
+
+    def state(self) -> PolicyState:
+        return {key: each.state() for key, each in self._rounds.items()}
+
+    def notes(self) -> Mapping[str, Mapping[str, Any]]:
+        return {job: note for each in self._rounds.values() for job, note in each.notes().items()}
+
+
+def _part(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = state.get(key, {})
+    return found

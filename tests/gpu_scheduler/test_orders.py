@@ -1,0 +1,164 @@
+"""Stops and resizes from the plan through the world to the forecast, driven by a policy that gives such orders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler import world
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.forecast import Basis, RunTime, forecast
+from gpu_scheduler.model import Plan, Priority, Range, Resize, Running, Snapshot, Stop
+from gpu_scheduler.policies.fair_share import FairShare
+from tests.gpu_scheduler.preempting import Preempting
+from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
+
+EVERYDAY = settings(max_examples=150, deadline=None)
+
+
+def low(job: str, *on: str, slots: int = 8, least: int | None = None, **changes: object) -> Running:
+    """A run of low priority; least: the fewest learners to which it can shrink."""
+    run = running(job, *on, slots=slots, **changes)
+    learners = Range(len(on) if least is None else least, len(on))
+    return replace(run, gang=replace(run.gang, priority=Priority.LOW, learners=learners))
+
+
+def full(*runs: Running, **changes: object) -> Snapshot:
+    """Two nodes of eight, and an urgent job that needs one of them."""
+    urgent = gang("j1", 1, 8, tenant="green", priority=Priority.URGENT)
+    return snapshot(nodes(a1=8, a2=8), [urgent], runs, policy=Preempting(), **changes)
+
+
+@st.composite
+def mixed_worlds(draw: st.DrawFn) -> Snapshot:
+    """Worlds whose runs have priorities and can shrink, under a policy that stops and resizes."""
+    made = draw(worlds())
+    runs = []
+    for run in made.running:
+        least = draw(st.integers(1, len(run.nodes)))
+        learners = Range(least, len(run.nodes))
+        runs.append(
+            replace(
+                run, gang=replace(run.gang, learners=learners, priority=draw(st.integers(0, 3))), generation=1
+            )
+        )
+    return replace(made, running=tuple(runs), policy=Preempting(300, 3600))
+
+
+def overcommitted(state: Snapshot) -> dict[str, int]:
+    """Slots above what a node has allocatable, by node."""
+    used: Counter[str] = Counter()
+    for run in state.running:
+        for name in run.nodes:
+            used[name] += run.slots
+    return {node.name: used[node.name] - node.slots for node in state.nodes if used[node.name] > node.slots}
+
+
+def test_an_urgent_job_stops_the_least_important_run_and_gets_its_node() -> None:
+    before = full(low("r1", "a1"), replace(low("r2", "a2"), gang=gang("r2", 1, 8)))
+    made = plan(before)
+    assert made.stops == (Stop("r1", "preempted", "j1"),)
+    ordered = world.apply(before, made)
+    assert [run.order for run in ordered.running] == [Stop("r1", "preempted", "j1"), None]
+    assert plan(ordered).stops == ()
+
+    freed = next_snapshot(ordered, Plan(policy_state=ordered.policy_state), after_s=9, ended=["r1"])
+    assert [(job.job, job.queued_at) for job in freed.waiting][1:] == [
+        ("r1", before.running[0].gang.queued_at)
+    ]
+    again = plan(freed)
+    assert [start.job for start in again.starts] == ["j1"]
+    assert again.stops == ()
+
+
+def test_a_run_that_can_shrink_is_resized_and_starts_again_in_the_new_size() -> None:
+    before = full(low("r1", "a1", "a2", least=1))
+    made = plan(before)
+    assert (made.stops, made.resizes) == ((), (Resize("r1", 1),))
+    freed = world.apply(world.apply(before, made), ended=["r1"])
+    starts = {start.job: start.placement.nodes for start in plan(freed).starts}
+    assert sorted(starts) == ["j1", "r1"]
+    assert len(starts["r1"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("pending", "order", "wins"),
+    [
+        (None, Stop("r1", "preempted", None, 2), "order"),
+        (None, Stop("r1", "preempted", None, 0), "pending"),
+        (Resize("r1", 1, 1), Stop("r1", "preempted", None, 1), "order"),
+        (Stop("r1", "preempted", None, 1), Resize("r1", 1, 1), "pending"),
+        (Resize("r1", 1, 2), Resize("r1", 2, 3), "order"),
+        (Resize("r1", 1, 2), Resize("r1", 2, 1), "pending"),
+    ],
+    ids=["first", "older than the intent", "stop over resize", "resize under stop", "newer", "older"],
+)
+def test_which_of_two_orders_wins(pending: Stop | Resize | None, order: Stop | Resize, wins: str) -> None:
+    run = replace(low("r1", "a1", "a2"), order=pending, generation=1)
+    assert world.ordered(run, order).order == (order if wins == "order" else pending)
+
+
+def test_a_run_that_is_stopping_takes_no_order_and_does_not_queue_again() -> None:
+    before = full(replace(low("r1", "a1"), stopping=True), low("r2", "a2"))
+    assert world.ordered(before.running[0], Stop("r1", "preempted")).order is None
+    after = world.apply(before, ended=["r1"])
+    assert [job.job for job in after.waiting] == ["j1"]
+
+
+def test_the_forecast_follows_a_stop_to_the_start_that_it_is_for() -> None:
+    before = full(replace(low("r1", "a1"), checkpoint_cost_s=20), low("r2", "a2"))
+    known = {job: RunTime((1000.0,), Basis.PROGRESS) for job in ("r1", "r2")}
+    assert forecast(before, known)["j1"].soonest == NOON + timedelta(seconds=20)
+    patient = replace(before, policy=FairShare())
+    assert forecast(patient, known)["j1"].soonest == NOON + timedelta(seconds=1000)
+
+
+def test_the_forecast_lets_a_stopped_run_finish_later() -> None:
+    """r1 has 1,000 s left, saves for 20 s, waits until j1 has ended 100 s later, and needs 10 s to restart."""
+    second = gang("j2", 2, 8, priority=Priority.LOW, queued_at=NOON)
+    stopped = replace(low("r1", "a1"), checkpoint_cost_s=20, restart_cost_s=10)
+    before = full(stopped, low("r2", "a2"))
+    before = replace(before, waiting=(*before.waiting, second), policy=Preempting(9e9, 0))
+    known = {
+        "r1": RunTime((1000.0,), Basis.PROGRESS),
+        "r2": RunTime((500.0,), Basis.PROGRESS),
+        "j1": RunTime((100.0,), Basis.TIME_LIMIT),
+    }
+    assert forecast(before, known)["j2"].soonest == NOON + timedelta(seconds=20 + 100 + 1000 + 10)
+
+
+@EVERYDAY
+@given(mixed_worlds(), st.data())
+def test_no_order_breaks_a_gang_a_node_or_a_count(made: Snapshot, data: st.DataObject) -> None:
+    """Ten plans are carried out; what was ordered, and by chance other runs, end in between."""
+    state = made
+    for _ in range(10):
+        decided = plan(state)
+        assert decided == plan(state)
+        after = world.apply(state, decided)
+        assert not overcommitted(after)
+        for run in after.running:
+            assert run.gang.learners.min <= len(run.nodes) <= run.gang.learners.max
+        for order in (*decided.stops, *decided.resizes):
+            run = next(run for run in state.running if run.job == order.job)
+            assert run.order is None
+            assert not run.stopping
+        live: Counter[str] = Counter(run.tenant for run in after.running)
+        held: Counter[tuple[str, str]] = Counter()
+        for run in after.running:
+            held[run.tenant, run.slot_type] += run.slots * len(run.nodes)
+        assert all(share.used == held[share.tenant, share.slot_type] for share in after.shares)
+        assert all(tenant.jobs_used == live[tenant.tenant] for tenant in after.tenants)
+        jobs = [job.job for job in (*after.waiting, *after.running)]
+        assert len(jobs) == len(set(jobs))
+        ended = [
+            run.job for run in after.running if run.order is not None or data.draw(st.integers(0, 4)) == 0
+        ]
+        back = {run.job for run in after.running if run.order is not None}
+        state = world.apply(replace(after, now=after.now + timedelta(seconds=60)), ended=ended)
+        assert back <= {job.job for job in state.waiting}

@@ -1,0 +1,81 @@
+"""A policy that stops jobs, end to end: the plan, the order on the row, the stop, and the start that it is for."""
+
+from __future__ import annotations
+
+import pytest
+from django.conf import settings
+from django.utils import timezone
+
+from gpu_scheduler import world as worlds
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import Snapshot
+from gpu_scheduler.policies import POLICIES
+from jobs import clusters
+from jobs.lifecycle import cycle
+from jobs.models import Job, SchedulerState
+from jobs.selectors.snapshot import snapshot
+from jobs.states import State
+from tests.gpu_scheduler.preempting import Preempting
+from tests.jobs.lifecycle.world import World, job_of, state
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def preempting(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    """Stop runs of lower priority for a job that waits for nodes; the tenant's quota is larger than the cluster."""
+    world.tenant.quotas.update(limit=24)
+    monkeypatch.setitem(POLICIES, Preempting.name, "tests.gpu_scheduler.preempting.Preempting")
+    monkeypatch.setattr(settings, "LUTHIER_SCHEDULER_POLICY", Preempting.name)
+
+
+def seen() -> Snapshot:
+    return snapshot(nodes=clusters.current().nodes(), now=timezone.now())
+
+
+def urgent(world: World, **fields: object) -> Job:
+    job = world.submit(**fields)
+    Job.objects.filter(pk=job.pk).update(priority="urgent", priority_rank=3)
+    return job
+
+
+def shown(of: Snapshot) -> dict[str, object]:
+    """What a plan changes, without times."""
+    return {
+        "waiting": {gang.job: gang.learners for gang in of.waiting},
+        "running": {run.job: (run.nodes, run.slot_type, run.gang.learners, run.order) for run in of.running},
+        "shares": {(share.tenant, share.slot_type): share.used for share in of.shares},
+        "tenants": {tenant.tenant: tenant.jobs_used for tenant in of.tenants},
+        "queue heads": set(of.policy_state),
+    }
+
+
+@pytest.mark.usefixtures("preempting")
+def test_a_stop_by_policy_frees_the_slots_for_the_job_that_it_is_for(world: World) -> None:
+    victim = world.running(learners=2, slots=4)
+    job = urgent(world, learners=1, slots=4)
+    world.settle()
+    assert state(job) == State.QUEUED
+    assert job_of(victim).order_reason == "preempted" or state(victim) == State.STOPPING
+    for _ in range(20):
+        if state(job) != State.QUEUED:
+            break
+        world.elapse(5)
+        world.settle()
+    assert state(job) in (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING)
+    assert state(victim) == State.QUEUED
+    assert job_of(victim).restarts_used == 0
+
+
+@pytest.mark.parametrize("slots", [2, 4], ids=["starts and stops", "stops"])
+@pytest.mark.usefixtures("preempting")
+def test_the_world_after_a_plan_is_what_the_next_snapshot_shows(world: World, slots: int) -> None:
+    world.running(learners=2, slots=slots)
+    urgent(world, learners=2, slots=slots)
+    urgent(world, learners=2, slots=slots)
+    before = seen()
+    decided = plan(before)
+    assert [len(decided.starts), len(decided.stops)] == [slots == 2, 1]
+    cycle.one_pass()
+    assert shown(seen()) == shown(worlds.apply(before, decided))
+    assert SchedulerState.objects.filter(policy=Preempting.name).exists() == bool(decided.policy_state)
