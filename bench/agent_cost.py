@@ -28,7 +28,7 @@ from bench.record import record
 from tests.platform import ROOT, Platform, running
 
 SETTLED_S = 4.0
-"""After the starts and the fetching of inputs, from here to the program's end, is what a training second costs."""
+"""The cost of a training second counts from here, after the starts and the fetching of inputs, to the program's end."""
 
 STEP_S = 0.25
 RESAMPLES = 10_000
@@ -56,7 +56,7 @@ Took = dict[str, float]
 
 
 def size_of_a_step() -> int:
-    """How many turns of the program's inner loop are STEP_S of CPU here."""
+    """How many iterations of the program's inner loop take STEP_S of CPU on this machine."""
     turns = 1_000_000
     began, total = time.process_time(), 0
     for n in range(turns):

@@ -36,7 +36,7 @@ INSERT INTO jobs_progress SELECT (jsonb_populate_record(progress, jsonb_build_ob
 FROM jobs_progress AS progress, jobs_job AS job WHERE progress.job_id = %(like)s AND job.id <> %(like)s;
 """
 SETTLE = "VACUUM (ANALYZE) jobs_job, jobs_progress"
-"""What autovacuum has long done where 100,000 jobs came one by one."""
+"""What autovacuum has done where 100,000 jobs were submitted one by one."""
 SPEC = {
     "apiVersion": "luthier/v1",
     "name": "pattern",
@@ -71,7 +71,7 @@ Take = Callable[[str], tuple[float, str]]
 
 
 def fill(data: Path, like: str, count: int) -> None:
-    """Copy one finished job so many times, straight in the database."""
+    """Copy one finished job that many times, directly in the database."""
     connection = psycopg2.connect(layout(data).database_url)
     with connection, connection.cursor() as cursor:
         cursor.execute(COPY, {"count": count, "like": like})
@@ -122,7 +122,7 @@ def signed_in(platform: Platform, name: str) -> urllib.request.OpenerDirector:
 
 
 def times(take: Take, runs: int) -> list[float]:
-    """Page after page; from the beginning again after the last one."""
+    """Page after page, and after the last one from the first again."""
     found, mark = [], ""
     for _ in range(runs):
         taken, mark = take(mark)
@@ -149,7 +149,7 @@ def main() -> None:
         }
         lists |= {name: by_page(browser, address, query) for name, query in PAGES.items()}
         for take in lists.values():
-            take("")  # a fresh server's first time is no list's
+            take("")  # the first request of a new server does not count
         taken = {name: times(take, chosen.runs) for name, take in lists.items()}
     figures: dict[str, float] = {"jobs": chosen.jobs}
     figures["worst_p99_ms"] = max(percentile(each, 0.99) for each in taken.values()) * 1000

@@ -28,12 +28,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from learner_agent import wire
 
 FILL = "epoch 3 loss 0.123456 accuracy 0.987654 learning_rate 0.000100 throughput 1234.5 images/s"
-SECRET = "bench-{rank}"  # of each learner; its hash stands in the table
+SECRET = "bench-{rank}"  # of each learner; its hash is in the table
 LAG_EVERY_S = 0.01
 
 
 async def note_lag(lags_ms: list[float]) -> None:
-    """Sleep a little again and again, and note by how much each sleep was too long."""
+    """Sleep briefly in a loop, and record by how much each sleep was too long."""
     while True:
         due = time.monotonic() + LAG_EVERY_S
         await asyncio.sleep(LAG_EVERY_S)
@@ -140,7 +140,7 @@ async def play_learners(
         debt += rate * tick / len(jobs)
         lines, debt = int(debt), debt - int(debt)
         for place, one in enumerate(learners):
-            # Programs do not print in one breath: each has its own moment of the tick.
+            # Programs do not print at the same time: each has its own offset within a tick.
             if rate and (quiet or place % 10 == 0):
                 await asyncio.sleep(max(0.0, at + tick * place / len(learners) - time.monotonic()))
             if rate and lines:
@@ -234,21 +234,21 @@ class Viewer(asyncio.Protocol):
             return
         head = HEAD.match(body)
         if head is None:
-            if GAP.match(body):  # too slow for the socket: these are to be fetched by REST
+            if GAP.match(body):  # too slow for the socket: these lines would be fetched by REST
                 gap = orjson.loads(body)["gap"]
                 found.gap_lines += gap["to"] - gap["from"] + 1
                 found.arrived.value += gap["to"] - gap["from"] + 1
                 self.at = gap["to"]
             return
         first, last = int(head[1]), int(head[2])
-        if last < first:  # a state without lines: the answer to the subscription
+        if last < first:  # a state without lines: the response to the subscription
             found.ready += 1
             return
         if first > self.at + 1:
             found.holes += 1
         if self.thorough:
             self.compare(body, first, last)
-        fresh = max(0, last - max(self.at, first - 1))  # what overlaps is known by its number
+        fresh = max(0, last - max(self.at, first - 1))  # the line number shows what overlaps
         self.at = max(self.at, last)
         found.lines += fresh
         found.arrived.value += fresh

@@ -1,11 +1,11 @@
 """The log path: 50 learners print, 200 viewers watch, over the real web server, PostgreSQL and sockets.
 
 On one platform: quiet (each learner prints a line a second), loud (a fixed total rate), the highest rate at which 99 %
-of what viewers see is at most 100 ms old, and full (as fast as acknowledgements come, nobody watching). Each viewer
+of what viewers see is at most 100 ms old, and full (as fast as acknowledgments come, without viewers). Each viewer
 watches one learner, four of them the same. Learners and viewers are played by processes of this benchmark
-(`bench.log_clients`) that share the machine's cores with the server; how late their own event loops were stands beside
-the figures, and so does the CPU time of everybody. Nothing may be lost: every viewer counts lines and holes, every
-tenth compares each line.
+(`bench.log_clients`) that share the machine's cores with the server; the figures include how late their own event loops
+were, and the CPU time of all parts. Nothing may be lost: every viewer counts lines and gaps, and every tenth compares
+each line.
 """
 
 from __future__ import annotations
@@ -60,31 +60,31 @@ print(json.dumps(jobs))
 
 
 class Clock:
-    """CPU time of the platform's processes, of this benchmark's, and of the whole machine between two moments."""
+    """CPU time of the platform's processes, of this benchmark's, and of the whole machine between two samples."""
 
     def __init__(self, platform: Platform, viewers: list[int]) -> None:
         pids = platform.pids()
         self.groups = {"web": [pids["web"]], "valkey": [pids["valkey"]], "learners": [os.getpid()]}
         self.groups["viewers"] = viewers
         self.postgres = pids["postgres"]
-        self.moments: list[tuple[float, dict[str, float]]] = []
+        self.samples: list[tuple[float, dict[str, float]]] = []
 
     def __call__(self) -> None:
         spent = {name: sum(map(cpu_s, pids)) for name, pids in self.groups.items()}
         spent["postgres"] = sum(map(cpu_s, family(self.postgres)))
         machine = psutil.cpu_times()
         spent["machine"] = sum(machine) - machine.idle - machine.iowait
-        self.moments.append((time.monotonic(), spent))
+        self.samples.append((time.monotonic(), spent))
 
     def cores(self) -> dict[str, float]:
-        """How many cores each kept busy; others: programs that have nothing to do with this measurement."""
-        (began, before), (ended, after) = self.moments
+        """How many cores each kept busy; others: programs that are not part of this measurement."""
+        (began, before), (ended, after) = self.samples
         used = {name: (after[name] - before[name]) / (ended - began) for name in after}
         used["others"] = max(0.0, used.pop("machine") - sum(used.values()))
         return used
 
     def spent(self, name: str) -> float:
-        return max(self.moments[1][1][name] - self.moments[0][1][name], 1e-6)
+        return max(self.samples[1][1][name] - self.samples[0][1][name], 1e-6)
 
 
 def family(pid: int) -> list[int]:
@@ -101,7 +101,7 @@ def cpu_s(pid: int) -> float:
 
 
 class Audience:
-    """The viewers, in processes of their own; use as a context manager."""
+    """The viewers, in separate processes; use as a context manager."""
 
     def __init__(self, platform: Platform, jobs: list[str], starts: list[int], viewers: int) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -127,7 +127,7 @@ class Audience:
             assert ready.acquire(timeout=60), "the viewers did not come"
 
     def wait_for_the_rest(self, expected: int) -> None:
-        """Wait until everything has arrived, or nothing more does."""
+        """Wait until everything has arrived, or nothing more arrives."""
         last, since = -1, time.monotonic()
         while (
             arrived := sum(one.value for one in self.arrived)
@@ -137,7 +137,7 @@ class Audience:
             time.sleep(0.05)
 
     def leave(self) -> dict[str, Any]:
-        """All that they saw, added up."""
+        """The sum of what they saw."""
         self.done.set()
         total: dict[str, Any] = {}
         for _ in self.processes:
@@ -154,7 +154,7 @@ class Audience:
 def measure(
     platform: Platform, jobs: list[str], starts: list[int], *, rate: float, seconds: float, viewers: int
 ) -> dict[str, float]:
-    """One run; returns its figures and moves starts on."""
+    """One run; returns its figures and advances starts."""
     audience = Audience(platform, jobs, starts, viewers) if viewers else None
     clock = Clock(platform, [process.pid or 0 for process in audience.processes] if audience else [])
 

@@ -14,7 +14,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which the given share (0…1) of the values lies, interpolated. Needs at least one value."""
+    """The value below which the given share (0…1) of the values is, interpolated. Needs at least one value."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)

@@ -1,9 +1,9 @@
-"""How fast jobs are taken in: 10,000 submits over HTTP on a few connections, each durable before its answer.
+"""How fast jobs are accepted: 10,000 submits over HTTP on a few connections, each durable before its response.
 
-Everything of the platform runs meanwhile. The tenant's limit is 0, so nothing starts: this measures the door, and what
-thousands that wait cost while others come. All submit the same small program (kept once, by its content) under names
-of their own, each with an Idempotency-Key. In the end the database is asked whether all are there: so many different
-ids, each with exactly one event that says it was submitted.
+The whole platform runs meanwhile. The tenant's limit is 0, so nothing starts: this measures submitting, and what
+thousands of waiting jobs cost while others are submitted. All submit the same small program (stored once, by its
+content) under different names, each with an Idempotency-Key. At the end the database is queried for all of them: that
+many different ids, each with exactly one event that it was submitted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sent = tuple[int, str, float]
 
 
 def submit_many(client: Client, first: int, count: int) -> list[Sent]:
-    """So many submits, one after the other over one connection."""
+    """Submit jobs one after the other over one connection."""
     connection = http.client.HTTPConnection(urlsplit(client.url).netloc, timeout=60)
     headers = {"Authorization": f"Bearer {client.token}", "Content-Type": "application/json"}
     found = []
@@ -63,7 +63,7 @@ def cpu_s(platform: Platform) -> dict[str, float]:
 
 
 def assert_all_there(data: Path, sent: list[Sent]) -> None:
-    """Every answer named a job of its own, each of which has exactly one event that says it was submitted."""
+    """Every response named another job, each of which has exactly one event that it was submitted."""
     ids = {job for _, job, _ in sent}
     assert len(ids) == len(sent), f"{len(sent)} answers named {len(ids)} jobs"
     with psycopg2.connect(layout(data).database_url) as connection, connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The examples as templates: job specs with their code inside, ready to be submitted.
+"""The examples as templates: job specs with their code, ready to be submitted.
 
 An example is a folder with ``job.yaml`` (a spec without ``code``), its Python files and a README whose title
 and first paragraph describe it. ``load`` fills ``code.files`` from the folder.
@@ -16,12 +16,12 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent
 FIRST_JOB = "digits-sklearn"
-"""What a new installation runs first."""
+"""The example that a new installation runs first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One example. data names what ``python -m examples.data.fetch`` must have fetched before."""
+    """One example. data lists what ``python -m examples.data.fetch`` must have fetched before."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def templates() -> tuple[Template, ...]:
-    """Return every example with what a gallery shows of it."""
+    """Return every example with what the gallery shows."""
     return tuple(_template(name) for name in names())
 
 
@@ -72,7 +72,7 @@ def _template(name: str) -> Template:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Return the program's own files; what a run of it left beside them (checkpoints, results) is none of it."""
+    """Return the program's own files, without what a run has left (checkpoints, results)."""
     paths = sorted(folder.glob("*.py"))
     return {path.name: path.read_text("utf-8") for path in paths}
 

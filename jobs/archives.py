@@ -1,8 +1,8 @@
 """Check an uploaded archive while reading it, and pack inline files into the same form.
 
-Nothing is unpacked to disk here: that happens beside the learner. What is let through is boring: regular
-files and folders with safe relative names, whole, unencrypted, within limits that are enforced while
-decompressing, not by what the archive says about itself.
+Nothing is unpacked to disk here: the shipper does that on the learner's node. Accepted are regular files and folders
+with safe relative names, complete, unencrypted, and within limits that are enforced while decompressing, not by what
+the archive declares.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_TAR_HEADER = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an archive may hold at most; ratio is unpacked to packed, checked beyond ratio_free_bytes."""
+    """Limits of an archive; ratio is unpacked to packed bytes, checked above ratio_free_bytes."""
 
     packed_bytes: int = 256 * 1024 * 1024
     unpacked_bytes: int = 1024 * 1024 * 1024
@@ -43,7 +43,7 @@ class Limits:
     ratio_free_bytes: int = 16 * 1024 * 1024
 
     def unpacked_from(self, packed_bytes: int) -> int:
-        """Return how many bytes an archive of this size may unpack to."""
+        """How many bytes an archive of this size may unpack to."""
         return min(self.unpacked_bytes, max(self.ratio_free_bytes, self.ratio * packed_bytes))
 
 
@@ -52,7 +52,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A sound archive: kind ``zip`` or ``tar.gz``, number of files, their bytes unpacked, its own size and SHA-256."""
+    """A valid archive: kind ``zip`` or ``tar.gz``, number of files, their bytes unpacked, its own size and SHA-256."""
 
     kind: str
     files: int
@@ -62,9 +62,9 @@ class Archive:
 
 
 class ArchiveError(Exception):
-    """The archive cannot be taken. code is one of ``archive_*``; entry names the file inside, if it is one.
+    """The archive is refused. code is one of ``archive_*``; entry names the file inside, if it is about one.
 
-    others: what is wrong besides.
+    others: further errors of the same archive.
     """
 
     def __init__(self, code: str, message: str, entry: str | None = None) -> None:
@@ -76,19 +76,19 @@ class ArchiveError(Exception):
 
 
 def inspect(stream: IO[bytes], *, limits: Limits = DEFAULT_LIMITS) -> Archive:
-    """Read a whole archive from a seekable stream and say what it holds.
+    """Read a whole archive from a seekable stream and describe it.
 
     Raises ArchiveError with the faults of all entries, up to MOST_FAULTS. Memory stays small and time is bounded by
-    the limits, whatever the bytes are; the stream is left at its beginning.
+    the limits, whatever the bytes are; the stream is left at its start.
     """
     packed_bytes, sha256 = _digest(stream, limits)
     kind = _kind(stream)
     tally = _Tally(limits, limits.unpacked_from(packed_bytes))
     try:
         _look_through(stream, kind, tally)
-    except ArchiveError as error:  # nothing behind this one can be read
+    except ArchiveError as error:  # nothing after this one can be read
         tally.faults.append(error)
-    if not tally.files and not tally.faults:  # folders alone are no program
+    if not tally.files and not tally.faults:  # folders alone are not a program
         raise ArchiveError("archive_empty", "the archive holds no file")
     if tally.faults:
         first, *others = tally.faults
@@ -99,7 +99,7 @@ def inspect(stream: IO[bytes], *, limits: Limits = DEFAULT_LIMITS) -> Archive:
 
 
 def _look_through(stream: IO[bytes], kind: str, tally: _Tally) -> None:
-    """Read all there is into the tally, which notes faulty entries. Raises ArchiveError where it cannot go on."""
+    """Read everything into the tally, which records faulty entries. Raises ArchiveError where reading must stop."""
     try:
         entries = _zip_entries(stream, tally) if kind == ZIP else _tar_entries(stream, tally)
         for _ in entries:
@@ -114,7 +114,7 @@ def _look_through(stream: IO[bytes], kind: str, tally: _Tally) -> None:
 
 
 def pack(files: Iterable[tuple[str, str]]) -> bytes:
-    """Return inline files as a tar.gz that is the same bytes for the same files, in any order."""
+    """Return inline files (path, text) as a tar.gz: the same bytes for the same files in any order."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, text in sorted(files):
@@ -126,7 +126,7 @@ def pack(files: Iterable[tuple[str, str]]) -> bytes:
 
 
 class _Tally:
-    """Counts what was really read, notes the entries that cannot be taken and refuses what goes too far."""
+    """Counts what was actually read, records entries that are refused, and enforces the limits."""
 
     def __init__(self, limits: Limits, unpacked_limit: int) -> None:
         self.files = 0
@@ -138,7 +138,7 @@ class _Tally:
         self._taken: dict[str, tuple[str, bool]] = {}
 
     def name(self, name: str, *, is_folder: bool) -> bool:
-        """Take an entry's name; an unsafe or clashing one is noted: False. Raises ArchiveError for too many."""
+        """Check an entry's name; an unsafe or clashing one is recorded: False. Raises ArchiveError for too many."""
         self._entries += 1
         if self._entries > self._limits.files:
             raise ArchiveError("archive_too_many_files", f"more than {self._limits.files} entries")
@@ -153,7 +153,7 @@ class _Tally:
         return True
 
     def refuse(self, code: str, message: str, entry: str) -> bool:
-        """Note what is wrong with an entry, which is not read then: the answer is False."""
+        """Record what is wrong with an entry; returns False, so it is not read."""
         self.faults.append(ArchiveError(code, message, entry))
         return False
 
@@ -172,7 +172,7 @@ class _Tally:
         return self._unpacked_limit - self.bytes
 
     def _claim(self, name: str, is_folder: bool) -> str | None:
-        """The other name for its place, if there is one: the same, in another case, or a file used as a folder."""
+        """The clashing name, if there is one: the same, in another case, or a file used as a folder."""
         parts = name.split("/")
         places = [("/".join(parts[: count + 1]), True) for count in range(len(parts) - 1)]
         for place, folder in [*places, (name, is_folder)]:
@@ -234,7 +234,7 @@ def _zip_entry_is_plain(entry: zipfile.ZipInfo, tally: _Tally) -> bool:
 
 
 def _refuse_large_directory(stream: IO[bytes]) -> None:
-    """Look at the end record first: reading a directory of a million names costs before any can be refused."""
+    """Check the end record first: reading a directory of a million names is slow before any can be refused."""
     size = stream.seek(0, io.SEEK_END)
     stream.seek(max(0, size - _END_OF_ZIP.size - 65_535))
     tail = stream.read()
@@ -260,12 +260,12 @@ def _tar_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
                     content = archive.extractfile(entry)
                     if content is not None:
                         _drain(content.read, tally)
-                archive.members = []  # names are in the tally
+                archive.members = []  # the tally has the names
                 yield entry.name
-        if any(guarded.last):  # tarfile takes a damaged header for the end; a real end is zeros
+        if any(guarded.last):  # tarfile takes a damaged header for the end; the real end is zeros
             raise ArchiveError("archive_corrupt", "the archive is damaged in the middle")
         while guarded.read(_CHUNK):
-            pass  # the checksum of gzip stands at the very end
+            pass  # gzip's checksum is at the very end
 
 
 def _tar_entry_is_plain(entry: tarfile.TarInfo, tally: _Tally) -> bool:
@@ -276,7 +276,7 @@ def _tar_entry_is_plain(entry: tarfile.TarInfo, tally: _Tally) -> bool:
 
 
 class _GuardedTar:
-    """The plain tar as tarfile wants it, which refuses to hold a giant header or to go beyond the limit."""
+    """The uncompressed tar for tarfile, which refuses giant headers and stops at the limit."""
 
     def __init__(self, plain: gzip.GzipFile, tally: _Tally) -> None:
         self._plain = plain

@@ -1,8 +1,7 @@
-"""The blob store: bytes kept once per tenant and content, addressed by row, never by a path out of a request.
+"""The blob store: bytes stored once per tenant and content, addressed by row, never by a path from a request.
 
-Code, checkpoints and results lie here, in LUTHIER_DATA/blobs. A blob may arrive whole (``put``) or in pieces that
-go on where the last one ended (``begin``, ``append``); it counts once the server has hashed every byte itself
-(``verified``). Nothing here ever looks inside the bytes.
+Code, checkpoints and results are here, in LUTHIER_DATA/blobs. A blob arrives whole (``put``) or in pieces (``begin``,
+``append``); it counts once the server has hashed every byte itself (``verified``). Nothing here interprets the bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tenants.rows import Rows
 BLOCK = 1024 * 1024
 MAX_PIECE = 8 * 1024 * 1024
 HASHERS = 256
-SWEPT_AT_ONCE = 1000  # files whose rows are looked for with one question
+SWEPT_AT_ONCE = 1000  # files whose rows are read with one query
 ROW = Rows(Blob, "b")
 KNOWN = (
     f"SELECT {ROW.columns} FROM jobs_blob b WHERE tenant_id = %s AND sha256 = %s AND verified FOR KEY SHARE"
@@ -42,23 +41,23 @@ KNOWN = (
 
 
 class BlobError(Exception):
-    """These bytes were not taken."""
+    """These bytes were not accepted."""
 
 
 class WrongOffset(BlobError):
-    """The piece does not begin where the last one ended; received says where that is."""
+    """The piece does not begin where the last one ended, at byte received."""
 
     def __init__(self, received: int) -> None:
-        super().__init__(f"Go on from byte {received}.")
+        super().__init__(f"Continue from byte {received}.")
         self.received = received
 
 
 class HashMismatch(BlobError):
-    """All bytes came, but they are not those that were announced. Everything received was thrown away."""
+    """All bytes arrived, but their hash is not the declared one. Everything received was discarded."""
 
 
 class PieceTooLarge(BlobError):
-    """More bytes than announced."""
+    """More bytes than declared."""
 
 
 class BlobGone(BlobError):
@@ -66,7 +65,7 @@ class BlobGone(BlobError):
 
 
 def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
-    """Keep content and return its verified row; the same bytes of the same tenant are kept once."""
+    """Store content and return its verified row; the same bytes of the same tenant are stored once. Raises OSError."""
     if isinstance(content, bytes | bytearray) and (known := _known(tenant_id, content)):
         return known
     source: IO[bytes] = BytesIO(content) if isinstance(content, bytes | bytearray) else content
@@ -96,9 +95,9 @@ def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
 
 
 def _known(tenant_id: int, content: bytes | bytearray) -> Blob | None:
-    """The verified row of these bytes if they are kept already, not to be released before the transaction's end.
+    """The verified row of these bytes if they are stored, locked against release until the end of the transaction.
 
-    A share of the row's key is enough for that, and a hundred jobs with the same code do not wait for each other.
+    A shared lock of the key is enough, so that a hundred jobs with the same code do not wait for each other.
     """
     with connection.cursor() as cursor:
         cursor.execute(KNOWN, [tenant_id, hashlib.sha256(content).hexdigest()])
@@ -108,22 +107,22 @@ def _known(tenant_id: int, content: bytes | bytearray) -> Blob | None:
 
 
 def begin(tenant_id: int, sha256: str, size: int) -> Blob:
-    """Find or make the row for these bytes; its received says what is there already."""
+    """Find or make the row for these bytes; its received is how many bytes are there already."""
     while (blob := Blob.objects.filter(tenant_id=tenant_id, sha256=sha256).first()) is None:
-        # Many learners offer the same files at once: who comes second is no error in the database's log.
+        # Many learners offer the same files at once: a second insert must not be an error in the database's log.
         row = Blob(tenant_id=tenant_id, sha256=sha256, size=size)
         Blob.objects.bulk_create([row], ignore_conflicts=True)
     if blob.size == size or blob.verified:
         return blob
-    # The first one to announce it was wrong about its size.
+    # The first upload declared a wrong size.
     if not Blob.objects.filter(pk=blob.pk, verified=False).update(size=size, received=0):
-        return begin(tenant_id, sha256, size)  # it was verified, or released, just now
+        return begin(tenant_id, sha256, size)  # it was verified or released in between
     blob.size, blob.received = size, 0
     return blob
 
 
 def _begun(tenant_id: int, sha256: str, size: int) -> Blob:
-    """As begin, and not to be released before the transaction's end."""
+    """As begin, but locked against release until the end of the transaction."""
     while True:
         blob = begin(tenant_id, sha256, size)
         if held := Blob.objects.select_for_update(no_key=True).filter(pk=blob.pk).first():
@@ -133,14 +132,14 @@ def _begun(tenant_id: int, sha256: str, size: int) -> Blob:
 def append(blob_id: int, offset: int, piece: bytes) -> Blob:
     """Add a piece. Hashes while it receives, and verifies with the last byte.
 
-    Raises WrongOffset, PieceTooLarge, HashMismatch, or Blob.DoesNotExist. A piece that is there already is no error.
+    Raises WrongOffset, PieceTooLarge, HashMismatch, OSError or Blob.DoesNotExist. A repeated piece is no error.
     """
     with transaction.atomic():
         blob = _locked(blob_id)
         if blob.verified:
             return blob
         if offset + len(piece) > blob.size:
-            raise PieceTooLarge(f"{blob.size} bytes were announced.")
+            raise PieceTooLarge(f"The declared size is {blob.size} bytes.")
         partial = _partial(blob)
         have = min(blob.received, partial.stat().st_size if partial.exists() else 0)
         if offset != have:
@@ -155,8 +154,8 @@ def append(blob_id: int, offset: int, piece: bytes) -> Blob:
         fp("blob.after_piece")
         blob.received = offset + len(piece)
         digest = _hashers.feed(blob.pk, offset, piece)
-        sound = blob.received < blob.size or _is_sound(blob, partial, digest)
-        if not sound:
+        is_valid = blob.received < blob.size or _is_valid(blob, partial, digest)
+        if not is_valid:
             partial.unlink()
             blob.received = 0
         elif blob.received == blob.size:
@@ -165,8 +164,8 @@ def append(blob_id: int, offset: int, piece: bytes) -> Blob:
             fp("blob.after_last_piece")
             blob.verified = True
         blob.save(update_fields=["received", "verified"])
-    if not sound:
-        raise HashMismatch("The bytes received do not hash to what was announced.")
+    if not is_valid:
+        raise HashMismatch("The hash of the received bytes is not the declared one.")
     return blob
 
 
@@ -179,14 +178,14 @@ def open(blob: Blob) -> BinaryIO:
 
 
 def read(blob: Blob, start: int, size: int) -> bytes:
-    """Bytes start … start+size-1, fewer at the end."""
+    """Return bytes start … start+size-1, fewer at the end. Raises BlobGone."""
     with open(blob) as source:
         source.seek(start)
         return source.read(size)
 
 
 async def stream(blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-    """Yield bytes start … end-1 in blocks without holding up the event loop; for StreamingHttpResponse."""
+    """Yield bytes start … end-1 in blocks without blocking the event loop; for StreamingHttpResponse."""
     source = await asyncio.to_thread(open, blob)
     try:
         await asyncio.to_thread(source.seek, start)
@@ -199,24 +198,24 @@ async def stream(blob: Blob, start: int = 0, end: int | None = None) -> AsyncIte
 
 
 def recheck(blob: Blob) -> bool:
-    """Hash what lies on the disk again; a damaged blob loses its verified mark and its bytes. Returns soundness.
+    """Hash the bytes on disk again. Returns False if they are damaged: they are removed, and the row is unverified.
 
-    The bytes go under the row's lock, before the commit: later they could be those of a new, sound upload. If the
-    commit fails, the mark stands over no bytes, which is found in the same way as the damage was.
+    The bytes are removed under the row's lock, before the commit: later they could be those of a new, valid upload. If
+    the commit fails, a verified row has no bytes, which is found in the same way as the damage was.
     """
     with transaction.atomic():
         locked = _locked(blob.pk)
         path = _path(locked)
-        sound = locked.verified and path.exists() and _hash_file(path) == locked.sha256
-        if locked.verified and not sound:
+        is_valid = locked.verified and path.exists() and _hash_file(path) == locked.sha256
+        if locked.verified and not is_valid:
             locked.verified, locked.received = False, 0
             locked.save(update_fields=["verified", "received"])
             path.unlink(missing_ok=True)
-    return sound
+    return is_valid
 
 
 def release(blob_ids: list[int]) -> int:
-    """Remove those of these blobs that nothing refers to any more; returns how many went."""
+    """Remove those of these blobs that nothing refers to any more; returns how many."""
     gone = 0
     for blob_id in sorted(set(blob_ids)):
         with transaction.atomic():
@@ -233,12 +232,12 @@ def release(blob_ids: list[int]) -> int:
 
 
 def sweep(older_than: timedelta) -> int:
-    """Remove what a process that died between a row and its file left behind; returns how many rows and files went.
+    """Remove what a process that died between a row and its file left behind; returns how many rows and files.
 
-    Only what is that old: a row is made before what refers to it, a file before its row is committed. Results are
-    referred to when the last of their bytes has come, which may take longer: while an attempt is open, no row that is
-    younger goes. What somebody begins to use between our look and the release is safe when a row refers to it, and
-    asked for again by the next offer when none does yet.
+    Only what is older than older_than: a row is made before what refers to it, a file before its row is committed.
+    Results are referred to when the last of their bytes has arrived, which may take longer: while an attempt is open,
+    no row that is younger than it is removed. A blob that comes into use between the query and the release is safe once
+    a row refers to it; if none does yet, the next offer requests it again.
     """
     since = time.time() - older_than.total_seconds()
     collecting = Attempt.objects.filter(
@@ -246,21 +245,21 @@ def sweep(older_than: timedelta) -> int:
     )
     swept = 0
     for blob in _unused().exclude(Exists(collecting)).filter(created_at__lt=Now() - older_than):
-        if not _written_since(_partial(blob), since):
+        if not _was_written_since(_partial(blob), since):
             swept += release([blob.pk])
-    old = (path for path in _root().rglob("*") if path.is_file() and not _written_since(path, since))
+    old = (path for path in _root().rglob("*") if path.is_file() and not _was_written_since(path, since))
     while some := list(islice(old, SWEPT_AT_ONCE)):
         named = {path: int(path.stem) for path in some if path.stem.isdigit()}
         known = set(Blob.objects.filter(pk__in=named.values()).values_list("pk", flat=True))
         for path in some:
-            if named.get(path) not in known:  # a half-written one has no number at all
+            if named.get(path) not in known:  # a partial one has no number
                 path.unlink(missing_ok=True)
                 swept += 1
     return swept
 
 
-def _written_since(path: Path, since: float) -> bool:
-    """Whether the file is there and somebody wrote to it lately; others may remove it at any moment."""
+def _was_written_since(path: Path, since: float) -> bool:
+    """True if the file exists and was written to since then; others may remove it at any time."""
     try:
         return path.stat().st_mtime >= since
     except FileNotFoundError:
@@ -287,7 +286,7 @@ def _root() -> Path:
 
 
 def _path(blob: Blob) -> Path:
-    """By row number, so that a late removal of an old row can never hit the bytes of a newer one."""
+    """By row number, so that a late removal of an old row can never remove the bytes of a newer one."""
     return _root() / str(blob.tenant_id) / f"{blob.pk // 1000:06d}" / str(blob.pk)
 
 
@@ -295,7 +294,7 @@ def _partial(blob: Blob) -> Path:
     return _path(blob).with_suffix(".part")
 
 
-def _is_sound(blob: Blob, partial: Path, digest: str | None) -> bool:
+def _is_valid(blob: Blob, partial: Path, digest: str | None) -> bool:
     return (digest or _hash_file(partial)) == blob.sha256
 
 
@@ -305,7 +304,7 @@ def _hash_file(path: Path) -> str:
 
 
 class _Hashers:
-    """Hash states of uploads that this process receives in order; others are hashed from the disk at their end."""
+    """Hash states of uploads that this process receives in order; others are hashed from disk at their end."""
 
     def __init__(self) -> None:
         self._states: OrderedDict[int, tuple[int, Any]] = OrderedDict()

@@ -13,28 +13,47 @@ from __future__ import annotations
 
 import enum
 import math
-import re
 import struct
 import zlib
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from learner_agent.wire_fields import (
+    MAX_DATA,
+    MAX_FILES,
+    MAX_LEARNERS,
+    MAX_OFFSET,
+    MAX_READS,
+    NO_NUL,
+    NOT_FINITE,
+    Crc,
+    CursorName,
+    Cursors,
+    Details,
+    EventKind,
+    File,
+    Files,
+    FileSetKind,
+    LongText,
+    Name,
+    Offset,
+    Point,
+    Points,
+    Rank,
+    Read,
+    Reason,
+    ShortText,
+    UploadState,
+    number_out,
+)
+
 PROTO = 1
 MAX_HEADER = 65_535
-MAX_DATA = 256 * 1024
-"""Bytes of log in one DATA frame."""
 MAX_MESSAGE = 1024 * 1024
 """Bytes of any one message; the server closes with 4413 before it buffers more."""
-MAX_READS = 2_000
-MAX_POINTS = 2_000
-MAX_FILES = 5_000
-MAX_OFFSET = 2**62
-MAX_LEARNERS = 10**6
-NAME_CHARS = 120
-PATH_CHARS = 1_024
 
 CLOSE_BAD_FRAME = 4400
 CLOSE_UNAUTHORIZED = 4401
@@ -66,59 +85,10 @@ class FrameType(enum.IntEnum):
     BYE = 11
 
 
-# --- fields. Text has no NUL, which PostgreSQL cannot store; the JSON decoder refuses lone surrogates.
-
-_NO_NUL = r"\A[^\0]*\Z"
-_PATH = re.compile(r"\A(?!\.\.?(?:/|\Z))[^/\\\0]+(?:/(?!\.\.?(?:/|\Z))[^/\\\0]+)*\Z")
-
-Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
-Crc = Annotated[int, Meta(ge=0, lt=2**32)]
-Rank = Annotated[int, Meta(ge=0, le=MAX_LEARNERS)]
-ShortText = Annotated[str, Meta(max_length=64, pattern=_NO_NUL)]
-Reason = Annotated[str, Meta(max_length=400, pattern=_NO_NUL)]
-LongText = Annotated[str, Meta(max_length=4_000, pattern=_NO_NUL)]
-CursorName = Annotated[str, Meta(max_length=NAME_CHARS, pattern=_NO_NUL)]
-Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS, pattern=_NO_NUL)]
-Cursors = Annotated[dict[CursorName, Offset], Meta(max_length=100)]
-Details = Annotated[
-    dict[
-        Annotated[str, Meta(max_length=60, pattern=_NO_NUL)],
-        LongText | Annotated[int, Meta(ge=-MAX_OFFSET, le=MAX_OFFSET)] | float | bool | None,
-    ],
-    Meta(max_length=50),
-]
-Read = tuple[Annotated[int, Meta(ge=1, le=MAX_DATA)], Annotated[int, Meta(ge=0, le=10**12)]]
-"""One read of the launcher: (bytes, milliseconds after the frame's t0)."""
-Point = tuple[str, int, int, float]
-"""Metric name, step, milliseconds since the epoch (0 = unknown), value. NaN and infinities are values."""
-File = tuple[str, int, str]
-"""Relative path, size in bytes, SHA-256 in hexadecimal."""
-
-EventKind = Literal["phase", "exit", "error", "halt_seen"]
-FileSetKind = Literal["checkpoint", "implicit", "results"]
-UploadState = Literal["", "UPLOADING", "COMMITTED", "REFUSED"]
-
-_Points = Annotated[
-    list[
-        tuple[
-            Name,
-            Offset,
-            Annotated[int, Meta(ge=0, le=2**52)],
-            float | Literal["NaN", "Infinity", "-Infinity"],
-        ]
-    ],
-    Meta(max_length=MAX_POINTS),
-]
-_Path = Annotated[str, Meta(max_length=PATH_CHARS, pattern=_PATH.pattern)]
-_Files = Annotated[
-    list[tuple[_Path, Offset, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]]], Meta(max_length=MAX_FILES)
-]
-
-
 # --- frames
 
 
-class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
+class WireFrame(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of all frames. Encoded without the fields that have their default value."""
 
     type: ClassVar[FrameType]
@@ -135,23 +105,23 @@ class JobIntent(msgspec.Struct, frozen=True):
     grace_s: Annotated[int, Meta(ge=0, le=604_800)]
 
 
-class Hello(Frame, frozen=True):
+class Hello(WireFrame, frozen=True):
     """First frame of a connection. log_from and log_to: the bytes of the stream that the spool still holds."""
 
     type: ClassVar[FrameType] = FrameType.HELLO
 
-    job: Annotated[str, Meta(min_length=1, max_length=40, pattern=_NO_NUL)]
+    job: Annotated[str, Meta(min_length=1, max_length=40, pattern=NO_NUL)]
     attempt: Annotated[int, Meta(ge=1, le=10**6)]
     rank: Rank
     proto: Annotated[int, Meta(ge=1, le=99)] = PROTO
-    version: Annotated[str, Meta(max_length=40, pattern=_NO_NUL)] = ""
+    version: Annotated[str, Meta(max_length=40, pattern=NO_NUL)] = ""
     boot: ShortText = ""
     log_from: Offset = 0
     log_to: Offset = 0
     gen_seen: Offset = 0
 
 
-class Welcome(Frame, frozen=True):
+class Welcome(WireFrame, frozen=True):
     """Response to HELLO: the cursors to continue from (the server's always count), the job's intent, the limits."""
 
     type: ClassVar[FrameType] = FrameType.WELCOME
@@ -167,7 +137,7 @@ class Welcome(Frame, frozen=True):
     max_data: Annotated[int, Meta(ge=1, le=MAX_DATA)] = MAX_DATA
 
 
-class Data(Frame, frozen=True):
+class Data(WireFrame, frozen=True):
     """Bytes of the log from offset off; t0: when the first of them was read, in milliseconds since the epoch.
 
     gone > 0: a tombstone instead of bytes; the spool did not keep that many bytes, with lines newlines in them.
@@ -201,7 +171,7 @@ class Data(Frame, frozen=True):
             raise WireError("crc: does not match the payload")
 
 
-class Metric(Frame, frozen=True):
+class Metric(WireFrame, frozen=True):
     """Points from one source, whose cursor they move from off to next. total: the last step it expects."""
 
     type: ClassVar[FrameType] = FrameType.METRIC
@@ -213,7 +183,7 @@ class Metric(Frame, frozen=True):
     total: Offset | None = None
 
 
-class Event(Frame, frozen=True):
+class Event(WireFrame, frozen=True):
     """Something that happened to the learner; sent again after each reconnection until acknowledged.
 
     what: phase (data.phase), exit (code, signal, halted, finished), error (code, message), halt_seen (gen).
@@ -229,7 +199,7 @@ class Event(Frame, frozen=True):
     ago_ms: Offset = 0
 
 
-class Ckpt(Frame, frozen=True):
+class Ckpt(WireFrame, frozen=True):
     """A set of files to store: up with its manifest (files), down with what the server still needs of it.
 
     key is the shipper's name for the set; the response repeats it. part of `of`: parts make one checkpoint.
@@ -239,7 +209,7 @@ class Ckpt(Frame, frozen=True):
 
     type: ClassVar[FrameType] = FrameType.CKPT
 
-    key: Annotated[str, Meta(min_length=1, max_length=200, pattern=_NO_NUL)]
+    key: Annotated[str, Meta(min_length=1, max_length=200, pattern=NO_NUL)]
     what: FileSetKind = "checkpoint"
     step: Offset | None = None
     part: Rank = 0
@@ -257,7 +227,7 @@ class Ckpt(Frame, frozen=True):
             raise WireError("files: each path may appear once")
 
 
-class Ack(Frame, frozen=True):
+class Ack(WireFrame, frozen=True):
     """Committed so far: bytes of the log, cursor per metric source, newest event. Sent after the commit."""
 
     type: ClassVar[FrameType] = FrameType.ACK
@@ -269,7 +239,7 @@ class Ack(Frame, frozen=True):
     intent: JobIntent | None = None
 
 
-class Nack(Frame, frozen=True):
+class Nack(WireFrame, frozen=True):
     """Refused. next: the offset to continue from, which may be before or after what was sent."""
 
     type: ClassVar[FrameType] = FrameType.NACK
@@ -280,7 +250,7 @@ class Nack(Frame, frozen=True):
     message: LongText = ""
 
 
-class Beat(Frame, frozen=True):
+class Beat(WireFrame, frozen=True):
     """Every two seconds, both ways: down with the job's intent, up with the bytes that the spool still holds unsent."""
 
     type: ClassVar[FrameType] = FrameType.BEAT
@@ -292,7 +262,7 @@ class Beat(Frame, frozen=True):
     intent: JobIntent | None = None
 
 
-class Final(Frame, frozen=True):
+class Final(WireFrame, frozen=True):
     """The log is complete. The server seals the stream if size and crc (of all its bytes) agree with its own.
 
     crc is null when the launcher died before it could report one. log_from: the first byte the spool could send again.
@@ -305,7 +275,7 @@ class Final(Frame, frozen=True):
     log_from: Offset = 0
 
 
-class Bye(Frame, frozen=True):
+class Bye(WireFrame, frozen=True):
     """The sender is about to close. retry_ms: when to reconnect, 0 = at any time. done: nothing is left to send."""
 
     type: ClassVar[FrameType] = FrameType.BYE
@@ -318,7 +288,7 @@ class Bye(Frame, frozen=True):
 StreamFrame = Data | Metric | Event | Final
 """Frames that the server stores in the order in which they were sent, and acknowledges."""
 
-FRAMES: dict[int, type[Frame]] = {
+FRAMES: dict[int, type[WireFrame]] = {
     frame.type: frame for frame in (Hello, Welcome, Data, Metric, Event, Ckpt, Ack, Nack, Beat, Final, Bye)
 }
 
@@ -326,15 +296,14 @@ FRAMES: dict[int, type[Frame]] = {
 # --- encode and decode
 
 _PREFIX = struct.Struct(">BH")
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _encoder = msgspec.json.Encoder()
 _headers = {number: msgspec.json.Decoder(frame) for number, frame in FRAMES.items()}
-_points = msgspec.json.Decoder(_Points)
-_files = msgspec.json.Decoder(_Files)
+_points = msgspec.json.Decoder(Points)
+_files = msgspec.json.Decoder(Files)
 _Content = TypeVar("_Content")
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: WireFrame) -> bytes:
     """Write a frame as bytes. Raises WireError if it would be too large, or for text that is not valid Unicode."""
     try:
         header, payload = _parts(frame)
@@ -347,7 +316,7 @@ def encode(frame: Frame) -> bytes:
     return _PREFIX.pack(frame.type, len(header)) + header + payload
 
 
-def _parts(frame: Frame) -> tuple[bytes, bytes]:
+def _parts(frame: WireFrame) -> tuple[bytes, bytes]:
     """Header and payload. What travels in the payload has its default in the header, so it is left out there."""
     if isinstance(frame, Data):
         return _encoder.encode(replace(frame, payload=b"")), frame.payload
@@ -361,7 +330,7 @@ def _parts(frame: Frame) -> tuple[bytes, bytes]:
     return _encoder.encode(frame), b""
 
 
-def decode(message: bytes) -> Frame:
+def decode(message: bytes) -> WireFrame:
     """Read one message. Raises WireError, and nothing else, on anything that is not a valid frame."""
     if not isinstance(message, (bytes, bytearray, memoryview)):
         raise WireError("message: frames are binary messages")
@@ -398,32 +367,4 @@ def _read(what: str, decoder: msgspec.json.Decoder[_Content], text: bytes) -> _C
 
 
 def _point(name: str, step: int, at_ms: int, value: float | str) -> Point:
-    return name, step, at_ms, _NOT_FINITE[value] if isinstance(value, str) else value
-
-
-def number_out(value: float) -> Any:
-    """Write a float for JSON, which has no NaN and no infinities: those become the strings that `number_in` reads."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-
-
-def number_in(value: Any) -> float | None:
-    """Read a number or one of the strings that `number_out` writes; None for anything else."""
-    if isinstance(value, str):
-        return _NOT_FINITE.get(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def is_path(name: str) -> bool:
-    """True if a file set may hold a file of this name: a relative path without '.', '..', empty steps, backslashes."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return len(name) <= PATH_CHARS and _PATH.match(name) is not None
+    return name, step, at_ms, NOT_FINITE[value] if isinstance(value, str) else value

@@ -56,7 +56,7 @@ BANNED = {
 """Regular expression over lower-case words -> what to write instead."""
 
 ALLOWED = re.compile(
-    r"stands? (for|by|in for)\b|\.tell\(\)|back and forth|focus ring|ring buffer"
+    r"stands? (for|by|in for)\b|\btell\((self)?\)|back and forth|focus ring|ring buffer"
     r"|[`'\"{(]nobody[`'\"})]|user nobody|nobody = 65534|tests\.nobody"  # the Unix user
 )
 """Phrases in which a banned word is right: removed before the search."""

@@ -1,7 +1,7 @@
-"""Print numbered lines: `python count.py LINES [PER_SECOND]`. Whoever reads them sees whether one is missing.
+"""Print numbered lines, so that a missing one is noticed: `python count.py LINES [PER_SECOND]`.
 
-Halted and resumed it goes on at the next number; killed without a halt it goes on after the last number saved,
-so numbers may come twice (in two attempts) but never go missing.
+After a halt and a resume it continues with the next number. Killed without a halt it continues after the last saved
+number, so numbers may appear twice (in two attempts) but are never lost.
 """
 
 import os
@@ -44,13 +44,13 @@ def line(number: int) -> str:
 
 
 def start() -> int:
-    """Return how many lines earlier attempts have printed for certain."""
+    """Return how many lines earlier attempts are known to have printed."""
     folder = training.resume_from()
     return int((folder / "number").read_text()) if folder else 0
 
 
 def save(number: int, lines: int) -> None:
-    """Flush first: what a checkpoint counts as printed has left this process."""
+    """Save the number. Flush first: lines that a checkpoint counts must have left this process."""
     sys.stdout.flush()
     training.report(number, total=lines, lines=number)
     with training.checkpoint(number) as folder:

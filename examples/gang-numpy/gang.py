@@ -1,4 +1,4 @@
-"""The learners' meeting: rank 0 listens at MASTER_ADDR:MASTER_PORT, everybody else connects. Plain sockets."""
+"""Connect the learners: rank 0 listens at MASTER_ADDR:MASTER_PORT, all others connect. Plain sockets."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-MEET_S = 300.0
+CONNECT_S = 300.0
 STEP_S = 120.0
-HEADER = struct.Struct("!QB")  # numbers to come, halt wished
+HEADER = struct.Struct("!QB")  # how many numbers follow, whether a halt was requested
 
 
 class PeerLost(Exception):
-    """A learner of the gang did not come, or went away."""
+    """A learner of the gang did not connect, or its connection was lost."""
 
 
 @dataclass
 class Gang:
-    """rank 0 holds one socket per other rank, in their order; the others one to rank 0."""
+    """peers: on rank 0 one socket for each other rank, in the order of ranks; on other ranks one to rank 0."""
 
     rank: int
     size: int
     peers: list[socket.socket] = field(default_factory=list)
 
     @classmethod
-    def meet(cls, rank: int, size: int) -> Gang:
-        """Wait until all learners are connected. Raises PeerLost after MEET_S."""
+    def connect(cls, rank: int, size: int) -> Gang:
+        """Wait until all learners are connected. Raises PeerLost after CONNECT_S."""
         if size == 1:
             return cls(0, 1)
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         try:
             peers = _listen(address, size) if rank == 0 else [_connect(address, rank)]
         except OSError as error:
-            raise PeerLost(f"the learners did not meet at {address[0]}:{address[1]}: {error}") from error
+            raise PeerLost(f"the learners did not connect at {address[0]}:{address[1]}: {error}") from error
         return cls(rank, size, peers)
 
-    def add_up(self, numbers: np.ndarray, halt: bool) -> tuple[np.ndarray, bool]:
-        """Return the sum over all learners, the same bits for each, and whether any of them was asked to halt."""
+    def sum(self, numbers: np.ndarray, halt: bool) -> tuple[np.ndarray, bool]:
+        """Return the sum over all learners, the same bits on each, and whether a halt was requested of any of them."""
         if self.rank:
             _send(self.peers[0], numbers, halt)
             return _receive(self.peers[0])
@@ -53,8 +53,8 @@ class Gang:
             _send(peer, total, any_halt)
         return total, any_halt
 
-    def from_first(self, numbers: np.ndarray) -> np.ndarray:
-        """Return rank 0's numbers to everybody."""
+    def broadcast(self, numbers: np.ndarray) -> np.ndarray:
+        """Return rank 0's numbers on every learner."""
         if self.rank:
             return _receive(self.peers[0])[0]
         for peer in self.peers:
@@ -71,23 +71,23 @@ class Gang:
 
 def _listen(address: tuple[str, int], size: int) -> list[socket.socket]:
     own = address[0] if address[0].startswith("127.") else ""
-    deadline = time.monotonic() + MEET_S
+    deadline = time.monotonic() + CONNECT_S
     arrived: dict[int, socket.socket] = {}
-    with socket.create_server((own, address[1])) as door:
+    with socket.create_server((own, address[1])) as server:
         while len(arrived) < size - 1:
-            door.settimeout(max(0.1, deadline - time.monotonic()))
-            peer, _ = door.accept()
+            server.settimeout(max(0.1, deadline - time.monotonic()))
+            peer, _ = server.accept()
             _prepare(peer)
             (rank,) = struct.unpack("!I", _exactly(peer, 4))
             if 0 < rank < size and rank not in arrived:
                 arrived[rank] = peer
             else:
-                peer.close()  # no learner of this gang
+                peer.close()  # not a learner of this gang
     return [arrived[rank] for rank in sorted(arrived)]
 
 
 def _connect(address: tuple[str, int], rank: int) -> socket.socket:
-    deadline = time.monotonic() + MEET_S
+    deadline = time.monotonic() + CONNECT_S
     while True:
         try:
             peer = socket.create_connection(address, timeout=5)
@@ -110,7 +110,7 @@ def _send(peer: socket.socket, numbers: np.ndarray, halt: bool) -> None:
     try:
         peer.sendall(HEADER.pack(numbers.size, halt) + numbers.astype("<f8").tobytes())
     except OSError as error:
-        raise PeerLost(f"another learner went away: {error}") from error
+        raise PeerLost(f"lost another learner: {error}") from error
 
 
 def _receive(peer: socket.socket) -> tuple[np.ndarray, bool]:
@@ -124,9 +124,9 @@ def _exactly(peer: socket.socket, count: int) -> bytes:
         try:
             part = peer.recv(min(count, 1 << 20))
         except OSError as error:
-            raise PeerLost(f"another learner went silent: {error}") from error
+            raise PeerLost(f"no data from another learner: {error}") from error
         if not part:
-            raise PeerLost("another learner went away")
+            raise PeerLost("lost another learner")
         parts.append(part)
         count -= len(part)
     return b"".join(parts)

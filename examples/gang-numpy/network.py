@@ -1,4 +1,4 @@
-"""A network with one hidden layer as one flat vector of weights, so that a gradient is one vector to add up."""
+"""A network with one hidden layer, its weights in one flat vector, so that gradients can be summed as vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SIZES = [int(np.prod(shape)) for shape in SHAPES]
 
 
 def fresh(seed: int) -> np.ndarray:
-    """Return small random weights and no bias."""
+    """Return small random weights and biases of zero."""
     rng = np.random.default_rng(seed)
     w1, w2 = rng.normal(0, 64**-0.5, SHAPES[0]), rng.normal(0, 48**-0.5, SHAPES[2])
     return np.concatenate([w1.ravel(), np.zeros(48), w2.ravel(), np.zeros(10)])
@@ -27,18 +27,18 @@ def gradient(weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tup
     hidden = np.maximum(images @ w1 + b1, 0.0)
     scores = hidden @ w2 + b2
     scores -= scores.max(axis=1, keepdims=True)
-    chances = np.exp(scores)
-    chances /= chances.sum(axis=1, keepdims=True)
+    probabilities = np.exp(scores)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
     rows = np.arange(len(labels))
-    loss = -float(np.log(chances[rows, labels] + 1e-300).sum())
-    chances[rows, labels] -= 1.0
-    back = (chances @ w2.T) * (hidden > 0.0)
-    slopes = [images.T @ back, back.sum(axis=0), hidden.T @ chances, chances.sum(axis=0)]
+    loss = -float(np.log(probabilities[rows, labels] + 1e-300).sum())
+    probabilities[rows, labels] -= 1.0
+    back = (probabilities @ w2.T) * (hidden > 0.0)
+    slopes = [images.T @ back, back.sum(axis=0), hidden.T @ probabilities, probabilities.sum(axis=0)]
     return np.concatenate([slope.ravel() for slope in slopes]), loss
 
 
 def accuracy(weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of images read rightly."""
+    """Return the share of images that are read correctly."""
     w1, b1, w2, b2 = split(weights)
     guesses = (np.maximum(images @ w1 + b1, 0.0) @ w2 + b2).argmax(axis=1)
     return float((guesses == labels).mean())

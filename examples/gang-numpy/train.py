@@ -1,8 +1,8 @@
 """Several learners train one network together: each takes its share of every batch, and the gradients are summed.
 
-The learners meet at MASTER_ADDR:MASTER_PORT. Rank 0 adds up what the others send, in the order of their ranks,
-so the sum is the same at every run, and sends it back with one more fact: whether anybody was asked to halt.
-So all of them stop after the same step. Rank 0 alone saves; on a resume it hands its state to the others.
+The learners connect at MASTER_ADDR:MASTER_PORT. Rank 0 adds up what the others send, in the order of their ranks, so
+that the sum is the same in every run, and sends it back together with whether any learner was requested to halt. So
+all of them stop after the same step. Only rank 0 saves; on a resume it sends its state to the others.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread: the same sums in the same order
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread, so that sums are made in the same order
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
@@ -28,8 +28,8 @@ SAVE_EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "5"))  # check
 
 def main() -> None:
     images, labels = load_data()
-    with Gang.meet(training.rank(), training.world_size()) as gang:
-        print(f"rank {gang.rank} of {gang.size}: everybody is here", flush=True)
+    with Gang.connect(training.rank(), training.world_size()) as gang:
+        print(f"rank {gang.rank} of {gang.size}: all learners are connected", flush=True)
         state, step = agree_on_start(gang)
         halted = train(gang, state, step, images[:1500], labels[:1500])
         if not halted:
@@ -37,14 +37,14 @@ def main() -> None:
 
 
 def train(gang: Gang, state: np.ndarray, step: int, images: np.ndarray, labels: np.ndarray) -> bool:
-    """Train in place until the last step or a halt; return whether it was halted. state: weights, velocity."""
+    """Train in place until the last step or a halt; return whether it was halted. state: weights and velocity."""
     weights, velocity = state
     saved_at = time.monotonic()
     while step < STEPS:
         batch = np.random.default_rng([SEED, step]).integers(len(images), size=BATCH)
         mine = batch[gang.rank :: gang.size]
         slope, loss = gradient(weights, images[mine], labels[mine])
-        sums, halt = gang.add_up(np.append(slope, loss), training.halt_requested())
+        sums, halt = gang.sum(np.append(slope, loss), training.halt_requested())
         velocity[:] = MOMENTUM * velocity - RATE * sums[:-1] / BATCH
         weights += velocity
         step += 1
@@ -68,14 +68,14 @@ def load_data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def agree_on_start(gang: Gang) -> tuple[np.ndarray, int]:
-    """Rank 0 reads the checkpoint, or begins; all learners go on from its word."""
+    """Rank 0 reads the checkpoint, or starts from scratch; all learners continue from its state and step."""
     weights = fresh(SEED)
     state, step = np.array([weights, np.zeros_like(weights)]), 0
     folder = training.resume_from()
     if gang.rank == 0 and folder is not None:
         with np.load(folder / "state.npz") as saved:
             state, step = saved["state"], int(saved["step"])
-    agreed = gang.from_first(np.append(state.ravel(), step))
+    agreed = gang.broadcast(np.append(state.ravel(), step))
     if agreed[-1]:
         print(f"rank {gang.rank}: resumed at step {int(agreed[-1])}", flush=True)
     return agreed[:-1].reshape(state.shape).copy(), int(agreed[-1])

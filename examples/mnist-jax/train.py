@@ -1,7 +1,7 @@
-"""Read the 70,000 handwritten digits of MNIST with a small network in JAX.
+"""Learn to read the 70,000 handwritten digits of MNIST with a small network in JAX.
 
-Halted and resumed on a CPU it ends with the same bits: a checkpoint holds the weights and their momentum, and
-all randomness follows from the seed and the step.
+Halted and resumed on a CPU, it ends with the same numbers, bit for bit: a checkpoint holds the weights and their
+momentum, and all randomness follows from the seed and the step.
 """
 
 import argparse
@@ -61,14 +61,14 @@ def read_options() -> argparse.Namespace:
 
 
 def load(part: str, folder: Path, count: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return images (n, 784) of 0 to 1 and labels of ``train`` or ``t10k``."""
+    """Return images (n, 784) from 0 to 1 and labels (n,) of ``train`` or ``t10k``."""
     images = np.fromfile(folder / f"{part}-images-idx3-ubyte", np.uint8, offset=16).reshape(-1, 784)
     labels = np.fromfile(folder / f"{part}-labels-idx1-ubyte", np.uint8, offset=8)
     return images[:count].astype(np.float32) / 255, labels[:count].astype(np.int32)
 
 
 def fresh(seed: int) -> tuple[list[jax.Array], list[jax.Array], int]:
-    """Return random weights, momentum of zero and step 0."""
+    """Return random weights, zero momentum and step 0."""
     keys = jax.random.split(jax.random.key(seed), len(SIZES))
     weights = []
     for key, wide, narrow in zip(keys, SIZES, SIZES[1:], strict=False):
@@ -83,12 +83,12 @@ def scores(weights: list[jax.Array], images: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnames="rate")
 def learn(weights, velocity, images, labels, key, rate):
-    """Return weights, momentum and loss after one step on images blurred with noise."""
+    """Return weights and momentum after one step on images blurred with noise, and the loss before it."""
 
     def loss_of(weights):
         blurred = images + 0.1 * jax.random.normal(key, images.shape)
-        chances = jax.nn.log_softmax(scores(weights, blurred))
-        return -jnp.take_along_axis(chances, labels[:, None], axis=1).mean()
+        log_probabilities = jax.nn.log_softmax(scores(weights, blurred))
+        return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
 
     loss, slopes = jax.value_and_grad(loss_of)(weights)
     velocity = [0.9 * speed - rate * slope for speed, slope in zip(velocity, slopes, strict=True)]
@@ -96,7 +96,7 @@ def learn(weights, velocity, images, labels, key, rate):
 
 
 def choose(count: int, batch: int, step: int, seed: int) -> np.ndarray:
-    """Return the images of a step: each epoch has its own order, known from the seed."""
+    """Return the indices of a step's images: each epoch has its own order, given by the seed."""
     epoch, place = divmod(step, count // batch)
     return np.random.default_rng([seed, epoch]).permutation(count)[place * batch : (place + 1) * batch]
 

@@ -1,7 +1,7 @@
-"""Read the 70,000 handwritten digits of MNIST with a convolutional network in Keras 3, on the JAX backend.
+"""Learn to read the 70,000 handwritten digits of MNIST with a convolutional network in Keras 3, on the JAX backend.
 
-Shows how a program with a training loop of its own framework takes part: a callback reports, saves and halts.
-Halted and resumed on a CPU it ends with the same bits.
+Shows how to use the platform where the framework has the training loop: a callback reports, saves and halts. Halted and
+resumed on a CPU, it ends with the same numbers, bit for bit.
 """
 
 import argparse
@@ -26,12 +26,12 @@ def main() -> None:
     images, labels = load("train", options.data, options.images)
     model, step = restore() or (build(), 0)
     steps = options.epochs * (len(images) // options.batch)
-    watch = Watch(steps, step, options.checkpoint_s)
+    callback = PlatformCallback(steps, step, options.checkpoint_s)
     if step < steps:
         batches = Batches(images, labels, options.batch, steps=steps, first=step, seed=options.seed)
-        model.fit(batches, epochs=1, shuffle=False, verbose=0, callbacks=[watch])
-    if not watch.halted:
-        finish(model, *load("t10k", options.data, None), step=watch.step, steps=steps)
+        model.fit(batches, epochs=1, shuffle=False, verbose=0, callbacks=[callback])
+    if not callback.halted:
+        finish(model, *load("t10k", options.data, None), step=callback.step, steps=steps)
 
 
 def read_options() -> argparse.Namespace:
@@ -46,7 +46,7 @@ def read_options() -> argparse.Namespace:
 
 
 def load(part: str, folder: Path, count: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return images (n, 28, 28, 1) of 0 to 1 and labels of ``train`` or ``t10k``."""
+    """Return images (n, 28, 28, 1) from 0 to 1 and labels (n,) of ``train`` or ``t10k``."""
     images = np.fromfile(folder / f"{part}-images-idx3-ubyte", np.uint8, offset=16).reshape(-1, 28, 28, 1)
     labels = np.fromfile(folder / f"{part}-labels-idx1-ubyte", np.uint8, offset=8)
     return images[:count].astype(np.float32) / 255, labels[:count].astype(np.int32)
@@ -54,7 +54,7 @@ def load(part: str, folder: Path, count: int | None) -> tuple[np.ndarray, np.nda
 
 @keras.saving.register_keras_serializable()
 class Reader(keras.Sequential):
-    """Tells the loss of each batch. Keras tells their mean since `fit` began, which begins anew where one resumes."""
+    """Logs the loss of each batch. Keras logs the mean since `fit` began, which would restart after a resume."""
 
     def train_step(self, state, data):
         *weights, metrics = state
@@ -77,7 +77,7 @@ def build() -> keras.Model:
 
 
 class Batches(keras.utils.PyDataset):
-    """The batches still to come; each epoch has its own order, known from the seed."""
+    """The remaining batches; each epoch has its own order, given by the seed."""
 
     def __init__(self, images, labels, batch, *, steps, first, seed):
         super().__init__()
@@ -94,8 +94,8 @@ class Batches(keras.utils.PyDataset):
         return self.images[chosen], self.labels[chosen]
 
 
-class Watch(keras.callbacks.Callback):
-    """Reports every step, saves every few seconds, and stops the training where a halt is wished."""
+class PlatformCallback(keras.callbacks.Callback):
+    """Reports every step, saves every few seconds, and stops training when a halt is requested."""
 
     def __init__(self, steps: int, step: int, checkpoint_s: float) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Read the 70,000 handwritten digits of MNIST with a small convolutional network in PyTorch.
+"""Learn to read the 70,000 handwritten digits of MNIST with a small convolutional network in PyTorch.
 
-On one CPU thread or one GPU; halted and resumed on a CPU it ends with the same bits. A checkpoint holds the
-network, the optimizer, and the state of the random generator behind dropout; which images make up a batch
-follows from the step alone.
+Runs on one CPU thread or one GPU. Halted and resumed on a CPU, it ends with the same numbers, bit for bit: a checkpoint
+holds the network, the optimizer, and the state of the random generator for dropout; the images of a batch follow from
+the step.
 """
 
 import argparse
@@ -17,7 +17,9 @@ from torch.nn import functional
 
 from learner_agent import training
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums in the same order on a GPU, too
+os.environ.setdefault(
+    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+)  # so that sums are made in the same order on a GPU, too
 
 EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "20"))  # checkpoint.every of the job
 
@@ -72,7 +74,7 @@ def read_options() -> argparse.Namespace:
 def load(
     part: str, folder: Path, count: int | None, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images (n, 1, 28, 28) of 0 to 1 and labels of ``train`` or ``t10k``."""
+    """Return images (n, 1, 28, 28) from 0 to 1 and labels (n,) of ``train`` or ``t10k``."""
     images = np.fromfile(folder / f"{part}-images-idx3-ubyte", np.uint8, offset=16).reshape(-1, 1, 28, 28)
     labels = np.fromfile(folder / f"{part}-labels-idx1-ubyte", np.uint8, offset=8)
     pixels = torch.tensor(images[:count], dtype=torch.float32, device=device) / 255
@@ -92,14 +94,14 @@ def build() -> nn.Sequential:
 
 
 def choose(count: int, batch: int, step: int, seed: int) -> torch.Tensor:
-    """Return the images of a step: each epoch has its own order, known from the seed."""
+    """Return the indices of a step's images: each epoch has its own order, given by the seed."""
     epoch, place = divmod(step, count // batch)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1000 + epoch))
     return order[place * batch : (place + 1) * batch]
 
 
 def restore(network: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
-    """Put everything back as the checkpoint has it; return the step to go on from."""
+    """Restore network, optimizer and random state from the checkpoint; return the step to continue from."""
     folder = training.resume_from()
     if folder is None:
         return 0

@@ -1,8 +1,8 @@
-"""A program that has never heard of Luthier: it prints, it saves a file, it reads that file when it starts again.
+"""A program that does not use Luthier's calls: it prints, saves a file, and reads that file when it starts again.
 
-It fits a curve to the yearly mean number of sunspots by gradient descent. The platform reads the metrics
-from the printed lines by the rule in job.yaml, stops it with SIGTERM, keeps what stands in CHECKPOINT_DIR,
-and puts it back before it starts the program again.
+It fits a curve to the yearly mean number of sunspots by gradient descent. The platform reads metrics from the printed
+lines by the rule in job.yaml, stops the program with SIGTERM, stores the files in CHECKPOINT_DIR, and restores them
+before it starts the program again.
 """
 
 import json
@@ -25,7 +25,7 @@ stopping = False
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGTERM, request_stop)
     step, weights = load()
     while step < STEPS and not stopping:
         loss = descend(weights)
@@ -39,7 +39,7 @@ def main() -> None:
     sys.exit(143 if stopping else 0)
 
 
-def ask_to_stop(*_: object) -> None:
+def request_stop(*_: object) -> None:
     global stopping
     stopping = True
 
@@ -51,12 +51,12 @@ def load() -> tuple[int, list[float]]:
             saved = json.load(source)
     except FileNotFoundError:
         return 0, [0.0] * 7
-    print(f"found {SAVE}: going on at step {saved['step']}", flush=True)
+    print(f"found {SAVE}: continuing at step {saved['step']}", flush=True)
     return saved["step"], saved["weights"]
 
 
 def save(step: int, weights: list[float]) -> None:
-    """Write beside and rename, so that a reader never finds half a file."""
+    """Write another file and rename it, so that a reader never finds a partial one."""
     with open(SAVE + ".new", "w") as target:
         json.dump({"step": step, "weights": weights}, target)
         target.flush()
@@ -65,7 +65,7 @@ def save(step: int, weights: list[float]) -> None:
 
 
 def descend(weights: list[float]) -> float:
-    """Take one gradient step on the squared error, in place; return the error before it, per year."""
+    """Take one gradient step on the squared error, in place; return the mean error before it."""
     slopes, loss = [0.0] * len(weights), 0.0
     for year, spots in enumerate(SUNSPOTS):
         terms = features(year)
@@ -78,7 +78,7 @@ def descend(weights: list[float]) -> float:
 
 
 def features(year: int) -> list[float]:
-    """Waves of the eleven-year cycle and its first overtones, for the regression to mix."""
+    """Sines and cosines of the eleven-year cycle and its overtones, the terms of the regression."""
     angles = [2 * math.pi * year / period for period in (10.6, 9.7, 5.3)]
     return [1.0] + [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
 

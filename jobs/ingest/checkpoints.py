@@ -1,5 +1,5 @@
-"""Offers of files: checkpoints part by part, and results. What the server lacks is asked for; what it has hashed
-itself counts.
+"""Offers of checkpoints, part by part, and of results. The server requests what it lacks; only bytes that it has hashed
+itself count.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from jobs.failpoints import fp
 from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Learner, Progress, ResultFile
 from jobs.states import EventCode
 from jobs.tokens import Grant
-from learner_agent.wire import Ckpt, File, UploadState
+from learner_agent.wire import Ckpt
+from learner_agent.wire_fields import File, UploadState
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_KEEP = 3
 
 
-def offer(grant: Grant, asked: Ckpt) -> Ckpt:
-    """Answer one offer: COMMITTED, or what is still needed, or REFUSED with the reason. Repeats are harmless."""
+def offer(grant: Grant, offered: Ckpt) -> Ckpt:
+    """Respond to one offer: COMMITTED, or what is still needed, or REFUSED with the reason. Repeats are harmless."""
     for _ in range(3):
         try:
             if not _is_live(grant):
-                return _refuse(asked, "This attempt is over; nothing more of it is kept.")
-            if asked.what == "results":
-                return _offer_results(grant, asked)
-            return _offer_checkpoint(grant, asked)
-        except IntegrityError as error:  # a blob was released, or a sister made the row, in between
-            logger.info("offer again", extra={"job": grant.job_id, "error": str(error)[:200]})
-    return _answer(asked, "UPLOADING", [])
+                return _refuse(offered, "This attempt is over; nothing more of it is stored.")
+            if offered.what == "results":
+                return _offer_results(grant, offered)
+            return _offer_checkpoint(grant, offered)
+        except IntegrityError as error:  # a blob was released, or another learner made the row, in between
+            logger.info("offer repeated", extra={"job": grant.job_id, "error": str(error)[:200]})
+    return _response(offered, "UPLOADING", [])
 
 
 def _is_live(grant: Grant) -> bool:
@@ -43,15 +44,15 @@ def _is_live(grant: Grant) -> bool:
     ).exists()
 
 
-def _answer(asked: Ckpt, state: UploadState, need: list[tuple[int, int, int]], message: str = "") -> Ckpt:
+def _response(offered: Ckpt, state: UploadState, need: list[tuple[int, int, int]], message: str = "") -> Ckpt:
     return Ckpt(
-        asked.key, what=asked.what, step=asked.step, part=asked.part, of=asked.of, world=asked.world, state=state,
-        need=need, message=message,
+        offered.key, what=offered.what, step=offered.step, part=offered.part, of=offered.of, world=offered.world,
+        state=state, need=need, message=message,
     )  # fmt: skip
 
 
-def _refuse(asked: Ckpt, message: str) -> Ckpt:
-    return _answer(asked, "REFUSED", [], message)
+def _refuse(offered: Ckpt, message: str) -> Ckpt:
+    return _response(offered, "REFUSED", [], message)
 
 
 def _begin_blobs(grant: Grant, files: Sequence[File]) -> list[Blob]:
@@ -59,7 +60,7 @@ def _begin_blobs(grant: Grant, files: Sequence[File]) -> list[Blob]:
 
 
 def _needed(found: Sequence[Blob]) -> list[tuple[int, int, int]]:
-    """Each missing blob once, with where to go on."""
+    """Each missing blob once, with the offset to continue from."""
     missing: dict[int, tuple[int, int, int]] = {}
     for index, blob in enumerate(found):
         if not blob.verified:
@@ -70,11 +71,11 @@ def _needed(found: Sequence[Blob]) -> list[tuple[int, int, int]]:
 # --- results
 
 
-def _offer_results(grant: Grant, asked: Ckpt) -> Ckpt:
-    found = _begin_blobs(grant, asked.files)
+def _offer_results(grant: Grant, offered: Ckpt) -> Ckpt:
+    found = _begin_blobs(grant, offered.files)
     need = _needed(found)
     if need:
-        return _answer(asked, "UPLOADING", need)
+        return _response(offered, "UPLOADING", need)
     fp("results.after_bytes")
     with transaction.atomic():
         kept = ResultFile.objects.filter(job_id=grant.job_id, attempt=grant.attempt, rank=grant.rank)
@@ -84,30 +85,30 @@ def _offer_results(grant: Grant, asked: Ckpt) -> Ckpt:
                 job_id=grant.job_id, tenant_id=grant.tenant_id, attempt=grant.attempt, rank=grant.rank, path=path,
                 blob=blob,
             )
-            for (path, _, _), blob in zip(asked.files, found, strict=True)
+            for (path, _, _), blob in zip(offered.files, found, strict=True)
         )  # fmt: skip
         fp("results.before_commit")
     fp("results.after_commit")
-    return _answer(asked, "COMMITTED", [])
+    return _response(offered, "COMMITTED", [])
 
 
 # --- checkpoints
 
 
-def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
-    if not asked.files:
-        return _refuse(asked, "A checkpoint without files cannot be gone on from.")
-    found = _begin_blobs(grant, asked.files)
+def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
+    if not offered.files:
+        return _refuse(offered, "A checkpoint without files cannot be resumed.")
+    found = _begin_blobs(grant, offered.files)
     fp("checkpoint.after_blobs")
     with transaction.atomic():
-        saved = _checkpoint_row(grant, asked, found)
+        saved = _checkpoint_row(grant, offered, found)
         if saved.state in (Checkpoint.State.COMMITTED, Checkpoint.State.DROPPED):
-            return _answer(asked, "COMMITTED", [])
-        if saved.parts != asked.of:
+            return _response(offered, "COMMITTED", [])
+        if saved.parts != offered.of:
             return _refuse(
-                asked, f"Other learners save step {asked.step} in {saved.parts} parts, not {asked.of}."
+                offered, f"Other learners save step {offered.step} in {saved.parts} parts, not {offered.of}."
             )
-        replaced = _set_part(saved, asked, found)
+        replaced = _set_part(saved, offered, found)
         fp("checkpoint.after_part")
         need = _needed(found)
         committed = not need and _is_whole(saved)
@@ -115,61 +116,61 @@ def _offer_checkpoint(grant: Grant, asked: Ckpt) -> Ckpt:
         fp("checkpoint.before_commit")
     if committed:
         fp("checkpoint.after_commit")
-        blobs.release(freed)  # whoever dies before leaves them to the sweep
+        blobs.release(freed)  # after a crash before this the sweep removes them
         fp("checkpoint.after_release")
         wake.reconcile(grant.job_id)
     if replaced and (
-        asked.of > 1 or _is_alone(grant)
-    ):  # else it may be another learner's, who still sends it
+        offered.of > 1 or _is_alone(grant)
+    ):  # otherwise it may be another learner's, which still sends it
         blobs.release(replaced)
-    return _answer(asked, "COMMITTED" if committed else "UPLOADING", need)
+    return _response(offered, "COMMITTED" if committed else "UPLOADING", need)
 
 
-def _checkpoint_row(grant: Grant, asked: Ckpt, found: Sequence[Blob]) -> Checkpoint:
+def _checkpoint_row(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> Checkpoint:
     """Find or make the row, numbered per job. The job's progress row is the lock for numbering.
 
-    A step that is saved again with other bytes gets a row of its own, and the one that counts stays until it is whole.
+    A step that is saved again with other bytes gets a new row; the old one counts until the new one is complete.
     """
     Progress.objects.select_for_update(no_key=True).get(pk=grant.job_id)
-    implicit = asked.what == "implicit"
-    step = asked.step
+    implicit = offered.what == "implicit"
+    step = offered.step
     if step is None:
         step = Learner.objects.values_list("last_step", flat=True).get(pk=grant.learner_id)
     known = Checkpoint.objects.select_for_update(no_key=True).filter(
         job_id=grant.job_id, attempt=grant.attempt, step=step, implicit=implicit
     )
-    if asked.of > 1 and (whole := _with_this_part(known, asked, found)) is not None:
+    if offered.of > 1 and (whole := _with_this_part(known, offered, found)) is not None:
         return whole
     saved = known.order_by("-n").first()
-    if saved is not None and _is_saved_anew(saved, grant, asked, found):
+    if saved is not None and _is_another_save(saved, grant, offered, found):
         saved = None
-    if saved is not None and saved.state == Checkpoint.State.CORRUPT:  # a second, sound try at the same step
+    if saved is not None and saved.state == Checkpoint.State.CORRUPT:  # a second, valid save of the same step
         CheckpointFile.objects.filter(checkpoint=saved).delete()
         saved.state = Checkpoint.State.UPLOADING
-        saved.parts = asked.of
+        saved.parts = offered.of
         saved.save(update_fields=["state", "parts"])
     if saved is not None:
         return saved
     newest = Checkpoint.objects.filter(job_id=grant.job_id).aggregate(n=Max("n"))["n"] or 0
     return Checkpoint.objects.create(
         job_id=grant.job_id, tenant_id=grant.tenant_id, n=newest + 1, attempt=grant.attempt, step=step,
-        implicit=implicit, parts=asked.of, world_size=asked.world,
+        implicit=implicit, parts=offered.of, world_size=offered.world,
     )  # fmt: skip
 
 
-def _is_saved_anew(saved: Checkpoint, grant: Grant, asked: Ckpt, found: Sequence[Blob]) -> bool:
-    """Whether these are other bytes than those of a whole checkpoint of this step. Where each learner saves everything
-    (one part), those of another rank are the same checkpoint, and learner 0's outrank theirs."""
-    if saved.state != Checkpoint.State.COMMITTED or (asked.of == 1 and grant.rank):
+def _is_another_save(saved: Checkpoint, grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> bool:
+    """True if these bytes differ from those of a complete checkpoint of this step. Where each learner saves everything
+    (one part), those of another rank are the same checkpoint, and learner 0's count."""
+    if saved.state != Checkpoint.State.COMMITTED or (offered.of == 1 and grant.rank):
         return False
-    return saved.parts != asked.of or _part(saved, asked.part) != _wanted(asked, found)
+    return saved.parts != offered.of or _part(saved, offered.part) != _wanted(offered, found)
 
 
-def _with_this_part(known: QuerySet[Checkpoint], asked: Ckpt, found: Sequence[Blob]) -> Checkpoint | None:
-    """The whole checkpoint that this part is of. A learner that repeats it, as it has not heard the answer, must not
-    put it into the one that another learner has begun meanwhile."""
-    whole = known.filter(state=Checkpoint.State.COMMITTED, parts=asked.of).order_by("-n")
-    return next((saved for saved in whole if _part(saved, asked.part) == _wanted(asked, found)), None)
+def _with_this_part(known: QuerySet[Checkpoint], offered: Ckpt, found: Sequence[Blob]) -> Checkpoint | None:
+    """The complete checkpoint that has this part. A learner that repeats its offer, because the response was lost, must
+    not add it to one that another learner has begun meanwhile."""
+    whole = known.filter(state=Checkpoint.State.COMMITTED, parts=offered.of).order_by("-n")
+    return next((saved for saved in whole if _part(saved, offered.part) == _wanted(offered, found)), None)
 
 
 def _is_alone(grant: Grant) -> bool:
@@ -181,19 +182,19 @@ def _part(saved: Checkpoint, part: int) -> dict[str, int]:
     return dict(files.values_list("path", "blob_id"))
 
 
-def _wanted(asked: Ckpt, found: Sequence[Blob]) -> dict[str, int]:
-    return {path: blob.pk for (path, _, _), blob in zip(asked.files, found, strict=True)}
+def _wanted(offered: Ckpt, found: Sequence[Blob]) -> dict[str, int]:
+    return {path: blob.pk for (path, _, _), blob in zip(offered.files, found, strict=True)}
 
 
-def _set_part(saved: Checkpoint, asked: Ckpt, found: Sequence[Blob]) -> list[int]:
-    """Write down what the part consists of; the blobs of a save that gave way to this one before it was whole."""
-    wanted, before = _wanted(asked, found), _part(saved, asked.part)
+def _set_part(saved: Checkpoint, offered: Ckpt, found: Sequence[Blob]) -> list[int]:
+    """Record the files of a part. Returns the blobs of an incomplete save that it replaces."""
+    wanted, before = _wanted(offered, found), _part(saved, offered.part)
     if before == wanted:
         return []
-    CheckpointFile.objects.filter(checkpoint=saved, part=asked.part).delete()
+    CheckpointFile.objects.filter(checkpoint=saved, part=offered.part).delete()
     CheckpointFile.objects.bulk_create(
         CheckpointFile(
-            checkpoint=saved, tenant_id=saved.tenant_id, part=asked.part, path=path, blob_id=blob_id
+            checkpoint=saved, tenant_id=saved.tenant_id, part=offered.part, path=path, blob_id=blob_id
         )
         for path, blob_id in wanted.items()
     )
@@ -201,14 +202,14 @@ def _set_part(saved: Checkpoint, asked: Ckpt, found: Sequence[Blob]) -> list[int
 
 
 def _is_whole(saved: Checkpoint) -> bool:
-    """Say whether every declared part is there and every byte of it was hashed here."""
+    """True if every declared part is there and every byte of it was hashed by this server."""
     files = CheckpointFile.objects.filter(checkpoint=saved)
     parts = files.values("part").distinct().count()
     return parts == saved.parts and not files.filter(blob__verified=False).exists()
 
 
 def _commit(saved: Checkpoint) -> list[int]:
-    """Let it count, and drop older ones; the blobs that may be free by that."""
+    """Commit a checkpoint and drop older ones. Returns the blobs that may be unused now."""
     files = CheckpointFile.objects.filter(checkpoint=saved)
     saved.bytes = files.aggregate(total=Sum("blob__size"))["total"] or 0
     saved.state = Checkpoint.State.COMMITTED
@@ -230,7 +231,7 @@ def _commit(saved: Checkpoint) -> list[int]:
 
 
 def note_corrupt(grant: Grant, blob: Blob, message: str) -> None:
-    """Write down that bytes of a checkpoint arrived damaged, if this learner's job has one that needs them."""
+    """Record that bytes of a checkpoint arrived damaged, if this learner's job has one that needs them."""
     saved = Checkpoint.objects.filter(
         job_id=grant.job_id, state=Checkpoint.State.UPLOADING, files__blob_id=blob.pk
     ).first()
@@ -251,19 +252,19 @@ def _note_corrupt(saved: Checkpoint, message: str) -> None:
 
 
 def verify(grant: Grant, n: int) -> bool:
-    """Hash a checkpoint's files again after a learner found them damaged; a bad one is CORRUPT from now on.
+    """Hash a checkpoint's files again after a learner found one damaged; returns False if it is CORRUPT from now on.
 
-    Only what this server reads from its own disk counts, never the learner's word.
+    Only what this server reads from its own disk counts, never what the learner reports.
     """
     saved = restorable(grant)
     if saved is None or saved.n != n:
         return True
-    sound = [_verify_file(entry) for entry in saved.files.select_related("blob").order_by("path")]
-    return all(sound)
+    valid = [_verify_file(entry) for entry in saved.files.select_related("blob").order_by("path")]
+    return all(valid)
 
 
 def _verify_file(entry: CheckpointFile) -> bool:
-    """A damaged file takes its mark from every checkpoint that needs it, in the same transaction."""
+    """Hash one file. A damaged one makes every checkpoint that needs it CORRUPT, in the same transaction."""
     with transaction.atomic():
         if blobs.recheck(entry.blob):
             return True
@@ -276,26 +277,26 @@ def _verify_file(entry: CheckpointFile) -> bool:
 
 
 def restorable(grant: Grant) -> Checkpoint | None:
-    """The checkpoint this attempt goes on from: the one it was started with, or if that is damaged the next older."""
+    """The checkpoint from which this attempt resumes: the one it was started with, or an older one if it is damaged."""
     attempt = Attempt.objects.select_related("resume_from").get(job_id=grant.job_id, n=grant.attempt)
-    wished = attempt.resume_from
-    if wished is None or wished.state == Checkpoint.State.COMMITTED:
-        return wished
-    older = Checkpoint.objects.filter(job_id=wished.job_id, state=Checkpoint.State.COMMITTED)
+    requested = attempt.resume_from
+    if requested is None or requested.state == Checkpoint.State.COMMITTED:
+        return requested
+    older = Checkpoint.objects.filter(job_id=requested.job_id, state=Checkpoint.State.COMMITTED)
     return older.order_by(*Checkpoint.NEWEST_FIRST).first()
 
 
 def _drop_old(job_id: str) -> list[int]:
-    """Keep the newest of a job's checkpoints, as many as its spec says; never fewer than one, nor one in use.
+    """Keep the newest of a job's checkpoints, as many as its spec says; never fewer than one, nor drop one in use.
 
-    The blobs of those that went.
+    Returns the blobs of those that were dropped.
     """
     spec = Job.objects.values_list("spec", flat=True).get(pk=job_id)
     keep = max(1, int((spec.get("checkpoint") or {}).get("keep") or DEFAULT_KEEP))
     committed = Checkpoint.objects.filter(job_id=job_id, state=Checkpoint.State.COMMITTED).order_by(
         *Checkpoint.NEWEST_FIRST
     )
-    # Whoever picks one of these to go on from holds its row: wait for him before asking what is in use.
+    # A process that picks one of these to resume from holds its row: wait for it before reading what is in use.
     surplus = [saved.pk for saved in committed[keep:]]
     held = Checkpoint.objects.select_for_update(no_key=True).filter(
         pk__in=surplus, state=Checkpoint.State.COMMITTED

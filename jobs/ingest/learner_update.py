@@ -1,7 +1,7 @@
-"""One batch of frames against one learner's row: cursors, counts and what is to be written. No I/O.
+"""What a batch of frames changes in one learner's row: cursors, counts, and chunks and points to write. No I/O.
 
-A frame is taken if it goes on where the stream ends, cut if it overlaps, ignored if it is a repeat, refused with
-the right offset if something is missing before it.
+A frame is taken if it continues the stream, cut if it overlaps, ignored if it is a repeat, and refused with the right
+offset if something before it is missing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack, StreamFrame
 
 MAX_CHUNK = 256 * 1024
-"""Bytes of one stored chunk; frames of one commit that follow each other share chunks up to this size."""
+"""Bytes of one stored chunk; consecutive frames of one commit share chunks up to this size."""
 MAX_AGO_S = 90 * 86_400.0
-"""The longest time that may have passed since a program's end; what a learner says beyond it is no time at all."""
+"""Upper bound of the time since a program's end, in seconds, whatever its learner reports."""
 PHASE_ORDER = {phase.value: place for place, phase in enumerate(Phase)}
 CRC_UNKNOWN = -1
 DECISIVE = frozenset({*FATAL_ERRORS, RESULTS_NOT_KEPT})
@@ -26,7 +26,7 @@ DECISIVE = frozenset({*FATAL_ERRORS, RESULTS_NOT_KEPT})
 
 @dataclass(slots=True)
 class NewChunk:
-    """A run of one stream, to be stored. lines: newlines inside; times: [[offset inside, ms], …]."""
+    """Consecutive bytes of one stream, to be stored. lines: newlines in them; times: [[offset, epoch ms], …]."""
 
     offset: int
     first_line: int
@@ -39,7 +39,7 @@ class NewChunk:
 
 @dataclass(slots=True)
 class LearnerUpdate:
-    """A learner's row as locked, and how a batch changes it. Fields as in jobs.models.Learner."""
+    """A learner's row as it was locked, and how a batch changes it. Fields as in jobs.models.Learner."""
 
     grant: Grant
     log_bytes: int
@@ -52,7 +52,7 @@ class LearnerUpdate:
     error_code: str
     live: bool
     room: int = 0
-    """Bytes the job may still keep; shared out before the batch is applied."""
+    """Bytes of log that the job may still keep."""
     cap: int = 0
     """Bytes of log that a job may keep at all."""
     chunks: list[NewChunk] = field(default_factory=list)
@@ -64,17 +64,17 @@ class LearnerUpdate:
     metrics: dict[str, int] = field(default_factory=dict)
     refusal: Nack | None = None
     restart: bool = False
-    """The stream begins again: what is stored of it goes …"""
+    """The stream starts over: what is stored of it is deleted …"""
     freed: int = 0
     """… which is so many bytes."""
     exit_ago_s: float = 0
     """How long ago the program ended, by its learner's clock."""
     reached: dict[str, float] = field(default_factory=dict)
-    """Phases it came to, and how many seconds ago, by its learner's clock."""
+    """Phases it reached, and how many seconds ago, by its learner's clock."""
     needs_reconcile: bool = False
-    """Something the lifecycle wants to look at."""
-    troubles: list[tuple[str, str]] = field(default_factory=list)
-    """Code and message of all that the shipper could not do."""
+    """Something happened that the lifecycle must reconcile."""
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    """Code and message of each error that the shipper reported."""
 
     def apply(self, frame: StreamFrame) -> None:
         """Take one frame, in the order in which its connection sent it."""
@@ -87,8 +87,8 @@ class LearnerUpdate:
         else:
             self._final(frame)
 
-    def answer(self) -> list[Ack | Nack]:
-        """What to say after the commit."""
+    def response(self) -> list[Ack | Nack]:
+        """The frames to send after the commit."""
         ack = Ack(self.log_bytes, dict(self.metrics), self.event, self.log_sealed)
         return [ack] if self.refusal is None else [ack, self.refusal]
 
@@ -105,7 +105,7 @@ class LearnerUpdate:
         elif end > self.log_bytes:
             skip = self.log_bytes - frame.off
             if frame.gone:
-                self._bury(frame.gone - skip, frame.lines)
+                self._drop(frame.gone - skip, frame.lines)
             else:
                 self._append(frame, skip)
 
@@ -127,15 +127,15 @@ class LearnerUpdate:
             if self.log_crc != CRC_UNKNOWN:
                 self.log_crc = zlib.crc32(kept, self.log_crc)
         if over > 0:
-            # With this frame the room ends, or nothing of the log was left out before.
+            # This frame reaches the limit, or nothing of the log was left out before.
             if kept or self.log_crc != CRC_UNKNOWN:
-                self._note(
-                    "log_full", f"The job's log has reached {filesize(self.cap)}; no more of it is kept."
+                self._report(
+                    "log_full", f"The job's log has reached {filesize(self.cap)}; the rest is not kept."
                 )
-            self._bury(over, data[len(kept) :].count(b"\n"))
+            self._drop(over, data[len(kept) :].count(b"\n"))
 
-    def _bury(self, size: int, lines: int) -> None:
-        """Note bytes that are not kept."""
+    def _drop(self, size: int, lines: int) -> None:
+        """Record bytes that are not kept."""
         self._grow(self._open_chunk(tombstone=True, size=0), size, min(lines, size))
         self.log_crc = CRC_UNKNOWN
 
@@ -153,9 +153,9 @@ class LearnerUpdate:
         self.log_lines += lines
 
     def _final(self, frame: Final) -> None:
-        """Seal the stream if it is whole. One whose checksum disagrees is sent again, once, if the spool still has it.
+        """Seal the stream if it is complete. If its checksum differs, request it again, once, if the spool has it.
 
-        What was acknowledged beyond an end that is too early stays: a program can make its learner say anything.
+        Bytes acknowledged beyond a reported end that is too early are kept: a program can fake any report.
         """
         if self.log_sealed:
             return
@@ -164,28 +164,28 @@ class LearnerUpdate:
             return
         agrees = frame.crc is None or self.log_crc in (CRC_UNKNOWN, frame.crc)
         if frame.size < self.log_bytes:
-            self._note(
+            self._report(
                 "log_end_disagrees",
-                f"Its log was said to end at {frame.size}; {self.log_bytes} bytes are kept.",
+                f"Its log was reported to end at byte {frame.size}, but has {self.log_bytes} bytes.",
             )
         elif not agrees:
-            self._note("log_damaged", "The checksum of its whole log disagreed.")
+            self._report("log_damaged", "The checksum of its whole log differs.")
         if agrees or frame.size < self.log_bytes or frame.log_from > 0:
             self.log_sealed = self.needs_reconcile = True
             return
         self.restart, self.freed = True, self.log_bytes
         self.chunks.clear()
         self.log_bytes = self.log_lines = 0
-        self.log_crc = CRC_UNKNOWN  # the second time it is sealed as it comes
-        self.refusal = Nack("log", "CRC", 0, "The checksum of the whole disagrees; send it again.")
+        self.log_crc = CRC_UNKNOWN  # the second time it is sealed as it is
+        self.refusal = Nack("log", "CRC", 0, "The checksum of the whole log differs; send it again.")
 
-    def _note(self, code: str, message: str) -> None:
+    def _report(self, code: str, message: str) -> None:
         if self.live:
-            self._trouble(code, message)
+            self._record_error(code, message)
 
-    def _trouble(self, code: str, message: str) -> None:
-        """The row keeps the newest, but a warning never takes the place of what decides the job's end."""
-        self.troubles.append((code, message))
+    def _record_error(self, code: str, message: str) -> None:
+        """Record an error. The row keeps the newest, but a warning never replaces one that decides the job's end."""
+        self.errors.append((code, message))
         if self.error_code not in DECISIVE or code in DECISIVE:
             self.error_code = self.changes["error_code"] = code
             self.changes["message"] = message
@@ -213,29 +213,29 @@ class LearnerUpdate:
             return
         data = frame.data
         if frame.what == "phase":
-            self._move_phase(str(data.get("phase", "")), frame.ago_ms)
+            self._advance_phase(str(data.get("phase", "")), frame.ago_ms)
         elif frame.what == "exit":
-            self._move_phase(Phase.EXITED, frame.ago_ms)
+            self._advance_phase(Phase.EXITED, frame.ago_ms)
             self.exit_ago_s = min(frame.ago_ms / 1000, MAX_AGO_S)
             self.changes.update(
-                # A launcher that died took its program with it: nobody knows how that would have ended.
-                exit_code=None if data.get("lost") is True else _small(data.get("code"), 137),
+                # A launcher that died took its program with it: how that would have ended is unknown.
+                exit_code=None if data.get("lost") is True else _int_or(data.get("code"), 137),
                 halted=data.get("halted") is True,
                 finished_mark=data.get("finished") is True,
             )
         elif frame.what == "halt_seen":
-            self.changes["gen_seen"] = _small(data.get("gen"), 0, 2**53)
+            self.changes["gen_seen"] = _int_or(data.get("gen"), 0, 2**53)
         elif frame.what == "error":
-            self._trouble(str(data.get("code", ""))[:24], str(data.get("message", ""))[:2000])
+            self._record_error(str(data.get("code", ""))[:24], str(data.get("message", ""))[:2000])
         self.needs_reconcile = True
 
-    def _move_phase(self, phase: str, ago_ms: int) -> None:
-        """Phases only go forward; a shipper that was started again repeats what it knows."""
+    def _advance_phase(self, phase: str, ago_ms: int) -> None:
+        """Phases only advance; a restarted shipper repeats what it knows."""
         if PHASE_ORDER.get(phase, -1) > PHASE_ORDER.get(self.phase, -1):
             self.phase = self.changes["phase"] = phase
             self.reached[phase] = min(ago_ms / 1000, MAX_AGO_S)
 
 
-def _small(value: Any, default: int, high: int = 2**31 - 1) -> int:
-    sound = isinstance(value, int) and not isinstance(value, bool) and -high <= value <= high
-    return value if sound else default
+def _int_or(value: Any, default: int, high: int = 2**31 - 1) -> int:
+    is_valid = isinstance(value, int) and not isinstance(value, bool) and -high <= value <= high
+    return value if is_valid else default

@@ -1,7 +1,7 @@
-"""One commit: locks the learners that speak, applies their frames in order, writes everything together.
+"""One commit: locks the learners that sent frames, applies the frames in order, writes everything together.
 
-Locks are taken in one order: learners by number, then their jobs' progress rows, and the rows of jobs by their id only
-where something went wrong that belongs to their history.
+Locks are taken in one order: learners by number, then the progress rows of their jobs, and rows of jobs by id only
+where an error belongs in their history.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head
 from jobs.states import EventCode, Phase
 from jobs.tokens import Grant
-from learner_agent.wire import Ack, Nack, StreamFrame, number_out
+from learner_agent.wire import Ack, Nack, StreamFrame
+from learner_agent.wire_fields import number_out
 
 ZSTD_LEVEL = 3
 _of_thread = threading.local()
-MOST_TROUBLES = 100
-"""Conditions that one attempt's learners may add to a job's history: a program can make any number of them."""
-STARTING = {
+MAX_ERRORS = 100
+"""Errors that the learners of one attempt may add to a job's history: a program can cause any number of them."""
+PHASE_TIMES = {
     Phase.DOWNLOADING: "downloading_at",
     Phase.READY: "ready_at",
     Phase.PROCESSING: "processing_at",
 }
-"""Phases of a start whose moment is kept."""
+"""Phases whose time is stored, and its column."""
 MAX_NAMES = 200
-"""Metrics whose newest value a job's row shows."""
+"""Metrics of a job whose newest value is in its progress row."""
 
 LOCK_LEARNERS = """
 SELECT l.id, l.log_bytes, l.log_lines, l.log_crc, l.log_sealed, l.metric_cursor, l.phase, l.last_step,
@@ -105,10 +106,9 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What to say to each learner (by its row's id), the viewers' doorbells, and the jobs that the lifecycle should
-    look at."""
+    """Responses by learner id, what notifies viewers, and the ids of jobs that the lifecycle must reconcile."""
 
-    answers: dict[int, list[Ack | Nack]]
+    responses: dict[int, list[Ack | Nack]]
     publish: Callable[[], None]
     to_reconcile: frozenset[str]
 
@@ -116,7 +116,7 @@ class Committed:
 def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
     """Write frames of any learners in one transaction.
 
-    A learner that is no longer there gets no answer. Raises Django's database errors; then nothing was written.
+    A learner whose row is gone gets no response. Raises Django's database errors; then nothing was written.
     """
     frames: dict[int, list[StreamFrame]] = defaultdict(list)
     grants: dict[int, Grant] = {}
@@ -141,11 +141,11 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
         _write_learners(cursor, rows)
         fp("ingest.after_learners")
         _write_progress(cursor, progress)
-        _record_troubles(rows)
+        _record_errors(rows)
         fp("ingest.before_commit")
-    _remember(rows)
+    _cache(rows)
     return Committed(
-        answers={row.grant.learner_id: row.answer() for row in rows},
+        responses={row.grant.learner_id: row.response() for row in rows},
         publish=partial(_publish, rows, progress),
         to_reconcile=frozenset(row.grant.job_id for row in rows if row.needs_reconcile),
     )
@@ -196,7 +196,7 @@ def _write_logs(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Pro
 
 
 def _pack(texts: list[bytes | bytearray | memoryview]) -> list[bytes]:
-    """Compress each by itself, but all in one call: each call gives the interpreter up and has to get it back."""
+    """Compress each text by itself, but all in one call: each call releases the interpreter and has to get it back."""
     if len(texts) == 1:
         return [_compressor().compress(texts[0])]
     packed = _compressor().multi_compress_to_buffer(texts, threads=1) if texts else ()
@@ -204,7 +204,7 @@ def _pack(texts: list[bytes | bytearray | memoryview]) -> list[bytes]:
 
 
 def _compressor() -> zstandard.ZstdCompressor:
-    """One per thread: making one costs more than packing a short line with it."""
+    """One per thread: creating one costs more than compressing a short line."""
     found: zstandard.ZstdCompressor | None = getattr(_of_thread, "compressor", None)
     if found is None:
         found = _of_thread.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
@@ -212,7 +212,7 @@ def _compressor() -> zstandard.ZstdCompressor:
 
 
 def _grow_tombstone(cursor: Any, grant: Grant, offset: int, size: int, lines: int) -> bool:
-    """Let the tombstone that ends at offset grow, so that a job above its cap adds no rows for ever."""
+    """Extend the tombstone that ends at offset, so that a job above its cap does not keep adding rows."""
     cursor.execute(
         """
         UPDATE jobs_logchunk SET len = len + %s, lines = lines + %s
@@ -263,15 +263,14 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
 
 
 def _note_progress(job: _Progress, row: LearnerUpdate) -> None:
-    """Put the newest step where lists of jobs show it."""
+    """Record the newest step for lists of jobs."""
     job.changed = True
     job.step = row.last_step if row.last_step is not None else job.step
     job.total = row.total if row.total is not None else job.total
 
 
 def _note_value(job: _Progress, rank: int, name: str, step: int, value: float) -> None:
-    """Beside it the newest value that was stored: a repeated step keeps its first, here as in the chart. Rank 0 speaks
-    for the gang where it can."""
+    """Record the newest stored value of a metric: of a repeated step the first, as in the chart; of a gang rank 0's."""
     shown = job.metrics.get(name)
     if shown is None and len(job.metrics) >= MAX_NAMES:
         return
@@ -296,61 +295,63 @@ def _write_learners(cursor: Any, rows: list[LearnerUpdate]) -> None:
 
 
 def _write_report(cursor: Any, row: LearnerUpdate) -> None:
-    """Set what a learner reported about itself; moments are the database's."""
+    """Set what a learner reported about itself; times are by the database's clock."""
     columns = dict(row.changes)
-    moments, values = [], list(columns.values())
+    times, values = [], list(columns.values())
     if "exit_code" in columns:
-        moments.append("exited_at = coalesce(exited_at, now() - make_interval(secs => %s))")
+        times.append("exited_at = coalesce(exited_at, now() - make_interval(secs => %s))")
         values.append(row.exit_ago_s)
-    if "gen_seen" in columns or columns.get("halted"):  # a program that ended halted has seen it, told or not
-        moments.append("halt_seen_at = coalesce(halt_seen_at, now())")
-    for phase, moment in STARTING.items():
+    if "gen_seen" in columns or columns.get(
+        "halted"
+    ):  # a program that ended halted has seen the halt, reported or not
+        times.append("halt_seen_at = coalesce(halt_seen_at, now())")
+    for phase, column in PHASE_TIMES.items():
         if phase in row.reached:
-            moments.append(f"{moment} = coalesce({moment}, now() - make_interval(secs => %s))")
+            times.append(f"{column} = coalesce({column}, now() - make_interval(secs => %s))")
             values.append(row.reached[phase])
     if columns.get("phase") == Phase.DONE:
-        moments.append("done_at = coalesce(done_at, now())")
-    assignments = ", ".join([f"{name} = %s" for name in columns] + moments)
+        times.append("done_at = coalesce(done_at, now())")
+    assignments = ", ".join([f"{name} = %s" for name in columns] + times)
     cursor.execute(f"UPDATE jobs_learner SET {assignments} WHERE id = %s", [*values, row.grant.learner_id])
 
 
-def _record_troubles(rows: list[LearnerUpdate]) -> None:
-    """What a shipper could not do belongs to the job's history: once an attempt, however often it starts again."""
-    troubled = [(row, *trouble) for row in rows for trouble in row.troubles]
-    for row, code, message in sorted(troubled, key=lambda one: one[0].grant.job_id):
-        told: dict[str, Any] = {
+def _record_errors(rows: list[LearnerUpdate]) -> None:
+    """Add what shippers reported to the jobs' histories: once per attempt, however often a shipper restarts."""
+    reported = [(row, *error) for row in rows for error in row.errors]
+    for row, code, message in sorted(reported, key=lambda error: error[0].grant.job_id):
+        event: dict[str, Any] = {
             "job_id": row.grant.job_id,
             "attempt": row.grant.attempt,
             "code": EventCode.CONDITION,
             "reason": code,
             "message": f"Learner {row.grant.rank}: {message}",
         }
-        before = JobEvent.objects.filter(**{name: told[name] for name in ("job_id", "attempt", "code")})
-        if not before.filter(**told).exists() and before.count() < MOST_TROUBLES:
-            events.append(tenant_id=row.grant.tenant_id, source="learner", **told)
+        before = JobEvent.objects.filter(**{name: event[name] for name in ("job_id", "attempt", "code")})
+        if not before.filter(**event).exists() and before.count() < MAX_ERRORS:
+            events.append(tenant_id=row.grant.tenant_id, source="learner", **event)
 
 
 def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:
     values = [
         (
             job_id,
-            kept.step,
-            kept.total,
-            json.dumps(kept.metrics),
-            kept.log_seq,
-            kept.log_bytes,
-            kept.metric_seq,
+            job.step,
+            job.total,
+            json.dumps(job.metrics),
+            job.log_seq,
+            job.log_bytes,
+            job.metric_seq,
         )
-        for job_id, kept in progress.items()
-        if kept.changed
+        for job_id, job in progress.items()
+        if job.changed
     ]
     if values:
         template = "(%s, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint)"
         execute_values(cursor.cursor, UPDATE_PROGRESS, values, template=template, page_size=len(values))
 
 
-def _remember(rows: list[LearnerUpdate]) -> None:
-    """After the commit: keep at hand for viewers what is now stored."""
+def _cache(rows: list[LearnerUpdate]) -> None:
+    """After the commit: cache the new chunks for viewers."""
     for row in rows:
         stream = (row.grant.job_id, row.grant.attempt, row.grant.rank)
         if row.restart or any(chunk.tombstone for chunk in row.chunks):
@@ -367,7 +368,7 @@ def _stored(chunk: NewChunk) -> StoredChunk:
 
 
 def _publish(rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
-    """After the commit: tell viewers that there is more."""
+    """After the commit: notify viewers of the new lines and points."""
     for row in rows:
         grant = row.grant
         if row.chunks or row.log_sealed:

@@ -22,7 +22,7 @@ from learner_agent.log_segments import log_span
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.log_sender import LogSender
 from learner_agent.shipper.metric_sender import MetricSender
-from learner_agent.shipper.metrics.source import MetricSource
+from learner_agent.shipper.metrics import PointSource
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import now_ms
 from learner_agent.wire import (
@@ -37,7 +37,6 @@ from learner_agent.wire import (
     Bye,
     Ckpt,
     Event,
-    EventKind,
     Final,
     Hello,
     JobIntent,
@@ -47,6 +46,7 @@ from learner_agent.wire import (
     decode,
     encode,
 )
+from learner_agent.wire_fields import EventKind
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Connection:
         self.log.finish(final)
         self.changed.set()
 
-    def use(self, sources: list[MetricSource]) -> None:
+    def use(self, sources: list[PointSource]) -> None:
         """Take metrics from these sources from now on."""
         self.metrics.use(sources)
         self.changed.set()

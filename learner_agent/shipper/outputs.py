@@ -16,7 +16,8 @@ from pathlib import Path
 
 from learner_agent.shipper.inputs import sha256_of
 from learner_agent.untrusted_files import LARGE_BYTES, read_regular
-from learner_agent.wire import MAX_FILES, Ckpt, File, FileSetKind, WireError, decode, encode, is_path
+from learner_agent.wire import Ckpt, WireError, decode, encode
+from learner_agent.wire_fields import MAX_FILES, File, FileSetKind, is_path
 
 PACKED = "packed-"
 

@@ -26,7 +26,8 @@ from learner_agent.shipper.metrics.tensorboard import TensorBoard
 from learner_agent.shipper.outputs import FileSet, NotWhole, TooMany, gather, pack
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, now_ms, number_or, objects
-from learner_agent.wire import MAX_LEARNERS, PATH_CHARS, FileSetKind, Final, JobIntent
+from learner_agent.wire import Final, JobIntent
+from learner_agent.wire_fields import MAX_LEARNERS, PATH_CHARS, FileSetKind
 
 logger = logging.getLogger(__name__)
 

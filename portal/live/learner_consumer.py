@@ -30,7 +30,6 @@ from learner_agent.wire import (
     CLOSE_TOO_LARGE,
     CLOSE_TRY_LATER,
     CLOSE_UNAUTHORIZED,
-    MAX_DATA,
     MAX_MESSAGE,
     PROTO,
     Ack,
@@ -40,7 +39,6 @@ from learner_agent.wire import (
     Data,
     Event,
     Final,
-    Frame,
     Hello,
     JobIntent,
     Metric,
@@ -48,9 +46,11 @@ from learner_agent.wire import (
     StreamFrame,
     Welcome,
     WireError,
+    WireFrame,
     decode,
     encode,
 )
+from learner_agent.wire_fields import MAX_DATA
 from portal.live.learner_hub import hub, in_database
 from portal.live.socket import binary_frame, way_past
 
@@ -265,7 +265,7 @@ class LearnerConsumer:
         finally:
             self._queued -= 1
 
-    async def _say(self, frame: Frame) -> None:
+    async def _say(self, frame: WireFrame) -> None:
         await self._send_bytes(encode(frame))
 
     async def _send_bytes(self, message: bytes) -> None:

@@ -108,7 +108,7 @@ def test_program_that_knows_nothing_of_the_platform_is_halted_and_goes_on(alice:
     first, second = (alice.raw_log(job, attempt=attempt).decode() for attempt in (1, 2))
     stopped = re.search(r"stopped after step (\d+)", first)
     assert stopped, first
-    assert f"going on at step {stopped[1]}" in second
+    assert f"continuing at step {stopped[1]}" in second
     steps = [int(step) for step in re.findall(r"^step=(\d+)", first + second, re.MULTILINE)]
     assert steps == list(range(1, 401))
 

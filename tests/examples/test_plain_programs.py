@@ -34,7 +34,7 @@ def test_program_that_ignores_the_platform_goes_on_from_its_own_file(tmp_path: P
     step = int(re.search(r"stopped after step (\d+)", printed)[1])  # type: ignore[index]
     stopped.environment = straight.environment
     printed = stopped.run()
-    assert f"going on at step {step}" in printed
+    assert f"continuing at step {step}" in printed
     assert weights(printed) == expected
 
 

@@ -1,4 +1,4 @@
-"""What may happen to a platform while a job runs: each fault takes the platform and the job's id."""
+"""Faults of a platform while a job runs. Each takes the platform and the job's id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.platform import Client, Platform
 
 
 class frozen:
-    """SIGSTOP for the time of the block: the process is there and answers nothing."""
+    """SIGSTOP for the time of the block: the process exists and does not respond."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -28,7 +28,7 @@ class frozen:
 
 
 def learner_processes(job: str, word: str) -> list[psutil.Process]:
-    """The job's own processes on this machine whose command line has the word; found by their environment."""
+    """The job's processes on this machine whose command line has the word; found by their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -40,7 +40,7 @@ def learner_processes(job: str, word: str) -> list[psutil.Process]:
 
 
 def lines_so_far(client: Client, job: str) -> int:
-    """How many lines the store has; 0 while nobody answers."""
+    """How many lines are stored; 0 while the server does not respond."""
     try:
         answer = client.call("GET", f"/jobs/{job}/logs", learner=0, tail=1)
     except OSError:
@@ -71,8 +71,8 @@ def flush_valkey(platform: Platform, job: str) -> None:
     redis_of(platform).flushall()
 
 
-def stand_still(role: str, seconds: float) -> Callable[[Platform, str], None]:
-    """A process that is there and answers nothing for so long: worse than one that is gone."""
+def freeze(role: str, seconds: float) -> Callable[[Platform, str], None]:
+    """Freeze a process for that long: worse than one that is gone, because connections to it stay open."""
 
     def stop(platform: Platform, job: str) -> None:
         with frozen(platform.pids()[role]):
@@ -89,6 +89,6 @@ FAULTS: dict[str, Callable[[Platform, str], object]] = {
     "postgres": restart_postgres,
     "flush": flush_valkey,
     "valkey-killed": lambda platform, job: platform.kill("valkey"),
-    "valkey-30-s": stand_still("valkey", 30),
-    "web-45-s": stand_still("web", 45),
+    "valkey-30-s": freeze("valkey", 30),
+    "web-45-s": freeze("web", 45),
 }

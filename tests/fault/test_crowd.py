@@ -1,4 +1,4 @@
-"""A crowd before the web server: all wait their turn, nobody is refused, and whoever watches over it is answered."""
+"""More requests at once than the database takes: all wait their turn, none is refused, and /healthz responds."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def test_more_than_the_database_takes_at_once_are_all_answered(tmp_path: Path) -
     with running(tmp_path / "data", workers=1) as platform, ThreadPoolExecutor(CROWD) as threads:
         alice, all_here, answered = platform.client(), threading.Barrier(CROWD + 1), threading.Event()
 
-        def ask() -> list[int]:
-            """Again and again until the watcher has its answer, so that he asks in the midst of a crowd."""
+        def request() -> list[int]:
+            """Repeat until /healthz has responded, so that it is requested in the middle of a crowd."""
             all_here.wait()
             statuses = [alice.call("GET", "/jobs", timeout_s=200).status]
             while not answered.is_set():
                 statuses.append(alice.call("GET", "/jobs", timeout_s=200).status)
             return statuses
 
-        asked = [threads.submit(ask) for _ in range(CROWD)]
+        requests = [threads.submit(request) for _ in range(CROWD)]
         try:
             all_here.wait()
             with urlopen(f"{platform.url}/healthz", timeout=100) as answer:
                 alive = answer.status
         finally:
             answered.set()
-        statuses = Counter(status for one in asked for status in one.result())
+        statuses = Counter(status for one in requests for status in one.result())
     assert set(statuses) == {200}
     assert statuses[200] >= CROWD
     assert alive == 200

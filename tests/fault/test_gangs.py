@@ -1,4 +1,4 @@
-"""Gangs on a crowded cluster: they start whole, they end whole, and they go on from where they were."""
+"""Gangs on a crowded cluster: they start whole, end whole, and resume where they were."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 class Watch:
-    """Looks at the node daemon all the time and notes what must never be seen."""
+    """Observes the node daemon continuously and records what must never happen."""
 
     def __init__(self, platform: Platform) -> None:
         self._cluster = LocalCluster(layout(platform.data).node_socket)

@@ -56,7 +56,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 @contextlib.contextmanager
 def without_valkey(platform: Platform) -> Iterator[None]:
-    """Kill Valkey again each time that the supervisor has brought it back."""
+    """Kill Valkey again each time that the supervisor has restarted it."""
     stop = threading.Event()
 
     def keep_it_down() -> None:
@@ -74,7 +74,7 @@ def without_valkey(platform: Platform) -> Iterator[None]:
 
 
 def check_end(platform: Platform, client: Client, job: str) -> None:
-    """What must hold after any fault: completed, byte-equal, slots back, no process left, invariants intact."""
+    """What must hold after any fault: completed, log byte-equal, slots free, no process left, invariants intact."""
     ended = client.wait_state(job, "COMPLETED", within_s=SECONDS * 3 + 120)
     stored = client.raw_log(job, attempt=ended_attempt(client, job))
     assert len(stored) == len(EXPECTED)
@@ -117,7 +117,7 @@ def test_five_minutes_without_a_web_server(platform: Platform) -> None:
 
 
 def test_everything_at_once(platform: Platform, tmp_path: Path) -> None:
-    """One fault on another, each in the midst of lines: the program prints a part when its fault comes, not before."""
+    """One fault after another, each between lines: the program prints a part when its fault comes, not before."""
     client = platform.client()
     faults = ("flush", "workers", "shipper", "web", "nodes", "postgres")
     program = PROGRAM.replace(
@@ -164,20 +164,24 @@ def test_without_valkey_for_good_everything_works_only_slower(platform: Platform
     wait_for(platform.is_ready, within_s=120, what="ready again")
 
 
-MOMENTS = {"deploy": "DEPLOYING DOWNLOADING PROCESSING", "halt": "PROCESSING", "finish": "STORING COMPLETED"}
+STATES_AT = {
+    "deploy": "DEPLOYING DOWNLOADING PROCESSING",
+    "halt": "PROCESSING",
+    "finish": "STORING COMPLETED",
+}
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", STATES_AT)
 def test_workers_killed_in_the_middle_cost_seconds_and_no_job(
     platform: Platform, tmp_path: Path, moment: str
 ) -> None:
-    """Kill every worker just as one acts: while deploying, right after a halt was asked for, and while finishing."""
+    """Kill every worker just as one acts: while deploying, right after a halt was requested, and while finishing."""
     client, gate = platform.client(), tmp_path / "gate"
     if moment != "halt":
         gate.touch()
     job = client.submit(brief() | {"env": {"GATE": str(gate)}})["id"]
     if moment != "deploy":
-        client.wait_state(job, *MOMENTS[moment].split(), within_s=60)
+        client.wait_state(job, *STATES_AT[moment].split(), within_s=60)
     if moment == "halt":
         client.post(f"/jobs/{job}/halt")
     kill_workers(platform, job)
@@ -213,5 +217,5 @@ for step in range(first + 1, 41):
 
 
 def brief() -> dict[str, Any]:
-    """Four seconds of counting that save when a halt is wished."""
+    """Four seconds of counting that save when a halt is requested."""
     return spec() | {"name": "brief", "code": {"files": {"main.py": COUNTING}}}

@@ -32,18 +32,18 @@ from portal.live.socket import Socket
 from tests import factories
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """So long a busy machine may take for what takes a moment elsewhere; no test waits it out."""
 
 
-def until(claim: Callable[[], Any], what: str, *, patience_s: float = PATIENCE_S) -> Any:
+def until(claim: Callable[[], Any], what: str, *, timeout_s: float = TIMEOUT_S) -> Any:
     """Wait until claim() is true and return what it gave."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if found := claim():
             return found
         time.sleep(0.02)
-    raise AssertionError(f"not within {patience_s:.0f} s: {what}")
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
 
 
 def free_port() -> int:
@@ -82,7 +82,7 @@ class AgentServer:
     def stop(self) -> None:
         self._server.should_exit = True
         if self._thread is not None:
-            self._thread.join(timeout=PATIENCE_S)
+            self._thread.join(timeout=TIMEOUT_S)
         writer.stop()
         learner_hub.close_threads()
 
@@ -160,11 +160,11 @@ class Rig:
         self.shipper.send_signal(signal.SIGKILL)
         self.shipper.wait()
 
-    def wait(self, *, patience_s: float = PATIENCE_S) -> tuple[int, int]:
+    def wait(self, *, timeout_s: float = TIMEOUT_S) -> tuple[int, int]:
         """Wait for both ends: (launcher's exit code, shipper's)."""
         assert self.launcher is not None
         assert self.shipper is not None
-        return self.launcher.wait(patience_s), self.shipper.wait(patience_s)
+        return self.launcher.wait(timeout_s), self.shipper.wait(timeout_s)
 
     def end(self) -> None:
         for process in (self.launcher, self.shipper):

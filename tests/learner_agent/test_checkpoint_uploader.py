@@ -1,4 +1,4 @@
-"""What the keeper sends while the program goes on saving."""
+"""What is uploaded while the program keeps saving."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Server:
         self.on_piece = on_piece
         self.sent: list[bytes] = []
         self.stored: list[bytes] = []
-        self.told: list[dict[str, Any]] = []
+        self.reported: list[dict[str, Any]] = []
         self._whole: set[str] = set()
 
     async def offer(self, offer: Ckpt) -> Ckpt:
@@ -33,7 +33,7 @@ class Server:
         return Ckpt(offer.key, state="UPLOADING", need=[(0, 1, 0)])
 
     def report(self, what: str, **data: Any) -> None:
-        self.told.append(data)
+        self.reported.append(data)
 
     async def json(self, path: str, *, method: str, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
         self._got += body
@@ -69,10 +69,12 @@ def test_a_step_that_is_saved_again_while_it_is_sent_is_no_damage_and_the_later_
     save(b"earlier ")
 
     asyncio.run(kept.upload_new_checkpoints())
-    assert (server.sent, server.told) == ([b"earl"], []), "the rest of it is gone, and nobody is to be told"
+    assert (server.sent, server.reported) == ([b"earl"], []), (
+        "the rest of it is gone, and no error is reported"
+    )
     asyncio.run(kept.upload_new_checkpoints())
 
-    assert (server.stored, server.told) == ([b"later   "], [])
+    assert (server.stored, server.reported) == ([b"later   "], [])
 
 
 def test_a_step_that_was_saved_again_is_kept_though_two_newer_ones_are_stored_first(

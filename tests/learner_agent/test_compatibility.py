@@ -77,7 +77,7 @@ def is_type(node: ast.expr) -> bool:
 
 
 def strip_annotations(tree: ast.Module) -> ast.Module:
-    """Annotations are text that nobody evaluates (from __future__ import annotations)."""
+    """Annotations are text that is never evaluated (from __future__ import annotations)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant(None)

@@ -77,7 +77,7 @@ def test_a_reporting_program_leaves_points_progress_and_results(rig: MakeRig) ->
 def test_a_halt_reaches_the_program_saves_a_verified_checkpoint_and_the_next_attempt_goes_on(
     rig: MakeRig,
 ) -> None:
-    # Minutes of it, unless it is told that nothing is left: a halt that a busy machine delays must find it running.
+    # Minutes of it, unless nothing is left: a halt that a busy machine delays must find it running.
     job = make_job({"train.py": LOOP.replace("{steps}", "int(os.environ.get('STEPS', 20_000))")})
     learner = rig(job)
     learner.launch("python3 train.py")
@@ -106,7 +106,7 @@ SAVES_ONCE = """
 import os
 from learner_agent import training
 begin = training.resume_from()
-print(sorted(os.listdir(begin)) if begin else "anew", flush=True)
+print(sorted(os.listdir(begin)) if begin else "scratch", flush=True)
 training.report(10 if begin else 3, loss=1.0)
 if not begin:
     with training.checkpoint(3) as folder:
@@ -127,7 +127,7 @@ def test_an_attempt_that_ends_before_its_first_save_leaves_the_checkpoint_it_wen
         assert learner.wait() == (3, 0)
         saved = Checkpoint.objects.get(job=job)
         assert (saved.state, saved.step, saved.implicit, saved.attempt) == ("COMMITTED", 3, False, 1)
-        expected = b"['manifest.json', 's']\n" if attempt else b"anew\n"
+        expected = b"['manifest.json', 's']\n" if attempt else b"scratch\n"
         assert learner.stored_log() == expected
         next_attempt(job, saved)
 
@@ -182,7 +182,7 @@ raise SystemExit(3)
 
 
 def test_of_a_gang_without_manifests_learner_0_saves_for_all(rig: MakeRig) -> None:
-    """Learner 1 counts further and ends first: its files must not be what the whole gang goes on from."""
+    """Learner 1 counts further and ends first: its files must not be what the whole gang resumes from."""
     program = """
 import os, pathlib, sys
 for step in range(int(sys.argv[1])):
@@ -202,8 +202,8 @@ raise SystemExit(3)
     saved = Checkpoint.objects.get(job=job)
     assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", 4, True)
     assert list(CheckpointFile.objects.values_list("path", flat=True)) == ["model.bin"]
-    told = job.events.get(reason="implicit_not_kept").message
-    assert told.startswith("Learner 1: The files in its CHECKPOINT_DIR are not stored")
+    message = job.events.get(reason="implicit_not_kept").message
+    assert message.startswith("Learner 1: The files in its CHECKPOINT_DIR are not stored")
 
 
 def test_missing_data_is_named_and_the_program_never_starts(rig: MakeRig, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import yaml
 from learner_agent.halting import IMPORT_S
 from learner_agent.log_segments import LogReader, Piece
 from learner_agent.spool import Spool
-from tests.learner_agent.harness import PATIENCE_S, ROOT, until
+from tests.learner_agent.harness import ROOT, TIMEOUT_S, until
 
 
 class Launched:
@@ -59,7 +59,7 @@ class Launched:
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(TIMEOUT_S)
 
     def halt(self, intent: str = "HALT", grace_s: float = 1, gen: int = 2) -> None:
         self.spool.write("halt", {"intent": intent, "gen": gen, "grace_s": grace_s})
@@ -367,7 +367,7 @@ def test_what_ignores_the_signal_below_a_shell_is_killed_after_the_grace(
     assert b"TERM" in launched.log()
 
 
-def test_a_harder_wish_still_reaches_what_saves_below_a_dead_shell(launched: Launched) -> None:
+def test_a_cancel_still_reaches_what_saves_below_a_dead_shell(launched: Launched) -> None:
     launched.start("python3 train.py; true", program=SAVING.replace("sleep(2)", "sleep(600)"))
     launched.says(b"up")
     launched.halt(grace_s=AGES_S)
@@ -400,7 +400,7 @@ def test_the_last_words_of_a_quiet_program_are_kept_however_late_its_end_is_seen
     assert launched.log() == b"up\nlast\n"
 
 
-def test_a_child_that_never_stops_printing_keeps_nobody(launched: Launched) -> None:
+def test_a_child_that_never_stops_printing_does_not_delay_the_end(launched: Launched) -> None:
     launched.start("(while true; do echo on; sleep 0.05; done) & echo last; exit 4")
 
     assert launched.wait() == 4
@@ -416,7 +416,7 @@ def test_a_cancel_is_quick_even_for_a_program_that_looks_for_the_flag(launched: 
     launched.says(b"TERM")
 
 
-def test_a_signal_to_the_launcher_is_the_same_wish_and_a_second_one_changes_nothing(
+def test_a_signal_to_the_launcher_is_the_same_request_and_a_second_one_changes_nothing(
     launched: Launched,
 ) -> None:
     launched.start("exec python3 train.py", program=STUBBORN)
@@ -432,7 +432,7 @@ def test_a_signal_to_the_launcher_is_the_same_wish_and_a_second_one_changes_noth
     assert launched.ending["halted"] is True
 
 
-def test_a_program_that_ended_by_itself_was_not_halted_by_a_wish_it_never_saw(launched: Launched) -> None:
+def test_a_program_that_ended_by_itself_was_not_halted_by_a_request_it_never_saw(launched: Launched) -> None:
     program = "from learner_agent import training\nimport time\nprint('up', flush=True)\ntime.sleep(0.6)\n"
     launched.start("python3 train.py", program=program)
     launched.says(b"up")

@@ -1,4 +1,4 @@
-"""Where points come from: reports, rules over the log, TensorBoard files; whatever else stands in them is skipped."""
+"""Where points come from: reports, rules over the log, TensorBoard files; whatever else is in them is skipped."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner_agent.log_segments import LogWriter
+from learner_agent.shipper.metrics import PointSource
 from learner_agent.shipper.metrics.event_files import NotAnEventFile, Scalar, records, scalars
 from learner_agent.shipper.metrics.log_rules import LogRules
 from learner_agent.shipper.metrics.reported import ReportedMetrics
-from learner_agent.shipper.metrics.source import MetricSource
 from learner_agent.shipper.metrics.tensorboard import TensorBoard
 from learner_agent.spool import Spool
-from learner_agent.wire import MAX_POINTS, Metric, Point, decode, encode
+from learner_agent.wire import decode, encode
+from learner_agent.wire_fields import MAX_POINTS, Point
 
 
-def drain(source: MetricSource) -> list[Point]:
-    """All points a source has, batch by batch, each of which must fit a frame."""
+def drain(source: PointSource) -> list[Point]:
+    """All points a source has, frame by frame."""
     points: list[Point] = []
-    while (batch := source.read()) is not None:
-        assert batch.next > batch.off
-        assert len(batch.points) <= MAX_POINTS
-        frame = Metric(source.name, batch.off, batch.next, batch.points, batch.total)
-        assert len(decode(encode(frame)).points) == len(batch.points)
-        points += batch.points
-        source.confirm(batch)
+    while (frame := source.read()) is not None:
+        assert frame.next > frame.off
+        assert len(frame.points) <= MAX_POINTS
+        assert len(decode(encode(frame)).points) == len(frame.points)
+        points += frame.points
+        source.confirm(frame)
     return points
 
 
@@ -85,31 +85,31 @@ def test_a_line_without_end_does_not_stop_what_follows(spool: Spool) -> None:
     assert [point[1] for point in drain(ReportedMetrics(spool.metrics))] == [1]
 
 
-def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_told(spool: Spool) -> None:
-    told: list[str] = []
+def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_reported(spool: Spool) -> None:
+    reported: list[str] = []
     lines = [json.dumps({"step": step, **{f"m{n}": 1.0 for n in range(900)}}) for step in range(5)]
     spool.metrics.write_text("\n".join(lines) + "\n")
 
-    assert len(drain(ReportedMetrics(spool.metrics, told.append))) == 4500
-    assert told == []
+    assert len(drain(ReportedMetrics(spool.metrics, reported.append))) == 4500
+    assert reported == []
     for junk, says in (
         ({f"m{n}": 1 for n in range(MAX_POINTS + 1)}, "has more than 2,000 metrics"),
         ({"m" * 70_000: 1}, "is longer than 64 KiB"),
         ({"m" * 700_000: 1}, "is longer than 64 KiB"),
     ):
         spool.metrics.write_text(json.dumps({"step": 1, **junk}) + "\n")
-        told.clear()
-        drain(ReportedMetrics(spool.metrics, told.append))
-        assert [says in one for one in told] == [True]
+        reported.clear()
+        drain(ReportedMetrics(spool.metrics, reported.append))
+        assert [says in one for one in reported] == [True]
 
 
-def test_announced_totals_travel_with_their_batch(spool: Spool) -> None:
+def test_totals_travel_with_their_batch(spool: Spool) -> None:
     spool.metrics.write_text('{"step": 1, "total": 50, "loss": 1}\n{"step": 2, "loss": 1}\n')
 
-    batch = ReportedMetrics(spool.metrics).read()
+    frame = ReportedMetrics(spool.metrics).read()
 
-    assert batch is not None
-    assert batch.total == 50
+    assert frame is not None
+    assert frame.total == 50
 
 
 # --- rules
@@ -223,28 +223,28 @@ def test_rules_go_on_where_they_were_confirmed_after_a_restart(spool: Spool) -> 
         (r"x(?P<a>\d+)[^,]+[^,]+[^,]+y", b"x" + b"1" * 4000),
     ],
 )
-def test_a_rule_too_slow_on_a_line_is_switched_off_and_told_once(
+def test_a_rule_too_slow_on_a_line_is_switched_off_and_reported_once(
     spool: Spool, slow: str, line: bytes
 ) -> None:
     """Each would take from seconds to years."""
     log(spool, b"loss 1\n" + (line + b"\nloss 2\n") * 3)
-    told: list[str] = []
-    rules = LogRules(spool, [slow, r"loss (?P<loss>\S+)"], told.append)
+    reported: list[str] = []
+    rules = LogRules(spool, [slow, r"loss (?P<loss>\S+)"], reported.append)
 
     began = time.process_time()
     points = drain(rules)
 
     assert [value for _, _, _, value in points] == [1.0, 2.0, 2.0, 2.0]
-    assert told == [slow]
+    assert reported == [slow]
     assert time.process_time() - began < 2
 
 
 def test_lines_that_are_many_do_not_switch_a_rule_off(spool: Spool) -> None:
     log(spool, b"loss 1\n" * 20_000)
-    told: list[str] = []
+    reported: list[str] = []
 
-    assert len(drain(LogRules(spool, [r"loss (?P<loss>\S+)"], told.append))) == 20_000
-    assert told == []
+    assert len(drain(LogRules(spool, [r"loss (?P<loss>\S+)"], reported.append))) == 20_000
+    assert reported == []
 
 
 # --- TensorBoard
@@ -365,9 +365,9 @@ def test_none_means_nothing_left_also_in_a_file_that_was_read_before(spool: Spoo
         path.write_bytes(record(event(1, simple("loss", 1.0))))
     source = TensorBoard(spool, [tmp_path], scan_every_s=0.0)
     for _ in range(2):
-        batch = source.read()
-        assert batch is not None
-        source.confirm(batch)
+        frame = source.read()
+        assert frame is not None
+        source.confirm(frame)
     with first.open("ab") as file:
         file.write(record(event(7, simple("loss", 2.0))))
     assert [point[1] for point in drain(source)] == [7]

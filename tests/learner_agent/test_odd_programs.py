@@ -1,4 +1,4 @@
-"""Programs that print, save and remove what nobody expects: the log, the files and the end still arrive."""
+"""Programs that print, save and remove what is not expected: the log, the files and the end still arrive."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jobs.states import EventCode
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.connection import Connection
 from learner_agent.shipper.metrics.reported import ReportedMetrics
-from learner_agent.shipper.metrics.source import Batch
 from learner_agent.spool import Spool
-from tests.learner_agent.harness import PATIENCE_S, Rig, make_job, until
+from learner_agent.wire import Metric
+from tests.learner_agent.harness import TIMEOUT_S, Rig, make_job, until
 
 MakeRig = Callable[..., Rig]
 
@@ -64,14 +64,14 @@ def test_signs_that_look_like_digits_cost_nothing(rig: MakeRig) -> None:
     assert troubles(learner) == []
 
 
-def test_a_source_that_fails_is_read_no_more_and_that_is_told(tmp_path: Path) -> None:
+def test_a_source_that_fails_is_not_read_again_and_is_reported(tmp_path: Path) -> None:
     class Broken:
         name, cursor = "rules", 0
 
-        def read(self) -> Batch | None:
+        def read(self) -> Metric | None:
             raise ZeroDivisionError("whatever a program wrote")
 
-        def confirm(self, batch: Batch) -> None: ...
+        def confirm(self, frame: Metric) -> None: ...
 
         def rewind(self, cursor: int) -> None: ...
 
@@ -90,7 +90,7 @@ def test_a_source_that_fails_is_read_no_more_and_that_is_told(tmp_path: Path) ->
     )
 
 
-def test_reports_without_a_metric_are_skipped_and_told_once(rig: MakeRig) -> None:
+def test_reports_without_a_metric_are_skipped_and_reported_once(rig: MakeRig) -> None:
     program = """
 import json, os
 with open(os.environ["JOB_STATE_DIR"] + "/metrics.jsonl", "a") as reports:
@@ -107,7 +107,7 @@ with open(os.environ["JOB_STATE_DIR"] + "/metrics.jsonl", "a") as reports:
     assert """Learner 0: A line of metrics.jsonl has no metric: '{"loss": 5}'. Each line is""" in message
 
 
-def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_told(rig: MakeRig) -> None:
+def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_reported(rig: MakeRig) -> None:
     learner = run(rig(make_job({"train.py": LEAVES.format(folder="RESULT_DIR", code=0)})))
 
     assert learner.wait() == (0, 0)
@@ -121,7 +121,7 @@ def test_names_that_cannot_be_stored_are_left_out_of_the_results_and_told(rig: M
     )
 
 
-def test_results_of_very_many_files_are_kept_as_one_archive_and_told(rig: MakeRig) -> None:
+def test_results_of_very_many_files_are_kept_as_one_archive_and_reported(rig: MakeRig) -> None:
     program = """
 import os, pathlib
 folder = pathlib.Path(os.environ["RESULT_DIR"])
@@ -169,9 +169,9 @@ def test_a_program_that_removes_the_spool_ends_and_its_log_says_why(rig: MakeRig
     (learner.home / "code" / "go").touch()
 
     assert learner.launcher is not None
-    assert learner.launcher.wait(PATIENCE_S) == 137
+    assert learner.launcher.wait(TIMEOUT_S) == 137
     assert learner.shipper is not None
-    while learner.shipper.wait(PATIENCE_S) != 0:
+    while learner.shipper.wait(TIMEOUT_S) != 0:
         learner.ship()  # as the node daemon does
 
     stored = learner.stored_log()
@@ -186,16 +186,16 @@ def test_a_program_whose_last_act_is_to_remove_the_spool_has_ended(rig: MakeRig)
     learner.ship()
 
     assert learner.launcher is not None
-    code = learner.launcher.wait(PATIENCE_S)
+    code = learner.launcher.wait(TIMEOUT_S)
     assert code in (0, 137), "137 if the launcher looked just before the program had left"
     assert learner.shipper is not None
-    while learner.shipper.wait(PATIENCE_S) != 0:
+    while learner.shipper.wait(TIMEOUT_S) != 0:
         learner.ship()
 
     assert (learner.row.phase, learner.row.exit_code, learner.row.log_sealed) == ("DONE", code, True)
 
 
-def test_a_manifest_that_is_none_is_told_and_costs_no_log_and_no_end(rig: MakeRig) -> None:
+def test_a_manifest_that_is_invalid_is_reported_and_costs_no_log_and_no_end(rig: MakeRig) -> None:
     deep = """
 import os, pathlib
 place = pathlib.Path(os.environ["CHECKPOINT_DIR"])

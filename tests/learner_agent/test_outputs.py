@@ -17,7 +17,7 @@ from tests.nobody import no_superuser
 
 @pytest.fixture
 def results() -> Iterator[Path]:
-    """A folder that any user can reach: the superuser may read everything, so these tests are somebody else."""
+    """A folder that any user can reach: the superuser may read everything, so these tests run as another user."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder

@@ -17,7 +17,7 @@ from jobs.selectors.checkpoints import checkpoint_find
 from jobs.selectors.serializers import CheckpointSerializer
 from jobs.states import EventCode, Intent
 from learner_agent.shipper.http import PIECE_BYTES
-from tests.learner_agent.harness import PATIENCE_S, AgentServer, Rig, make_job, until
+from tests.learner_agent.harness import TIMEOUT_S, AgentServer, Rig, make_job, until
 
 MakeRig = Callable[..., Rig]
 
@@ -67,7 +67,7 @@ def test_a_server_that_goes_and_comes_back_loses_nothing(rig: MakeRig, server: A
         time.sleep(0.3)
         server.start()
 
-    assert learner.wait(patience_s=60) == (0, 0)
+    assert learner.wait(timeout_s=60) == (0, 0)
     assert_whole(learner)
 
 
@@ -80,17 +80,17 @@ def test_a_program_that_ended_while_the_server_was_away_is_shipped_afterwards(
     until(lambda: learner.spool.phase() == "PROCESSING", "the program runs")
     server.stop()
     assert learner.launcher is not None
-    assert learner.launcher.wait(PATIENCE_S) == 0
+    assert learner.launcher.wait(TIMEOUT_S) == 0
     learner.kill_shipper()
 
     server.start()
     learner.ship()
 
-    assert learner.wait(patience_s=60) == (0, 0)
+    assert learner.wait(timeout_s=60) == (0, 0)
     assert_whole(learner)
 
 
-def test_a_small_spool_tells_exactly_what_it_could_not_keep(rig: MakeRig, server: AgentServer) -> None:
+def test_a_small_spool_reports_exactly_what_it_could_not_keep(rig: MakeRig, server: AgentServer) -> None:
     learner = rig(make_job({"train.py": NUMBERED}))
     learner.env["LUTHIER_SPOOL_BYTES"] = "60000"
     learner.ship()
@@ -99,11 +99,11 @@ def test_a_small_spool_tells_exactly_what_it_could_not_keep(rig: MakeRig, server
     learner.kill_shipper()
     learner.launch("python3 train.py")
     assert learner.launcher is not None
-    learner.launcher.wait(PATIENCE_S)
+    learner.launcher.wait(TIMEOUT_S)
 
     server.start()
     learner.ship()
-    learner.wait(patience_s=60)
+    learner.wait(timeout_s=60)
 
     stored = learner.stored_log()
     assert len(stored) == len(EXPECTED)
@@ -223,13 +223,13 @@ with training.checkpoint(1) as folder:
     learner.kill_shipper()
     learner.ship()
 
-    assert learner.wait(patience_s=60) == (0, 0)
+    assert learner.wait(timeout_s=60) == (0, 0)
 
     saved = Checkpoint.objects.get(job=job)
     assert (saved.state, saved.bytes) == ("COMMITTED", 30_000_000)
 
 
-def test_an_end_is_told_while_the_checkpoint_is_stored_and_a_kill_in_between_changes_nothing(
+def test_an_end_is_reported_while_the_checkpoint_is_stored_and_a_kill_in_between_changes_nothing(
     rig: MakeRig, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     program = """
@@ -251,9 +251,9 @@ raise SystemExit(3)
     learner.launch("python3 train.py")
     learner.ship()
 
-    until(lambda: learner.row.exited_at and learner.row.phase == "STORING", "the end is told")
-    told = learner.row
-    assert (told.exit_code, told.done_at) == (3, None)
+    until(lambda: learner.row.exited_at and learner.row.phase == "STORING", "the end is reported")
+    reported = learner.row
+    assert (reported.exit_code, reported.done_at) == (3, None)
     until(lambda: Checkpoint.objects.filter(files__blob__received__gt=0).exists(), "its first piece is here")
     saved = CheckpointSerializer.render(checkpoint_find(learner.job.pk, 1))
     assert (saved["state"], saved["bytes"], saved["received"]) == ("UPLOADING", 10_000_000, PIECE_BYTES)
@@ -261,9 +261,9 @@ raise SystemExit(3)
     learner.ship()
     go_on.set()
 
-    assert learner.wait(patience_s=60) == (3, 0)
+    assert learner.wait(timeout_s=60) == (3, 0)
     row = learner.row
-    assert (row.exit_code, row.phase, row.log_sealed, row.exited_at) == (3, "DONE", True, told.exited_at)
+    assert (row.exit_code, row.phase, row.log_sealed, row.exited_at) == (3, "DONE", True, reported.exited_at)
     saved = CheckpointSerializer.render(checkpoint_find(learner.job.pk, 1))
     assert (saved["state"], saved["bytes"], saved["received"]) == ("COMMITTED", 10_000_000, 10_000_000)
 
@@ -287,7 +287,7 @@ def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint
     again = rig(job)
     again.launch("echo $RESUME_FROM")
     again.ship()
-    assert again.wait(patience_s=30) == (0, 0)
+    assert again.wait(timeout_s=30) == (0, 0)
 
     assert again.stored_log().endswith(b"step-0\n")
     newest.refresh_from_db()
@@ -297,7 +297,7 @@ def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint
 
 
 @pytest.mark.parametrize("intent", [Intent.HALT, Intent.CANCEL])
-def test_a_wish_reaches_a_program_that_knows_nothing_of_us_as_a_signal(rig: MakeRig, intent: Intent) -> None:
+def test_a_request_reaches_a_program_without_the_module_as_a_signal(rig: MakeRig, intent: Intent) -> None:
     job = make_job({"train.py": "import time\nprint('up', flush=True)\ntime.sleep(600)"}, grace_s=600)
     learner = rig(job)
     learner.launch("exec python3 train.py")
@@ -312,7 +312,7 @@ def test_a_wish_reaches_a_program_that_knows_nothing_of_us_as_a_signal(rig: Make
     assert json.loads((learner.state / "halt").read_text())["intent"] == intent
 
 
-def test_an_exit_that_nobody_heard_is_told_with_its_age(rig: MakeRig) -> None:
+def test_an_exit_reported_late_has_its_age(rig: MakeRig) -> None:
     learner = rig(make_job({"train.sh": "until [ -e go ]; do sleep 0.05; done"}))
     learner.launch("sh train.sh")
     learner.ship()

@@ -13,7 +13,7 @@ from learner_agent.settings import shipper_settings
 from learner_agent.shipper.run import DEATH_S, Shipper
 
 
-def test_a_dead_launcher_is_told_although_the_disk_is_full(
+def test_a_dead_launcher_is_reported_although_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = {
@@ -38,6 +38,6 @@ def test_a_dead_launcher_is_told_although_the_disk_is_full(
     assert died_at is not None
     assert shipper._notice_death(died_at - DEATH_S - 1) is None
     assert shipper.exited.is_set()
-    (told, phase) = shipper.connection._events.values()
-    assert (told.what, told.data["lost"], told.data["code"]) == ("exit", True, 137)
+    (reported, phase) = shipper.connection._events.values()
+    assert (reported.what, reported.data["lost"], reported.data["code"]) == ("exit", True, 137)
     assert phase.data == {"phase": "STORING"}

@@ -35,7 +35,7 @@ from learner_agent.wire import (
 from portal.live import learner_consumer, learner_hub
 from portal.live.learner_consumer import Closed, Gone, LearnerConsumer
 from tests import factories
-from tests.learner_agent.harness import PATIENCE_S, AgentServer, make_job
+from tests.learner_agent.harness import TIMEOUT_S, AgentServer, make_job
 from tests.learner_agent.test_wire import mutations
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -54,7 +54,7 @@ def dial(server: AgentServer, secret: str | None) -> Any:
         proxy=None,
         max_size=None,
         ping_interval=None,
-        open_timeout=PATIENCE_S,
+        open_timeout=TIMEOUT_S,
     )
 
 
@@ -80,13 +80,13 @@ async def closed_with(socket: ClientConnection) -> tuple[int, str]:
 
 async def read_for_ever(socket: ClientConnection) -> None:
     while True:
-        await asyncio.wait_for(socket.recv(), PATIENCE_S)
+        await asyncio.wait_for(socket.recv(), TIMEOUT_S)
 
 
 async def answer(socket: ClientConnection) -> Any:
     """The next frame that is not a beat."""
     while True:
-        frame = decode(await asyncio.wait_for(socket.recv(), PATIENCE_S))  # type: ignore[arg-type]
+        frame = decode(await asyncio.wait_for(socket.recv(), TIMEOUT_S))  # type: ignore[arg-type]
         if not isinstance(frame, Beat):
             return frame
 
@@ -105,7 +105,7 @@ def job(server: AgentServer) -> Job:
 
 
 @pytest.mark.parametrize("secret", [None, "", "wrong", "lsec_" + "x" * 5000])
-def test_without_a_known_secret_the_door_stays_closed(server: AgentServer, secret: str | None) -> None:
+def test_without_a_known_secret_the_socket_is_closed(server: AgentServer, secret: str | None) -> None:
     async def scenario() -> tuple[int, str]:
         return await closed_with(await dial(server, secret))
 
@@ -115,7 +115,7 @@ def test_without_a_known_secret_the_door_stays_closed(server: AgentServer, secre
 
 
 @pytest.mark.parametrize("field", ["job", "attempt", "rank"])
-def test_a_secret_opens_only_its_own_learners_door(server: AgentServer, job: Job, field: str) -> None:
+def test_a_secret_is_valid_for_its_own_learner_only(server: AgentServer, job: Job, field: str) -> None:
     other = {"job": "000000000000", "attempt": job.attempt + 1, "rank": 1}
     hello = Hello(**({"job": job.pk, "attempt": job.attempt, "rank": 0} | {field: other[field]}))
 
@@ -127,7 +127,7 @@ def test_a_secret_opens_only_its_own_learners_door(server: AgentServer, job: Job
     assert run(scenario())[0] == wire.CLOSE_FORBIDDEN
 
 
-def test_an_agent_is_noted_as_heard_once_what_it_had_to_tell_is_stored(
+def test_an_agent_counts_as_seen_once_its_reconnect_backlog_is_stored(
     server: AgentServer, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[list[int]] = []
@@ -150,11 +150,11 @@ def test_an_agent_is_noted_as_heard_once_what_it_had_to_tell_is_stored(
 
     async def scenario() -> None:
         async with await greeted(server, job) as socket:
-            await asyncio.wait_for(more_than(len(looks) + 2, looks), PATIENCE_S)
+            await asyncio.wait_for(more_than(len(looks) + 2, looks), TIMEOUT_S)
             assert not noted, "it only greeted"
             await socket.send(encode(Event(1, "exit", 0, {"code": 3})))
             await socket.send(encode(Beat(1, 0)))
-            await asyncio.wait_for(more_than(0, noted), PATIENCE_S)
+            await asyncio.wait_for(more_than(0, noted), TIMEOUT_S)
 
     run(scenario())
     row = Learner.objects.get(job=job)
@@ -263,7 +263,9 @@ def test_a_gap_is_answered_with_where_to_go_on_and_the_connection_stays(
     assert (ack.log, nack.code, nack.next, last.log) == (0, "GAP", 0, 7)
 
 
-def test_points_without_number_arrive_and_the_wish_rides_on_the_answer(server: AgentServer, job: Job) -> None:
+def test_points_without_number_arrive_and_the_intent_comes_with_the_response(
+    server: AgentServer, job: Job
+) -> None:
     async def scenario() -> Any:
         async with await greeted(server, job) as socket:
             points = [("loss", 1, 0, float("nan")), ("loss", 2, 0, float("inf"))]
@@ -372,7 +374,7 @@ def test_a_silent_peer_that_never_says_hello_is_let_go(
     assert run(scenario())[0] == wire.CLOSE_SILENT
 
 
-def test_an_attempt_that_was_closed_and_sealed_is_shown_the_door(server: AgentServer, job: Job) -> None:
+def test_an_attempt_that_was_closed_and_sealed_is_fenced(server: AgentServer, job: Job) -> None:
     from django.utils import timezone
 
     async def before() -> ClientConnection:

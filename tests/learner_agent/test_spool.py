@@ -191,7 +191,7 @@ def test_small_files_are_replaced_as_a_whole_and_garbage_reads_as_absent(tmp_pat
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_the_lock_tells_a_living_launcher_from_a_dead_one(tmp_path: Path) -> None:
+def test_the_lock_shows_whether_the_launcher_lives(tmp_path: Path) -> None:
     spool = spool_at(tmp_path)
     assert spool.launcher_lives() is None
     handle = spool.hold_lock()
@@ -201,7 +201,7 @@ def test_the_lock_tells_a_living_launcher_from_a_dead_one(tmp_path: Path) -> Non
     assert Spool(tmp_path).launcher_lives() is False
 
 
-def test_a_bell_that_nobody_hears_never_blocks(tmp_path: Path) -> None:
+def test_a_notification_without_a_reader_never_blocks(tmp_path: Path) -> None:
     spool = spool_at(tmp_path)
     for _ in range(100_000):
         spool.notify()

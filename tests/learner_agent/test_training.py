@@ -16,7 +16,7 @@ import pytest
 from learner_agent import training as module
 from learner_agent.shipper.metrics.reported import ReportedMetrics
 from learner_agent.spool import Spool
-from learner_agent.wire import MAX_POINTS
+from learner_agent.wire_fields import MAX_POINTS
 
 
 @pytest.fixture
@@ -89,13 +89,13 @@ def test_a_report_of_many_names_is_several_lines_that_no_reader_skips(
     values = {f"{'n' * (n % 100)}{n}": n / 2 for n in range(10_000)}
     inside.report(7, total=9, **values)
 
-    source = ReportedMetrics(tmp_path / "metrics.jsonl", lambda told: pytest.fail(told))
+    source = ReportedMetrics(tmp_path / "metrics.jsonl", pytest.fail)
     points = []
-    while (batch := source.read()) is not None:
-        assert len(batch.points) <= MAX_POINTS
-        assert batch.total == 9
-        points += batch.points
-        source.confirm(batch)
+    while (frame := source.read()) is not None:
+        assert len(frame.points) <= MAX_POINTS
+        assert frame.total == 9
+        points += frame.points
+        source.confirm(frame)
     assert {name: value for name, _, _, value in points} == values
     assert {step for _, step, _, _ in points} == {7}
 
@@ -177,7 +177,7 @@ def test_parts_of_a_gang_have_places_of_their_own(inside: ModuleType, tmp_path: 
         pass
 
 
-def test_where_to_go_on_from_comes_from_the_environment(
+def test_where_to_resume_from_comes_from_the_environment(
     inside: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RESUME_FROM", "/x/step-3")
@@ -188,7 +188,7 @@ def test_where_to_go_on_from_comes_from_the_environment(
     assert (inside.rank(), inside.world_size()) == (2, 4)
 
 
-def test_a_full_disk_is_told_once_and_never_stops_training(
+def test_a_full_disk_is_reported_once_and_never_stops_training(
     inside: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> int:
@@ -220,11 +220,11 @@ def test_a_disk_that_was_full_for_a_while_costs_only_what_came_meanwhile(
     for step in range(2, 8):
         inside.report(step, loss=1.0)
 
-    told: list[str] = []
-    batch = ReportedMetrics(Spool(tmp_path).metrics, told.append).read()
-    assert batch is not None
-    assert [step for _, step, _, _ in batch.points] == [1, 5, 6, 7]
-    assert told == [], "the program is not to blame for the line that was cut off"
+    reported: list[str] = []
+    frame = ReportedMetrics(Spool(tmp_path).metrics, reported.append).read()
+    assert frame is not None
+    assert [step for _, step, _, _ in frame.points] == [1, 5, 6, 7]
+    assert reported == [], "the program is not to blame for the line that was cut off"
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
     assert "No space left on device" in said[0]

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner_agent import wire
-from learner_agent.wire import MAX_OFFSET, JobIntent, WireError, decode, encode
+from learner_agent.wire import JobIntent, WireError, decode, encode
+from learner_agent.wire_fields import MAX_OFFSET
 
 offsets = st.integers(0, MAX_OFFSET)
 texts = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)

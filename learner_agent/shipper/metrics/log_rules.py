@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from learner_agent.log_segments import LogReader
-from learner_agent.shipper.metrics.source import BATCH_POINTS, Batch, point
+from learner_agent.shipper.metrics import BATCH_POINTS
 from learner_agent.spool import Gap, Spool
 from learner_agent.untrusted_files import number_or
-from learner_agent.wire import MAX_OFFSET, Point
+from learner_agent.wire import Metric
+from learner_agent.wire_fields import MAX_OFFSET, Point, point_of
 
 STATE = "shipper/rules.json"
 HEX = re.compile("(?:[0-9a-f]{2})*")
@@ -29,7 +30,7 @@ RULE_CPU_S = 0.05
 LATEST_PRINTED_S = 2**33
 """A later time (the year 2242) in a line is not seconds since the epoch: milliseconds, most likely."""
 BATCH_S = 0.1
-"""After this long the rest of the log waits for the next batch, so that the shipper does its other work, too."""
+"""After this long the rest of the log waits for the next frame, so that the shipper does its other work, too."""
 
 
 class TooSlow(Exception):
@@ -113,7 +114,7 @@ class LogRules:
         self.timer = SearchTimer(RULE_CPU_S)
         self.has_step = any("step" in pattern.groupindex for pattern in self.patterns)
         self.reader = LogReader(spool)
-        self.state = _State.of(spool.read(STATE))
+        self.state = self._next = _State.of(spool.read(STATE))
 
     @property
     def cursor(self) -> int:
@@ -122,21 +123,21 @@ class LogRules:
     def rewind(self, cursor: int) -> None:
         """Do nothing: the position is in the spool, and reading from an older one changes nothing."""
 
-    def confirm(self, batch: Batch) -> None:
-        self.state = batch.state
+    def confirm(self, frame: Metric) -> None:
+        self.state = self._next
         with suppress(OSError):  # a full disk: after a restart some points are sent again
             self.spool.write(STATE, vars(self.state))
 
-    def read(self) -> Batch | None:
+    def read(self) -> Metric | None:
         if not self.patterns:
             return None
         found = self.reader.read(self.state.off)
         if found is None:
             return None
-        state = _State(self.state.off, self.state.step, self.state.count)
+        state = self._next = _State(self.state.off, self.state.step, self.state.count)
         if isinstance(found, Gap):
             state.off = found.to
-            return Batch(self.state.off, found.to, [], state=state)
+            return Metric(self.name, self.state.off, found.to)
         at_ms = found.t0 + (found.reads[-1][1] if found.reads else 0)
         points: list[Point] = []
         begun = bytes.fromhex(self.state.tail)
@@ -157,7 +158,7 @@ class LogRules:
         finally:
             self.timer.stop()
         state.off = found.off + at
-        return Batch(self.state.off, state.off, points, state=state)
+        return Metric(self.name, self.state.off, state.off, points)
 
     def _match(self, line: bytes, state: _State, at_ms: int) -> list[Point]:
         """Points of one line; if carriage returns rewrote it, of its last version."""
@@ -180,7 +181,7 @@ class LogRules:
                     continue
                 state.step = number
             for name, value in groups.items():
-                found = point(name, state.step, _time_ms(when, at_ms), printed_number(value or ""))
+                found = point_of(name, state.step, _time_ms(when, at_ms), printed_number(value or ""))
                 points += [found] if found is not None else []
         return points
 

@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from learner_agent.shipper.metrics.source import BATCH_POINTS, READ_BYTES, Batch, at_ms, point
+from learner_agent.shipper.metrics import BATCH_POINTS
 from learner_agent.spool import TORN
-from learner_agent.wire import MAX_OFFSET, MAX_POINTS, Point
+from learner_agent.wire import Metric
+from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point, point_of, time_ms
 
+READ_BYTES = 256 * 1024
 MAX_LINE = 64 * 1024
 """Longer lines of metrics.jsonl are skipped."""
 SKIPPED_SHOWN = 80
@@ -33,10 +35,10 @@ class ReportedMetrics:
     def rewind(self, cursor: int) -> None:
         self.cursor = cursor
 
-    def confirm(self, batch: Batch) -> None:
-        self.cursor = batch.next
+    def confirm(self, frame: Metric) -> None:
+        self.cursor = frame.next
 
-    def read(self) -> Batch | None:
+    def read(self) -> Metric | None:
         try:
             if os.stat(self.path).st_size <= self.cursor:
                 return None
@@ -56,7 +58,7 @@ class ReportedMetrics:
                 break
             found, whole = self._line(data[at:end])
             if points and len(points) + len(found) > MAX_POINTS:
-                break  # it begins the next batch
+                break  # it begins the next frame
             points.extend(found[:MAX_POINTS])
             if len(found) > MAX_POINTS:
                 self._skip(data[at:end], many=True)
@@ -64,7 +66,7 @@ class ReportedMetrics:
             if not found and whole is None:
                 self._skip(data[at:end])
             at = end + 1
-        return Batch(self.cursor, self.cursor + at, points, total) if at else None
+        return Metric(self.name, self.cursor, self.cursor + at, points, total) if at else None
 
     def _skip(self, line: bytes, *, many: bool = False) -> None:
         if not line.strip() or line.endswith(TORN) or self._has_skipped:
@@ -88,7 +90,7 @@ class ReportedMetrics:
             line = None
         if not isinstance(line, dict):
             return [], None
-        step, total, time_ms = line.pop("step", None), line.pop("total", None), at_ms(line.pop("time", None))
-        points = [point(name, step, time_ms, value) for name, value in line.items()]
+        step, total, at_ms = line.pop("step", None), line.pop("total", None), time_ms(line.pop("time", None))
+        points = [point_of(name, step, at_ms, value) for name, value in line.items()]
         whole = isinstance(total, int) and not isinstance(total, bool) and 0 <= total <= MAX_OFFSET
         return [found for found in points if found is not None], total if whole else None

@@ -8,13 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from learner_agent.shipper.metrics import BATCH_POINTS
 from learner_agent.shipper.metrics.event_files import NotAnEventFile, records, scalars
-from learner_agent.shipper.metrics.source import BATCH_POINTS, READ_BYTES, Batch, at_ms, point
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, number_or
-from learner_agent.wire import MAX_OFFSET, MAX_POINTS, Point, number_out
+from learner_agent.wire import Metric
+from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point, number_out, point_of, time_ms
 
 STATE = "shipper/tensorboard.json"
+READ_BYTES = 1024 * 1024
 
 
 @dataclass
@@ -27,6 +29,7 @@ class TensorBoard:
     cursor: int = 0
     offsets: dict[str, int] = field(default_factory=dict)
     scan_every_s: float = 2.0
+    _next_offsets: dict[str, int] = field(default_factory=dict)
     _next_scan_at: float = 0.0
     _unread: list[tuple[Path, Path]] = field(default_factory=list)  # of the last scan, the next one last
 
@@ -40,12 +43,12 @@ class TensorBoard:
     def rewind(self, cursor: int) -> None:
         """Do nothing: the position is in the spool, and reading from an older one changes nothing."""
 
-    def confirm(self, batch: Batch) -> None:
-        self.offsets, self.cursor = batch.state, batch.next
+    def confirm(self, frame: Metric) -> None:
+        self.offsets, self.cursor = self._next_offsets, frame.next
         with suppress(OSError):  # a full disk: after a restart some points are sent again
             self.spool.write(STATE, self.offsets)
 
-    def read(self) -> Batch | None:
+    def read(self) -> Metric | None:
         """Return the next points; None only after a scan of all files that began in this very call."""
         while True:
             scans = not self._unread
@@ -54,9 +57,9 @@ class TensorBoard:
                     return None
                 self._unread = [(root, path) for root in self.roots for path in self._files(root)][::-1]
             while self._unread:
-                batch = self._read_file(*self._unread[-1])
-                if batch is not None:
-                    return batch  # and again from this file, until it has no more
+                frame = self._read_file(*self._unread[-1])
+                if frame is not None:
+                    return frame  # and again from this file, until it has no more
                 self._unread.pop()
             if scans:
                 self._next_scan_at = time.monotonic() + self.scan_every_s
@@ -72,7 +75,7 @@ class TensorBoard:
             found += [Path(folder, name) for name in names if "tfevents" in name]
         return sorted(found)
 
-    def _read_file(self, root: Path, path: Path) -> Batch | None:
+    def _read_file(self, root: Path, path: Path) -> Metric | None:
         key = str(path)
         start = self.offsets.get(key, 0)
         try:
@@ -80,7 +83,7 @@ class TensorBoard:
                 return None
             with path.open("rb") as source:
                 source.seek(start)
-                data = source.read(4 * READ_BYTES)
+                data = source.read(READ_BYTES)
         except OSError:
             return None
         run = path.parent.relative_to(root).as_posix()
@@ -91,18 +94,18 @@ class TensorBoard:
                 used = end
                 for scalar in scalars(event):
                     name = scalar.tag if run == "." else f"{run}/{scalar.tag}"
-                    found = point(name, scalar.step, at_ms(scalar.time_s), number_out(scalar.value))
+                    found = point_of(name, scalar.step, time_ms(scalar.time_s), number_out(scalar.value))
                     points += [found] if found is not None else []
                 if len(points) >= BATCH_POINTS:
                     break
         except NotAnEventFile:
             used = path.stat().st_size - start  # never read again
-        if not used and len(data) == 4 * READ_BYTES:
+        if not used and len(data) == READ_BYTES:
             used = _size_of_record(data)  # a record larger than one read is an image or a graph: skip it
         if not used:
             return None
-        offsets = {**self.offsets, key: start + used}
-        return Batch(self.cursor, self.cursor + used, points[:MAX_POINTS], state=offsets)
+        self._next_offsets = {**self.offsets, key: start + used}
+        return Metric(self.name, self.cursor, self.cursor + used, points[:MAX_POINTS])
 
 
 def _size_of_record(data: bytes) -> int:

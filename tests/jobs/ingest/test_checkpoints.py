@@ -101,7 +101,7 @@ def test_a_gang_that_saves_a_step_again_fills_the_new_one_together() -> None:
 
 
 def test_a_part_that_is_sent_twice_does_not_get_into_the_save_after_it() -> None:
-    """Learner 1 has not heard that its part arrived, and learner 0 saves the step anew: half and half is neither."""
+    """Learner 1 did not receive the response to its part, and learner 0 saves the step again: a mix is neither."""
     job = factories.job(state=State.PROCESSING, learners=2)
     for rank in (0, 1):
         send(grant(job, rank), part_of(rank, b"old%d" % rank), b"old%d" % rank)
@@ -129,7 +129,7 @@ def test_where_each_learner_saves_everything_those_of_the_first_count() -> None:
     assert kept(job) == [(1, "COMMITTED", [b"rank 1"]), (2, "COMMITTED", [b"rank 0"])]
 
 
-def test_a_part_that_nobody_declared_yet_is_waited_for() -> None:
+def test_a_checkpoint_waits_for_a_part_that_was_not_offered_yet() -> None:
     job = factories.job(state=State.PROCESSING, learners=2)
 
     assert send(grant(job, 0), part_of(0, b"first half"), b"first half").state == "UPLOADING"
@@ -140,7 +140,7 @@ def test_a_part_that_nobody_declared_yet_is_waited_for() -> None:
 @pytest.mark.parametrize("what", ["checkpoint", "implicit", "results"])
 @pytest.mark.parametrize("over", ["closed", "followed"])
 def test_nothing_of_an_attempt_that_is_over_is_taken(what: str, over: str) -> None:
-    """Its learner may still run on a node that nobody reaches: it must not save over what its successor does."""
+    """Its learner may still run on a node that is unreachable: it must not save over what its successor does."""
     job = factories.job(state=State.PROCESSING)
     who = grant(job)
     if over == "closed":

@@ -1,4 +1,4 @@
-"""One commit of frames from many learners: what stands in the tables afterwards."""
+"""One commit of frames from many learners: what is in the tables afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from jobs.ingest.intents import resumption, standings
-from jobs.ingest.store import MOST_TROUBLES, commit
+from jobs.ingest.store import MAX_ERRORS, commit
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
@@ -37,9 +37,9 @@ def log_of(job: Job, rank: int = 0) -> bytes:
     return b"".join(zstandard.decompress(bytes(row.data)) for row in rows if not row.tombstone)
 
 
-def tell(job: Job, *frames: StreamFrame, rank: int = 0) -> list[Ack | Nack]:
+def submit(job: Job, *frames: StreamFrame, rank: int = 0) -> list[Ack | Nack]:
     who = grant(job, rank)
-    return commit([(who, frame) for frame in frames]).answers[who.learner_id]
+    return commit([(who, frame) for frame in frames]).responses[who.learner_id]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_frames_of_many_learners_share_a_commit_and_each_gets_its_own_answer(job
 
     done = commit([(first, data(0, b"a\n")), (second, data(0, b"b\nb")), (first, data(2, b"aa\n"))])
 
-    assert done.answers == {
+    assert done.responses == {
         first.learner_id: [Ack(5, {}, 0, False)],
         second.learner_id: [Ack(3, {}, 0, False)],
     }
@@ -64,7 +64,7 @@ def test_frames_of_many_learners_share_a_commit_and_each_gets_its_own_answer(job
 
 def test_a_repeat_changes_nothing(job: Job) -> None:
     for _ in range(3):
-        tell(job, data(0, b"once\n"))
+        submit(job, data(0, b"once\n"))
 
     assert log_of(job) == b"once\n"
     assert Learner.objects.get(job=job, rank=0).log_lines == 1
@@ -74,8 +74,8 @@ def test_the_jobs_cap_makes_one_tombstone_that_grows(job: Job, settings: Any) ->
     settings.LUTHIER_LOG_JOB_MAX_BYTES = 10
 
     for n in range(5):
-        tell(job, data(n * 6, b"line \n"))
-    tell(job, data(0, b"other\n"), rank=1)
+        submit(job, data(n * 6, b"line \n"))
+    submit(job, data(0, b"other\n"), rank=1)
 
     rows = LogChunk.objects.filter(job=job, rank=0).order_by("offset")
     assert [(row.offset, row.len, row.lines, row.tombstone) for row in rows] == [
@@ -83,16 +83,16 @@ def test_the_jobs_cap_makes_one_tombstone_that_grows(job: Job, settings: Any) ->
     ]  # fmt: skip
     assert Learner.objects.get(job=job, rank=0).log_bytes == 30
     assert LogChunk.objects.get(job=job, rank=1).tombstone
-    told = job.events.filter(reason="log_full").order_by("n").values_list("message", flat=True)
-    assert list(told) == [
-        f"Learner {rank}: The job's log has reached 10 B; no more of it is kept." for rank in (0, 1)
+    reported = job.events.filter(reason="log_full").order_by("n").values_list("message", flat=True)
+    assert list(reported) == [
+        f"Learner {rank}: The job's log has reached 10 B; the rest is not kept." for rank in (0, 1)
     ]
 
 
 def test_points_are_numbered_without_holes_and_a_repeat_burns_no_number(job: Job) -> None:
-    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 5000, 0.5), ("loss", 2, 6000, math.nan)], total=9))
-    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 5000, 0.5), ("loss", 2, 6000, math.nan)]))
-    tell(job, Metric("jsonl", 10, 20, [("loss", 2, 7000, 9.0), ("acc", 2, 0, math.inf)]))
+    submit(job, Metric("jsonl", 0, 10, [("loss", 1, 5000, 0.5), ("loss", 2, 6000, math.nan)], total=9))
+    submit(job, Metric("jsonl", 0, 10, [("loss", 1, 5000, 0.5), ("loss", 2, 6000, math.nan)]))
+    submit(job, Metric("jsonl", 10, 20, [("loss", 2, 7000, 9.0), ("acc", 2, 0, math.inf)]))
 
     rows = list(
         MetricPoint.objects.filter(job=job).order_by("seq").values_list("seq", "name", "step", "value")
@@ -105,8 +105,8 @@ def test_points_are_numbered_without_holes_and_a_repeat_burns_no_number(job: Job
 
 
 def test_a_repeated_step_keeps_its_first_value_in_the_series_and_in_the_header(job: Job) -> None:
-    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.5), ("loss", 2, 0, 0.4), ("loss", 2, 0, 7.0)]))
-    tell(job, Metric("jsonl", 10, 20, [("loss", 1, 0, 8.0), ("loss", 2, 0, 9.0), ("acc", 2, 0, 1.0)]))
+    submit(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.5), ("loss", 2, 0, 0.4), ("loss", 2, 0, 7.0)]))
+    submit(job, Metric("jsonl", 10, 20, [("loss", 1, 0, 8.0), ("loss", 2, 0, 9.0), ("acc", 2, 0, 1.0)]))
 
     newest = Progress.objects.get(job=job).metrics["loss"]
     assert newest == {"last": 0.4, "step": 2, "rank": 0}
@@ -115,16 +115,16 @@ def test_a_repeated_step_keeps_its_first_value_in_the_series_and_in_the_header(j
 
 
 def test_rank_0_speaks_for_the_gang(job: Job) -> None:
-    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.1)]), rank=1)
-    tell(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.2)]), rank=0)
-    tell(job, Metric("jsonl", 10, 20, [("loss", 2, 0, 0.3)]), rank=1)
+    submit(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.1)]), rank=1)
+    submit(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.2)]), rank=0)
+    submit(job, Metric("jsonl", 10, 20, [("loss", 2, 0, 0.3)]), rank=1)
 
     assert Progress.objects.get(job=job).metrics["loss"]["last"] == 0.2
     assert MetricPoint.objects.filter(job=job).count() == 3
 
 
-def test_what_a_learner_reports_stands_in_its_row(job: Job) -> None:
-    tell(
+def test_what_a_learner_reports_is_in_its_row(job: Job) -> None:
+    submit(
         job, Event(1, "phase", 0, {"phase": "PROCESSING"}), Event(2, "halt_seen", 0, {"gen": 4}),
         Event(3, "exit", 0, {"code": 0, "halted": True}), data(0, b"x"), Final(1, zlib.crc32(b"x")),
         Event(4, "phase", 0, {"phase": "DONE"}),
@@ -135,22 +135,22 @@ def test_what_a_learner_reports_stands_in_its_row(job: Job) -> None:
     assert None not in (row.halt_seen_at, row.exited_at, row.done_at)
 
 
-def test_an_exit_told_late_stands_where_it_was_by_its_learners_clock(job: Job) -> None:
-    tell(job, Event(1, "exit", 0, {"code": 1}, ago_ms=600_000))
+def test_an_exit_reported_late_has_the_time_of_its_learners_clock(job: Job) -> None:
+    submit(job, Event(1, "exit", 0, {"code": 1}, ago_ms=600_000))
     row = Learner.objects.annotate(ago=Now() - F("exited_at")).get(job=job, rank=0)
     assert 600 <= row.ago.total_seconds() < 660
 
-    tell(job, Event(1, "exit", 0, {"code": 1}, ago_ms=2**60), rank=1)
+    submit(job, Event(1, "exit", 0, {"code": 1}, ago_ms=2**60), rank=1)
     assert Learner.objects.get(job=job, rank=1).exited_at is not None
 
 
-def test_the_phases_of_a_start_stand_where_they_were_by_their_learners_clock(job: Job) -> None:
+def test_the_phases_of_a_start_have_the_times_of_their_learners_clock(job: Job) -> None:
     frames = [
         Event(1, "phase", 0, {"phase": "DOWNLOADING"}, ago_ms=90_000),
         Event(2, "phase", 0, {"phase": "READY"}, ago_ms=30_000),
     ]
-    tell(job, *frames)
-    tell(job, *frames, Event(3, "phase", 0, {"phase": "PROCESSING"}, ago_ms=10_000))
+    submit(job, *frames)
+    submit(job, *frames, Event(3, "phase", 0, {"phase": "PROCESSING"}, ago_ms=10_000))
 
     row = Learner.objects.get(job=job, rank=0)
     assert row.downloading_at is not None
@@ -161,11 +161,11 @@ def test_the_phases_of_a_start_stand_where_they_were_by_their_learners_clock(job
 
 
 def test_a_rewound_stream_replaces_what_was_stored(job: Job) -> None:
-    tell(job, data(0, b"bad\n"))
-    (_, refusal) = tell(job, Final(4, zlib.crc32(b"all\n")))
+    submit(job, data(0, b"bad\n"))
+    (_, refusal) = submit(job, Final(4, zlib.crc32(b"all\n")))
     assert isinstance(refusal, Nack)
 
-    tell(job, data(0, b"all\n"), Final(4, zlib.crc32(b"all\n")))
+    submit(job, data(0, b"all\n"), Final(4, zlib.crc32(b"all\n")))
 
     assert log_of(job) == b"all\n"
     assert Progress.objects.get(job=job).log_bytes == 4
@@ -174,10 +174,10 @@ def test_a_rewound_stream_replaces_what_was_stored(job: Job) -> None:
 def test_an_unknown_learner_gets_no_answer(job: Job) -> None:
     ghost = Grant(10**9, job.pk, job.tenant_id, 1, 0, True)
 
-    assert commit([(ghost, data(0, b"x"))]).answers == {}
+    assert commit([(ghost, data(0, b"x"))]).responses == {}
 
 
-def test_the_secret_of_a_closed_attempt_opens_the_door_only_until_its_log_is_sealed(job: Job) -> None:
+def test_the_secret_of_a_closed_attempt_is_valid_only_until_its_log_is_sealed(job: Job) -> None:
     from django.utils import timezone
 
     secret = factories.secret(job, 1, 0)
@@ -211,15 +211,15 @@ def test_the_secret_of_a_closed_attempt_is_worth_nothing_after_a_day(job: Job) -
         ({"attempt": 2}, "CANCEL"),
     ],
 )
-def test_what_a_learner_must_hear(job: Job, fields: dict[str, object], intent: str) -> None:
+def test_the_intent_that_a_learner_receives(job: Job, fields: dict[str, object], intent: str) -> None:
     who = grant(job)
     Job.objects.filter(pk=job.pk).update(intent_gen=7, grace_s=33, **fields)
 
     assert standings([who.learner_id])[who.learner_id].intent == JobIntent(intent, 7, 33)
 
 
-def test_a_learner_goes_on_from_the_servers_cursors(job: Job) -> None:
-    tell(job, data(0, b"abc"), Metric("jsonl", 0, 12, []))
+def test_a_learner_continues_from_the_servers_cursors(job: Job) -> None:
+    submit(job, data(0, b"abc"), Metric("jsonl", 0, 12, []))
 
     found = resumption(grant(job).learner_id)
 
@@ -227,17 +227,17 @@ def test_a_learner_goes_on_from_the_servers_cursors(job: Job) -> None:
     assert (found.log, found.sealed, found.metrics) == (3, False, {"jsonl": 12})
 
 
-def test_all_that_went_wrong_stands_in_the_history_once_and_not_without_end(job: Job) -> None:
+def test_each_error_is_in_the_history_once_and_their_number_is_bounded(job: Job) -> None:
     def trouble(n: int, code: str, message: str) -> Event:
         return Event(n, "error", 1000, {"code": code, "message": message})
 
-    tell(job, trouble(1, "rule_too_slow", "One."), trouble(2, "rule_too_slow", "Two."))
-    tell(job, trouble(3, "rule_too_slow", "Two."))
+    submit(job, trouble(1, "rule_too_slow", "One."), trouble(2, "rule_too_slow", "Two."))
+    submit(job, trouble(3, "rule_too_slow", "Two."))
 
-    told = JobEvent.objects.filter(job=job, code=EventCode.CONDITION).order_by("n")
-    assert list(told.values_list("message", flat=True)) == ["Learner 0: One.", "Learner 0: Two."]
+    reported = JobEvent.objects.filter(job=job, code=EventCode.CONDITION).order_by("n")
+    assert list(reported.values_list("message", flat=True)) == ["Learner 0: One.", "Learner 0: Two."]
 
-    tell(job, *(trouble(n, "checkpoint_not_whole", f"step-{n}") for n in range(4, 4 + MOST_TROUBLES)))
+    submit(job, *(trouble(n, "checkpoint_not_whole", f"step-{n}") for n in range(4, 4 + MAX_ERRORS)))
 
-    assert told.count() == MOST_TROUBLES
-    assert Learner.objects.get(job=job, rank=0).message == f"step-{3 + MOST_TROUBLES}"
+    assert reported.count() == MAX_ERRORS
+    assert Learner.objects.get(job=job, rank=0).message == f"step-{3 + MAX_ERRORS}"

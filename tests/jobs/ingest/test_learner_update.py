@@ -95,7 +95,7 @@ def test_that_the_jobs_log_is_full_is_said_once_also_where_its_spool_has_lost_so
     kept.apply(data(100, b"one\ntwo\nthree\n"))
     kept.apply(data(114, b"four\n"))
 
-    assert [code for code, _ in kept.troubles] == ["log_full"]
+    assert [code for code, _ in kept.errors] == ["log_full"]
 
 
 def test_a_tombstone_of_the_spool_keeps_offsets_and_lines_dense() -> None:
@@ -118,7 +118,7 @@ def test_the_stream_is_sealed_when_size_and_checksum_agree() -> None:
     kept.apply(Final(4, zlib.crc32(b"all\n")))
 
     assert kept.log_sealed
-    assert kept.answer() == [Ack(4, {}, 0, True)]
+    assert kept.response() == [Ack(4, {}, 0, True)]
 
 
 def test_an_end_that_is_not_reached_yet_asks_for_the_rest() -> None:
@@ -157,7 +157,7 @@ def test_a_wrong_checksum_that_cannot_be_sent_again_is_sealed_as_it_is() -> None
     assert kept.log_sealed
 
 
-def test_an_end_before_what_was_acknowledged_keeps_it_and_is_told() -> None:
+def test_an_end_before_what_was_acknowledged_keeps_it_and_is_reported() -> None:
     kept = row()
     kept.apply(data(0, b"all\n"))
 
@@ -202,7 +202,7 @@ def test_a_closed_attempt_may_still_complete_its_log_but_report_nothing() -> Non
 
     assert stored(kept) == b"late\n"
     assert (kept.points, kept.changes, kept.needs_reconcile, kept.last_step) == ([], {}, False, None)
-    assert kept.answer() == [Ack(5, {"jsonl": 10}, 1, False)]
+    assert kept.response() == [Ack(5, {"jsonl": 10}, 1, False)]
 
 
 def test_metrics_of_the_file_may_not_leave_a_hole() -> None:

@@ -32,7 +32,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
 
 @pytest.fixture
 def stream(job: Job) -> Stream:
-    """Watched: somebody has asked for it."""
+    """A stream with a viewer."""
     stream = (job.pk, 1, 0)
     assert read(LogCursor(stream, 0), limit=LIMIT) is None
     return stream
@@ -91,7 +91,7 @@ def test_at_hand_is_what_the_database_would_say(
     same(page, logs.read_many([want], limit=LIMIT)[stream])
 
 
-def test_a_stream_that_nobody_watches_is_not_kept(job: Job) -> None:
+def test_a_stream_without_a_viewer_is_not_kept(job: Job) -> None:
     commit([(grant(job), data(0, b"a\n"))])
     assert log_cache._streams == {}
 
@@ -143,7 +143,7 @@ def test_after_bytes_that_were_not_kept_the_database_is_asked(job: Job, stream: 
     assert read(LogCursor(stream, 3), limit=LIMIT) is None
 
 
-def test_a_stream_that_begins_anew_is_forgotten(job: Job, stream: Stream) -> None:
+def test_a_stream_that_starts_over_is_forgotten(job: Job, stream: Stream) -> None:
     who = grant(job)
     commit([(who, data(0, lines_of(3)))])
     commit([(who, Final(21, 1))])

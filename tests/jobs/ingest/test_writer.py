@@ -24,21 +24,23 @@ def data(off: int, payload: bytes = b"x") -> Data:
 
 
 class Answers:
-    """Collects what a connection was told, and lets a test wait for it."""
+    """Collects the responses to a connection, and lets a test wait for it."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, list[Ack | Nack] | None]] = []
+        self.responses: list[tuple[int, list[Ack | Nack] | None]] = []
         self.changed = threading.Condition()
 
     def __call__(self, count: int, answers: list[Ack | Nack] | None) -> None:
         with self.changed:
-            self.told.append((count, answers))
+            self.responses.append((count, answers))
             self.changed.notify_all()
 
     def wait(self, frames: int) -> list[tuple[int, list[Ack | Nack] | None]]:
         with self.changed:
-            assert self.changed.wait_for(lambda: sum(count for count, _ in self.told) >= frames, timeout=60)
-            return list(self.told)
+            assert self.changed.wait_for(
+                lambda: sum(count for count, _ in self.responses) >= frames, timeout=60
+            )
+            return list(self.responses)
 
 
 def grant(number: int) -> Grant:
@@ -46,14 +48,14 @@ def grant(number: int) -> Grant:
 
 
 class Store:
-    """Stands for the database: fails as told, and keeps the batches it committed."""
+    """Replaces the database: fails as configured, and keeps the batches it committed."""
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[Grant, Any]]] = []
         self.failures: list[Exception] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.poison: int | None = None
+        self.failing_offset: int | None = None
         self.refusal: Exception = DataError("cannot be stored")
         self.publish: Callable[[], None] = lambda: None
 
@@ -61,7 +63,7 @@ class Store:
         self.gate.wait(60)
         if self.failures:
             raise self.failures.pop(0)
-        if self.poison is not None and any(frame.off == self.poison for _, frame in batch):
+        if self.failing_offset is not None and any(frame.off == self.failing_offset for _, frame in batch):
             raise self.refusal
         self.batches.append(batch)
         answers: dict[int, list[Ack | Nack]] = {
@@ -89,7 +91,7 @@ def test_what_waits_during_a_commit_shares_the_next_one(writer: Writer, store: S
     first, second = Answers(), Answers()
     writer.submit(Item(grant(1), data(0), first))
     while writer._waiting:
-        pass  # the writer has taken the first frame and stands at the gate
+        pass  # the writer has taken the first frame and waits at the gate
     for off in range(1, 50):
         writer.submit(Item(grant(1), data(off), first))
         writer.submit(Item(grant(2), data(off), second))
@@ -111,9 +113,9 @@ def test_loud_batches_are_shown_at_once_and_answered_after_a_breath_and_quiet_on
         slept.append(seconds)
         steps.append("pause")
 
-    def answer(count: int, told: list[Ack | Nack] | None) -> None:
+    def answer(count: int, responses: list[Ack | Nack] | None) -> None:
         steps.append("answer")
-        answers(count, told)
+        answers(count, responses)
 
     monkeypatch.setattr(module.time, "sleep", sleep)
     monkeypatch.setattr(module, "LATE_S", 10.0)
@@ -124,25 +126,25 @@ def test_loud_batches_are_shown_at_once_and_answered_after_a_breath_and_quiet_on
     assert steps == ["publish", "answer"] * 8
     steps.clear()
     for n in range(8, 11):
-        writer.submit(Item(grant(1), data(n, b"x" * module.LOUD_BYTES), answer))
+        writer.submit(Item(grant(1), data(n, b"x" * module.BUSY_BYTES), answer))
         answers.wait(n + 1)
     writer.submit(Item(grant(1), data(11), answer))
     answers.wait(12)
     assert steps == ["publish", "pause", "answer"] * 3 + ["publish", "answer"]
-    assert all(0 < pause < module.LOUD_EVERY_S for pause in slept)
+    assert all(0 < pause < module.BUSY_INTERVAL_S for pause in slept)
 
 
 @pytest.mark.parametrize("late", [1, 2])
 def test_loud_learners_stay_in_step_and_none_waits_long_for_who_fell_silent(
     writer: Writer, store: Store, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
-    loud = b"x" * module.LOUD_BYTES
+    loud = b"x" * module.BUSY_BYTES
     first, second, quiet = Answers(), Answers(), Answers()
     monkeypatch.setattr(module, "LATE_S", 10.0)
     store.gate.clear()
     writer.submit(Item(grant(9), data(0), quiet))
     while writer._waiting:
-        pass  # the writer stands at the gate: what comes now goes together
+        pass  # the writer waits at the gate: what arrives now is committed together
     writer.submit(Item(grant(1), data(0, loud), first))
     writer.submit(Item(grant(2), data(0, loud), second))
     writer.submit(Item(grant(9), data(1), quiet))
@@ -179,9 +181,9 @@ def test_a_database_that_is_away_loses_no_frame_and_no_order(writer: Writer, sto
     for off in range(20):
         writer.submit(Item(grant(1), data(off), answers))
 
-    told = answers.wait(20)
+    responses = answers.wait(20)
 
-    assert all(found is not None for _, found in told)
+    assert all(found is not None for _, found in responses)
     assert [frame.off for batch in store.batches for _, frame in batch] == list(range(20))
 
 
@@ -189,7 +191,7 @@ def test_a_database_that_is_away_loses_no_frame_and_no_order(writer: Writer, sto
 def test_one_frame_that_cannot_be_stored_harms_no_other(
     writer: Writer, store: Store, refusal: Exception
 ) -> None:
-    store.poison, store.refusal = 3, refusal
+    store.failing_offset, store.refusal = 3, refusal
     store.gate.clear()
     good, bad = Answers(), Answers()
     for off in range(6):
