@@ -1,4 +1,4 @@
-"""What learners must hear: whether their job is to halt, and whether they are still wanted at all."""
+"""What is requested of connected learners: to run, halt or cancel, and whether their token is still valid."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SEEN_SQL = """
 UPDATE jobs_learner SET last_seen_at = now()
 WHERE id IN (SELECT id FROM jobs_learner WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE)
 """
-"""Locked by number first, as the writer does: both speak of many learners at once."""
+"""Locked by id first, as the writer does: both update many learners at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a learner stands: what it should do, and whether its secret still opens the door."""
+class SessionState:
+    """What a learner should do, and whether its token is still valid."""
 
     intent: JobIntent
     admitted: bool
@@ -35,22 +35,22 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where a learner goes on: the server's cursors."""
+    """The server's cursors, from which a learner continues."""
 
     log: int
     sealed: bool
     metrics: dict[str, int]
 
 
-def standings(learner_ids: Collection[int]) -> dict[int, Standing]:
-    """How these learners stand now; one that is gone is absent."""
+def session_states(learner_ids: Collection[int]) -> dict[int, SessionState]:
+    """The state of these learners by id; one whose row is gone is absent."""
     with connection.cursor() as cursor:
         cursor.execute(INTENTS_SQL, [list(learner_ids)])
-        return {row[0]: Standing(_intent(*row[1:7]), row[7]) for row in cursor.fetchall()}
+        return {row[0]: SessionState(_intent(*row[1:7]), row[7]) for row in cursor.fetchall()}
 
 
 def note_seen(learner_ids: Collection[int]) -> None:
-    """Write down that these learners were heard; once a second for all of a process is enough.
+    """Record that these learners were seen; once a second for all of a process is enough.
 
     It need not survive a crash, and waiting for the disk would hold the rows against the writer.
     """
@@ -70,7 +70,7 @@ def resumption(learner_id: int) -> Resumption | None:
 
 
 def _intent(intent: str, state: str, stop_reason: str, gen: int, grace_s: int, live: bool) -> JobIntent:
-    """A stop that nobody wished (preemption, a time limit, a lost sister) is a halt as well: save and end."""
+    """A stop that was not requested (preemption, a time limit, a lost learner) is a halt as well: save and end."""
     if not live or intent == "CANCEL" or (state == "STOPPING" and stop_reason == "cancel_requested"):
         return JobIntent("CANCEL", gen, grace_s)
     return JobIntent("HALT" if intent == "HALT" or state == "STOPPING" else "RUN", gen, grace_s)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from jobs import tokens
 from jobs.ingest import checkpoints
-from jobs.ingest.intents import Standing, resumption, standings
+from jobs.ingest.intents import SessionState, resumption, session_states
 from jobs.ingest.writer import Item, writer
 from jobs.tokens import Grant
 from learner_agent.wire import (
@@ -174,14 +174,14 @@ class LearnerConsumer:
             raise Closed(CLOSE_FORBIDDEN, "This secret belongs to another learner.")
         hub.join(self)
         cursors = await in_database(resumption, grant.learner_id)
-        standing = (await in_database(standings, [grant.learner_id])).get(grant.learner_id)
-        if cursors is None or standing is None or not standing.admitted:
+        state = (await in_database(session_states, [grant.learner_id])).get(grant.learner_id)
+        if cursors is None or state is None or not state.admitted:
             raise Closed(CLOSE_FENCED, "This attempt is over.")
-        self.intent = standing.intent
+        self.intent = state.intent
         await self._say(
             Welcome(
                 session=secrets.token_hex(8), now_ms=int(time.time() * 1000), log=cursors.log, sealed=cursors.sealed,
-                metrics=cursors.metrics, intent=standing.intent, beat_s=BEAT_S, window=WINDOW_BYTES, max_data=MAX_DATA,
+                metrics=cursors.metrics, intent=state.intent, beat_s=BEAT_S, window=WINDOW_BYTES, max_data=MAX_DATA,
             )
         )  # fmt: skip
 
@@ -283,14 +283,14 @@ class LearnerConsumer:
             n += 1
             await self._say(Beat(n, int(time.time() * 1000), intent=self.intent))
 
-    def stand(self, standing: Standing | None) -> None:
+    def update(self, state: SessionState | None) -> None:
         """From the hub, in our loop: how this learner stands now. A changed wish goes out at once."""
         if self.intent is None:
             return  # not greeted yet: WELCOME comes first, and says how it stands
-        if standing is None or not standing.admitted:
+        if state is None or not state.admitted:
             self.end(Closed(CLOSE_FENCED, "This attempt is over."))
-        elif standing.intent != self.intent:
-            self.intent = standing.intent
+        elif state.intent != self.intent:
+            self.intent = state.intent
             self._spawn(self._say(Beat(0, int(time.time() * 1000), intent=self.intent)))
 
     def end(self, how: Closed) -> None:

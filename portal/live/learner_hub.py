@@ -17,7 +17,7 @@ from django.db import Error as DatabaseError
 from django.db import connection
 
 from jobs import pubsub
-from jobs.ingest.intents import note_seen, standings
+from jobs.ingest.intents import note_seen, session_states
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 
@@ -114,7 +114,7 @@ class LearnerHub:
         if not ids:
             return
         try:
-            found = await in_database(standings, ids)
+            found = await in_database(session_states, ids)
             caught_up = (learner for learner in learners.values() if learner.is_caught_up)
             if heard := {learner.grant.learner_id for learner in caught_up if learner.grant is not None}:
                 await in_database(note_seen, heard)
@@ -123,7 +123,7 @@ class LearnerHub:
             return
         for learner in learners.values():
             if learner.grant is not None and learner in self._learners:
-                learner.stand(found.get(learner.grant.learner_id))
+                learner.update(found.get(learner.grant.learner_id))
 
 
 hub = LearnerHub()

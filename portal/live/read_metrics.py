@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from django.db.models import Q
 
 from jobs.models import MetricPoint, Progress
 from jobs.timestamps import rfc3339
+from learner_agent.wire_fields import number_out
 from portal.live.frames import cut_items, items_frame
 from portal.live.protocol import Channel
 from portal.live.sources import Page, Source, Want
@@ -69,15 +69,8 @@ def _item(point: MetricPoint) -> dict[str, Any]:
         "n": point.seq,
         "name": point.name,
         "step": point.step,
-        "value": number(point.value),
+        "value": number_out(point.value),
         "at": rfc3339(point.at),
         "attempt": point.attempt,
         "rank": point.rank,
     }
-
-
-def number(value: float) -> float | str:
-    """A metric's value as JSON: NaN and infinities as strings (contracts 5)."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -14,7 +14,7 @@ from django.db import connection
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from jobs.ingest.intents import Standing
+from jobs.ingest.intents import SessionState
 from jobs.models import Job, Learner
 from jobs.tokens import grant_of
 from learner_agent import wire
@@ -131,17 +131,17 @@ def test_an_agent_counts_as_seen_once_its_reconnect_backlog_is_stored(
     server: AgentServer, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[list[int]] = []
-    looked = learner_hub.standings
+    looked = learner_hub.session_states
     noted: list[set[int]] = []
 
-    def look(ids: set[int]) -> dict[int, Standing]:
+    def look(ids: set[int]) -> dict[int, SessionState]:
         looks.append(list(ids))
         if len(looks) == 1:
             raise ValueError("a fault, after which the others are looked after all the same")
         return looked(ids)
 
     monkeypatch.setattr(learner_hub, "LOOK_S", 0.02)
-    monkeypatch.setattr(learner_hub, "standings", look)
+    monkeypatch.setattr(learner_hub, "session_states", look)
     monkeypatch.setattr(learner_hub, "note_seen", noted.append)
 
     async def more_than(count: int, of: list[Any]) -> None:

@@ -11,7 +11,7 @@ import zstandard
 from django.db.models import F
 from django.db.models.functions import Now
 
-from jobs.ingest.intents import resumption, standings
+from jobs.ingest.intents import resumption, session_states
 from jobs.ingest.store import MAX_ERRORS, commit
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
 from jobs.states import EventCode, Intent, State
@@ -215,7 +215,7 @@ def test_the_intent_that_a_learner_receives(job: Job, fields: dict[str, object],
     who = grant(job)
     Job.objects.filter(pk=job.pk).update(intent_gen=7, grace_s=33, **fields)
 
-    assert standings([who.learner_id])[who.learner_id].intent == JobIntent(intent, 7, 33)
+    assert session_states([who.learner_id])[who.learner_id].intent == JobIntent(intent, 7, 33)
 
 
 def test_a_learner_continues_from_the_servers_cursors(job: Job) -> None:
