@@ -1,6 +1,6 @@
 """What one frame between shipper and server costs: encode and decode with all checks, in microseconds of one core.
 
-Prints the lowest of several rounds, beside other work on the machine. Nothing is recorded: docs/adr/0021 quotes it.
+Prints the lowest of several rounds, beside other work on the machine. Nothing is recorded: docs/adr/0022 quotes it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A frame is one binary websocket message: u8 type, u16 header length (big endian), a JSON object, a payload.
 ``decode`` turns any bytes into a frame or raises ``WireError``, never anything else; what it returns has been
-checked field by field (docs/adr/0021).
+checked field by field (docs/adr/0022).
 
 Up (from the shipper): HELLO, DATA, METRIC, EVENT, FINAL. Down: WELCOME, ACK, NACK. Both ways: CKPT, BEAT, BYE.
 Any frame may be repeated, or lost with its connection: offsets and numbers make repeats harmless. Offsets are in

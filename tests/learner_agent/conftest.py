@@ -10,6 +10,7 @@ import pytest
 
 from jobs.models import Job
 from tests.learner_agent.harness import AgentServer, Rig
+from tests.learner_agent.launched import Launched
 
 
 @pytest.fixture
@@ -32,3 +33,13 @@ def rig(server: AgentServer, tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     yield make
     for one in made:
         one.end()
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Launched]:
+    one = Launched(tmp_path)
+    yield one
+    if one.process is not None:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.wait()
