@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import programs
 from tests.browser.test_log_viewer import all_lines, log_of, submitted
-from tests.fault.faults import FAULTS, frozen, lines_so_far, stand_still
+from tests.fault.faults import FAULTS, frozen, lines_so_far, freeze
 from tests.platform import Client, Platform, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -52,7 +52,7 @@ def test_a_page_left_open_over_all_faults_shows_each_line_once(
         for _ in range(3):  # live all the time: without hints the store is looked at
             page.wait_for_timeout(10_000)
             catches_up(page, alice, job, "the loss of hints")
-    stand_still("web", 20)(platform, job)
+    freeze("web", 20)(platform, job)
     catches_up(page, alice, job, "a web server that stood still")
     expect(page.locator("x-connection")).to_have_text("Live")
     enough.touch()

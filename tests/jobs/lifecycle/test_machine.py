@@ -171,7 +171,7 @@ class Lifecycle(RuleBasedStateMachine):
     def freeze(self, worker: str, point: str, which: int, intent: Intent | None) -> None:
         """The worker stands still past its lease; others take over, people change their minds; then it goes on."""
 
-        def stand_still(name: str) -> None:
+        def freeze(name: str) -> None:
             if name == point:
                 failpoints.arm(None)
                 self.world.elapse(15)
@@ -183,7 +183,7 @@ class Lifecycle(RuleBasedStateMachine):
                     self.world.tick("thawer")
                     self.world.elapse(8)
 
-        failpoints.arm(stand_still)
+        failpoints.arm(freeze)
         self.world.tick(worker)
         failpoints.arm(None)
 
