@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import programs
 from tests.browser.test_log_viewer import all_lines, log_of, submitted
-from tests.fault.faults import FAULTS, frozen, lines_so_far, freeze
+from tests.fault.faults import FAULTS, freeze, frozen, lines_so_far
 from tests.platform import Client, Platform, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
