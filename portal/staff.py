@@ -91,7 +91,7 @@ class PersonForm(UserChangeForm):
         stays = wished.get("is_active") and wished.get("is_superuser")
         others = User.objects.filter(is_active=True, is_superuser=True).exclude(pk=self.instance.pk)
         if was_admin and not stays and not others.exists():
-            raise ValidationError("This is the last platform admin. Make somebody else one first.")
+            raise ValidationError("This is the last platform admin. Make another user one first.")
         return wished
 
 

@@ -61,7 +61,7 @@ def summary(found: list[Notice]) -> str:
 def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
     rows = jobs.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN).order_by("-finished_at")
     for job in detailed(rows.only("pk")[:SHOWN]):
-        told = job_failure.words(job)[:WORDS] or job.reason_message or "It ended with an error."
+        told = job_failure.words(job)[:WORDS] or job.reason_message or "The job ended with an error."
         yield Notice(
             job,
             "failed",
@@ -122,8 +122,10 @@ def _forgotten(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
     for job in detailed(rows.only("pk")[:SHOWN]):
         kept: dict[str, Any] | None = getattr(job, "newest_checkpoint", None)
         step = kept and kept["step"]
-        text = f"resume it from step {thousands(step)}, or cancel it" if step else "resume it, or cancel it"
-        yield Notice(job, "halted", "circle-pause", "amber", "Halted for long", text, job.stop_at, "Open")
+        text = f"resume it from step {thousands(step)}, or cancel it" if step else "resume or cancel it"
+        yield Notice(
+            job, "halted", "circle-pause", "amber", "Halted for a long time", text, job.stop_at, "Open"
+        )
 
 
 def _moment(text: str | None) -> datetime | None:

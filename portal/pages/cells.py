@@ -24,9 +24,9 @@ def detail(job: View) -> str:
     if state == "HALTED":
         checkpoint = job["checkpoint"]
         if checkpoint is None:
-            return "No checkpoint: starts anew"
+            return "No checkpoint; restarts from step 0"
         step = checkpoint["step"]
-        return f"Resumes from {thousands(step)}" if step is not None else "Resumes from its files"
+        return f"Resumes from {thousands(step)}" if step is not None else "Resumes from its checkpoint files"
     if state == "COMPLETED":
         return _primary_metric(job) or "Exit 0"
     return reason["message"] or job["phase"]

@@ -15,28 +15,28 @@ from tenants.models import Membership, Tenant, User
 from tenants.roles import Role
 
 TEXTS = {
-    400: ("That request makes no sense here", "Check the address, or go back and try again."),
+    400: ("Bad request", "Check the address, or go back and try again."),
     403: ("Your role does not allow this", "Ask a manager of the tenant for the role that it needs."),
     404: (
-        "Nothing here",
+        "Page not found",
         "This page does not exist, or it belongs to a tenant you are not a member of. "
-        "Both look the same on purpose.",
+        "Both look the same by design.",
     ),
-    405: ("This address only takes forms", "It has no page of its own. Go back and use the form there."),
-    429: ("Too many tries", "Signing in is held back for a while, so that nobody can guess passwords."),
+    405: ("This URL only accepts forms", "It has no page. Go back and use the form."),
+    429: ("Too many attempts", "Sign-in is blocked for a while to prevent password guessing."),
     500: (
-        "Something broke on our side",
-        "Your running jobs are not affected: they do not depend on this page. The error is recorded.",
+        "Internal error",
+        "Your running jobs are not affected. The error was recorded.",
     ),
-    503: ("The database does not answer", "Running jobs go on. Try again in a moment."),
+    503: ("The database is not responding", "Running jobs continue. Try again in a moment."),
 }
 OLD_FORM = (
-    "This form is too old",
-    "It was open while you signed in or out elsewhere, or cookies are switched off. Nothing was changed: "
-    "go back, reload the page and send it again.",
+    "Your session changed",
+    "You signed in or out elsewhere, or cookies are off. Nothing was changed: "
+    "go back, reload the page and resubmit the form.",
 )
 NUL = (
-    "There is an invisible character in there",
+    "Invalid character in the request",
     "A NUL character (code 0), which nothing here can hold, came with the address or the form. Nothing was changed: "
     "remove it – it often comes along when something is pasted from a file – and send it again.",
 )

@@ -16,7 +16,7 @@ FIX = {"SPEC_INVALID", "DATA_UNREACHABLE", "NO_MATCHING_POOL", "EXCEEDS_MAX_QUOT
 ASK = {"TENANT_SUSPENDED", "BUDGET_EXHAUSTED", "HELD_BY_ADMIN"}
 CHECK_TITLES = {
     "pool": "Device type",
-    "max_quota": "Largest job",
+    "max_quota": "Job size vs. quota",
     "tenant": "Tenant",
     "quota": "Tenant quota",
     "jobs": "Concurrent jobs",
@@ -132,7 +132,7 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
     unit = "GPU-hours" if job["gpus"] else "CPU slot-hours"
     strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["room"], hot="hours"))
     used, allowed = job["restarts_used"], job["max_restarts"]
-    restarts = (f"{used} of {allowed}", "lost nodes are free") if allowed else ("0", "none asked for")
+    restarts = (f"{used} of {allowed}", "node failures don't count") if allowed else ("0", "not enabled")
     strip.append(Kpi("Restarts used", *restarts, hot="restarts"))
     kept = job["checkpoint"]
     strip.append(
@@ -166,7 +166,7 @@ def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
     else:
         kind, chip = "wait", "Waiting"
     return Waiting(
-        job["reason"]["message"] or "The scheduler has not looked at this job yet.",
+        job["reason"]["message"] or "The scheduler has not checked this job yet.",
         kind,
         chip,
         numbers.get("position"),
@@ -178,13 +178,13 @@ def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
 def exit_words(code: int | None) -> str:
     """What an exit code usually means; empty where it says nothing."""
     known = {
-        1: "an error in the program",
-        2: "wrong use of a command",
-        126: "the command may not be run",
-        127: "the command was not found",
-        137: "killed, often for want of memory",
+        1: "program error",
+        2: "incorrect command usage",
+        126: "command not executable",
+        127: "command not found",
+        137: "killed (often out of memory)",
         139: "invalid memory access",
-        143: "ended from outside",
+        143: "terminated (SIGTERM)",
     }
     if code is None or code in known:
         return known.get(code or 0, "")
@@ -198,11 +198,11 @@ def receipt(job: View, *, waited: bool) -> Receipt | None:
         return None
     lost, parts = last.get("steps_lost"), last.get("parts") or {}
     if waited:
-        headline, parts = "Taken out of the queue", {}
+        headline, parts = "Removed from the queue", {}
     elif last.get("checkpoint") is None:
         headline = "Halted without a checkpoint"
     elif lost == 0:
-        headline = "Halted with nothing lost"
+        headline = "Halted, no steps lost"
     elif lost is None:
         headline = "Halted"
     else:
@@ -247,7 +247,7 @@ def _time_left(job: View) -> tuple[str, str]:
     if job["state"] != "PROCESSING" or not job["progress"]["total"]:
         return "—", ""
     if pace["seconds_left"] is None:
-        return "—", "no pace yet"
+        return "—", "no throughput yet"
     return duration(round(pace["seconds_left"])), speed(pace["steps_per_second"])
 
 

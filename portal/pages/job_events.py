@@ -17,8 +17,8 @@ from portal.templatetags.ui import thousands
 
 TITLES = {
     EventCode.SUBMITTED: "Submitted",
-    EventCode.MOVED: "Went on",
-    EventCode.REQUESTED: "Asked for",
+    EventCode.MOVED: "Resumed",
+    EventCode.REQUESTED: "Requested",
     EventCode.WAITING: "Waiting",
     EventCode.PLACED: "Placed",
     EventCode.CHECKPOINT_STORED: "Checkpoint",
@@ -199,6 +199,6 @@ def _once(event: JobEvent, words: str, before: Sequence[JobEvent]) -> str:
     if not words.startswith(stop.message):
         return words
     rest = words.removeprefix(stop.message).strip()
-    return rest or {State.FAILED: "The job has failed.", State.QUEUED: "It waits to go on."}.get(
+    return rest or {State.FAILED: "The job has failed.", State.QUEUED: "It waits to restart."}.get(
         State(event.to_state), "The learners are gone."
     )

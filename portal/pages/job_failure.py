@@ -11,7 +11,7 @@ from jobs.selectors.log_lines import LogLine
 from portal.pages import job_cards
 
 SHOWN = 13  # lines on the card
-LOOK = 200  # lines in which the beginning of the last traceback is looked for
+LOOK = 200  # lines that are searched for the beginning of the last traceback
 
 Marked = list[tuple[LogLine, bool]]
 """Lines, each with whether it belongs to a traceback."""

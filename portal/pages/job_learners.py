@@ -71,7 +71,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Start:
-    """How an attempt started. last: the rank whose program began last; missing: those that have not begun yet."""
+    """How an attempt started. last: the rank whose program began last; missing: those that have not started yet."""
 
     lanes: tuple[Lane, ...]
     last: int | None
@@ -121,18 +121,18 @@ def strip(job: Job, learners: Sequence[One], *, over: bool) -> list[Kpi]:
             Kpi("Step time", seconds(usual), told or ("median" if len(times) > 1 else "its own reports"))
         )
     else:
-        cells.append(Kpi("Step time", "—", "no two steps reported"))
+        cells.append(Kpi("Step time", "—", "fewer than two steps reported"))
     if job.learners > 1:
         cells.append(_waits_for(learners, over=over))
     heard = [one.row.last_seen_at for one in learners if one.row.last_seen_at and not one.row.done_at]
     if not over and heard:
         rank = min((one for one in learners if one.row.last_seen_at in heard), key=_heard).row.rank
-        cells.append(Kpi("Longest unheard", f"L{rank}", at=min(heard).isoformat()))
+        cells.append(Kpi("Oldest heartbeat", f"L{rank}", at=min(heard).isoformat()))
     used, allowed = job.restarts_used, job.max_restarts
     cells.append(
         Kpi(
             "Restarts",
-            *((f"{used} of {allowed}", "halts do not count") if allowed else ("0", "none asked for")),
+            *((f"{used} of {allowed}", "halts don't use restarts") if allowed else ("0", "not enabled")),
         )
     )
     return cells
@@ -200,9 +200,7 @@ def _gang(job: Job, learners: Sequence[One], *, over: bool) -> Kpi:
     if ended:
         rest = f"ended, {running} running" if running else "ended"
         return Kpi("Gang", f"{ended} / {job.learners}", rest)
-    return Kpi(
-        "Gang", f"{running} / {job.learners}", "running, moves as one" if job.learners > 1 else "running"
-    )
+    return Kpi("Gang", f"{running} / {job.learners}", "running")
 
 
 def _waits_for(learners: Sequence[One], *, over: bool) -> Kpi:
@@ -210,7 +208,9 @@ def _waits_for(learners: Sequence[One], *, over: bool) -> Kpi:
     late = [one for one in learners if one.row.phase not in UP]
     if late and not over:
         names = ", ".join(f"L{one.row.rank}" for one in late[:3]) + (" …" if len(late) > 3 else "")
-        return Kpi("Waits for", names, late[0].phase.lower() if len(late) == 1 else f"{len(late)} to begin")
+        return Kpi(
+            "Waits for", names, late[0].phase.lower() if len(late) == 1 else f"{len(late)} not started"
+        )
     slow = max((one for one in learners if one.slow), key=lambda one: one.slow or 0, default=None)
     if slow is None:
         compared = sum(one.step_time is not None for one in learners) > 1

@@ -75,9 +75,9 @@ def rest(job: Job, now: datetime) -> tuple[str, str] | None:
 
 def _words(found: Preview, now: datetime) -> tuple[str, str, str]:
     if found.starts:
-        return f"Starts at once on {', '.join(sorted(set(found.nodes)))}", "", "circle-check"
+        return f"Can start now on {', '.join(sorted(set(found.nodes)))}", "", "circle-check"
     if found.code in FIX:
-        return "Cannot start as it is", found.message, "wrench"
+        return "Can't start as configured", found.message, "wrench"
     if found.code in ASK:
         return "Cannot start", found.message, "user-cog"
     span = foreseen(dict(found.estimate), now)

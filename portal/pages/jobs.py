@@ -55,11 +55,11 @@ class Filters:
         problems = []
         state = query.get("state", "")
         if state and state != "active" and state not in State.__members__:
-            problems.append(f"There is no state {state[:40]!r}.")
+            problems.append(f"Unknown state {state[:40]!r}.")
             state = ""
         before = query.get("before", "")
         if before and not is_job_id(before):
-            problems.append("That page mark is not one of ours; showing the newest.")
+            problems.append("Invalid page cursor; showing the newest.")
             before = ""
         text = {name: query.get(name, "").strip()[:120] for name in ("q", "owner", "tag", "gpu_type")}
         return cls(state=state, before=before, problems=tuple(problems), **text)
@@ -130,7 +130,7 @@ def halt_many(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             refused.append(f"{job_id}: {error.message}")
     if len(refused) < len(ids):
         messages.success(
-            request, f"Halt asked for: {len(ids) - len(refused)} of {len(ids)} job{pluralize(len(ids))}."
+            request, f"Halting {len(ids) - len(refused)} of {len(ids)} job{pluralize(len(ids))}."
         )
     for line in refused:
         messages.error(request, line)

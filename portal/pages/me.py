@@ -54,7 +54,7 @@ def password(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _page(request, form, status=422)
     update_session_auth_hash(request, form.save())
-    messages.success(request, "The password is changed. Every other session was signed out.")
+    messages.success(request, "Password changed. All other sessions were signed out.")
     return HttpResponseRedirect("/me")
 
 
@@ -65,7 +65,7 @@ def sign_out_others(request: HttpRequest) -> HttpResponse:
     user = person(request)
     sessions.end_all(user)
     update_session_auth_hash(request, user)
-    messages.success(request, "Every other session was signed out.")
+    messages.success(request, "All other sessions were signed out.")
     return HttpResponseRedirect("/me")
 
 

@@ -27,9 +27,9 @@ from tenants.roles import Permission, Role
 from tenants.services.members import member_add, member_change, member_remove
 
 ROLES = (
-    (Role.VIEWER, "Sees jobs, logs, metrics, quotas. Owns no jobs."),
-    (Role.RESEARCHER, "Also submits jobs; halts, resumes and clones own jobs; may use the whole quota."),
-    (Role.MANAGER, "Also acts on everybody’s jobs, adds members and service accounts. Cannot change quotas."),
+    (Role.VIEWER, "Can view jobs, logs, metrics and quotas; can't run jobs."),
+    (Role.RESEARCHER, "Can also submit jobs, halt, resume and clone their own, and use the whole quota."),
+    (Role.MANAGER, "Can also manage everyone’s jobs, members and service accounts. Can't change quotas."),
 )
 
 

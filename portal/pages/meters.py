@@ -57,7 +57,7 @@ def shared_meter(
     whole = max(scale, limit, used + waiting, 1)
     parts = [(series(index), slots) for index, (_, slots) in enumerate(holders)]
     bars = (_bar("tr", 0, limit, whole), *_in_a_row([*parts, ("wa", waiting)], whole))
-    names = ", ".join(f"{name} {slots}" for name, slots in holders) or "nobody holds any"
+    names = ", ".join(f"{name} {slots}" for name, slots in holders) or "none in use"
     return Meter(f"{label}: {names}; {waiting} waiting; limit {limit}", bars, _percent(limit, whole))
 
 
@@ -72,7 +72,7 @@ def held_meter(label: str, holders: Sequence[tuple[str, str, int]], *, free: int
     """A pool by who holds it: (name, class, slots) each, then what is free and what is down."""
     whole = max(1, sum(slots for _, _, slots in holders) + free + down)
     bars = _in_a_row([*((kind, slots) for _, kind, slots in holders), ("fr", free), ("dn", down)], whole)
-    names = ", ".join(f"{name} {slots}" for name, _, slots in holders if slots) or "nobody holds any"
+    names = ", ".join(f"{name} {slots}" for name, _, slots in holders if slots) or "none in use"
     return Meter(f"{label}: {names}; {free} free, {down} down of {whole}", tuple(bars), None)
 
 

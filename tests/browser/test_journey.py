@@ -110,7 +110,7 @@ def halt(page: Page, client: Client, job: str) -> int:
     page.get_by_role("button", name="Halt").click()
     expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
     receipt = page.locator(".rcp")
-    expect(receipt).to_contain_text("Halted with nothing lost")
+    expect(receipt).to_contain_text("Halted, no steps lost")
     expect(receipt.locator("#steps-lost")).to_have_text(re.compile(r"^0"))
     expect(receipt).to_contain_text(re.compile(r"\d+\.\d s"))
     kept = client.job(job)["last_halt"]

@@ -46,7 +46,7 @@ def test_two_tabs_show_what_one_of_them_did(alice: Client, open_as: Open) -> Non
     first.get_by_role("button", name="Halt").click()
     for page in (first, second):
         expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
-        expect(page.locator(".rcp")).to_contain_text("Halted with nothing lost")
+        expect(page.locator(".rcp")).to_contain_text("Halted, no steps lost")
     expect(listed.locator(f"#job-{job}")).to_contain_text("Halted")
     second.get_by_role("link", name="Cancel").click()
     second.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
@@ -102,7 +102,7 @@ def test_a_dialog_that_was_closed_opens_again_and_another_person_sees_no_old_pag
     dialog.get_by_label("Username").fill("bob")
     dialog.get_by_label("Password").fill(platform.users["bob"]["password"])
     dialog.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here", timeout=60_000)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Page not found", timeout=60_000)
 
 
 def test_a_page_is_not_handed_over_to_whom_another_tab_signed_in(platform: Platform, open_as: Open) -> None:
@@ -116,7 +116,7 @@ def test_a_page_is_not_handed_over_to_whom_another_tab_signed_in(platform: Platf
     page.keyboard.press("Escape")
     page.context.add_cookies(bob)  # type: ignore[arg-type]
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here", timeout=60_000)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Page not found", timeout=60_000)
 
 
 def test_numbers_and_curve_are_whole_after_the_web_server_was_killed(
@@ -434,7 +434,7 @@ def test_another_s_job_is_not_there_neither_as_page_nor_as_channel(
 ) -> None:
     job = alice.submit(spec("mine-alone", "print('hello')"))["id"]
     page = open_as("bob", f"/t/vision-lab/jobs/{job}")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Page not found")
     page.goto(f"{platform.url}/t/nlp-research/jobs")
     answers = page.evaluate(
         """(channels) => new Promise((resolve) => {

@@ -175,7 +175,7 @@ def test_environment_data_metrics_and_files_are_written_by_the_form(open_as: Ope
     page.get_by_label("Environment: Value").last.fill("0.1")
     page.get_by_label("Environment: Name").last.fill("RATE")
     page.get_by_role("button", name="Add a folder").click()
-    page.get_by_label("Data: Folder below the data root").fill("shared/mnist")
+    page.get_by_label("Data: Folder under the data root").fill("shared/mnist")
     page.get_by_label("Data: Name").fill("mnist")
     page.get_by_role("button", name="Add a rule").click()
     page.get_by_label("Metrics: Pattern").fill(r"loss=(?P<loss>\S+)")
@@ -187,7 +187,7 @@ def test_environment_data_metrics_and_files_are_written_by_the_form(open_as: Ope
 
     expect(page.locator("[data-findings]")).to_contain_text("data[0].path", timeout=60_000)
     page.locator('[data-go-path="data[0].path"]').first.click()
-    expect(page.get_by_label("Data: Folder below the data root")).to_be_focused()
+    expect(page.get_by_label("Data: Folder under the data root")).to_be_focused()
     page.get_by_role("button", name="Remove this folder").click()
     assert not yaml.safe_load(yaml_of(page)).get("data")
 
@@ -235,7 +235,7 @@ def test_an_archive_is_taken_as_the_code(alice: Client, open_as: Open) -> None:
         archive.writestr("main.py", "from pack.words import WORDS\nprint(WORDS)\n")
         archive.writestr("pack/words.py", "WORDS = 'out of the archive'\n")
     page = open_as("alice", f"{NEW}?template=plain")
-    page.get_by_label("Send a zip or tar.gz instead").set_input_files(
+    page.get_by_label("Upload a .zip or .tar.gz instead").set_input_files(
         {"name": "code.zip", "mimeType": "application/zip", "buffer": packed.getvalue()}
     )
     expect(page.locator("#toasts")).to_contain_text("code.zip: 2 files uploaded")
@@ -251,7 +251,7 @@ def test_an_archive_is_taken_as_the_code(alice: Client, open_as: Open) -> None:
 def test_a_file_that_is_no_archive_is_refused_in_words(open_as: Open) -> None:
     page = open_as("alice", NEW)
     before = yaml_of(page)
-    page.get_by_label("Send a zip or tar.gz instead").set_input_files(
+    page.get_by_label("Upload a .zip or .tar.gz instead").set_input_files(
         {"name": "code.zip", "mimeType": "application/zip", "buffer": b"not an archive"}
     )
     expect(page.locator(".toast.error")).to_be_visible()
@@ -266,7 +266,7 @@ def test_a_clone_shows_what_it_changes(alice: Client, open_as: Open) -> None:
     changes = page.locator("[data-changes]")
     expect(changes).to_contain_text("No changes")
     page.get_by_label("Command", exact=True).fill("python -u main.py 20 10 0")
-    page.get_by_label("Tags, with commas").fill("again")
+    page.get_by_label("Tags (comma-separated)").fill("again")
     expect(changes.locator("li")).to_have_count(2)
     line = changes.locator("li", has_text="command")
     expect(line.locator("del")).to_have_text("python -u main.py 10 10 0")
@@ -312,7 +312,7 @@ def test_without_scripts_a_job_is_submitted_halted_and_resumed(
     wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) > 10, within_s=60)
     press(page.get_by_role("button", name="Halt"))
     shows("Halted")
-    expect(page.locator(".rcp")).to_contain_text("Halted with nothing lost")
+    expect(page.locator(".rcp")).to_contain_text("Halted, no steps lost")
     press(page.get_by_role("button", name="Resume"))
     shows("Processing")
     press(page.get_by_role("link", name="Cancel"))

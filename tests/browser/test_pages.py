@@ -218,7 +218,7 @@ def test_a_token_is_made_copied_and_revoked(
     assert secret.startswith("lut_")
     picture(page, "tokens-created", full_page=True)
     assert not violations(page)
-    page.get_by_role("link", name="I have stored it").click()
+    page.get_by_role("link", name="I saved it").click()
     page.get_by_role("button", name="Revoke laptop").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     page.get_by_text("The token is revoked").wait_for()

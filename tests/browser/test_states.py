@@ -103,7 +103,10 @@ def test_a_toast_stands_above_the_phone_s_bar_and_above_submit(
 
 def test_halting_what_is_chosen_waits_for_a_choice(jobs: dict[str, str], open_as: Open) -> None:
     page = open_as("alice", "/t/vision-lab/jobs")
-    halt, box = page.get_by_role("button", name="Halt chosen"), page.locator(f"#job-{jobs['running']} input")
+    halt, box = (
+        page.get_by_role("button", name="Halt selected"),
+        page.locator(f"#job-{jobs['running']} input"),
+    )
     expect(halt).to_be_disabled()
     box.check()
     expect(halt).to_be_enabled()
@@ -248,9 +251,9 @@ def test_a_tenant_that_is_there_already(open_as: Open, picture: Picture) -> None
 
 def test_a_password_that_is_too_common(open_as: Open, picture: Picture) -> None:
     page = open_as("carol", "/me")
-    page.get_by_label("Present password").fill("not mine")
+    page.get_by_label("Current password").fill("not mine")
     page.get_by_label("New password", exact=True).fill("password1234")
-    page.get_by_label("New password, once more").fill("password1234")
+    page.get_by_label("Confirm new password").fill("password1234")
     page.get_by_role("button", name="Change password").click()
     expect(page.get_by_role("alert")).to_be_visible(timeout=60_000)
     expect(page.locator("[aria-invalid=true]").first).to_be_focused()

@@ -24,7 +24,7 @@ def test_people_get_a_page_and_when_to_come_back(calm: Client) -> None:
         answer = calm.get("/healthz")
     assert answer.status_code == 503
     assert answer["Retry-After"] == "2"
-    assert b"The database does not answer" in answer.content
+    assert b"The database is not responding" in answer.content
     assert b"server closed" not in answer.content
 
 

@@ -65,7 +65,7 @@ class Column:
 
     @property
     def left(self) -> int:
-        """Slots not promised yet; negative when more is promised than there is."""
+        """Slots not allocated yet; negative when more is promised than there is."""
         return self.capacity - self.total
 
 

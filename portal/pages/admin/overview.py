@@ -75,7 +75,7 @@ def _waiting(job: Any) -> dict[str, Any]:
     return {
         "job": job,
         "kind": "cpu" if not job.gpus else job.gpu_type or "any",
-        "why": "backing off" if backs_off else job_waiting.WORDS.get(job.reason_code, "not looked at yet"),
+        "why": "backing off" if backs_off else job_waiting.WORDS.get(job.reason_code, "not checked yet"),
         "acts": "nobody" if backs_off else WHO_ACTS.get(job.reason_code, "nobody"),
         "waits_s": (now - job.waits_since).total_seconds(),
     }

@@ -96,7 +96,7 @@ def _page(
 def _review(request: HttpRequest, draft: Draft, changes: list[Change], reason: str | None = None) -> Review:
     """The effects of the draft, or all that is wrong with it at once. reason: None while it is not to be applied."""
     limits = {key: not_a_limit(text) for key, text in draft.wrong.items()}
-    why = "Say why: the tenants read it." if reason == "" else ""
+    why = "A reason is required; tenants see it." if reason == "" else ""
     whole: tuple[str, ...] = ()
     if not changes:
         if reason is not None and not limits:

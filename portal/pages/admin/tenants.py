@@ -182,9 +182,9 @@ def _missing(values: dict[str, str], draft: Draft) -> dict[str, str]:
     if not 1 <= len(values["name"]) <= 120:
         problems["name"] = "Give a name of at most 120 characters."
     if values["slug"] != slugify(values["slug"]) or not 1 <= len(values["slug"]) <= 40:
-        problems["slug"] = "Lower-case letters, digits and dashes, at most 40; it stands in every address."
+        problems["slug"] = "Lower-case letters, digits and dashes, at most 40; it is used in URLs."
     if not values["reason"]:
-        problems["reason"] = "Say why; it goes into the audit log."
+        problems["reason"] = "A reason is required; it goes into the audit log."
     return problems
 
 
@@ -195,7 +195,7 @@ def _create(request: HttpRequest, values: dict[str, str], draft: Draft) -> dict[
     """
     user = person(request)
     problems = _missing(values, draft)
-    reason, spare = values["reason"] or "to be said", f"stand-in-{uuid4().hex[:12]}"
+    reason, spare = values["reason"] or "to be given", f"stand-in-{uuid4().hex[:12]}"
 
     def make(slug: str) -> Tenant:
         with transaction.atomic():

@@ -198,7 +198,7 @@ def test_a_set_that_stands_on_another_page_is_led_to(signed_in: SignIn, lab: Ten
         ),
         (
             {"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "8", "reason": " "},
-            "Say why: the tenants read it",
+            "A reason is required; tenants see it",
         ),
         ({"limit:vision-lab:cpu": "-1", "reason": "x"}, "is no limit; give a whole number"),
         ({"limit:vision-lab:cpu": "1e3", "reason": "x"}, "is no limit; give a whole number"),
@@ -338,7 +338,7 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     lab.refresh_from_db()
     assert lab.state == "active"
     page = markup(client.get("/admin-console/tenants/vision-lab"))
-    assert "Leave it open</button>" in page
+    assert "Keep it open</button>" in page
     assert '<button class="btn d">Suspend' in page
     wish = {"state": "suspended", "reason": "unpaid"}
     told = markup(client.post("/admin-console/tenants/vision-lab/state", wish, follow=True))
@@ -347,17 +347,17 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     assert lab.state == "suspended"
     assert AuditEntry.objects.filter(action="tenant.suspend", reason="unpaid").exists()
     page = markup(client.get("/admin-console/tenants/vision-lab"))
-    assert "Open submission again" in page
-    assert "Leave it suspended</button>" in page
-    assert '<button class="btn p">Open again' in page, "the harmless way is not red"
+    assert "Reopen submission" in page
+    assert "Keep it suspended</button>" in page
+    assert '<button class="btn p">Reopen' in page, "the harmless way is not red"
 
 
 @pytest.mark.parametrize(
     ("running", "queued", "text"),
     [
-        (0, 0, "No job runs now and none waits. Halting"),
-        (1, 0, "<b>1 running job goes on</b>. Halting"),
-        (2, 1, "<b>2 running jobs go on</b>, 1 queued stays queued. Halting"),
+        (0, 0, "No job is running and none is queued. Jobs can"),
+        (1, 0, "<b>1 running job continues</b>. Jobs can"),
+        (2, 1, "<b>2 running jobs continue</b>, 1 queued stays queued. Jobs can"),
     ],
 )
 def test_suspending_says_what_goes_on(
@@ -412,7 +412,7 @@ def test_a_draft_that_was_only_looked_at_is_not_said_to_be_refused(
 ) -> None:
     draft = {"limit:vision-lab:cpu": "900", "if:vision-lab:cpu": "8", "reason": "x"}
     looked = signed_in(admin).post("/admin-console/quotas", draft | {"action": "review"})
-    assert "This cannot be applied as it stands." in markup(looked)
+    assert "This cannot be applied as is." in markup(looked)
     assert "Nothing was applied." not in markup(looked)
     tried = signed_in(admin).post("/admin-console/quotas", draft | {"action": "apply"})
     assert "Nothing was applied." in markup(tried)
@@ -424,7 +424,7 @@ def test_the_role_offered_first_is_a_manager_s_only_where_nobody_is_yet(
     factories.tenant("empty")
     page = markup(signed_in(admin).get("/admin-console/tenants/vision-lab"))
     assert '<option value="researcher" selected>' in page
-    assert "resuming is refused until" in page
+    assert "not resumed until" in page
     page = markup(signed_in(admin).get("/admin-console/tenants/empty"))
     assert '<option value="manager" selected>' in page
 

@@ -46,10 +46,10 @@ def test_a_changed_limit_stands_among_the_entries_with_who_what_and_why(
     client.post("/admin-console/tenants/vision-lab/state", {"state": "active", "reason": "paid"})
     text = markup(client.get(PATH)).split("<tbody>")[1].split("</tbody>")[0]
     rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in text.split("</tr>")]
-    told = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "limit" in row]
+    told = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "quota" in row]
     assert told[:3] == [
         "admin Resumed a tenant vision-lab vision-lab paid",
-        "admin Set a limit cpu 8 to 6 vision-lab Two go back",
+        "admin Changed a quota cpu 8 to 6 vision-lab Two go back",
         "admin Suspended a tenant vision-lab vision-lab unpaid",
     ]
 

@@ -126,7 +126,7 @@ def test_of_very_many_files_the_first_are_listed_and_the_rest_counted(
     saved(job, files=5)
     page = markup(signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     assert page.count(" download>") == 2
-    assert "3 more files: the manifest names them all." in page
+    assert "3 more files: the manifest lists them all." in page
 
 
 def test_a_clone_from_a_checkpoint_starts_from_it(signed_in: SignIn, lab: Tenant, alice: User) -> None:
@@ -195,8 +195,8 @@ def test_a_removed_checkpoint_stays_as_a_row_that_says_why(
     page = markup(signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     rows = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in page.split("<tr")[2:]]
     assert re.match(r".*24 step 240 .* Verified .* Resume from", rows[0])
-    told = [row for row in rows if "Removed by keep: 3" in row]
+    told = [row for row in rows if "Deleted by retention: 3" in row]
     assert len(told) == 20
-    assert re.match(r".*23 step 230 1 — Removed", told[0])
+    assert re.match(r".*23 step 230 1 — Deleted", told[0])
     assert "Files" not in told[0]
-    assert "3 more were removed by keep: 3" in page
+    assert "3 more were deleted by retention: 3" in page

@@ -224,7 +224,7 @@ def test_a_halted_job_shows_its_receipt(alice: User, open_page: Callable[..., st
         },
     )
     page = open_page(alice, job)
-    for words in ("Halted with nothing lost", "step 41,250", "3.4 s", "saved 1.7", "verified"):
+    for words in ("Halted, no steps lost", "step 41,250", "3.4 s", "saved 1.7", "verified"):
         assert words in page
     assert f"/jobs/{job.pk}/resume" in page
 
@@ -246,7 +246,7 @@ def test_a_job_halted_in_the_queue_held_nothing(alice: User, open_page: Callable
     moved(job, State.QUEUED)
     moved(job, State.HALTED)
     page = open_page(alice, job)
-    for words in ("Taken out of the queue", "it never ran", "nothing<small>it held no slots"):
+    for words in ("Removed from the queue", "it never ran", "nothing<small>it held no slots"):
         assert words in page
     assert "released 0.2" not in page
 
@@ -284,7 +284,7 @@ def test_a_failure_is_headed_by_the_program_s_last_words(alice: User, open_page:
     Learner.objects.filter(job=job, rank=0).update(exit_code=137, exited_at=timezone.now())
     page = open_page(alice, job)
     assert '<h2 id="fh">MemoryError: 3 GiB</h2><p>Learner 0 exited with code 137.</p>' in page
-    assert "killed, often for want of memory" in page
+    assert "killed (often out of memory)" in page
     assert page.count('class="l e"') == 13  # its traceback began above what is shown
     assert "<x-log" not in page  # the same lines once
 
@@ -306,7 +306,7 @@ def test_a_guest_sees_the_job_in_the_shell_of_his_own_tenants(
         }
         assert "Shared with you" in page
     page = open_page(carl, job)
-    assert "You belong to no tenant." in page
+    assert "You are not a member of a tenant." in page
     assert "Shared with you" not in open_page(alice, job)
 
 
@@ -329,12 +329,12 @@ def test_the_first_paint_has_the_log_s_last_lines_and_the_numbers(
 @pytest.mark.parametrize(
     ("state", "phases", "words"),
     [
-        (State.PROCESSING, ["PROCESSING", "PROCESSING"], "2 / 2 running, moves as one"),
+        (State.PROCESSING, ["PROCESSING", "PROCESSING"], "2 / 2 running"),
         (State.PROCESSING, ["PROCESSING", "DONE"], "1 / 2 ended, 1 running"),
         (
             State.DOWNLOADING,
             ["PROCESSING", "READY"],
-            "1 / 2 running, moves as one Step time — no two steps reported Waits for L1 ready",
+            "1 / 2 running Step time — fewer than two steps reported Waits for L1 ready",
         ),
         (State.HALTED, ["DONE", "PROCESSING"], "2 / 2 ended Step time"),
     ],
@@ -404,8 +404,8 @@ def test_the_attempts_say_where_they_began_and_what_the_program_said_last(
     newest, second, first = (re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", row)) for row in rows)
     assert f'<a href="/t/vision-lab/jobs/{job.pk}/checkpoints?files=7#ckf"' in rows[0]
     assert "step 1,500 checkpoint 7" in newest
-    assert "A learner failed Learner 0, attempt 2. from the beginning" in second
-    assert "A learner failed ValueError: &lt;b&gt;no&lt;/b&gt; from the beginning" in first
+    assert "A learner failed Learner 0, attempt 2. from scratch" in second
+    assert "A learner failed ValueError: &lt;b&gt;no&lt;/b&gt; from scratch" in first
     assert 'title="Learner 0, attempt 1."' in rows[2]
 
 
@@ -423,9 +423,9 @@ def test_of_more_metrics_than_a_page_shows_the_rest_is_counted_and_found_by_name
     assert 'Metrics<span class="c">200+</span>' in page
     assert (page.count("<x-chart "), 'data-name="m204"' in page) == (200, False)
     found = open_page(alice, job, "/metrics?m=M20")
-    assert "5 of 205 metrics have this in their name." in found
+    assert "5 of 205 metrics match." in found
     assert re.findall(r'data-name="(m\d+)"', found) == names[200:]
-    assert "No metric has this in its name" in open_page(alice, job, "/metrics?m=nothing")
+    assert "No metric matches" in open_page(alice, job, "/metrics?m=nothing")
     Progress.objects.filter(job=job).update(metrics={name: kept[name] for name in names[:3]})
     assert "metrics are shown" not in open_page(alice, job, "/metrics")
 

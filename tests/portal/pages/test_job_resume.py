@@ -37,7 +37,7 @@ def test_a_resume_that_starts_at_once_says_where_and_what_it_takes(alice: User, 
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
     Quota.objects.update(used=3, limit=8)
     text = card(alice, halted(alice), signed_in)
-    assert "Starts at once on node-a" in text
+    assert "Can start now on node-a" in text
     assert "3 → 7 of 8" in text
     assert "Would run on" not in text, "nothing is known of its steps"
 
@@ -49,7 +49,7 @@ def test_the_rest_is_counted_from_the_checkpoint_at_the_pace_so_far(
     Job.objects.filter(pk=job.pk).update(running_s=400)
     Progress.objects.filter(job=job).update(step=200, total=1000, reported_at=timezone.now())
     factories.checkpoint(job, step=100)
-    assert "Would run on for 30 min" in card(alice, job, signed_in)  # 900 steps of 2 s
+    assert "Would run for 30 min" in card(alice, job, signed_in)  # 900 steps of 2 s
     page = markup(signed_in(carol).get(f"/t/vision-lab/jobs/{job.pk}"))
     strip = " ".join(re.sub(r"<[^>]*>", " ", page.split('<dl class="kpis"')[1].split("</dl>")[0]).split())
     assert "Left after resume 30 min at 0.5 steps/s" in strip
@@ -70,7 +70,7 @@ def test_a_resume_over_quota_says_what_it_would_wait_for(alice: User, signed_in:
 def test_one_that_can_never_start_is_not_told_to_wait(alice: User, signed_in: SignIn) -> None:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
     Quota.objects.update(used=0, limit=3)
-    assert "Cannot start as it is" in card(alice, halted(alice), signed_in)
+    assert "Can&#x27;t start as configured" in card(alice, halted(alice), signed_in)
 
 
 def test_who_may_not_resume_and_who_need_not_see_no_card(alice: User, carol: User, signed_in: SignIn) -> None:
@@ -140,6 +140,6 @@ def test_a_guest_who_may_resume_sees_when_it_starts_but_not_the_tenants_quota(
     guest = factories.member(factories.tenant("elsewhere"), "guest")
     job_share(user=alice, job_id=job.pk, username="guest", permission=Grant.OPERATE)
     text = card(guest, job, signed_in)
-    assert "Starts at once on node-a" in text
+    assert "Can start now on node-a" in text
     assert "of 8" not in text
     assert "Quota" not in text

@@ -84,7 +84,7 @@ def test_a_job_that_backs_off_says_so_and_until_when(alice: User) -> None:
     job = waits("learner_failed", owner=alice, start_after=until)
     text = " ".join(re.sub(r"<[^>]*>", " ", page_of(alice, job).split('class="card why', 1)[1]).split())
     assert "Backing off" in text
-    assert f"Next attempt not before {until:%H:%M:%S} UTC" in text
+    assert f"Retries at {until:%H:%M:%S} UTC" in text
     assert "No estimate" not in text
     Job.objects.update(start_after=timezone.now() - timedelta(seconds=1))
     assert "Backing off" not in page_of(alice, job), "the wait is over"

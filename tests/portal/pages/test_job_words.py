@@ -117,14 +117,14 @@ def test_between_attempts_stands_how_the_earlier_ended(alice: User, client: Clie
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING)
     Attempt.objects.filter(job=job, n=1).update(outcome="learner_failed")
-    happened(job, to=State.QUEUED, message="It waits to go on.")
+    happened(job, to=State.QUEUED, message="It waits to restart.")
     job.attempt = 2
     happened(job, EventCode.PLACED, message="Placed on node-b.")
     happened(job, to=State.PROCESSING, message="Learners ran.")
     text = text_of(client, job, "/events")
     assert text.count("follows.") == 1
     border = "Attempt 1 ended: a learner failed. Attempt 2 follows."
-    assert text.index("Placed on node-b.") < text.index(border) < text.index("It waits to go on.")
+    assert text.index("Placed on node-b.") < text.index(border) < text.index("It waits to restart.")
 
 
 def test_attempts_that_a_search_passes_over_are_not_said_away(alice: User, client: Client) -> None:
@@ -145,7 +145,7 @@ def test_attempts_that_a_search_passes_over_are_not_said_away(alice: User, clien
         ("show=state", ["Learners ran."], ["Checkpoint 3.", "Halt asked for by alice"]),
         ("q=ASKED", ["Halt asked for by alice"], ["Checkpoint 3.", "Learners ran."]),
         ("q=checkpoint_stored", ["Checkpoint 3."], ["Halt asked for by alice", "Learners ran."]),
-        ("show=people&q=ran", ["No event like this"], ["Checkpoint 3.", "Learners ran."]),
+        ("show=people&q=ran", ["No matching events"], ["Checkpoint 3.", "Learners ran."]),
     ],
 )
 def test_events_can_be_narrowed_and_searched(
@@ -190,9 +190,9 @@ def test_an_ended_job_has_nothing_more_to_come(alice: User, client: Client) -> N
     shown = {tab: text_of(client, job, tab) for tab in ("", "/metrics", "/checkpoints")}
     for text in shown.values():
         assert not re.search(r"\byet\b", text, re.IGNORECASE), text
-    assert "It reported no metrics" in shown[""]
-    assert "It reported no metrics" in shown["/metrics"]
-    assert "It saved no checkpoint" in shown["/checkpoints"]
+    assert "No metrics reported" in shown[""]
+    assert "No metrics reported" in shown["/metrics"]
+    assert "No checkpoints" in shown["/checkpoints"]
     assert "Ran for 4 min 32 s" in shown[""]
     assert "No metrics yet" in text_of(client, factories.job(owner=alice, state=State.PROCESSING), "/metrics")
 
@@ -206,9 +206,9 @@ def test_a_kept_checkpoint_beyond_the_newest_says_why(alice: User, client: Clien
     Attempt.objects.filter(job=job).update(resume_from=first)
     text = text_of(client, job, "/checkpoints")
     assert "4 kept" in text
-    assert "and those from which an attempt began" in text
-    assert "attempt 1 began here" in text
-    assert "Removed by keep: 3" in text
+    assert "and those that an attempt started from" in text
+    assert "attempt 1 started here" in text
+    assert "Deleted by retention: 3" in text
     assert "4 kept" in text_of(client, job)
 
 
@@ -269,7 +269,7 @@ def test_a_metric_rule_that_was_switched_off_is_told_where_metrics_are_looked_at
         text = text_of(client, job, tab)
         assert "A metric rule was switched off." in text
         assert "Learner 0: The rule (a+)+(?P&lt;x&gt;b) took too long" in text
-        assert "Clone with a mended rule" in text
+        assert "Fix the rule and resubmit" in text
     Learner.objects.filter(job=job).update(error_code="", message="")
     Learner.objects.filter(job=job, attempt=1).update(error_code="rule_too_slow", message=said)
     assert "switched off" not in text_of(client, job, "/metrics")
@@ -290,10 +290,10 @@ def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> N
     queued = factories.job(owner=alice)
     client.force_login(factories.user("admin", is_superuser=True))
     console = " ".join(markup(client.get("/admin-console/")).split())
-    assert "1 slot asked for<" in console
+    assert "1 slot requested<" in console
     client.force_login(alice)
     told = markup(client.post("/t/vision-lab/jobs/halt", {"job": queued.pk}, follow=True))
-    assert "Halt asked for: 1 of 1 job." in told
+    assert "Halting 1 of 1 job." in told
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_filters_live_in_the_address(browser: Client, lab: Tenant, alice: User) 
     page = markup(browser.get("/t/vision-lab/jobs?state=FAILED"))
     assert "broke" in page
     assert "waits" not in page
-    assert "There is no state" in markup(browser.get("/t/vision-lab/jobs?state=NOPE"))
+    assert "Unknown state" in markup(browser.get("/t/vision-lab/jobs?state=NOPE"))
 
 
 def test_each_view_counts_what_it_holds_whatever_is_shown(
@@ -139,7 +139,7 @@ def test_halting_many_says_what_could_not_be_halted(browser: Client, lab: Tenant
     answer = browser.post("/t/vision-lab/jobs/halt", {"job": [waits.pk, ended.pk]}, follow=True)
     assert Job.objects.get(pk=waits.pk).intent == Intent.HALT
     text = markup(answer)
-    assert "Halt asked for: 1 of 2 jobs." in text
+    assert "Halting 1 of 2 jobs." in text
     assert ended.pk in text
 
 

@@ -97,7 +97,7 @@ def test_a_viewer_may_not_open_it(client: Client, lab: Tenant) -> None:
     assert client.get("/t/vision-lab/jobs/new").status_code == 403
 
 
-ENDED = "It begins at step 1,200, where original ended"
+ENDED = "It starts at step 1,200, where original ended"
 
 
 @pytest.mark.parametrize(

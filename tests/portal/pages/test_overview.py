@@ -86,7 +86,7 @@ def test_a_halt_is_told_after_a_day(alice: User) -> None:
     for name, hours in (("forgotten", 25), ("paused", 23)):
         job = factories.job(owner=alice, name=name, state=State.HALTED, intent=Intent.HALT)
         Job.objects.filter(pk=job.pk).update(stop_at=ago(hours=hours))
-    assert told(alice) == [("forgotten", "Halted for long")]
+    assert told(alice) == [("forgotten", "Halted for a long time")]
 
 
 def test_each_line_leads_to_where_it_is_mended(alice: User, signed_in: SignIn) -> None:
@@ -254,7 +254,7 @@ def test_the_sidebar_counts_the_jobs_that_the_overview_counts(alice: User, signe
 def test_a_quota_of_nothing_draws_no_meter(lab: Tenant, alice: User, signed_in: SignIn) -> None:
     factories.quota(lab, "a100", 0)
     page = markup(signed_in(alice).get("/t/vision-lab/"))
-    assert "none promised" in page
+    assert "none allocated" in page
     assert page.count('class="cells"') == 1
 
 

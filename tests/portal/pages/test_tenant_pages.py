@@ -328,7 +328,7 @@ def test_waits_say_over_which_time_they_are(signed_in: SignIn, lab: Tenant, alic
     factories.job(of=lab, owner=alice, state=State.PROCESSING)
     month = f"{timezone.now():%B}"
     assert f"<dt>Wait in {month}</dt>" in markup(signed_in(alice).get("/t/vision-lab/usage"))
-    assert "Wait for the start, last 24 h" in markup(signed_in(alice).get("/t/vision-lab/"))
+    assert "Time to start, last 24 h" in markup(signed_in(alice).get("/t/vision-lab/"))
 
 
 def test_a_refused_password_says_what_is_wrong_at_each_field(signed_in: SignIn, alice: User) -> None:
@@ -366,4 +366,4 @@ def test_the_chart_shows_what_the_limits_allow_where_its_bars_stay_readable(
 
 
 def test_the_usage_page_names_what_the_limits_allow_a_day(signed_in: SignIn, lab: Tenant, dave: User) -> None:
-    assert "limit × 24 h: 192" in markup(signed_in(dave).get("/t/vision-lab/usage?of=cpu"))
+    assert "Daily capacity: 192" in markup(signed_in(dave).get("/t/vision-lab/usage?of=cpu"))
