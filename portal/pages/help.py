@@ -84,7 +84,9 @@ class _Page(RendererHTML):
 
     def table_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         env["tables"] = env.get("tables", 0) + 1
-        return f'<div class="tw" tabindex="0" role="region" aria-label="Table {env["tables"]}"><table>\n'
+        return (
+            f'<div class="table-wrap" tabindex="0" role="region" aria-label="Table {env["tables"]}"><table>\n'
+        )
 
     def table_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         return "</table></div>\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-SERIES = ("f1", "f4", "f5", "f2", "f6", "f3")
+SERIES = ("fill-1", "fill-4", "fill-5", "fill-2", "fill-6", "fill-3")
 """Classes of the six series colours in the order in which they differ most; the seventh and later are grey."""
-REST = "f0"
+REST = "fill-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ def quota_meter(
     """
     whole = max(scale, limit, before or 0, used + waiting, 1)
     within = min(used, limit)
-    parts = [("us", within), ("ov", used - within), ("wa", waiting)]
-    bars = (_bar("tr", 0, limit, whole), *_in_a_row(parts, whole))
+    parts = [("part-used", within), ("part-over", used - within), ("part-waiting", waiting)]
+    bars = (_bar("part-track", 0, limit, whole), *_in_a_row(parts, whole))
     text = f"{label}: {used} of {limit} used" + (f", {waiting} waiting" if waiting else "")
     shown = None if before is None or before == limit else _percent(before, whole)
     return Meter(text, bars, _percent(limit, whole), shown)
@@ -56,7 +56,7 @@ def shared_meter(
     used = sum(slots for _, slots in holders)
     whole = max(scale, limit, used + waiting, 1)
     parts = [(series(index), slots) for index, (_, slots) in enumerate(holders)]
-    bars = (_bar("tr", 0, limit, whole), *_in_a_row([*parts, ("wa", waiting)], whole))
+    bars = (_bar("part-track", 0, limit, whole), *_in_a_row([*parts, ("part-waiting", waiting)], whole))
     names = ", ".join(f"{name} {slots}" for name, slots in holders) or "none in use"
     return Meter(f"{label}: {names}; {waiting} waiting; limit {limit}", bars, _percent(limit, whole))
 
@@ -64,14 +64,16 @@ def shared_meter(
 def pool_meter(label: str, *, used: int, free: int, down: int) -> Meter:
     """A pool: used, free and down add up to its slots."""
     whole = max(1, used + free + down)
-    bars = _in_a_row([("us", used), ("fr", free), ("dn", down)], whole)
+    bars = _in_a_row([("part-used", used), ("part-free", free), ("part-down", down)], whole)
     return Meter(f"{label}: {used} used, {free} free, {down} down of {whole}", tuple(bars), None)
 
 
 def held_meter(label: str, holders: Sequence[tuple[str, str, int]], *, free: int, down: int) -> Meter:
     """A pool by who holds it: (name, class, slots) each, then what is free and what is down."""
     whole = max(1, sum(slots for _, _, slots in holders) + free + down)
-    bars = _in_a_row([*((kind, slots) for _, kind, slots in holders), ("fr", free), ("dn", down)], whole)
+    bars = _in_a_row(
+        [*((kind, slots) for _, kind, slots in holders), ("part-free", free), ("part-down", down)], whole
+    )
     names = ", ".join(f"{name} {slots}" for name, _, slots in holders if slots) or "none in use"
     return Meter(f"{label}: {names}; {free} free, {down} down of {whole}", tuple(bars), None)
 
@@ -83,7 +85,7 @@ def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: 
     bars, at = [], 0
     for limit in limits:
         inside = max(0, min(limit, capacity - at))
-        bars += _in_a_row([("s", inside), ("oc", limit - inside)], whole, at)
+        bars += _in_a_row([("part-limits", inside), ("part-over-capacity", limit - inside)], whole, at)
         at += limit
     text = f"{label}: limits add up to {total} of {capacity}, the policy allows {allowed}"
     return Meter(text, tuple(bars), _percent(capacity, whole))

@@ -81,7 +81,7 @@ def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
     per_cell = max(1, -(-(max(use.limit, use.used) + shown) // CELLS))
     mine = min(mine, use.used)
     free = max(0, use.limit - use.used)
-    cells = [("me", mine), ("u", use.used - mine), ("", free), ("tick", 0), ("w", shown)]
+    cells = [("mine", mine), ("others", use.used - mine), ("", free), ("tick", 0), ("waiting-mark", shown)]
     return {
         "type": use.gpu_type,
         "used": use.used,

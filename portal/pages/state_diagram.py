@@ -162,18 +162,18 @@ def drawing(source: str) -> SafeString | None:
     if not source.startswith(HEADER) or {(start, end) for start, end, _ in between} != set(ROUTES):
         return None
     begin = next(BOXES[end] for start, end, _ in moves if start == "[*]")
-    into = format_html('<path class="mv" d="M{} {}H{}" {}/>', begin.left - 20, TOP, begin.left, MARK)
+    into = format_html('<path class="change" d="M{} {}H{}" {}/>', begin.left - 20, TOP, begin.left, MARK)
     lines = [(_line(ROUTES[start, end]), MARK) for start, end, _ in between]
     words = [(_word(ROUTES[start, end], word),) for start, end, word in between if word]
     told = [(start, end, f": {word}" if word else "") for start, end, word in between]
     return format_html(
-        '<div class="tw states" tabindex="0" role="region" aria-label="Drawing of the states">'
+        '<div class="table-wrap states" tabindex="0" role="region" aria-label="Drawing of the states">'
         '<svg viewBox="0 0 {} {}" role="img" aria-label="The states of a job and its moves, told as text below">'
         '<defs><marker id="move-end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto"><path d="M0 0L8 4L0 8Z"/></marker></defs><circle cx="{}" cy="{}" r="6"/>{}{}{}{}</svg></div>'
         "<details><summary>The moves as text</summary><ul>{}</ul></details>\n",
         *(WIDTH, HEIGHT, begin.left - 26, TOP, into),
-        format_html_join("", '<path class="mv" d="{}" {}/>', lines),
+        format_html_join("", '<path class="change" d="{}" {}/>', lines),
         format_html_join("", "{}", ((_box(name),) for name in BOXES)),
         format_html_join("", "{}", words),
         format_html_join("", "<li>{} → {}{}</li>", told),
@@ -207,4 +207,4 @@ def _word(route: Route, word: str) -> SafeString:
         '<tspan x="{}" y="{}">{}</tspan>',
         ((x, y - LINE * (len(lines) - 1 - n), line) for n, line in enumerate(lines)),
     )
-    return format_html('<text class="wd" text-anchor="{}">{}</text>', route.anchor, spans)
+    return format_html('<text class="move-word" text-anchor="{}">{}</text>', route.anchor, spans)

@@ -88,7 +88,7 @@ def icon(name: str, classes: str = "") -> SafeString:
     if name not in known_icons():
         raise template.TemplateSyntaxError(f"icon {name!r} is not in static/src/icons.txt")
     return format_html(
-        '<svg class="i {}" aria-hidden="true"><use href="{}#{}"/></svg>',
+        '<svg class="icon {}" aria-hidden="true"><use href="{}#{}"/></svg>',
         classes,
         static("dist/icons.svg"),
         name,

@@ -92,7 +92,7 @@ def test_a_chart_s_zoom_survives_new_points_and_is_in_the_address(
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40, steps=5)
     page.mouse.up()
-    reset = page.locator('x-chart[data-name="loss"] .zp')
+    reset = page.locator('x-chart[data-name="loss"] .zoom-pill')
     expect(reset).to_be_visible()
     before, points = (
         reset.inner_text(),
@@ -315,11 +315,11 @@ def test_on_a_phone_nothing_stands_over_the_caption_of_the_log(
 ) -> None:
     page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}", width=390, height=844)
     viewer = page.locator("x-log.tail")
-    expect(viewer.locator(".lr").last).to_be_visible()
+    expect(viewer.locator(".log-row").last).to_be_visible()
     pill = viewer.locator(".newest")
     expect(pill).to_have_text("Following")
     expect(pill).to_be_hidden()
-    viewer.locator(".lvs").focus()
+    viewer.locator(".log-scroller").focus()
     page.keyboard.press("PageUp")
     expect(pill).to_be_visible()
     shown, frame = pill.bounding_box(), viewer.bounding_box()
@@ -342,20 +342,20 @@ def test_a_phone_names_every_button_and_shows_the_newest_attempt_alone(
     client.wait_state(job, "PROCESSING")
     page = open_as("alice", f"/t/vision-lab/jobs/{job}", width=390)
     for name in ("Halt", "Clone", "Cancel"):
-        shown = page.locator(".acts .lb", has_text=name).bounding_box()
+        shown = page.locator(".actions .label", has_text=name).bounding_box()
         assert shown
         assert shown["width"] > 20, name
-    attempts = page.locator(".tla > section")
+    attempts = page.locator(".timeline-area > section")
     expect(attempts).to_have_count(2)
     expect(attempts.first).to_contain_text("Attempt 1")
-    expect(attempts.first.locator(".tl")).to_be_hidden()
-    expect(attempts.last.locator(".tl")).to_be_visible()
-    words = page.locator("x-chart .tools .ph")
+    expect(attempts.first.locator(".timeline")).to_be_hidden()
+    expect(attempts.last.locator(".timeline")).to_be_visible()
+    words = page.locator("x-chart .tools .pane-head")
     expect(words.first).to_have_text("Table")
     expect(words.first).to_be_visible()
     page.goto(f"{page.url}/logs")
     for word in ("Error", "Wrap", "Times", "Raw"):
-        expect(page.locator(".lvb .ph", has_text=word)).to_be_visible()
+        expect(page.locator(".log-toolbar .pane-head", has_text=word)).to_be_visible()
     expect(page.get_by_role("button", name="Wrap lines")).to_be_visible()
     assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
@@ -363,10 +363,10 @@ def test_a_phone_names_every_button_and_shows_the_newest_attempt_alone(
     current = page.locator(".tabs [aria-current]").bounding_box()
     assert current
     assert current["x"] + current["width"] <= 390
-    message = page.locator(".et td.msg").first.bounding_box()
+    message = page.locator(".event-table td.event-message").first.bounding_box()
     assert message
     assert message["x"] + message["width"] <= 390
     wide = open_as("alice", f"/t/vision-lab/jobs/{job}")
-    expect(wide.locator(".tla > section").first.locator(".tl")).to_be_visible()
-    expect(wide.locator("x-chart .tools .ph").first).to_be_hidden()
+    expect(wide.locator(".timeline-area > section").first.locator(".timeline")).to_be_visible()
+    expect(wide.locator("x-chart .tools .pane-head").first).to_be_hidden()
     client.post(f"/jobs/{job}/cancel")

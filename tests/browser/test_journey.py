@@ -69,7 +69,7 @@ def test_a_job_halted_and_resumed_in_the_browser_ends_in_the_same_bits(
     assert exact(alice, job, study) == exact(alice, straight, study)
     figure = last_line(alice, straight, attempt=1)
     assert study.last_words in figure
-    shown = page.locator("x-log .lr .m", has_text=study.last_words)
+    shown = page.locator("x-log .log-row .message", has_text=study.last_words)
     expect(shown).to_have_text(figure)
     tiles = page.locator('#job-kpis [data-hot^="metric:"]').all_inner_texts()
     page.goto(page.url.replace(job, straight))
@@ -102,14 +102,14 @@ def watch(page: Page) -> None:
     expect(loss).not_to_have_text(first, timeout=60_000)
     expect(page.locator("x-chart canvas").first).to_be_visible(timeout=60_000)
     expect(page).to_have_title(re.compile(r"^\d+% Processing · "))
-    expect(page.locator("x-log .lr").last).to_contain_text("step", timeout=60_000)
+    expect(page.locator("x-log .log-row").last).to_contain_text("step", timeout=60_000)
 
 
 def halt(page: Page, client: Client, job: str) -> int:
     """Halt by the button, and read the receipt. Return the step that was kept."""
     page.get_by_role("button", name="Halt").click()
     expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
-    receipt = page.locator(".rcp")
+    receipt = page.locator(".receipt")
     expect(receipt).to_contain_text("Halted, no steps lost")
     expect(receipt.locator("#steps-lost")).to_have_text(re.compile(r"^0"))
     expect(receipt).to_contain_text(re.compile(r"\d+\.\d s"))
@@ -122,7 +122,7 @@ def halt(page: Page, client: Client, job: str) -> int:
 def resume(page: Page, kept: int) -> None:
     """Resume by the button; the viewer goes over to the new attempt by itself."""
     page.get_by_role("button", name="Resume", exact=True).click()
-    expect(page.locator("x-log .lr", has_text=f"resumed at step {kept}")).to_be_attached(timeout=60_000)
+    expect(page.locator("x-log .log-row", has_text=f"resumed at step {kept}")).to_be_attached(timeout=60_000)
 
 
 def exact(client: Client, job: str, study: Study) -> tuple[dict[str, Any], Any]:

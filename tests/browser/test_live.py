@@ -46,7 +46,7 @@ def test_two_tabs_show_what_one_of_them_did(alice: Client, open_as: Open) -> Non
     first.get_by_role("button", name="Halt").click()
     for page in (first, second):
         expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
-        expect(page.locator(".rcp")).to_contain_text("Halted, no steps lost")
+        expect(page.locator(".receipt")).to_contain_text("Halted, no steps lost")
     expect(listed.locator(f"#job-{job}")).to_contain_text("Halted")
     second.get_by_role("link", name="Cancel").click()
     second.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
@@ -231,7 +231,7 @@ def test_what_comes_twice_is_shown_once(script: tuple[Script, Page]) -> None:
     server, page = script
     for first, last in ((1, 30), (20, 30), (1, 30), (31, 40), (25, 45)):
         server.send(first, last)
-    expect(page.locator("x-log .lst")).to_contain_text("45 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("45 lines")
     assert all_lines(page, 45) == [(n, f"line {n}") for n in range(1, 46)]
 
 
@@ -240,15 +240,15 @@ def test_what_was_skipped_is_fetched_and_what_was_lost_is_named(script: tuple[Sc
     server.send(1, 100)
     server.skip(101, 1500)
     server.send(1501, 1600)
-    expect(page.locator("x-log .lst")).to_contain_text("1,600 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("1,600 lines")
     assert all_lines(page, 1600) == [(n, f"line {n}") for n in range(1, 1601)]
     assert any("after=1000" in url for url in server.requests)
-    page.locator("x-log .lvs").focus()
+    page.locator("x-log .log-scroller").focus()
     page.keyboard.press("End")
     server.skip(1601, 1603, lost=True)
     server.send(1604, 1604)
-    expect(page.locator('x-log .lr[data-n="1602"]')).to_contain_text("not stored")
-    expect(page.locator('x-log .lr[data-n="1604"]')).to_contain_text("line 1604")
+    expect(page.locator('x-log .log-row[data-n="1602"]')).to_contain_text("not stored")
+    expect(page.locator('x-log .log-row[data-n="1604"]')).to_contain_text("line 1604")
 
 
 def test_a_server_that_restarts_is_reached_again_from_the_cursor_and_in_silence(
@@ -256,7 +256,7 @@ def test_a_server_that_restarts_is_reached_again_from_the_cursor_and_in_silence(
 ) -> None:
     server, page = script
     server.send(1, 50)
-    expect(page.locator("x-log .lst")).to_contain_text("50 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("50 lines")
     page.evaluate(
         "new MutationObserver(() => { window.alarmed ||= document.querySelector('.banner.lost') !== null })"
         ".observe(document.body, {childList: true, subtree: true})"
@@ -265,7 +265,7 @@ def test_a_server_that_restarts_is_reached_again_from_the_cursor_and_in_silence(
     wait_for(lambda: (page.wait_for_timeout(20), len(server.subscribed) == 2)[1], within_s=60)
     assert server.subscribed[-1]["after"] == 50
     server.send(51, 60)
-    expect(page.locator("x-log .lst")).to_contain_text("60 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("60 lines")
     expect(page.locator("x-connection")).to_have_text("Live")
     assert not page.evaluate("window.alarmed")
 
@@ -280,10 +280,10 @@ def test_a_log_that_could_not_be_loaded_is_asked_for_again(script: tuple[Script,
     server.failures = 1
     server.subscribed.clear()
     page.reload()
-    expect(page.locator("x-log .lst")).to_contain_text("50 lines", timeout=60_000)
+    expect(page.locator("x-log .log-status")).to_contain_text("50 lines", timeout=60_000)
     until(page, lambda: server.subscribed)
     server.send(51, 60)
-    expect(page.locator("x-log .lst")).to_contain_text("60 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("60 lines")
 
 
 def test_a_log_that_has_ended_leaves_its_channel_and_misses_no_gap_at_its_end(
@@ -291,22 +291,22 @@ def test_a_log_that_has_ended_leaves_its_channel_and_misses_no_gap_at_its_end(
 ) -> None:
     server, page = script
     server.send(1, 5)
-    expect(page.locator("x-log .lst")).to_contain_text("5 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("5 lines")
     server.sealed = True
     server.lines, server.gap = 9, range(7, 10)
     server.send(6, 6)  # as the server has it: the last lines with the state, then the gap behind them
     server.skip(7, 9, lost=True)
     until(page, lambda: server.channel in server.left)
-    expect(page.locator("x-log .lst")).to_contain_text("9 lines")
-    expect(page.locator("x-log .lst")).to_contain_text("End of log")
+    expect(page.locator("x-log .log-status")).to_contain_text("9 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("End of log")
     assert len(server.subscribed) == 1
 
 
 def test_a_search_that_is_cleared_while_it_runs_is_over(script: tuple[Script, Page]) -> None:
     server, page = script
     server.send(1, 5)
-    expect(page.locator("x-log .lst")).to_contain_text("5 lines")
-    found = page.locator("x-log .nm")
+    expect(page.locator("x-log .log-status")).to_contain_text("5 lines")
+    found = page.locator("x-log .match-count")
     found.evaluate(
         "cell => new MutationObserver(() => { window.told = (window.told ?? '') + cell.textContent + ';' })"
         ".observe(cell, {childList: true, characterData: true, subtree: true})"
@@ -321,14 +321,14 @@ def test_a_search_that_is_cleared_while_it_runs_is_over(script: tuple[Script, Pa
     page.get_by_label("Search the log").fill("second")
     expect(found).to_have_text(re.compile("^1 of"))
     assert "failed" not in page.evaluate("window.told")
-    expect(page.locator("x-log .lst")).not_to_contain_text("Searching")
+    expect(page.locator("x-log .log-status")).not_to_contain_text("Searching")
 
 
 def test_lines_that_were_not_kept_are_passed_over_in_one_step(script: tuple[Script, Page]) -> None:
     server, page = script
     server.lines, server.gap = 15_002, range(4, 15_001)
     page.reload()
-    expect(page.locator("x-log .lst")).to_contain_text("15,002 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("15,002 lines")
     server.requests.clear()
     page.get_by_role("button", name="Jump to the first error").click()
     expect(page.get_by_text("No errors in this log.")).to_be_visible()
@@ -348,7 +348,7 @@ def test_a_link_to_an_attempt_that_is_not_shown_opens_that_attempt(script: tuple
     page.goto(page.url + "?learner=0&attempt=all#a1-L20")
     attempt = page.get_by_label("Attempt", exact=True)
     expect(attempt).to_have_value("1")
-    expect(page.locator("x-log .lr.pick .m")).to_have_text("line 20")
+    expect(page.locator("x-log .log-row.picked .message")).to_have_text("line 20")
     expect(attempt.locator("option").first).to_have_text("Newest 40 attempts")
     page.get_by_label("Learner", exact=True).select_option(label="All 25 learners")
     expect(attempt.locator("option").first).to_have_text("Newest attempt")
@@ -358,7 +358,7 @@ def test_a_link_to_an_attempt_that_is_not_shown_opens_that_attempt(script: tuple
 def test_a_server_that_refuses_the_page_is_not_asked_again(script: tuple[Script, Page], code: int) -> None:
     server, page = script
     server.send(1, 5)
-    expect(page.locator("x-log .lst")).to_contain_text("5 lines")
+    expect(page.locator("x-log .log-status")).to_contain_text("5 lines")
     server.sockets[-1].close(code=code)
     expect(page.locator(".banner.lost")).to_contain_text("The server refuses live updates")
     expect(page.locator("x-connection")).to_have_text("Not live")
@@ -374,13 +374,13 @@ def test_fifty_thousand_lines_at_once_are_all_there_and_the_page_stays_small(
     for first in range(1, 50_001, 500):
         server.send(first, first + 499)
     began = time.monotonic()
-    expect(page.locator("x-log .lst")).to_contain_text("50,000 lines", timeout=60_000)
-    expect(page.locator('x-log .lr[data-n="50000"] .m')).to_have_text("line 50000")
+    expect(page.locator("x-log .log-status")).to_contain_text("50,000 lines", timeout=60_000)
+    expect(page.locator('x-log .log-row[data-n="50000"] .message')).to_have_text("line 50000")
     print(f"50,000 lines in {time.monotonic() - began:.1f} s")
-    assert page.locator("x-log .lr").count() <= 200
-    page.locator("x-log .lvs").focus()
+    assert page.locator("x-log .log-row").count() <= 200
+    page.locator("x-log .log-scroller").focus()
     page.keyboard.press("Home")
-    expect(page.locator('x-log .lr[data-n="1"] .m')).to_have_text("line 1")
+    expect(page.locator('x-log .log-row[data-n="1"] .message')).to_have_text("line 1")
     assert not server.requests[1:], "everything came by the socket"
 
 
@@ -419,10 +419,10 @@ def test_a_line_of_a_megabyte_neither_stops_the_page_nor_is_lost(alice: Client, 
     job = alice.submit(spec("one-line", "print('x' * 1_000_000)\nprint('after it')"))["id"]
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", f"/t/vision-lab/jobs/{job}/logs")
-    expect(page.locator('x-log .lr[data-n="2"] .m')).to_have_text("after it")
+    expect(page.locator('x-log .log-row[data-n="2"] .message')).to_have_text("after it")
     more = page.get_by_role("button", name=re.compile(r"show [\d,]+ more characters"))
     expect(more).to_be_visible()
-    shown = page.locator('x-log .lr[data-n="1"] .m').inner_text().count("x")
+    shown = page.locator('x-log .log-row[data-n="1"] .message').inner_text().count("x")
     left = int(re.sub(r"\D", "", more.inner_text()))
     assert shown + left == 1_000_000
     assert shown <= 20_000

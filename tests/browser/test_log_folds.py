@@ -42,29 +42,31 @@ def test_a_traceback_folds_and_unfolds_without_moving_what_is_above(alice: Clien
     job = submitted(alice, "folded", TRACEBACKS, "5 60")
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
-    page.locator("x-log .lvs").focus()
+    page.locator("x-log .log-scroller").focus()
     page.keyboard.press("Home")
     fold = page.locator("x-log .fold")
     expect(fold).to_have_attribute("aria-expanded", "false")
-    head = page.locator('x-log .lr[data-n="6"]')
+    head = page.locator('x-log .log-row[data-n="6"]')
     expect(head).to_contain_text("Traceback (most recent call last): …")
     hidden = int(head.inner_text().split("…")[1].split(" lines")[0])
     assert hidden >= 8
     assert [n for n in numbers(page) if 6 < n <= 6 + hidden] == []
-    expect(page.locator(f'x-log .lr[data-n="{7 + hidden}"]')).to_contain_text("ValueError: bottom reached")
+    expect(page.locator(f'x-log .log-row[data-n="{7 + hidden}"]')).to_contain_text(
+        "ValueError: bottom reached"
+    )
     place = first_visible(page)
     fold.press("Enter")
-    expect(page.locator('x-log .lr[data-n="7"]')).to_contain_text('File "')
+    expect(page.locator('x-log .log-row[data-n="7"]')).to_contain_text('File "')
     expect(fold).to_be_focused()
     assert first_visible(page) == place
     fold.click()
-    expect(page.locator('x-log .lr[data-n="7"]')).to_have_count(0)
+    expect(page.locator('x-log .log-row[data-n="7"]')).to_have_count(0)
     page.get_by_label("Search the log").fill("in deep")
-    expect(page.locator("x-log mark.hl.c").first).to_be_visible()  # a match in a fold opens it
+    expect(page.locator("x-log mark.highlight.count").first).to_be_visible()  # a match in a fold opens it
     expect(fold).to_have_attribute("aria-expanded", "true")
     page.goto(page.url.split("?")[0] + "#L9")
     page.reload()
-    expect(page.locator('x-log .lr[data-n="9"].pick')).to_be_visible()
+    expect(page.locator('x-log .log-row[data-n="9"].picked')).to_be_visible()
 
 
 @pytest.mark.parametrize("before", [3_000, 25_000])
@@ -73,10 +75,10 @@ def test_the_first_error_is_found_where_nothing_is_loaded(alice: Client, open_as
     job = submitted(alice, "far-error", TRACEBACKS, f"{before} 4000")
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
-    expect(page.locator("x-log .lst")).to_contain_text("End of log", timeout=60_000)
+    expect(page.locator("x-log .log-status")).to_contain_text("End of log", timeout=60_000)
     page.get_by_label("Jump to the first error").click()
-    expect(page.locator(f'x-log .lr[data-n="{before + 1}"].pick')).to_be_visible(timeout=60_000)
-    expect(page.locator(f'x-log .lr[data-n="{before + 2}"]')).to_contain_text('File "')
+    expect(page.locator(f'x-log .log-row[data-n="{before + 1}"].picked')).to_be_visible(timeout=60_000)
+    expect(page.locator(f'x-log .log-row[data-n="{before + 2}"]')).to_contain_text('File "')
 
 
 def test_single_keys_of_the_job_page(alice: Client, open_as: Open) -> None:

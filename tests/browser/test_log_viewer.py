@@ -20,8 +20,8 @@ from tests.platform import Client, Platform, wait_for
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
 
-ROWS = """() => [...document.querySelectorAll('x-log .lr')]
-    .map((row) => [Number(row.dataset.n), row.querySelector('.m').textContent, row.getBoundingClientRect().top])
+ROWS = """() => [...document.querySelectorAll('x-log .log-row')]
+    .map((row) => [Number(row.dataset.n), row.querySelector('.message').textContent, row.getBoundingClientRect().top])
     .sort((a, b) => a[2] - b[2])"""
 
 
@@ -36,11 +36,11 @@ def log_of(job: str, more: str = "") -> str:
 
 def counted(page: Page) -> int:
     """How many lines the viewer says that it has."""
-    return int(page.locator("x-log .lst").inner_text().split(" lines")[0].split()[-1].replace(",", ""))
+    return int(page.locator("x-log .log-status").inner_text().split(" lines")[0].split()[-1].replace(",", ""))
 
 
 def first_visible(page: Page) -> tuple[int, float]:
-    top = page.locator("x-log .lvs").bounding_box()
+    top = page.locator("x-log .log-scroller").bounding_box()
     assert top
     n, _, y = next(row for row in page.evaluate(ROWS) if row[2] >= top["y"] - 1)
     return n, y
@@ -49,7 +49,7 @@ def first_visible(page: Page) -> tuple[int, float]:
 def all_lines(page: Page, count: int) -> list[tuple[int, str]]:
     """Every line that the viewer shows, by scrolling from the first to the last."""
     seen: dict[int, str] = {}
-    page.locator("x-log .lvs").focus()
+    page.locator("x-log .log-scroller").focus()
     page.keyboard.press("Home")
     wait_for(lambda: page.evaluate(ROWS)[0][0] == 1, within_s=60)
     deadline = time.monotonic() + 90
@@ -71,7 +71,7 @@ def test_lines_come_by_themselves_and_each_once_over_a_killed_web_server(
     )  # 100 lines a second bound what is to be read in the end
     alice.wait_state(job, "PROCESSING")
     page = open_as("alice", log_of(job))
-    expect(page.locator("x-log .lr").first).to_be_visible()
+    expect(page.locator("x-log .log-row").first).to_be_visible()
     for _ in range(2):
         platform.kill("web", signal.SIGKILL)
         wait_for(platform.is_ready, within_s=60)
@@ -79,7 +79,7 @@ def test_lines_come_by_themselves_and_each_once_over_a_killed_web_server(
     enough.touch()  # it has printed all the while, however long the web server took
     alice.wait_state(job, "COMPLETED", within_s=90)
     count = alice.raw_log(job, attempt=1).count(b"\n")
-    expect(page.locator("x-log .lst")).to_contain_text(f"{count:,} lines", timeout=60_000)
+    expect(page.locator("x-log .log-status")).to_contain_text(f"{count:,} lines", timeout=60_000)
     assert all_lines(page, count) == [(n, f"line {n}") for n in range(1, count + 1)]
 
 
@@ -89,10 +89,10 @@ def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(
     enough = tmp_path / "enough"
     job = submitted(alice, "flood", programs.COUNTS_UNTIL, f"{enough} 500 0.7")
     page = open_as("alice", log_of(job))
-    expect(page.locator("x-log .lst")).to_contain_text(",", timeout=60_000)
-    page.locator("x-log .lvs").hover()
+    expect(page.locator("x-log .log-status")).to_contain_text(",", timeout=60_000)
+    page.locator("x-log .log-scroller").hover()
     page.mouse.wheel(0, -600)
-    expect(page.locator("x-log .lst")).to_contain_text("Paused")
+    expect(page.locator("x-log .log-status")).to_contain_text("Paused")
     page.wait_for_timeout(300)
     before = first_visible(page)
     count = counted(page)
@@ -100,7 +100,7 @@ def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(
     assert first_visible(page) == before
     expect(page.locator("x-log .newest")).to_contain_text("new lines")
     page.locator("x-log .newest").click()
-    expect(page.locator("x-log .lst")).to_contain_text("Following")
+    expect(page.locator("x-log .log-status")).to_contain_text("Following")
     enough.touch()
     alice.wait_state(job, "COMPLETED", within_s=60)
     last = alice.raw_log(job, attempt=1).decode().splitlines()[-1]
@@ -118,22 +118,22 @@ def test_a_reader_who_goes_to_the_start_while_the_lines_load_is_left_there(
     page.route(logs, lambda route: held.append(route) if not held else route.continue_())
     page.goto(page.url.replace("/healthz", log_of(job)))
     wait_for(lambda: (page.wait_for_timeout(20), held)[1], within_s=60)
-    page.locator("x-log .lvs").press("Home")
+    page.locator("x-log .log-scroller").press("Home")
     held[0].continue_()
-    expect(page.locator("x-log .lst")).to_contain_text("200 lines")
-    expect(page.locator('x-log .lr[data-n="1"] .m')).to_have_text("line 1")
+    expect(page.locator("x-log .log-status")).to_contain_text("200 lines")
+    expect(page.locator('x-log .log-row[data-n="1"] .message')).to_have_text("line 1")
 
 
 def test_rows_stand_in_the_document_as_they_are_read(alice: Client, open_as: Open) -> None:
     job = submitted(alice, "order", programs.COUNTER, "2000 500 0")
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
-    expect(page.locator("x-log .lr").last).to_be_visible()
-    scroller = page.locator("x-log .lvs")
+    expect(page.locator("x-log .log-row").last).to_be_visible()
+    scroller = page.locator("x-log .log-scroller")
     for key in ("PageUp", "PageUp", "PageUp", "PageDown", "ArrowUp", "Home", "PageDown"):
         scroller.press(key)
         page.wait_for_timeout(60)
-        numbers = [int(number) for number in page.locator("x-log .lr .n").all_inner_texts()]
+        numbers = [int(number) for number in page.locator("x-log .log-row .number").all_inner_texts()]
         assert numbers == sorted(numbers), key
 
 
@@ -141,28 +141,28 @@ def test_a_log_that_has_ended_is_neither_followed_nor_paused(alice: Client, open
     job = submitted(alice, "over", programs.COUNTER, "2000 500 0")
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
-    status = page.locator("x-log .lst")
+    status = page.locator("x-log .log-status")
     expect(status).to_contain_text("End of log")
     expect(status).not_to_contain_text("Following")
-    page.locator("x-log .lvs").press("Home")
+    page.locator("x-log .log-scroller").press("Home")
     expect(status).to_contain_text("line 1")
     expect(status).not_to_contain_text("Paused")
     end = page.get_by_role("button", name="Go to the end")
     assert end.get_attribute("aria-pressed") is None
     end.click()
-    expect(page.locator("x-log .lr .m", has_text="line 2000")).to_be_visible()
+    expect(page.locator("x-log .log-row .message", has_text="line 2000")).to_be_visible()
     end.click()  # it leads to the end however often
-    expect(page.locator("x-log .lr .m", has_text="line 2000")).to_be_visible()
+    expect(page.locator("x-log .log-row .message", has_text="line 2000")).to_be_visible()
 
 
 def test_the_ring_of_the_focused_log_lies_above_its_rows(alice: Client, open_as: Open) -> None:
     job = submitted(alice, "ring", programs.BROKEN, "")
     alice.wait_state(job, "FAILED")
     page = open_as("alice", log_of(job))
-    expect(page.locator("x-log .lr").first).to_be_visible()
-    page.locator("x-log .lvs").press("Home")
+    expect(page.locator("x-log .log-row").first).to_be_visible()
+    page.locator("x-log .log-scroller").press("Home")
     ring = page.evaluate(
-        "() => { const style = getComputedStyle(document.querySelector('.lvp'), '::after');"
+        "() => { const style = getComputedStyle(document.querySelector('.log-pane'), '::after');"
         " return [style.content, style.borderTopWidth, style.position, style.pointerEvents] }"
     )
     assert ring == ['""', "2px", "absolute", "none"]
@@ -175,15 +175,15 @@ def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
     page.get_by_label("Search the log").fill("line 123")
-    expect(page.locator("x-log .nm")).to_have_text("11 of 11")
+    expect(page.locator("x-log .match-count")).to_have_text("11 of 11")
     page.get_by_label("Next match").click()
-    expect(page.locator("x-log mark.hl.c")).to_have_text("line 123")
+    expect(page.locator("x-log mark.highlight.count")).to_have_text("line 123")
     page.get_by_label("Next match").click()
-    expect(page.locator('x-log .lr[data-n="1230"]')).to_be_visible()
+    expect(page.locator('x-log .log-row[data-n="1230"]')).to_be_visible()
     page.goto(page.url.split("?")[0] + "#L2500-2502")
     page.reload()
-    expect(page.locator('x-log .lr[data-n="2500"].pick')).to_be_visible()
-    assert page.locator("x-log .lr.pick").count() == 3
+    expect(page.locator('x-log .log-row[data-n="2500"].picked')).to_be_visible()
+    assert page.locator("x-log .log-row.picked").count() == 3
 
 
 def test_output_is_text_whatever_it_says(alice: Client, open_as: Open) -> None:
@@ -192,17 +192,19 @@ def test_output_is_text_whatever_it_says(alice: Client, open_as: Open) -> None:
     page = open_as("alice", log_of(job))
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    expect(page.locator('x-log .lr[data-n="1"] .a1')).to_have_text("red")
-    expect(page.locator('x-log .lr[data-n="2"]')).to_contain_text(
+    expect(page.locator('x-log .log-row[data-n="1"] .ansi-1')).to_have_text("red")
+    expect(page.locator('x-log .log-row[data-n="2"]')).to_contain_text(
         "<img src=x onerror=alert(1)> & <b>not bold</b>"
     )
     assert page.locator("x-log img").count() == 0
     hrefs = page.eval_on_selector_all("x-log .lr a", "links => links.map((link) => link.href)")
     assert hrefs == ["https://example.org/page?x=1"]
-    expect(page.locator('x-log .lr[data-n="6"] .m')).to_have_text("done   ")
-    expect(page.locator('x-log .lr[data-n="7"] .m')).to_have_text("no newline at the end")
+    expect(page.locator('x-log .log-row[data-n="6"] .message')).to_have_text("done   ")
+    expect(page.locator('x-log .log-row[data-n="7"] .message')).to_have_text("no newline at the end")
     page.get_by_role("button", name="show 20,000 more characters").click()
-    wait_for(lambda: len(page.locator('x-log .lr[data-n="5"] .m').inner_text()) == 30_000, within_s=60)
+    wait_for(
+        lambda: len(page.locator('x-log .log-row[data-n="5"] .message').inner_text()) == 30_000, within_s=60
+    )
     assert dialogs == []
 
 
@@ -211,15 +213,15 @@ def test_the_first_error_is_one_key_away(alice: Client, open_as: Open) -> None:
     alice.wait_state(job, "FAILED")
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
     expect(page.locator(".fail")).to_contain_text("exited with code 1")
-    expect(page.locator(".fail .l.e").last).to_contain_text("ValueError: cannot read shard <3>")
+    expect(page.locator(".fail .log-line.is-error").last).to_contain_text("ValueError: cannot read shard <3>")
     page.get_by_role("link", name="View error").click()
-    expect(page.locator("x-log .lr.pick")).to_contain_text("Traceback")
-    expect(page.locator("x-log .lr.e", has_text="ValueError")).to_be_in_viewport()
+    expect(page.locator("x-log .log-row.picked")).to_contain_text("Traceback")
+    expect(page.locator("x-log .log-row.is-error", has_text="ValueError")).to_be_in_viewport()
     expect(page.locator("x-log .newest")).to_be_hidden()  # the end is in sight: nothing leads to it
-    expect(page.locator('x-log [data-level="error"] .c')).to_have_text(re.compile(r"^[1-9]\d*$"))
-    expect(page.locator("x-log .ticks .e")).to_have_attribute("d", re.compile("^M0 "))
+    expect(page.locator('x-log [data-level="error"] .count')).to_have_text(re.compile(r"^[1-9]\d*$"))
+    expect(page.locator("x-log .ticks .is-error")).to_have_attribute("d", re.compile("^M0 "))
     page.get_by_role("button", name="Error", exact=True).click()
-    expect(page.locator("x-log .lr.e", has_text="ValueError")).to_be_visible()
+    expect(page.locator("x-log .log-row.is-error", has_text="ValueError")).to_be_visible()
 
 
 def test_all_learners_are_shown_in_order_of_time(alice: Client, open_as: Open) -> None:
@@ -233,17 +235,17 @@ def test_all_learners_are_shown_in_order_of_time(alice: Client, open_as: Open) -
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
     page.get_by_label("Learner", exact=True).select_option("all")
-    expect(page.locator("x-log .rk").first).to_be_visible()
+    expect(page.locator("x-log .rank").first).to_be_visible()
     page.reload()  # the address holds the choice
     expect(page.get_by_label("Learner", exact=True)).to_have_value("all")
     expect(page.get_by_role("log")).to_have_accessible_name(re.compile("^Log of all learners, "))
     for rank in ("L0", "L1"):
-        expect(page.locator("x-log .rk", has_text=rank).first).to_be_attached()
-    assert set(page.locator("x-log .rk").all_inner_texts()) == {"L0", "L1"}
+        expect(page.locator("x-log .rank", has_text=rank).first).to_be_attached()
+    assert set(page.locator("x-log .rank").all_inner_texts()) == {"L0", "L1"}
     times = page.evaluate(
-        """() => [...document.querySelectorAll('x-log .lr')]
+        """() => [...document.querySelectorAll('x-log .log-row')]
             .sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)
-            .map((row) => row.querySelector('.ts').textContent)"""
+            .map((row) => row.querySelector('.timestamp').textContent)"""
     )
     assert times == sorted(times)
 
@@ -260,7 +262,7 @@ def test_a_page_that_is_no_longer_live_looks_old_and_recovers_by_itself(
     try:
         expect(page.locator(".banner.lost")).to_contain_text("Live updates paused since", timeout=60_000)
         assert page.locator("[data-live][data-stale]").count() == page.locator("[data-live]").count()
-        expect(page.locator("#job-kpis .asof")).to_contain_text("as of")
+        expect(page.locator("#job-kpis .as-of")).to_contain_text("as of")
     finally:
         os.kill(web, signal.SIGCONT)
     expect(page.locator(".banner.lost")).to_have_count(0, timeout=60_000)

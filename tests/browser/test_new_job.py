@@ -109,7 +109,7 @@ def test_what_is_wrong_stands_below_its_row_and_moves_no_field(open_as: Open) ->
     before = [field.bounding_box() for field in row]
     row[0].fill("0")
     row[2].fill("plenty")
-    told = page.locator(".ct", has=row[2]).locator("[data-errors]")
+    told = page.locator(".card-body", has=row[2]).locator("[data-errors]")
     expect(told).to_contain_text("Learners must be 1 to 1024", timeout=60_000)
     expect(told).to_contain_text("Memory each is not an amount of memory")
     expect(row[2]).to_have_accessible_description(re.compile("^Memory each is not an amount"))
@@ -150,7 +150,7 @@ def test_yaml_that_cannot_be_read_locks_the_form_and_says_where(open_as: Open) -
     page.keyboard.press("ControlOrMeta+Home")
     page.keyboard.insert_text("name: a: b\n")
     expect(note).to_contain_text(
-        re.compile(r"Line 1, column \d+:\s+.+ The form shows what could be read last")
+        re.compile(r"Line 1, column \d+:\s+.+ The form shows the last valid version")
     )
     expect(name).to_be_disabled()
     expect(name).to_have_value("digits")
@@ -245,7 +245,7 @@ def test_an_archive_is_taken_as_the_code(alice: Client, open_as: Open) -> None:
     page.get_by_role("button", name="Submit job").click()
     page.wait_for_url(JOB_PAGE)
     expect(page.locator("#job-badge")).to_have_text("Completed", timeout=60_000)
-    expect(page.locator("x-log .lr .m").first).to_have_text("out of the archive")
+    expect(page.locator("x-log .log-row .message").first).to_have_text("out of the archive")
 
 
 def test_a_file_that_is_no_archive_is_refused_in_words(open_as: Open) -> None:
@@ -312,7 +312,7 @@ def test_without_scripts_a_job_is_submitted_halted_and_resumed(
     wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) > 10, within_s=60)
     press(page.get_by_role("button", name="Halt"))
     shows("Halted")
-    expect(page.locator(".rcp")).to_contain_text("Halted, no steps lost")
+    expect(page.locator(".receipt")).to_contain_text("Halted, no steps lost")
     press(page.get_by_role("button", name="Resume"))
     shows("Processing")
     press(page.get_by_role("link", name="Cancel"))

@@ -22,7 +22,7 @@ BACK_WITHIN_S = 60
 
 def shown(page: Page) -> int:
     """How many lines the viewer says that it has."""
-    found = re.search(r"([\d,]+) lines", page.locator("x-log .lst").inner_text())
+    found = re.search(r"([\d,]+) lines", page.locator("x-log .log-status").inner_text())
     return int(found[1].replace(",", "")) if found else 0
 
 
@@ -43,7 +43,7 @@ def test_a_page_left_open_over_all_faults_shows_each_line_once(
     job = submitted(alice, "over-all-faults", programs.COUNTS_UNTIL, f"{enough} 5 0.1")
     alice.wait_state(job, "PROCESSING")
     page = open_as("alice", log_of(job))
-    expect(page.locator("x-log .lr").first).to_be_visible()
+    expect(page.locator("x-log .log-row").first).to_be_visible()
     page.evaluate("window.stayed = true")
     for name in IN_TURN:
         FAULTS[name](platform, job)
@@ -58,7 +58,7 @@ def test_a_page_left_open_over_all_faults_shows_each_line_once(
     enough.touch()
     ended = alice.wait_state(job, "COMPLETED", within_s=60)
     count = lines_so_far(alice, job)
-    expect(page.locator("x-log .lst")).to_contain_text(f"{count:,} lines", timeout=60_000)
+    expect(page.locator("x-log .log-status")).to_contain_text(f"{count:,} lines", timeout=60_000)
     assert all_lines(page, count) == [(n, f"line {n}") for n in range(1, count + 1)]
     assert page.evaluate("window.stayed"), "the page was loaded anew"
     assert (ended["attempt"], ended["restarts_used"]) == (1, 0)

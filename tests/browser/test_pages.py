@@ -153,7 +153,7 @@ def too_wide(page: Page) -> list[str]:
 
 
 WIDEST = """() => [...document.querySelectorAll('body *')]
-  .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest('.tw'))
+  .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest('.table-wrap'))
   .slice(0, 4).map(e => e.tagName + '.' + e.className).join(' ')"""
 
 

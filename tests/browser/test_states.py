@@ -84,7 +84,7 @@ def test_a_toast_stands_above_the_phone_s_bar_and_above_submit(
     page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}", width=390, height=844)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator("button[data-copy]").click()
-    below = page.locator("nav.bot").bounding_box()
+    below = page.locator("nav.bottom-bar").bounding_box()
     said = page.locator(".toast").bounding_box()
     assert below
     assert said
@@ -94,7 +94,7 @@ def test_a_toast_stands_above_the_phone_s_bar_and_above_submit(
     page.get_by_label("Memory each").fill("much")
     expect(page.locator("[data-verdict]")).to_contain_text("1 error")
     page.get_by_role("button", name="Submit job").click()
-    below, said = page.locator(".sbar").bounding_box(), page.locator(".toast").bounding_box()
+    below, said = page.locator(".submit-bar").bounding_box(), page.locator(".toast").bounding_box()
     assert below
     assert said
     assert said["y"] + said["height"] <= below["y"]

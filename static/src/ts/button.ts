@@ -5,11 +5,11 @@ import { icon } from "./icon";
 export function button(name: string, label: string, text = ""): HTMLButtonElement {
   const made = document.createElement("button");
   made.type = "button";
-  made.className = text ? "btn s" : "btn g s ic";
+  made.className = text ? "button small" : "button ghost small icon-only";
   made.append(icon(name));
   if (text) {
     const words = document.createElement("span");
-    words.className = "lb";
+    words.className = "label";
     words.textContent = text;
     made.append(words);
   }
@@ -21,7 +21,7 @@ export function button(name: string, label: string, text = ""): HTMLButtonElemen
 /** The word that a phone shows under an icon. */
 export function named<Made extends HTMLElement>(made: Made, word: string): Made {
   const shown = document.createElement("span");
-  shown.className = "ph";
+  shown.className = "pane-head";
   shown.setAttribute("aria-hidden", "true");
   shown.textContent = word;
   made.append(shown);

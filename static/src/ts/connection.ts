@@ -39,12 +39,12 @@ function markRegions(): void {
     if (stale) {
       region.dataset.stale = "";
       const note = document.createElement("span");
-      note.className = "asof";
+      note.className = "as-of";
       note.textContent = words.asOf(clock(live.receivedAt));
-      (region.querySelector(":scope > header, :scope > .hd") ?? region).append(note);
+      (region.querySelector(":scope > header, :scope > .card-head") ?? region).append(note);
     } else {
       delete region.dataset.stale;
-      for (const note of region.querySelectorAll(".asof")) note.remove();
+      for (const note of region.querySelectorAll(".as-of")) note.remove();
     }
   }
 }
@@ -73,7 +73,7 @@ function newBanner(): HTMLElement {
   banner.className = "banner lost";
   const button = document.createElement("button");
   button.type = "button";
-  button.className = "btn s";
+  button.className = "button small";
   button.addEventListener("click", () => BUTTONS[live.status]?.[1]());
   banner.append(document.createElement("span"), button);
   return banner;

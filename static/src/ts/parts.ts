@@ -64,7 +64,7 @@ function addCharts(part: HTMLElement, fresh: HTMLElement): void {
   const known = new Set([...part.querySelectorAll<HTMLElement>("x-chart")].map((chart) => chart.dataset.name));
   for (const chart of fresh.querySelectorAll<HTMLElement>("x-chart")) {
     const card = chart.closest(".card");
-    const grids = part.querySelectorAll(".g3");
+    const grids = part.querySelectorAll(".chart-grid");
     if (!known.has(chart.dataset.name) && card) (grids[grids.length - 1] ?? part).append(document.importNode(card, true));
   }
 }

@@ -5,7 +5,7 @@ import { fetchPage, morphParts } from "./parts";
 const REVIEW_MS = 250; // after the last change
 
 function mark(field: HTMLInputElement): void {
-  field.closest("td")?.classList.toggle("chg", field.value !== field.dataset.before);
+  field.closest("td")?.classList.toggle("changed", field.value !== field.dataset.before);
 }
 
 function set(field: HTMLInputElement, value: number): void {

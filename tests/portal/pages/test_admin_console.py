@@ -339,7 +339,7 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     assert lab.state == "active"
     page = markup(client.get("/admin-console/tenants/vision-lab"))
     assert "Keep it open</button>" in page
-    assert '<button class="btn d">Suspend' in page
+    assert '<button class="button danger">Suspend' in page
     wish = {"state": "suspended", "reason": "unpaid"}
     told = markup(client.post("/admin-console/tenants/vision-lab/state", wish, follow=True))
     assert '<p class="banner warning"' in told
@@ -349,7 +349,7 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     page = markup(client.get("/admin-console/tenants/vision-lab"))
     assert "Reopen submission" in page
     assert "Keep it suspended</button>" in page
-    assert '<button class="btn p">Reopen' in page, "the harmless way is not red"
+    assert '<button class="button primary">Reopen' in page, "the harmless way is not red"
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_the_job_states_are_drawn_with_every_move_that_there_is() -> None:
     assert "stateDiagram" not in body, "a drawing, not its source"
     moves = [(start.value, end.value) for start, ends in TRANSITIONS.items() for end in ends]
     assert set(state_diagram.ROUTES) == set(moves)
-    assert body.count('class="mv"') == len(moves) + 1, "one line each, and the one into QUEUED"
+    assert body.count('class="change"') == len(moves) + 1, "one line each, and the one into QUEUED"
     told = re.findall(r"<li>([A-Z]+) → ([A-Z]+)", body)
     assert sorted(told) == sorted(moves)
     assert set(state_diagram.BOXES) == {state.value for state in TRANSITIONS}

@@ -39,7 +39,9 @@ def actions(client: Client, job: Job) -> dict[int, set[str]]:
     """What each row offers, by the number of its checkpoint."""
     page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     found = {}
-    for row in re.findall(r"<tr[^>]*>(<td class=\"n num t3 x1\">.*?)</tr>", page, re.DOTALL):
+    for row in re.findall(
+        r"<tr[^>]*>(<td class=\"number num tertiary extra-cell\">.*?)</tr>", page, re.DOTALL
+    ):
         number = int(re.findall(r">(\d+)<", row)[0])
         found[number] = set(re.findall(r"(Resume from|Clone from|Files)<", row))
     return found

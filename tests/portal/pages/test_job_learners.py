@@ -82,7 +82,7 @@ def test_the_page_flags_who_is_slow_and_draws_the_start(alice: User, signed_in: 
     page = markup(signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners"))
     assert page.count("1.34 × median") == 2, "in the strip and in the learner's row"
     assert "A step of L1 takes 1.34 × as long" in page
-    assert page.count('class="split2"') == 2
+    assert page.count('class="split-bar"') == 2
 
 
 def test_a_program_too_quick_to_be_seen_is_not_said_never_to_have_begun(

@@ -191,7 +191,7 @@ def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
     assert panel.count("this job needs 2 CPU slots") == 1
     assert "needs 2, the quota is 1" in panel
     assert "cannot start" not in panel
-    assert '<svg x="50.0%" overflow="visible"><rect class="li"' in panel, (
+    assert '<svg x="50.0%" overflow="visible"><rect class="limit-tick"' in panel, (
         "the limit of 1 stands in the middle of the 2 asked for"
     )
     assert panel.count("<li") == 2, "what was not reached is one row"
@@ -285,7 +285,7 @@ def test_a_failure_is_headed_by_the_program_s_last_words(alice: User, open_page:
     page = open_page(alice, job)
     assert '<h2 id="fh">MemoryError: 3 GiB</h2><p>Learner 0 exited with code 137.</p>' in page
     assert "killed (often out of memory)" in page
-    assert page.count('class="l e"') == 13  # its traceback began above what is shown
+    assert page.count('class="log-line is-error"') == 13  # its traceback began above what is shown
     assert "<x-log" not in page  # the same lines once
 
 
@@ -379,7 +379,7 @@ def test_an_attempt_that_failed_says_its_exit_code_in_the_header_and_the_sentenc
     )  # fmt: skip
     page = open_page(alice, job)
     assert f'<b>Attempt 1</b><span title="{why}">exit 3</span>' in page
-    assert f'A learner failed</span><br><span class="t2 f12">{why}</span>' in page
+    assert f'A learner failed</span><br><span class="secondary fine-print">{why}</span>' in page
 
 
 def test_the_attempts_say_where_they_began_and_what_the_program_said_last(
@@ -420,7 +420,7 @@ def test_of_more_metrics_than_a_page_shows_the_rest_is_counted_and_found_by_name
         add(job, {1: 1.0}, name=name)
     page = open_page(alice, job, "/metrics")
     assert "200 of 205 metrics are shown." in page
-    assert 'Metrics<span class="c">200+</span>' in page
+    assert 'Metrics<span class="count">200+</span>' in page
     assert (page.count("<x-chart "), 'data-name="m204"' in page) == (200, False)
     found = open_page(alice, job, "/metrics?m=M20")
     assert "5 of 205 metrics match." in found

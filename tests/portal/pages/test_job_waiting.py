@@ -93,12 +93,12 @@ def test_a_job_that_backs_off_says_so_and_until_when(alice: User) -> None:
 def test_the_place_in_the_tenant_is_said_once(alice: User) -> None:
     job = waits(owner=alice)
     told = "".join(
-        re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="eta"')[1].split("</div>")[0]).split()
+        re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="estimate"')[1].split("</div>")[0]).split()
     )
     assert told.startswith(">Positioninvision-lab#1#1inthecluster")
     expect(job, 25, 40)
     told = "".join(
-        re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="eta"')[1].split("</div>")[0]).split()
+        re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="estimate"')[1].split("</div>")[0]).split()
     )
     assert told.startswith(">Estimatedstart25–40min#1invision-lab·#1inthecluster")
 

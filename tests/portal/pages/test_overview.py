@@ -173,7 +173,7 @@ def test_waits_are_those_of_first_starts(lab: Tenant, alice: User, client: Clien
 def test_however_many_wait_a_quota_fits_its_card(limit: int, used: int, waiting: int) -> None:
     row = quota_row(QuotaUse("a100", limit, used, waiting), mine=0)
     assert len(row["cells"]) <= CELLS + 4, "each kind of cells is rounded up, and there is the tick"
-    assert 1 <= row["cells"].count("w") <= len(row["cells"]) / 2 + 1
+    assert 1 <= row["cells"].count("waiting-mark") <= len(row["cells"]) / 2 + 1
     assert row["waiting"] == waiting, "the number beside it tells all of them"
 
 
@@ -183,8 +183,8 @@ def test_a_quota_tells_mine_from_the_others(lab: Tenant, alice: User, dave: User
     assert held_by(alice, lab) == {"cpu": 4}
     (quota,) = signed_in(alice).get("/t/vision-lab/").context["quotas"]
     assert (quota["used"], quota["mine"]) == (5, 4)
-    assert quota["cells"].count("me") == 4
-    assert quota["cells"].count("u") == 1
+    assert quota["cells"].count("mine") == 4
+    assert quota["cells"].count("others") == 1
 
 
 def test_a_waiting_job_says_since_when_and_whether_anybody_knows_until_when(
@@ -236,7 +236,7 @@ def test_a_suspended_tenant_says_so_with_the_reason_and_offers_no_new_job(
     assert "/t/vision-lab/jobs/new" not in page
     form = markup(signed_in(alice).get("/t/vision-lab/jobs/new"))
     assert "The invoice of October is open." in form
-    assert '<button class="btn p" disabled>' in form
+    assert '<button class="button primary" disabled>' in form
     signed_in(admin).post("/admin-console/tenants/vision-lab/state", {"state": "active", "reason": "Paid."})
     page = markup(signed_in(alice).get("/t/vision-lab/"))
     assert "Submission is suspended." not in page
@@ -269,5 +269,5 @@ def test_hours_of_what_ended_are_of_cpu_slots_only_where_a_tenant_has_no_gpus(
     client.force_login(alice)
     page = markup(client.get("/t/vision-lab/"))
     ended = page.partition('id="ended"')[2].partition("</section>")[0]
-    assert f'class="n">{column}</th>' in ended
-    assert f'<td class="n x1">{hours}</td>' in ended
+    assert f'class="number">{column}</th>' in ended
+    assert f'<td class="number extra-cell">{hours}</td>' in ended

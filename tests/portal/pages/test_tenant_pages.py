@@ -175,7 +175,7 @@ def test_the_use_of_a_short_job_is_not_nought(hours: float, words: str) -> None:
 def test_a_tenant_without_gpus_has_no_column_for_them(signed_in: SignIn, lab: Tenant, alice: User) -> None:
     factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=2)
     lab.quotas.exclude(gpu_type="cpu").update(limit=0)
-    column = '<th scope="col" class="n">GPU-hours</th>'
+    column = '<th scope="col" class="number">GPU-hours</th>'
     assert column not in markup(signed_in(alice).get("/t/vision-lab/usage?of=cpu"))
     lab.quotas.update_or_create(gpu_type="a100", defaults={"limit": 2})
     assert column in markup(signed_in(alice).get("/t/vision-lab/usage?of=cpu"))

@@ -4,7 +4,7 @@ import type { Values } from "./words";
 
 export function valuesTable(name: string, { caption, head, rows }: Values): HTMLElement {
   const box = document.createElement("div");
-  box.className = "dt";
+  box.className = "data-table";
   box.tabIndex = 0;
   box.setAttribute("role", "region");
   box.setAttribute("aria-label", texts.chart.values(name));
@@ -14,7 +14,7 @@ export function valuesTable(name: string, { caption, head, rows }: Values): HTML
   for (const title of head) {
     const cell = document.createElement("th");
     cell.scope = "col";
-    cell.className = "n";
+    cell.className = "number";
     cell.textContent = title;
     first.append(cell);
   }
@@ -23,7 +23,7 @@ export function valuesTable(name: string, { caption, head, rows }: Values): HTML
     const line = body.insertRow();
     for (const text of row) {
       const cell = line.insertCell();
-      cell.className = "n";
+      cell.className = "number";
       cell.textContent = text;
     }
   }

@@ -27,12 +27,12 @@ export function summary(name: string, series: Series[], newest: Newest | undefin
 
 export function legend(name: string, series: Series[], table: Table, settings: Settings, marks: Mark[]): Entry[] {
   const label = ({ rank }: Line): string => (series.length > 1 ? texts.chart.learner(rank) : name);
-  const entries: Entry[] = table.lines.map((line, at) => ({ text: label(line), swatch: `c${at + 1}${at % 2 ? " d" : ""}` }));
+  const entries: Entry[] = table.lines.map((line, at) => ({ text: label(line), swatch: `series-${at + 1}${at % 2 ? " dashed" : ""}` }));
   if (series.length > table.lines.length) entries.push({ text: texts.chart.moreLearners(series.length - table.lines.length), swatch: "" });
   if (marks.some(([, words]) => words)) entries.push({ text: texts.chart.attempt });
   if (marks.some(([, words]) => !words)) entries.push({ text: texts.chart.checkpoint });
-  if (settings.smooth > 0) entries.push({ text: texts.chart.smoothed(settings.smooth), swatch: "c1" });
-  if (series.some((one) => one.superseded.length)) entries.push({ text: texts.chart.superseded, swatch: "c1 d" });
+  if (settings.smooth > 0) entries.push({ text: texts.chart.smoothed(settings.smooth), swatch: "series-1" });
+  if (series.some((one) => one.superseded.length)) entries.push({ text: texts.chart.superseded, swatch: "series-1 dashed" });
   if (table.notFinite.length) entries.push({ text: texts.chart.notFinite(table.notFinite.length), isNote: true });
   if (table.below) entries.push({ text: texts.chart.notPositive(table.below), isNote: true });
   return entries;

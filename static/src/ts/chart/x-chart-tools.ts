@@ -19,7 +19,7 @@ class ChartTools extends HTMLElement {
 
   private axis(): HTMLElement {
     const group = document.createElement("span");
-    group.className = "seg";
+    group.className = "segments";
     group.setAttribute("role", "group");
     group.setAttribute("aria-label", texts.chart.axis);
     for (const value of ["step", "time", "relative"] as const) {
@@ -36,11 +36,11 @@ class ChartTools extends HTMLElement {
 
   private smoothing(): HTMLElement {
     const group = document.createElement("label");
-    group.className = "grp";
+    group.className = "group";
     const input = document.createElement("input");
-    Object.assign(input, { type: "range", min: "0", max: "0.99", step: "0.01", value: String(settings.smooth), className: "rng" });
+    Object.assign(input, { type: "range", min: "0", max: "0.99", step: "0.01", value: String(settings.smooth), className: "range" });
     const shown = document.createElement("output");
-    shown.className = "rv";
+    shown.className = "range-value";
     shown.textContent = settings.smooth.toFixed(2);
     input.addEventListener("input", () => {
       shown.textContent = Number(input.value).toFixed(2);
@@ -57,7 +57,7 @@ class ChartTools extends HTMLElement {
 
   private find(): HTMLElement {
     const input = document.createElement("input");
-    Object.assign(input, { type: "search", className: "in", placeholder: texts.chart.find, value: settings.find });
+    Object.assign(input, { type: "search", className: "input", placeholder: texts.chart.find, value: settings.find });
     input.setAttribute("aria-label", texts.chart.find);
     input.addEventListener("input", () => change({ find: input.value.trim() }));
     return input;
@@ -67,7 +67,7 @@ class ChartTools extends HTMLElement {
 function toggle(words: string, pressed: boolean): HTMLButtonElement {
   const made = document.createElement("button");
   made.type = "button";
-  made.className = "btn s";
+  made.className = "button small";
   made.textContent = words;
   made.setAttribute("aria-pressed", String(pressed));
   return made;

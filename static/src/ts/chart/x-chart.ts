@@ -105,8 +105,8 @@ class Chart extends HTMLElement {
       const early = this.early ?? [];
       this.early = null;
       this.take(early);
-      this.holder.querySelector(".sk")?.remove();
-      this.holder.querySelector(".emp")?.remove();
+      this.holder.querySelector(".skeleton")?.remove();
+      this.holder.querySelector(".empty")?.remove();
       this.draw();
     } catch (error) {
       if (turn !== this.turn) return;
@@ -258,9 +258,9 @@ class Chart extends HTMLElement {
 
   private showNote(text: string, way: Way | null): void {
     this.unmount();
-    if (this.holder.querySelector(".emp p")?.textContent === text) return; // its button may have the focus
+    if (this.holder.querySelector(".empty p")?.textContent === text) return; // its button may have the focus
     const note = document.createElement("div");
-    note.className = "emp";
+    note.className = "empty";
     const words = document.createElement("p");
     words.textContent = text;
     note.append(words);
@@ -300,7 +300,7 @@ class Chart extends HTMLElement {
       big.focus();
     });
     this.reset.type = "button";
-    this.reset.className = "zp";
+    this.reset.className = "zoom-pill";
     this.reset.hidden = true;
     this.reset.addEventListener("click", () => change({ zoom: null }));
     tools.before(this.reset);
@@ -336,7 +336,7 @@ class Chart extends HTMLElement {
 
 function entryOf({ text, swatch, isNote }: Entry): HTMLElement {
   const span = document.createElement("span");
-  if (isNote) span.className = "nf";
+  if (isNote) span.className = "non-finite";
   if (swatch !== undefined) span.append(Object.assign(document.createElement("i"), { className: swatch }));
   span.append(text);
   return span;

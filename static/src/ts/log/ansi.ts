@@ -8,15 +8,15 @@ const CONTROLS = /[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]/g;
 const REORDERING = /[\u202a-\u202e\u2066-\u2069]/g; // right-to-left overrides can make a line read as another
 const URLS = /https?:\/\/[^\s"'<>)\]]+/g;
 const COLORS: Record<string, string> = {
-  "ansi-red": "a1",
-  "ansi-green": "a2",
-  "ansi-yellow": "a3",
-  "ansi-blue": "a4",
-  "ansi-magenta": "a5",
-  "ansi-cyan": "a6",
-  "ansi-bright-black": "a8",
+  "ansi-red": "ansi-1",
+  "ansi-green": "ansi-2",
+  "ansi-yellow": "ansi-3",
+  "ansi-blue": "ansi-4",
+  "ansi-magenta": "ansi-5",
+  "ansi-cyan": "ansi-6",
+  "ansi-bright-black": "ansi-8",
 };
-const DECORATIONS: Record<string, string> = { bold: "ab", underline: "au", italic: "ai", dim: "ad" };
+const DECORATIONS: Record<string, string> = { bold: "ansi-bold", underline: "ansi-underlined", italic: "ansi-italic", dim: "ansi-dim" };
 
 export interface Piece {
   text: string;

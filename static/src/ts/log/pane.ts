@@ -37,7 +37,7 @@ export class Pane {
     private readonly options: PaneOptions,
   ) {
     this.scroller = document.createElement("div");
-    this.scroller.className = "lvs";
+    this.scroller.className = "log-scroller";
     this.space.className = "space";
     this.scroller.append(this.space);
     this.scroller.addEventListener("scroll", () => this.onScroll(), { passive: true });
@@ -258,7 +258,7 @@ export class Pane {
   }
 
   private gutter(): number {
-    const text = this.scroller.querySelector<HTMLElement>(".lr .m");
+    const text = this.scroller.querySelector<HTMLElement>(".log-row .message");
     return text ? text.offsetLeft + 28 : 190;
   }
 

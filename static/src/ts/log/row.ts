@@ -5,7 +5,7 @@ import { cutAtHits, cutAtLinks, pieces, type Piece } from "./ansi";
 import { Level } from "./levels";
 import type { Line } from "./lines";
 
-const CLASSES = { [Level.None]: "lr", [Level.Warn]: "lr w", [Level.Error]: "lr e", [Level.Trace]: "lr tb" };
+const CLASSES = { [Level.None]: "log-row", [Level.Warn]: "log-row is-warning", [Level.Error]: "log-row is-error", [Level.Trace]: "log-row traceback" };
 
 export interface RowView {
   n: number;
@@ -32,32 +32,32 @@ export interface RowView {
 export function drawRow(row: HTMLElement, view: RowView): void {
   const { line, n } = view;
   const held = row.querySelector(".fold") === document.activeElement;
-  row.className = line ? CLASSES[line.level] : "lr";
+  row.className = line ? CLASSES[line.level] : "log-row";
   row.dataset.n = String(n);
   row.dataset.key = view.key;
   if (view.open) row.classList.add("tailing");
-  if (view.picked) row.classList.add("pick");
+  if (view.picked) row.classList.add("picked");
   const fold = view.fold && foldButton(n, view.fold.open);
-  const rank = view.merged && line ? [span("rk", texts.log.rank(line.rank))] : [];
-  row.replaceChildren(number(n), span("ts", view.time), ...rank, ...(fold ? [fold] : []), text(view));
+  const rank = view.merged && line ? [span("rank", texts.log.rank(line.rank))] : [];
+  row.replaceChildren(number(n), span("timestamp", view.time), ...rank, ...(fold ? [fold] : []), text(view));
   if (held) fold?.focus();
 }
 
 /** The border between two attempts, in place of a line. */
 export function drawBorder(row: HTMLElement, key: string, words: string): void {
-  row.className = "lr border";
+  row.className = "log-row border";
   delete row.dataset.n;
   row.dataset.key = key;
   row.replaceChildren(icon("arrow-right"), span("words", words));
 }
 
 function text({ line, lost, find, current, open, fold, whole }: RowView): HTMLElement {
-  const made = span("m", line ? "" : lost ? texts.log.notStored : texts.log.missing);
+  const made = span("message", line ? "" : lost ? texts.log.notStored : texts.log.missing);
   if (!line) return made;
   made.append(...pieces(line.text).flatMap((piece) => draw(piece, find)));
   if (line.cut) made.append(open ? texts.log.cutOpen(line.cut) : moreButton(line, whole)); // REST has an open line only as far as it is complete
-  if (current) for (const mark of made.querySelectorAll(".hl")) mark.classList.add("c");
-  if (fold && !fold.open) made.append(span("t3", texts.log.folded(fold.hidden)));
+  if (current) for (const mark of made.querySelectorAll(".highlight")) mark.classList.add("current");
+  if (fold && !fold.open) made.append(span("tertiary", texts.log.folded(fold.hidden)));
   return made;
 }
 
@@ -76,7 +76,7 @@ function button(kind: string): HTMLButtonElement {
 }
 
 function number(n: number): HTMLButtonElement {
-  const made = button("n");
+  const made = button("number");
   made.tabIndex = -1;
   made.textContent = String(n);
   return made;
@@ -120,7 +120,7 @@ function marked(text: string, hit: string): Node[] {
   const parts = cutAtHits(text, hit).map((part, at) => {
     if (at % 2 === 0) return document.createTextNode(part);
     const mark = document.createElement("mark");
-    mark.className = "hl";
+    mark.className = "highlight";
     mark.textContent = part;
     return mark;
   });

@@ -29,7 +29,7 @@ export interface Controls {
 
 function choice(label: string, options: [string, string][], chosen: string): HTMLSelectElement {
   const select = document.createElement("select");
-  select.className = "in";
+  select.className = "input";
   select.setAttribute("aria-label", label);
   for (const [value, text] of options) select.add(new Option(text, value, value === chosen, value === chosen));
   return select;
@@ -37,7 +37,7 @@ function choice(label: string, options: [string, string][], chosen: string): HTM
 
 export function controls(at: { learners: number; attempts: number; rank: string; attempt: string }): Controls {
   const bar = document.createElement("div");
-  bar.className = "lvb";
+  bar.className = "log-toolbar";
   bar.setAttribute("role", "toolbar");
   bar.setAttribute("aria-label", words.tools);
   const ranks: [string, string][] = Array.from({ length: at.learners }, (_, rank) => [String(rank), words.learnerOption(rank)]);
@@ -47,7 +47,7 @@ export function controls(at: { learners: number; attempts: number; rank: string;
   const learner = at.learners > 1 ? choice(words.learner, ranks, at.rank) : null;
   const attempt = at.attempts > 1 ? choice(words.attempt, attempts, at.attempt) : null;
   const seg = document.createElement("div");
-  seg.className = "seg";
+  seg.className = "segments";
   seg.setAttribute("role", "group");
   seg.setAttribute("aria-label", words.level);
   const levels = (["all", "warn", "error"] as const).map((level) => {
@@ -56,7 +56,7 @@ export function controls(at: { learners: number; attempts: number; rank: string;
     made.textContent = words.levels[level];
     made.dataset.level = level;
     const count = document.createElement("span");
-    count.className = "c";
+    count.className = "count";
     count.setAttribute("aria-hidden", "true"); // its title has the same text
     made.append(count);
     made.setAttribute("aria-pressed", String(level === "all"));
@@ -71,22 +71,22 @@ export function controls(at: { learners: number; attempts: number; rank: string;
   find.placeholder = words.search;
   find.setAttribute("aria-label", words.searchLabel);
   const found = document.createElement("span");
-  found.className = "nm";
+  found.className = "match-count";
   found.setAttribute("role", "status");
   const previous = button("chevron-up", words.previous);
   const next = button("chevron-down", words.next);
   const clear = button("x", words.clear);
   box.append(icon("search"), find, found, previous, next, clear);
   const gap = document.createElement("span");
-  gap.className = "sp";
+  gap.className = "spacer";
   const follow = button("arrow-down-to-line", words.followLabel, words.follow);
   const error = named(button("octagon-alert", words.firstError), words.error);
-  follow.classList.add("fo");
+  follow.classList.add("follow");
   error.dataset.tool = "error";
   const wrap = named(button("wrap-text", words.wrapLabel), words.wrap);
   const times = named(button("clock", words.timesLabel.clock), words.times);
   const download = document.createElement("a");
-  download.className = "btn g s ic";
+  download.className = "button ghost small icon-only";
   download.setAttribute("aria-label", words.rawLabel);
   download.title = words.rawLabel;
   download.append(icon("download"));
@@ -107,7 +107,7 @@ export function showFollow({ follow }: Controls, following: boolean, ended: bool
   if (follow.title === label) return;
   follow.title = label;
   follow.setAttribute("aria-label", label);
-  (follow.querySelector(".lb") as HTMLElement).textContent = ended ? words.end : words.follow;
+  (follow.querySelector(".label") as HTMLElement).textContent = ended ? words.end : words.follow;
 }
 
 /** Of many logs only the newest attempts are shown together: the choice says how many. */
@@ -120,7 +120,7 @@ export function showWhole({ attempt }: Controls, shown: number, attempts: number
 export function showCounts({ levels }: Controls, counts: Record<string, number>): void {
   for (const one of levels) {
     const count = counts[one.dataset.level ?? ""];
-    const cell = one.querySelector(".c") as HTMLElement;
+    const cell = one.querySelector(".count") as HTMLElement;
     const text = count === undefined ? "" : thousands(count);
     if (cell.textContent === text) continue;
     cell.textContent = text;

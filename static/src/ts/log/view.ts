@@ -110,9 +110,9 @@ export class LogView {
 
   /** A click on a fold toggles it, one on a number picks the line; true if other lines are picked now. */
   click(target: Element, extend: boolean): boolean {
-    const key = target.closest<HTMLElement>(".lr")?.dataset.key ?? "";
+    const key = target.closest<HTMLElement>(".log-row")?.dataset.key ?? "";
     if (key && target.closest(".fold")) this.toggleFold(key);
-    else if (key && target.closest(".n")) {
+    else if (key && target.closest(".number")) {
       const { attempt, n } = placeOf(key);
       this.picked = pick(this.picked, attempt, n, extend);
       this.pane.pause();

@@ -89,7 +89,7 @@ class LogViewer extends HTMLElement {
 
   private build(): void {
     const holder = document.createElement("div");
-    holder.className = "lvp";
+    holder.className = "log-pane";
     const attempt = linkedLines(location.hash)?.attempt ?? 0;
     if (this.isFull && attempt && attempt <= this.newest && !this.attempts.includes(attempt)) this.dataset.attempt = String(attempt);
     const times = this.view?.times ?? (matchMedia("(max-width: 760px)").matches ? "off" : "clock");
@@ -100,10 +100,10 @@ class LogViewer extends HTMLElement {
     scroller.setAttribute("aria-live", "off");
     scroller.tabIndex = 0;
     this.pill.type = "button";
-    this.pill.className = "btn s newest";
+    this.pill.className = "button small newest";
     this.pill.onclick = () => view.pane.follow();
-    this.note.className = "lvm";
-    this.status.className = "lst";
+    this.note.className = "log-note";
+    this.status.className = "log-status";
     holder.append(scroller, this.pill, this.note);
     const parts: HTMLElement[] = [holder];
     if (this.isFull) {
@@ -364,7 +364,7 @@ class LogViewer extends HTMLElement {
   }
 
   private showTimes({ times }: LogView): void {
-    this.classList.toggle("nots", times === "off");
+    this.classList.toggle("hide-times", times === "off");
     this.classList.toggle("timed", times !== "off");
     if (this.tools) showTimes(this.tools, times);
   }

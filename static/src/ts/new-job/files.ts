@@ -50,7 +50,7 @@ export class Files {
     const row = line(icon("file-code-2"));
     row.dataset.file = name;
     const label = document.createElement("input");
-    label.className = "fname mono f12";
+    label.className = "file-name mono fine-print";
     label.value = name;
     label.setAttribute("aria-label", texts.newJob.fileName(name));
     label.spellcheck = false;
@@ -68,7 +68,7 @@ export class Files {
   private archive(upload: string): HTMLElement {
     const row = line(icon("archive-x"));
     const label = document.createElement("span");
-    label.className = "mono f12";
+    label.className = "mono fine-print";
     label.textContent = texts.newJob.upload(upload);
     const remove = tool("x", texts.newJob.removeArchive);
     remove.addEventListener("click", () => this.write((spec) => spec.set(["code", "upload"], undefined)));
@@ -86,7 +86,7 @@ export class Files {
         this.write((now) => now.put(["code", "files", this.open?.name ?? name], changed)),
       );
       const holder = document.createElement("li");
-      holder.className = "fedit";
+      holder.className = "file-editor";
       holder.append(editor.dom);
       this.open = { name, editor };
     });
@@ -135,7 +135,7 @@ function line(...parts: Element[]): HTMLLIElement {
 
 function note(text: string): HTMLElement {
   const made = document.createElement("span");
-  made.className = "t3 f12 num";
+  made.className = "tertiary fine-print num";
   made.textContent = text;
   return made;
 }
@@ -143,7 +143,7 @@ function note(text: string): HTMLElement {
 function tool(name: string, label: string): HTMLButtonElement {
   const made = document.createElement("button");
   made.type = "button";
-  made.className = "btn g s ic";
+  made.className = "button ghost small icon-only";
   made.title = label;
   made.setAttribute("aria-label", label);
   made.append(icon(name));

@@ -29,7 +29,7 @@ export function marksOf(verdict: Verdict, text: string): Mark[] {
 export function wayToFirst([first]: Finding[]): Node[] {
   if (!first) return [];
   const link = wayTo(first);
-  link.className = "ul";
+  link.className = "underlined";
   link.textContent = first.path || (first.line ? texts.newJob.line(first.line) : texts.newJob.spec);
   return [document.createTextNode(": "), link];
 }
@@ -56,7 +56,7 @@ function row(finding: Finding, kind: string): HTMLLIElement {
   if (finding.near) {
     const button = document.createElement("button");
     button.type = "button";
-    button.className = "btn s";
+    button.className = "button small";
     button.textContent = texts.newJob.replace;
     button.setAttribute("aria-label", texts.newJob.replaceWith(finding.path, finding.near));
     Object.assign(button.dataset, { near: finding.near, wrong: finding.path, code: finding.code });

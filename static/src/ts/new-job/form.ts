@@ -53,7 +53,7 @@ export class SpecForm {
   /** Nothing can be written into a text that cannot be read: the form is disabled until it can. */
   lock(locked: boolean): void {
     for (const set of this.form.querySelectorAll<HTMLFieldSetElement>("fieldset")) set.disabled = locked;
-    for (const editor of this.form.querySelectorAll<HTMLElement>(".fedit")) editor.inert = locked;
+    for (const editor of this.form.querySelectorAll<HTMLElement>(".file-editor")) editor.inert = locked;
   }
 
   /** Mark the controls whose values the server refused, with what is wrong below their row. */
@@ -62,7 +62,7 @@ export class SpecForm {
     for (const place of this.form.querySelectorAll<HTMLElement>("[data-errors]")) shown.set(place, new Map());
     for (const control of this.controls) {
       const mine = errors.find((error) => error.path === control.dataset.path);
-      const lines = shown.get(control.closest(".ct")?.querySelector("[data-errors]") as HTMLElement);
+      const lines = shown.get(control.closest(".card-body")?.querySelector("[data-errors]") as HTMLElement);
       if (mine && lines) {
         const line = lines.get(mine.path) ?? sentence(control, mine);
         lines.set(mine.path, line);
@@ -78,7 +78,7 @@ export class SpecForm {
       const mine = errors.find((error) => error.path === input.dataset.path);
       if (mine) input.setAttribute("aria-invalid", "true");
       else input.removeAttribute("aria-invalid");
-      const text = input.closest("li")?.querySelector<HTMLElement>(".ferr");
+      const text = input.closest("li")?.querySelector<HTMLElement>(".field-error");
       if (text && mine) text.textContent = mine.message;
       else if (text && !input.closest("li")?.querySelector("[aria-invalid]")) text.textContent = "";
     }

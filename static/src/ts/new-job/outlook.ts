@@ -6,13 +6,13 @@ import { details, headline, quotaCells, type Cell, type Kind } from "./verdict";
 
 const MOST_CELLS = 24;
 const MARKS: Record<Check["result"], [icon: string, color: string]> = {
-  passed: ["circle-check", "gfg"],
-  waits: ["hourglass", "afg"],
-  failed: ["circle-alert", "rfg"],
-  skipped: ["circle-dashed", "t3"],
+  passed: ["circle-check", "green-text"],
+  waits: ["hourglass", "amber-text"],
+  failed: ["circle-alert", "red-text"],
+  skipped: ["circle-dashed", "tertiary"],
 };
 const RESULTS: Record<Kind, Check["result"]> = { good: "passed", wait: "waits", bad: "failed" };
-const CELLS: Record<Exclude<Cell, "limit">, string> = { used: "u", own: "me", free: "", over: "w" };
+const CELLS: Record<Exclude<Cell, "limit">, string> = { used: "others", own: "mine", free: "", over: "waiting-mark" };
 
 export function showChecks(page: HTMLElement, { checks = [] }: Verdict): void {
   page.querySelector("[data-checks]")?.replaceChildren(
@@ -24,7 +24,7 @@ export function showChecks(page: HTMLElement, { checks = [] }: Verdict): void {
       const title = document.createElement("b");
       title.textContent = name.charAt(0).toUpperCase() + name.slice(1);
       const state = document.createElement("span");
-      state.className = "vh";
+      state.className = "visually-hidden";
       state.textContent = `${texts.newJob.results[result]}: `;
       const text = document.createElement("span");
       text.append(state, message);
@@ -59,7 +59,7 @@ function showQuota(box: HTMLElement, quota: Quota): void {
   holder.hidden = false;
   kind.textContent = slot_type;
   sum.textContent = texts.newJob.sum(used + asked, limit);
-  sum.classList.toggle("afg", used + asked > limit);
+  sum.classList.toggle("amber-text", used + asked > limit);
   small.textContent = texts.newJob.shares(used, asked);
   cells.setAttribute("aria-label", texts.newJob.quota(slot_type, small.textContent, limit));
   cells.replaceChildren(

@@ -82,7 +82,7 @@ export class Rows {
     const row = document.createElement("li");
     for (const column of this.columns) {
       const input = document.createElement("input");
-      input.className = "in b mono";
+      input.className = "input block mono";
       input.dataset.key = column.key;
       input.placeholder = column.title;
       input.setAttribute("aria-label", texts.newJob.field(this.holder.dataset.title ?? "", column.title));
@@ -92,12 +92,12 @@ export class Rows {
     }
     const remove = document.createElement("button");
     remove.type = "button";
-    remove.className = "btn g s ic";
+    remove.className = "button ghost small icon-only";
     remove.setAttribute("aria-label", texts.newJob.remove(this.holder.dataset.one ?? ""));
     remove.append(icon("x"));
     remove.addEventListener("click", () => this.remove(row));
     const problem = document.createElement("span");
-    problem.className = "ferr";
+    problem.className = "field-error";
     row.append(remove, problem);
     return row;
   }
@@ -126,7 +126,7 @@ export class Rows {
   private typedInMap(row: HTMLElement, input: HTMLInputElement): void {
     const [name, value] = [...row.querySelectorAll("input")].map((one) => one.value) as [string, string];
     const { at } = row.dataset;
-    const problem = row.querySelector(".ferr") as HTMLElement;
+    const problem = row.querySelector(".field-error") as HTMLElement;
     if (!name.trim() && at === undefined) return; // a value that has no name yet
     this.write((spec) => {
       const taken = name !== at && this.keys(spec).includes(name);
