@@ -9,7 +9,7 @@ tests/gpu_scheduler/clusters/test_cluster_contract.py checks each sentence of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -187,6 +187,11 @@ def gang_name(job: str, attempt: int) -> str:
     return f"job-{job}-{attempt}"
 
 
+def job_of_gang(name: str) -> str:
+    """The id of the job to which the gang of that name belongs."""
+    return name.removeprefix("job-").rpartition("-")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class LearnerReport:
     """What the cluster knows of one rank. uid identifies this process or pod and is never reused.
@@ -307,3 +312,5 @@ class Cluster(Protocol):
     def stop(self, name: str, *, grace_s: float) -> None: ...
 
     def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal: ...
+
+    def watch(self, on_change: Callable[[set[str]], None]) -> Watch: ...

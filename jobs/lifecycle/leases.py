@@ -16,6 +16,9 @@ from django.conf import settings
 from django.db import connection
 
 from jobs.models import WORKER_LOCKS
+from jobs.states import HOLDS_GPUS
+
+SOON_S = 1.5
 
 DEAD_OWNER = f"""
 lease_owner <> '' AND lease_owner ~ '^[0-9]+$' AND NOT EXISTS (
@@ -127,6 +130,17 @@ def release_later(lease: Lease, requeue_after_s: float) -> int | None:
         cursor.execute(RELEASE_LATER, values)
         row = cursor.fetchone()
     return int(row[0]) if row else None
+
+
+def make_due(job_ids: Sequence[str]) -> None:
+    """Have these jobs reconciled soon, unless they are due within SOON_S anyway or hold no GPUs."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_job SET next_reconcile_at = clock_timestamp()"
+            " WHERE id = ANY(%s) AND NOT settled AND state = ANY(%s)"
+            " AND next_reconcile_at > clock_timestamp() + make_interval(secs => %s)",
+            [list(job_ids), sorted(HOLDS_GPUS), SOON_S],
+        )
 
 
 def _take(statement: str, values: dict[str, Any]) -> list[Lease]:

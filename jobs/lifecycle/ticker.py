@@ -11,11 +11,14 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
 from django.db import connection
 
+from gpu_scheduler.clusters.base import Watch, job_of_gang
+from jobs import clusters
 from jobs.lifecycle import cycle, leases, periodic, reconcile, workers
 
 logger = logging.getLogger(__name__)
@@ -33,6 +36,8 @@ class Ticker(threading.Thread):
         self.tick_s = tick_s or settings.LUTHIER_TICK_S
         self._over = threading.Event()
         self._worker_id: int | None = None
+        self._watch: Watch | None = None
+        self._changed_gangs: SimpleQueue[set[str]] = SimpleQueue()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lifecycle")
         self._busy: set[Future[None]] = set()
         self._cycle_turn, self._periodic_turn = threading.Lock(), threading.Lock()
@@ -65,6 +70,17 @@ class Ticker(threading.Thread):
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
         if due - {cycle.TASK}:
             self._in_turn(self._periodic_turn, periodic.run_due)
+        self._follow_cluster()
+
+    def _follow_cluster(self) -> None:
+        """Keep a watch open, which makes observations free of calls, and reconcile the jobs that it reports soon."""
+        if self._watch is None:
+            self._watch = clusters.current().watch(self._changed_gangs.put)
+        changed: set[str] = set()
+        while not self._changed_gangs.empty():
+            changed |= self._changed_gangs.get()
+        if changed:
+            leases.make_due([job_of_gang(name) for name in changed])
 
     def stop(self, timeout_s: float = 10) -> None:
         """Stop looking, let begun work end, and deregister. A second call does nothing."""
@@ -73,6 +89,8 @@ class Ticker(threading.Thread):
         self._over.set()
         if self.is_alive():
             self.join(timeout_s)
+        if self._watch is not None:
+            self._watch.close()
         for work in self._busy:
             work.cancel()
         together = threading.Barrier(THREADS)

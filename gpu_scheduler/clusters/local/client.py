@@ -1,50 +1,71 @@
-"""One question to the node daemon, one answer."""
+"""Requests to the node daemon: one line out, one line back; or a stream of changes."""
 
 from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import ClusterBusy, ClusterError, LaunchRefused, RefusalCode
+from gpu_scheduler.clusters.base import STALE_S, ClusterBusy, ClusterError, LaunchRefused, RefusalCode
 
 CONNECT_S = 2.0
-ANSWER_S = 30.0
+RESPONSE_S = 30.0
 
 
-def ask(path: str | Path, op: str, *, timeout_s: float = ANSWER_S, **values: Any) -> Any:
-    """Ask and return the answer. Raises ClusterBusy when the daemon is away, and what it answers with."""
+def request(path: str | Path, op: str, *, timeout_s: float = RESPONSE_S, **values: Any) -> Any:
+    """Send a request and return the result. Raises ClusterBusy if the daemon does not answer, and its own errors."""
     try:
-        line = _exchange(str(path), {"op": op, **values}, timeout_s)
-        reply = json.loads(line)
+        line = _exchange(path, {"op": op, **values}, timeout_s)
+        response = json.loads(line)
     except (OSError, ValueError) as error:
         raise ClusterBusy(f"The node daemon does not answer: {error or type(error).__name__}.") from error
-    if reply["ok"]:
-        return reply["answer"]
-    match reply["error"]:
+    if response["ok"]:
+        return response["result"]
+    match response["error"]:
         case "refused":
-            raise LaunchRefused(reply["message"], code=RefusalCode(reply["code"]))
+            raise LaunchRefused(response["message"], code=RefusalCode(response["code"]))
         case "busy":
-            raise ClusterBusy(reply["message"])
+            raise ClusterBusy(response["message"])
         case _:
-            raise ClusterError(reply["message"])
+            raise ClusterError(response["message"])
 
 
 def ping(path: str | Path, *, timeout_s: float = CONNECT_S) -> dict[str, Any]:
-    """Say that the daemon is ready: {"pid", "nodes", "gangs"}. Raises ClusterBusy if it is not."""
-    answer: dict[str, Any] = ask(path, "ping", timeout_s=timeout_s)
-    return answer
+    """{"pid", "nodes", "gangs"} of a daemon that is ready. Raises ClusterBusy if it is not."""
+    result: dict[str, Any] = request(path, "ping", timeout_s=timeout_s)
+    return result
 
 
-def _exchange(path: str, request: dict[str, Any], timeout_s: float) -> bytes:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        link.settimeout(min(CONNECT_S, timeout_s))
-        link.connect(path)
-        link.settimeout(timeout_s)
-        link.sendall(json.dumps(request).encode() + b"\n")
-        with link.makefile("rb") as answer:
-            line = answer.readline()
+def connect(path: str | Path, timeout_s: float = CONNECT_S) -> socket.socket:
+    """A connection to the daemon. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(min(CONNECT_S, timeout_s))
+        connection.connect(str(path))
+        connection.settimeout(timeout_s)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def changes(connection: socket.socket) -> Iterator[dict[str, Any]]:
+    """The daemon's changes, all gangs first; at least one message per second. Raises OSError, ValueError."""
+    connection.settimeout(STALE_S)
+    connection.sendall(b'{"op": "watch"}\n')
+    with connection.makefile("rb") as lines:
+        for line in lines:
+            yield json.loads(line)
+    raise ConnectionError("the connection was closed")
+
+
+def _exchange(path: str | Path, message: dict[str, Any], timeout_s: float) -> bytes:
+    with connect(path, timeout_s) as connection:
+        connection.sendall(json.dumps(message).encode() + b"\n")
+        with connection.makefile("rb") as response:
+            line = response.readline()
     if not line.endswith(b"\n"):
-        raise OSError("it hung up")
+        raise ConnectionError("the connection was closed")
     return line

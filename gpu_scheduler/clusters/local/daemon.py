@@ -15,7 +15,7 @@ import signal
 import socket
 import socketserver
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.protocol import BadRequest
 
 logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+"""A watch gets a message at least this often, so that a cache knows that it is current."""
 
 
 class AlreadyRunning(Exception):
@@ -74,7 +77,7 @@ class Daemon:
             signal.signal(number, self._note_signal)
         processes.become_subreaper()
         self._gangs.load()
-        server = _Server(self._path, self._answer)
+        server = _Server(self._path, self._answer, self._watch)
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="socket")
         serving.start()
         logger.info("node daemon ready", extra={"socket": str(self._path), "gangs": self._gangs.count()})
@@ -121,7 +124,7 @@ class Daemon:
             request = json.loads(line)
             if not isinstance(request, dict):
                 raise BadRequest("an object is expected")
-            return {"ok": True, "answer": self._do(request)}
+            return {"ok": True, "result": self._do(request)}
         except LaunchRefused as refusal:
             return {"ok": False, "error": "refused", "code": refusal.code, "message": str(refusal)}
         except ClusterBusy as busy:
@@ -132,6 +135,19 @@ class Daemon:
             logger.error("request failed", extra={"error": str(error)})
             return {"ok": False, "error": "busy", "message": f"The node daemon cannot do it now: {error}"}
 
+    def _watch(self) -> Iterator[dict[str, Any]]:
+        """The messages of one watch; a driver that has gone ends it with the next message."""
+        since = None
+        while True:
+            changes = self._gangs.changes(since, wait_s=BEAT_S)
+            since = changes.revision
+            yield {
+                "revision": changes.revision,
+                "all": changes.all,
+                "changed": [protocol.report_to_json(report) for report in changes.changed],
+                "gone": changes.gone,
+            }
+
     def _do(self, request: Mapping[str, Any]) -> Any:
         match request.get("op"):
             case "ping":
@@ -141,19 +157,22 @@ class Daemon:
             case "launch":
                 if self._signals:
                     raise ClusterBusy("The node daemon is going down.")
-                return self._gangs.launch(protocol.launch_from_json(request["gang"]))
+                return {"revision": self._gangs.launch(protocol.launch_from_json(request["gang"]))}
             case "observe":
                 return [
                     protocol.report_to_json(report) for report in self._gangs.observe(request.get("names"))
                 ]
             case "stop":
                 grace_s = max(0.0, float(request["grace_s"]))
-                return self._gangs.stop(protocol.gang_name(request["name"]), grace_s)
+                return {"revision": self._gangs.stop(protocol.gang_name(request["name"]), grace_s)}
             case "remove":
-                return self._gangs.remove(protocol.gang_name(request["name"]), request.get("uids"))
+                removal, revision = self._gangs.remove(
+                    protocol.gang_name(request["name"]), request.get("uids")
+                )
+                return {"removal": removal, "revision": revision}
             case other:
                 raise BadRequest(
-                    f"op: {str(other)[:40]!r} is none of ping, nodes, launch, observe, stop, remove"
+                    f"op: {str(other)[:40]!r} is none of ping, nodes, launch, observe, stop, remove, watch"
                 )
 
 
@@ -164,8 +183,14 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, path: Path, answer: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        answer: Callable[[bytes], dict[str, Any]],
+        watch: Callable[[], Iterator[dict[str, Any]]],
+    ) -> None:
         self.answer = answer
+        self.watch = watch
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         before = os.umask(0o177)
@@ -181,5 +206,14 @@ class _Question(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         with suppress(OSError, socket.timeout):
             line = self.rfile.readline(protocol.MAX_LINE_BYTES)
-            if line.endswith(b"\n"):
-                self.wfile.write(json.dumps(self.server.answer(line)).encode() + b"\n")  # type: ignore[attr-defined]
+            if not line.endswith(b"\n"):
+                return
+            messages = self.server.watch() if _is_watch(line) else [self.server.answer(line)]  # type: ignore[attr-defined]
+            for message in messages:
+                self.wfile.write(json.dumps(message).encode() + b"\n")
+
+
+def _is_watch(line: bytes) -> bool:
+    with suppress(ValueError):
+        return bool(json.loads(line) == {"op": "watch"}) if len(line) < 100 else False
+    return False

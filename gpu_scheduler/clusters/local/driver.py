@@ -1,10 +1,11 @@
-"""The five verbs, passed on to this machine's node daemon. Holds nothing, so any number may live and die."""
+"""The contract, forwarded to this machine's node daemon. Keeps nothing but a cache, so any number may come and go."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gpu_scheduler.clusters.base import (
     Capabilities,
@@ -13,9 +14,11 @@ from gpu_scheduler.clusters.base import (
     Observation,
     RefusalCode,
     Removal,
+    Watch,
 )
 from gpu_scheduler.clusters.local import protocol
-from gpu_scheduler.clusters.local.client import ask
+from gpu_scheduler.clusters.local.client import request
+from gpu_scheduler.clusters.local.feed import Feed
 from gpu_scheduler.model import Node
 
 NO_IMAGES = (
@@ -34,6 +37,7 @@ class LocalCluster:
 
     def __init__(self, socket: str | Path) -> None:
         self._socket = socket
+        self._feed = Feed(socket)
 
     @classmethod
     def connect(cls, settings: Mapping[str, str]) -> LocalCluster:
@@ -46,22 +50,34 @@ class LocalCluster:
         return cls(socket)
 
     def nodes(self) -> list[Node]:
-        return [protocol.node_from_json(node) for node in ask(self._socket, "nodes")]
+        return [protocol.node_from_json(node) for node in request(self._socket, "nodes")]
 
     def launch(self, gang: Launch) -> None:
         if gang.image is not None:
             raise LaunchRefused(NO_IMAGES, code=RefusalCode.IMAGE_ERROR)
-        ask(self._socket, "launch", gang=protocol.launch_to_json(gang))
+        self._effect("launch", gang=protocol.launch_to_json(gang))
 
     def observe(self, names: Sequence[str] | None = None) -> Observation:
+        if (cached := self._feed.observation(names)) is not None:
+            return cached
         seen_at = time.monotonic()
-        asked = None if names is None else list(names)
-        reports = map(protocol.report_from_json, ask(self._socket, "observe", names=asked))
+        requested = None if names is None else list(names)
+        reports = map(protocol.report_from_json, request(self._socket, "observe", names=requested))
         gangs = {report.name: report for report in reports}
         return Observation(gangs, seen_at, not_found=frozenset(names or ()) - gangs.keys())
 
     def stop(self, name: str, *, grace_s: float) -> None:
-        ask(self._socket, "stop", name=name, grace_s=grace_s)
+        self._effect("stop", name=name, grace_s=grace_s)
 
     def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal:
-        return Removal(ask(self._socket, "remove", name=name, uids=None if uids is None else list(uids)))
+        result = self._effect("remove", name=name, uids=None if uids is None else list(uids))
+        return Removal(result["removal"])
+
+    def watch(self, on_change: Callable[[set[str]], None]) -> Watch:
+        return self._feed.watch(on_change)
+
+    def _effect(self, op: str, **values: Any) -> dict[str, Any]:
+        """Change something; from now on the cache must show at least that."""
+        result: dict[str, Any] = request(self._socket, op, **values)
+        self._feed.require(result["revision"])
+        return result

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_scheduler.clusters.base import (
@@ -28,6 +29,7 @@ from gpu_scheduler.clusters.base import (
 )
 from gpu_scheduler.clusters.local import processes
 from gpu_scheduler.clusters.local.house import House
+from gpu_scheduler.clusters.local.journal import Journal
 from gpu_scheduler.clusters.local.learner import Learner
 from gpu_scheduler.clusters.local.memory import machine_mib
 from gpu_scheduler.clusters.local.nodes import LocalNode
@@ -53,6 +55,7 @@ class Gang:
         self.learners = [Learner(house, record, learner) for learner in record.learners]
         self.message = ""
         self.unsaved = False
+        self._shown: tuple[object, ...] = ()
         self.trouble = ""
         """What keeps this machine from looking after the gang now; tried again until it is over."""
 
@@ -73,6 +76,13 @@ class Gang:
         message = f"The node has trouble: {self.trouble}" if self.trouble else self.message
         return GangReport(self.name, learners, self.record.stop_at is not None, message)
 
+    def has_new_report(self) -> bool:
+        """True if what ``report`` shows has changed since the last call."""
+        learners = tuple(learner.shown() for learner in self.learners)
+        now = (learners, self.record.stop_at is None, self.trouble or self.message)
+        before, self._shown = self._shown, now
+        return before != now
+
     def ask_to_stop(self, now: float, grace_s: float) -> bool:
         """Note a stop; a second one can only shorten the grace. True if it changes anything."""
         kill_at = now + grace_s
@@ -81,6 +91,16 @@ class Gang:
         self.record.stop_at = now if self.record.stop_at is None else self.record.stop_at
         self.record.kill_at = kill_at
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """all: changed holds every gang, not only the changed ones."""
+
+    revision: int
+    all: bool
+    changed: list[GangReport]
+    gone: list[str]
 
 
 class Gangs:
@@ -101,6 +121,7 @@ class Gangs:
         self._trash = house.data / "nodes" / ".trash"
         self._lock = threading.RLock()
         self._gangs: dict[str, Gang] = {}
+        self._journal = Journal(self._lock)
         self._memory_due = 0.0
 
     # What a driver asks for
@@ -112,38 +133,56 @@ class Gangs:
     def count(self) -> int:
         return len(self._gangs)
 
-    def launch(self, launch: Launch) -> None:
-        """Make the gang exist, or raise and leave nothing. Raises LaunchRefused, ClusterBusy."""
+    def launch(self, launch: Launch) -> int:
+        """Make the gang exist, or raise and leave nothing; returns the revision. Raises LaunchRefused, ClusterBusy."""
         with self._lock:
             if launch.name in self._gangs:
-                return
+                return self._journal.revision
             if launch.runtime is None or not self._runtimes.has(launch.runtime):
                 known = ", ".join(self._runtimes.names()) or "none"
                 raise LaunchRefused(f"There is no runtime {launch.runtime} here; there are: {known}.")
             record = GangRecord(launch, self._seat(launch), self._house.boot)
             self._store.save(record)
             self._gangs[launch.name] = Gang(self._house, record)
+            revision = self._journal.changed(launch.name)
         logger.info("gang launched", extra={"gang": launch.name, "learners": len(launch.learners)})
         self._on_change()
+        return revision
 
     def observe(self, names: Iterable[str] | None) -> list[GangReport]:
         with self._lock:
             wanted = self._gangs if names is None else [name for name in names if name in self._gangs]
             return [self._gangs[name].report() for name in sorted(wanted)]
 
-    def stop(self, name: str, grace_s: float) -> None:
+    def changes(self, since: int | None, *, wait_s: float) -> Changes:
+        """What changed after a revision (None: everything), waiting for it up to wait_s seconds."""
+        with self._lock:
+            changed = self._journal.since(since, wait_s)
+            names = list(self._gangs) if changed is None else changed
+            reports = [self._gangs[name].report() for name in names if name in self._gangs]
+            gone = [name for name in names if name not in self._gangs]
+            return Changes(self._journal.revision, changed is None, reports, gone)
+
+    def stop(self, name: str, grace_s: float) -> int:
+        """Ask a gang to stop; returns the revision."""
         with self._lock:
             gang = self._gangs.get(name)
             if gang is not None and gang.ask_to_stop(boot_clock(), grace_s):
                 self._store.save(gang.record)
+                self._journal.changed(name)
+            revision = self._journal.revision
         self._on_change()
+        return revision
 
-    def remove(self, name: str, uids: Sequence[str] | None) -> Removal:
-        """Kill the learners' processes and forget them; TERMINATING if a process has not ended yet."""
+    def remove(self, name: str, uids: Sequence[str] | None) -> tuple[Removal, int]:
+        """Kill the learners' processes and forget them; TERMINATING if a process has not ended yet.
+
+        Returns the revision, too.
+        """
         with self._lock:
             gang = self._gangs.get(name)
             if gang is None:
-                return Removal.GONE
+                return Removal.GONE, self._journal.revision
             doomed = [learner for learner in gang.learners if uids is None or learner.record.uid in uids]
             for learner in doomed:
                 # From here on the loop neither starts nor restarts anything of it.
@@ -151,13 +190,14 @@ class Gangs:
         give_up = time.monotonic() + REMOVE_S
         while not self._are_gone(doomed):
             if time.monotonic() > give_up:
-                return Removal.TERMINATING
+                return Removal.TERMINATING, self._journal.revision
             time.sleep(0.01)
         with self._lock:
             self._forget(gang, doomed)
+            revision = self._journal.changed(name)
         logger.info("learners removed", extra={"gang": name, "learners": len(doomed)})
         self._on_change()
-        return Removal.GONE
+        return Removal.GONE, revision
 
     def _are_gone(self, learners: Sequence[Learner]) -> bool:
         with self._lock:
@@ -189,6 +229,8 @@ class Gangs:
         with self._lock:
             for gang in self._gangs.values():
                 self._look_after(gang, now)
+                if gang.has_new_report():
+                    self._journal.changed(gang.name)
             if now >= self._memory_due and any(not gang.ended for gang in self._gangs.values()):
                 self._memory_due = now + MEMORY_S
                 rows = processes.table()
@@ -221,6 +263,7 @@ class Gangs:
                     gang.record.node_lost = True
                     gang.ask_to_stop(now, gang.record.launch.grace_s)
                     self._store.save(gang.record)
+                    self._journal.changed(gang.name)
 
     def may_go(self) -> bool:
         """Say whether nothing is left to wait for."""

@@ -70,6 +70,18 @@ class Learner:
             over=record.phase is not LearnerPhase.PREPARING and not self._has_launcher(),
         )
 
+    def shown(self) -> tuple[object, ...]:
+        """What decides the report, without the cost of making one."""
+        record = self.record
+        return (
+            record.phase,
+            record.exit_code,
+            record.reason,
+            record.message,
+            self._launcher_dead_at is None,
+            self._gang.node_lost,
+        )
+
     def _has_launcher(self) -> bool:
         return self._launcher is not None and self._launcher.is_alive()
 

@@ -1,7 +1,10 @@
-"""The JSON between a driver and the node daemon: one line asks, one line answers, then the socket closes.
+"""The JSON between a driver and the node daemon: one line per request, one line per response, then the socket closes.
 
-Asks:    {"op": "ping" | "nodes" | "launch" | "observe" | "stop" | "remove", …}
-Answers: {"ok": true, "answer": …} or {"ok": false, "error": "busy" | "refused" | "bad_request", "code", "message"}
+Requests:  {"op": "ping" | "nodes" | "launch" | "observe" | "stop" | "remove" | "watch", …}
+Responses: {"ok": true, "result": …} or {"ok": false, "error": "busy" | "refused" | "bad_request", "code", "message"}
+
+The results of launch, stop and remove carry a revision. After watch the daemon sends messages until the socket closes,
+at least one per second: {"revision", "all": true if these are all gangs, "changed": reports, "gone": names}.
 """
 
 from __future__ import annotations

@@ -4,18 +4,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gpu_scheduler.clusters.harness import Harness, LocalHarness, MemoryHarness
+from tests.gpu_scheduler.clusters.harness import Harness, LocalHarness, MemoryHarness, SlowHarness
 from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, running_daemon
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=["memory", "local", "local, watched", "slow"])
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """Every driver in turn."""
-    if request.param == "memory":
-        yield MemoryHarness()
+    if request.param in ("memory", "slow"):
+        yield MemoryHarness() if request.param == "memory" else SlowHarness()
         return
     with running_daemon() as daemon:
+        if request.param == "local":
+            yield LocalHarness(daemon)
+            return
+        watch = daemon.cluster.watch(lambda names: None)
         yield LocalHarness(daemon)
+        watch.close()
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from gpu_scheduler.clusters.base import Cluster, GangReport, Launch, LearnerPhase, LearnerSpec
+from gpu_scheduler.clusters.base import Cluster, ClusterBusy, GangReport, Launch, LearnerPhase, LearnerSpec
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from tests.gpu_scheduler.clusters.node_daemon import PATIENCE_S, NodeDaemon, wait_for
+from tests.gpu_scheduler.clusters.slow import Patient
 
 
 def launch(name: str, *behaviours: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> Launch:
@@ -59,6 +60,9 @@ class Harness(Protocol):
     def unanswered(self) -> AbstractContextManager[None]:
         """While in here the cluster does not answer."""
 
+    def cache_expires(self) -> None:
+        """Wait until an unreachable cluster's cache no longer answers, at most STALE_S."""
+
 
 def eventually(
     harness: Harness, name: str, holds: Callable[[GangReport], bool], *, within_s: float = PATIENCE_S
@@ -82,10 +86,11 @@ class MemoryHarness:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.cluster = MemoryCluster(
+        self.memory = MemoryCluster(
             [Node.with_slots("node-b", "cpu", 4), Node.with_slots("node-a", "cpu", 4)], clock=lambda: self.now
         )
-        self.cluster.starts_in_s = 0.5
+        self.memory.starts_in_s = 0.5
+        self.cluster: Cluster = self.memory
 
     def settle(self) -> None:
         self.time_passes(0.25)
@@ -95,21 +100,34 @@ class MemoryHarness:
 
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        for name, report in self.cluster.listing().items():
-            behaviours = {spec.rank: spec.env["BEHAVIOUR"] for spec in self.cluster.launched(name).learners}
-            self.cluster.stops_in_s = 1e9 if "stubborn" in behaviours.values() else 0
+        for name, report in self.memory.listing().items():
+            behaviours = {spec.rank: spec.env["BEHAVIOUR"] for spec in self.memory.launched(name).learners}
+            self.memory.stops_in_s = 1e9 if "stubborn" in behaviours.values() else 0
             for learner in report.learners:
                 word, _, code = behaviours[learner.rank].partition(":")
                 if word == "exits" and learner.phase is LearnerPhase.RUNNING:
-                    self.cluster.exit(name, learner.rank, int(code))
+                    self.memory.exit(name, learner.rank, int(code))
 
     @contextmanager
     def unanswered(self) -> Iterator[None]:
-        from gpu_scheduler.clusters.base import ClusterBusy
-
         for verb in ("nodes", "launch", "observe", "stop", "remove"):
-            self.cluster.fail_next(verb, ClusterBusy("The cluster does not answer."))
+            self.memory.fail_next(verb, ClusterBusy("The cluster does not answer."))
         yield
+
+    def cache_expires(self) -> None:
+        """It has no cache."""
+
+
+class SlowHarness(MemoryHarness):
+    """The same cluster behind a driver that is slow and often fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = Patient(self.memory)
+        self.cluster = self.slow
+
+    def cache_expires(self) -> None:
+        self.slow.forget()
 
 
 class LocalHarness:
@@ -132,3 +150,13 @@ class LocalHarness:
         self.daemon.kill()
         yield
         self.daemon.start()
+
+    def cache_expires(self) -> None:
+        def is_busy() -> bool:
+            try:
+                self.cluster.observe()
+            except ClusterBusy:
+                return True
+            return False
+
+        wait_for(is_busy)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.clusters.base import ENDED, ClusterBusy, ClusterError, LaunchRefused, LearnerPhase
+from gpu_scheduler.clusters.base import (
+    ENDED,
+    ClusterBusy,
+    ClusterError,
+    LaunchRefused,
+    LearnerPhase,
+    RefusalCode,
+    Removal,
+)
 from tests.gpu_scheduler.clusters.harness import Harness, all_in, eventually, launch
+from tests.gpu_scheduler.clusters.node_daemon import wait_for
 
 RUNNING = all_in(LearnerPhase.RUNNING)
 OVER = all_in(*ENDED)
@@ -108,7 +118,7 @@ def test_remove_ends_what_runs_and_frees_its_slots(harness: Harness) -> None:
     asked = launch("job-x-1", "runs", "stubborn", slots=2)
     harness.cluster.launch(asked)
     eventually(harness, "job-x-1", RUNNING)
-    harness.cluster.remove("job-x-1")
+    assert harness.cluster.remove("job-x-1") is Removal.GONE
     assert harness.cluster.observe().gangs == {}
     harness.cluster.launch(launch("job-y-1", "runs", slots=4))
     eventually(harness, "job-y-1", RUNNING)
@@ -159,6 +169,7 @@ def test_a_gang_for_a_node_that_is_not_there_is_refused_as_lost(harness: Harness
 def test_a_cluster_that_does_not_answer_is_busy_and_never_empty(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "runs"))
     with harness.unanswered():
+        harness.cache_expires()
         for call in (
             harness.cluster.nodes,
             harness.cluster.observe,
@@ -170,3 +181,71 @@ def test_a_cluster_that_does_not_answer_is_busy_and_never_empty(harness: Harness
                 call()
     assert issubclass(ClusterBusy, ClusterError)
     assert list(harness.cluster.observe().gangs) == ["job-x-1"]
+
+
+def test_a_name_that_was_requested_and_does_not_exist_is_not_found(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "runs"))
+    found = harness.cluster.observe(["job-x-1", "job-y-1"])
+    assert (list(found.gangs), found.not_found) == (["job-x-1"], {"job-y-1"})
+
+
+def test_an_observation_is_complete_and_later_ones_are_not_older(harness: Harness) -> None:
+    first = harness.cluster.observe()
+    harness.settle()
+    second = harness.cluster.observe()
+    assert first.complete
+    assert second.seen_at >= first.seen_at
+
+
+def test_a_watch_reports_a_launch_an_end_and_a_removal(harness: Harness) -> None:
+    seen: list[set[str]] = []
+    watch = harness.cluster.watch(seen.append)
+
+    def reported() -> bool:
+        harness.settle()
+        return any("job-x-1" in names for names in seen)
+
+    harness.cluster.launch(launch("job-x-1", "exits:0"))
+    wait_for(reported)
+    eventually(harness, "job-x-1", OVER)
+    wait_for(reported)
+    seen.clear()
+    harness.cluster.remove("job-x-1")
+    wait_for(reported)
+    watch.close()
+    watch.close()
+    seen.clear()
+    harness.cluster.launch(launch("job-x-2", "runs"))
+    harness.settle()
+    assert not any("job-x-2" in names for names in seen)
+
+
+def test_what_this_process_did_is_shown_at_once_also_while_it_watches(harness: Harness) -> None:
+    watch = harness.cluster.watch(lambda names: None)
+    for number in range(1, 6):
+        name = f"job-x-{number}"
+        harness.cluster.launch(launch(name, "runs"))
+        assert list(harness.cluster.observe([name]).gangs) == [name]
+        harness.cluster.stop(name, grace_s=0)
+        assert harness.cluster.observe([name]).gangs[name].stopping
+        while harness.cluster.remove(name) is Removal.TERMINATING:
+            harness.settle()
+        assert not harness.cluster.observe([name]).gangs
+        assert not harness.cluster.observe().gangs
+    watch.close()
+
+
+def test_images_are_launched_or_refused_as_the_capabilities_say(harness: Harness) -> None:
+    asked = replace(launch("job-x-1", "runs"), runtime=None, image="registry.example/train:1")
+    if harness.cluster.capabilities.images:
+        harness.cluster.launch(asked)
+        assert list(harness.cluster.observe().gangs) == ["job-x-1"]
+    else:
+        with pytest.raises(LaunchRefused) as refused:
+            harness.cluster.launch(asked)
+        assert refused.value.code is RefusalCode.IMAGE_ERROR
+
+
+def test_only_slot_types_that_the_capabilities_count_are_on_the_nodes(harness: Harness) -> None:
+    known = harness.cluster.capabilities.slot_types
+    assert known is None or known >= {node.slot_type for node in harness.cluster.nodes()}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import timedelta
 
 import psycopg2
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 
 from jobs.lifecycle import cycle, leases, observation, reconcile, transitions, workers
 from jobs.lifecycle.decision import Move
@@ -187,3 +189,12 @@ def test_many_workers_share_what_is_due_without_taking_a_job_twice() -> None:
         thread.join()
     assert len(taken) == len(set(taken))
     assert set(taken) == jobs
+
+
+def test_a_change_on_the_cluster_makes_a_running_job_due_and_a_waiting_one_not(world: World) -> None:
+    running, waiting = world.running(), world.submit()
+    later = {"next_reconcile_at": Now() + timedelta(seconds=100)}
+    Job.objects.update(**later)
+    leases.make_due([running.pk, waiting.pk, "no-such-job"])
+    due = Job.objects.filter(next_reconcile_at__lte=Now())
+    assert list(due) == [running]

@@ -1,0 +1,111 @@
+"""A driver's cache of the gangs on its cluster, fed by a stream of changes. Safe to share between threads.
+
+The stream numbers its changes (revision). A driver that has changed something itself names the revision of that change,
+and the cache answers nothing until it has got there: a process sees its own effects.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from gpu_scheduler.clusters.base import STALE_S, GangReport, Observation
+
+OnChange = Callable[[set[str]], None]
+
+
+class GangCache:
+    """Empty and of no use until ``replace``; ``lose`` makes it so again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._gangs: dict[str, GangReport] = {}
+        self._seen_at: float | None = None
+        self._revision = self._required = 0
+        self._watches: list[CacheWatch] = []
+
+    def replace(self, gangs: Iterable[GangReport], revision: int) -> None:
+        """Take over all gangs, after a start or a gap. Every gang known before or now counts as changed."""
+        fresh = {gang.name: gang for gang in gangs}
+        with self._lock:
+            changed = self._gangs.keys() | fresh.keys()
+            self._gangs = fresh
+            self._advance(revision)
+        self._notify(changed)
+
+    def update(self, changed: Iterable[GangReport], gone: Collection[str], revision: int) -> None:
+        """Apply changes. Without any, the cluster confirms that there were none."""
+        fresh = {gang.name: gang for gang in changed}
+        with self._lock:
+            self._gangs |= fresh
+            for name in gone:
+                self._gangs.pop(name, None)
+            self._advance(revision)
+        self._notify(fresh.keys() | set(gone))
+
+    def _advance(self, revision: int) -> None:
+        self._revision = revision
+        self._seen_at = self._clock()
+
+    def lose(self) -> None:
+        """The stream broke: nothing here counts any more until ``replace``."""
+        with self._lock:
+            self._seen_at = None
+
+    def require(self, revision: int) -> None:
+        """Return nothing older than this revision, which this process has caused."""
+        with self._lock:
+            self._required = max(self._required, revision)
+
+    def observation(self, names: Sequence[str] | None) -> Observation | None:
+        """What the cache shows; None if the cluster itself must be asked: stale, lost, or a name is missing."""
+        with self._lock:
+            seen_at = self._seen_at
+            if seen_at is None or self._clock() - seen_at > STALE_S or self._revision < self._required:
+                return None
+            if names is None:
+                return Observation(dict(sorted(self._gangs.items())), seen_at)
+            if any(name not in self._gangs for name in names):
+                return None
+            return Observation({name: self._gangs[name] for name in sorted(names)}, seen_at)
+
+    # Watches
+
+    def watch(self, on_change: OnChange, on_close: Callable[[], None] = lambda: None) -> CacheWatch:
+        """Report changes to on_change until the watch is closed; on_close follows."""
+        watch = CacheWatch(self, on_change, on_close)
+        with self._lock:
+            self._watches.append(watch)
+        return watch
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._watches)
+
+    def drop(self, watch: CacheWatch) -> bool:
+        """Forget a watch; False if it was forgotten before."""
+        with self._lock:
+            if watch not in self._watches:
+                return False
+            self._watches.remove(watch)
+            return True
+
+    def _notify(self, names: Collection[str]) -> None:
+        if names:
+            for watch in list(self._watches):
+                watch.on_change(set(names))
+
+
+class CacheWatch:
+    """See ``base.Watch``."""
+
+    def __init__(self, cache: GangCache, on_change: OnChange, on_close: Callable[[], None]) -> None:
+        self.on_change = on_change
+        self._cache = cache
+        self._on_close = on_close
+
+    def close(self) -> None:
+        if self._cache.drop(self):
+            self._on_close()

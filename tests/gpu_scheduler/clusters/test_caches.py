@@ -1,0 +1,112 @@
+"""What a cache may show, when a missing gang is gone, and what a watch is told after a gap."""
+
+from __future__ import annotations
+
+import threading
+
+from gpu_scheduler.clusters.base import STALE_S, Absences, GangReport, Observation
+from gpu_scheduler.clusters.cache import GangCache
+from gpu_scheduler.clusters.local.journal import KEPT, Journal
+
+X, Y = GangReport("job-x-1", ()), GangReport("job-y-1", ())
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def filled(clock: Clock) -> GangCache:
+    cache = GangCache(clock)
+    cache.replace([X, Y], 7)
+    return cache
+
+
+def test_a_cache_shows_what_it_holds_with_the_time_of_the_last_message() -> None:
+    clock = Clock()
+    cache = filled(clock)
+    clock.now += 2
+    cache.update([], [], 7)
+    clock.now += 1
+    assert cache.observation(None) == Observation({"job-x-1": X, "job-y-1": Y}, 102.0)
+    assert cache.observation(["job-y-1"]) == Observation({"job-y-1": Y}, 102.0)
+
+
+def test_a_missing_name_is_a_matter_for_the_cluster() -> None:
+    cache = filled(Clock())
+    cache.update([], ["job-x-1"], 8)
+    assert cache.observation(["job-x-1"]) is None
+
+
+def test_a_cache_answers_nothing_once_it_is_stale_or_its_stream_broke() -> None:
+    clock = Clock()
+    cache = filled(clock)
+    clock.now += STALE_S + 0.1
+    assert cache.observation(None) is None
+    cache.update([], [], 7)
+    assert cache.observation(None) is not None
+    cache.lose()
+    assert cache.observation(None) is None
+
+
+def test_a_cache_that_lags_behind_an_own_effect_answers_nothing() -> None:
+    cache = filled(Clock())
+    cache.require(9)
+    assert cache.observation(["job-x-1"]) is None
+    cache.update([X], [], 9)
+    assert cache.observation(["job-x-1"]) is not None
+
+
+def test_after_a_gap_a_watch_is_told_of_every_gang_known_before_or_now() -> None:
+    told: list[set[str]] = []
+    cache = filled(Clock())
+    cache.watch(told.append)
+    cache.lose()
+    cache.replace([Y, GangReport("job-z-1", ())], 20)
+    assert told == [{"job-x-1", "job-y-1", "job-z-1"}]
+
+
+def seen(
+    at: float, *gangs: GangReport, complete: bool = True, not_found: tuple[str, ...] = ()
+) -> Observation:
+    return Observation({gang.name: gang for gang in gangs}, at, complete, frozenset(not_found))
+
+
+def test_a_direct_answer_proves_an_absence() -> None:
+    assert Absences().is_gone("job-x-1", seen(1, not_found=("job-x-1",)))
+
+
+def test_two_complete_observations_prove_an_absence_if_the_second_is_newer_and_soon() -> None:
+    absences = Absences()
+    assert not absences.is_gone("job-x-1", seen(1))
+    assert not absences.is_gone("job-x-1", seen(1)), "the same cache again"
+    assert absences.is_gone("job-x-1", seen(2))
+    assert not Absences().is_gone("job-y-1", seen(1))
+    assert not absences.is_gone("job-x-1", seen(500)), "the first one was long ago"
+
+
+def test_an_incomplete_observation_and_a_gang_that_is_seen_again_prove_nothing() -> None:
+    absences = Absences()
+    assert not absences.is_gone("job-x-1", seen(1, complete=False))
+    assert not absences.is_gone("job-x-1", seen(2, complete=False))
+    assert not absences.is_gone("job-x-1", seen(3))
+    assert not absences.is_gone("job-x-1", seen(4, X))
+    assert not absences.is_gone("job-x-1", seen(5))
+
+
+def test_a_journal_tells_the_newest_changes_first_and_everything_to_who_is_far_behind() -> None:
+    lock = threading.RLock()
+    journal = Journal(lock)
+    start = journal.revision
+    with lock:
+        assert journal.since(None, 0) is None
+        for name in ("a", "b", "a"):
+            journal.changed(name)
+        assert journal.since(start, 0) == ["a", "b"]
+        assert journal.since(journal.revision, 0) == []
+        for number in range(KEPT):
+            journal.changed(str(number))
+        assert journal.since(start, 0) is None
+        assert journal.since(journal.revision + 1, 0) is None, "of another daemon"
