@@ -197,7 +197,7 @@ class LearnerReport:
     """What the cluster knows of one rank. uid identifies this process or pod and is never reused.
 
     exit_code is the training program's (128 + signal if a signal ended it), None while unknown. reason: why it ended,
-    None before. message is for people; evidence holds numbers (peak_memory_mib, memory_limit_mib).
+    None before. message is for people; numbers holds numbers (peak_memory_mib, memory_limit_mib).
     """
 
     rank: int
@@ -207,7 +207,7 @@ class LearnerReport:
     exit_code: int | None = None
     reason: EndReason | None = None
     message: str = ""
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     over: bool = False
     """Its program has ended or died; its shipper may still be working."""
 

@@ -1,4 +1,4 @@
-"""A driver's cache of the gangs on its cluster, fed by a stream of changes. Safe to share between threads.
+"""The watches of a driver, and its cache of the gangs, fed by a stream of changes. Safe to share between threads.
 
 The stream numbers its changes (revision). A driver that has changed something itself names the revision of that change,
 and the cache answers nothing until it has got there: a process sees its own effects.
@@ -15,8 +15,53 @@ from gpu_scheduler.clusters.base import STALE_S, GangReport, Observation
 OnChange = Callable[[set[str]], None]
 
 
+class Watches:
+    """The open watches of one driver."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[OpenWatch] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def add(self, on_change: OnChange, on_close: Callable[[], None] = lambda: None) -> OpenWatch:
+        """Report changes to on_change until the watch is closed; then call on_close."""
+        watch = OpenWatch(self, on_change, on_close)
+        with self._lock:
+            self._open.append(watch)
+        return watch
+
+    def drop(self, watch: OpenWatch) -> bool:
+        """Forget a watch; False if it was forgotten before."""
+        with self._lock:
+            if watch not in self._open:
+                return False
+            self._open.remove(watch)
+            return True
+
+    def notify(self, names: Collection[str]) -> None:
+        """Report these gangs as changed."""
+        if names:
+            for watch in list(self._open):
+                watch.on_change(set(names))
+
+
+class OpenWatch:
+    """See ``base.Watch``."""
+
+    def __init__(self, watches: Watches, on_change: OnChange, on_close: Callable[[], None]) -> None:
+        self.on_change = on_change
+        self._watches = watches
+        self._on_close = on_close
+
+    def close(self) -> None:
+        if self._watches.drop(self):
+            self._on_close()
+
+
 class GangCache:
-    """Empty and of no use until ``replace``; ``lose`` makes it so again."""
+    """Answers nothing before ``replace``, and nothing after ``lose`` before the next one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,7 +69,7 @@ class GangCache:
         self._gangs: dict[str, GangReport] = {}
         self._seen_at: float | None = None
         self._revision = self._required = 0
-        self._watches: list[CacheWatch] = []
+        self.watches = Watches()
 
     def replace(self, gangs: Iterable[GangReport], revision: int) -> None:
         """Take over all gangs, after a start or a gap. Every gang known before or now counts as changed."""
@@ -33,7 +78,7 @@ class GangCache:
             changed = self._gangs.keys() | fresh.keys()
             self._gangs = fresh
             self._advance(revision)
-        self._notify(changed)
+        self.watches.notify(changed)
 
     def update(self, changed: Iterable[GangReport], gone: Collection[str], revision: int) -> None:
         """Apply changes. Without any, the cluster confirms that there were none."""
@@ -43,7 +88,7 @@ class GangCache:
             for name in gone:
                 self._gangs.pop(name, None)
             self._advance(revision)
-        self._notify(fresh.keys() | set(gone))
+        self.watches.notify(fresh.keys() | set(gone))
 
     def _advance(self, revision: int) -> None:
         self._revision = revision
@@ -70,42 +115,3 @@ class GangCache:
             if any(name not in self._gangs for name in names):
                 return None
             return Observation({name: self._gangs[name] for name in sorted(names)}, seen_at)
-
-    # Watches
-
-    def watch(self, on_change: OnChange, on_close: Callable[[], None] = lambda: None) -> CacheWatch:
-        """Report changes to on_change until the watch is closed; on_close follows."""
-        watch = CacheWatch(self, on_change, on_close)
-        with self._lock:
-            self._watches.append(watch)
-        return watch
-
-    @property
-    def is_watched(self) -> bool:
-        return bool(self._watches)
-
-    def drop(self, watch: CacheWatch) -> bool:
-        """Forget a watch; False if it was forgotten before."""
-        with self._lock:
-            if watch not in self._watches:
-                return False
-            self._watches.remove(watch)
-            return True
-
-    def _notify(self, names: Collection[str]) -> None:
-        if names:
-            for watch in list(self._watches):
-                watch.on_change(set(names))
-
-
-class CacheWatch:
-    """See ``base.Watch``."""
-
-    def __init__(self, cache: GangCache, on_change: OnChange, on_close: Callable[[], None]) -> None:
-        self.on_change = on_change
-        self._cache = cache
-        self._on_close = on_close
-
-    def close(self) -> None:
-        if self._cache.drop(self):
-            self._on_close()

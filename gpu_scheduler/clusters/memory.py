@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -40,7 +40,9 @@ from gpu_scheduler.clusters.base import (
     Observation,
     RefusalCode,
     Removal,
+    Watch,
 )
+from gpu_scheduler.clusters.cache import OnChange, Watches
 from gpu_scheduler.model import CPU_TYPE, Node
 
 Hook = Callable[[str, str, str], None]
@@ -90,7 +92,7 @@ class MemoryCluster:
         """How many learners were created per (gang, rank); more than one is a bug of the caller."""
         self.calls: list[tuple[str, str]] = []
         """Every call of a verb with its gang ("" for nodes and observe), in order."""
-        self._watches: list[_Watch] = []
+        self._watches = Watches()
         self._changed: set[str] = set()
         self._lingering = 0
         self._clock = clock
@@ -123,11 +125,8 @@ class MemoryCluster:
     def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal:
         return self._do("remove", name, lambda: self._remove(name, uids), Removal.GONE)
 
-    def watch(self, on_change: Callable[[set[str]], None]) -> _Watch:
-        watch = _Watch(on_change, self._watches)
-        with self._lock:
-            self._watches.append(watch)
-        return watch
+    def watch(self, on_change: OnChange) -> Watch:
+        return self._watches.add(on_change)
 
     # Scripting
 
@@ -155,12 +154,12 @@ class MemoryCluster:
         *,
         reason: EndReason = EndReason.EXITED,
         message: str = "",
-        evidence: Mapping[str, Any] | None = None,
+        numbers: Mapping[str, Any] | None = None,
     ) -> None:
         """End a learner's program with this exit code; nothing happens if it has ended or does not exist."""
         phase = LearnerPhase.SUCCEEDED if code == 0 else LearnerPhase.FAILED
         with self._changing():
-            self._end(gang, rank, phase, code, reason, message, evidence)
+            self._end(gang, rank, phase, code, reason, message, numbers)
 
     def die(self, gang: str, rank: int, *, reason: EndReason = EndReason.LAUNCHER_LOST) -> None:
         """End a learner without an exit code: its processes are gone for an unknown reason."""
@@ -176,8 +175,8 @@ class MemoryCluster:
 
     def out_of_memory(self, gang: str, rank: int, *, peak_mib: int = 4096) -> None:
         """Kill a learner that used more memory than its limit."""
-        evidence = {"peak_memory_mib": peak_mib}
-        self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, evidence=evidence)
+        numbers = {"peak_memory_mib": peak_mib}
+        self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, numbers=numbers)
 
     def vanish(self, gang: str) -> None:
         """Make a gang not exist, as if it had been deleted by hand."""
@@ -254,9 +253,7 @@ class MemoryCluster:
         with self._lock:
             yield
             changed, self._changed = self._changed, set()
-            watches = list(self._watches)
-        for watch in watches if changed else ():
-            watch.on_change(set(changed))
+        self._watches.notify(changed)
 
     def _launch(self, launch: Launch) -> None:
         if launch.name in self._gangs:
@@ -360,7 +357,7 @@ class MemoryCluster:
         code: int | None,
         reason: EndReason,
         message: str = "",
-        evidence: Mapping[str, Any] | None = None,
+        numbers: Mapping[str, Any] | None = None,
     ) -> None:
         gang = self._gangs.get(name)
         learner = gang.learners.get(rank) if gang else None
@@ -372,7 +369,7 @@ class MemoryCluster:
             exit_code=code,
             reason=reason,
             message=message,
-            evidence=dict(evidence or {}),
+            numbers=dict(numbers or {}),
         )
         self._changed.add(name)
 
@@ -391,18 +388,6 @@ class MemoryCluster:
 @cache
 def _shared() -> MemoryCluster:
     return MemoryCluster([Node.with_slots("node-a", CPU_TYPE, 8), Node.with_slots("node-b", CPU_TYPE, 8)])
-
-
-class _Watch:
-    """See ``base.Watch``."""
-
-    def __init__(self, on_change: Callable[[set[str]], None], watches: list[_Watch]) -> None:
-        self.on_change = on_change
-        self._watches = watches
-
-    def close(self) -> None:
-        with suppress(ValueError):
-            self._watches.remove(self)
 
 
 def _no_hook(moment: str, verb: str, gang: str) -> None:

@@ -97,8 +97,8 @@ def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Rea
     code = learner.code
     numbers = {**numbers, "exit_code": code}
     if learner.report is not None and learner.report.reason is EndReason.OUT_OF_MEMORY:
-        numbers |= dict(learner.report.evidence)
-        peak = learner.report.evidence.get("peak_memory_mib")
+        numbers |= dict(learner.report.numbers)
+        peak = learner.report.numbers.get("peak_memory_mib")
         words = f" at {peak} MiB" if peak else ""
         return Reason(
             "out_of_memory",

@@ -109,7 +109,7 @@ def note_shown(rows: JobRows, observation: JobObservation) -> None:
         if (report := reports.get(row.rank)) is not None:
             row.cluster_uid, row.cluster_phase = report.uid, report.phase.value
             row.cluster_exit_code, row.cluster_message = report.exit_code, report.message
-            row.failure_details = dict(report.evidence)
+            row.failure_details = dict(report.numbers)
             shown.append(row)
     Learner.objects.bulk_update(shown, SHOWN_FIELDS)
 

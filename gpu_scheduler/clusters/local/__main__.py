@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from gpu_scheduler.clusters.local import processes
-from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Bell, Daemon, hold_folder
+from gpu_scheduler.clusters.local.context import DaemonContext
+from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
 from gpu_scheduler.clusters.local.gangs import Gangs
-from gpu_scheduler.clusters.local.house import House
 from gpu_scheduler.clusters.local.memory import Cgroups
 from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
 from gpu_scheduler.clusters.local.runtimes import Runtimes
@@ -26,22 +26,24 @@ SOCKET_PATH_BYTES = 107
 
 
 def main(arguments: list[str] | None = None) -> int:
-    asked = _arguments().parse_args(arguments)
-    wrong, nodes = _check(asked)
+    options = _arguments().parse_args(arguments)
+    wrong, nodes = _check(options)
     if wrong:
         sys.stderr.write("\n".join(wrong) + "\n")
         return EX_CONFIG
     _log_to_stderr()
-    data = asked.data.resolve()
+    data = options.data.resolve()
     try:
         folder = hold_folder(data)
     except AlreadyRunning as error:
         sys.stderr.write(f"{error}\n")
         return EX_TEMPFAIL
-    bell = Bell()
-    house = House(data, asked.agent.resolve(), sys.executable, processes.boot_id(), Cgroups.find())
-    runtimes = Runtimes(data, asked.runtimes.resolve(), on_change=bell.ring)
-    Daemon(Gangs(house, nodes, runtimes, on_change=bell.ring), asked.socket, bell).run()
+    wakeup = Wakeup()
+    context = DaemonContext(
+        data, options.agent.resolve(), sys.executable, processes.boot_id(), Cgroups.find()
+    )
+    runtimes = Runtimes(data, options.runtimes.resolve(), on_change=wakeup.wake)
+    Daemon(Gangs(context, nodes, runtimes, on_change=wakeup.wake), options.socket, wakeup).run()
     os.close(folder)
     return 0
 
@@ -60,21 +62,21 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(asked: argparse.Namespace) -> tuple[list[str], tuple[LocalNode, ...]]:
+def _check(options: argparse.Namespace) -> tuple[list[str], tuple[LocalNode, ...]]:
     """Everything that is wrong with the arguments, and the nodes they name."""
     wrong: list[str] = []
     nodes: tuple[LocalNode, ...] = ()
     try:
-        nodes = read_nodes(asked.nodes)
+        nodes = read_nodes(options.nodes)
     except BadNodes as error:
         wrong += str(error).split("\n")
-    if len(os.fsencode(asked.socket)) > SOCKET_PATH_BYTES:
+    if len(os.fsencode(options.socket)) > SOCKET_PATH_BYTES:
         wrong.append(
-            f"--socket: {asked.socket} is longer than {SOCKET_PATH_BYTES} bytes; choose a shorter path"
+            f"--socket: {options.socket} is longer than {SOCKET_PATH_BYTES} bytes; choose a shorter path"
         )
-    if not (asked.agent / "__main__.py").is_file():
+    if not (options.agent / "__main__.py").is_file():
         wrong.append(
-            f"--agent: {asked.agent} is not the learner agent's package; run from the project's folder"
+            f"--agent: {options.agent} is not the learner agent's package; run from the project's folder"
         )
     return wrong, nodes
 

@@ -1,7 +1,7 @@
 """The node daemon's process: its socket, its loop and its signals.
 
-SIGTERM and SIGINT stop the learners with their grace and then end; a second one leaves them to the next daemon at
-once, as SIGKILL does. Only one daemon runs on a data folder.
+SIGTERM and SIGINT stop the learners with their grace period and then end the daemon. A second signal ends it at once
+and leaves the learners to the next daemon, as SIGKILL does. Only one daemon runs on a data folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
 from gpu_scheduler.clusters.local import processes, protocol
 from gpu_scheduler.clusters.local.gangs import Gangs
-from gpu_scheduler.clusters.local.protocol import BadRequest
+from gpu_scheduler.clusters.local.protocol import MalformedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -35,24 +35,24 @@ class AlreadyRunning(Exception):
     """Another node daemon runs on this data folder; stop it first, or name another folder with --data."""
 
 
-class Bell:
+class Wakeup:
     """Wakes the loop from any thread or signal handler."""
 
     def __init__(self) -> None:
         self.reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with suppress(BlockingIOError):
             os.write(self._writer, b".")
 
-    def answer(self) -> None:
+    def clear(self) -> None:
         with suppress(BlockingIOError):
             while os.read(self.reader, 4096):
                 pass
 
 
 def hold_folder(data: Path) -> int:
-    """Take the data folder for as long as this process lives. Raises AlreadyRunning."""
+    """Lock the data folder for the lifetime of this process. Raises AlreadyRunning."""
     (data / "nodes").mkdir(parents=True, exist_ok=True)
     handle = os.open(data / "nodes" / ".daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -64,12 +64,12 @@ def hold_folder(data: Path) -> int:
 
 
 class Daemon:
-    """Serves the socket and keeps looking after the gangs until it is told to end."""
+    """Serves the socket and manages the gangs until a signal ends it."""
 
-    def __init__(self, gangs: Gangs, socket_path: Path, bell: Bell) -> None:
+    def __init__(self, gangs: Gangs, socket_path: Path, wakeup: Wakeup) -> None:
         self._gangs = gangs
         self._path = socket_path
-        self._bell = bell
+        self._wakeup = wakeup
         self._signals = 0
 
     def run(self) -> None:
@@ -77,7 +77,7 @@ class Daemon:
             signal.signal(number, self._note_signal)
         processes.become_subreaper()
         self._gangs.load()
-        server = _Server(self._path, self._answer, self._watch)
+        server = _Server(self._path, self._respond, self._watch)
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="socket")
         serving.start()
         logger.info("node daemon ready", extra={"socket": str(self._path), "gangs": self._gangs.count()})
@@ -90,46 +90,46 @@ class Daemon:
             self._path.unlink(missing_ok=True)
 
     def _loop(self) -> None:
-        going = False
+        stopping = False
         while True:
-            if self._signals and not going:
-                going = True
+            if self._signals and not stopping:
+                stopping = True
                 logger.info("node daemon stopping its learners")
                 self._gangs.shut_down()
             if self._signals > 1:
-                logger.warning("node daemon leaves at once; learners go on")
+                logger.warning("node daemon ends at once; learners keep running")
                 return
             wait_s = self._gangs.look()
-            if going and self._gangs.may_go():
+            if stopping and self._gangs.may_go():
                 self._gangs.abandon()
                 return
             self._wait(wait_s)
 
     def _wait(self, seconds: float) -> None:
-        """Sleep until a process ends, the bell rings or the time is over."""
+        """Sleep until a process ends, something wakes the loop, or the time is over."""
         poll = select.poll()
-        poll.register(self._bell.reader, select.POLLIN)
+        poll.register(self._wakeup.reader, select.POLLIN)
         for pidfd in self._gangs.pidfds():
             poll.register(pidfd, select.POLLIN)
         poll.poll(seconds * 1000)
-        self._bell.answer()
+        self._wakeup.clear()
 
     def _note_signal(self, number: int, frame: object) -> None:
         self._signals += 1
-        self._bell.ring()
+        self._wakeup.wake()
 
-    def _answer(self, line: bytes) -> dict[str, Any]:
-        """Do what one line asks for; every failure has its own answer, and the daemon goes on."""
+    def _respond(self, line: bytes) -> dict[str, Any]:
+        """Execute one request. Every error becomes a response; none ends the daemon."""
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
-                raise BadRequest("an object is expected")
+                raise MalformedRequest("an object is expected")
             return {"ok": True, "result": self._do(request)}
         except LaunchRefused as refusal:
             return {"ok": False, "error": "refused", "code": refusal.code, "message": str(refusal)}
         except ClusterBusy as busy:
             return {"ok": False, "error": "busy", "message": str(busy)}
-        except (BadRequest, ValueError, KeyError, TypeError) as error:
+        except (MalformedRequest, ValueError, KeyError, TypeError) as error:
             return {"ok": False, "error": "bad_request", "message": f"{type(error).__name__}: {error}"}
         except OSError as error:
             logger.error("request failed", extra={"error": str(error)})
@@ -156,7 +156,7 @@ class Daemon:
                 return [protocol.node_to_json(node) for node in self._gangs.nodes()]
             case "launch":
                 if self._signals:
-                    raise ClusterBusy("The node daemon is going down.")
+                    raise ClusterBusy("The node daemon is shutting down.")
                 return {"revision": self._gangs.launch(protocol.launch_from_json(request["gang"]))}
             case "observe":
                 return [
@@ -171,13 +171,13 @@ class Daemon:
                 )
                 return {"removal": removal, "revision": revision}
             case other:
-                raise BadRequest(
+                raise MalformedRequest(
                     f"op: {str(other)[:40]!r} is none of ping, nodes, launch, observe, stop, remove, watch"
                 )
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """A thread per question: a remove that waits holds up nobody."""
+    """A thread per request, so that a removal that waits delays no other request."""
 
     daemon_threads = True
     block_on_close = False
@@ -186,21 +186,21 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     def __init__(
         self,
         path: Path,
-        answer: Callable[[bytes], dict[str, Any]],
+        respond: Callable[[bytes], dict[str, Any]],
         watch: Callable[[], Iterator[dict[str, Any]]],
     ) -> None:
-        self.answer = answer
+        self.respond = respond
         self.watch = watch
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         before = os.umask(0o177)
         try:
-            super().__init__(str(path), _Question)
+            super().__init__(str(path), _Connection)
         finally:
             os.umask(before)
 
 
-class _Question(socketserver.StreamRequestHandler):
+class _Connection(socketserver.StreamRequestHandler):
     timeout = 30
 
     def handle(self) -> None:
@@ -208,7 +208,7 @@ class _Question(socketserver.StreamRequestHandler):
             line = self.rfile.readline(protocol.MAX_LINE_BYTES)
             if not line.endswith(b"\n"):
                 return
-            messages = self.server.watch() if _is_watch(line) else [self.server.answer(line)]  # type: ignore[attr-defined]
+            messages = self.server.watch() if _is_watch(line) else [self.server.respond(line)]  # type: ignore[attr-defined]
             for message in messages:
                 self.wfile.write(json.dumps(message).encode() + b"\n")
 

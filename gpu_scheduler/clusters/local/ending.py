@@ -1,4 +1,4 @@
-"""How a learner's program ended, as the spool tells it (contracts: ``exit``, ``phase``, ``refused``)."""
+"""How a learner's program ended, read from its spool (files ``exit``, ``phase``, ``refused``)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.clusters.base import EndReason
+from gpu_scheduler.clusters.local.context import read_plain
 from gpu_scheduler.clusters.local.environment import Folders
-from gpu_scheduler.clusters.local.house import read_plain
 from gpu_scheduler.clusters.local.processes import KILLED
 
 STOPPED_CODE = 128 + signal.SIGTERM
@@ -21,12 +21,12 @@ MOST_BYTES = 64 * 1024
 
 
 def read(folders: Folders) -> Mapping[str, Any] | None:
-    """The launcher's word on the end, None while there is none."""
+    """What the launcher wrote about the end, None before."""
     return _object(folders.state / "exit")
 
 
 def code_of(ending: Mapping[str, Any] | None) -> int | None:
-    """The program's exit code; None when its launcher died and nobody saw it."""
+    """The program's exit code; None if its launcher died first, so that it is unknown."""
     if ending is None or ending.get("lost"):
         return None
     code = ending.get("code")
@@ -34,14 +34,14 @@ def code_of(ending: Mapping[str, Any] | None) -> int | None:
 
 
 def began(folders: Folders) -> bool:
-    """Say whether the launcher came as far as starting the program."""
+    """True if the launcher got as far as starting the program."""
     return (folders.state / "phase").exists()
 
 
 def write_in_its_place(folders: Folders, *, stopped: bool) -> Mapping[str, Any]:
-    """A launcher that ended before it did anything leaves no word, and its shipper would wait for one for ever.
+    """Write the ``exit`` file of a launcher that ended before it did anything; its shipper would wait for it forever.
 
-    One that began is the shipper's to notice: only it knows how much of the log there is. Raises OSError.
+    The shipper handles a launcher that did start, because only it knows how much of the log there is. Raises OSError.
     """
     ending = {
         "code": STOPPED_CODE if stopped else KILLED,
@@ -85,7 +85,7 @@ def refusal(folders: Folders) -> tuple[EndReason, str]:
 
 
 def _object(path: Path) -> dict[str, Any] | None:
-    """A small JSON object, or None for whatever else lies there."""
+    """A small JSON object, or None for anything else."""
     try:
         value = json.loads(read_plain(path, most=MOST_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -35,7 +35,7 @@ class Feed:
         self._cache.require(revision)
 
     def watch(self, on_change: Callable[[set[str]], None]) -> Watch:
-        watch = self._cache.watch(on_change, on_close=self._close_if_unwatched)
+        watch = self._cache.watches.add(on_change, on_close=self._close_if_unwatched)
         with self._lock:
             if self._thread is None:
                 self._thread = _Stream(self._path, self._cache)
@@ -44,7 +44,7 @@ class Feed:
 
     def _close_if_unwatched(self) -> None:
         with self._lock:
-            thread, self._thread = (None, self._thread) if self._cache.is_watched else (self._thread, None)
+            thread, self._thread = (None, self._thread) if self._cache.watches else (self._thread, None)
         if thread is not None:
             thread.close()
 

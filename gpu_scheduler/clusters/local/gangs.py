@@ -1,6 +1,6 @@
-"""All gangs of this machine: what the daemon does when it is asked, and what it does by itself.
+"""All gangs of this machine: what the daemon does on request, and what it does by itself.
 
-Every public method takes the one lock; nothing in here waits while holding it but for the disk.
+Every public method takes the one lock. While it is held, only the disk is waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_scheduler.clusters.base import (
@@ -23,14 +22,14 @@ from gpu_scheduler.clusters.base import (
     GangReport,
     Launch,
     LaunchRefused,
-    LearnerPhase,
     RefusalCode,
     Removal,
 )
 from gpu_scheduler.clusters.local import processes
-from gpu_scheduler.clusters.local.house import House
-from gpu_scheduler.clusters.local.journal import Journal
-from gpu_scheduler.clusters.local.learner import Learner
+from gpu_scheduler.clusters.local.context import DaemonContext
+from gpu_scheduler.clusters.local.gang import LocalGang
+from gpu_scheduler.clusters.local.journal import Changes, Journal
+from gpu_scheduler.clusters.local.learner import LocalLearner
 from gpu_scheduler.clusters.local.memory import machine_mib
 from gpu_scheduler.clusters.local.nodes import LocalNode
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
@@ -47,84 +46,28 @@ SHUTDOWN_SLACK_S = 10.0
 """After the last grace, how long shippers may still deliver when the daemon goes."""
 
 
-class Gang:
-    """One gang: its record and its learners."""
-
-    def __init__(self, house: House, record: GangRecord) -> None:
-        self.record = record
-        self.learners = [Learner(house, record, learner) for learner in record.learners]
-        self.message = ""
-        self.unsaved = False
-        self._shown: tuple[object, ...] = ()
-        self.trouble = ""
-        """What keeps this machine from looking after the gang now; tried again until it is over."""
-
-    @property
-    def name(self) -> str:
-        return self.record.launch.name
-
-    @property
-    def preparing(self) -> bool:
-        return any(learner.record.phase is LearnerPhase.PREPARING for learner in self.learners)
-
-    @property
-    def ended(self) -> bool:
-        return all(learner.ended for learner in self.learners)
-
-    def report(self) -> GangReport:
-        learners = tuple(learner.report() for learner in self.learners)
-        message = f"The node has trouble: {self.trouble}" if self.trouble else self.message
-        return GangReport(self.name, learners, self.record.stop_at is not None, message)
-
-    def has_new_report(self) -> bool:
-        """True if what ``report`` shows has changed since the last call."""
-        learners = tuple(learner.shown() for learner in self.learners)
-        now = (learners, self.record.stop_at is None, self.trouble or self.message)
-        before, self._shown = self._shown, now
-        return before != now
-
-    def ask_to_stop(self, now: float, grace_s: float) -> bool:
-        """Note a stop; a second one can only shorten the grace. True if it changes anything."""
-        kill_at = now + grace_s
-        if self.record.kill_at is not None and self.record.kill_at <= kill_at:
-            return False
-        self.record.stop_at = now if self.record.stop_at is None else self.record.stop_at
-        self.record.kill_at = kill_at
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """all: changed holds every gang, not only the changed ones."""
-
-    revision: int
-    all: bool
-    changed: list[GangReport]
-    gone: list[str]
-
-
 class Gangs:
     """The machine's gangs. on_change is called, from any thread, when the loop should look again."""
 
     def __init__(
         self,
-        house: House,
+        context: DaemonContext,
         nodes: Sequence[LocalNode],
         runtimes: Runtimes,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self._house = house
+        self._context = context
         self._nodes = {node.name: node for node in nodes}
         self._runtimes = runtimes
         self._on_change = on_change
-        self._store = Store(house.data / "nodes" / ".gangs")
-        self._trash = house.data / "nodes" / ".trash"
+        self._store = Store(context.data / "nodes" / ".gangs")
+        self._trash = context.data / "nodes" / ".trash"
         self._lock = threading.RLock()
-        self._gangs: dict[str, Gang] = {}
+        self._gangs: dict[str, LocalGang] = {}
         self._journal = Journal(self._lock)
         self._memory_due = 0.0
 
-    # What a driver asks for
+    # Requests of drivers
 
     def nodes(self) -> list[Node]:
         memory_mib = machine_mib()
@@ -141,9 +84,9 @@ class Gangs:
             if launch.runtime is None or not self._runtimes.has(launch.runtime):
                 known = ", ".join(self._runtimes.names()) or "none"
                 raise LaunchRefused(f"There is no runtime {launch.runtime} here; there are: {known}.")
-            record = GangRecord(launch, self._seat(launch), self._house.boot)
+            record = GangRecord(launch, self._allocate_devices(launch), self._context.boot)
             self._store.save(record)
-            self._gangs[launch.name] = Gang(self._house, record)
+            self._gangs[launch.name] = LocalGang(self._context, record)
             revision = self._journal.changed(launch.name)
         logger.info("gang launched", extra={"gang": launch.name, "learners": len(launch.learners)})
         self._on_change()
@@ -167,7 +110,7 @@ class Gangs:
         """Ask a gang to stop; returns the revision."""
         with self._lock:
             gang = self._gangs.get(name)
-            if gang is not None and gang.ask_to_stop(boot_clock(), grace_s):
+            if gang is not None and gang.request_stop(boot_clock(), grace_s):
                 self._store.save(gang.record)
                 self._journal.changed(name)
             revision = self._journal.revision
@@ -183,23 +126,23 @@ class Gangs:
             gang = self._gangs.get(name)
             if gang is None:
                 return Removal.GONE, self._journal.revision
-            doomed = [learner for learner in gang.learners if uids is None or learner.record.uid in uids]
-            for learner in doomed:
-                # From here on the loop neither starts nor restarts anything of it.
+            kill_reason = [learner for learner in gang.learners if uids is None or learner.record.uid in uids]
+            for learner in kill_reason:
+                # From here on the loop neither starts nor restarts its processes.
                 learner.removing = True
         give_up = time.monotonic() + REMOVE_S
-        while not self._are_gone(doomed):
+        while not self._are_gone(kill_reason):
             if time.monotonic() > give_up:
                 return Removal.TERMINATING, self._journal.revision
             time.sleep(0.01)
         with self._lock:
-            self._forget(gang, doomed)
+            self._forget(gang, kill_reason)
             revision = self._journal.changed(name)
-        logger.info("learners removed", extra={"gang": name, "learners": len(doomed)})
+        logger.info("learners removed", extra={"gang": name, "learners": len(kill_reason)})
         self._on_change()
         return Removal.GONE, revision
 
-    def _are_gone(self, learners: Sequence[Learner]) -> bool:
+    def _are_gone(self, learners: Sequence[LocalLearner]) -> bool:
         with self._lock:
             left = [learner for learner in learners if not learner.kill()]
         return not left
@@ -207,15 +150,15 @@ class Gangs:
     # What the daemon does by itself
 
     def load(self) -> None:
-        """Take up the gangs of an earlier daemon."""
+        """Reattach to the gangs of an earlier daemon."""
         now = boot_clock()
         with self._lock:
             for record in self._store.load():
-                if record.boot != self._house.boot:
-                    # The machine was restarted: no process is left, and the boot clock began anew.
-                    record.boot, record.kill_at = self._house.boot, None
+                if record.boot != self._context.boot:
+                    # The machine was restarted: no process is left, and the boot clock restarted at 0.
+                    record.boot, record.kill_at = self._context.boot, None
                     record.node_lost = any(learner.started for learner in record.learners)
-                gang = Gang(self._house, record)
+                gang = LocalGang(self._context, record)
                 self._gangs[gang.name] = gang
                 for learner in gang.learners:
                     learner.find_again(now)
@@ -224,11 +167,11 @@ class Gangs:
         self._runtimes.sweep()
 
     def look(self) -> float:
-        """Move every gang on; returns in how many seconds to look again if nothing happens before."""
+        """Advance every gang. Returns after how many seconds to do so again if nothing happens before."""
         now = boot_clock()
         with self._lock:
             for gang in self._gangs.values():
-                self._look_after(gang, now)
+                self._update(gang, now)
                 if gang.has_new_report():
                     self._journal.changed(gang.name)
             if now >= self._memory_due and any(not gang.ended for gang in self._gangs.values()):
@@ -255,18 +198,18 @@ class Gangs:
             ]
 
     def shut_down(self) -> None:
-        """Stop all learners with their grace: they end as lost with the node, and their jobs go on later."""
+        """Stop all learners with their grace period: they end as node_lost, and their jobs restart later."""
         now = boot_clock()
         with self._lock:
             for gang in self._gangs.values():
                 if not gang.ended:
                     gang.record.node_lost = True
-                    gang.ask_to_stop(now, gang.record.launch.grace_s)
+                    gang.request_stop(now, gang.record.launch.grace_s)
                     self._store.save(gang.record)
                     self._journal.changed(gang.name)
 
     def may_go(self) -> bool:
-        """Say whether nothing is left to wait for."""
+        """True if there is nothing left to wait for."""
         now = boot_clock()
         with self._lock:
             return all(
@@ -275,7 +218,7 @@ class Gangs:
             )
 
     def abandon(self) -> None:
-        """Leave no process behind. A shipper that could not deliver is started again by the next daemon."""
+        """Kill every process. The next daemon restarts a shipper that could not deliver."""
         self._runtimes.close()
         with self._lock:
             for gang in self._gangs.values():
@@ -286,8 +229,8 @@ class Gangs:
 
     # How
 
-    def _seat(self, launch: Launch) -> list[LearnerRecord]:
-        """Give every learner its slots: indices on its node that no other learner has."""
+    def _allocate_devices(self, launch: Launch) -> list[LearnerRecord]:
+        """Allocate devices to every learner: indices on its node that no other learner has."""
         taken: dict[str, set[int]] = {name: set() for name in self._nodes}
         for gang in self._gangs.values():
             for learner in gang.learners:
@@ -303,7 +246,7 @@ class Gangs:
             free = node.slots - len(taken[name])
             if learners * launch.slots > free:
                 raise ClusterBusy(f"Node {name} has {free} of {node.slots} slots free yet.")
-        seats = []
+        records = []
         for spec in launch.learners:
             held = taken[spec.node]
             free_slots = [slot for slot in range(self._nodes[spec.node].slots) if slot not in held]
@@ -311,11 +254,11 @@ class Gangs:
             held.update(devices)
             mark = secrets.token_hex(8)
             uid = f"{launch.name}-{spec.rank}.{int(boot_clock() * 1000):x}.{mark[:6]}"
-            seats.append(LearnerRecord(spec.rank, spec.node, uid, mark, devices))
-        return seats
+            records.append(LearnerRecord(spec.rank, spec.node, uid, mark, devices))
+        return records
 
-    def _look_after(self, gang: Gang, now: float) -> None:
-        """One step of one gang, and its file. Trouble with one gang, of whatever kind, is no trouble of the others."""
+    def _update(self, gang: LocalGang, now: float) -> None:
+        """Advance one gang and save its file. An error of one gang does not affect the others."""
         try:
             gang.unsaved |= self._move_on(gang, now)
             if gang.unsaved:
@@ -324,18 +267,18 @@ class Gangs:
                 gang.trouble = ""
         except Exception as error:
             gang.unsaved = True
-            said = str(error) if isinstance(error, OSError) else repr(error)
-            if gang.trouble != said:
-                gang.trouble = said
+            message = str(error) if isinstance(error, OSError) else repr(error)
+            if gang.trouble != message:
+                gang.trouble = message
                 known = isinstance(error, OSError)  # a full disk; anything else is a fault of ours
                 logger.error(
-                    "gang not looked after", extra={"gang": gang.name, "error": said}, exc_info=not known
+                    "gang not managed", extra={"gang": gang.name, "error": message}, exc_info=not known
                 )
 
-    def _move_on(self, gang: Gang, now: float) -> bool:
+    def _move_on(self, gang: LocalGang, now: float) -> bool:
         """One step of one gang; True if its record changed.
 
-        Raises the first trouble, but whatever that is, every learner is looked at and a stop is carried out for each.
+        Raises the first error, but only after every learner was updated and its stop enforced.
         """
         if gang.ended:
             return False
@@ -350,15 +293,15 @@ class Gangs:
         if gang.record.kill_at is not None:
             for learner in gang.learners:
                 with _noted(troubles):
-                    learner.press(now, kill_at=gang.record.kill_at)
+                    learner.enforce_stop(now, kill_at=gang.record.kill_at)
         if troubles:
             raise troubles[0]
         return changed
 
-    def _prepare(self, gang: Gang, now: float) -> bool:
-        """Bring a gang towards its start: a stop ends it, its runtime may take a while, then all start at once.
+    def _prepare(self, gang: LocalGang, now: float) -> bool:
+        """Start a gang once its runtime is ready; a stop ends it before.
 
-        Raises OSError for what may pass, such as a full disk; what will not pass fails the gang.
+        Raises OSError for what may be temporary, such as a full disk; other errors fail the gang.
         """
         if gang.record.stop_at is not None:
             reason = EndReason.NODE_LOST if gang.record.node_lost else EndReason.STOPPED
@@ -376,13 +319,13 @@ class Gangs:
         except RuntimeFailed as failed:
             logger.warning(
                 "runtime not prepared",
-                extra={"gang": gang.name, "error": str(failed), "said": failed.said[:4000]},
+                extra={"gang": gang.name, "error": str(failed), "output": failed.output[:4000]},
             )
             for learner in gang.learners:
                 learner.kill()
-                told = failed.told(f"node {learner.record.node}")
-                reason = EndReason.NOT_PREPARED if failed.passing else EndReason.DEPLOY_FAILED
-                learner.fail(reason, told)
+                message = failed.message(f"node {learner.record.node}")
+                reason = EndReason.NOT_PREPARED if failed.temporary else EndReason.DEPLOY_FAILED
+                learner.fail(reason, message)
         except (FileNotFoundError, PermissionError) as error:
             logger.warning("gang not started", extra={"gang": gang.name, "error": str(error)[:500]})
             for learner in gang.learners:
@@ -390,8 +333,8 @@ class Gangs:
                 learner.fail(EndReason.DEPLOY_FAILED, str(error))
         return True
 
-    def _start(self, gang: Gang, runtime: Path, now: float) -> None:
-        """Prepare all ranks, note that they are about to run, then start them. Raises OSError."""
+    def _start(self, gang: LocalGang, runtime: Path, now: float) -> None:
+        """Prepare all ranks, save that they are about to run, then start them. Raises OSError."""
         for learner in gang.learners:
             learner.prepare()
         if not gang.record.ports:
@@ -410,7 +353,7 @@ class Gangs:
             )
         gang.message = ""
 
-    def _forget(self, gang: Gang, learners: Sequence[Learner]) -> None:
+    def _forget(self, gang: LocalGang, learners: Sequence[LocalLearner]) -> None:
         for learner in learners:
             learner.clear(self._trash)
             with suppress(ValueError):
@@ -424,7 +367,7 @@ class Gangs:
         self._empty_trash()
 
     def _empty_trash(self) -> None:
-        """Delete removed learners' files; checkpoints may be large, so nobody waits for it."""
+        """Delete removed learners' files in the background, because checkpoints may be large."""
         for trash in (self._trash, *self._trash.parent.glob(f"*/{self._trash.name}")):
             threading.Thread(
                 target=shutil.rmtree, args=(trash,), kwargs={"ignore_errors": True}, daemon=True
@@ -433,7 +376,7 @@ class Gangs:
 
 @contextmanager
 def _noted(troubles: list[Exception]) -> Iterator[None]:
-    """Go on behind the block, whatever goes wrong in it."""
+    """Collect an exception of the block and continue after it."""
     try:
         yield
     except Exception as trouble:
@@ -441,7 +384,7 @@ def _noted(troubles: list[Exception]) -> Iterator[None]:
 
 
 def _free_ports(count: int, taken: set[int]) -> list[int]:
-    """Ports of the loopback that nobody has now and that no living gang was given."""
+    """Loopback ports that are free now and not allocated to a gang."""
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < count:

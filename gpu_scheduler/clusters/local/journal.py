@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 
+from gpu_scheduler.clusters.base import GangReport
 from gpu_scheduler.clusters.local.store import boot_clock
 
 KEPT = 2000
 """Older changes are forgotten: a watch that is further behind gets everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """all: changed holds every gang, not only the changed ones."""
+
+    revision: int
+    all: bool
+    changed: list[GangReport]
+    gone: list[str]
 
 
 class Journal:

@@ -1,8 +1,8 @@
 """One learner: its launcher (which runs the program) and its shipper (which talks to the server).
 
-The spool between them is the interface: the program's exit code is what the launcher wrote to ``exit``, so it is
-known even to a daemon that was not there when it ended. A shipper that dies is started again; a launcher is not,
-for its program died with it.
+The spool is the interface between them: the launcher writes the program's exit code to ``exit``, so that a daemon knows
+it even if it was not running at the time. A shipper that dies is restarted; a launcher is not, because its program died
+too.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from typing import Any
 from gpu_scheduler.clusters.base import ENDED, EndReason, LearnerPhase, LearnerReport
 from gpu_scheduler.clusters.local import ending as endings
 from gpu_scheduler.clusters.local import environment, processes
-from gpu_scheduler.clusters.local.house import House, clean, last_words
+from gpu_scheduler.clusters.local.context import DaemonContext, clean, last_output
 from gpu_scheduler.clusters.local.memory import MIB
 from gpu_scheduler.clusters.local.processes import Process, Stat
-from gpu_scheduler.clusters.local.shipper import Shipper
+from gpu_scheduler.clusters.local.shipper import ShipperProcess
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 
 logger = logging.getLogger(__name__)
 
 LOST_S = 3.0
-"""How long a dead launcher's ``exit`` may be missing: its shipper writes one in its place after a second."""
+"""Seconds that a dead launcher's ``exit`` may be missing; its shipper writes it after one second."""
 LAUNCHER_SLACK_S = 2.0
-"""How long a launcher may take to write down the end of a program that we killed."""
+"""Seconds that a launcher may take to record the end of a program that the daemon killed."""
 SIGNALLED = 128
 
 
-class Learner:
+class LocalLearner:
     """One rank of a gang. ``look`` brings the record up to date; times are of the boot clock."""
 
-    def __init__(self, house: House, gang: GangRecord, record: LearnerRecord) -> None:
+    def __init__(self, context: DaemonContext, gang: GangRecord, record: LearnerRecord) -> None:
         self.record = record
-        self.folders = house.folders(gang.launch.name, record)
+        self.folders = context.folders(gang.launch.name, record)
         self.removing = False
-        self._house = house
+        self._context = context
         self._gang = gang
         self._launcher: Process | None = None
-        self._shipper = Shipper(house, gang, record, self.folders)
+        self._shipper = ShipperProcess(context, gang, record, self.folders)
         self._launcher_dead_at: float | None = None
         self._termed = False
         self._killed_at: float | None = None
@@ -56,7 +56,7 @@ class Learner:
 
     def report(self) -> LearnerReport:
         record = self.record
-        # Said while it is being stopped, so that nobody takes its end for a halt that somebody wished.
+        # Reported before the end, so that the end is not mistaken for a requested halt.
         leaving = EndReason.NODE_LOST if self._gang.node_lost and not self.ended else None
         return LearnerReport(
             rank=record.rank,
@@ -66,7 +66,7 @@ class Learner:
             exit_code=record.exit_code,
             reason=record.reason or leaving,
             message=clean(record.message),
-            evidence=dict(record.evidence),
+            numbers=dict(record.numbers),
             over=record.phase is not LearnerPhase.PREPARING and not self._has_launcher(),
         )
 
@@ -93,17 +93,17 @@ class Learner:
     def _processes(self) -> list[Process]:
         return [process for process in (self._launcher, self._shipper.process) if process is not None]
 
-    # Starting and finding again
+    # Starting and reattaching
 
     def find_again(self, now: float) -> None:
-        """After a restart of the daemon: take up what still runs. What never started is started by ``run``."""
+        """Reattach to what still runs after a restart of the daemon. ``run`` starts what never started."""
         if not self.record.started or self.ended:
             return
-        self._launcher = processes.take_up(self.record.launcher, self.record.mark, self._house.boot)
+        self._launcher = processes.reattach(self.record.launcher, self.record.mark, self._context.boot)
         if self._launcher is not None:
             self.record.launcher = self._launcher.identity
         self._shipper.find_again(now)
-        self._confined = self._house.cgroups is not None and self._house.cgroups.holds(self.record.mark)
+        self._confined = self._context.cgroups is not None and self._context.cgroups.holds(self.record.mark)
 
     def prepare(self) -> None:
         """Make the directories; all ranks do so before any is started."""
@@ -113,7 +113,7 @@ class Learner:
             (self.folders.state / "hostfile").write_text(hosts)
 
     def run(self, runtime: Path, devices: Sequence[str], now: float) -> None:
-        """Start the processes that are not there yet. Raises OSError; calling it again goes on."""
+        """Start the processes that do not run yet. Raises OSError; calling it again continues."""
         self.record.started = True
         if self.record.shipper is None:
             self._shipper.start(now)
@@ -125,7 +125,7 @@ class Learner:
 
     def _start_launcher(self, runtime: Path, devices: Sequence[str]) -> None:
         launch, mark = self._gang.launch, self.record.mark
-        command = [str(runtime / "bin" / "python"), "-E", "-s", str(self._house.agent), "launcher"]
+        command = [str(runtime / "bin" / "python"), "-E", "-s", str(self._context.agent), "launcher"]
         if not isinstance(launch.command, str):
             command += ["--", *launch.command]
         env = environment.of_launcher(
@@ -142,16 +142,16 @@ class Learner:
             env=env,
             cwd=self.folders.code,
             output=self.folders.launcher_log,
-            boot=self._house.boot,
+            boot=self._context.boot,
         )
         self.record.launcher = self._launcher.identity
-        if self._house.cgroups is not None and launch.memory_mib > 0:
-            self._confined = self._house.cgroups.confine(mark, self._launcher.pid, launch.memory_mib)
+        if self._context.cgroups is not None and launch.memory_mib > 0:
+            self._confined = self._context.cgroups.confine(mark, self._launcher.pid, launch.memory_mib)
 
     # Watching
 
     def look(self, now: float) -> bool:
-        """Notice what happened since; True if the record changed. Raises OSError."""
+        """Update the record; True if it changed. Raises OSError."""
         # PREPARING on disk may mean that an earlier daemon died while it started the gang: `run` goes on with it.
         if self.ended or self.removing or self.record.phase is LearnerPhase.PREPARING:
             return False
@@ -161,56 +161,56 @@ class Learner:
         if self._launcher_dead_at is not None:  # before that, only a program can have written one
             ending = endings.read(self.folders)
             if ending is None and not endings.began(self.folders):
-                ending = self._speak_for_launcher()
+                ending = self._write_exit_of_launcher()
         self.record.exit_code = endings.code_of(ending)
         if (given_up := self._shipper.look(now)) is not None:
-            self._doom(given_up.reason, given_up.message)
+            self._note_kill_reason(given_up.reason, given_up.message)
             if given_up.ends_program:
                 processes.kill_tree(self._launcher, [self.record.mark], root_too=True)
         if self._launcher_dead_at is not None and self.record.shipper_done:
             waited = now - self._launcher_dead_at >= LOST_S
-            if ending is not None or waited or self.record.doomed:
+            if ending is not None or waited or self.record.kill_reason:
                 self._finish(ending)
         return before != self._seen()
 
     def _seen(self) -> tuple[object, ...]:
         record = self.record
-        return record.phase, record.exit_code, record.shipper, record.shipper_done, record.doomed
+        return record.phase, record.exit_code, record.shipper, record.shipper_done, record.kill_reason
 
     def _look_at_launcher(self, now: float) -> None:
         if not self._has_launcher() and self._launcher_dead_at is None:
             self._launcher_dead_at = now
-            # The program dies with its launcher; what it had started is ours to end.
+            # The program dies with its launcher; kill what it had started.
             processes.kill_tree(None, [self.record.mark], root_too=True)
 
-    def _speak_for_launcher(self) -> Mapping[str, Any]:
-        """The launcher is gone and did nothing: say so in the spool, and why if it could not even start."""
+    def _write_exit_of_launcher(self) -> Mapping[str, Any]:
+        """The launcher ended before it did anything: write so into the spool, and why if it could not start."""
         stopped = self._gang.stop_at is not None
         code = None if self._launcher is None else self._launcher.exit_code
         if not stopped and code is not None and code < SIGNALLED:
-            self._doom(
+            self._note_kill_reason(
                 EndReason.DEPLOY_FAILED,
-                f"The launcher could not start: {last_words(self.folders.launcher_log)}",
+                f"The launcher could not start: {last_output(self.folders.launcher_log)}",
             )
         return endings.write_in_its_place(self.folders, stopped=stopped)
 
     def watch_memory(self, rows: Mapping[int, Stat]) -> None:
-        """Remember the most memory the program held; end it above its limit where no cgroup does."""
+        """Record the program's peak memory; kill it above its limit where no cgroup does."""
         if self.ended or self.removing or self._launcher is None or self._launcher.fileno() < 0:
             return
         held = sum(rows[pid].rss_bytes for pid in processes.descendants(self._launcher.pid, rows))
         self._peak_bytes = max(self._peak_bytes, held)
         limit_mib = self._gang.launch.memory_mib
-        if limit_mib > 0 and held > limit_mib * MIB and not self._confined and not self.record.doomed:
-            # Said before the kill, so that nobody ever sees the exit code without its reason.
+        if limit_mib > 0 and held > limit_mib * MIB and not self._confined and not self.record.kill_reason:
+            # Recorded before the kill, so that the exit code never appears without its reason.
             self._note_out_of_memory(held // MIB)
             logger.info("out of memory", extra={"learner": self.record.uid, "held_mib": held // MIB})
             processes.kill_tree(self._launcher, [self.record.mark], root_too=False)
 
     # Ending
 
-    def press(self, now: float, *, kill_at: float) -> None:
-        """Carry on a stop: SIGTERM once, SIGKILL to the program at kill_at, then to its launcher."""
+    def enforce_stop(self, now: float, *, kill_at: float) -> None:
+        """Enforce a stop: SIGTERM once, SIGKILL to the program at kill_at, then to its launcher."""
         if self.ended or self.removing or self._launcher is None or not self._launcher.is_alive():
             return
         if not self._termed:
@@ -225,7 +225,7 @@ class Learner:
             processes.kill_tree(self._launcher, [self.record.mark], root_too=True)
 
     def stop_starting(self, reason: EndReason) -> None:
-        """A stop while the gang starts: what has no launcher yet ends here; what has one is pressed like any other."""
+        """Stop a gang that is starting: a learner without a launcher ends here, others are stopped like any other."""
         if self.record.phase is not LearnerPhase.PREPARING:
             return
         if self.record.launcher is not None:
@@ -252,9 +252,9 @@ class Learner:
         return left == 0 and not alive
 
     def clear(self, trash: Path) -> None:
-        """Take the directory away at once; its content is deleted by whoever empties the trash."""
-        if self._house.cgroups is not None:
-            self._house.cgroups.drop(self.record.mark)
+        """Move the folder to the trash at once; its files are deleted later."""
+        if self._context.cgroups is not None:
+            self._context.cgroups.drop(self.record.mark)
         try:
             self._throw_into(trash)
         except OSError as error:
@@ -270,14 +270,14 @@ class Learner:
             self.folders.root.rename(trash / f"{self.folders.root.name}.{self.record.mark}")
 
     def _finish(self, ending: Mapping[str, Any] | None) -> None:
-        """Both processes are gone: what is left to say about this learner."""
+        """Both processes are gone: set the final state."""
         record = self.record
         record.exit_code = endings.code_of(ending)
         self._note_memory()
-        if not record.doomed:
+        if not record.kill_reason:
             if ending is None or ending.get("lost"):
                 record.reason = EndReason.LAUNCHER_LOST
-                record.message = "The learner's processes died and left no exit code."
+                record.message = "The learner's processes died without an exit code."
             elif not ending.get("started", True):
                 record.reason, record.message = endings.refusal(self.folders)
         if self._gang.node_lost and self._was_interrupted(ending):
@@ -290,33 +290,31 @@ class Learner:
         )
 
     def _was_interrupted(self, ending: Mapping[str, Any] | None) -> bool:
-        """Say whether the program ended because the node went, not because it was through."""
+        """True if the program ended because of the shutdown and not because it had finished."""
         if ending is None:
             return True
         return not ending.get("finished") and (bool(ending.get("halted")) or self.record.exit_code != 0)
 
-    def _doom(self, reason: EndReason, message: str) -> None:
-        """The first reason for which we end a learner is the one that counts."""
-        if not self.record.doomed:
-            self.record.doomed = self.record.reason = reason
+    def _note_kill_reason(self, reason: EndReason, message: str) -> None:
+        """Record why the daemon ends this learner; the first reason counts."""
+        if not self.record.kill_reason:
+            self.record.kill_reason = self.record.reason = reason
             self.record.message = message
 
     def _note_memory(self) -> None:
-        record, cgroups = self.record, self._house.cgroups
+        record, cgroups = self.record, self._context.cgroups
         peak_mib = self._peak_bytes // MIB
         if cgroups is not None and self._confined:
             peak_mib = max(peak_mib, cgroups.peak_mib(record.mark) or 0)
             if cgroups.killed(record.mark):
                 self._note_out_of_memory(peak_mib)
         if peak_mib:
-            record.evidence["peak_memory_mib"] = max(peak_mib, record.evidence.get("peak_memory_mib", 0))
+            record.numbers["peak_memory_mib"] = max(peak_mib, record.numbers.get("peak_memory_mib", 0))
 
     def _note_out_of_memory(self, held_mib: int) -> None:
         limit = self._gang.launch.memory_mib
-        self._doom(
-            EndReason.OUT_OF_MEMORY, f"The learner used {held_mib} MiB of memory, its limit is {limit} MiB."
-        )
-        self.record.evidence |= {
+        self._note_kill_reason(EndReason.OUT_OF_MEMORY, f"Used {held_mib} MiB; limit {limit} MiB. Killed.")
+        self.record.numbers |= {
             "reason": "out_of_memory",
             "peak_memory_mib": held_mib,
             "memory_limit_mib": limit,

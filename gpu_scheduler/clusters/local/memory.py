@@ -1,7 +1,7 @@
-"""Keep a learner within its memory: a cgroup where the machine lets us make one, else by watching.
+"""Limit a learner's memory: by a cgroup where the machine permits one, else by polling.
 
-Watching sees what is resident once a second, so a program may overshoot for a moment; a cgroup is exact. Both end
-it with the reason ``out_of_memory``.
+Polling reads the resident memory once per second, so a program may exceed its limit briefly; a cgroup is exact. Both
+end it with the reason ``out_of_memory``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Cgroups:
         return True
 
     def holds(self, mark: str) -> bool:
-        """Say whether this learner is confined already."""
+        """True if this learner has a cgroup already."""
         return self._folder(mark).is_dir()
 
     def peak_mib(self, mark: str) -> int | None:
@@ -69,7 +69,7 @@ class Cgroups:
             return None
 
     def killed(self, mark: str) -> bool:
-        """Say whether the kernel ended something in there for want of memory."""
+        """True if the kernel killed a process of it because it was out of memory."""
         try:
             events = (self._folder(mark) / "memory.events").read_text().split()
         except OSError:

@@ -1,7 +1,7 @@
-"""LOCAL_NODES: the nodes this machine plays. ``node-a:cpu:4,node-b:cpu:4`` (name:type:slots), or ``auto``.
+"""LOCAL_NODES: the nodes that this machine provides. ``node-a:cpu:4,node-b:cpu:4`` (name:type:slots), or ``auto``.
 
-Each of them has the machine's whole memory: nothing holds the learners of one node to a part of it, so a part would
-refuse what runs well, and with many nodes every job.
+Each node has the memory of the whole machine: nothing limits the learners of one node to a share of it, and a share
+would reject jobs that run well.
 """
 
 from __future__ import annotations

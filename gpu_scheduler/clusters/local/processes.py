@@ -1,4 +1,4 @@
-"""Processes of Linux: start them apart from us, know them again, find what they left, kill and measure them.
+"""Linux processes: start them detached, identify them again, find their descendants, kill and measure them.
 
 A process is known by its pid and its start time, so that a number given to another process later is never
 mistaken for it. What a learner starts carries a mark in its environment, so that it is found again even after
@@ -29,7 +29,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _DEAD = frozenset("ZX")
 OUTPUT_BYTES = 1024 * 1024
 KILLED = 128 + signal.SIGKILL
-"""The exit code of a program that was killed, where nobody noted a better one."""
+"""The exit code of a program that was killed, if no other is known."""
 
 spawning = threading.Lock()
 """Held while a child is started and noted, and while unknown children are swept away."""
@@ -48,7 +48,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process for ever: boot names this run of the machine."""
+    """Identifies a process permanently; boot is the id of this boot of the machine."""
 
     pid: int
     started: int
@@ -67,7 +67,7 @@ def boot_id() -> str:
 
 
 def become_subreaper() -> None:
-    """Let orphans of our children fall to us instead of to process 1."""
+    """Become the parent of orphaned descendants instead of process 1."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -133,7 +133,7 @@ class Process:
 def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Path, boot: str) -> Process:
     """Start a process in a session of its own, so that no signal of a terminal reaches it.
 
-    Raises OSError. output gets what it prints; the file is begun anew above a mebibyte.
+    Raises OSError. output gets what it prints; the file is replaced above one mebibyte.
     """
     log = _open_output(output)
     try:
@@ -147,7 +147,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: 
                 stderr=log,
                 start_new_session=True,
             )
-            # We wait for it by its pidfd; Popen must neither warn nor wait.
+            # It is waited for by its pidfd; Popen must neither warn nor wait.
             child.returncode = 0
             note_child(child.pid)
     finally:
@@ -157,7 +157,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: 
         if row is None:  # a child of ours stays in the table until we reap it
             raise OSError(errno.EMFILE, "the process table cannot be read")
         return Process(Identity(child.pid, row.started, boot), os.pidfd_open(child.pid), ours=True)
-    except OSError:  # no handles are left: whoever tries again must not find two of it
+    except OSError:  # no handles are left: a retry must not find two of it
         os.kill(child.pid, signal.SIGKILL)
         os.waitpid(child.pid, 0)
         raise
@@ -204,7 +204,7 @@ def find_marked(mark: str, boot: str) -> Process | None:
     return None
 
 
-def take_up(identity: Identity | None, mark: str, boot: str) -> Process | None:
+def reattach(identity: Identity | None, mark: str, boot: str) -> Process | None:
     """The process of an earlier daemon, by what that noted of it or, if it came to note nothing, by its mark."""
     return find_marked(mark, boot) if identity is None else find_again(identity, boot)
 
@@ -251,8 +251,8 @@ def kill_tree(process: Process | None, marks: Iterable[str], *, root_too: bool) 
     killed = 0
     rows = table()
     root = process.pid if process is not None and process.is_alive() else 0
-    doomed = dict.fromkeys([*(descendants(root, rows) if root else ()), *_marked(marks, rows)])
-    for pid in doomed:
+    kill_reason = dict.fromkeys([*(descendants(root, rows) if root else ()), *_marked(marks, rows)])
+    for pid in kill_reason:
         if pid == root or rows[pid].state in _DEAD:
             continue
         known = Identity(pid, rows[pid].started, "")
@@ -268,7 +268,7 @@ def kill_tree(process: Process | None, marks: Iterable[str], *, root_too: bool) 
 
 
 def rss_bytes(pid: int, rows: Mapping[int, Stat]) -> int:
-    """Resident memory of a process and all beneath it. Pages shared between them count more than once."""
+    """Resident memory of a process and all beneath it. Shared pages count more than once."""
     return sum(rows[each].rss_bytes for each in (pid, *descendants(pid, rows)) if each in rows)
 
 

@@ -25,36 +25,38 @@ _UNMAKEABLE = re.compile(r"no solution found|`--require-hashes` mode|couldn't pa
 
 
 class RuntimeFailed(Exception):
-    """A runtime was not made. passing: the environment's doing (space, network), so that a later try may succeed;
-    said: the builder's last lines, for the log."""
+    """A runtime was not made. temporary: the environment's doing (space, network), so that a later try may succeed;
+    output: the builder's last lines, for the log."""
 
-    def __init__(self, sentence: str, name: str, *, passing: bool, said: str = "", package: str = "") -> None:
-        self.passing = passing
-        self.said = said
+    def __init__(
+        self, sentence: str, name: str, *, temporary: bool, output: str = "", package: str = ""
+    ) -> None:
+        self.temporary = temporary
+        self.output = output
         self._sentence = sentence
         self._names = {"name": name, "package": package}
-        super().__init__(self.told("this machine"))
+        super().__init__(self.message("this machine"))
 
-    def told(self, where: str) -> str:
+    def message(self, where: str) -> str:
         """The sentence for people. where: "node local"."""
         return self._sentence.format(where=where, **self._names)
 
 
 def of_builder(name: str, lines: Sequence[str]) -> RuntimeFailed:
-    """What the builder's last lines mean. What nobody knows may pass: the lifecycle tries only so often."""
-    said = "\n".join(lines)
-    if _FULL.search(said):
-        return RuntimeFailed(NO_SPACE, name, passing=True, said=said)
-    if found := _MISMATCH.search(said):
-        return RuntimeFailed(MISMATCH, name, passing=False, said=said, package=found[1])
-    if _AWAY.search(said):
-        return RuntimeFailed(UNREACHABLE, name, passing=True, said=said)
-    if _UNMAKEABLE.search(said):
-        return RuntimeFailed(UNMAKEABLE, name, passing=False, said=said)
-    return RuntimeFailed(OTHER, name, passing=True, said=said)
+    """What the builder's last lines mean. Unknown errors count as temporary: the lifecycle limits the retries."""
+    output = "\n".join(lines)
+    if _FULL.search(output):
+        return RuntimeFailed(NO_SPACE, name, temporary=True, output=output)
+    if found := _MISMATCH.search(output):
+        return RuntimeFailed(MISMATCH, name, temporary=False, output=output, package=found[1])
+    if _AWAY.search(output):
+        return RuntimeFailed(UNREACHABLE, name, temporary=True, output=output)
+    if _UNMAKEABLE.search(output):
+        return RuntimeFailed(UNMAKEABLE, name, temporary=False, output=output)
+    return RuntimeFailed(OTHER, name, temporary=True, output=output)
 
 
 def of_machine(name: str, error: OSError) -> RuntimeFailed:
     """The machine itself refused."""
     full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-    return RuntimeFailed(NO_SPACE if full else OTHER, name, passing=True, said=str(error))
+    return RuntimeFailed(NO_SPACE if full else OTHER, name, temporary=True, output=str(error))

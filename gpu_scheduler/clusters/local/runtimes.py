@@ -45,7 +45,7 @@ PIP_TO_UV = {
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """A runtime that is being made, and what to tell people; nothing while one that is there is only looked at."""
+    """A runtime that is being made, and a message for people; empty while an existing one is only checked."""
 
     text: str
 
@@ -74,7 +74,7 @@ class Runtimes:
         return self._home / f"{name}-{digest.hexdigest()[:12]}"
 
     def get(self, name: str) -> Path | Preparing:
-        """The runtime's folder, or how far it is; starts making it if nobody does. Never blocks.
+        """The runtime's folder, or how far it is; starts making it if it is missing. Never blocks.
 
         Raises RuntimeFailed once when an attempt has failed; asking again tries again.
         """
@@ -98,7 +98,7 @@ class Runtimes:
             return build.folder
 
     def sweep(self) -> threading.Thread:
-        """Remove what builders left whose daemon was killed; they may be large, so nobody waits for it."""
+        """Remove, in the background, what builders of a killed daemon left: it may be large."""
         thread = threading.Thread(target=self._sweep, name="sweep of runtimes", daemon=True)
         thread.start()
         return thread
@@ -107,11 +107,11 @@ class Runtimes:
         for leftover in self._home.glob(f"*{_BUILDING}*"):
             folder = leftover.with_name(leftover.name.partition(_BUILDING)[0])
             with suppress(OSError), _alone(folder, wait=False) as is_ours:
-                if is_ours:  # else somebody builds there, and has swept before he began
+                if is_ours:  # else another builder works there and has already cleaned up
                     shutil.rmtree(leftover, ignore_errors=True)
 
     def close(self) -> None:
-        """End what is being built: nothing of it is kept, the next use begins anew."""
+        """Cancel running builds: nothing of them is kept, the next use starts again."""
         with self._lock:
             builds = list(self._builds.values())
         for build in builds:
@@ -202,7 +202,7 @@ class _Build:
             raise runtime_failure.of_builder(self.name, ["the node daemon is going down"])
         uv = find_uv()
         if not uv:
-            raise RuntimeFailed(runtime_failure.NO_BUILDER, self.name, passing=False)
+            raise RuntimeFailed(runtime_failure.NO_BUILDER, self.name, temporary=False)
         with processes.spawning:
             child = self._child = subprocess.Popen(
                 [*_dying_with_us(), *uv, *arguments],
@@ -217,11 +217,11 @@ class _Build:
         assert child.stdout is not None
         with child.stdout as lines:
             for line in lines:
-                self._hear(line.rstrip())
+                self._parse_line(line.rstrip())
         if child.wait() != 0:
             raise runtime_failure.of_builder(self.name, list(self._last))
 
-    def _hear(self, line: str) -> None:
+    def _parse_line(self, line: str) -> None:
         """Follow uv's own report of what it fetches."""
         self._last.append(line)
         if begun := _DOWNLOADING.search(line):
@@ -292,18 +292,18 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runtimes", type=Path, default=Path("examples/runtimes"))
     parser.add_argument("names", nargs="+")
-    asked = parser.parse_args()
-    runtimes = Runtimes(asked.data, asked.runtimes)
-    for name in asked.names:
+    options = parser.parse_args()
+    runtimes = Runtimes(options.data, options.runtimes)
+    for name in options.names:
         if not runtimes.has(name):
             sys.stderr.write(f"There is no runtime {name}; there are {', '.join(runtimes.names())}.\n")
             return 2
-        build = _Build(name, runtimes.folder(name), asked.runtimes / f"{name}.txt")
+        build = _Build(name, runtimes.folder(name), options.runtimes / f"{name}.txt")
         sys.stdout.write(f"{build.progress() or f'Trying runtime {name}'} ...\n")
         sys.stdout.flush()
         build.run()
         if build.failed is not None:
-            sys.stderr.write(f"{build.failed}\n{build.failed.said}\n")
+            sys.stderr.write(f"{build.failed}\n{build.failed.output}\n")
             return 1
         sys.stdout.write(f"Runtime {name} is ready: {build.folder}\n")
     return 0

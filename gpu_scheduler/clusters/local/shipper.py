@@ -1,6 +1,6 @@
-"""One learner's shipper, kept alive until it has delivered everything.
+"""Keeps one learner's shipper running until it has delivered everything.
 
-It keeps no state but the spool, so it may die at any time and is started again after a pause.
+The shipper's only state is the spool, so it may die at any time and is restarted after a pause.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import EndReason
 from gpu_scheduler.clusters.local import environment, processes
+from gpu_scheduler.clusters.local.context import DaemonContext, last_output, read_plain
 from gpu_scheduler.clusters.local.environment import Folders
-from gpu_scheduler.clusters.local.house import House, last_words, read_plain
 from gpu_scheduler.clusters.local.processes import Process
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 
@@ -22,32 +22,34 @@ DONE, FENCED, MISCONFIGURED = 0, 76, 78
 BACKOFF_S = 0.2
 BACKOFF_MAX_S = 15.0
 QUICK_DEATHS = 10
-"""So many deaths in a row, each within QUICK_S of its start and none with progress, and the learner is given up: after
-about a minute. Progress is that the server acknowledged more of its log."""
+"""The learner fails after this many deaths in a row, each within QUICK_S of the start and without progress: after about
+a minute. Progress means that the server acknowledged more of its log."""
 QUICK_S = 60.0
 UNSTARTED_S = 600.0
-"""So long a machine may be unable to start a shipper (a full disk, no memory left); then the learner is given up."""
+"""Seconds that a machine may be unable to start a shipper (full disk, no memory); then the learner fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The shipper will not be started again. ends_program: the program must be ended with it."""
+    """The shipper will not be restarted. ends_program: the program must be ended, too."""
 
     reason: EndReason
     message: str
     ends_program: bool = True
 
 
-class Shipper:
-    """Starts one shipper, looks after it, and knows when it is done. Times are of the boot clock."""
+class ShipperProcess:
+    """Starts one shipper, restarts it, and knows when it is done. Times are of the boot clock."""
 
-    def __init__(self, house: House, gang: GangRecord, record: LearnerRecord, folders: Folders) -> None:
+    def __init__(
+        self, context: DaemonContext, gang: GangRecord, record: LearnerRecord, folders: Folders
+    ) -> None:
         self.process: Process | None = None
-        self._house = house
+        self._context = context
         self._gang = gang
         self._record = record
         self._folders = folders
-        self._born = 0.0
+        self._started_at = 0.0
         self._due = 0.0
         self._quick_deaths = 0
         self._unstarted_since: float | None = None
@@ -58,72 +60,72 @@ class Shipper:
         return f"{self._record.mark}.shipper"
 
     def find_again(self, now: float) -> None:
-        """Take up the shipper that an earlier daemon started."""
-        self.process = processes.take_up(self._record.shipper, self.mark, self._house.boot)
+        """Reattach to the shipper that an earlier daemon started."""
+        self.process = processes.reattach(self._record.shipper, self.mark, self._context.boot)
         if self.process is not None:
             self._record.shipper = self.process.identity
-        self._born = now
+        self._started_at = now
 
     def start(self, now: float) -> None:
         """Raises OSError."""
-        agent = self._house.agent
+        agent = self._context.agent
         self._folders.root.mkdir(parents=True, exist_ok=True)  # a program may have removed it
         env = environment.of_shipper(
             self._gang.launch,
             self._record.rank,
             folders=self._folders,
-            data_root=self._house.datasets,
+            data_root=self._context.datasets,
             import_from=agent.parent,
             mark=self.mark,
         )
         self.process = processes.start(
-            [self._house.python, "-m", agent.name, "shipper"],
+            [self._context.python, "-m", agent.name, "shipper"],
             env=env,
             cwd=self._folders.root,
             output=self._folders.shipper_log,
-            boot=self._house.boot,
+            boot=self._context.boot,
         )
-        self._born = now
+        self._started_at = now
         self._unstarted_since = None
         self._record.shipper = self.process.identity
 
     def look(self, now: float) -> GivenUp | None:
-        """Notice its end: done, given up, or to be started again after a pause."""
+        """Handle its end: done, given up, or to be restarted after a pause."""
         if self._record.shipper_done:
             return None
         if self.process is not None:
             if self.process.is_alive():
-                if now - self._born > QUICK_S:
+                if now - self._started_at > QUICK_S:
                     self._quick_deaths = 0
                 return None
             code, self.process = self.process.exit_code, None
-            if code != DONE and (given_up := self._judge(code, now)) is not None:
+            if code != DONE and (given_up := self._assess(code, now)) is not None:
                 self._record.shipper_done = True
                 return given_up
             self._record.shipper_done = code == DONE
         if not self._record.shipper_done and now >= self._due:
-            return self._again(now)
+            return self._restart(now)
         return None
 
-    def _judge(self, code: int | None, now: float) -> GivenUp | None:
-        """Decide about a shipper that ended before it was done."""
+    def _assess(self, code: int | None, now: float) -> GivenUp | None:
+        """Decide whether to restart a shipper that ended before it was done."""
         if code == FENCED:
-            # The attempt is over for the server; the shipper has told the launcher to end.
+            # The server has closed the attempt; the shipper has made the launcher end.
             return GivenUp(EndReason.FENCED, "The server no longer knows this attempt.", ends_program=False)
         if code == MISCONFIGURED:
-            return GivenUp(EndReason.DEPLOY_FAILED, f"The shipper could not start: {self._last_words()}")
-        before, self._acked = self._acked, self._how_far()
+            return GivenUp(EndReason.DEPLOY_FAILED, f"The shipper could not start: {self._last_output()}")
+        before, self._acked = self._acked, self._acknowledged()
         self._quick_deaths = self._quick_deaths + 1 if before == self._acked else 1
         if self._quick_deaths >= QUICK_DEATHS:
-            return GivenUp(EndReason.SHIPPER_FAILED, f"The shipper keeps dying: {self._last_words()}")
+            return GivenUp(EndReason.SHIPPER_FAILED, f"The shipper keeps failing: {self._last_output()}")
         pause = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (self._quick_deaths - 1))
         self._due = now + pause
         logger.warning("shipper died", extra={"learner": self._record.uid, "code": code, "again_in_s": pause})
         return None
 
-    def _again(self, now: float) -> GivenUp | None:
+    def _restart(self, now: float) -> GivenUp | None:
         if (self._folders.state / "shipper" / "done.json").exists():
-            # It ended well while no daemon was there to see its exit code.
+            # It succeeded while no daemon was running to see its exit code.
             self._record.shipper_done = True
             return None
         try:
@@ -138,11 +140,11 @@ class Shipper:
                 return GivenUp(EndReason.SHIPPER_FAILED, f"The shipper cannot be started: {error}")
         return None
 
-    def _how_far(self) -> bytes:
+    def _acknowledged(self) -> bytes:
         try:
             return read_plain(self._folders.state / "log" / "acked", most=100)
         except (OSError, ValueError):
             return b""
 
-    def _last_words(self) -> str:
-        return last_words(self._folders.shipper_log)
+    def _last_output(self) -> str:
+        return last_output(self._folders.shipper_log)

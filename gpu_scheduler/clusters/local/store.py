@@ -1,7 +1,7 @@
-"""What a restarted daemon must know, one JSON file per gang, replaced as a whole.
+"""What a restarted daemon must know: one JSON file per gang, replaced atomically.
 
-Times are seconds of the machine's boot clock: no change of the wall clock moves a deadline, and after a restart
-of the machine no process is left that they could be about. The files hold the shippers' secrets: mode 0600.
+Times are seconds of the machine's boot clock, so that a change of the wall clock moves no deadline. After a restart of
+the machine none of the processes is left. The files hold the shippers' secrets: mode 0600.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 def boot_clock() -> float:
-    """Seconds since the machine started; goes on over restarts of the daemon."""
+    """Seconds since the machine started; not affected by restarts of the daemon."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(slots=True)
 class LearnerRecord:
-    """One learner as it stands. mark is in the environment of all it starts; devices are indices on its node."""
+    """State of one learner. mark: in the environment of all its processes; devices: indices on its node."""
 
     rank: int
     node: str
@@ -40,18 +40,18 @@ class LearnerRecord:
     exit_code: int | None = None
     reason: EndReason | None = None
     message: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
     launcher: Identity | None = None
     shipper: Identity | None = None
     started: bool = False
     shipper_done: bool = False
-    doomed: EndReason | None = None
+    kill_reason: EndReason | None = None
     """Why we killed it, if we did; becomes its reason."""
 
 
 @dataclass(slots=True)
 class GangRecord:
-    """One gang as it stands. stop_at and kill_at: boot clock; ports: for the learners' rendezvous."""
+    """State of one gang. stop_at and kill_at: boot clock; ports: for the learners' rendezvous."""
 
     launch: Launch
     learners: list[LearnerRecord]
@@ -60,7 +60,7 @@ class GangRecord:
     stop_at: float | None = None
     kill_at: float | None = None
     node_lost: bool = False
-    """The daemon is going down and stops it: it ends as lost, and its job goes on elsewhere or later."""
+    """The daemon is shutting down and stops it: it ends as node_lost, and its job restarts elsewhere or later."""
 
 
 class Store:
@@ -85,7 +85,7 @@ class Store:
         self._path(name).unlink(missing_ok=True)
 
     def load(self) -> Iterator[GangRecord]:
-        """Every gang on disk. A file that cannot be read is set aside, never guessed at."""
+        """Every gang on disk. A file that cannot be read is renamed to .unreadable."""
         for path in sorted(self._folder.glob("*.json")):
             try:
                 yield _from_json(json.loads(path.read_text("utf-8")))
@@ -97,6 +97,9 @@ class Store:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
+
+
+_LEARNER_FIELDS = frozenset(field.name for field in fields(LearnerRecord))
 
 
 def _to_json(gang: GangRecord) -> dict[str, Any]:
@@ -124,9 +127,10 @@ def _from_json(value: dict[str, Any]) -> GangRecord:
         for which in ("launcher", "shipper"):
             saved[which] = None if saved[which] is None else Identity.from_json(saved[which])
         saved["phase"] = LearnerPhase(saved["phase"])
-        for field_name in ("reason", "doomed"):
-            saved[field_name] = _end_reason(saved[field_name])
-        learners.append(LearnerRecord(**saved))
+        for name in ("reason", "kill_reason"):
+            saved[name] = _end_reason(saved.get(name))
+        # Fields of another version are left out; none of them is needed to find the processes again.
+        learners.append(LearnerRecord(**{name: saved[name] for name in saved if name in _LEARNER_FIELDS}))
     return GangRecord(launch=launch_from_json(value.pop("launch")), learners=learners, **value)
 
 

@@ -1,6 +1,6 @@
-"""What the contract suite needs from a cluster besides its five verbs: programs that behave, and patience.
+"""What the contract suite needs from a cluster besides its contract: programs that behave, and time.
 
-A behaviour is a word: "runs" (until told to stop), "exits:3", "stubborn" (ignores SIGTERM).
+A behavior is a word: "runs" (until it is stopped), "exits:3", "stubborn" (ignores SIGTERM).
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Protocol
 from gpu_scheduler.clusters.base import Cluster, ClusterBusy, GangReport, Launch, LearnerPhase, LearnerSpec
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from tests.gpu_scheduler.clusters.node_daemon import PATIENCE_S, NodeDaemon, wait_for
+from tests.gpu_scheduler.clusters.node_daemon import TIMEOUT_S, NodeDaemon, wait_for
 from tests.gpu_scheduler.clusters.slow import Patient
 
 
-def launch(name: str, *behaviours: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> Launch:
-    """A gang with one learner per behaviour, laid round the given nodes."""
+def launch(name: str, *behaviors: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> Launch:
+    """A gang with one learner per behavior, laid round the given nodes."""
     job, _, attempt = name.removeprefix("job-").rpartition("-")
     learners = [
         LearnerSpec(
             rank=rank,
             node=nodes[rank % len(nodes)],
-            env={"TRAINING_ID": job, "LUTHIER_RANK": str(rank), "BEHAVIOUR": behaviour},
+            env={"TRAINING_ID": job, "LUTHIER_RANK": str(rank), "BEHAVIOR": behavior},
             secret=f"secret-{rank}",
         )
-        for rank, behaviour in enumerate(behaviours)
+        for rank, behavior in enumerate(behaviors)
     ]
     return Launch(
         name=name,
@@ -65,7 +65,7 @@ class Harness(Protocol):
 
 
 def eventually(
-    harness: Harness, name: str, holds: Callable[[GangReport], bool], *, within_s: float = PATIENCE_S
+    harness: Harness, name: str, holds: Callable[[GangReport], bool], *, within_s: float = TIMEOUT_S
 ) -> GangReport:
     """Observe until the gang's report satisfies holds; the report, or an assertion with the last one."""
     give_up = time.monotonic() + within_s
@@ -82,7 +82,7 @@ def all_in(*phases: LearnerPhase) -> Callable[[GangReport], bool]:
 
 
 class MemoryHarness:
-    """The in-process twin: behaviours are played out whenever the clock moves."""
+    """The in-process twin: behaviors are played out whenever the clock moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -101,10 +101,10 @@ class MemoryHarness:
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         for name, report in self.memory.listing().items():
-            behaviours = {spec.rank: spec.env["BEHAVIOUR"] for spec in self.memory.launched(name).learners}
-            self.memory.stops_in_s = 1e9 if "stubborn" in behaviours.values() else 0
+            behaviors = {spec.rank: spec.env["BEHAVIOR"] for spec in self.memory.launched(name).learners}
+            self.memory.stops_in_s = 1e9 if "stubborn" in behaviors.values() else 0
             for learner in report.learners:
-                word, _, code = behaviours[learner.rank].partition(":")
+                word, _, code = behaviors[learner.rank].partition(":")
                 if word == "exits" and learner.phase is LearnerPhase.RUNNING:
                     self.memory.exit(name, learner.rank, int(code))
 

@@ -19,7 +19,7 @@ from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
 
 PROJECT = Path(__file__).resolve().parents[3]
 FAKE_AGENT = Path(__file__).with_name("fake_agent")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """So long a busy machine may take for what takes a moment elsewhere; no test waits it out."""
 
 
@@ -80,7 +80,7 @@ class NodeDaemon:
         self._process.wait()
         self._process = None
 
-    def terminate(self, *, within_s: float = PATIENCE_S) -> int:
+    def terminate(self, *, within_s: float = TIMEOUT_S) -> int:
         """SIGTERM, and wait until it has gone; its exit code."""
         assert self._process is not None
         self._process.terminate()
@@ -142,7 +142,7 @@ def running_daemon(**options: object) -> Iterator[NodeDaemon]:
 
 
 def wait_for(
-    holds: Callable[[], object], *, within_s: float = PATIENCE_S, what: Callable[[], object] = str
+    holds: Callable[[], object], *, within_s: float = TIMEOUT_S, what: Callable[[], object] = str
 ) -> None:
     """Await a condition."""
     give_up = time.monotonic() + within_s

@@ -1,4 +1,4 @@
-"""What a cache may show, when a missing gang is gone, and what a watch is told after a gap."""
+"""What a cache may show, when a missing gang is gone, and what a watch reports after a gap."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_a_cache_that_lags_behind_an_own_effect_answers_nothing() -> None:
     assert cache.observation(["job-x-1"]) is not None
 
 
-def test_after_a_gap_a_watch_is_told_of_every_gang_known_before_or_now() -> None:
-    told: list[set[str]] = []
+def test_after_a_gap_a_watch_reports_every_gang_known_before_or_now() -> None:
+    reported: list[set[str]] = []
     cache = filled(Clock())
-    cache.watch(told.append)
+    cache.watches.add(reported.append)
     cache.lose()
     cache.replace([Y, GangReport("job-z-1", ())], 20)
-    assert told == [{"job-x-1", "job-y-1", "job-z-1"}]
+    assert reported == [{"job-x-1", "job-y-1", "job-z-1"}]
 
 
 def seen(
@@ -96,7 +96,7 @@ def test_an_incomplete_observation_and_a_gang_that_is_seen_again_prove_nothing()
     assert not absences.is_gone("job-x-1", seen(5))
 
 
-def test_a_journal_tells_the_newest_changes_first_and_everything_to_who_is_far_behind() -> None:
+def test_a_journal_lists_the_newest_changes_first_and_everything_to_who_is_far_behind() -> None:
     lock = threading.RLock()
     journal = Journal(lock)
     start = journal.revision

@@ -110,8 +110,8 @@ def test_a_shorter_second_grace_shortens_the_first(harness: Harness) -> None:
 
 
 def test_stop_and_remove_of_an_unknown_name_are_success(harness: Harness) -> None:
-    harness.cluster.stop("job-nobody-1", grace_s=1)
-    harness.cluster.remove("job-nobody-1")
+    harness.cluster.stop("job-unknown-1", grace_s=1)
+    harness.cluster.remove("job-unknown-1")
 
 
 def test_remove_ends_what_runs_and_frees_its_slots(harness: Harness) -> None:

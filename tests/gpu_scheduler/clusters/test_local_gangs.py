@@ -14,9 +14,9 @@ import pytest
 
 from gpu_scheduler.clusters.base import EndReason, LearnerPhase
 from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.gangs import Gangs
-from gpu_scheduler.clusters.local.house import House
-from gpu_scheduler.clusters.local.learner import Learner
+from gpu_scheduler.clusters.local.learner import LocalLearner
 from gpu_scheduler.clusters.local.nodes import read_nodes
 from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
 from gpu_scheduler.clusters.local.store import boot_clock
@@ -36,14 +36,14 @@ def gangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gangs]:
     (runtime / "bin").mkdir(parents=True)
     (runtime / "bin" / "python").symlink_to(sys.executable)
     (runtime / READY).touch()
-    house = House(tmp_path / "data", FAKE_AGENT, sys.executable, processes.boot_id(), None)
-    gangs = Gangs(house, read_nodes("node-a:cpu:4"), runtimes)
+    context = DaemonContext(tmp_path / "data", FAKE_AGENT, sys.executable, processes.boot_id(), None)
+    gangs = Gangs(context, read_nodes("node-a:cpu:4"), runtimes)
     yield gangs
     for report in gangs.observe(None):
         gangs.remove(report.name, None)
 
 
-def running(gangs: Gangs, *programs: str) -> list[Learner]:
+def running(gangs: Gangs, *programs: str) -> list[LocalLearner]:
     """The learners of job-x-1, whose programs have begun."""
     gangs.launch(launch("job-x-1", *programs))
     learners = gangs._gangs["job-x-1"].learners
@@ -168,9 +168,9 @@ def test_a_shipper_that_cannot_be_started_for_long_is_given_up(
     wait_for(lambda: not learner._shipper.process.is_alive())
     for later in (1, 2, 100, 590):
         learner.look(began + later)
-        assert not learner.record.doomed
+        assert not learner.record.kill_reason
     learner.look(began + 700)
-    assert (learner.record.doomed, learner.record.message) == (
+    assert (learner.record.kill_reason, learner.record.message) == (
         "shipper_failed",
         "The shipper cannot be started: [Errno 12] Cannot allocate memory",
     )
@@ -206,7 +206,7 @@ def test_a_learner_that_cannot_be_pressed_keeps_no_other_from_its_stop(
     def spoilt(now: float, *, kill_at: float) -> None:
         raise PermissionError("not ours to signal")
 
-    monkeypatch.setattr(first, "press", spoilt)
+    monkeypatch.setattr(first, "enforce_stop", spoilt)
     gangs.stop("job-x-1", 0)
 
     def second_is_dead() -> bool:
@@ -280,8 +280,8 @@ def test_what_a_program_says_of_its_end_is_text_that_every_store_takes(gangs: Ga
     learner = gangs._gangs["job-x-1"].learners[0]
     learner.fail(EndReason.DEPLOY_FAILED, "half \udc80 a character\0 and NUL")
 
-    (told,) = gangs.observe(None)[0].learners
-    assert told.message == "half ? a character and NUL"
+    (report,) = gangs.observe(None)[0].learners
+    assert report.message == "half ? a character and NUL"
 
 
 def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Junk on the socket, in the spool and in the daemon's files is answered, set aside or told, and harms no other job."""
+"""Junk on the socket, in the spool and in the daemon's files is rejected or reported, and harms no other job."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.base import LearnerPhase
-from gpu_scheduler.clusters.local.gangs import Gang, Gangs
-from gpu_scheduler.clusters.local.house import House
+from gpu_scheduler.clusters.local.context import DaemonContext
+from gpu_scheduler.clusters.local.gang import LocalGang
+from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.nodes import LocalNode
 from gpu_scheduler.clusters.local.runtimes import Runtimes
 from tests.gpu_scheduler.clusters.harness import launch
@@ -90,7 +91,9 @@ def test_junk_in_place_of_a_file_of_one_job_is_no_trouble_of_another(
     daemon.cluster.remove("job-x-1")
 
 
-def test_a_launcher_that_ended_without_a_word_is_spoken_for_whatever_lies_there(daemon: NodeDaemon) -> None:
+def test_a_launcher_that_ended_without_a_word_gets_its_exit_written_whatever_is_there(
+    daemon: NodeDaemon,
+) -> None:
     daemon.cluster.launch(launch("job-x-1", "runs"))
     running(daemon)
     state = daemon.learner("job-x-1") / "state"
@@ -104,14 +107,14 @@ def test_a_launcher_that_ended_without_a_word_is_spoken_for_whatever_lies_there(
     assert json.loads((state / "exit").read_text())["lost"] is True
 
 
-def test_a_fault_met_in_one_gang_is_told_of_it_and_no_trouble_of_the_others(
+def test_a_fault_met_in_one_gang_is_reported_of_it_and_leaves_the_others_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    house = House(tmp_path, tmp_path, "python3", "boot", None)
-    gangs = Gangs(house, [LocalNode("node-a", "cpu", 2)], Runtimes(tmp_path, tmp_path))
+    context = DaemonContext(tmp_path, tmp_path, "python3", "boot", None)
+    gangs = Gangs(context, [LocalNode("node-a", "cpu", 2)], Runtimes(tmp_path, tmp_path))
     looked = []
 
-    def move_on(gang: Gang, now: float) -> bool:
+    def move_on(gang: LocalGang, now: float) -> bool:
         looked.append(gang.name)
         if gang.name == "job-x-1":
             raise RecursionError("too deep")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused, LearnerPhase
-from gpu_scheduler.clusters.local.house import House
-from gpu_scheduler.clusters.local.shipper import QUICK_DEATHS, Shipper
+from gpu_scheduler.clusters.local.context import DaemonContext
+from gpu_scheduler.clusters.local.shipper import QUICK_DEATHS, ShipperProcess
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.learners import ended, learners, pids, running, seen
@@ -147,7 +147,7 @@ def test_a_program_above_its_memory_is_ended_with_the_numbers(daemon: NodeDaemon
     daemon.cluster.launch(replace(launch("job-x-1", "eats:300"), memory_mib=128))
     (learner,) = ended(daemon)
     assert (learner.exit_code, learner.reason) == (137, "out_of_memory")
-    assert learner.evidence["peak_memory_mib"] > 128
+    assert learner.numbers["peak_memory_mib"] > 128
     assert learner.message.endswith("its limit is 128 MiB.")
 
 
@@ -165,18 +165,18 @@ def test_the_exit_code_is_known_while_the_shipper_still_ships(daemon: NodeDaemon
 
 
 def test_a_shipper_that_keeps_dying_is_given_up_unless_it_gets_on(tmp_path: Path) -> None:
-    house = House(tmp_path, tmp_path, "python3", "boot", None)
+    context = DaemonContext(tmp_path, tmp_path, "python3", "boot", None)
     record = LearnerRecord(0, "node-a", "uid", "mark", [0])
     gang = GangRecord(launch("job-x-1", "runs"), [record], "boot")
-    folders = house.folders("job-x-1", record)
+    folders = context.folders("job-x-1", record)
     acked = folders.state / "log" / "acked"
     acked.parent.mkdir(parents=True)
-    keeper = Shipper(house, gang, record, folders)
+    shipper_process = ShipperProcess(context, gang, record, folders)
     for n in range(3 * QUICK_DEATHS):
         acked.write_text(str(n))
-        assert keeper._judge(1, float(n)) is None
+        assert shipper_process._assess(1, float(n)) is None
 
-    given_up = [keeper._judge(1, 100.0) for _ in range(QUICK_DEATHS)]
+    given_up = [shipper_process._assess(1, 100.0) for _ in range(QUICK_DEATHS)]
 
     assert given_up[:-2] == [None] * (QUICK_DEATHS - 2)
     assert [found.reason for found in given_up if found] == ["shipper_failed"] * 2

@@ -14,9 +14,9 @@ def kernel(mount: Path, *, controllers: str) -> Path:
     return mount
 
 
-def test_the_machines_memory_is_told_or_the_smallest_limit_of_a_group_around_us(tmp_path: Path) -> None:
-    told = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
-    whole = int(told.split()[1]) // 1024
+def test_the_machines_memory_is_reported_or_the_smallest_limit_of_a_group_around_us(tmp_path: Path) -> None:
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
+    whole = int(total.split()[1]) // 1024
     mount = kernel(tmp_path, controllers="memory\n")
     assert machine_mib(mount, "/up/daemon") == machine_mib(tmp_path / "absent", "/") == whole
     (mount / "up" / "daemon" / "memory.max").write_text("max\n")
@@ -40,7 +40,7 @@ def test_a_learner_is_confined_beside_the_daemon(tmp_path: Path) -> None:
     assert (folder / "cgroup.procs").read_text() == "4711"
 
 
-def test_the_kernels_account_tells_the_peak_and_whether_it_killed(tmp_path: Path) -> None:
+def test_the_kernels_account_has_the_peak_and_whether_it_killed(tmp_path: Path) -> None:
     groups = Cgroups.find(kernel(tmp_path, controllers="memory\n"), "/up/daemon")
     assert groups is not None
     groups.confine("abc", 4711, 512)

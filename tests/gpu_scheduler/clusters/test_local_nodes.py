@@ -95,9 +95,9 @@ def test_a_second_daemon_on_the_folder_says_so(daemon) -> None:
     assert daemon.cluster.nodes()
 
 
-def test_each_node_tells_the_whole_machines_memory(daemon) -> None:
-    told = {node.name: node.allocatable.memory_mib for node in daemon.cluster.nodes()}
-    assert told == {"node-a": machine_mib(), "node-b": machine_mib()}
+def test_each_node_reports_the_whole_machines_memory(daemon) -> None:
+    reported = {node.name: node.allocatable.memory_mib for node in daemon.cluster.nodes()}
+    assert reported == {"node-a": machine_mib(), "node-b": machine_mib()}
 
 
 def test_the_socket_is_for_its_owner_only(daemon) -> None:

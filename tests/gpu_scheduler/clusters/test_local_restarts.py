@@ -29,7 +29,7 @@ def test_learners_outlive_a_killed_daemon_and_the_next_one_knows_them(daemon: No
     assert [learner.exit_code for learner in ended(daemon)] == [143, 143]
 
 
-def test_a_dead_launcher_is_told_before_its_shipper_has_said_how_it_ended(daemon: NodeDaemon) -> None:
+def test_a_dead_launcher_is_reported_before_its_shipper_has_said_how_it_ended(daemon: NodeDaemon) -> None:
     daemon.cluster.launch(launch("job-x-1", "runs"))
     running(daemon)
     assert not learners(daemon)[0].over

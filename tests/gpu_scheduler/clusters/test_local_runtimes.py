@@ -19,7 +19,7 @@ from gpu_scheduler.clusters.local import runtimes as runtimes_module
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 from gpu_scheduler.clusters.local.runtimes import READY, Preparing, Runtimes, _Build, is_whole
 from tests.gpu_scheduler.clusters.harness import launch
-from tests.gpu_scheduler.clusters.node_daemon import PATIENCE_S, NodeDaemon, wait_for
+from tests.gpu_scheduler.clusters.node_daemon import TIMEOUT_S, NodeDaemon, wait_for
 
 NOTHING = "# nothing but Python\n"
 IMPOSSIBLE = "no-such-package-anywhere==1.0 --hash=sha256:" + "0" * 64 + "\n"
@@ -36,7 +36,7 @@ def runtimes(tmp_path: Path) -> Runtimes:
 
 
 def await_runtime(runtimes: Runtimes, name: str) -> Path:
-    give_up = time.monotonic() + 2 * PATIENCE_S
+    give_up = time.monotonic() + 2 * TIMEOUT_S
     while isinstance(found := runtimes.get(name), Preparing):
         assert time.monotonic() < give_up, found.text
         time.sleep(0.02)
@@ -54,9 +54,7 @@ def test_a_runtime_is_made_on_first_use_and_its_python_runs(runtimes: Runtimes) 
     assert runtimes.get("plain") == folder
 
 
-def test_of_a_runtime_that_is_there_nobody_is_told_that_it_is_installed(
-    runtimes: Runtimes, tmp_path: Path
-) -> None:
+def test_a_runtime_that_exists_is_not_reported_as_being_installed(runtimes: Runtimes, tmp_path: Path) -> None:
     """A daemon that was started again tries each once; a job's history must not say that packages are fetched."""
     await_runtime(runtimes, "plain")
     again = Runtimes(tmp_path / "data", tmp_path / "requirements")
@@ -116,8 +114,8 @@ def test_a_builder_that_ran_out_of_space_gives_all_of_it_back(
     monkeypatch.setattr(runtimes_module, "find_uv", lambda: [str(greedy)])
     with pytest.raises(RuntimeFailed) as failed:
         await_runtime(runtimes, "plain")
-    assert failed.value.passing
-    assert failed.value.told("node local") == (
+    assert failed.value.temporary
+    assert failed.value.message("node local") == (
         "No space is left on node local while preparing the runtime plain."
     )
     assert [path for path in (tmp_path / "data" / "runtimes").iterdir() if path.is_dir()] == []
@@ -139,7 +137,7 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
     held.mkdir()
     with runtimes_module._alone(home / "busy-0123456789ab"):
         runtimes.sweep().join()
-        assert held.exists(), "somebody builds there"
+        assert held.exists(), "another builder works there"
     assert not other.exists()
     runtimes.sweep().join()
     assert not held.exists()
@@ -147,7 +145,7 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
 
 
 @pytest.mark.parametrize(
-    ("said", "told", "passing"),
+    ("said", "message", "temporary"),
     [
         (
             "error: Request failed after 3 retries\n  cause: dns error",
@@ -175,12 +173,12 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
         ("  Caused by: Python startup timed out (60s)", "could not be prepared on node a", True),
     ],
 )
-def test_only_what_can_never_be_made_is_final(said: str, told: str, passing: bool) -> None:
+def test_only_what_can_never_be_made_is_final(said: str, message: str, temporary: bool) -> None:
     failed = runtime_failure.of_builder("x", said.splitlines())
-    assert told in failed.told("node a")
-    assert (failed.passing, failed.said) == (passing, said)
+    assert message in failed.message("node a")
+    assert (failed.temporary, failed.said) == (temporary, said)
     full = runtime_failure.of_machine("x", OSError(28, "No space left on device"))
-    assert (full.told("node a"), full.passing) == (
+    assert (full.message("node a"), full.temporary) == (
         "No space is left on node a while preparing the runtime x.",
         True,
     )
@@ -188,16 +186,16 @@ def test_only_what_can_never_be_made_is_final(said: str, told: str, passing: boo
 
 def test_progress_follows_what_the_builder_fetches(tmp_path: Path) -> None:
     build = _Build("pytorch", tmp_path, tmp_path)
-    heard = [build.progress()]
+    messages = [build.progress()]
     for line in (
         "Downloading torch (1.5GiB)",
         "Downloading numpy (16.1MiB)",
         " Downloaded torch",
         "Prepared 2 packages in 1.24s",
     ):
-        build._hear(line)
-        heard.append(build.progress())
-    assert heard == [
+        build._parse_line(line)
+        messages.append(build.progress())
+    assert messages == [
         f"Preparing runtime pytorch: its packages are installed once per machine{so_far}"
         for so_far in (
             "",
@@ -215,7 +213,7 @@ def test_an_unknown_runtime_is_refused_with_those_there_are(daemon: NodeDaemon) 
 
 
 def test_launch_does_not_wait_for_the_runtime_and_the_gang_starts_with_it(daemon: NodeDaemon) -> None:
-    with nobody_builds(daemon, "plain"):
+    with no_builds(daemon, "plain"):
         daemon.cluster.launch(replace(launch("job-x-1", "exits:0", "exits:0"), runtime="plain"))
         shown = daemon.cluster.observe().gangs["job-x-1"]
         assert {learner.phase for learner in shown.learners} == {LearnerPhase.PREPARING}
@@ -231,7 +229,7 @@ def test_a_gang_whose_runtime_is_not_made_ends_whole_with_one_sentence(
     daemon: NodeDaemon, reason: str
 ) -> None:
     (daemon.requirements / "broken.txt").write_text(UNPINNED)
-    if reason == "not_prepared":  # a file stands where its folder for runtimes is to be made
+    if reason == "not_prepared":  # a file is in the place where its folder for runtimes is to be made
         shutil.rmtree(daemon.data / "runtimes")
         (daemon.data / "runtimes").write_text("")
     daemon.cluster.launch(replace(launch("job-x-1", "runs", "runs"), runtime="broken"))
@@ -247,7 +245,7 @@ def test_a_gang_whose_runtime_is_not_made_ends_whole_with_one_sentence(
 
 
 def test_a_gang_stopped_while_its_runtime_is_made_never_starts(daemon: NodeDaemon) -> None:
-    with nobody_builds(daemon, "plain"):
+    with no_builds(daemon, "plain"):
         daemon.cluster.launch(replace(launch("job-x-1", "runs"), runtime="plain"))
         daemon.cluster.stop("job-x-1", grace_s=5)
         wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].all_ended)
@@ -257,7 +255,7 @@ def test_a_gang_stopped_while_its_runtime_is_made_never_starts(daemon: NodeDaemo
 
 
 @contextmanager
-def nobody_builds(daemon: NodeDaemon, name: str) -> Iterator[None]:
+def no_builds(daemon: NodeDaemon, name: str) -> Iterator[None]:
     """Write the requirements of this runtime, and hold its one builder's place: the daemon's waits."""
     (daemon.requirements / f"{name}.txt").write_text(NOTHING)
     with runtimes_module._alone(Runtimes(daemon.data, daemon.requirements).folder(name)):

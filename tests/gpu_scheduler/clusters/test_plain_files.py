@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.clusters.local.house import last_words, read_plain
+from gpu_scheduler.clusters.local.context import last_output, read_plain
 
 
 def open_files() -> int:
@@ -30,7 +30,7 @@ def test_what_is_no_small_plain_file_is_refused_and_costs_no_handle(tmp_path: Pa
     for _ in range(20):
         with pytest.raises((OSError, ValueError)):
             read_plain(place, most=100)
-        last_words(place)
+        last_output(place)
 
     assert open_files() == before
 

@@ -85,7 +85,7 @@ def test_the_guide_to_programs_names_every_variable_and_every_call() -> None:
         "LUTHIER_RANK",
     }
     reserved_only = {"PATH", "GROUP_RANK", "NVIDIA_VISIBLE_DEVICES"}
-    set_by_the_platform.discard("BEHAVIOUR")  # of the test's own launch
+    set_by_the_platform.discard("BEHAVIOR")  # of the test's own launch
     assert {name for name in set_by_the_platform if f"`{name}`" not in told} == reserved_only
     calls = {
         name for name in vars(training) if not name.startswith("_") and callable(getattr(training, name))

@@ -1,6 +1,6 @@
-"""``launcher`` behaves as BEHAVIOUR says; ``shipper`` ends when the launcher's ``exit`` file is there.
+"""``launcher`` behaves as BEHAVIOR says; ``shipper`` ends when the launcher's ``exit`` file is there.
 
-Behaviours: runs, exits:N, stubborn (its program ignores SIGTERM), dies (killed, leaving a child behind), eats:MIB.
+Behaviors: runs, exits:N, stubborn (its program ignores SIGTERM), dies (killed, leaving a child behind), eats:MIB.
 A file ``fault`` in the learner's directory makes its shipper exit with that number at once.
 """
 
@@ -21,7 +21,7 @@ EATS = (
 
 def launcher() -> int:
     put("seen.json", {"env": dict(os.environ), "argv": sys.argv, "cwd": str(Path.cwd())})
-    word, _, value = os.environ["BEHAVIOUR"].partition(":")
+    word, _, value = os.environ["BEHAVIOR"].partition(":")
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     put("pid", os.getpid())

@@ -1,4 +1,4 @@
-"""What all learners of one daemon share."""
+"""What all learners of one daemon share, and how it reads files that a program may have written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class DaemonContext:
     """agent: the directory of the learner agent's package. python: the platform's, for shippers."""
 
     data: Path
@@ -36,7 +36,7 @@ class House:
 def read_plain(path: Path, *, most: int) -> bytes:
     """The whole of a plain file. Raises OSError if it is none, ValueError above most bytes.
 
-    A program may have put a link, a FIFO or anything else there, and one daemon looks after all tenants.
+    A program may have put a link, a FIFO or anything else there, and one daemon serves all tenants.
     """
     with open(_open(path), "rb") as source:
         content = source.read(most + 1)
@@ -54,16 +54,16 @@ def _open(path: Path) -> int:
 
 
 def clean(text: str) -> str:
-    """Text of a program's making as every store takes it: neither NUL nor half a character."""
+    """Text of a program in a form that every store accepts: without NUL and surrogates."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-def last_words(log: Path) -> str:
-    """The end of what a process of ours printed, as one line."""
+def last_output(log: Path) -> str:
+    """The last lines that a process of the platform printed, as one line."""
     try:
         with open(_open(log), "rb") as source:
             source.seek(-min(LAST_BYTES, os.fstat(source.fileno()).st_size), os.SEEK_END)
             lines = source.read(LAST_BYTES).decode(errors="replace").strip().split("\n")
     except OSError:
         lines = []
-    return " ".join(lines[-4:])[-400:].strip() or "it said nothing."
+    return " ".join(lines[-4:])[-400:].strip() or "it printed nothing."
