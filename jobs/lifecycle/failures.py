@@ -98,13 +98,9 @@ def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Rea
     numbers = {**numbers, "exit_code": code}
     if learner.report is not None and learner.report.reason is EndReason.OUT_OF_MEMORY:
         numbers |= dict(learner.report.numbers)
-        peak = learner.report.numbers.get("peak_memory_mib")
-        words = f" at {peak} MiB" if peak else ""
-        return Reason(
-            "out_of_memory",
-            f"Learner {learner.rank} was killed for using more memory than it asked for{words}. Ask for more memory.",
-            numbers,
-        )
+        said = learner.report.message or "Killed (out of memory)."
+        words = f"Learner {learner.rank}: {said} Request more memory."
+        return Reason(EndReason.OUT_OF_MEMORY.value, words, numbers)
     signal = SIGNALS.get(code or 0)
     words = f"was ended by {signal} (exit code {code})" if signal else f"exited with code {code}"
     return Reason(
