@@ -174,9 +174,12 @@ class MemoryCluster:
             self._changed.add(gang)
 
     def out_of_memory(self, gang: str, rank: int, *, peak_mib: int = 4096) -> None:
-        """Kill a learner that used more memory than its limit."""
+        """Kill a learner that used more memory than its limit; nothing happens if it does not exist."""
+        if gang not in self._gangs:
+            return
+        message = f"Used {peak_mib} MiB; limit {self._gangs[gang].launch.memory_mib} MiB. Killed."
         numbers = {"peak_memory_mib": peak_mib}
-        self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, numbers=numbers)
+        self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, message=message, numbers=numbers)
 
     def vanish(self, gang: str) -> None:
         """Make a gang not exist, as if it had been deleted by hand."""
