@@ -148,7 +148,7 @@ def test_a_program_above_its_memory_is_ended_with_the_numbers(daemon: NodeDaemon
     (learner,) = ended(daemon)
     assert (learner.exit_code, learner.reason) == (137, "out_of_memory")
     assert learner.numbers["peak_memory_mib"] > 128
-    assert learner.message.endswith("its limit is 128 MiB.")
+    assert learner.message.endswith("limit 128 MiB. Killed.")
 
 
 def test_the_exit_code_is_known_while_the_shipper_still_ships(daemon: NodeDaemon) -> None:

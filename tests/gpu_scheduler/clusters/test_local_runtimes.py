@@ -95,7 +95,7 @@ def test_a_failed_build_says_so_leaves_nothing_and_may_be_tried_again(
 ) -> None:
     with pytest.raises(RuntimeFailed, match=r"^The runtime broken [^\n]+\.$") as failed:
         await_runtime(runtimes, "broken")
-    assert "no-such-package" in failed.value.said
+    assert "no-such-package" in failed.value.output
     assert [path for path in (tmp_path / "data" / "runtimes").iterdir() if path.is_dir()] == []
     assert isinstance(runtimes.get("broken"), Preparing)
     with pytest.raises(RuntimeFailed):
@@ -176,7 +176,7 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
 def test_only_what_can_never_be_made_is_final(said: str, message: str, temporary: bool) -> None:
     failed = runtime_failure.of_builder("x", said.splitlines())
     assert message in failed.message("node a")
-    assert (failed.temporary, failed.said) == (temporary, said)
+    assert (failed.temporary, failed.output) == (temporary, said)
     full = runtime_failure.of_machine("x", OSError(28, "No space left on device"))
     assert (full.message("node a"), full.temporary) == (
         "No space is left on node a while preparing the runtime x.",
