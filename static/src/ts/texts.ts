@@ -171,7 +171,6 @@ export const texts = {
     errors: (count: number) => counted(count, "error"),
     unreachable: "The server does not respond",
     valid: "Valid",
-    noErrors: "No errors",
     notChecked: "Not checked yet",
     starts: (nodes: string) => `Can start now on ${nodes}`,
     cannotStart: "It can't start as configured",
