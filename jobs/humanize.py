@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpu_scheduler.model import CPU_TYPE
+
 
 def duration(seconds: float) -> str:
     """3 d 4 h, 1 h 31 min, 4 min 12 s, 38 s; below ten seconds with tenths: 1.8 s."""
@@ -32,7 +34,7 @@ def past(seconds: float) -> str:
 def devices(count: int, kind: str, *, each: int = 0) -> str:
     """4 CPU slots, 1 h100 GPU; for several learners 2 × 4 CPU slots. kind: a slot type; "" is any GPU."""
     total = count * (each or 1)
-    unit = "CPU slot" if kind == "cpu" else f"{kind} GPU".strip()
+    unit = "CPU slot" if kind == CPU_TYPE else f"{kind} GPU".strip()
     amount = f"{count} × {each}" if each and count > 1 else str(total)
     return f"{amount} {unit}{'' if total == 1 else 's'}"
 

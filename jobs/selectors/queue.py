@@ -15,6 +15,7 @@ from django.utils import timezone
 from gpu_scheduler.checks import AWAITS_CLUSTER, NOT_QUEUED
 from gpu_scheduler.forecast import Basis, WhyNone
 from gpu_scheduler.forecast import Estimate as Foreseen
+from gpu_scheduler.model import CPU_TYPE
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
 from jobs.selectors.jobs import jobs_visible_to
 from jobs.states import Intent, State
@@ -212,4 +213,4 @@ def queue_totals() -> QueueTotals:
 def waiting_by_type() -> dict[str, int]:
     """Jobs in the queue by the type they ask for ("any" for any GPU), of all tenants: numbers, no names."""
     rows = Job.objects.filter(state="QUEUED", intent="RUN", deleted_at=None).values_list("gpus", "gpu_type")
-    return dict(Counter("cpu" if not gpus else gpu_type or "any" for gpus, gpu_type in rows))
+    return dict(Counter(CPU_TYPE if not gpus else gpu_type or "any" for gpus, gpu_type in rows))

@@ -17,12 +17,12 @@ from jobs.selectors.queue import estimate_view
 from jobs.selectors.throughput import Run, Throughput, throughput
 from jobs.selectors.usage import QuotaUse, quota_etag
 from jobs.serialization import ReadSerializer, TimestampField
+from jobs.spec.definition import PRIORITIES
 from jobs.states import EventCode, Intent, State, display_phase
 
 STATES = [state.value for state in State]
 INTENTS = [intent.value for intent in Intent]
 BASES = ["progress", "time_limit", "history"]
-PRIORITIES = ["low", "normal", "high", "urgent"]
 EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *STATES]
 """A transition has the code of the state it leads to."""
 

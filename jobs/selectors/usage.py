@@ -11,12 +11,12 @@ from typing import Any
 from django.db import connection
 from django.db.models import Count, F, Q, Sum
 
+from gpu_scheduler.model import CPU_TYPE as CPU_TYPE
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
 from jobs.states import FINAL, HOLDS_GPUS, Intent, State, StopReason
 from tenants.models import Quota, Tenant, User
 
-CPU_TYPE = "cpu"
 LOSSES = (
     State.FAILED, StopReason.LEARNER_FAILED, StopReason.LEARNER_LOST, StopReason.NODE_LOST, StopReason.DEPLOY_FAILED,
     StopReason.IMAGE_ERROR, StopReason.DATA_ERROR,

@@ -7,11 +7,12 @@ from typing import Any
 
 from django.db import transaction
 
+from gpu_scheduler.model import Priority
 from jobs import events, wake
 from jobs.errors import SpecInvalid
 from jobs.models import Job
 from jobs.services.locking import lock_job, refuse, refuse_stale, reload
-from jobs.services.submit import PRIORITY_RANK, parse_spec
+from jobs.services.submit import parse_spec
 from jobs.states import EventCode
 from tenants import audit
 from tenants.models import User
@@ -56,7 +57,7 @@ def _apply(job: Job, changes: dict[str, Any], user: User) -> None:
         name=spec.name,
         tags=list(spec.tags),
         priority=spec.priority,
-        priority_rank=PRIORITY_RANK[spec.priority],
+        priority_rank=Priority[spec.priority.upper()],
         spec=spec.normalised,
     )
     events.append(

@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
+from gpu_scheduler.model import Priority
 from jobs import archives, blobs, events, wake
 from jobs.errors import CodeInvalid, NotAllowed, SpecInvalid, TenantSuspended, UploadNotFound
 from jobs.failpoints import fp
@@ -23,8 +24,6 @@ from jobs.states import EventCode
 from tenants import access, rows
 from tenants.models import Tenant, User
 from tenants.roles import Permission
-
-PRIORITY_RANK = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
 
 FIRST_LOOK = Now() + timedelta(seconds=30)
 """What waits is the scheduling cycle's business; a look at the single job only makes sure that it is not forgotten."""
@@ -149,7 +148,7 @@ def create_job(
         slots=spec.slots_per_learner,
         placement=spec.placement,
         priority=spec.priority,
-        priority_rank=PRIORITY_RANK[spec.priority],
+        priority_rank=Priority[spec.priority.upper()],
         max_restarts=spec.max_restarts,
         time_limit_s=spec.time_limit_s,
         grace_s=spec.checkpoint.grace_s,

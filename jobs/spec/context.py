@@ -6,8 +6,9 @@ import fnmatch
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpu_scheduler.model import CPU_TYPE
 from jobs.spec import units
-from jobs.spec.definition import DEFAULTS
+from jobs.spec.definition import DEFAULTS, PRIORITIES
 from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, printable
 from jobs.spec.walk import nearest
@@ -46,7 +47,7 @@ class Context:
     runtimes: frozenset[str] = frozenset()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
-    priorities: frozenset[str] = frozenset({"low", "normal", "high", "urgent"})
+    priorities: frozenset[str] = frozenset(PRIORITIES)
     image_patterns: tuple[str, ...] = ()
     data_paths: frozenset[str] | None = None
     data_folders: tuple[str, ...] | None = ()
@@ -144,11 +145,11 @@ def _holds(folders: tuple[str, ...] | None) -> str:
 
 def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:
     asked = spec.slots_per_learner * spec.resources.learners
-    kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != "cpu"]
+    kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
     limit = max((context.limits.get(kind, 0) for kind in kinds if kind), default=0)
     if asked > limit:
         cpus = "CPU slot" if asked == 1 else "CPU slots"
-        what = cpus if spec.slot_type == "cpu" else spec.slot_type or "GPUs of one type"
+        what = cpus if spec.slot_type == CPU_TYPE else spec.slot_type or "GPUs of one type"
         quota = f"the tenant's quota is {limit}" if limit else "the tenant has no quota for them"
         message = f"requests {asked} {what}; {quota}, so the job waits until the quota is raised"
         place = "resources.gpus" if spec.resources.gpus else "resources.cpus"
@@ -159,7 +160,7 @@ def _matching_pools(spec: Spec, context: Context) -> list[Pool]:
     kind = spec.slot_type
     if kind is not None:
         return [context.pools[kind]] if kind in context.pools else []
-    return [pool for name, pool in context.pools.items() if name != "cpu"]
+    return [pool for name, pool in context.pools.items() if name != CPU_TYPE]
 
 
 def _matches(image: str, patterns: tuple[str, ...]) -> bool:

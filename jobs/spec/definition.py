@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_scheduler.model import Priority
 from jobs.spec import units
 from jobs.spec.paths import MAX_PATH_CHARS
 
@@ -17,7 +18,7 @@ SCHEMA_ID = "https://luthier.invalid/schema/job/v1"
 """A name, not an address: the schema is served by each installation at /api/v1/schema/job."""
 
 PLACEMENTS = ("pack", "spread")
-PRIORITIES = ("low", "normal", "high", "urgent")
+PRIORITIES = tuple(level.name.lower() for level in Priority)
 
 MAX_LEARNERS = 1024
 MAX_GPUS = 64

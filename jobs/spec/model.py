@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_scheduler.model import CPU_TYPE
 from jobs.spec import units
 from jobs.spec.definition import API_VERSION, DEFAULTS
 from jobs.spec.problems import Problem
-
-CPU_TYPE = "cpu"
-"""Slot type of a job without GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpu_scheduler.model import CPU_TYPE
 from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import Path, Problem
@@ -116,10 +117,10 @@ def _resource_faults(resources: Any, walk: Walk) -> Iterator[Problem]:
     if not isinstance(resources, Mapping):
         return
     kind, gpus = resources.get("gpu_type"), resources.get("gpus", 0)
-    if isinstance(kind, str) and kind != "cpu" and gpus == 0 and not isinstance(gpus, bool):
+    if isinstance(kind, str) and kind != CPU_TYPE and gpus == 0 and not isinstance(gpus, bool):
         message = f"asks for GPUs of type {kind}, but gpus is 0: set gpus to 1 or more, or remove gpu_type"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
-    if kind == "cpu" and isinstance(gpus, int | float) and gpus > 0:
+    if kind == CPU_TYPE and isinstance(gpus, int | float) and gpus > 0:
         message = "cpu is not a GPU type: set gpus to 0 and use cpus instead"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
 

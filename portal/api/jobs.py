@@ -11,10 +11,11 @@ from jobs.errors import SpecInvalid
 from jobs.selectors import validation, what_if
 from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.redaction import redacted_job
-from jobs.selectors.serializers import PRIORITIES, STATES, EstimateSerializer, JobSerializer
+from jobs.selectors.serializers import STATES, EstimateSerializer, JobSerializer
 from jobs.serialization import ReadSerializer
 from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.spec import json_schema
+from jobs.spec.definition import PRIORITIES
 from jobs.states import State
 from portal.api import paging, parsers, permissions
 from portal.api.errors import NotHere

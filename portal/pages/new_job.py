@@ -20,6 +20,7 @@ from jobs.selectors.usage import CPU_TYPE
 from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
 from jobs.spec import to_yaml
+from jobs.spec.definition import PRIORITIES
 from jobs.states import State
 from portal.pages.guard import in_tenant, person
 from portal.pages.job_cards import FIX
@@ -29,7 +30,6 @@ from tenants.errors import NotAllowed
 from tenants.models import Tenant, User
 from tenants.roles import Permission
 
-PRIORITIES = ("low", "normal", "high", "urgent")
 SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 

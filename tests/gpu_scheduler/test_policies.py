@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from gpu_scheduler.checks import Finding
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Gang, Snapshot
+from gpu_scheduler.model import Gang, Priority, Snapshot
 from gpu_scheduler.policies import POLICIES, BadPolicy
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.selection import policy_from
+from tenants.services.tenants import PRIORITIES
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot, worlds
 
 
@@ -112,3 +113,8 @@ def test_one_policy_for_all_pools_decides_as_the_policy_alone(world: Snapshot) -
 def test_a_stored_state_is_what_the_next_plan_gets(world: Snapshot) -> None:
     state, policy = plan(world).policy_state, FairShare()
     assert policy.load(json.loads(json.dumps(policy.dump(state)))) == state
+
+
+def test_tenants_know_the_priorities_of_the_scheduler() -> None:
+    """The two packages cannot import each other."""
+    assert tuple(level.name.lower() for level in Priority) == PRIORITIES
