@@ -10,17 +10,17 @@ test("a line without escapes is one piece without classes", () => {
 });
 
 test("a color ends at its reset", () => {
-  assert.deepEqual(pieces("\x1b[31mred\x1b[0m plain"), [{ text: "red", classes: ["a1"] }, { text: " plain", classes: [] }]);
-  assert.deepEqual(pieces("\x1b[31mred\x1b[m plain").map((piece) => piece.classes), [["a1"], []]);
+  assert.deepEqual(pieces("\x1b[31mred\x1b[0m plain"), [{ text: "red", classes: ["ansi-1"] }, { text: " plain", classes: [] }]);
+  assert.deepEqual(pieces("\x1b[31mred\x1b[m plain").map((piece) => piece.classes), [["ansi-1"], []]);
 });
 
 test("a color that is never reset goes to the end of the line", () => {
-  assert.deepEqual(pieces("a\x1b[32mb"), [{ text: "a", classes: [] }, { text: "b", classes: ["a2"] }]);
+  assert.deepEqual(pieces("a\x1b[32mb"), [{ text: "a", classes: [] }, { text: "b", classes: ["ansi-2"] }]);
 });
 
 test("bright colors are shown as their plain ones, bold and underline beside them", () => {
-  assert.deepEqual(pieces("\x1b[1;4;91mx")[0]?.classes, ["a1", "ab", "au"]);
-  assert.deepEqual(pieces("\x1b[90mx")[0]?.classes, ["a8"]);
+  assert.deepEqual(pieces("\x1b[1;4;91mx")[0]?.classes, ["ansi-1", "ansi-bold", "ansi-underlined"]);
+  assert.deepEqual(pieces("\x1b[90mx")[0]?.classes, ["ansi-8"]);
 });
 
 test("a color of its own is passed on as numbers", () => {
