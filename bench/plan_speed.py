@@ -1,7 +1,7 @@
 """How long plan() takes for a full queue: 10,000 waiting jobs on 1,250 nodes of 8.
 
-Three moments: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
-heads that lost patience.
+Three states: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
+queue heads whose starvation timeout is over.
 """
 
 from __future__ import annotations

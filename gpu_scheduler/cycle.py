@@ -90,20 +90,20 @@ class _Cycle:
 
     def _explained(self, waits: list[Gang]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""
-        told: dict[tuple[Any, ...], tuple[Finding, str, dict[str, Any]]] = {}
+        by_shape: dict[tuple[Any, ...], tuple[Finding, str, dict[str, Any]]] = {}
         ahead: defaultdict[tuple[str, str], int] = defaultdict(int)
         notes = self._round.notes()
         explanations = []
         for gang in waits:
             shape = self._shape(gang)
-            shared = told.get(shape)
+            shared = by_shape.get(shape)
             if shared is None:
-                shared = told[shape] = self._explain(gang, self._draft.failed.get(shape))
+                shared = by_shape[shape] = self._explain(gang, self._draft.failed.get(shape))
             finding, sentence, common = shared
             numbers = dict(common)
             if finding.check.queues:
                 # A job of another type is ahead only where the tenant's jobs are counted; one that its own tenant's
-                # limits hold back is ahead of nobody else.
+                # limits hold back is not ahead of other tenants.
                 limited = finding.on.jobs.limit is not None
                 own = (gang.tenant, "" if limited else finding.on.slot_type)
                 whole = ("", finding.on.slot_type)

@@ -53,7 +53,7 @@ class WhyNone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """How long a job runs on, from now or from its start: equally likely seconds; none: nobody knows."""
+    """How long a job runs on, from now or from its start: equally likely seconds; empty: not known."""
 
     seconds: tuple[float, ...] = ()
     basis: Basis | None = None
@@ -83,8 +83,8 @@ def forecast(
 ) -> dict[str, Estimate]:
     """An Estimate for every waiting job, or for those named by `of`.
 
-    runs: what is known of running and waiting jobs' lengths; not looked at for what starts at once. until: nobody asks
-    about later starts (TOO_FAR). reasons False: only TOO_FAR is told from the other reasons, which saves a plan.
+    runs: what is known of running and waiting jobs' lengths; not read for what starts at once. until: later
+    starts do not matter (TOO_FAR). reasons False: only TOO_FAR is distinguished from other reasons, which saves a plan.
     """
     wanted = frozenset(gang.job for gang in snapshot.waiting if of is None or gang.job in of)
     if not wanted:
@@ -187,7 +187,7 @@ class _Draw:
             self._go_to(moment)
 
     def why_not(self, job: str, *, exactly: bool) -> WhyNone:
-        """Why a job that has not started in this draw did not. Telling the reasons apart takes an explained plan."""
+        """Why a job that has not started in this draw did not. Distinguishing the reasons takes an explained plan."""
         if self._cut:
             return WhyNone.TOO_FAR
         if not exactly:
@@ -283,7 +283,7 @@ def sooner(
 ) -> dict[str, Estimate]:
     """Those of the variants that start earlier in place of the job than the job itself, each with its start.
 
-    A variant is a new job: its queued_at says where in line it would stand, its name must be its own.
+    A variant is a new job: its queued_at gives its queue position, its name must be its own.
     """
     each = work // (len(variants) + 1)
     own = forecast(snapshot, runs, of=[job], until=until, work=each, reasons=False)[job]

@@ -160,7 +160,7 @@ class Stop:
     """Stop this running job: its learners save a checkpoint, then it queues again by itself.
 
     reason is a StopReason of the job's lifecycle. for_job: the waiting job that the freed slots are promised to, None
-    if to nobody. generation: that of the job's intent when the order was decided; a newer intent voids the order.
+    if to no job. generation: that of the job's intent when the order was decided; a newer intent voids the order.
     """
 
     job: str
@@ -185,7 +185,7 @@ class Running:
     slot_type: the type it was placed on, also where the gang accepts any. nodes: a node's name per rank.
     ends_by: when it has certainly ended, if a limit is known. borrowed: how many of its slots are not covered by its
     tenant's quota. last_checkpoint_at: when it last saved, None if never. checkpoint_cost_s and restart_cost_s: seconds
-    that a save and a start from it take, None if never measured. stopping: its learners were told to end, by whomever.
+    that a save and a start from it take, None if never measured. stopping: its learners were ordered to end.
     order: what the scheduler ordered and the job's own reconciliation has not completed yet. generation: the intent's.
     """
 
@@ -287,7 +287,7 @@ class Explanation:
     """Why a job does not start: code, a sentence for its owner, and the numbers behind it.
 
     numbers is plain JSON: position (1 = next in the tenant's line for the type, or for all types where its live
-    jobs are counted), cluster_position (1 = nobody who waits for nodes of the type stands before it), limit, used,
+    jobs are counted), cluster_position (1 = no job that waits for nodes of the type is ahead), limit, used,
     asked, free, largest_block, learners, slots, slot_type, nodes_fitting … whichever the code needs.
     """
 

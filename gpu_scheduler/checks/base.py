@@ -18,7 +18,7 @@ from gpu_scheduler.quota import Account, JobCount
 
 
 class Actor(StrEnum):
-    """Who ends the wait: nobody needs to (WAIT), an administrator (ASK), or the job's owner by changing it (FIX)."""
+    """Who ends the wait: time alone (WAIT), an administrator (ASK), or the owner, who changes the job (FIX)."""
 
     WAIT = "wait"
     ASK = "ask"

@@ -38,13 +38,13 @@ class FairShare(Policy):
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
         """The end of a queue head's starvation timeout, its rise by a class, or the end of a promise."""
-        now, moments = snapshot.now, list(snapshot.promised.values())
+        now, changes = snapshot.now, list(snapshot.promised.values())
         for since in snapshot.policy_state.values():
-            moments.append(since + timedelta(seconds=self.starvation_timeout_s))
+            changes.append(since + timedelta(seconds=self.starvation_timeout_s))
             if self.aging_s > 0:
                 classes = (now - since).total_seconds() // self.aging_s + 1
-                moments.append(since + timedelta(seconds=classes * self.aging_s))
-        return min((moment for moment in moments if moment > now), default=None)
+                changes.append(since + timedelta(seconds=classes * self.aging_s))
+        return min((at for at in changes if at > now), default=None)
 
     def window(self, state: PolicyState) -> Window:
         return Window(frozenset(state), levels=("-priority",), queue=("tenant", "priority"))

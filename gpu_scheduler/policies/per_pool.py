@@ -39,13 +39,13 @@ class PerPool(Policy):
         return {**self.pools, EVERYTHING_ELSE: self.default}
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
-        moments = [
+        changes = [
             policy.next_event_at(
                 replace(snapshot, policy=policy, policy_state=_part(snapshot.policy_state, key))
             )
             for key, policy in self.policies().items()
         ]
-        return min((moment for moment in moments if moment is not None), default=None)
+        return min((at for at in changes if at is not None), default=None)
 
     def window(self, state: PolicyState) -> Window:
         """The default's order, with the first jobs of all."""

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 CYCLE_LOCK = 76
 TASK = "cycle"
 EVERY_S = 5.0  # the cycle looks so often while something waits, whatever hints were lost
-MANY = 300  # so many that wait make a pass cost what somebody would notice
+MANY = 300  # with so many waiting jobs, a pass takes noticeable time
 REST = 4.0  # after such a pass none is made for so many times its length
 REST_MOST_S = 2.0
 
@@ -65,7 +65,7 @@ def run(*, request: bool = True) -> list[str]:
 
 
 def has_new() -> bool:
-    """Somebody waits whom no pass has looked at yet: his hint may have been lost."""
+    """A job waits that no pass has evaluated yet: its notification may have been lost."""
     fresh = Q(reason_code__in=(WaitReason.NOT_EVALUATED.value, "resume_requested"))
     return Job.objects.filter(fresh, state=State.QUEUED, intent=Intent.RUN, deleted_at=None).exists()
 

@@ -24,8 +24,8 @@ def explain(waits: Sequence[Explanation]) -> None:
     """Write why each job waits, only where that changed; a new code is an event, new numbers are not."""
     places = [f"reason_numbers__{place}" for place in PLACES]
     rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *places)
-    shown = {job: tuple(told) for job, *told in rows}
-    changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _told(wait)]
+    shown = {job: tuple(values) for job, *values in rows}
+    changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
     fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
     numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
     numbers_only.sort(key=lambda wait: wait.numbers.get("cluster_position") or 0)
@@ -35,7 +35,7 @@ def explain(waits: Sequence[Explanation]) -> None:
         _write_reasons(part, with_event=False)
 
 
-def _told(wait: Explanation) -> tuple[Any, ...]:
+def _shown(wait: Explanation) -> tuple[Any, ...]:
     """What people see of it."""
     return (wait.code.value, wait.message, *(wait.numbers.get(place) for place in PLACES))
 

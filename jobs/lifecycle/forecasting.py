@@ -1,6 +1,6 @@
 """Estimate the start of every waiting job. A periodic task, so that neither a cycle nor a request waits for it.
 
-Only what changed is written, and told to viewers. The first estimate since a job queued stays, to be judged by.
+Only what changed is written and published. The first estimate since a job queued stays, to be judged by.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def has_unforeseen() -> bool:
-    """Somebody waits to whom no forecast was told since he queued."""
+    """A job waits that has no estimate since it queued."""
     return queued_rows().filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
 
 
@@ -78,7 +78,7 @@ def _moved(old: datetime | None, new: datetime | None, now: datetime) -> bool:
     return abs(new - old) > max(SAME, (new - now) * SAME_PART)
 
 
-# A job that is just being started is locked: it is left out. One that has started and queues again begins anew.
+# A job that is just being started is locked and left out. One that queues again gets a new first estimate.
 WRITE = """
 INSERT INTO jobs_estimate AS e (job_id, tenant_id, soonest, latest, basis, why_none, made_at,
   first_soonest, first_latest, first_at)

@@ -159,7 +159,7 @@ def _column(name: str) -> OrderBy:
 
 
 def queued_rows() -> QuerySet[Job]:
-    """The waiting jobs that keep a queue position; the others are ahead of nobody."""
+    """The waiting jobs that keep a queue position; the others are ahead of no job."""
     return waiting_rows().exclude(reason_code__in=[code.value for code in NOT_QUEUED])
 
 
