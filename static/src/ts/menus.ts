@@ -1,6 +1,6 @@
 // Menus are <details>, so that they open without scripts; with scripts, Escape and a click elsewhere close them.
 
-const OPEN = "details:is(.more, .tswitch, .menu)[open]";
+const OPEN = "details:is(.more, .tenant-switch, .menu)[open]";
 
 function close(leave: (menu: HTMLDetailsElement) => boolean): void {
   for (const menu of document.querySelectorAll<HTMLDetailsElement>(OPEN)) if (leave(menu)) menu.open = false;
