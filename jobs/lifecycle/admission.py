@@ -1,35 +1,39 @@
-"""Give a waiting job its slots and its next attempt: quota, attempt and learners in one transaction, or nothing."""
+"""Start a waiting job: its move, quota, attempt and learners in one transaction, or nothing."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from django.db import connection, transaction
-from django.db.models import F
 from django.db.models.functions import Now
 
 from gpu_scheduler.model import Start
 from jobs import events, pubsub, tokens
 from jobs.failpoints import fp
+from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Estimate, Job, Learner
 from jobs.selectors.checkpoints import checkpoint_for
-from jobs.states import EventCode, Intent, State
+from jobs.states import EventCode, State
 from tenants.models import Tenant
 
 
 class NotAdmitted(Exception):
-    """The job may not start after all: its quota, its tenant or its own wish changed since the snapshot."""
+    """The job may not start after all: its quota, its tenant or its own intent changed since the snapshot."""
 
 
 def admit(start: Start, cluster: str) -> None:
     """Inside a transaction: the move to DEPLOYING, quota, attempt and learners. Raises NotAdmitted."""
     fp("admit.before_move")
     placement = start.placement
-    job = _take_job(start)
+    job = leave_queue(start.job)
+    if job is None:
+        raise NotAdmitted("it no longer waits")
+    if len(placement.nodes) != job.learners:
+        raise NotAdmitted("its size has changed")
     fp("admit.after_move")
     _take_quota(job, placement.slot_type, job.slots * job.learners)
     fp("admit.after_quota")
-    n = job.attempt + 1
+    n = job.attempt
     attempt = Attempt.objects.create(
         job=job,
         tenant_id=job.tenant_id,
@@ -76,32 +80,8 @@ def admit(start: Start, cluster: str) -> None:
     transaction.on_commit(partial(pubsub.quotas_changed, job.tenant_id), robust=True)
 
 
-def _take_job(start: Start) -> Job:
-    row = Job.objects.filter(pk=start.job, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
-    moved = row.update(
-        state=State.DEPLOYING,
-        attempt=F("attempt") + 1,
-        reason_code="deploying",
-        reason_message="Its learners are being started.",
-        reason_numbers={},
-        stop_reason="",
-        stop_at=None,
-        start_after=None,
-        lease_owner="",
-        lease_token=None,
-        lease_until=None,
-        settled=False,
-        next_reconcile_at=Now(),
-    )
-    if moved != 1:
-        raise NotAdmitted("it no longer waits")
-    job = Job.objects.select_related("resume_from").get(pk=start.job)
-    job.attempt -= 1  # as it was: the caller opens the next
-    return job
-
-
 def _take_quota(job: Job, slot_type: str, slots: int) -> None:
-    """The conditional UPDATE; the tables' triggers are the second lock."""
+    """Take the slots by a conditional UPDATE; the tables' triggers refuse whatever it would miss."""
     with connection.cursor() as cursor:
         cursor.execute(
             'UPDATE tenants_quota SET used = used + %s WHERE tenant_id = %s AND gpu_type = %s AND used + %s <= "limit"',
@@ -116,7 +96,7 @@ def _take_quota(job: Job, slot_type: str, slots: int) -> None:
             [job.tenant_id, Tenant.State.ACTIVE],
         )
         if cursor.rowcount != 1:
-            raise NotAdmitted("the tenant is suspended or at its limit of live jobs")
+            raise NotAdmitted("the tenant is suspended or has as many live jobs as it may have")
 
 
 def _placed(attempt: Attempt) -> str:

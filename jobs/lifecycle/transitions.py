@@ -26,7 +26,7 @@ from jobs.lifecycle.observation import JobRows
 from jobs.lifecycle.receipts import halt_message, halt_receipt
 from jobs.models import Attempt, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
-from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, EventCode, State
+from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, EventCode, Intent, State
 
 CLOSE_ATTEMPT = """
 UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), known_at = greatest(%s, opened_at),
@@ -79,6 +79,28 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
             source="lifecycle",
         )
         fp("move.before_commit")
+
+
+def leave_queue(job_id: str) -> Job | None:
+    """QUEUED to DEPLOYING, with the number of the next attempt, inside admission's transaction. None if the job no
+    longer waits. Who holds a lease on it notices at the next guarded write."""
+    waiting = Job.objects.filter(pk=job_id, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
+    moved = waiting.update(
+        state=State.DEPLOYING,
+        attempt=F("attempt") + 1,
+        reason_code="deploying",
+        reason_message="Its learners are being started.",
+        reason_numbers={},
+        stop_reason="",
+        stop_at=None,
+        start_after=None,
+        lease_owner="",
+        lease_token=None,
+        lease_until=None,
+        settled=False,
+        next_reconcile_at=Now(),
+    )
+    return Job.objects.select_related("resume_from").get(pk=job_id) if moved else None
 
 
 @retry_on_serialization_failure
