@@ -1,7 +1,7 @@
-"""What to do about one job, given what is known of it. Pure: no clock, no row, no cluster.
+"""What to do next about one job, given its observation. Pure: no clock, no row, no cluster.
 
-``decide`` answers with at most one move or one act on the cluster, and when to look again. It is asked again after
-each, so that a job walks as far as it can. The tables in tests/jobs/lifecycle/test_decision.py are its specification.
+``decide`` returns at most one move or one act on the cluster, and when the job is due again. It is called again after
+each, so that a job goes as far as it can. The tables in tests/jobs/lifecycle/test_decision.py are its specification.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReaso
 
 SILENT_S = 45.0
 WAIT_MOVING_S, WAIT_PROCESSING_S = 1.0, 5.0
-WAIT_QUEUED_S = 600.0  # what waits is the scheduling cycle's business, which looks by itself
+WAIT_QUEUED_S = 600.0  # waiting jobs are the scheduling cycle's business
 
 
 class Act(StrEnum):
@@ -46,9 +46,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A move, or an act, or neither; then look again after so many seconds, or never until somebody wishes (None).
+    """A move, or an act, or neither. The job is due again after requeue_after_s seconds; None: when its intent changes.
 
-    note: what people should read meanwhile. wants_cycle: the scheduler must look.
+    note: what people should read meanwhile. wants_cycle: the scheduling cycle must run.
     """
 
     move: Move | None = None
@@ -88,18 +88,18 @@ def _queued(job: JobObservation) -> Decision:
 def _canceled_while_it_waited(job: JobObservation) -> str:
     if not job.attempt:
         return "Canceled while it waited; nothing had started."
-    return f"Canceled while it waited to be started again{_kept(job)}."
+    return f"Canceled while it waited for a restart{_kept(job)}."
 
 
 def _kept(job: JobObservation) -> str:
-    return "; its checkpoints stay" if job.has_checkpoint else ""
+    return "; its checkpoints remain" if job.has_checkpoint else ""
 
 
 def _halted(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
         return _to(State.CANCELED, "cancel_requested", f"Canceled while it was halted{_kept(job)}.")
     if job.intent == Intent.RUN:
-        return _to(State.QUEUED, "resume_requested", "Resumed; waits for the scheduler's next look.")
+        return _to(State.QUEUED, "resume_requested", "Resumed; waits for the next scheduling cycle.")
     return Decision()
 
 
@@ -147,7 +147,7 @@ _FORWARD = {
     State.DEPLOYING: Move(State.DOWNLOADING, Reason("downloading", "All learners fetch code and data.")),
     State.DOWNLOADING: Move(State.PROCESSING, Reason("", "All learners run the program.")),
     State.PROCESSING: Move(
-        State.STORING, Reason("storing", "The program ended well; its results are being stored.")
+        State.STORING, Reason("storing", "Finished successfully; its results are being stored.")
     ),
 }
 
@@ -166,7 +166,7 @@ def _storing(job: JobObservation) -> Decision:
             return _stop(StopReason.NODE_LOST, reason)
     unkept = next((learner for learner in job.learners if learner.error_code == RESULTS_NOT_KEPT), None)
     if job.gang is not None:
-        # Lost results end no shipper: what is left of the log still comes, unless nothing has come for very long.
+        # A shipper that lost results still sends the rest of the log; it is awaited unless it has been silent for long.
         may_go = job.all_quiet or (unkept is not None and stopping.fell_silent(job))
         return (
             Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
@@ -174,11 +174,11 @@ def _storing(job: JobObservation) -> Decision:
             else Decision(requeue_after_s=WAIT_MOVING_S)
         )
     if job.all_done and not unkept:
-        return _to(State.COMPLETED, "completed", "The program ended well and its results are stored.")
+        return _to(State.COMPLETED, "completed", "Finished successfully; its results are stored.")
     if unkept:
         return _not_stored(unkept, unkept.message)
     missing = next(learner for learner in job.learners if not learner.done)
-    return _not_stored(missing, missing.shown or "its processes ended before everything was sent")
+    return _not_stored(missing, missing.shown or "its processes ended before everything was uploaded")
 
 
 def _not_stored(learner: LearnerObservation, why: str) -> Decision:
@@ -218,7 +218,7 @@ def _working_note(job: JobObservation) -> Reason:
         first = silent[0]
         return Reason(
             "learner_silent",
-            f"Learner {first.rank} has not been heard for {first.silent_s:.0f} s; the cluster shows it running.",
+            f"No heartbeat from learner {first.rank} for {first.silent_s:.0f} s; the cluster shows it running.",
         )
     if job.state == State.DEPLOYING:
         if job.gang and job.gang.message:
@@ -231,7 +231,7 @@ def _wait_s(job: JobObservation) -> float:
     if job.state != State.PROCESSING:
         return WAIT_MOVING_S
     left = job.time_left_s
-    if left is None or left <= 0:  # its program is over: its agent's word rings, no clock is waited for
+    if left is None or left <= 0:  # its program has ended: its agent's report makes the job due
         return WAIT_PROCESSING_S
     return max(0.1, min(WAIT_PROCESSING_S, left))
 

@@ -1,4 +1,4 @@
-"""What is known of one job at one moment, as frozen values: the only thing a decision may look at.
+"""What is known of one job at one moment, as frozen values: all that a decision depends on.
 
 Seconds are counted by the database's clock; None means that it never happened.
 """
@@ -62,9 +62,9 @@ class LearnerObservation:
 
     @property
     def code(self) -> int | None:
-        """The program's exit code once it is certain: the cluster's word before the learner's own.
+        """The program's exit code once it is certain: the cluster's report has precedence over the learner's.
 
-        While the shipper lives, its own report is awaited: only that says whether a halt had reached the program.
+        While the shipper lives, the learner's report is awaited: only that says whether a halt reached the program.
         """
         if not (self.exited or self.ended):
             return None

@@ -1,6 +1,6 @@
-"""What counts as a failure of a gang, and of whose making. Silence alone never does.
+"""Failure classification: what counts as a failure of a gang, and who caused it. Silence alone never counts.
 
-The cluster's word (exit codes, lost nodes) outranks the learner's, which a tenant's program could forge.
+The cluster's report (exit codes, lost nodes) has precedence over the learner's, which a program could forge.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from jobs.states import FATAL_ERRORS, Intent, StopReason
 NODE_SILENT_S = 45.0
 """A node that does not answer is lost only if its learner has been silent for so long, too."""
 
-SIGNALS = {130: "SIGINT", 134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
+SIGNALS = {
+    130: "was interrupted (SIGINT)",
+    134: "aborted (SIGABRT)",
+    137: "was killed (often out of memory)",
+    139: "crashed (SIGSEGV)",
+    143: "was terminated (SIGTERM)",
+}
+"""What happened to a program, by exit code 128 + signal."""
 
 
 def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
@@ -20,7 +27,7 @@ def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
     if job.gang is None and job.looked:
         return StopReason.LEARNER_LOST, Reason(
             "learner_lost",
-            "The cluster no longer shows the job's learners; somebody or something removed them.",
+            "The cluster no longer shows the job's learners; they were removed from outside.",
         )
     for learner in job.learners:
         if found := _of_learner(learner):
@@ -29,9 +36,9 @@ def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
 
 
 def halt_reached(job: JobObservation) -> bool:
-    """A learner ended after a halt had reached it and did not say that it was finished.
+    """A learner ended after a halt had reached it, without the mark that it was finished.
 
-    A node that goes down tells its learners the same; if nobody wished a halt, that is the node's loss.
+    A node that shuts down sends its learners the same signal; without a requested halt, that is a lost node.
     """
     return any(
         learner.code is not None and learner.halted and not learner.finished_mark
@@ -102,7 +109,7 @@ def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Rea
         words = f"Learner {learner.rank}: {said} Request more memory."
         return Reason(EndReason.OUT_OF_MEMORY.value, words, numbers)
     signal = SIGNALS.get(code or 0)
-    words = f"was ended by {signal} (exit code {code})" if signal else f"exited with code {code}"
+    words = f"{signal}, exit code {code}" if signal else f"exited with code {code}"
     return Reason(
-        "learner_failed", f"Learner {learner.rank} on {learner.node} {words}. Its log says more.", numbers
+        "learner_failed", f"Learner {learner.rank} on {learner.node} {words}. See the log.", numbers
     )

@@ -1,7 +1,7 @@
 """Who may act on a job: a lease of a few seconds, taken by one UPDATE and guarded by a random token.
 
-A lease only lessens overlap. What makes overlap harmless is that every result is written WHERE lease_token is still
-the one it was found with. See docs/adr/0010-leases-and-worker-registrations.md.
+A lease only reduces overlap. Overlap is harmless because every result is written WHERE lease_token is still the one
+with which the job was read. See docs/adr/0010-leases-and-worker-registrations.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLAIM_DUE = f"""{TAKE} WHERE id IN (
 RELEASE = """
 UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = %(fail_streak)s,
   next_reconcile_at = CASE WHEN %(requeue_after_s)s::float IS NULL THEN NULL
-    WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- somebody rang since we looked
+    WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- the job was notified meanwhile
     ELSE clock_timestamp() + make_interval(secs => %(requeue_after_s)s) END,
   settled = %(requeue_after_s)s::float IS NULL
 WHERE id = %(job_id)s AND lease_token = %(token)s
@@ -81,18 +81,18 @@ class Lease:
 
 
 def claim(job_id: str, owner: str) -> Lease | None:
-    """Take the lease of this job; None if somebody else has it, or if there is nothing to do about the job."""
+    """Take the lease of this job; None if another worker has it or the job is settled."""
     found = _take(CLAIM_ONE, {"owner": owner, "job_id": job_id})
     return found[0] if found else None
 
 
 def claim_due(owner: str, batch: int) -> list[Lease]:
-    """Take the leases of jobs that are due, longest first, and of those whose worker died."""
+    """Take the leases of jobs that are due, those due for longest first, and of those whose worker died."""
     return _take(CLAIM_DUE, {"owner": owner, "batch": batch})
 
 
 def renew(lease: Lease) -> bool:
-    """Lengthen the lease by its whole length; False if it was lost."""
+    """Extend the lease by its whole length; False if it was lost."""
     before = time.monotonic()
     with connection.cursor() as cursor:
         cursor.execute(
@@ -120,7 +120,7 @@ def release(lease: Lease, *, requeue_after_s: float | None, intent_gen: int) -> 
 
 
 def release_later(lease: Lease, requeue_after_s: float) -> int | None:
-    """Give the lease back after a failure of ours and count it; the new streak, or None if the lease was lost."""
+    """Release the lease after a failure of the platform and count it; the new streak, or None if the lease was lost."""
     values: dict[str, Any] = {
         "job_id": lease.job_id,
         "token": lease.token,
@@ -144,9 +144,7 @@ def make_due(job_ids: Sequence[str]) -> None:
 
 
 def _take(statement: str, values: dict[str, Any]) -> list[Lease]:
-    before = (
-        time.monotonic()
-    )  # counted from before the database's own clock: never longer than the lease it wrote
+    before = time.monotonic()  # before the database reads its clock: never longer than the stored lease
     with connection.cursor() as cursor:
         cursor.execute(statement, values | {"lease_s": settings.LUTHIER_LEASE_S})
         rows: Sequence[tuple[str, uuid.UUID, int]] = cursor.fetchall()

@@ -1,4 +1,4 @@
-"""Read one job's rows and turn them, with what the cluster shows, into facts."""
+"""Read one job's rows and turn them, with what the cluster shows, into its observation."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST})
 
 @dataclass(frozen=True)
 class JobRows:
-    """One job's rows as they stood at `now` (the database's clock), and the facts read out of them."""
+    """One job's rows as of `now` (the database's clock), and the observation made of them."""
 
     job: Job
     attempt: Attempt | None
     learners: Sequence[Learner]
     now: datetime
     known_at: datetime
-    """The last sign of life of the live attempt's learners, as jobs.accounting has it; now without an attempt."""
+    """The last heartbeat of the live attempt's learners, as jobs.accounting defines it; `now` without an attempt."""
     observation: JobObservation
 
     @property
@@ -38,12 +38,12 @@ class JobRows:
 
     @property
     def counts_until(self) -> datetime:
-        """Until when the live attempt counts if it ends now."""
+        """Until when the live attempt's time counts if it ends now."""
         return _counts_until(self.job, self.known_at, self.now)
 
 
 def load(job_id: str) -> JobRows | None:
-    """The job's rows, without a look at the cluster; None if it was purged."""
+    """The job's rows, without the cluster's report; None if it was purged."""
     job = Job.objects.select_related("tenant").annotate(db_now=Now()).filter(pk=job_id).first()
     if job is None:
         return None
@@ -52,12 +52,12 @@ def load(job_id: str) -> JobRows | None:
         return JobRows(job, None, (), now, now, _facts(job, None, (), now, now))
     attempt = job.attempts.filter(n=job.attempt).first()
     learners = list(Learner.objects.filter(job=job, attempt=job.attempt).order_by("rank"))
-    known_at = _last_sign(attempt, learners, now)
+    known_at = _last_heartbeat(attempt, learners, now)
     return JobRows(job, attempt, learners, now, known_at, _facts(job, attempt, learners, now, known_at))
 
 
 def with_report(rows: JobRows, report: GangReport | None) -> JobObservation:
-    """The facts, now with what the cluster answered: None means that it has no such gang."""
+    """The observation with the cluster's report. None: the cluster has no such gang."""
     reports = {shown.rank: shown for shown in report.learners} if report else {}
     learners = tuple(
         replace(learner, report=reports.get(learner.rank)) for learner in rows.observation.learners
@@ -69,27 +69,28 @@ def with_report(rows: JobRows, report: GangReport | None) -> JobObservation:
 
 
 def lives(rows: JobRows, report: GangReport | None) -> bool:
-    """Whether the cluster's word is a sign of life: a program may run. Or it ended and something is still being
-    shipped; but not after a silence, for then nobody knows when it ended but its agent."""
+    """True if this report proves that a program may run now, or ended recently and is still uploading.
+
+    Not after a silence: then only the agent knows when the program ended."""
     if report is None:
         return False
     if any(learner.may_run for learner in report.learners):
         return True
     ships = any(learner.phase not in {*ENDED, LearnerPhase.UNKNOWN} for learner in report.learners)
     ended = [row for row in rows.learners if row.exited_at is not None]
-    return ships and is_recent(_last_sign(rows.attempt, ended, rows.now), rows.now)
+    return ships and is_recent(_last_heartbeat(rows.attempt, ended, rows.now), rows.now)
 
 
-def _last_sign(attempt: Attempt | None, learners: Sequence[Learner], now: datetime) -> datetime:
-    """What the cluster showed of a program or its agent told; of one whose agent saw no exit nothing is known."""
+def _last_heartbeat(attempt: Attempt | None, learners: Sequence[Learner], now: datetime) -> datetime:
+    """The newest of the cluster's and the agents' reports. An exit without a code proves nothing: no agent saw it."""
     if attempt is None:
         return now
-    signs = [attempt.known_at or attempt.opened_at]
+    heartbeats = [attempt.known_at or attempt.opened_at]
     for row in learners:
-        sign = row.last_seen_at if row.exited_at is None else row.exited_at
-        if sign is not None and (row.exited_at is None or row.exit_code is not None):
-            signs.append(sign)
-    return min(now, max(signs))
+        heartbeat = row.last_seen_at if row.exited_at is None else row.exited_at
+        if heartbeat is not None and (row.exited_at is None or row.exit_code is not None):
+            heartbeats.append(heartbeat)
+    return min(now, max(heartbeats))
 
 
 def _counts_until(job: Job, known_at: datetime, now: datetime) -> datetime:
@@ -165,8 +166,8 @@ def _checkpoints(job: Job) -> tuple[int, int]:
 
 
 def _not_prepared(job: Job) -> int:
-    """How many attempts before this one were given up in a row because a node could not prepare them; a resume begins
-    a new row, as it does of all others."""
+    """How many attempts in a row before this one failed because a node could not prepare them. A resume starts again
+    from zero."""
     if job.state != State.STOPPING or job.reason_code != EndReason.NOT_PREPARED:
         return 0
     moves = job.events.filter(code=EventCode.MOVED, from_state__in=[State.STOPPING, State.HALTED])

@@ -1,9 +1,9 @@
-"""What the installation must do from time to time, whoever does it: each task is a row with the time it is due.
+"""The installation's periodic tasks: each is a row with the time when it is due; one worker at a time runs it.
 
-forecast  when each waiting job is expected to start, told anew
-orphans   gangs of no live attempt are removed, after they were seen twice (a launch that outlived its attempt)
-purge     deleted jobs whose retention time is over lose their bytes and rows
-tidy      old idempotency answers, unused uploads, dead workers' rows, bytes that a crash left behind
+forecast  updates when each waiting job is expected to start
+orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
+purge     removes bytes and rows of deleted jobs whose retention time is over
+tidy      removes old idempotency answers, unused uploads, dead workers' rows, bytes that a crash left behind
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ Result = dict[str, Any]
 
 
 def due() -> set[str]:
-    """Names of what is due, the scheduling cycle among them; everything is, the first time."""
+    """Names of the tasks that are due, the scheduling cycle among them. A task that never ran is due."""
     known = dict(PeriodicTask.objects.annotate(over=Q(next_at__lte=Now())).values_list("name", "over"))
     return {name for name in (*TASKS, CYCLE) if known.get(name, True)}
 
 
 def run_due() -> list[str]:
-    """Do every task whose time has come and that no other worker does just now; their names."""
+    """Run every task that is due and that no other worker is running; returns their names."""
     done = []
     for name, (every_s, task) in TASKS.items():
         before = _claim(name, every_s)
@@ -69,7 +69,7 @@ def run_due() -> list[str]:
 
 
 def _claim(name: str, every_s: float) -> Result | None:
-    """What the last time left, if it is our turn now."""
+    """The result of the last run if this worker may run the task now, else None."""
     PeriodicTask.objects.get_or_create(name=name)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -84,7 +84,7 @@ def _claim(name: str, every_s: float) -> Result | None:
 
 def remove_orphans(before: Result) -> Result:
     """Remove gangs that no live attempt owns. The cluster is asked first and the rows after it: an attempt's row is
-    older than its gang, so a gang without one is nobody's. Only learners seen the last time, too, are removed."""
+    older than its gang, so a gang without one is an orphan. Only learners that the last run saw, too, are removed."""
     cluster = clusters.current()
     shown = cluster.observe().gangs
     live = {f"job-{job}-{n}" for job, n in Attempt.objects.filter(held=True).values_list("job_id", "n")}
@@ -94,7 +94,7 @@ def remove_orphans(before: Result) -> Result:
     for name, uids in orphans.items():
         again = [uid for uid in uids if uid in seen_before.get(name, [])]
         if again:
-            logger.warning("removing a gang that nobody owns", extra={"gang": name})
+            logger.warning("removing an orphaned gang", extra={"gang": name})
             fp("orphans.before_cluster")
             cluster.remove(name, uids=again)
             fp("orphans.after_cluster")
@@ -120,7 +120,7 @@ def purge_deleted(_: Result) -> Result:
 
 
 def purge(job_id: str) -> None:
-    """Remove every row and byte of a deleted job. May be cut off anywhere and done again."""
+    """Remove every row and byte of a deleted job. May be interrupted anywhere and repeated."""
     if not Job.objects.filter(pk=job_id, deleted_at__isnull=False).exists():
         return
     _delete_in_parts(LogChunk._meta.db_table, job_id)
@@ -156,7 +156,7 @@ def _delete_in_parts(table: str, job_id: str) -> None:
 
 
 def tidy(_: Result) -> Result:
-    """Forget answers, uploads and workers whose time is over."""
+    """Remove expired answers, uploads and workers."""
     answers, _rows = IdempotentAnswer.objects.filter(created_at__lt=Now() - KEEP).delete()
     unused = Upload.objects.filter(created_at__lt=Now() - KEEP)
     held = list(unused.values_list("blob_id", flat=True))
@@ -178,4 +178,4 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "purge": (600.0, purge_deleted),
     "tidy": (3600.0, tidy),
 }
-"""Name -> seconds between two times, and what to do with what the last time left."""
+"""Name -> seconds between two runs, and the function from the last run's result to the new one."""

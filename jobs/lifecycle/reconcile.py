@@ -1,8 +1,8 @@
-"""One job: what is wished, where it stands, what the cluster shows; then the next step, as often as there is one.
+"""Bring one job as far as it can go: read its intent, its rows and the cluster's report, decide, act, and again.
 
-load -> look -> decide -> act or move, each result written only under the lease it was found with. No call to the
-cluster happens inside a transaction; every one may happen twice. Whoever dies anywhere leaves a job that the next one
-can go on with.
+load -> observe -> decide -> act or move; each result is written only under the lease with which the job was read. No
+call to the cluster happens inside a transaction; each may happen twice. A worker may die at any point: the next one
+continues.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class LeaseOver(Exception):
 
 
 def reconcile(job_id: str, *, owner: str) -> bool:
-    """Bring one job as far as it can go now. True if the scheduler must look; nothing if somebody else has the job."""
+    """Bring one job as far as it can go now, unless another worker has it. True if the scheduling cycle must run."""
     lease = leases.claim(job_id, owner)
     fp("reconcile.after_claim")
     return bool(lease and hold(lease))
 
 
 def reconcile_due(*, owner: str, batch: int = 32) -> tuple[int, bool]:
-    """Do the same for jobs that are due or whose worker died: (how many, must the scheduler look)."""
+    """Do the same for jobs that are due or whose worker died: (how many, whether the scheduling cycle must run)."""
     held = leases.claim_due(owner, batch)
     fp("reconcile.after_claim_due")
     wanted = [hold(lease) for lease in held]
@@ -65,22 +65,22 @@ def reconcile_due(*, owner: str, batch: int = 32) -> tuple[int, bool]:
 
 
 def hold(lease: Lease) -> bool:
-    """Work on the job under this lease and give it back. One poisonous job costs itself, never the batch."""
+    """Work on the job under this lease, then release it. An error of the platform costs this job, not the batch."""
     try:
         return _walk(lease)
     except transitions.StaleJob:
-        logger.info("somebody else took the job", extra={"job": lease.job_id})
+        logger.info("another worker took the job", extra={"job": lease.job_id})
     except LeaseOver:
         leases.release_later(lease, 0)
     except DatabaseFault:
-        raise  # nothing can be written down now; the lease ends by itself
+        raise  # nothing can be written now; the lease ends by itself
     except Exception:
         _quarantine(lease)
     return False
 
 
 def _walk(lease: Lease) -> bool:
-    """Decide and do until there is nothing more to do now."""
+    """Decide and act until there is nothing more to do now."""
     wants_cycle = False
     for step in range(MAX_STEPS):
         if step and not lease.may_act(settings.LUTHIER_LEASE_S / 2) and not leases.renew(lease):
@@ -111,14 +111,14 @@ def _walk(lease: Lease) -> bool:
         if leases.release(lease, requeue_after_s=decision.requeue_after_s, intent_gen=observation.intent_gen):
             fp("reconcile.after_release")
             return wants_cycle or decision.wants_cycle
-        if not leases.renew(lease):  # lost, else a newer wish overtook us: look again
+        if not leases.renew(lease):  # lost; otherwise the intent is newer: observe again
             raise transitions.StaleJob(lease.job_id)
     leases.release(lease, requeue_after_s=0, intent_gen=0)
     return wants_cycle
 
 
 def _look(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
-    """The facts with what the cluster shows; it is asked only about a gang that may be there."""
+    """The observation with the cluster's report, which is requested only for a gang that may exist."""
     if not rows.holds_gpus:
         return rows, rows.observation
     if not rows.observation.launched and rows.observation.state != State.STOPPING:
@@ -133,7 +133,7 @@ def _look(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
         transitions.note_alive(rows)
     observation = with_report(rows, report)
     if any(learner.ended and not learner.exited for learner in observation.learners):
-        # It ended after its rows were read. A shipper leaves once its report is stored, and only that tells whether
+        # It ended after its rows were read. A shipper leaves once its report is stored, and only that shows whether
         # a halt had reached the program: an exit code alone would make a halted job a completed one.
         rows = load(lease.job_id) or rows
         observation = with_report(rows, report)
@@ -181,14 +181,14 @@ def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
 
 
 def _require(lease: Lease) -> None:
-    """Never begin a call that may outlast the lease: somebody else may be at the same job by then."""
+    """Never begin a call that may outlast the lease: by then another worker may have the job."""
     if not lease.may_act(CALL_S) and not leases.renew(lease):
         raise LeaseOver
 
 
 def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
-    """The cluster does not answer or asks us to wait: nobody's job fails for it, and people are told."""
-    # While it stops, its reason is why, and what it ends with; while it stores, no later look would put it back.
+    """The cluster does not answer or asks to wait: no job fails for that, and people can read it."""
+    # A stop's reason is needed at its end, and no later step would restore a storing job's reason.
     if rows.observation.state not in {State.STORING, State.STOPPING}:
         message = f"The cluster asks to wait: {busy}"
         transitions.note_reason(rows, lease, Reason("cluster_busy", message))
@@ -213,15 +213,15 @@ def _wait_for_settings(rows: JobRows, lease: Lease, error: ClusterMisconfigured)
 
 
 def _quarantine(lease: Lease) -> None:
-    """An error of ours: try again later and later, at last hourly, with a condition that people see."""
+    """An error of the platform: back off, in the end to hourly tries, with an event that people see."""
     logger.exception("reconcile failed", extra={"job": lease.job_id})
     rows = load(lease.job_id)
     if rows is None:
         return
     streak = rows.job.fail_streak + 1
-    poisoned = streak >= QUARANTINE_AFTER
-    wait_s = QUARANTINE_S if poisoned else random.uniform(0.5, 1) * min(BACK_OFF_MAX_S, 2.0 ** (streak - 1))
-    with transaction.atomic():  # the event is told once, so it must not be lost between the two
+    persistent = streak >= QUARANTINE_AFTER
+    wait_s = QUARANTINE_S if persistent else random.uniform(0.5, 1) * min(BACK_OFF_MAX_S, 2.0 ** (streak - 1))
+    with transaction.atomic():  # the event is written once, so it must not be lost between the two
         if leases.release_later(lease, wait_s) != QUARANTINE_AFTER:
             return
         fp("quarantine.after_release")
@@ -231,6 +231,6 @@ def _quarantine(lease: Lease) -> None:
             code=EventCode.CONDITION,
             attempt=rows.job.attempt,
             reason="quarantined",
-            message=f"The platform failed {streak} times on this job and now tries hourly. A platform admin must look.",
+            message=f"The platform failed {streak} times on this job and retries hourly. A platform admin must act.",
             source="lifecycle",
         )

@@ -1,7 +1,7 @@
-"""The one exit door: ask, then insist, then leave to where the reason leads. Pure.
+"""STOPPING, the one way out of a running job: ask the learners, then insist, then go where the reason leads. Pure.
 
-Asked first (halt, preemption, time limit): the wish rides on every answer to the learners, whose launchers press on by
-themselves (SIGTERM, SIGKILL). Insisted at once: cancel and failures. All times are seconds since STOPPING began.
+Asked first (halt, order, time limit): every answer to the learners carries the intent, and their launchers escalate by
+themselves (SIGTERM, SIGKILL). Stopped at once: cancel and failures. Times are seconds since STOPPING began.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reas
 from jobs.states import AFTER_STOPPING, BY_ORDER, OWN_FAILURES, Intent, Phase, State, StopReason
 
 ASKED_FIRST = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT}
-HEARD_S = 10.0  # a learner that has not heard the wish by then is stopped through the cluster
+ACKNOWLEDGED_S = 10.0  # a learner that has not acknowledged by then is stopped through the cluster
 CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
-SLACK_S = 15.0  # between what a launcher does by itself and our insisting
-SHIPPING_S = 120.0  # after an end that kept nothing, the log's tail may take so long
-STORING_S = 3600.0  # what a program left that had failed, its checkpoints above all, may take so long
-SILENCE_S = 3600.0  # what is still to be shipped is waited for so long: an outage of our own must not lose it
+SLACK_S = 15.0  # between the launcher's last escalation and a stop through the cluster
+SHIPPING_S = 120.0  # for the rest of the log, after an end that saved nothing
+STORING_S = 3600.0  # for the checkpoints and files that a failed program left
+SILENCE_S = 3600.0  # for uploads of silent learners: an outage of the platform must not lose them
 FREE_LOSSES = 3
 """So many attempts in a row whose agents died within QUICK_LOSS_S of the program's start may be the machine's doing.
-A further one is taken for the program's: it can kill what watches it, again and again."""
+A further one counts as the program's own failure: it can kill its agents again and again."""
 QUICK_LOSS_S = 60.0
 PREPARE_TRIES = 8
-"""So many attempts in a row, with the back-off some five minutes, for what a runtime needs to come back."""
-BACK_OFF_FROM = 2  # the first attempt that ends early is followed at once, further ones in a row back off
+"""So many attempts in a row, some five minutes with the back-off, until what a runtime needs is available again."""
+BACK_OFF_FROM = (
+    2  # the next attempt follows the first early end at once, and backs off after further ones in a row
+)
 BACK_OFF_S, BACK_OFF_MAX_S = 5.0, 300.0
-GOOD_RUN_S = 600.0  # an attempt that ran so long ends a row of early ends
+GOOD_RUN_S = 600.0  # an attempt that ran so long resets the back-off
 NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners gone
 
 
@@ -101,13 +103,13 @@ def next_step(job: JobObservation) -> Step:
         return Step(stop_grace_s=UNSTARTED_GRACE_S)
     if job.stop_s > 2 * job.grace_s + SLACK_S:
         return Step(stop_grace_s=0)
-    if job.stop_s > HEARD_S and not all(_heard(learner, job) for learner in running):
+    if job.stop_s > ACKNOWLEDGED_S and not all(_acknowledged(learner, job) for learner in running):
         return Step(stop_grace_s=job.grace_s)
     return Step()
 
 
 def _given_up(job: JobObservation) -> bool:
-    """Nothing good will come any more: a dead node, or a stop and its shipping that took far too long."""
+    """Waiting longer is useless: a dead node, or a stop with its uploads that took far too long."""
     waited = job.unquiet
     if all(learner.unknown for learner in waited) and job.stop_s > NODE_LOST_S:
         return True
@@ -119,13 +121,13 @@ def _given_up(job: JobObservation) -> bool:
 
 
 def _still_stores(job: JobObservation) -> bool:
-    """A program that failed has ended, and what it left is on its way: the next attempt goes on from that."""
+    """A program that failed has ended, and its files are being uploaded: the next attempt resumes from them."""
     stores = any(learner.exited and learner.reached(Phase.STORING) for learner in job.unquiet)
     return stores and job.intent != Intent.CANCEL
 
 
 def fell_silent(job: JobObservation) -> bool:
-    """None of those that still have something to ship has been heard for very long."""
+    """No learner that still has something to upload has sent a heartbeat for long."""
     return all(learner.silent_s is None or learner.silent_s > SILENCE_S for learner in job.unquiet)
 
 
@@ -134,18 +136,19 @@ def _insisting_grace_s(job: JobObservation) -> float:
     return min(job.grace_s, most)
 
 
-def _heard(learner: LearnerObservation, job: JobObservation) -> bool:
-    """It follows the wish of this generation; what stops without a new wish cannot be told apart and is given time."""
+def _acknowledged(learner: LearnerObservation, job: JobObservation) -> bool:
+    """The learner acknowledged this generation's halt. A stop without a new intent has no generation of its own; there,
+    a recent heartbeat is enough."""
     if job.stop_reason == StopReason.HALT_REQUESTED:
         return learner.gen_seen >= job.intent_gen
-    return learner.silent_s is not None and learner.silent_s < HEARD_S
+    return learner.silent_s is not None and learner.silent_s < ACKNOWLEDGED_S
 
 
 def ending(job: JobObservation) -> Ending:
     """Where the job goes now that its gang is gone."""
     reason = StopReason(job.stop_reason)
     if job.intent == Intent.CANCEL:
-        return Ending(State.CANCELED, Reason("cancel_requested", "Canceled; any committed checkpoint stays."))
+        return Ending(State.CANCELED, Reason("cancel_requested", "Canceled; committed checkpoints remain."))
     agents_lost = _agents_died_early(job)
     kills_them = agents_lost and job.agent_losses >= FREE_LOSSES and job.intent == Intent.RUN
     charged = reason in OWN_FAILURES or kills_them
@@ -166,7 +169,7 @@ def ending(job: JobObservation) -> Ending:
             State.FAILED,
             Reason(
                 "no_valid_checkpoint",
-                f"None of its {job.corrupt_checkpoints} checkpoints can be read back, so it cannot go on.",
+                f"None of its {job.corrupt_checkpoints} checkpoints can be read back, so it cannot be resumed.",
                 {"corrupt": job.corrupt_checkpoints},
             ),
         )
@@ -214,21 +217,21 @@ def _early_ends(job: JobObservation) -> int:
 
 
 def back_off_s(early_ends: int) -> float:
-    """How long so many early ends in a row, whoever's doing they were, keep the next attempt waiting."""
+    """Seconds that the next attempt waits after so many early ends in a row, whatever their cause."""
     if early_ends < BACK_OFF_FROM:
         return 0
     return min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(early_ends - BACK_OFF_FROM, 10))
 
 
 def _time_is_up(job: JobObservation, target: State) -> bool:
-    """It would wait for a place only to be stopped there. A standing halt keeps it; a resume that came while it halted
-    finds nothing left."""
+    """It would queue only to be stopped at once. A requested halt still keeps it; a resume that came while it halted
+    finds no time left."""
     goes_on = target in {State.QUEUED, State.HALTED} and job.intent == Intent.RUN
     return goes_on and job.time_left_s is not None and job.time_left_s <= 0
 
 
 def _of_lost(job: JobObservation) -> str:
-    """Why steps may be lost although a halt was carried out: somebody's launcher was gone and said nothing."""
+    """Why steps may be lost although the halt was carried out: a launcher was gone and reported nothing."""
     lost = [learner.rank for learner in job.learners if learner.exited and learner.exit_code is None]
     return f" The processes of learner {lost[0]} were gone without an exit code." if lost else ""
 

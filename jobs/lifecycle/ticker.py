@@ -1,7 +1,7 @@
-"""What makes it certain: a thread in every worker that looks at due jobs, whatever became of every hint.
+"""A thread in every worker process that takes up due jobs and periodic tasks, even if every hint is lost.
 
-It needs the database and nothing else. It looks by itself; the work it finds is done by a few threads, so that one slow
-cluster call does not keep it from looking.
+It needs nothing but the database. A few threads do the work that it finds, so that one slow cluster call does not delay
+the next tick.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH = 16
 
 
 class Ticker(threading.Thread):
-    """Looks every tick_s ± 20 % until it is stopped."""
+    """Ticks every tick_s ± 20 % until it is stopped."""
 
     def __init__(self, name: str, *, tick_s: float | None = None) -> None:
         super().__init__(name="ticker", daemon=True)

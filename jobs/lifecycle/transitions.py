@@ -1,7 +1,7 @@
 """The only place that writes Job.state: one compare-and-swap, one event, and the slots, in one transaction.
 
 Every write is guarded by the state, the attempt and the lease token that the decision was made with; when any of
-them has changed, StaleJob rolls everything back and the decision is thrown away.
+them has changed, StaleJob rolls everything back and the decision is dropped.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def leave_queue(job_id: str) -> Job | None:
 
 @retry_on_serialization_failure
 def note_launched(rows: JobRows, lease: Lease) -> None:
-    """Write down that the cluster took the gang. Raises StaleJob."""
+    """Record that the cluster accepted the gang. Raises StaleJob."""
     with transaction.atomic():
         _swap(rows, lease, {})
         Attempt.objects.filter(job=rows.job, n=rows.job.attempt, held=True).update(launched_at=Now())
@@ -113,8 +113,8 @@ def note_launched(rows: JobRows, lease: Lease) -> None:
 
 
 def note_alive(rows: JobRows) -> None:
-    """Write down that the attempt's learners lived when they were looked at, now and then. Late or twice, it is the
-    same: the newest stays."""
+    """Record now and then that the attempt's learners were observed alive. Late or repeated calls are harmless: the
+    newest timestamp remains."""
     attempt, job = rows.attempt, rows.job
     if attempt is None or rows.now - (attempt.known_at or attempt.opened_at) < NOTED_EVERY:
         return
@@ -124,7 +124,7 @@ def note_alive(rows: JobRows) -> None:
 
 @retry_on_serialization_failure
 def note_shown(rows: JobRows, observation: JobObservation) -> None:
-    """Keep the cluster's last word on learners that ended: it goes with the gang. Late or twice, it is the same."""
+    """Keep the cluster's report on learners that ended, before it is gone with the gang. Repeats are harmless."""
     reports = {learner.rank: learner.report for learner in observation.learners if learner.ended}
     shown = []
     for row in rows.learners:
@@ -137,9 +137,9 @@ def note_shown(rows: JobRows, observation: JobObservation) -> None:
 
 
 def note_reason(rows: JobRows, lease: Lease, reason: Reason) -> None:
-    """Show people what is going on, without a move. Raises StaleJob.
+    """Show people what the job waits for, without a move. Raises StaleJob.
 
-    What makes a start long is an event, too: one for the attempt, not one for each word of how far it is.
+    A node's preparations are an event, too: one per attempt, not one for each step of their progress.
     """
     shown = rows.observation.reason
     if (shown.code, shown.message) == (reason.code, reason.message):
@@ -226,7 +226,7 @@ def _with_receipt(rows: JobRows, move: Move) -> Reason:
 
 
 def _return_slots(rows: JobRows, move: Move) -> None:
-    """Close the attempt and give its slots back to the tenant's quota: once, because only a held one closes."""
+    """Close the attempt and release its slots to the tenant's quota: once, because only a held one closes."""
     job = rows.job
     with connection.cursor() as cursor:
         outcome = move.to.value if move.to != State.QUEUED else rows.observation.stop_reason
@@ -254,7 +254,7 @@ def _return_slots(rows: JobRows, move: Move) -> None:
         tenant_id=job.tenant_id,
         code=EventCode.GPUS_RETURNED,
         attempt=job.attempt,
-        message=f"{devices(slots, slot_type)} went back after {duration(held_s)}.{_uncounted(held_s, counted_s)}",
+        message=f"Released {devices(slots, slot_type)} after {duration(held_s)}.{_uncounted(held_s, counted_s)}",
         numbers={
             "slots": slots,
             "slot_type": slot_type,
@@ -267,10 +267,10 @@ def _return_slots(rows: JobRows, move: Move) -> None:
 
 
 def _uncounted(held_s: float, counted_s: float) -> str:
-    """Said where it matters: what somebody stopped overnight is not charged for the night."""
+    """Shown only where it matters, such as after a night in which the platform was off."""
     if held_s - counted_s <= PAUSE_S:
         return ""
-    return f" {duration(counted_s)} of that count: then nobody knew of its learners any more."
+    return f" Only {duration(counted_s)} is charged; contact was lost after that."
 
 
 def _reason_fields(reason: Reason) -> dict[str, Any]:

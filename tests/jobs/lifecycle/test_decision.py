@@ -462,11 +462,11 @@ def test_canceling_beats_every_reason_to_stop() -> None:
         (JobObservation("x", State.QUEUED, **CANCEL), "Canceled while it waited; nothing had started."),
         (
             JobObservation("x", State.QUEUED, attempt=1, **CANCEL),
-            "Canceled while it waited to be started again.",
+            "Canceled while it waited for a restart.",
         ),
         (
             JobObservation("x", State.QUEUED, attempt=2, has_checkpoint=True, **CANCEL),
-            "Canceled while it waited to be started again; its checkpoints stay.",
+            "Canceled while it waited for a restart; its checkpoints remain.",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
     assert set(receipt["parts"]) == {"seen", "saved", "verified", "released"}
     assert receipt["seconds"] >= 0
     assert receipt.items() <= last_move(job).numbers.items()
-    assert "keeps step 50; 2 steps are lost" in halted.reason_message
+    assert "has step 50; 2 steps lost" in halted.reason_message
 
 
 def test_the_legs_of_a_receipt_add_up_when_the_word_of_a_halt_came_after_its_checkpoint(world: World) -> None:
@@ -130,7 +130,7 @@ def test_the_legs_of_a_receipt_add_up_when_the_word_of_a_halt_came_after_its_che
     assert sum(legs.values()) == pytest.approx(job_of(job).last_halt["seconds"])
 
 
-@pytest.mark.parametrize(("saves", "said"), [(True, "; its checkpoints stay."), (False, "halted.")])
+@pytest.mark.parametrize(("saves", "said"), [(True, "; its checkpoints remain."), (False, "halted.")])
 def test_a_canceled_job_is_promised_its_checkpoints_only_when_it_has_some(
     world: World, *, saves: bool, said: str
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_halt_of_a_program_that_said_and_saved_nothing_does_not_claim_that_not
         None,
         None,
     )
-    assert "a resume starts from the beginning" in halted.reason_message
+    assert "a resume starts from scratch" in halted.reason_message
 
 
 def test_a_resume_opens_the_next_attempt_from_the_newest_valid_checkpoint(world: World) -> None:
