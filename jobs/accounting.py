@@ -1,10 +1,10 @@
 """How much of an attempt counts: as running time (`time_limit`, `running_s`) and as use (`slot_seconds`, usage).
 
-An attempt counts from its placement, its running time from the program's start, until it is closed. Time in which
-nobody knew that its programs ran does not: the platform was off, or the node did not answer, and what was found
-afterwards had ended or was lost. Then it counts until `Attempt.known_at`, the last sign of life: the cluster showed a
-program that may run, else its agent was heard, else the exit that the agent told of, by its own clock. A program that
-is found running after a silence has run all the time, and all of it counts.
+An attempt counts from its placement, its running time from the program's start, until it is closed. Time without
+contact does not count: the platform was off, or the node did not answer, and afterwards the programs had ended or were
+lost. Then it counts until `Attempt.known_at`, the last heartbeat: the cluster showed a program that may run, or the
+agent was in contact, or the exit that the agent reports, by its own clock. A program that is found running after a
+silence has run all the time, and all of it counts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 PAUSE_S = 30.0
-"""Signs of life may be so far apart, and an end so long after the last of them, before nobody knew."""
+"""Seconds without a heartbeat before time stops counting."""
 NOTED_EVERY_S = 10.0
-"""How stale the written sign of life may be; the looks themselves are closer."""
+"""How old the stored heartbeat may get; the observations themselves are more frequent."""
 
 
 def counts_until(known_at: datetime | None, closed_at: datetime | None, now: datetime) -> datetime:
-    """Until when an attempt counts as its row stands. A closed one's known_at was settled when it was closed."""
+    """Until when an attempt counts, by its row. A closed one's known_at was set when it was closed."""
     if closed_at is not None:
         return known_at or closed_at
     return now if known_at is None or is_recent(known_at, now) else known_at
@@ -30,7 +30,7 @@ COUNTS_UNTIL = f"""CASE WHEN attempt.closed_at IS NOT NULL THEN coalesce(attempt
 
 
 def is_recent(known_at: datetime, now: datetime) -> bool:
-    """Whether what was known then may still be taken for known."""
+    """True if a heartbeat at that time still counts as contact."""
     return now - known_at <= timedelta(seconds=PAUSE_S)
 
 

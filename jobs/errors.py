@@ -1,4 +1,4 @@
-"""What can go wrong with a job, for whoever asked. The docstring is the default message.
+"""Errors of requests about a job. The docstring is the default message.
 
 portal.api.errors is the only place where one of these becomes a status code.
 """
@@ -15,19 +15,19 @@ class JobError(ServiceError):
 
 
 class JobNotFound(JobError):
-    """There is no such job, or it is none of yours."""
+    """There is no such job, or it is not visible to you."""
 
     code = "not_found"
 
 
-class NotAllowed(JobError):
+class JobForbidden(JobError):
     """Your role in this tenant does not allow this."""
 
     code = "not_allowed"
 
 
 class IllegalTransition(JobError):
-    """The job cannot do this where it stands."""  # details: state, phase, allowed_actions
+    """The job cannot do this in its present state."""  # details: state, phase, allowed_actions
 
     code = "illegal_transition"
 
@@ -57,13 +57,13 @@ class CheckpointNotFound(JobError):
 
 
 class UploadNotFound(SpecInvalid):
-    """There is no such upload in this tenant, or its 24 hours are over: send the archive again."""  # else SpecInvalid
+    """There is no such upload in this tenant, or its 24 hours are over: upload the archive again."""
 
     code = "upload_not_found"
 
 
 class UploadInvalid(JobError):
-    """The archive is not taken."""
+    """The archive is rejected."""
 
     def __init__(self, code: str, message: str, errors: list[dict[str, str | None]]) -> None:
         super().__init__(message, errors=errors)
@@ -76,7 +76,7 @@ class CodeInvalid(JobError):
     code = "code_invalid"
 
 
-class VersionChanged(JobError):
+class JobChanged(JobError):
     """The job has changed since you read it. Read it again, then repeat the change."""  # details: etag
 
     code = "version_changed"
@@ -95,6 +95,6 @@ class IdempotencyKeyReused(JobError):
 
 
 class IdempotencyInProgress(JobError):
-    """The first request with this Idempotency-Key is still being answered. Try again in a second."""
+    """The first request with this Idempotency-Key is still in progress. Try again in a second."""
 
     code = "idempotency_in_progress"

@@ -1,4 +1,4 @@
-"""The one way to add a line to a job's history: numbered without holes, announced after the commit."""
+"""The one way to add an event to a job's history: numbered without gaps, published after the commit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def append(
     from_state: str = "",
     to_state: str = "",
 ) -> int:
-    """Write the job's next event and return its number. Call it inside the transaction of what it tells of."""
+    """Write the job's next event and return its number. Call it in the transaction of the change that it records."""
     n = next_number(job_id)
     JobEvent.objects.create(
         job_id=job_id,
@@ -47,7 +47,7 @@ def append(
 
 
 def next_number(job_id: str) -> int:
-    """Take the job's next event number; the row stays locked until the transaction ends, so there is no hole."""
+    """Take the job's next event number; the row stays locked until the transaction ends, so there is no gap."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE jobs_job SET event_seq = event_seq + 1 WHERE id = %s RETURNING event_seq", [job_id]
@@ -59,5 +59,5 @@ def next_number(job_id: str) -> int:
 
 
 def publish_later(job_id: str, tenant_id: int, n: int) -> None:
-    """Tell viewers after the commit that the job's history goes up to n."""
+    """Publish after the commit that the job's history goes up to n."""
     transaction.on_commit(partial(pubsub.job_changed, job_id, tenant_id, n), robust=True)

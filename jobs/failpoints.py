@@ -12,7 +12,7 @@ _hook: Callable[[str], None] | None = None
 
 
 def fp(name: str) -> None:
-    """Stand between two effects."""
+    """A point between two effects, at which tests stop or kill the process."""
     if _hook is not None:
         _hook(name)
 

@@ -1,6 +1,6 @@
 """Rules over the whole database that hold after any crash. Each is one query for what breaks it.
 
-Read only, and never mended silently: a broken rule is a fault of the platform that a person must see. Run by
+Read only, and never repaired silently: a broken rule is a fault of the platform that a person must see. Run by
 `manage.py invariants` on a live installation, and after every step of the lifecycle's state-machine tests.
 """
 
@@ -88,7 +88,7 @@ RULES = (
     ),
     Invariant(
         "SeqDense",
-        "Events of a job are numbered without a hole.",
+        "Events of a job are numbered without a gap.",
         """SELECT format('job %s: %s events up to %s, counter %s', j.id, count(e.id), max(e.n), j.event_seq)
            FROM jobs_job j LEFT JOIN jobs_jobevent e ON e.job_id = j.id GROUP BY j.id
            HAVING count(e.id) <> j.event_seq OR coalesce(max(e.n), 0) <> j.event_seq""",
@@ -104,7 +104,7 @@ RULES = (
     ),
     Invariant(
         "Fold",
-        "The history tells the job's state, wish and generation as its row has them.",
+        "The history gives the same state, intent and generation as the job's row.",
         """SELECT format('job %s is %s %s/%s, its history says %s %s/%s', j.id, j.state, j.intent, j.intent_gen,
              s.to_state, w.numbers->>'intent', w.numbers->>'generation')
            FROM jobs_job j
@@ -117,7 +117,7 @@ RULES = (
     ),
     Invariant(
         "NotForgotten",
-        "A job that is not settled has a time at which somebody looks at it; a settled one is over or halted.",
+        "A job that is not settled has a time at which it is due; a settled one has ended or is halted.",
         """SELECT format('job %s, %s %s, settled %s, next %s', id, state, intent, settled, next_reconcile_at)
            FROM jobs_job WHERE (NOT settled AND next_reconcile_at IS NULL) OR (settled AND NOT (
              state IN ('COMPLETED', 'FAILED', 'CANCELED') OR (state = 'HALTED' AND intent = 'HALT')))""",
@@ -142,7 +142,7 @@ RULES = (
     ),
     Invariant(
         "ResumeFrom",
-        "An attempt goes on from a checkpoint of its own job, made before it.",
+        "An attempt resumes from a checkpoint of its own job, made before it.",
         """SELECT format('attempt %s of job %s from checkpoint %s of job %s', a.n, a.job_id, c.n, c.job_id)
            FROM jobs_attempt a JOIN jobs_checkpoint c ON c.id = a.resume_from_id
            WHERE c.job_id <> a.job_id OR c.attempt >= a.n""",

@@ -225,7 +225,7 @@ class Progress(models.Model):
 
 
 class Estimate(models.Model):
-    """When a waiting job is expected to start, as the last forecast saw it (p50 to p90), and the first one it was told
+    """When a waiting job is expected to start, by the last forecast (p50 to p90), and the first estimate
     since it last queued, to be judged by. Kept after the start. Written by lifecycle only."""
 
     job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="estimate")
@@ -265,7 +265,7 @@ class Attempt(models.Model):
     opened_at = models.DateTimeField(db_default=Now())
     launched_at = models.DateTimeField(null=True)
     processing_at = models.DateTimeField(null=True)
-    known_at = models.DateTimeField(null=True)  # last sign of life; once closed: until when it counts
+    known_at = models.DateTimeField(null=True)  # last heartbeat; once closed: until when it counts
     closed_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=40, blank=True)  # state or stop reason that ended it
     freed_for = models.CharField(
@@ -319,7 +319,7 @@ class Learner(models.Model):
     log_lines = models.BigIntegerField(default=0)  # complete lines: newlines before log_bytes
     log_crc = models.BigIntegerField(
         default=0
-    )  # zlib.crc32 of the whole stream; -1 once a tombstone stands in it
+    )  # zlib.crc32 of the whole stream; -1 once it contains a tombstone
     log_sealed = models.BooleanField(default=False)
     metric_cursor = models.BigIntegerField(default=0)  # bytes of metrics.jsonl taken in
     # Shown by the cluster (lifecycle).
@@ -437,7 +437,7 @@ class Checkpoint(models.Model):
         DROPPED = "DROPPED"  # superseded by newer ones (keep), bytes released
 
     NEWEST_FIRST = ("-attempt", F("step").desc(nulls_last=True), "-n")
-    """What a later attempt saved counts more than a higher step of an earlier one: somebody went back on purpose."""
+    """What a later attempt saved counts more than a higher step of an earlier one: its owner went back on purpose."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
@@ -509,7 +509,7 @@ class ClusterNode(models.Model):
     slots = models.PositiveIntegerField()
     memory_mib = models.PositiveIntegerField(
         null=True
-    )  # the most for one learner; null: the cluster cannot tell
+    )  # the most for one learner; null: the cluster does not report it
     ready = models.BooleanField(default=True)
     changed_at = models.DateTimeField(db_default=Now())
 

@@ -1,8 +1,8 @@
-"""The doorbell: tell whoever watches that there is more to read. The only caller of the channel layer.
+"""Publish hints that there is more to read, and subscribe to them. The only caller of the channel layer.
 
-A hint carries no fact. It may be lost, doubled or late: whoever hears one reads the database, and reads it from time
-to time anyway. So ringing never waits and never fails: a hint goes at once to the listeners in this process, and a
-thread of its own passes what has gathered to the other processes through the Channels group.
+A hint carries no fact. It may be lost, doubled or late: its subscribers read the database, and do so from time to time
+anyway. So publishing never waits and never fails: a hint goes at once to the subscribers in this process, and a thread
+of its own passes the pending ones to the other processes through the Channels group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 GROUP = "hints"
 SEND_S = 0.2  # longest that one send may take before its hints are dropped
 PAUSE_S = 1.0  # after a failure, hints are dropped for this long
-CANCEL_AGAIN_S = 0.2
+CANCEL_RETRY_S = 0.2
 APART_S = 0.02  # the first of many hints goes at once, those that follow so soon go together
 BATCH = 500  # hints per message
 PENDING_MAX = 10_000  # distinct hints kept while a send is under way
@@ -35,12 +35,12 @@ PENDING_MAX = 10_000  # distinct hints kept while a send is under way
 class Subject(StrEnum):
     """What there is more of."""
 
-    JOB = "job"  # events of one job: its state, wish, reason
+    JOB = "job"  # events of one job: its state, intent, reason
     LOGS = "logs"  # lines of one learner
     METRICS = "metrics"  # points of one job
     QUOTAS = "quotas"  # a tenant's limits or use
     CLUSTER = "cluster"  # nodes came, went or changed
-    ACCESS = "access"  # somebody's role, token or share changed
+    ACCESS = "access"  # a role, token or share changed
 
 
 class Hint(NamedTuple):
@@ -89,7 +89,7 @@ def access_changed() -> None:
 
 
 def subscribe(listener: Listener) -> None:
-    """Hear every hint, from the thread that rings: return at once, raise nothing."""
+    """Call listener with every hint, in the publishing thread: it returns at once and raises nothing."""
     _listeners.append(listener)
 
 
@@ -122,7 +122,7 @@ def _deliver(hint: Hint) -> None:
 
 @contextlib.asynccontextmanager
 async def subscribed(listener: Listener) -> AsyncIterator[None]:
-    """Hear every hint of every process meanwhile. One subscription on the Channels group serves a whole event loop."""
+    """Call listener with every hint of every process meanwhile; an event loop has one subscription to the group."""
     loop = asyncio.get_running_loop()
     subscription = _subscriptions.setdefault(loop, _Subscription())
     subscribe(listener)
@@ -143,7 +143,7 @@ async def _end(task: asyncio.Task[None]) -> None:
     """Cancel a task until it is over: a channel layer cancelled while it subscribes may raise something else."""
     while not task.done():
         task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
+        await asyncio.wait([task], timeout=CANCEL_RETRY_S)
 
 
 async def receive() -> None:
@@ -161,7 +161,7 @@ async def receive() -> None:
 async def _receive_once() -> None:
     layer = get_channel_layer()
     if layer is None or isinstance(layer, InMemoryChannelLayer):
-        await asyncio.Event().wait()  # nobody else to hear
+        await asyncio.Event().wait()  # there is no other process
         return
     channel = await layer.new_channel()
     await layer.group_add(GROUP, channel)
@@ -177,13 +177,13 @@ async def _receive_once() -> None:
 
 
 class _Publisher:
-    """Gathers this process's hints and sends them from a thread of its own; doubles melt into one."""
+    """Gathers this process's hints and sends them from a thread of its own; of equal ones the newest is kept."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: also after a fork, where the parent's thread does not exist."""
+        """Start empty: also after a fork, where the parent's thread does not exist."""
         self.name = f"{os.getpid()}-{time.time_ns():x}"
         self._pending: dict[
             tuple[Any, ...], Hint

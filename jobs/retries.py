@@ -1,9 +1,9 @@
-"""Failures of the database that say nothing about the work: it is away, or it broke a transaction off.
+"""Failures of the database that say nothing about the work: it is away, or it interrupted a transaction.
 
-A transaction that the database broke off, so that another could go on, is done again as a whole.
+A transaction that the database rolled back in favor of another one is retried as a whole.
 
-Locks are taken in one order (docs/adr/0012-one-lock-order.md), so this is the second net, not the first. Nothing of a
-broken transaction was written and none of its after-commit calls runs, so the next try starts from fresh rows.
+Locks are taken in one order (docs/adr/0012-one-lock-order.md), so this is the second line of defense. Nothing of a
+rolled-back transaction was written and none of its after-commit calls runs, so the retry starts from fresh rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from psycopg2 import Error as DriverError
 
 logger = logging.getLogger(__name__)
 
-BROKEN_OFF = {"40P01": "deadlock", "40001": "serialization failure"}
+RETRIED = {"40P01": "deadlock", "40001": "serialization failure"}
 TRIES = 4
 PAUSE_S = 0.05
 
@@ -41,9 +41,9 @@ def database_away(error: BaseException | None) -> bool:
 
 
 def retry_on_serialization_failure(work: Callable[P, R]) -> Callable[P, R]:
-    """Let work, which is one whole transaction and has no other effect, be tried up to TRIES times.
+    """Retry work, which is one whole transaction without other effects, on deadlock or serialization failure.
 
-    Inside a transaction of the caller's it is tried once: only the whole can be done again, by whoever began it.
+    At most TRIES times. Inside the caller's transaction it runs once: only the outermost one can be retried.
     """
 
     @functools.wraps(work)
@@ -54,10 +54,12 @@ def retry_on_serialization_failure(work: Callable[P, R]) -> Callable[P, R]:
             try:
                 return work(*args, **kwargs)
             except OperationalError as error:
-                why = BROKEN_OFF.get(getattr(error.__cause__, "pgcode", None) or "")
+                why = RETRIED.get(getattr(error.__cause__, "pgcode", None) or "")
                 if why is None or not left:
                     raise
-                logger.warning("transaction broken off, done again", extra={"why": why, "tries_left": left})
+                logger.warning(
+                    "transaction rolled back by the database, retried", extra={"why": why, "tries_left": left}
+                )
                 time.sleep(random.uniform(0, PAUSE_S))
         raise AssertionError("unreachable")
 

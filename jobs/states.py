@@ -1,4 +1,4 @@
-"""The job's states, wishes and reasons, and which move is legal. Pure: no Django, no clock.
+"""The job's states, intents and reasons, and which move is legal. Pure: no Django, no clock.
 
 Source: docs/architecture.md, "States". docs/job_states.md draws TRANSITIONS and a test compares the two.
 """
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a job stands. Written by jobs.lifecycle.transitions alone; FfDL's words where it has one."""
+    """What a job does now. Written by jobs.lifecycle.transitions alone; named as in FfDL where it has the state."""
 
     QUEUED = "QUEUED"
     DEPLOYING = "DEPLOYING"
@@ -24,7 +24,7 @@ class State(StrEnum):
 
 
 class Intent(StrEnum):
-    """What its people wish for a job. Written by jobs.services alone."""
+    """What the job's owner requested. Written by jobs.services alone."""
 
     RUN = "RUN"
     HALT = "HALT"
@@ -94,8 +94,8 @@ AFTER_STOPPING: dict[StopReason, State] = {
     StopReason.IMAGE_ERROR: State.FAILED,
     StopReason.DATA_ERROR: State.FAILED,
 }
-"""Where STOPPING leads. QUEUED becomes FAILED when OWN_FAILURES have used up max_restarts, and a standing wish
-(HALT, CANCEL) outranks a restart."""
+"""Where STOPPING leads. QUEUED becomes FAILED when OWN_FAILURES have used up max_restarts, and a requested
+halt or cancel has precedence over a restart."""
 
 BY_ORDER = frozenset(
     {StopReason.PREEMPTED, StopReason.RECLAIMED, StopReason.RESCALED, StopReason.BUDGET_EXHAUSTED}
@@ -107,7 +107,7 @@ OWN_FAILURES = frozenset({StopReason.LEARNER_FAILED})
 
 
 def ends_failed(state: State, stop_reason: str, restarts_used: int, max_restarts: int) -> bool:
-    """Whether it stops for a reason that leads to FAILED: no wish but a cancel changes that."""
+    """Whether it stops for a reason that leads to FAILED: no request but a cancel changes that."""
     if state != State.STOPPING or not stop_reason:
         return False
     reason = StopReason(stop_reason)
@@ -121,9 +121,9 @@ FATAL_ERRORS: dict[str, StopReason] = {
     "deploy_failed": StopReason.DEPLOY_FAILED,
     "checkpoint_corrupt": StopReason.LEARNER_LOST,
 }
-"""Errors that a shipper tells, or the cluster shows, before the program runs; other codes are warnings, but for …"""
+"""Errors that a shipper reports, or the cluster shows, before the program runs; other codes are warnings, except …"""
 RESULTS_NOT_KEPT = "results_not_kept"
-"""… this one, which fails a job whose program ended well."""
+"""… this one, which fails a job whose program finished successfully."""
 
 
 class Action(StrEnum):
@@ -158,14 +158,14 @@ class EventCode(StrEnum):
 
 EVENT_WORDS: dict[EventCode, str] = {
     EventCode.SUBMITTED: "The job was submitted.",
-    EventCode.MOVED: "The job went on to its next state.",
+    EventCode.MOVED: "The job changed its state.",
     EventCode.REQUESTED: "Halt, resume or cancel was requested.",
     EventCode.WAITING: "The job waits.",
-    EventCode.PLACED: "The job got its devices.",
+    EventCode.PLACED: "The job was allocated its devices.",
     EventCode.CHECKPOINT_STORED: "A checkpoint is stored and verified.",
     EventCode.CHECKPOINT_CORRUPT: "A checkpoint is damaged.",
-    EventCode.GPUS_RETURNED: "The devices were returned.",
-    EventCode.LEARNER_RESTARTED: "A learner was started again.",
+    EventCode.GPUS_RETURNED: "The devices were released.",
+    EventCode.LEARNER_RESTARTED: "A learner was restarted.",
     EventCode.QUOTA_CHANGED: "A quota was changed.",
     EventCode.EDITED: "The job was edited.",
     EventCode.DELETED: "The job was deleted.",
@@ -183,7 +183,7 @@ def is_legal(source: State, target: State) -> bool:
 def allowed_actions(
     state: State, intent: Intent, *, fails: bool = False, time_is_up: bool = False
 ) -> tuple[Action, ...]:
-    """What would change something now. A wish that stands already is answered again but not offered.
+    """The actions that would change something now. A request that repeats the present intent is not offered.
 
     fails: see ends_failed. time_is_up: nothing is left of its time limit, so that no resume can go on.
     """

@@ -1,4 +1,4 @@
-"""Celery's door to the lifecycle. Every message is a hint: it may be lost, doubled or late, and carries ids only.
+"""Celery tasks, the only callers of the lifecycle. Every message is a hint: it may be lost, doubled or late.
 
 The ticker does the same without any message, so these tasks only make it prompt.
 """
@@ -16,14 +16,14 @@ from jobs.lifecycle.workers import owner
 
 @shared_task(name="jobs.tasks.reconcile_job")
 def reconcile_job(job_id: str) -> None:
-    """Look at one job now."""
+    """Reconcile one job now."""
     if reconcile(job_id, owner=owner()):
         ticker.run_cycle(request=True)
 
 
 @shared_task(name="jobs.tasks.run_cycle")
 def run_cycle() -> None:
-    """Let the scheduler look now, and take what it starts as far as it goes."""
+    """Run the scheduling cycle now, and bring the jobs that it starts as far as they can go."""
     ticker.run_cycle(request=True)
 
 

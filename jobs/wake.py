@@ -1,6 +1,6 @@
-"""Ring the lifecycle. A hint may be lost, doubled or late: the ticker looks at what is due anyway.
+"""Notify the lifecycle. A hint may be lost, doubled or late: the ticker takes up what is due anyway.
 
-Tasks are named, not imported: nobody but a Celery worker enters jobs.lifecycle.
+Tasks are named, not imported: only Celery workers import jobs.lifecycle.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ logger = logging.getLogger(__name__)
 
 EXPIRES_S = 30
 SILENCE_S = 2.0
-"""After a broker that did not answer, no hint for so long: a request never waits for it twice in a row."""
+"""Seconds without hints after the broker did not answer: a request never waits for it twice in a row."""
 
 APART_S = 0.1
-"""Asking for the scheduler's look more often than this gains nothing: one look sees all that waits."""
+"""Shortest time between two requested cycles: one cycle handles all waiting jobs."""
 
 _silent_until = 0.0
 
 
 def reconcile(job_id: str) -> None:
-    """Let somebody look at this job now. Durable at once (its time is due), and prompt by a hint after the commit."""
+    """Make this job due now. Durable at once (it is due), and prompt by a hint after the commit."""
     Job.objects.filter(pk=job_id, settled=False).update(next_reconcile_at=Now())
     hint("jobs.tasks.reconcile_job", job_id)
 
 
 def cycle() -> None:
-    """Let the scheduler look at everything that waits, soon."""
+    """Request a scheduling cycle soon."""
     transaction.on_commit(_cycle_notifier.notify, robust=True)
 
 
@@ -65,7 +65,7 @@ class _CycleNotifier:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: also after a fork, where the parent's timer does not exist."""
+        """Start empty: also after a fork, where the parent's timer does not exist."""
         self._lock = threading.Lock()
         self._quiet_until = 0.0
         self._waiting = False

@@ -12,7 +12,7 @@ from guardian.models import UserObjectPermission
 
 from gpu_scheduler.model import CPU_TYPE
 from jobs.accounting import counts_until, time_left_s
-from jobs.errors import JobNotFound, NotAllowed
+from jobs.errors import JobForbidden, JobNotFound
 from jobs.ids import is_job_id
 from jobs.models import Attempt, Checkpoint, Job
 from jobs.selectors.redaction import redacted_job
@@ -93,18 +93,18 @@ def job_get(*, user: access.Person, job_id: str) -> Job:
 
 
 def job_to_operate(*, user: access.Person, job_id: str) -> Job:
-    """One job that the caller can halt, resume and cancel, without its details. Raises JobNotFound or NotAllowed."""
+    """One job that the caller can halt, resume and cancel, without its details. Raises JobNotFound or JobForbidden."""
     job = _bare(user, job_id)
     if not may_operate(user, job):
-        raise NotAllowed(_who_may(user, job))
+        raise JobForbidden(_who_may(user, job))
     return job
 
 
 def job_to_decide(*, user: access.Person, job_id: str) -> Job:
-    """One job that the caller can edit, delete and share, without its details. Raises JobNotFound or NotAllowed."""
+    """One job that the caller can edit, delete and share, without its details. Raises JobNotFound or JobForbidden."""
     job = _bare(user, job_id)
     if not may_decide(user, job):
-        raise NotAllowed(_who_may(user, job))
+        raise JobForbidden(_who_may(user, job))
     return job
 
 

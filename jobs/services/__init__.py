@@ -1,6 +1,6 @@
-"""What people ask for. Services check, write the wish and ring the lifecycle; they never move a job.
+"""What people request. Services check, write the intent and notify the lifecycle; they never move a job.
 
-Every function takes the caller as ``user``, checks for itself what he may do, and raises jobs.errors.JobError.
+Every function takes the caller as ``user``, checks their permission itself, and raises jobs.errors.JobError.
 """
 
 from jobs.services.clone import job_clone, job_clone_as

@@ -1,4 +1,4 @@
-"""A new job made of an old one: same spec but for what is changed, same code, and a checkpoint to start from."""
+"""A new job made of an old one: the same spec except for the changes, the same code, a checkpoint to start from."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job_clone(
 
 
 def job_clone_as(*, user: User, job_id: str, text: str, checkpoint: int | None = None) -> Job:
-    """Submit a copy whose whole spec was written anew, as the form does. Raises as job_clone."""
+    """Submit a copy with another spec as a whole, as the form does. Raises as job_clone."""
     source = job_get(user=user, job_id=job_id)
     return _clone(user, source, text, content_type="application/yaml", checkpoint=checkpoint)
 
@@ -73,7 +73,7 @@ def _clone(
         if chosen:
             Job.objects.filter(pk=clone.pk).update(resume_from=_copy_checkpoint(chosen, clone))
         fp("clone.after_checkpoint")
-        _tell_source(source, clone, user)
+        _record_clone(source, clone, user)
         wake.cycle()
         fp("clone.before_commit")
     return reload(clone.pk)
@@ -100,7 +100,7 @@ def _code(source: Job, spec: Spec, user: User) -> Blob | None:
 
 
 def _hold(source: Job) -> None:
-    """Let the source, and with it the bytes of its code, not be purged before the clone stands."""
+    """Keep the source, and with it the bytes of its code, from being purged before the clone exists."""
     row = Job.objects.select_for_update(no_key=True).filter(pk=source.pk, deleted_at=None)
     if row.first() is None:
         raise JobNotFound
@@ -130,7 +130,7 @@ def _copy_checkpoint(chosen: Checkpoint, clone: Job) -> Checkpoint:
     return copy
 
 
-def _tell_source(source: Job, clone: Job, user: User) -> None:
+def _record_clone(source: Job, clone: Job, user: User) -> None:
     events.append(
         job_id=source.pk,
         tenant_id=source.tenant_id,

@@ -15,7 +15,7 @@ from tenants.models import User
 
 
 def job_delete(*, user: User, job_id: str, if_match: frozenset[str] | None = None) -> None:
-    """Hide the job for good. Raises IllegalTransition while it is not over, VersionChanged when if_match is stale."""
+    """Hide the job for good. Raises IllegalTransition while it is not over, JobChanged when if_match is stale."""
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id, to_decide=True)
         refuse_stale(job, if_match)
@@ -30,7 +30,7 @@ def job_delete(*, user: User, job_id: str, if_match: frozenset[str] | None = Non
             actor_id=user.pk,
             source="user",
         )
-        audit.record(  # whoever it was: with the job its own history goes out of sight
+        audit.record(  # also of its owner: the job's own history is hidden with it
             actor=user,
             action="job.delete",
             tenant_id=job.tenant_id,

@@ -27,7 +27,7 @@ def job_edit(
     priority: str | None = None,
     if_match: frozenset[str] | None = None,
 ) -> Job:
-    """Change what is given. Raises VersionChanged when if_match (ETags) is stale, SpecInvalid naming each field."""
+    """Change what is given. Raises JobChanged when if_match (ETags) is stale, SpecInvalid naming each field."""
     wanted: dict[str, Any] = {
         "name": name,
         "tags": None if tags is None else list(tags),

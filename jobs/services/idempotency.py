@@ -29,7 +29,7 @@ def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[],
     """Do the work and keep its (status, body), or give the answer that this key's first request got.
 
     request_sha256 covers method, path and body. An error of the work is raised and not kept. work may be called again
-    after its transaction was broken off.
+    after its transaction was interrupted.
     """
     if not KEY.fullmatch(key):
         raise IdempotencyKeyInvalid
@@ -69,7 +69,7 @@ def _keep(user: User, key: str, status: int, body: dict[str, Any]) -> None:
 
 
 def _first_answer(user: User, key: str, request_sha256: str) -> Answer | None:
-    """None: its day ended just now, and the key is free again."""
+    """None: it expired just now, and the key is free again."""
     first = IdempotentAnswer.objects.filter(user=user, key=key).first()
     if first is None:
         return None

@@ -1,7 +1,7 @@
-"""Halt, resume and cancel: write the wish with its generation, one event, and ring the lifecycle.
+"""Halt, resume and cancel: write the intent with its generation and one event, and notify the lifecycle.
 
-A wish that stands already is answered again and changes nothing. Who wins when wishes and endings meet is
-written in docs/job_states.md, "Races".
+A request that repeats the present intent gets the same response and changes nothing. docs/job_states.md, "Races", says
+who wins when requests and endings meet.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tenants import audit
 from tenants.models import Tenant, User
 
 NOT_BEGUN = (State.STOPPING, State.HALTED, State.QUEUED)
-"""Where the attempt that a resume asks for has not been made."""
+"""States in which the attempt that a resume asks for does not exist yet."""
 
 ACTIONS = {Intent.HALT: "job.halt", Intent.RUN: "job.resume", Intent.CANCEL: "job.cancel"}
-"""What each wish is called in the audit."""
+"""What each request is called in the audit log."""
 
 
 @retry_on_serialization_failure
 def job_halt(*, user: User, job_id: str) -> Job:
-    """Wish that the job saves and gives its slots back. Refused once it stores, is canceled, will fail or is over."""
+    """Request that the job saves and releases its slots. Refused once it stores, is canceled, will fail or ended."""
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
         if job.is_final or job.intent == Intent.CANCEL or job.state == State.STORING:
@@ -45,11 +45,11 @@ def job_halt(*, user: User, job_id: str) -> Job:
 
 @retry_on_serialization_failure
 def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job:
-    """Wish that a halted job goes on from checkpoint n, by default from where it stands: the newest valid one, or the
-    one its people went back to before, until something was saved after it.
+    """Request that a halted job resumes from checkpoint n. Default: the newest valid one, or the one that was chosen
+    before, until something was saved after it.
 
-    While the job is still halting, the halt completes first and the resume follows. A job that runs or waits anyway
-    is left alone, but for another checkpoint: one that waits goes on from that one, one that runs is refused.
+    While the job is still halting, the halt completes first and the resume follows. A job that runs or waits already
+    is left alone, except for another checkpoint: one that waits resumes from that one, one that runs is refused.
     Raises IllegalTransition (TimeLimitUsedUp where nothing is left to run), CheckpointNotFound or TenantSuspended.
     """
     with transaction.atomic():
@@ -62,7 +62,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
         ):
             raise refuse(job, "resumed")
         chosen = checkpoint_of(job, checkpoint)
-        if job.intent == Intent.RUN and chosen is not None and not _goes_on_from(job, chosen):
+        if job.intent == Intent.RUN and chosen is not None and not _resumes_from(job, chosen):
             if job.state not in NOT_BEGUN:
                 raise refuse(job, "resumed from another checkpoint")
             _begin_at(job, chosen)
@@ -80,7 +80,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
 
 @retry_on_serialization_failure
 def job_cancel(*, user: User, job_id: str) -> Job:
-    """Wish that the job ends for good; its committed checkpoints stay. Raises IllegalTransition for an ended job."""
+    """Request that the job ends for good; committed checkpoints remain. Raises IllegalTransition for an ended job."""
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
         if job.state in FINAL - {State.CANCELED}:
@@ -110,7 +110,7 @@ def checkpoint_of(job: Job, n: int | None, *, keep: bool = False) -> Checkpoint 
 
 
 def _begin_at(job: Job, chosen: Checkpoint | None) -> None:
-    """Write down where the next attempt begins. Without a choice an earlier one stands until it has led to a save."""
+    """Record where the next attempt starts. Without a choice, an earlier one remains until an attempt from it saved."""
     row = Job.objects.filter(pk=job.pk)
     if chosen is not None:
         row.update(resume_from=chosen, resume_after=F("attempt"))
@@ -118,8 +118,8 @@ def _begin_at(job: Job, chosen: Checkpoint | None) -> None:
         row.update(resume_from=None)
 
 
-def _goes_on_from(job: Job, chosen: Checkpoint) -> bool:
-    """Whether that is what the job waits to go on from, or what its attempt went on from."""
+def _resumes_from(job: Job, chosen: Checkpoint) -> bool:
+    """Whether the job waits to resume from this checkpoint, or its attempt has resumed from it."""
     if job.state in NOT_BEGUN:
         begun = job.attempts.filter(resume_from=chosen, n__gt=job.resume_after)
         return job.resume_from_id == chosen.pk and not begun.exists()
@@ -142,7 +142,7 @@ def _request(job: Job, intent: Intent, user: User, word: str) -> None:
         code=EventCode.REQUESTED,
         attempt=job.attempt,
         reason=f"{intent.lower()}_requested",
-        message=f"{word} asked for by {user.get_username()}",
+        message=f"{word} requested by {user.get_username()}",
         numbers={"intent": intent.value, "generation": job.intent_gen + 1},
         actor_id=user.pk,
         source="user",
@@ -153,9 +153,9 @@ def _request(job: Job, intent: Intent, user: User, word: str) -> None:
 
 
 def _from(job: Job, checkpoint: Checkpoint | None) -> str:
-    """Where it goes on from; said out loud when that is the very beginning and steps are repeated.
+    """The checkpoint from which it resumes; a start from scratch is named where it repeats steps.
 
-    While it still halts nobody knows yet: a checkpoint may be on its way.
+    While the job still halts, that is not known yet: a checkpoint may be on its way.
     """
     if checkpoint is not None:
         return f" from checkpoint {checkpoint.n}"
@@ -164,5 +164,5 @@ def _from(job: Job, checkpoint: Checkpoint | None) -> str:
     done = Progress.objects.filter(job=job).values_list("step", flat=True).first()
     if done and not job.checkpoints.filter(state=Checkpoint.State.COMMITTED).exists():
         steps = "1 step is" if done == 1 else f"{done:,} steps are"
-        return f" from the beginning ({steps} repeated: no checkpoint was saved)"
+        return f" from scratch ({steps} repeated: no checkpoint was saved)"
     return ""

@@ -1,4 +1,4 @@
-"""Take one job for a change: seen by the caller, his to operate, and its row held until the transaction ends."""
+"""Lock one job for a change: the caller may see and operate it, and its row stays locked until the transaction ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from django.utils import timezone
 
 from jobs.accounting import counts_until, ran_s
-from jobs.errors import IllegalTransition, JobNotFound, TimeLimitUsedUp, VersionChanged
+from jobs.errors import IllegalTransition, JobChanged, JobNotFound, TimeLimitUsedUp
 from jobs.humanize import duration
 from jobs.models import Checkpoint, Job
 from jobs.selectors.jobs import (
@@ -27,7 +27,7 @@ from tenants import access
 def lock_job(
     *, user: access.Person, job_id: str, checkpoint: int | None = None, to_decide: bool = False
 ) -> Job:
-    """The job's row, locked (foreign keys may still point at it). Raises JobNotFound or NotAllowed.
+    """The job's row, locked (foreign keys may still point at it). Raises JobNotFound or JobForbidden.
 
     checkpoint: this one of its is not dropped meanwhile. Its row comes first in the order of locks (docs/adr/0012).
     to_decide: for who may edit and delete it; else for who may operate it.
@@ -43,19 +43,19 @@ def lock_job(
 
 
 def refuse_stale(job: Job, if_match: frozenset[str] | None) -> None:
-    """Raise VersionChanged unless the locked job still is what its caller saw, if he says what that was (ETags)."""
+    """Raise JobChanged if the caller gave ETags and none is the locked job's."""
     if if_match is not None and etag(job) not in if_match:
-        raise VersionChanged(etag=etag(job))
+        raise JobChanged(etag=etag(job))
 
 
 def reload(job_id: str) -> Job:
-    """The job with its details as the answer shows it, after a change its caller was allowed to make."""
+    """The job with its details as the response shows it, after a change that its caller was allowed to make."""
     return with_details(Job.objects.all()).get(pk=job_id)
 
 
 def refuse(job: Job, verb: str) -> IllegalTransition:
     """The error for a verb that is not possible now, with what is."""
-    details = _standing(job)
+    details = _possible_now(job)
     why = ": it will end as failed" if will_fail(job) and job.intent != Intent.CANCEL else ""
     possible = ", ".join(details["allowed_actions"])
     return IllegalTransition(
@@ -78,12 +78,12 @@ def refuse_used_up(job: Job) -> TimeLimitUsedUp | None:
         f"Clone it with a larger time_limit{begin}.",
         ran_s=round(ran, 1),
         time_limit_s=job.time_limit_s,
-        **_standing(job),
+        **_possible_now(job),
     )
 
 
-def _standing(job: Job) -> dict[str, Any]:
-    """Where it stands and what is possible there, as a refusal tells it."""
+def _possible_now(job: Job) -> dict[str, Any]:
+    """The job's state and what is possible in it: the details of a refusal."""
     state, intent = State(job.state), Intent(job.intent)
     return {
         "state": state.value,

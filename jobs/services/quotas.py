@@ -1,4 +1,4 @@
-"""Limits changed, and everybody who waits for them told."""
+"""Change limits, and record it in the history of the jobs that wait for them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def quotas_change(
                 transaction.on_commit(partial(pubsub.quotas_changed, tenant_id))
             for one in made.changes:
                 if one.new_limit != one.old_limit:
-                    _tell_waiting(one, ids[one.tenant], reason, user)
+                    _record_for_waiting(one, ids[one.tenant], reason, user)
     return made
 
 
-# A job whose row is held is on its way to start or to end: it waits no longer, and nobody here waits for it.
+# A job whose row is locked is about to start or to end: it no longer waits, so it is skipped.
 NUMBER_WAITING = """
 UPDATE jobs_job SET event_seq = event_seq + 1 WHERE id IN (
   SELECT id FROM jobs_job
@@ -58,7 +58,7 @@ RETURNING id, event_seq, attempt
 """
 
 
-def _tell_waiting(one: Applied, tenant_id: int, reason: str, user: access.Person) -> None:
+def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.Person) -> None:
     """Write the change into the history of every job that waits and counts against this limit."""
     with connection.cursor() as cursor:
         cursor.execute(NUMBER_WAITING, {"tenant": tenant_id, "type": one.gpu_type, "cpu": CPU_TYPE})

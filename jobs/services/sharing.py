@@ -18,7 +18,7 @@ from tenants.errors import FieldsInvalid, NotFound, problem
 from tenants.models import Membership, User
 
 
-class Grant(StrEnum):
+class SharePermission(StrEnum):
     """What a guest may do with the one job. operate includes view."""
 
     VIEW = "view"
@@ -26,27 +26,29 @@ class Grant(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class JobShare:
     username: str
-    permission: Grant
+    permission: SharePermission
 
 
-def shares_of(*, user: access.Person, job_id: str) -> list[Share]:
-    """Everybody outside the tenant who may see this job, by name. Raises JobNotFound; NotAllowed for a guest."""
+def shares_of(*, user: access.Person, job_id: str) -> list[JobShare]:
+    """Everyone outside the tenant who may see this job, by name. Raises JobNotFound; JobForbidden for a guest."""
     job = job_to_decide(user=user, job_id=job_id)
     grants = UserObjectPermission.objects.filter(
         object_pk=job.pk, content_type=ContentType.objects.get_for_model(Job)
     ).values_list("user__username", "permission__codename")
-    best: dict[str, Grant] = {}
+    best: dict[str, SharePermission] = {}
     for username, codename in grants:
-        grant = Grant.OPERATE if codename == "operate_job" else Grant.VIEW
-        best[username] = Grant.OPERATE if Grant.OPERATE in (grant, best.get(username)) else grant
-    return [Share(name, best[name]) for name in sorted(best)]
+        grant = SharePermission.OPERATE if codename == "operate_job" else SharePermission.VIEW
+        best[username] = (
+            SharePermission.OPERATE if SharePermission.OPERATE in (grant, best.get(username)) else grant
+        )
+    return [JobShare(name, best[name]) for name in sorted(best)]
 
 
 @transaction.atomic
-def job_share(*, user: access.Person, job_id: str, username: str, permission: Grant) -> Share:
-    """Let a person see or operate this job; a second share replaces the first. Raises FieldsInvalid, NotAllowed."""
+def job_share(*, user: access.Person, job_id: str, username: str, permission: SharePermission) -> JobShare:
+    """Let a person see or operate this job; a second share replaces the first. Raises FieldsInvalid, JobForbidden."""
     job = job_to_decide(user=user, job_id=job_id)
     guest = User.objects.filter(username=username, is_active=True, is_service_account=False).first()
     if guest is None:
@@ -57,9 +59,9 @@ def job_share(*, user: access.Person, job_id: str, username: str, permission: Gr
         text = f"is a member of {job.tenant} and sees the job anyway"
         raise FieldsInvalid(errors=[problem("username", "already_member", text, username)])
     assign_perm("jobs.view_job", guest, job)
-    (assign_perm if permission is Grant.OPERATE else remove_perm)("jobs.operate_job", guest, job)
+    (assign_perm if permission is SharePermission.OPERATE else remove_perm)("jobs.operate_job", guest, job)
     _record(user, job, "job.share", username, permission)
-    return Share(username, permission)
+    return JobShare(username, permission)
 
 
 @transaction.atomic
@@ -75,7 +77,9 @@ def job_unshare(*, user: access.Person, job_id: str, username: str) -> None:
     _record(user, job, "job.unshare", username, None)
 
 
-def _record(user: access.Person, job: Job, action: str, username: str, permission: Grant | None) -> None:
+def _record(
+    user: access.Person, job: Job, action: str, username: str, permission: SharePermission | None
+) -> None:
     details = {"username": username} | ({"permission": permission.value} if permission else {})
     audit.record(actor=user, action=action, tenant_id=job.tenant_id, target=job.pk, details=details)
     transaction.on_commit(pubsub.access_changed)

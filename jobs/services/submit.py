@@ -1,4 +1,4 @@
-"""Take a job spec in: judge it, keep its code, write the row that waits."""
+"""Accept a job spec: check it, keep its code, write the row of the waiting job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.model import Priority
 from jobs import archives, blobs, events, wake
-from jobs.errors import CodeInvalid, NotAllowed, SpecInvalid, TenantSuspended, UploadNotFound
+from jobs.errors import CodeInvalid, JobForbidden, SpecInvalid, TenantSuspended, UploadNotFound
 from jobs.failpoints import fp
 from jobs.models import Blob, Job, JobEvent, Progress, Upload
 from jobs.retries import retry_on_serialization_failure
@@ -26,23 +26,23 @@ from tenants.models import Tenant, User
 from tenants.roles import Permission
 
 FIRST_LOOK = Now() + timedelta(seconds=30)
-"""What waits is the scheduling cycle's business; a look at the single job only makes sure that it is not forgotten."""
+"""The scheduling cycle handles waiting jobs; the single job's reconciliation only makes sure that none is forgotten."""
 
 Source = str | bytes | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A spec that may be submitted, and what to tell its author."""
+    """A spec that may be submitted, and the warnings for its author."""
 
     spec: Spec
     findings: Findings
 
 
 def may_submit(user: User, tenant: Tenant) -> None:
-    """Raise NotAllowed unless the caller may submit here; somebody who sees a shared job may not."""
+    """Raise JobForbidden unless the caller may submit here; a guest of a shared job may not."""
     if not access.may(user, Permission.SUBMIT, tenant.pk):
-        raise NotAllowed(f"Submitting to {tenant} takes at least the role researcher.")
+        raise JobForbidden(f"Submitting to {tenant} takes at least the role researcher.")
 
 
 def job_check(
@@ -53,7 +53,7 @@ def job_check(
     content_type: str | None = None,
     kept: Mapping[str, Any] | None = None,
 ) -> Checked:
-    """Judge a spec as submitting it would, and change nothing. Raises SpecInvalid with all errors at once.
+    """Check a spec as submitting it would, and change nothing. Raises SpecInvalid with all errors at once.
 
     kept: code whose bytes are there whatever became of its upload, that of the job which is cloned.
     """
@@ -131,7 +131,7 @@ def create_job(
     cloned_from: Job | None = None,
     message: str = "",
 ) -> Job:
-    """Write the row that waits, its progress and its first event."""
+    """Write the row of the waiting job, its progress and its first event."""
     job = Job(
         tenant=tenant,
         owner=user,
@@ -155,10 +155,10 @@ def create_job(
         intent_by=user,
         next_reconcile_at=FIRST_LOOK,
         reason_code="NOT_EVALUATED",
-        reason_message="Waits for the scheduler's next look, usually within a second.",
+        reason_message="Waits for the next scheduling cycle, usually within a second.",
         event_seq=1,
     )
-    Job._meta.get_field("estimate").set_cached_value(job, None)  # nobody has to look for one
+    Job._meta.get_field("estimate").set_cached_value(job, None)  # saves a query
     first = JobEvent(
         job=job,
         tenant=tenant,

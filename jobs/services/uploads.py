@@ -8,7 +8,7 @@ from typing import IO
 from django.db import transaction
 
 from jobs import archives, blobs
-from jobs.errors import NotAllowed, TenantSuspended, UploadInvalid
+from jobs.errors import JobForbidden, TenantSuspended, UploadInvalid
 from jobs.failpoints import fp
 from jobs.models import Upload
 from tenants import access
@@ -25,7 +25,7 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
     nothing is kept then.
     """
     if not access.may(user, Permission.SUBMIT, tenant.pk):
-        raise NotAllowed(f"Uploading to {tenant} takes at least the role researcher.")
+        raise JobForbidden(f"Uploading to {tenant} takes at least the role researcher.")
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
     archive.seek(0)

@@ -31,13 +31,13 @@ MAX_ERRORS = 50
 
 STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.JobNotFound: HTTPStatus.NOT_FOUND,
-    jobs.NotAllowed: HTTPStatus.FORBIDDEN,
+    jobs.JobForbidden: HTTPStatus.FORBIDDEN,
     jobs.IllegalTransition: HTTPStatus.CONFLICT,
     jobs.TenantSuspended: HTTPStatus.CONFLICT,
     jobs.SpecInvalid: HTTPStatus.BAD_REQUEST,
     jobs.CheckpointNotFound: HTTPStatus.BAD_REQUEST,
     jobs.CodeInvalid: HTTPStatus.BAD_REQUEST,
-    jobs.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
+    jobs.JobChanged: HTTPStatus.PRECONDITION_FAILED,
     jobs.IdempotencyKeyInvalid: HTTPStatus.BAD_REQUEST,
     jobs.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
     jobs.IdempotencyInProgress: HTTPStatus.CONFLICT,

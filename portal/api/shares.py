@@ -12,7 +12,7 @@ from portal.api import paging, permissions
 from portal.api.fields import ShortListQuery, StrictCharField, StrictSerializer
 from portal.api.operations import Call, operation
 
-PERMISSIONS = [grant.value for grant in sharing.Grant]
+PERMISSIONS = [grant.value for grant in sharing.SharePermission]
 SHARE_EXAMPLE = {"username": "bob", "permission": "view"}
 
 
@@ -47,7 +47,7 @@ def share_add(call: Call, job_id: str) -> dict[str, Any]:
         user=call.user,
         job_id=job_id,
         username=call.data["username"],
-        permission=sharing.Grant(call.data["permission"]),
+        permission=sharing.SharePermission(call.data["permission"]),
     )
     return ShareSerializer.render(made)
 

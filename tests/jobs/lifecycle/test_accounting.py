@@ -206,7 +206,7 @@ def test_a_lost_job_without_time_left_ends_without_a_new_place(world: World) -> 
     world.settle()
     ended = job_of(job)
     assert (ended.state, ended.reason_code, ended.attempt) == (State.FAILED, "time_limit", 1)
-    assert "Nothing is left of its time limit. A clone can go on" in ended.reason_message
+    assert "Nothing is left of its time limit. A clone can continue" in ended.reason_message
 
 
 def test_a_halt_that_stands_keeps_a_lost_job_whose_time_is_up(world: World) -> None:

@@ -9,7 +9,7 @@ from django.contrib.auth.models import AnonymousUser
 from guardian.shortcuts import assign_perm
 from pytest_django import DjangoAssertNumQueries
 
-from jobs.errors import JobNotFound, NotAllowed
+from jobs.errors import JobForbidden, JobNotFound
 from jobs.models import Job
 from jobs.selectors.jobs import (
     ORDERS,
@@ -77,7 +77,8 @@ def test_a_shared_job_is_seen_and_with_operate_also_halted(people: People) -> No
     assert not may_operate(bob, other)
     assert not may_decide(bob, job)
     with pytest.raises(
-        NotAllowed, match="shared with you to halt, resume and cancel it; anything else needs a role in"
+        JobForbidden,
+        match="shared with you to halt, resume and cancel it; anything else needs a role in",
     ):
         job_to_decide(user=bob, job_id=job.pk)
 
@@ -85,11 +86,11 @@ def test_a_shared_job_is_seen_and_with_operate_also_halted(people: People) -> No
 def test_a_refusal_says_what_the_caller_lacks(people: People) -> None:
     job = factories.job(owner=people.alice)
     people.alice.memberships.update(role=Role.VIEWER)
-    with pytest.raises(NotAllowed, match="at least the role researcher in"):
+    with pytest.raises(JobForbidden, match="at least the role researcher in"):
         job_to_operate(user=people.alice, job_id=job.pk)
     people.alice.memberships.update(role=Role.RESEARCHER)
     people.alice.token = Token(user=people.alice, role_ceiling=Role.VIEWER)
-    with pytest.raises(NotAllowed, match="This token has the role viewer, which can only read"):
+    with pytest.raises(JobForbidden, match="This token has the role viewer, which can only read"):
         job_to_operate(user=people.alice, job_id=job.pk)
 
 

@@ -13,8 +13,8 @@ from jobs import failpoints
 from jobs.errors import (
     CheckpointNotFound,
     IllegalTransition,
+    JobForbidden,
     JobNotFound,
-    NotAllowed,
     TenantSuspended,
     TimeLimitUsedUp,
 )
@@ -135,7 +135,7 @@ def test_a_job_that_waits_to_go_on_takes_another_checkpoint(people: People) -> N
     assert job_resume(user=people.alice, job_id=job.pk, checkpoint=2).resume_from == second
     assert job_resume(user=people.alice, job_id=job.pk, checkpoint=2).event_seq == 3
     assert job_resume(user=people.alice, job_id=job.pk).resume_from == second
-    assert [wish.message.split(" asked")[0] for wish in requests(job)] == [
+    assert [wish.message.split(" requested")[0] for wish in requests(job)] == [
         "Resume from checkpoint 1",
         "Resume from checkpoint 2",
     ]
@@ -196,7 +196,7 @@ def test_a_stranger_hears_what_a_missing_job_says_and_a_viewer_may_not(people: P
     with pytest.raises(JobNotFound) as missing:
         verb(user=people.bob, job_id="0" * 12)  # type: ignore[operator]
     assert foreign.value.message == missing.value.message
-    with pytest.raises(NotAllowed, match="alice"):
+    with pytest.raises(JobForbidden, match="alice"):
         verb(user=people.carol, job_id=job.pk)  # type: ignore[operator]
 
 

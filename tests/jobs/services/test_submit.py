@@ -16,12 +16,12 @@ from jobs import blobs, failpoints
 from jobs.errors import (
     CheckpointNotFound,
     IllegalTransition,
+    JobChanged,
+    JobForbidden,
     JobNotFound,
-    NotAllowed,
     SpecInvalid,
     TenantSuspended,
     UploadNotFound,
-    VersionChanged,
 )
 from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
@@ -128,7 +128,7 @@ def test_memory_is_held_against_the_nodes_of_the_type_once_all_of_them_have_told
 
 def test_only_researchers_of_an_active_tenant_submit(people: People) -> None:
     for person in (people.bob, people.carol):
-        with pytest.raises(NotAllowed):
+        with pytest.raises(JobForbidden):
             job_submit(user=person, tenant=people.vision, source=factories.spec())
     Tenant.objects.filter(pk=people.vision.pk).update(state="suspended")
     people.vision.refresh_from_db()
@@ -242,7 +242,7 @@ def test_a_clone_is_judged_like_a_new_job(people: People) -> None:
         job_clone(user=people.alice, job_id=source.pk, changes={"comand": "x"})
     with pytest.raises(CheckpointNotFound):
         job_clone(user=people.alice, job_id=source.pk, checkpoint=9)
-    with pytest.raises(NotAllowed):
+    with pytest.raises(JobForbidden):
         job_clone(user=people.carol, job_id=source.pk)
     with pytest.raises(JobNotFound):
         job_clone(user=people.bob, job_id=source.pk)
@@ -272,7 +272,7 @@ def test_editing_changes_name_tags_and_priority_with_an_event(people: People) ->
         "to": "high",
     }
     assert etag(after) != etag(job)
-    with pytest.raises(VersionChanged) as caught:
+    with pytest.raises(JobChanged) as caught:
         job_edit(user=people.alice, job_id=job.pk, name="late", if_match=frozenset({etag(job)}))
     assert caught.value.details == {"etag": etag(after)}
 
@@ -291,7 +291,7 @@ def test_only_an_ended_job_is_deleted_and_then_it_is_gone(people: People) -> Non
     with pytest.raises(IllegalTransition):
         job_delete(user=people.alice, job_id=running.pk)
     ended = factories.job(owner=people.alice, state=State.COMPLETED)
-    with pytest.raises(NotAllowed):
+    with pytest.raises(JobForbidden):
         job_delete(user=people.carol, job_id=ended.pk)
     job_delete(user=people.alice, job_id=ended.pk)
     assert list(job_list(user=people.alice)) == [running]

@@ -17,7 +17,7 @@ from jobs.models import ClusterNode, Job
 from jobs.selectors.redaction import SENTENCES
 from jobs.selectors.snapshot import snapshot
 from jobs.selectors.what_if import scheduler_nodes
-from jobs.services.sharing import Grant, job_share
+from jobs.services.sharing import SharePermission, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, Tenant, User
 from tests import factories
@@ -34,7 +34,7 @@ def guest(alice: User) -> User:
 
 
 def shared(job: Job, alice: User) -> Job:
-    job_share(user=alice, job_id=job.pk, username="guest", permission=Grant.OPERATE)
+    job_share(user=alice, job_id=job.pk, username="guest", permission=SharePermission.OPERATE)
     return job
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs import blobs
 from jobs.models import Attempt, Estimate, Job, JobEvent, Learner, Progress, ResultFile
-from jobs.services.sharing import Grant, job_share
+from jobs.services.sharing import SharePermission, job_share
 from jobs.states import EventCode, Intent, State
 from portal.pages.job_timeline import timeline
 from tenants.models import Tenant, User
@@ -296,7 +296,7 @@ def test_a_guest_sees_the_job_in_the_shell_of_his_own_tenants(
     bob = factories.member(factories.tenant("nlp-research"), "bob")
     carl = factories.user("carl")
     for guest in (bob, carl):
-        job_share(user=alice, job_id=job.pk, username=guest.username, permission=Grant.VIEW)
+        job_share(user=alice, job_id=job.pk, username=guest.username, permission=SharePermission.VIEW)
     for tab in TABS:
         page = open_page(bob, job, tab)
         links = set(re.findall(r'href="(/t/[^"?#]*)', page))

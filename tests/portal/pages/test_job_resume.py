@@ -13,7 +13,7 @@ from jobs import events
 from jobs.models import ClusterNode, Job, Progress
 from jobs.selectors import what_if
 from jobs.selectors.what_if import Preview, preview_resume
-from jobs.services.sharing import Grant, job_share
+from jobs.services.sharing import SharePermission, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, User
 from tests import factories
@@ -138,7 +138,7 @@ def test_a_guest_who_may_resume_sees_when_it_starts_but_not_the_tenants_quota(
     Quota.objects.update(used=3, limit=8)
     job = halted(alice)
     guest = factories.member(factories.tenant("elsewhere"), "guest")
-    job_share(user=alice, job_id=job.pk, username="guest", permission=Grant.OPERATE)
+    job_share(user=alice, job_id=job.pk, username="guest", permission=SharePermission.OPERATE)
     text = card(guest, job, signed_in)
     assert "Can start now on node-a" in text
     assert "of 8" not in text
