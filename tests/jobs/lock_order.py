@@ -35,7 +35,7 @@ def one_lock_order() -> Iterator[set[str]]:
                 transactions.append((outermost, []))
             held = transactions[-1][1]
             seen.add(table)
-            waits = "SKIP LOCKED" not in sql  # who does not wait is in nobody's way
+            waits = "SKIP LOCKED" not in sql  # one that does not wait blocks no other
             if waits and table not in held and any(ORDER.index(one) > ORDER.index(table) for one in held):
                 wrong.append(f"{table} after {held}: {sql[:200]}")
             held.append(table)

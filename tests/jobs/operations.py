@@ -201,7 +201,7 @@ def results(world: World) -> tuple[Do, Do]:
 
 
 def damaged_checkpoint(world: World) -> tuple[Do, Do]:
-    """Two checkpoints of one job share the file that is damaged; its second attempt goes on from it."""
+    """Two checkpoints of one job share the file that is damaged; its second attempt resumes from it."""
     job, grant = learner_of(world, attempt=2)
     kept = blobs.put(world.tenant.pk, b"weights")
     for step in (1, 2):
@@ -266,7 +266,7 @@ def purge(world: World) -> tuple[Do, Do]:
 
 
 def periodical(world: World) -> tuple[Do, Do]:
-    """A gang that nobody owns, and an upload that no job used within a day."""
+    """An orphaned gang, and an upload that no job used within a day."""
     job = world.running()
     launch = world.cluster.launched(gang(job))
     world.exit(job)

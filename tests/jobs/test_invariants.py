@@ -36,7 +36,7 @@ BREAKS = {
 
 @pytest.fixture
 def sound(db: None) -> None:
-    """Jobs of every state, as factories build them, told by their histories."""
+    """Jobs of every state, as factories build them, with their histories."""
     tenant = factories.tenant(quotas={"cpu": 64})
     owner = factories.member(tenant)
     for state in State:
@@ -73,7 +73,7 @@ def test_a_sound_database_breaks_no_rule(sound: None) -> None:
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_broken_rule_is_named(sound: None, name: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SET session_replication_role = replica")  # no trigger stands in the way of the damage
+        cursor.execute("SET session_replication_role = replica")  # no trigger prevents the damage
         cursor.execute(BREAKS[name])
         cursor.execute("SET session_replication_role = origin")
     assert name in {violation.name for violation in invariants.violations()}

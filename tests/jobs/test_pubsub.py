@@ -18,7 +18,7 @@ from jobs.pubsub import Hint, Subject
 
 
 @pytest.fixture
-def heard() -> Iterator[list[Hint]]:
+def received() -> Iterator[list[Hint]]:
     hints: list[Hint] = []
     pubsub.subscribe(hints.append)
     yield hints
@@ -42,12 +42,14 @@ def layer_at(url: str) -> Iterator[None]:
         pubsub._publisher = publisher
 
 
-def test_a_listener_in_the_same_process_hears_at_once(heard: list[Hint]) -> None:
+def test_a_listener_in_the_same_process_is_called_at_once(received: list[Hint]) -> None:
     pubsub.job_changed("3f9k2m7qx4ta", 7, 12)
-    assert heard == [Hint(Subject.JOB, job_id="3f9k2m7qx4ta", tenant_id=7, upto=12)]
+    assert received == [Hint(Subject.JOB, job_id="3f9k2m7qx4ta", tenant_id=7, upto=12)]
 
 
-def test_a_listener_that_fails_disturbs_neither_the_caller_nor_the_next_listener(heard: list[Hint]) -> None:
+def test_a_listener_that_fails_disturbs_neither_the_caller_nor_the_next_listener(
+    received: list[Hint],
+) -> None:
     def broken(hint: Hint) -> None:
         raise RuntimeError("broken")
 
@@ -56,7 +58,7 @@ def test_a_listener_that_fails_disturbs_neither_the_caller_nor_the_next_listener
         pubsub.cluster_changed()
     finally:
         pubsub.unsubscribe(broken)
-    assert heard == [Hint(Subject.CLUSTER)]
+    assert received == [Hint(Subject.CLUSTER)]
 
 
 @pytest.fixture
@@ -76,11 +78,11 @@ def senders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert set(names) == {"publisher"}
 
 
-def test_an_absent_valkey_costs_the_caller_nothing(heard: list[Hint], senders: list[str]) -> None:
+def test_an_absent_valkey_costs_the_caller_nothing(received: list[Hint], senders: list[str]) -> None:
     with layer_at("unix:///nowhere/valkey.sock"):
         for n in range(1_000):
             pubsub.job_changed("3f9k2m7qx4ta", 7, n)
-    assert len(heard) == 1_000
+    assert len(received) == 1_000
 
 
 def test_a_valkey_that_accepts_and_never_answers_costs_the_caller_nothing(senders: list[str]) -> None:
@@ -92,32 +94,32 @@ def test_a_valkey_that_accepts_and_never_answers_costs_the_caller_nothing(sender
             pubsub.logs_grew("3f9k2m7qx4ta", attempt=1, rank=0, upto=n)
 
 
-async def test_another_process_hears_through_valkey() -> None:
-    heard: list[Hint] = []
+async def test_another_process_receives_through_valkey() -> None:
+    received: list[Hint] = []
     with layer_at(os.environ["REDIS_URL"]):
-        async with pubsub.subscribed(heard.append):
+        async with pubsub.subscribed(received.append):
             elsewhere = pubsub._Publisher()
             elsewhere.name = "elsewhere"
             deadline = time.monotonic() + 60
-            while not heard and time.monotonic() < deadline:
+            while not received and time.monotonic() < deadline:
                 elsewhere.enqueue(Hint(Subject.METRICS, job_id="3f9k2m7qx4ta", upto=3))
                 await asyncio.sleep(0.05)
-    assert heard[0] == Hint(Subject.METRICS, job_id="3f9k2m7qx4ta", upto=3)
+    assert received[0] == Hint(Subject.METRICS, job_id="3f9k2m7qx4ta", upto=3)
 
 
 def test_hints_that_wait_melt_into_the_newest() -> None:
     publisher = pubsub._Publisher()
     with layer_at("unix:///nowhere/valkey.sock"):
-        publisher._thread = object()  # type: ignore[assignment]  # nobody takes them away
+        publisher._thread = object()  # type: ignore[assignment]  # no thread takes them away
         for n in range(5):
             publisher.enqueue(Hint(Subject.LOGS, job_id="3f9k2m7qx4ta", attempt=1, upto=n))
     assert publisher._take() == [Hint(Subject.LOGS, job_id="3f9k2m7qx4ta", attempt=1, upto=4)]
 
 
-async def test_an_ear_that_swallows_its_cancellation_ends_all_the_same(
+async def test_a_subscription_that_swallows_its_cancellation_ends_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A layer that is cancelled while it subscribes may raise another error; whoever stops listening must not hang."""
+    """A layer that is cancelled while it subscribes may raise another error; unsubscribing must not hang."""
     swallowed = []
 
     async def stubborn() -> None:

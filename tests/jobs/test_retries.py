@@ -1,4 +1,4 @@
-"""A transaction that was broken off is done again as a whole; locks are taken in one order all the same."""
+"""A transaction that the database rolled back is retried as a whole; locks are taken in one order all the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(transactional_db: None) -> Iterator[World]:
         yield made
 
 
-class BrokenOff(DriverError):
+class RolledBack(DriverError):
     """As the driver raises it: with the database's own code."""
 
     def __init__(self, pgcode: str | None) -> None:
@@ -53,10 +53,10 @@ def caused(error: Exception, cause: Exception | None) -> Exception:
         (OperationalError("the database system is starting up"), True),
         (InterfaceError("connection already closed"), True),
         (
-            caused(DatabaseError("no message from the libpq"), BrokenOff(None)),
+            caused(DatabaseError("no message from the libpq"), RolledBack(None)),
             True,
         ),  # it broke amid an answer
-        (caused(DatabaseError("raised in a function"), BrokenOff("P0001")), False),
+        (caused(DatabaseError("raised in a function"), RolledBack("P0001")), False),
         (DatabaseError("Save with update_fields did not affect any rows."), False),  # Django's own finding
         (DataError("a NUL in a text"), False),
         (LookupError("ours"), False),
@@ -84,13 +84,13 @@ class Flaky:
     def __call__(self) -> str:
         self.calls += 1
         if self.calls <= self.fails:
-            raise OperationalError("broken off") from BrokenOff(self.pgcode)
+            raise OperationalError("rolled back") from RolledBack(self.pgcode)
         return "done"
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("pgcode", ["40P01", "40001"])
-def test_what_was_broken_off_is_tried_again_but_not_for_ever(pgcode: str) -> None:
+def test_what_was_rolled_back_is_retried_but_not_for_ever(pgcode: str) -> None:
     work = Flaky(TRIES - 1, pgcode)
     assert retry_on_serialization_failure(work)() == "done"
     assert work.calls == TRIES
@@ -113,7 +113,8 @@ def test_any_other_failure_and_a_part_of_a_transaction_are_tried_once() -> None:
 
 
 def test_an_admission_that_the_database_broke_off_is_made_after_all(world: World) -> None:
-    """Somebody locks the quota first and the job after it. The admission has them the other way round, and yields."""
+    """Another transaction locks the quota first and the job after it. The admission locks them the other way round, and
+    yields."""
     job = world.submit(learners=2)
     quota_held, job_held = threading.Event(), threading.Event()
     failures: list[BaseException] = []
@@ -121,7 +122,7 @@ def test_an_admission_that_the_database_broke_off_is_made_after_all(world: World
     def other() -> None:
         try:
             with transaction.atomic(), connection.cursor() as cursor:
-                cursor.execute("SET LOCAL deadlock_timeout = '1min'")  # so that the other one is broken off
+                cursor.execute("SET LOCAL deadlock_timeout = '1min'")  # so that the other one is rolled back
                 cursor.execute("UPDATE tenants_quota SET used = used WHERE tenant_id = %s", [world.tenant.pk])
                 quota_held.set()
                 assert job_held.wait(20)
@@ -147,7 +148,7 @@ def test_an_admission_that_the_database_broke_off_is_made_after_all(world: World
     failpoints.arm(None)
     thread.join()
     assert failures == []
-    assert tries == 2, "nothing was broken off"
+    assert tries == 2, "nothing was rolled back"
     job.refresh_from_db()
     assert (job.name, job.state, job.attempt) == ("theirs", State.DEPLOYING, 1)
     assert used(world.tenant) == 2

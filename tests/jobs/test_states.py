@@ -47,10 +47,10 @@ def test_the_pages_table_says_where_each_reason_leads() -> None:
         for line in PAGE.splitlines()
         if line.startswith("| `")
     ]
-    told = {reason: row for row in rows for reason in re.findall(r"`([a-z_]+)`", row[0])}
-    assert set(told) == set(StopReason)
+    documented = {reason: row for row in rows for reason in re.findall(r"`([a-z_]+)`", row[0])}
+    assert set(documented) == set(StopReason)
     for reason in StopReason:
-        _, target, asked, charged = told[reason]
+        _, target, asked, charged = documented[reason]
         assert target.startswith(AFTER_STOPPING[reason])
         assert (asked == "yes") == (reason in ASKED_FIRST)
         assert (charged == "yes") == (reason in OWN_FAILURES)

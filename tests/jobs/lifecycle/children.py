@@ -44,7 +44,7 @@ class Served:
         self._listener.close()
         for caller in self._callers:
             with suppress(OSError), socket.socket(fileno=os.dup(caller.fileno())) as line:
-                line.shutdown(socket.SHUT_RDWR)  # fails where he has hung up already
+                line.shutdown(socket.SHUT_RDWR)  # fails if the child has closed it already
         for thread in self._threads[1:]:
             thread.join()
         self._folder.cleanup()
@@ -96,7 +96,7 @@ class Remote:
 
 
 def in_child(work: Callable[[], object], served: Served, *, kill_at: str = "") -> bool:
-    """Do the work in a forked worker with a seat of its own. True if it was killed at that point."""
+    """Do the work in a forked worker with a registration of its own. True if it was killed at that point."""
     pid = os.fork()
     if pid == 0:
         code = 1

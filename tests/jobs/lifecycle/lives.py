@@ -27,7 +27,7 @@ def end(world: World, look: Look, job: Job, *, code: int = 0) -> None:
 
 
 def request_and_wait(world: World, look: Look, job: Job, intent: Intent) -> None:
-    """Nobody answers the wish, until the grace period of ten seconds is over."""
+    """No learner reacts to the request until the grace period of ten seconds is over."""
     world.request(job, intent)
     look()
     world.elapse(11)
@@ -176,8 +176,8 @@ def kept_waiting_by_the_cluster(world: World, look: Look) -> Iterator[Job]:
     assert state(job) == State.COMPLETED
 
 
-def poisoned_then_canceled(world: World, look: Look) -> Iterator[Job]:
-    job = world.submit(spec={"poison": True})
+def quarantined_then_canceled(world: World, look: Look) -> Iterator[Job]:
+    job = world.submit(spec={"invalid": True})
     yield job
     for _ in range(QUARANTINE_AFTER + 1):  # one more for the one that was killed
         look()
@@ -200,5 +200,5 @@ LIVES = (
     lost_its_results,
     failed_without_budget,
     kept_waiting_by_the_cluster,
-    poisoned_then_canceled,
+    quarantined_then_canceled,
 )

@@ -24,7 +24,7 @@ INSIDE += (
     "move.before_commit",
     "launch.before_commit",
 )
-"""Points within a transaction: whoever stands still there holds locks, so nobody can overtake him."""
+"""Points within a transaction: a worker that freezes there holds locks, so no other can take over."""
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.expr]:

@@ -1,4 +1,4 @@
-"""What counts of an attempt, against its time limit and as use: never time of which nobody knew."""
+"""What counts of an attempt, against its time limit and as use: never time without contact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUGHLY_S = 90.0
 
 
 def run(world: World, job: Job, seconds: int) -> None:
-    """It runs for so long, looked at and heard all the while."""
+    """It runs for so long, in contact all the while."""
     for _ in range(seconds // 25):
         world.elapse(25)
         world.report(job)
@@ -87,8 +87,8 @@ def test_a_short_time_off_does_not_count_either(world: World) -> None:
     assert job_of(job).running_s == pytest.approx((lost.known_at - lost.processing_at).total_seconds())
 
 
-def test_a_lost_learner_counts_until_its_agent_was_last_heard(world: World) -> None:
-    """Nobody looked at the cluster meanwhile, but the agents spoke."""
+def test_a_lost_learner_counts_until_the_last_heartbeat_of_its_agent(world: World) -> None:
+    """The cluster was not observed meanwhile, but the agents were in contact."""
     job = world.running()
     for _ in range(10):
         world.elapse(60)
@@ -101,7 +101,7 @@ def test_a_lost_learner_counts_until_its_agent_was_last_heard(world: World) -> N
 def test_a_program_that_ran_through_the_servers_outage_has_run_all_the_time(world: World) -> None:
     job = world.running(time_limit_s=2000)
     world.elapse(1500)
-    assert shown(job) < ROUGHLY_S, "nobody knows yet"
+    assert shown(job) < ROUGHLY_S, "not known yet"
     world.settle()
     assert state(job) == State.PROCESSING
     assert shown(job) == pytest.approx(1500, abs=ROUGHLY_S)
@@ -121,7 +121,7 @@ def test_a_silent_agent_gives_its_program_no_free_time(world: World) -> None:
 
 
 def test_a_program_that_ended_in_an_outage_counts_until_its_end(world: World) -> None:
-    """Its agent tells of the exit afterwards, with its age, and ships what is left for a while."""
+    """Its agent reports the exit afterwards, with its age, and uploads the rest for a while."""
     job = world.running(time_limit_s=1200, max_restarts=1)
     world.elapse(NIGHT_S)
     world.exit(job, 1)
@@ -209,7 +209,7 @@ def test_a_lost_job_without_time_left_ends_without_a_new_place(world: World) -> 
     assert "Nothing is left of its time limit. A clone can continue" in ended.reason_message
 
 
-def test_a_halt_that_stands_keeps_a_lost_job_whose_time_is_up(world: World) -> None:
+def test_a_requested_halt_keeps_a_lost_job_whose_time_is_up(world: World) -> None:
     job = world.running(time_limit_s=100)
     world.elapse(150)
     world.report(job)

@@ -1,4 +1,4 @@
-"""What the next attempt of a job goes on from."""
+"""From which checkpoint the next attempt of a job resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def saved_at(job: Job, *saved: Saved) -> list[Checkpoint]:
     ("saved", "newest"),
     [
         ([(1, 10), (1, 30), (1, 20)], (1, 30)),
-        ([(1, 10), (2, 20), (1, 90)], (2, 20)),  # somebody went back on purpose
+        ([(1, 10), (2, 20), (1, 90)], (2, 20)),  # its owner went back on purpose
         ([(1, None), (1, 5)], (1, 5)),  # as the program left it, at an unknown step
         ([(2, None), (1, 5)], (2, None)),
     ],
@@ -50,7 +50,7 @@ def test_a_newer_one_that_is_not_valid_does_not_count(state: Checkpoint.State) -
     assert checkpoint_for(job) == valid
 
 
-def test_without_a_valid_one_a_job_begins_anew() -> None:
+def test_without_a_valid_one_a_job_starts_from_scratch() -> None:
     assert checkpoint_for(factories.job(state=State.HALTED)) is None
 
 
@@ -62,16 +62,16 @@ def test_without_a_valid_one_a_job_begins_anew() -> None:
         ((), 4, (1, 10)),  # not obeyed yet
     ],
 )
-def test_a_wish_that_stood_before_it_had_a_number_is_obeyed_as_it_was(
+def test_a_request_from_before_it_had_a_number_is_kept_as_it_was(
     began: tuple[int, ...], after: int, next_from: Saved
 ) -> None:
     job = factories.job(state=State.HALTED, attempt=4)
-    wished, *_ = saved_at(job, (1, 10), (2, 90), (4, 40))
+    requested, *_ = saved_at(job, (1, 10), (2, 90), (4, 40))
     for n in set(range(1, 5)) - set(job.attempts.values_list("n", flat=True)):
         factories.add_attempt(job, n, held=False)
-    job.attempts.filter(n__in=began).update(resume_from=wished)
+    job.attempts.filter(n__in=began).update(resume_from=requested)
     other = factories.job(state=State.HALTED, attempt=3)
-    Job.objects.filter(pk=job.pk).update(resume_from=wished)
+    Job.objects.filter(pk=job.pk).update(resume_from=requested)
 
     with connection.cursor() as cursor:
         cursor.execute(import_module("jobs.migrations.0005_resume_after").STANDING_WISHES)

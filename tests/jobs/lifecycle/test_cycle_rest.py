@@ -1,4 +1,4 @@
-"""Where thousands wait, the scheduler does not look anew for each one that comes."""
+"""Where thousands wait, the scheduler makes no cycle of its own for each new one."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         seen(State.DEPLOYING, gone=True, launched=False, **CANCEL),
         "STOPPING cancel_requested",
     ),
-    ("launched, nothing heard", seen(State.DEPLOYING, learner(Phase.WAITING, silent_s=None)), "wait"),
+    ("launched, no heartbeat", seen(State.DEPLOYING, learner(Phase.WAITING, silent_s=None)), "wait"),
     (
         "one of two downloads",
         seen(State.DEPLOYING, learner(Phase.DOWNLOADING), learner(Phase.WAITING, rank=1)),
@@ -169,7 +169,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         "STOPPING learner_failed",
     ),
     (
-        "the cluster knows the code, the shipper has not told yet",
+        "the cluster knows the code, the shipper has not reported yet",
         seen(P, learner(Phase.PROCESSING, RUNNING, shown_code=0)),
         "wait",
     ),
@@ -191,7 +191,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         "STOPPING learner_lost",
     ),
     (
-        "node lost by the cluster's word",
+        "node lost by the cluster's report",
         seen(P, learner(Phase.PROCESSING, FAILED, why="node_lost")),
         "STOPPING node_lost",
     ),
@@ -247,9 +247,9 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ),
     # Stopping: ask, then insist
     ("asked, it saves", seen(S, stop_s=5, **HALTING), "wait"),
-    ("asked, not heard yet", seen(S, stop_s=11, **HALTING), "stop"),
-    ("asked and heard", seen(S, learner(gen_seen=2), stop_s=11, **HALTING), "wait"),
-    ("asked and heard, far too long", seen(S, learner(gen_seen=2), stop_s=136, **HALTING), "stop"),
+    ("asked, not acknowledged", seen(S, stop_s=11, **HALTING), "stop"),
+    ("asked and acknowledged", seen(S, learner(gen_seen=2), stop_s=11, **HALTING), "wait"),
+    ("asked and acknowledged, far too long", seen(S, learner(gen_seen=2), stop_s=136, **HALTING), "stop"),
     ("never began", seen(S, learner(Phase.DOWNLOADING), stop_s=0, **HALTING), "stop"),
     ("exited, ships", seen(S, learner(**EXITED, halted=True), stop_s=20, **HALTING), "wait"),
     (
@@ -266,12 +266,12 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("all processes ended", seen(S, learner(shown=FAILED), stop_s=9, **HALTING), "remove"),
     ("gone", seen(S, learner(shown=None), gone=True, **HALTING), "HALTED"),
     (
-        "gone, resume wished meanwhile",
+        "gone, resume requested meanwhile",
         seen(S, learner(shown=None), gone=True, stop_reason="halt_requested"),
         "HALTED",
     ),
     (
-        "gone, cancel wished meanwhile",
+        "gone, cancel requested meanwhile",
         seen(S, learner(shown=None), gone=True, stop_reason="halt_requested", **CANCEL),
         "CANCELED",
     ),
@@ -312,7 +312,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("failed, no budget", seen(S, gone=True, **FAILING), "FAILED"),
     ("failed, budget", seen(S, gone=True, max_restarts=1, **FAILING), "QUEUED"),
     ("failed, budget spent", seen(S, gone=True, max_restarts=1, restarts_used=1, **FAILING), "FAILED"),
-    ("failed, halt stands", seen(S, gone=True, max_restarts=1, **FAILING, **HALT), "HALTED"),
+    ("failed, halt requested", seen(S, gone=True, max_restarts=1, **FAILING, **HALT), "HALTED"),
     ("lost node is free", seen(S, gone=True, stop_reason="node_lost"), "QUEUED"),
     ("lost learner is free", seen(S, gone=True, stop_reason="learner_lost"), "QUEUED"),
     ("preempted", seen(S, gone=True, stop_reason="preempted"), "QUEUED"),
@@ -353,7 +353,7 @@ def test_every_move_is_legal_and_says_why(job: JobObservation, expected: str) ->
 @pytest.mark.parametrize("intent", list(Intent))
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("stop_reason", list(StopReason))
-def test_a_job_is_never_settled_while_it_holds_slots_or_somebody_waits(
+def test_a_job_is_never_settled_while_it_holds_slots_or_waits(
     state: State, intent: Intent, stop_reason: StopReason
 ) -> None:
     job = seen(state, intent=intent, stop_reason=stop_reason)

@@ -78,30 +78,30 @@ def test_every_failpoint_is_passed_by_some_life(passed_by: dict[str, Life]) -> N
 @pytest.mark.fault
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_worker_killed_there_is_overtaken(
+def test_the_jobs_of_a_worker_killed_there_are_taken_over(
     served_world: tuple[World, Served], passed_by: dict[str, Life], point: str, settings: Settings
 ) -> None:
     world, served = served_world
-    settings.LUTHIER_LEASE_S = 600  # so that nobody waits it out: who died is overtaken for having died
-    overtaken = False
+    settings.LUTHIER_LEASE_S = 600  # too long to wait for: a dead worker's lease is free at once
+    taken_over = False
 
     def tick() -> None:
         world.tick(workers.owner())
 
     def look() -> None:
         """One worker looks, and is killed at the point if it comes there; then others go on."""
-        nonlocal overtaken
-        if not overtaken and in_child(tick, served, kill_at=point):
+        nonlocal taken_over
+        if not taken_over and in_child(tick, served, kill_at=point):
             _await_lock_free()
             in_child(tick, served)
-            overtaken = True
+            taken_over = True
         for _ in range(LOOKS):
             tick()
         assert invariants.violations() == []
 
     for _ in passed_by[point](world, look):
         pass
-    assert overtaken, "the worker was not killed"
+    assert taken_over, "the worker was not killed"
     assert all(count == 1 for count in world.cluster.created.values())
     assert used(world.tenant) == 0
     assert not world.cluster.listing()

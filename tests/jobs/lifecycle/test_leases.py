@@ -1,4 +1,4 @@
-"""Two workers on one job do no harm: who lost the lease writes nothing, and who died is overtaken at once."""
+"""Two workers on one job do no harm: without the lease nothing is written, and a dead one's jobs are taken over."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_lease_that_ended_is_open_to_the_next_and_closed_to_the_first(world: W
 
 @pytest.mark.django_db
 def test_no_call_to_the_cluster_is_begun_that_may_outlast_a_lost_lease(world: World) -> None:
-    """A worker stood still between its claim and its launch; somebody else has the job by now."""
+    """A worker froze between its claim and its launch; another one has the job by now."""
     job = world.submit()
     assert cycle.run() == [job.pk]
     late = leases.claim(job.pk, "w1")
@@ -82,17 +82,17 @@ def test_a_move_is_refused_once_the_job_has_moved_on(world: World) -> None:
 
 
 @pytest.mark.django_db
-def test_a_ring_while_somebody_looks_is_not_lost(world: World) -> None:
+def test_a_notification_while_a_worker_observes_is_not_lost(world: World) -> None:
     job = world.submit()
     lease = leases.claim(job.pk, "w1")
     assert lease is not None
-    world.report(job)  # rings
+    world.report(job)  # notifies
     leases.release(lease, requeue_after_s=300, intent_gen=1)
     assert [due.job_id for due in leases.claim_due("w2", 10)] == [job.pk]
 
 
 @pytest.mark.django_db
-def test_a_wish_that_comes_while_a_job_is_settled_is_not_lost(world: World) -> None:
+def test_a_request_that_comes_while_a_job_is_settled_is_not_lost(world: World) -> None:
     job = world.submit(state=State.HALTED, intent=Intent.HALT)
     lease = leases.claim(job.pk, "w1")
     assert lease is not None
@@ -110,32 +110,32 @@ def test_a_settled_job_is_nobodys_business(world: World) -> None:
 
 
 @pytest.mark.django_db
-def test_a_poisonous_job_backs_off_is_quarantined_and_harms_no_other(
+def test_a_job_on_which_the_platform_fails_backs_off_is_quarantined_and_harms_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poison, good = world.submit(), world.submit()
+    bad, good = world.submit(), world.submit()
     decide = reconcile.decide
 
     def decide_or_fail(seen: object) -> object:
-        if seen.id == poison.pk:  # type: ignore[attr-defined]
+        if seen.id == bad.pk:  # type: ignore[attr-defined]
             raise RuntimeError("a fault of ours")
         return decide(seen)  # type: ignore[arg-type]
 
-    Job.objects.filter(pk=poison.pk).update(intent=Intent.CANCEL)
+    Job.objects.filter(pk=bad.pk).update(intent=Intent.CANCEL)
     monkeypatch.setattr(reconcile, "decide", decide_or_fail)
     world.settle()
     assert state(good) == State.DEPLOYING
     for _ in range(10):
         world.elapse(100)
         world.tick()
-    sick = job_of(poison)
+    sick = job_of(bad)
     assert sick.fail_streak == reconcile.QUARANTINE_AFTER
     assert sick.events.filter(reason="quarantined").count() == 1
     assert sick.state == State.QUEUED
     monkeypatch.setattr(reconcile, "decide", decide)
     world.elapse(3600)
     world.settle()
-    assert (state(poison), job_of(poison).fail_streak) == (State.CANCELED, 0)
+    assert (state(bad), job_of(bad).fail_streak) == (State.CANCELED, 0)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -144,10 +144,10 @@ def test_a_dead_workers_leases_are_open_at_once() -> None:
     settings = connection.get_connection_params()
     settings.pop("cursor_factory", None)
     dying = psycopg2.connect(**{key: value for key, value in settings.items() if key != "isolation_level"})
-    seat = Worker.objects.create(name="dying")
+    worker = Worker.objects.create(name="dying")
     with dying.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [leases.WORKER_LOCKS, seat.pk])
-    assert leases.claim(job.pk, str(seat.pk)) is not None
+        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [leases.WORKER_LOCKS, worker.pk])
+    assert leases.claim(job.pk, str(worker.pk)) is not None
     assert leases.claim_due("w2", 10) == []
     dying.close()  # what the kernel does for a process that was killed
     for _ in range(6_000):  # as soon as PostgreSQL has seen that the connection is closed
@@ -158,13 +158,13 @@ def test_a_dead_workers_leases_are_open_at_once() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_stands_up_leaves_neither_row_nor_lock() -> None:
-    seat = workers.register("w")
-    assert workers.owner() == str(seat)
-    assert workers.keep_alive(seat)
-    workers.deregister(seat)
+def test_a_worker_that_deregisters_leaves_neither_row_nor_lock() -> None:
+    worker = workers.register("w")
+    assert workers.owner() == str(worker)
+    assert workers.keep_alive(worker)
+    workers.deregister(worker)
     assert not Worker.objects.exists()
-    assert not workers.keep_alive(seat)
+    assert not workers.keep_alive(worker)
     assert workers.owner().startswith("process-")
 
 

@@ -81,7 +81,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @staticmethod
     def sweep() -> None:
-        """What was rolled back still lies in the tables, and each look at the rules reads all of it."""
+        """What was rolled back is still in the tables, and each check of the rules reads all of it."""
         if next(PLAYED) % SWEPT_AFTER == 0:
             with connection.cursor() as cursor:
                 cursor.execute(f"VACUUM {', '.join(model._meta.db_table for model in GROWING)}")
@@ -140,7 +140,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, which=NUMBERS)
     def hint(self, worker: str, which: int) -> None:
-        """A hint, early, late or doubled: nobody needed to send it."""
+        """A hint, early, late or doubled, with or without a cause."""
         for _ in range(2):
             reconcile.reconcile(self.pick(which), owner=worker)
 
@@ -169,7 +169,7 @@ class Lifecycle(RuleBasedStateMachine):
         worker=WORKERS, point=st.sampled_from(OUTSIDE), which=NUMBERS, intent=st.sampled_from([None, *Intent])
     )
     def freeze(self, worker: str, point: str, which: int, intent: Intent | None) -> None:
-        """The worker stands still past its lease; others take over, people change their minds; then it goes on."""
+        """The worker freezes past its lease; others take over, owners change their minds; then it continues."""
 
         def freeze(name: str) -> None:
             if name == point:
@@ -210,7 +210,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(which=NUMBERS, rank=st.integers(0, 2), code=st.sampled_from([0, 0, 0, 1]), mark=st.booleans())
     def leave(self, which: int, rank: int, code: int, mark: bool) -> None:
-        """A program ends; if a halt stood, it had reached it."""
+        """A program ends; if a halt was requested, it had reached it."""
         for row in self.live(which).filter(rank=rank, phase=Phase.PROCESSING):
             halted = row.job.intent != Intent.RUN or row.job.state == State.STOPPING
             fields = {"phase": Phase.EXITED, "exited_at": row.job.created_at, "exit_code": code}
@@ -228,7 +228,7 @@ class Lifecycle(RuleBasedStateMachine):
         if how == "vanish":
             self.cluster.vanish(name)
             if not job.attempts.filter(n=job.attempt, launched_at__isnull=False).exists():
-                # Nobody heard that it was made and nothing shows it: to make it again is right.
+                # No worker knows that it was made and nothing shows it: making it again is right.
                 for made in [made for made in self.cluster.created if made[0] == name]:
                     del self.cluster.created[made]
         else:

@@ -176,7 +176,7 @@ def test_a_stop_needs_a_reason_that_leads_back_to_the_queue() -> None:
 
 
 class Orders:
-    """A policy for tests: it starts jobs like the real one, and stops or resizes what it is told to."""
+    """A policy for tests: it starts jobs like the real one, and stops or resizes what the test says."""
 
     def __init__(self) -> None:
         self.for_job: dict[str, str] = {}
@@ -280,8 +280,8 @@ def test_the_job_of_another_tenant_is_not_named(world: World, policy: Orders) ->
     save_and_end(world, victim, 40)
     assert state(winner) == State.DEPLOYING
     assert victim.attempts.get(n=1).freed_for == winner.pk
-    told = [(event.message, str(event.numbers)) for event in victim.events.all()]
-    assert not [words for words in told if winner.pk in "".join(words)]
+    shown = [(event.message, str(event.numbers)) for event in victim.events.all()]
+    assert not [words for words in shown if winner.pk in "".join(words)]
 
 
 @pytest.mark.django_db

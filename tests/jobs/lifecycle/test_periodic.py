@@ -1,4 +1,4 @@
-"""What must be done from time to time: nobody's gangs, deleted jobs, old answers."""
+"""Periodic tasks: orphaned gangs, deleted jobs, old answers."""
 
 from __future__ import annotations
 

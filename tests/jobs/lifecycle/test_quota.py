@@ -1,4 +1,4 @@
-"""Quota is never oversubscribed, whoever submits, starts, ends and changes limits at the same time."""
+"""Quota is never oversubscribed, whatever is submitted, started, ended and changed at the same time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.jobs.lifecycle.world import World, job_of, state, used
 
 SECONDS = 60 if os.environ.get("LUTHIER_LONG") else 20
 THREADS = 64
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 R = TypeVar("R")
 
@@ -55,7 +55,7 @@ def test_an_admission_takes_all_slots_of_the_gang_or_none(world: World) -> None:
 @pytest.mark.parametrize(
     "change", [{"intent": Intent.HALT}, {"intent": Intent.CANCEL}, {"state": State.HALTED}]
 )
-def test_a_wish_that_came_after_the_snapshot_stops_the_start(world: World, change: dict[str, str]) -> None:
+def test_a_request_that_came_after_the_snapshot_stops_the_start(world: World, change: dict[str, str]) -> None:
     job = world.submit()
     Job.objects.filter(pk=job.pk).update(**change)
     with pytest.raises(admission.NotAdmitted, match="no longer waits"), transaction.atomic():
@@ -148,7 +148,7 @@ def test_64_threads_that_submit_start_and_end_jobs_never_hold_a_slot_too_many(
             try:
                 return step()
             except OperationalError:
-                if time.monotonic() > over + PATIENCE_S:
+                if time.monotonic() > over + TIMEOUT_S:
                     raise
                 count("again")
 

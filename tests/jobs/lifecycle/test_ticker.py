@@ -56,7 +56,7 @@ def test_a_job_is_deployed_by_the_ticker_alone(ticker: Ticker) -> None:
     )
 
 
-def test_a_ticker_that_stops_leaves_no_seat(ticker: Ticker) -> None:
+def test_a_ticker_that_stops_leaves_no_registration(ticker: Ticker) -> None:
     wait_for(Worker.objects.exists)
     ticker.stop()
     assert not Worker.objects.exists()
@@ -76,7 +76,7 @@ def test_a_ticker_whose_connection_was_cut_sits_down_again(ticker: Ticker) -> No
 
 
 def worker_process(name: str) -> subprocess.Popen[bytes]:
-    """A real Celery worker on the test database whose broker is a port that nobody listens on."""
+    """A real Celery worker on the test database whose broker is a port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         dead_port = probe.getsockname()[1]
@@ -102,17 +102,17 @@ def worker_process(name: str) -> subprocess.Popen[bytes]:
 @pytest.mark.fault
 @pytest.mark.timeout(180)
 @pytest.mark.django_db(transaction=True)
-def test_without_a_broker_jobs_start_and_a_killed_worker_is_overtaken_within_seconds() -> None:
+def test_without_a_broker_jobs_start_and_the_jobs_of_a_killed_worker_are_taken_over_within_seconds() -> None:
     workers = [worker_process("one"), worker_process("two")]
     try:
         wait_for(lambda: Worker.objects.count() == 2)
         job = factories.job()
         wait_for(lambda: state(job) == State.DEPLOYING)
         # A worker dies with the job's lease in its hand.
-        seat = Worker.objects.get(name__startswith="one").pk
+        worker = Worker.objects.get(name__startswith="one").pk
         workers[0].send_signal(signal.SIGSTOP)
         Job.objects.filter(pk=job.pk).update(
-            lease_owner=str(seat),
+            lease_owner=str(worker),
             lease_token="00000000-0000-4000-8000-000000000000",
             lease_until="2100-01-01T00:00Z",
         )

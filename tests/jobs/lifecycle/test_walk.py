@@ -80,8 +80,8 @@ def test_what_a_node_prepares_is_shown_as_it_goes_on_and_is_one_event_of_the_att
     world.elapse(2)
     world.settle()
     assert job_of(job).reason_message == "Its learners are being started."
-    told = job.events.filter(code=EventCode.CONDITION)
-    assert [(event.attempt, event.reason, event.message) for event in told] == [
+    conditions = job.events.filter(code=EventCode.CONDITION)
+    assert [(event.attempt, event.reason, event.message) for event in conditions] == [
         (1, "preparing", "Preparing runtime x.")
     ]
 
@@ -204,7 +204,7 @@ def test_a_resume_opens_the_next_attempt_from_the_newest_valid_checkpoint(world:
     assert set(world.cluster.listing()) == {f"job-{job.pk}-2"}
 
 
-def test_a_wished_older_checkpoint_is_used_until_its_attempt_saved_one_of_its_own(world: World) -> None:
+def test_a_requested_older_checkpoint_is_used_until_its_attempt_saved_one_of_its_own(world: World) -> None:
     job = world.running(max_restarts=5)
     first, _ = world.save(job, 10), world.save(job, 50)
     world.request(job, Intent.HALT)
@@ -258,7 +258,7 @@ def test_going_back_to_a_checkpoint_that_an_attempt_had_begun_from_begins_there_
     job_resume(user=world.alice, job_id=job.pk, checkpoint=first.n)
     world.settle()
     assert begun_from(3) == first, (
-        "not step 50, which an attempt from the same checkpoint had saved before the wish"
+        "not step 50, which an attempt from the same checkpoint had saved before the request"
     )
     world.report(job, phase=Phase.PROCESSING)
     world.exit(job, 1)
@@ -275,7 +275,7 @@ def test_going_back_to_a_checkpoint_that_an_attempt_had_begun_from_begins_there_
     assert begun_from(5) == own
 
 
-def test_who_went_back_and_halts_before_a_save_is_told_so_and_goes_on_from_there(world: World) -> None:
+def test_a_halt_after_going_back_and_before_a_save_says_so_and_resumes_from_there(world: World) -> None:
     job = world.running()
     first, last = world.save(job, 10), world.save(job, 50)
     world.step(job, 50)
@@ -284,8 +284,8 @@ def test_who_went_back_and_halts_before_a_save_is_told_so_and_goes_on_from_there
     job_resume(user=world.alice, job_id=job.pk, checkpoint=first.n)
     world.settle()
     halt(world, job)
-    told = job_of(job).last_halt
-    assert (told["checkpoint"], told["step"], told["steps_lost"]) == (first.n, 10, 0), (
+    receipt = job_of(job).last_halt
+    assert (receipt["checkpoint"], receipt["step"], receipt["steps_lost"]) == (first.n, 10, 0), (
         "it had done nothing yet"
     )
     job_resume(user=world.alice, job_id=job.pk)
@@ -294,8 +294,8 @@ def test_who_went_back_and_halts_before_a_save_is_told_so_and_goes_on_from_there
     world.report(job, phase=Phase.PROCESSING, last_step=17)
     world.step(job, 17)
     halt(world, job)
-    told = job_of(job).last_halt
-    assert (told["checkpoint"], told["step"], told["steps_lost"]) == (first.n, 10, 7)
+    receipt = job_of(job).last_halt
+    assert (receipt["checkpoint"], receipt["step"], receipt["steps_lost"]) == (first.n, 10, 7)
     job_resume(user=world.alice, job_id=job.pk)
     world.settle()
     world.report(job, phase=Phase.PROCESSING)
@@ -339,7 +339,7 @@ def test_out_of_memory_is_named_with_its_peak(world: World) -> None:
     assert job_of(job).reason_code == "out_of_memory"
 
 
-def test_what_a_node_tells_of_its_memory_is_kept_for_those_who_check_a_spec(world: World) -> None:
+def test_the_memory_that_a_node_reports_is_kept_for_the_check_of_specs(world: World) -> None:
     a, b = world.cluster.nodes()
     world.cluster.set_node(replace(a, allocatable=replace(a.allocatable, memory_mib=16_384)))
     cycle.run()
@@ -467,7 +467,7 @@ def test_a_resume_grants_new_tries_to_prepare(world: World, monkeypatch: pytest.
     assert state(job) == State.DEPLOYING, "the first try of a new row"
 
 
-def test_a_cancel_ends_a_job_wherever_it_stands(world: World) -> None:
+def test_a_cancel_ends_a_job_in_any_state(world: World) -> None:
     queued, running = world.submit(slots=8), world.submit(slots=2)
     world.settle()
     for job in (queued, running):
@@ -520,7 +520,7 @@ def test_a_resume_that_comes_while_halting_follows_the_halt(world: World) -> Non
     assert (state(job), job_of(job).attempt) == (State.DEPLOYING, 2)
 
 
-def test_a_learner_that_heard_nothing_is_stopped_through_the_cluster(world: World) -> None:
+def test_a_learner_that_does_not_acknowledge_is_stopped_through_the_cluster(world: World) -> None:
     job = world.running(grace_s=60)
     world.cluster.stops_in_s = 5
     world.request(job, Intent.HALT)
@@ -574,7 +574,7 @@ def test_a_refused_launch_fails_with_the_clusters_sentence(world: World) -> None
     assert used(world.tenant) == 0
 
 
-def test_a_busy_cluster_fails_nobody(world: World) -> None:
+def test_a_busy_cluster_fails_no_job(world: World) -> None:
     job = world.submit()
     for verb in ("nodes", "launch", "observe"):
         world.cluster.fail_next(verb, ClusterBusy("try later"), times=3)
@@ -611,7 +611,7 @@ def test_a_cluster_that_is_away_while_a_failed_job_stops_does_not_become_the_rea
     assert "exited with code 3" in failed.reason_message
 
 
-def test_an_answer_that_was_lost_launches_nobody_twice(world: World) -> None:
+def test_a_lost_response_launches_nothing_twice(world: World) -> None:
     world.cluster.fail_after("launch", ClusterBusy("the answer was lost"))
     job = world.submit()
     world.settle()
@@ -621,7 +621,7 @@ def test_an_answer_that_was_lost_launches_nobody_twice(world: World) -> None:
     assert job.attempts.get().launched_at is not None
 
 
-def test_what_waits_is_told_why_with_numbers(world: World) -> None:
+def test_a_waiting_job_says_why_with_numbers(world: World) -> None:
     world.submit(slots=4, learners=2)
     world.settle()
     job = world.submit(slots=2)
@@ -629,10 +629,10 @@ def test_what_waits_is_told_why_with_numbers(world: World) -> None:
     waiting = job_of(job)
     assert (waiting.state, waiting.reason_code) == (State.QUEUED, WaitReason.QUOTA_GPUS)
     assert {"limit", "used", "asked"} <= set(waiting.reason_numbers)
-    told = job.events.filter(code=EventCode.WAITING).count()
+    before = job.events.filter(code=EventCode.WAITING).count()
     world.elapse(6)
     world.settle()
-    assert job.events.filter(code=EventCode.WAITING).count() == told, "what did not change is not told again"
+    assert job.events.filter(code=EventCode.WAITING).count() == before, "no event without a change"
 
 
 def test_results_that_cannot_be_stored_fail_the_job(world: World) -> None:
@@ -685,7 +685,7 @@ def test_lost_nodes_do_not_make_one_early_death_of_the_agents_the_programs_doing
     assert again(EndReason.LAUNCHER_LOST)[0] == State.FAILED
 
 
-def test_a_gang_that_somebody_removed_is_started_again(world: World) -> None:
+def test_a_gang_that_was_removed_from_outside_is_started_again(world: World) -> None:
     job = world.running()
     world.cluster.vanish(gang(job))
     world.elapse(6)

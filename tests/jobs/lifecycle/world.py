@@ -24,7 +24,7 @@ from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
 from tenants.models import Tenant, User
 from tests import factories
 
-MOMENTS = {
+TIMESTAMPS = {
     "jobs_job": (
         "intent_at",
         "stop_at",
@@ -57,7 +57,7 @@ class World:
         """Let time pass for rows and cluster alike."""
         self.now += seconds
         with connection.cursor() as cursor:
-            for table, columns in MOMENTS.items():
+            for table, columns in TIMESTAMPS.items():
                 sets = ", ".join(f"{column} = {column} - make_interval(secs => %s)" for column in columns)
                 where = "WHERE closed_at IS NULL" if table == "jobs_attempt" else ""
                 cursor.execute(f"UPDATE {table} SET {sets} {where}", [seconds] * len(columns))
@@ -113,7 +113,7 @@ class World:
     # What learners do
 
     def report(self, job: Job, rank: int | None = None, **fields: Any) -> None:
-        """The learners of the live attempt (or one of them) report these fields, and ring."""
+        """The learners of the live attempt (or one of them) report these fields, and notify the lifecycle."""
         rows = Learner.objects.filter(job=job, attempt=job_of(job).attempt)
         rows = rows if rank is None else rows.filter(rank=rank)
         rows.update(last_seen_at=Now(), **fields)

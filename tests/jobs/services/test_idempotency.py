@@ -79,7 +79,7 @@ def test_an_error_is_not_kept_so_the_repeat_tries_again() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_repeat_that_overtakes_the_first_waits_for_its_answer_or_is_told_so() -> None:
+def test_a_repeat_that_comes_before_the_answer_waits_for_it_or_is_refused() -> None:
     user, work = factories.user(), Work()
     entered, go_on = threading.Event(), threading.Event()
 

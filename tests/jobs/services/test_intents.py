@@ -38,7 +38,7 @@ def requests(job: Job) -> list[JobEvent]:
 
 
 @pytest.mark.parametrize("state", [s for s in LIVE if s not in (State.STORING, State.HALTED)])
-def test_halt_writes_the_wish_and_leaves_the_state_alone(people: People, state: State) -> None:
+def test_halt_writes_the_intent_and_leaves_the_state_alone(people: People, state: State) -> None:
     fields = {"stop_reason": "preempted"} if state == State.STOPPING else {}
     job = factories.job(owner=people.alice, state=state, settled=state == State.HALTED, **fields)
     answer = job_halt(user=people.alice, job_id=job.pk)
@@ -97,7 +97,7 @@ def test_an_ended_job_cannot_be_canceled_or_resumed(people: People, state: State
             verb(user=people.alice, job_id=job.pk)
 
 
-def test_resume_of_a_halted_job_wishes_to_run_from_the_chosen_checkpoint(people: People) -> None:
+def test_resume_of_a_halted_job_requests_to_run_from_the_chosen_checkpoint(people: People) -> None:
     job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT, settled=True)
     first, _ = factories.checkpoint(job, step=10), factories.checkpoint(job, step=20)
     answer = job_resume(user=people.alice, job_id=job.pk, checkpoint=1)
@@ -135,7 +135,7 @@ def test_a_job_that_waits_to_go_on_takes_another_checkpoint(people: People) -> N
     assert job_resume(user=people.alice, job_id=job.pk, checkpoint=2).resume_from == second
     assert job_resume(user=people.alice, job_id=job.pk, checkpoint=2).event_seq == 3
     assert job_resume(user=people.alice, job_id=job.pk).resume_from == second
-    assert [wish.message.split(" requested")[0] for wish in requests(job)] == [
+    assert [event.message.split(" requested")[0] for event in requests(job)] == [
         "Resume from checkpoint 1",
         "Resume from checkpoint 2",
     ]
@@ -153,7 +153,7 @@ def test_going_back_again_counts_for_a_job_that_waits_after_it_had_begun_there(p
     assert job_resume(user=people.alice, job_id=job.pk, checkpoint=1).resume_after == 2
     assert len(requests(job)) == 2
     job_resume(user=people.alice, job_id=job.pk, checkpoint=1)
-    assert len(requests(job)) == 2, "asked for twice, it is one wish"
+    assert len(requests(job)) == 2, "requested twice, it is one request"
 
 
 def test_a_job_that_runs_is_not_resumed_from_another_checkpoint(people: People) -> None:
@@ -189,7 +189,9 @@ def test_a_suspended_tenant_may_halt_but_not_resume(people: People) -> None:
 
 
 @pytest.mark.parametrize("verb", [job_halt, job_resume, job_cancel])
-def test_a_stranger_hears_what_a_missing_job_says_and_a_viewer_may_not(people: People, verb: object) -> None:
+def test_a_stranger_gets_the_error_of_a_missing_job_and_a_viewer_may_not(
+    people: People, verb: object
+) -> None:
     job = factories.job(owner=people.alice, state=State.PROCESSING)
     with pytest.raises(JobNotFound) as foreign:
         verb(user=people.bob, job_id=job.pk)  # type: ignore[operator]
@@ -246,7 +248,7 @@ def test_the_checkpoint_to_resume_from_is_not_dropped_by_one_that_comes_during_t
 @pytest.mark.parametrize(
     "reason", ["time_limit", "image_error", "data_error", "deploy_failed", "learner_failed"]
 )
-def test_no_wish_is_taken_that_the_coming_failure_would_drop(
+def test_no_request_is_accepted_that_the_coming_failure_would_drop(
     people: People, reason: str, intent: Intent
 ) -> None:
     job = factories.job(owner=people.alice, state=State.STOPPING, stop_reason=reason, intent=intent)
@@ -259,7 +261,9 @@ def test_no_wish_is_taken_that_the_coming_failure_would_drop(
         assert caught.value.code == "illegal_transition"
         assert caught.value.details["allowed_actions"] == ["cancel", "clone", "edit"]
     if intent == Intent.HALT:
-        assert job_halt(user=people.alice, job_id=job.pk).event_seq == 1, "a standing wish is answered again"
+        assert job_halt(user=people.alice, job_id=job.pk).event_seq == 1, (
+            "a repeated request gets the same response"
+        )
     assert not requests(job)
     assert JobSerializer.render(job_get(user=people.alice, job_id=job.pk))["allowed_actions"] == [
         "cancel",

@@ -106,7 +106,7 @@ def test_what_the_cluster_can_never_hold_is_refused_and_what_quota_forbids_is_a_
     assert not Job.objects.exists()
 
 
-def test_memory_is_held_against_the_nodes_of_the_type_once_all_of_them_have_told_theirs(
+def test_memory_is_compared_with_the_nodes_of_the_type_once_all_of_them_have_reported_theirs(
     people: People,
 ) -> None:
     def memory_errors() -> dict[str, str]:
