@@ -1,0 +1,48 @@
+"""Jobs and everything seen of them. PostgreSQL is the only place where a fact lives.
+
+Three writers, three places: services write Job.intent, ingest writes what learners report (Learner, Progress,
+LogChunk, MetricPoint, Checkpoint, ResultFile), lifecycle alone writes Job.state, attempts and quota use.
+"""
+
+from jobs.models.attempt import Attempt, JobEvent, Learner
+from jobs.models.blobs import Blob, Upload
+from jobs.models.choices import event_choices, intent_choices, phase_choices, state_choices
+from jobs.models.installation import (
+    WORKER_LOCKS,
+    ClusterNode,
+    IdempotentAnswer,
+    PeriodicTask,
+    Runtime,
+    SchedulerState,
+    Worker,
+)
+from jobs.models.job import Estimate, Job, Progress
+from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
+from jobs.models.telemetry import LogChunk, MetricPoint
+
+__all__ = [
+    "WORKER_LOCKS",
+    "Attempt",
+    "Blob",
+    "Checkpoint",
+    "CheckpointFile",
+    "ClusterNode",
+    "Estimate",
+    "IdempotentAnswer",
+    "Job",
+    "JobEvent",
+    "Learner",
+    "LogChunk",
+    "MetricPoint",
+    "PeriodicTask",
+    "Progress",
+    "ResultFile",
+    "Runtime",
+    "SchedulerState",
+    "Upload",
+    "Worker",
+    "event_choices",
+    "intent_choices",
+    "phase_choices",
+    "state_choices",
+]

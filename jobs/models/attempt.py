@@ -1,0 +1,128 @@
+"""A job's attempts, their learners, and its history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from jobs.models.choices import event_choices, phase_choices
+from jobs.models.job import Job
+from jobs.states import EVENT_WORDS, EventCode, Phase
+from tenants.models import Tenant
+
+
+class Attempt(models.Model):
+    """One deployment of a job, from the placement to the last pod's end. held: its slots count as used."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    n = models.PositiveIntegerField()
+    cluster = models.CharField(max_length=40)
+    slot_type = models.CharField(max_length=40)
+    slots = models.PositiveIntegerField()  # per learner
+    learners = models.PositiveIntegerField()
+    nodes: models.JSONField[Any, Any] = models.JSONField()  # node name per rank
+    held = models.BooleanField(default=True)
+    resume_from = models.ForeignKey("Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+")
+    opened_at = models.DateTimeField(db_default=Now())
+    launched_at = models.DateTimeField(null=True)
+    processing_at = models.DateTimeField(null=True)
+    known_at = models.DateTimeField(null=True)  # last heartbeat; once closed: until when it counts
+    closed_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=40, blank=True)  # state or stop reason that ended it
+    freed_for = models.CharField(
+        max_length=12, blank=True, db_default=""
+    )  # job that is offered its slots first
+    message = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "n"], name="attempt_once"),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(closed_at__isnull=True), name="attempt_one_live"
+            ),
+            models.CheckConstraint(
+                condition=Q(held=True) ^ Q(closed_at__isnull=False), name="attempt_held_iff_live"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["tenant", "opened_at"], name="attempt_usage"),
+            models.Index(fields=["closed_at"], condition=~Q(freed_for=""), name="attempt_freed_for"),
+        ]
+
+
+class Learner(models.Model):
+    """One rank of one attempt: what it reported (ingest) and what the cluster showed (lifecycle, cluster_*)."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="learner_rows")
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    attempt = models.PositiveIntegerField()
+    rank = models.PositiveIntegerField()
+    node = models.CharField(max_length=120)
+    secret_sha256 = models.CharField(max_length=64, unique=True)
+    # Reported (ingest).
+    phase = models.CharField(max_length=12, choices=phase_choices, default=Phase.WAITING)
+    message = models.TextField(blank=True)
+    gen_seen = models.BigIntegerField(default=0)  # newest intent generation that reached the program
+    halt_seen_at = models.DateTimeField(null=True)
+    downloading_at = models.DateTimeField(null=True)  # when it came to these phases, as its start is drawn
+    ready_at = models.DateTimeField(null=True)
+    processing_at = models.DateTimeField(null=True)
+    exited_at = models.DateTimeField(null=True)
+    exit_code = models.IntegerField(null=True)  # 128 + signal when a signal ended it
+    halted = models.BooleanField(default=False)  # a halt had reached the program when it exited
+    finished_mark = models.BooleanField(default=False)  # the program's own "finished"
+    error_code = models.CharField(max_length=24, blank=True)  # data_error … as the shipper names it
+    done_at = models.DateTimeField(null=True)  # everything shipped and confirmed
+    last_seen_at = models.DateTimeField(null=True)
+    last_step = models.BigIntegerField(null=True)
+    # The log stream's cursor.
+    log_bytes = models.BigIntegerField(default=0)
+    log_lines = models.BigIntegerField(default=0)  # complete lines: newlines before log_bytes
+    log_crc = models.BigIntegerField(
+        default=0
+    )  # zlib.crc32 of the whole stream; -1 once it contains a tombstone
+    log_sealed = models.BooleanField(default=False)
+    metric_cursor = models.BigIntegerField(default=0)  # bytes of metrics.jsonl taken in
+    # Shown by the cluster (lifecycle).
+    cluster_uid = models.CharField(max_length=120, blank=True)
+    cluster_phase = models.CharField(max_length=12, blank=True)
+    cluster_exit_code = models.IntegerField(null=True)
+    cluster_message = models.TextField(blank=True)
+    failure_details: models.JSONField[Any, Any] = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank"], name="learner_once")]
+
+
+class JobEvent(models.Model):
+    """One line of a job's history. Append-only (a trigger refuses change); n is 1, 2, 3 … per job."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events", db_index=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)
+    n = models.BigIntegerField()
+    at = models.DateTimeField(db_default=Now())
+    code = models.CharField(max_length=24, choices=event_choices)
+    from_state = models.CharField(max_length=12, blank=True)
+    to_state = models.CharField(max_length=12, blank=True)
+    attempt = models.PositiveIntegerField(default=0)
+    reason = models.CharField(max_length=40, blank=True)
+    message = models.TextField(blank=True)
+    numbers: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
+    )
+    source = models.CharField(max_length=16, default="system")  # user, scheduler, lifecycle, learner, admin
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "n"], name="event_once")]
+        indexes = [models.Index(fields=["tenant", "id"], name="event_by_tenant")]
+
+    @property
+    def words(self) -> str:
+        """Its message, or what every event of its code says."""
+        return self.message or EVENT_WORDS[EventCode(self.code)]

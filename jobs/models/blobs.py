@@ -1,0 +1,37 @@
+"""Bytes in the blob store, and uploads that no job has used yet."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+
+from jobs.ids import new_job_id
+from tenants.models import Tenant
+
+
+class Blob(models.Model):
+    """Bytes in the blob store, once per tenant and content. received grows while pieces arrive."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    sha256 = models.CharField(max_length=64)
+    size = models.BigIntegerField()
+    received = models.BigIntegerField(default=0)
+    verified = models.BooleanField(default=False)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["tenant", "sha256"], name="blob_once")]
+
+
+class Upload(models.Model):
+    """An archive of code sent before its job; removed after 24 h if no job used it."""
+
+    id = models.CharField(primary_key=True, max_length=12, default=new_job_id)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="uploads")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    blob = models.ForeignKey(Blob, on_delete=models.PROTECT, related_name="+")
+    files = models.PositiveIntegerField()
+    bytes = models.BigIntegerField()
+    created_at = models.DateTimeField(db_default=Now())
+    used_at = models.DateTimeField(null=True)

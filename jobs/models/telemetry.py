@@ -1,0 +1,76 @@
+"""What programs print and report: log chunks and metric points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models.functions import Now
+
+from jobs.models.job import Job
+from tenants.models import Tenant
+
+
+class LogChunk(models.Model):
+    """A run of one learner's output. data is zstd; offsets count uncompressed bytes; a repeat changes nothing.
+
+    times: [[byte offset within the chunk, milliseconds since the epoch], …], one per read of the launcher.
+    lines counts the newlines inside; first_line is the number of the line in which the chunk begins (from 1).
+    tombstone: the bytes were not kept; data is empty and len and lines say how much is missing.
+    No foreign-key constraint: the writer holds the learner's row, and a bulk insert must not queue behind a lock
+    that the lifecycle holds on the job's row.
+    """
+
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
+    attempt = models.PositiveIntegerField()
+    rank = models.PositiveIntegerField()
+    offset = models.BigIntegerField()
+    len = models.BigIntegerField()
+    first_line = models.BigIntegerField()
+    lines = models.BigIntegerField()
+    seq = models.BigIntegerField()  # per job, over all learners
+    data = models.BinaryField()
+    times: models.JSONField[Any, Any] = models.JSONField(default=list)
+    tombstone = models.BooleanField(default=False)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "attempt", "rank", "offset"], name="chunk_once")
+        ]
+        indexes = [
+            models.Index(fields=["job", "attempt", "rank", "first_line"], name="chunk_by_line"),
+            models.Index(fields=["job", "seq"], name="chunk_by_seq"),
+        ]
+
+
+class MetricPoint(models.Model):
+    """One value of one series. NaN and infinities are values. seq is gapless per job. Constraints: as LogChunk."""
+
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
+    attempt = models.PositiveIntegerField()
+    rank = models.PositiveIntegerField()
+    name = models.CharField(max_length=120)
+    step = models.BigIntegerField()
+    value = models.FloatField()
+    at = models.DateTimeField()
+    seq = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "attempt", "rank", "name", "step"], name="metric_once"),
+        ]
+        indexes = [
+            models.Index(fields=["job", "seq"], name="metric_by_seq"),
+            models.Index(fields=["job", "name", "step"], name="metric_by_step"),
+        ]
