@@ -96,7 +96,7 @@ def _take_quota(job: Job, slot_type: str, slots: int) -> None:
             [job.tenant_id, Tenant.State.ACTIVE],
         )
         if cursor.rowcount != 1:
-            raise NotAdmitted("the tenant is suspended or has as many live jobs as it may have")
+            raise NotAdmitted("the tenant is suspended or at its limit of live jobs")
 
 
 def _placed(attempt: Attempt) -> str:
