@@ -1,6 +1,6 @@
 """/staff/: Django's admin for what has no page of its own: people, runtimes, and read-only looks at the rest.
 
-For platform admins only. Anybody else who is signed in finds nothing there; nobody is asked for a password here.
+For platform admins only. Anybody else who is signed in finds nothing there; no one is asked for a password here.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class PersonForm(UserChangeForm):
     """Keeps the installation from losing its last platform admin."""
 
     def clean(self) -> dict[str, Any]:
-        wished: dict[str, Any] = super().clean() or self.cleaned_data
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         was_admin = User.objects.filter(pk=self.instance.pk, is_active=True, is_superuser=True).exists()
-        stays = wished.get("is_active") and wished.get("is_superuser")
+        stays = cleaned.get("is_active") and cleaned.get("is_superuser")
         others = User.objects.filter(is_active=True, is_superuser=True).exclude(pk=self.instance.pk)
         if was_admin and not stays and not others.exists():
             raise ValidationError("This is the last platform admin. Make another user one first.")
-        return wished
+        return cleaned
 
 
 @admin.register(User, site=site)
@@ -130,7 +130,7 @@ class RuntimeAdmin(NeverDeleted):
 
 @admin.register(Job, site=site)
 class JobAdmin(ReadOnly):
-    """A job's row. Its state is moved by the lifecycle alone, its wish by the API and the portal."""
+    """A job's row. Its state is moved by the lifecycle alone, its intent by the API and the portal."""
 
     list_display = ("id", "name", "tenant", "owner", "state", "intent", "attempt", "created_at")
     list_filter = ("state", "intent", "tenant")
@@ -206,6 +206,6 @@ class LogEntryAdmin(ReadOnly):
 
 @admin.register(AccessAttempt, AccessFailureLog, site=site)
 class AttemptedLoginAdmin(ReadOnly):
-    """Wrong passwords, for whoever looks into a lockout."""
+    """Wrong passwords, for admins who look into a lockout."""
 
     list_display = ("username", "ip_address", "attempt_time")

@@ -1,4 +1,4 @@
-"""What on the overview needs somebody: a line per job, the reason in words, and the page where to mend it."""
+"""What needs attention on the overview: one line per job with the reason and a link to the page that fixes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_OVERDUE = timedelta(minutes=1)
 """An interval of seconds is no promise: what is saved also has to arrive."""
 FIX_NEEDED = ("SPEC_INVALID", "DATA_UNREACHABLE", "NO_MATCHING_POOL", "EXCEEDS_MAX_QUOTA", "TENANT_SUSPENDED")
 SHOWN = 8
-WORDS = 200  # characters of a program's last words
+WORDS = 200  # characters of the last line of a traceback
 WATCHED = 200
 """Most running jobs that are looked at for silence and old checkpoints."""
 
@@ -47,7 +47,7 @@ class Notice:
 
 
 def notices(jobs: QuerySet[Job], now: datetime) -> list[Notice]:
-    """The gravest first: failed, waiting for a mending hand, silent or unsaved while running, forgotten."""
+    """Most severe first: failed, blocked, silent or without a recent checkpoint, halted for long."""
     found = [*_failed(jobs, now), *_stuck(jobs), *_running(jobs, now), *_forgotten(jobs, now)]
     return found[:SHOWN]
 
@@ -61,14 +61,14 @@ def summary(found: list[Notice]) -> str:
 def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
     rows = jobs.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN).order_by("-finished_at")
     for job in detailed(rows.only("pk")[:SHOWN]):
-        told = job_failure.words(job)[:WORDS] or job.reason_message or "The job ended with an error."
+        text = job_failure.words(job)[:WORDS] or job.reason_message or "The job ended with an error."
         yield Notice(
             job,
             "failed",
             "octagon-x",
             "red",
             "Failed",
-            told,
+            text,
             job.finished_at,
             "View error",
             "/logs?level=error",
@@ -92,11 +92,11 @@ def _running(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
 
 
 def _silent(job: Job, began: datetime, now: datetime) -> Notice | None:
-    heard = max(began, job.progress.reported_at or began)
-    if now - heard <= SILENT_FOR:
+    reported = max(began, job.progress.reported_at or began)
+    if now - reported <= SILENT_FOR:
         return None
-    text = f"no line and no number for {duration((now - heard).total_seconds())}"
-    return Notice(job, "running", "activity", "amber", "Silent", text, heard, "Open log", "/logs")
+    text = f"no line and no number for {duration((now - reported).total_seconds())}"
+    return Notice(job, "running", "activity", "amber", "Silent", text, reported, "Open log", "/logs")
 
 
 def _unsaved(job: Job, began: datetime, now: datetime) -> Notice | None:

@@ -35,7 +35,7 @@ ENTRY, CHANGE = 0, 1
 
 @dataclass(frozen=True)
 class Place:
-    """Where a row stands in the order: later first, and of one instant the entries after the limits."""
+    """A row's position in the order: later first, and of one instant the entries after the limits."""
 
     at: datetime
     table: int
@@ -101,7 +101,7 @@ def _rows(tenant: Tenant | None, q: str, start: Place | None) -> list[tuple[Plac
         if q.lower() not in LIMIT_SET:
             changes = changes.filter(common | Q(gpu_type__icontains=q))
     found = [
-        (Place(row.at, table, row.pk), _told(row))
+        (Place(row.at, table, row.pk), _described(row))
         for table, rows in ((ENTRY, entries), (CHANGE, changes))
         for row in _part(rows, table, start)
     ]
@@ -113,7 +113,7 @@ def _part(rows: QuerySet[Any], table: int, start: Place | None) -> QuerySet[Any]
     return (rows.filter(start.before(table)) if start else rows)[: PER_PAGE + 1]
 
 
-def _told(row: AuditEntry | QuotaChange) -> dict[str, Any]:
+def _described(row: AuditEntry | QuotaChange) -> dict[str, Any]:
     if isinstance(row, AuditEntry):
         return {"row": row, "action": row.action, "target": row.target}
     return {"row": row, "action": LIMIT_SET, "target": row.gpu_type, "limit": (row.old_limit, row.new_limit)}

@@ -23,7 +23,7 @@ WARNED = 3
 
 
 class SignIn(AuthenticationForm):
-    """One text for every wrong pair, so that nobody learns which names exist."""
+    """One text for every wrong pair, so that it does not reveal which names exist."""
 
     error_messages = {  # Django's own attribute
         "invalid_login": "That user name and password do not match.",

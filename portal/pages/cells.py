@@ -33,7 +33,7 @@ def detail(job: View) -> str:
 
 
 def starts(job: View) -> str:
-    """How far off a waiting job's start is, as "~25–40 min"; nothing where nobody can say."""
+    """How far off a waiting job's start is, as "~25–40 min"; nothing without an estimate."""
     span = foreseen(job["estimate"], timezone.now())
     return f"~{span}" if span and not span.startswith("under") else span
 

@@ -57,7 +57,7 @@ class Bars:
     """Percent at which days that are still to come begin; empty if none."""
     future_width: str
     limit: str
-    """Percent from the top of the line that is possible a day; empty if it lies above the plot."""
+    """Percent from the top of the line that is possible a day; empty if it is above the plot."""
     possible: float
     """What is possible a day; 0 if that is not known."""
 

@@ -41,7 +41,7 @@ NUL = (
     "remove it – it often comes along when something is pasted from a file – and send it again.",
 )
 IN_SHELL = (403, 404, 405)
-"""Pages that stand in the frame of a person who is signed in."""
+"""Statuses whose page has the frame of the signed-in user."""
 HELPERS = 3
 
 

@@ -74,7 +74,7 @@ def page(request: HttpRequest, slug: str, job_id: str, tab: str = "") -> HttpRes
 
 
 def act(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse:
-    """Halt, resume or cancel by a plain form, and go back to the page, which then says what stands."""
+    """Halt, resume or cancel by a plain form, then redirect to the page, which shows the new state."""
     job = _job(request, slug, job_id)
     assert isinstance(request.user, User)
     try:
@@ -124,7 +124,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
          "current": name == tab, "count": _count(name, job)}
         for name, title in TABS
     ]  # fmt: skip
-    # Somebody with whom only this job is shared sees the shell of his own tenants: the job's would lead to nothing.
+    # A user with whom only this job is shared sees the frame of their own tenant: the job's would lead to nothing.
     guest = access.tenant_for(request.user, job.tenant.slug) is None
     shell = frame(request, last_tenant(request), "") if guest else frame(request, job.tenant, "jobs")
     return shell | {
@@ -160,7 +160,7 @@ def _offered(request: HttpRequest, job: Job, allowed: list[str]) -> list[str]:
 
 
 def _halted_in_the_queue(job: Job) -> bool:
-    """The halt that it stands in found it waiting."""
+    """True if the halt found the job in the queue."""
     moves = JobEvent.objects.filter(job=job).exclude(to_state="").order_by("-n")
     return list(moves.values_list("to_state", flat=True)[:2]) == [State.HALTED, State.QUEUED]
 
@@ -235,7 +235,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "newest": _newest(job, job_cards.primary_metrics(view)),
         "slow_rules": _slow_rules(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
-        "events": job_events.told(_events(request, job))[:5],
+        "events": job_events.lines(_events(request, job))[:5],
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
@@ -264,7 +264,7 @@ def _events(
 
 
 def _searched(request: HttpRequest, job: Job, sought: str) -> QuerySet[JobEvent]:
-    """All events; for a guest's search none in whose hidden words he could find a tenant's numbers by guessing."""
+    """All events; for a guest's search none in whose hidden words they could find a tenant's numbers by guessing."""
     events = JobEvent.objects.filter(job=job)
     if sought and is_guest(request.user, job.tenant_id):
         return events.exclude(code__in=(EventCode.WAITING, EventCode.QUOTA_CHANGED))
@@ -276,7 +276,7 @@ def _kept(job: Job) -> list[Checkpoint]:
 
 
 def _checkpoints(job: Job) -> list[Checkpoint]:
-    """In the order of Checkpoint.NEWEST_FIRST: what was saved last stands first, though another came in after it."""
+    """In the order of Checkpoint.NEWEST_FIRST: what was saved last is first, though another came in after it."""
 
     def order(one: Checkpoint) -> tuple[int, int, int]:
         return one.attempt, -1 if one.step is None else one.step, one.n
@@ -292,8 +292,8 @@ def _newest_attempts(job: Job) -> list[Attempt]:
 def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
     """The log's first paint: the last lines of one learner, and the cursor from which the socket goes on."""
     attempt = _number(request.GET.get("attempt")) or max(1, job.attempt)
-    wish = request.GET.get("learner")
-    rank = _number(wish) or 0
+    requested = request.GET.get("learner")
+    rank = _number(requested) or 0
     found = logs.read_lines((job.pk, attempt, rank), tail=TAIL_LINES)
     known = found.head is not None
     return {
@@ -303,7 +303,7 @@ def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
             "chosen": "all" if request.GET.get("attempt") == "all" and job.attempt > 1 else attempt,
             "rank": rank,
             "shown": "all"
-            if wish == "all" and job.learners > 1
+            if requested == "all" and job.learners > 1
             else rank,  # the viewer puts them in order of time
             "lines": found.lines,
             "cursor": found.next if known else 0,
@@ -360,7 +360,7 @@ def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
     older = events[-1].n if len(events) == EVENTS_PAGE else None
     asked = {name: value for name, value in (("show", kind), ("q", sought)) if value}
     return {
-        "events": job_events.told(events, _outcomes(job)),
+        "events": job_events.lines(events, _outcomes(job)),
         "kinds": [
             (title, name, found[name or "all"], "?" + urlencode({**asked, "show": name}))
             for title, name in EVENT_KINDS

@@ -29,7 +29,7 @@ LEGS = (("seen", "neutral"), ("saved", "amber"), ("verified", "teal"), ("release
 
 @dataclass(frozen=True)
 class Kpi:
-    """One number of the strip. hot: the key by which the page keeps it fresh; at: a moment whose age stands behind."""
+    """One number of the strip. hot: the key by which the page keeps it fresh; at: shows its age."""
 
     title: str
     value: str
@@ -99,7 +99,7 @@ def primary_metrics(job: View, count: int = 2) -> list[str]:
 
 
 def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> list[Kpi]:
-    """The strip. ran_s: of closed attempts; of an ended job it stands where the time left stood. rest: what a halted
+    """The strip. ran_s: of closed attempts; an ended job shows it in place of the time left. rest: what a halted
     job has left, and how fast it was."""
     progress = job["progress"]
     step, total, percent = progress["step"], progress["total"], progress["percent"]
@@ -192,7 +192,7 @@ def exit_words(code: int | None) -> str:
 
 
 def receipt(job: View, *, waited: bool) -> Receipt | None:
-    """What the last halt kept, while the job stands halted. waited: that halt found it in the queue."""
+    """What the last halt kept, while the job is halted. waited: that halt found it in the queue."""
     last = job["last_halt"]
     if job["state"] != "HALTED" or not last:
         return None
@@ -224,7 +224,7 @@ def _legs(parts: dict[str, float | None]) -> list[Leg]:
 
 
 def _check(one: dict[str, Any], headline: str) -> Check:
-    """What is counted is said in numbers; a sentence that stands above already is not said again."""
+    """Counts are shown as numbers; a sentence that is already the headline is not repeated."""
     title = CHECK_TITLES.get(one["check"], one["check"])
     used, limit, asked = one.get("used"), one.get("limit"), one.get("asked")
     if used is None or limit is None or asked is None:

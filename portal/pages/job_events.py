@@ -74,7 +74,7 @@ FOLDED = 3
 
 
 @dataclass(frozen=True)
-class Told:
+class EventLine:
     """One line. event: the newest it stands for; first: the number of the oldest; phase: the badge of a move;
     border: what is said above it, where it is the last of its attempt."""
 
@@ -89,17 +89,17 @@ class Told:
     border: str
 
 
-def told(events: Sequence[JobEvent], outcomes: Mapping[int, str] | None = None) -> list[Told]:
+def lines(events: Sequence[JobEvent], outcomes: Mapping[int, str] | None = None) -> list[EventLine]:
     """Lines, newest first as the events are. outcomes: how each attempt ended, for the row between two of them."""
-    lines: list[Told] = []
+    found: list[EventLine] = []
     at = 0
     while at < len(events):
         run = _checkpoints(events, at)
-        newer = lines[-1].event.attempt if lines else 0
+        newer = found[-1].event.attempt if found else 0
         border = _border(run[0].attempt, newer, outcomes or {})
-        lines.append(_line(run, events[at + 1 :], border))
+        found.append(_line(run, events[at + 1 :], border))
         at += len(run)
-    return lines
+    return found
 
 
 def chosen(events: QuerySet[JobEvent], kind: str, sought: str) -> QuerySet[JobEvent]:
@@ -143,7 +143,7 @@ def _checkpoints(events: Sequence[JobEvent], at: int) -> Sequence[JobEvent]:
     return events[at:end] if end - at >= FOLDED else events[at : at + 1]
 
 
-def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> Told:
+def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> EventLine:
     event, oldest = run[0], run[-1]
     title = TITLES[EventCode(event.code)]
     if event.code == EventCode.GPUS_RETURNED and event.numbers.get("slot_type") == "cpu":
@@ -151,13 +151,13 @@ def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> T
     by = event.actor.get_username() if event.actor else SOURCES.get(event.source, event.source)
     codes = ", ".join(code for code in (event.to_state or event.code, event.reason) if code)
     words = event.words if oldest is event else _together(run)
-    return Told(
+    return EventLine(
         event, oldest.n, _phase(event), title, _once(event, words, before), by, codes, _icon(event), border
     )
 
 
 def _border(attempt: int, newer: int, outcomes: Mapping[int, str]) -> str:
-    """What stands between the last line of an attempt and the first of a later one, the next where all are shown."""
+    """The text between the last line of an attempt and the first of a later one, the next where all are shown."""
     if not 0 < attempt < newer:
         return ""
     ended = f" ended: {word[0].lower()}{word[1:]}." if (word := outcomes.get(attempt, "")) else " ended."

@@ -18,7 +18,7 @@ Marked = list[tuple[LogLine, bool]]
 
 
 def failure(job: Job, kept: Checkpoint | None) -> dict[str, Any]:
-    """The learner that failed first, and the end of its log. kept: the checkpoint to go on from."""
+    """The learner that failed first, and the end of its log. kept: the checkpoint to resume from."""
     failed = _first_to_fail(job)
     marked = _end_of_log(job, failed)
     return {

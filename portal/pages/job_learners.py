@@ -116,18 +116,18 @@ def strip(job: Job, learners: Sequence[One], *, over: bool) -> list[Kpi]:
     cells = [_gang(job, learners, over=over)]
     if times:
         usual = median_low(times.values())
-        told = f"{len(times)} of {job.learners} learners report" if len(times) < job.learners else ""
+        reporting = f"{len(times)} of {job.learners} learners report" if len(times) < job.learners else ""
         cells.append(
-            Kpi("Step time", seconds(usual), told or ("median" if len(times) > 1 else "its own reports"))
+            Kpi("Step time", seconds(usual), reporting or ("median" if len(times) > 1 else "its own reports"))
         )
     else:
         cells.append(Kpi("Step time", "—", "fewer than two steps reported"))
     if job.learners > 1:
         cells.append(_waits_for(learners, over=over))
-    heard = [one.row.last_seen_at for one in learners if one.row.last_seen_at and not one.row.done_at]
-    if not over and heard:
-        rank = min((one for one in learners if one.row.last_seen_at in heard), key=_heard).row.rank
-        cells.append(Kpi("Oldest heartbeat", f"L{rank}", at=min(heard).isoformat()))
+    seen = [one.row.last_seen_at for one in learners if one.row.last_seen_at and not one.row.done_at]
+    if not over and seen:
+        rank = min((one for one in learners if one.row.last_seen_at in seen), key=_seen_at).row.rank
+        cells.append(Kpi("Oldest heartbeat", f"L{rank}", at=min(seen).isoformat()))
     used, allowed = job.restarts_used, job.max_restarts
     cells.append(
         Kpi(
@@ -139,14 +139,14 @@ def strip(job: Job, learners: Sequence[One], *, over: bool) -> list[Kpi]:
 
 
 def start(attempt: Attempt, learners: Sequence[Learner], now: datetime) -> Start | None:
-    """Bars on one axis from the placement on; None for an attempt of which no learner told when it came to what."""
+    """Bars on one axis from the placement on; None for an attempt of which no learner reported when it came to what."""
     if not any(row.downloading_at or row.processing_at for row in learners):
         return None
     began = attempt.opened_at
-    moments = [row.processing_at for row in learners if row.processing_at]
-    missing = len(learners) - len(moments)
+    reached_at = [row.processing_at for row in learners if row.processing_at]
+    missing = len(learners) - len(reached_at)
     stopped = attempt.closed_at or now
-    last = max(moments, default=stopped)
+    last = max(reached_at, default=stopped)
     shown = max(0.001, ((stopped if missing else last) - began).total_seconds())
     axis = _axis(shown if missing else shown * 1.15)
 
@@ -185,11 +185,11 @@ def seconds(value: float) -> str:
 
 
 def _one(row: Learner, now: datetime) -> One:
-    heard = row.last_seen_at
-    return One(row, bool(heard and not row.done_at and now - heard > SILENT))
+    seen = row.last_seen_at
+    return One(row, bool(seen and not row.done_at and now - seen > SILENT))
 
 
-def _heard(one: One) -> datetime:
+def _seen_at(one: One) -> datetime:
     assert one.row.last_seen_at is not None
     return one.row.last_seen_at
 
@@ -228,8 +228,8 @@ def _waited(last: datetime, own: datetime) -> float | None:
 
 def _bars(attempt: Attempt, row: Learner, stopped: datetime, axis: float) -> list[Bar]:
     """Phase after phase; a moment that is not known leaves its phase to the one before."""
-    moments = (attempt.opened_at, attempt.launched_at, row.downloading_at, row.ready_at, row.processing_at)
-    reached = [(*phase[::-1], at) for phase, at in zip(STARTING, moments, strict=True) if at is not None]
+    reached_at = (attempt.opened_at, attempt.launched_at, row.downloading_at, row.ready_at, row.processing_at)
+    reached = [(*phase[::-1], at) for phase, at in zip(STARTING, reached_at, strict=True) if at is not None]
     ends = [at for _, _, at in reached[1:]] + [min(stopped, row.exited_at or stopped)]
     bars = []
     for (name, family, at), end in zip(reached, ends, strict=True):

@@ -94,7 +94,7 @@ def _word(state: State, event: JobEvent) -> str:
 
 
 def _ended(event: JobEvent) -> str:
-    """Beside its segments there is room for "exit 1"; the sentence stands under Attempts."""
+    """Beside its segments there is room for "exit 1"; the sentence is under Attempts."""
     if (code := event.numbers.get("exit_code")) is not None:
         return f"exit {code}"
     if event.reason in set(StopReason):
@@ -131,5 +131,5 @@ def _begin(attempt: Attempt) -> str:
 
 
 def _clock(at: datetime | None) -> str:
-    """As the lines tell the time: in UTC."""
+    """Times as the lines show them: in UTC."""
     return f" {at.astimezone(UTC):%H:%M:%S}" if at else ""

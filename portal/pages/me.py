@@ -1,4 +1,4 @@
-"""What a person sets for himself: theme, shortcuts, password; and where he is signed in."""
+"""A user's own settings: theme, shortcuts, password; and their sessions."""
 
 from __future__ import annotations
 

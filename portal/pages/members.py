@@ -143,5 +143,5 @@ def _rows(tenant: Tenant) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _role(request: HttpRequest) -> Role | None:
-    wished = request.POST.get("role", "")
-    return Role(wished) if wished in set(Role) else None
+    requested = request.POST.get("role", "")
+    return Role(requested) if requested in set(Role) else None

@@ -44,7 +44,7 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     if request.method == "GET":
         source, text = _start(request, tenant)
         return _page(request, tenant, source=source, text=text, error=_missing_checkpoint(request, tenant))
-    assert isinstance(request.user, User)  # in_tenant let nobody else through
+    assert isinstance(request.user, User)  # in_tenant admits only users
     text = request.POST.get("spec", "")
     parent = _parent(request, tenant)
     try:

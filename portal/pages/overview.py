@@ -38,7 +38,7 @@ WAITS_WITHIN = timedelta(hours=24)
 @require_GET
 @in_tenant
 def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """Attention first, then what runs, the quota, and what ended lately."""
+    """Attention first, then what runs, the quota, and what finished recently."""
     user, now = person(request), timezone.now()
     mine = job_list(user=user, tenant=tenant.slug)
     found = attention.notices(mine, now)
@@ -125,7 +125,7 @@ def _metric_cell(view: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ended(job: Job, on_gpus: bool) -> dict[str, Any]:
-    """hours: GPU-hours, or the CPU slot-hours of a tenant that has no GPUs; the two never stand in one column."""
+    """hours: GPU-hours, or the CPU slot-hours of a tenant that has no GPUs; the two are never in one column."""
     view = row(JobSerializer.render(job))
     ran = job.running_s if job.started_at else None  # over all attempts, without the time it lay halted
     hours = view["slot_seconds"] / 3600 if bool(job.gpus) == on_gpus else None

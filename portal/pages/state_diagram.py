@@ -17,7 +17,7 @@ from portal.templatetags.ui import PHASE_BADGES
 WIDTH, HEIGHT = 1040, 350
 BOX_W, BOX_H, STEP = 104, 34, 178
 TOP, MIDDLE, BOTTOM = 46, 166, 276
-"""Centres of the rows: the way of a job that nobody stops, its exit door, and where the door leads."""
+"""Centres of the rows: the path of a job that is not stopped, its exit, and where the exit leads."""
 LEFT = 90
 ARROW = re.compile(r"^\s*(\[\*\]|[A-Z]+) --> (\[\*\]|[A-Z]+)(?:: (.*))?$", re.MULTILINE)
 HEADER = "stateDiagram-v2"
@@ -59,7 +59,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The corners of a move's line, and where its word stands: on which side of that point."""
+    """The corners of a move's line, and where its label is: on which side of that point."""
 
     points: tuple[Point, ...]
     word_at: Point | None = None
@@ -165,10 +165,10 @@ def drawing(source: str) -> SafeString | None:
     into = format_html('<path class="change" d="M{} {}H{}" {}/>', begin.left - 20, TOP, begin.left, MARK)
     lines = [(_line(ROUTES[start, end]), MARK) for start, end, _ in between]
     words = [(_word(ROUTES[start, end], word),) for start, end, word in between if word]
-    told = [(start, end, f": {word}" if word else "") for start, end, word in between]
+    described = [(start, end, f": {word}" if word else "") for start, end, word in between]
     return format_html(
         '<div class="table-wrap states" tabindex="0" role="region" aria-label="Drawing of the states">'
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="The states of a job and its moves, told as text below">'
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="The states of a job and its moves, listed as text below">'
         '<defs><marker id="move-end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto"><path d="M0 0L8 4L0 8Z"/></marker></defs><circle cx="{}" cy="{}" r="6"/>{}{}{}{}</svg></div>'
         "<details><summary>The moves as text</summary><ul>{}</ul></details>\n",
@@ -176,7 +176,7 @@ def drawing(source: str) -> SafeString | None:
         format_html_join("", '<path class="change" d="{}" {}/>', lines),
         format_html_join("", "{}", ((_box(name),) for name in BOXES)),
         format_html_join("", "{}", words),
-        format_html_join("", "<li>{} → {}{}</li>", told),
+        format_html_join("", "<li>{} → {}{}</li>", described),
     )
 
 
@@ -195,7 +195,7 @@ def _box(name: str) -> SafeString:
 
 
 def _word(route: Route, word: str) -> SafeString:
-    """Long ones over two lines, the last of which stands where one alone would."""
+    """Long ones over two lines, the last of which is where a single line would be."""
     assert route.word_at is not None
     x, y = route.word_at
     middle = min(

@@ -30,7 +30,7 @@ JOBS_SHOWN = 8
 ENDS = (State.COMPLETED, State.FAILED, State.CANCELED)
 CHANGES_SHOWN = 5
 ANY = "any"
-"""Slot type of waits for whatever GPU comes first; nobody holds it, so it has no column."""
+"""Slot type of waits for whatever GPU comes first; no job holds it, so it has no column."""
 FULL = 0.9  # from this share of a limit on, its card says so
 
 

@@ -65,7 +65,7 @@ def test_all_attempts_are_one_log(alice: Client, open_as: Open, tmp_path: Path) 
 
     page.get_by_label("Search the log").fill(f"try 1 line {LINES - 1}")
     expect(page.locator("x-log .match-count")).to_have_text("1 of 1")
-    expect(page.locator("x-log mark.highlight.count")).to_be_visible()
+    expect(page.locator("x-log mark.highlight.current")).to_be_visible()
     border = page.locator("x-log .log-row.border")
     expect(border).to_have_text(
         re.compile(

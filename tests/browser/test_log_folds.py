@@ -62,7 +62,7 @@ def test_a_traceback_folds_and_unfolds_without_moving_what_is_above(alice: Clien
     fold.click()
     expect(page.locator('x-log .log-row[data-n="7"]')).to_have_count(0)
     page.get_by_label("Search the log").fill("in deep")
-    expect(page.locator("x-log mark.highlight.count").first).to_be_visible()  # a match in a fold opens it
+    expect(page.locator("x-log mark.highlight.current").first).to_be_visible()  # a match in a fold opens it
     expect(fold).to_have_attribute("aria-expanded", "true")
     page.goto(page.url.split("?")[0] + "#L9")
     page.reload()

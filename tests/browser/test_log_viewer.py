@@ -177,7 +177,7 @@ def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(
     page.get_by_label("Search the log").fill("line 123")
     expect(page.locator("x-log .match-count")).to_have_text("11 of 11")
     page.get_by_label("Next match").click()
-    expect(page.locator("x-log mark.highlight.count")).to_have_text("line 123")
+    expect(page.locator("x-log mark.highlight.current")).to_have_text("line 123")
     page.get_by_label("Next match").click()
     expect(page.locator('x-log .log-row[data-n="1230"]')).to_be_visible()
     page.goto(page.url.split("?")[0] + "#L2500-2502")

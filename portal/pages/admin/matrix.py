@@ -24,7 +24,7 @@ CHANGE = re.compile(r"changes\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One limit. before: as it is stored; limit: as the draft wishes it."""
+    """One limit. before: as it is stored; limit: as in the draft."""
 
     tenant: str
     kind: str
@@ -34,7 +34,7 @@ class Cell:
     waiting: int
     meter: Meter
     shown: str
-    """What stands in its field: the limit, or the text that is none."""
+    """The content of its field: the limit, or the text that is not a number."""
 
     @property
     def key(self) -> Key:
@@ -88,17 +88,17 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a form wishes. seen: the limits its sender saw; wrong: texts that are no limits, as they were typed."""
+    """Limits of a form. seen: those its sender saw; wrong: texts that are no limits, as they were typed."""
 
-    wished: Mapping[Key, int] = field(default_factory=dict)
+    requested: Mapping[Key, int] = field(default_factory=dict)
     seen: Mapping[Key, int] = field(default_factory=dict)
     wrong: Mapping[Key, str] = field(default_factory=dict)
 
 
 def matrix(user: Person, draft: Draft | None = None) -> Matrix:
-    """The limits as they stand, or as a draft wishes them. The caller is a platform admin."""
+    """The current limits, or those of a draft. The caller is a platform admin."""
     draft = draft or Draft()
-    wished = draft.wished
+    requested = draft.requested
     tenants = list(Tenant.objects.order_by("name", "slug"))
     quotas = {pk: {use.gpu_type: use for use in uses} for pk, uses in usage.all_quotas().items()}
     pools = {pool.slot_type: pool for pool in cluster.pools(cluster.nodes(user))}
@@ -109,7 +109,7 @@ def matrix(user: Person, draft: Draft | None = None) -> Matrix:
         for tenant in tenants
         for kind in kinds
     }
-    scales = {kind: _scale(kind, uses, wished) for kind in kinds}
+    scales = {kind: _scale(kind, uses, requested) for kind in kinds}
     rows = tuple(
         Row(
             tenant,
@@ -127,10 +127,10 @@ def changes_of(drawn: Matrix) -> list[Change]:
     return [Change(cell.tenant, cell.kind, cell.limit, cell.before) for cell in drawn.changes]
 
 
-def _scale(kind: str, uses: Mapping[Key, usage.QuotaUse], wished: Mapping[Key, int]) -> int:
+def _scale(kind: str, uses: Mapping[Key, usage.QuotaUse], requested: Mapping[Key, int]) -> int:
     return max(
         (
-            max(use.limit, wished.get(key, 0), use.used + use.waiting)
+            max(use.limit, requested.get(key, 0), use.used + use.waiting)
             for key, use in uses.items()
             if key[1] == kind
         ),
@@ -139,7 +139,7 @@ def _scale(kind: str, uses: Mapping[Key, usage.QuotaUse], wished: Mapping[Key, i
 
 
 def _cell(key: Key, use: usage.QuotaUse, draft: Draft, scale: int) -> Cell:
-    limit = draft.wished.get(key, use.limit)
+    limit = draft.requested.get(key, use.limit)
     meter = quota_meter(
         f"{key[0]} {key[1]}", limit=limit, used=use.used, waiting=use.waiting, scale=scale, before=use.limit
     )
@@ -167,7 +167,7 @@ def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse 
 
 def read_limits(form: Mapping[str, Any]) -> Draft:
     """Fields "limit:<tenant>:<type>" and "if:<tenant>:<type>" as numbers."""
-    wished: dict[Key, int] = {}
+    requested: dict[Key, int] = {}
     seen: dict[Key, int] = {}
     wrong: dict[Key, str] = {}
     for name, text in form.items():
@@ -176,10 +176,10 @@ def read_limits(form: Mapping[str, Any]) -> Draft:
         if what not in ("limit", "if") or not kind:
             continue
         if text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= LARGEST_LIMIT:
-            (wished if what == "limit" else seen)[tenant, kind] = int(text)
+            (requested if what == "limit" else seen)[tenant, kind] = int(text)
         elif what == "limit":
             wrong[tenant, kind] = text[:20]
-    return Draft(wished, seen, wrong)
+    return Draft(requested, seen, wrong)
 
 
 def not_a_limit(text: str) -> str:

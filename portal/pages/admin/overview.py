@@ -32,7 +32,7 @@ WHO_ACTS = {
     "DATA_UNREACHABLE": "owner",
     "TENANT_SUSPENDED": "admin",
 }
-"""Who can end a wait, by its code; for the others nobody need do anything."""
+"""Who can end a wait, by its code; no action is needed for the others."""
 
 
 @require_GET
@@ -56,7 +56,7 @@ def page(request: HttpRequest) -> HttpResponse:
 @require_GET
 @admins_only
 def people(request: HttpRequest) -> HttpResponse:
-    """Everybody with an account and the tenants he belongs to."""
+    """Everyone with an account, and their tenants."""
     q = request.GET.get("q", "").strip()[:120]
     rows = User.objects.filter(is_service_account=False).order_by("username")
     if q:

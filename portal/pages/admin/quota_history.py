@@ -35,7 +35,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a set: every limit of it was set anew since. by: the number of the set that did it, the last."""
+    """What became of a set: every limit of it was changed again. by: the number of the set that did it, the last."""
 
     word: str
     by: int
@@ -50,7 +50,7 @@ def page(request: HttpRequest) -> HttpResponse:
     sets = [list(group) for _, group in groupby(found, key=lambda row: row.change_set)]
     changes = QuotaChange.objects.order_by()
     context = frame(request, "history") | {
-        "sets": _told(sets),
+        "sets": _described(sets),
         "page": found,
         "asked": {name: request.GET.get(name, "") for name in ("tenant", "type", "who", "days")},
         "tenants": Tenant.objects.order_by("slug").values_list("slug", flat=True),
@@ -78,9 +78,9 @@ def export(request: HttpRequest) -> HttpResponse:
         for row in some:
             who = row.actor.get_username() if row.actor else ""
             limits = [row.old_limit, row.new_limit, row.used_then]  # what is not known is an empty cell
-            told = [who, row.tenant.slug, row.gpu_type, *limits, row.reason]
+            cells = [who, row.tenant.slug, row.gpu_type, *limits, row.reason]
             at = row.at.isoformat(timespec="seconds")
-            lines.writerow([numbers[row.change_set], at, *(_harmless(value) for value in told)])
+            lines.writerow([numbers[row.change_set], at, *(_harmless(value) for value in cells)])
     if rows[CSV_LINES : CSV_LINES + 1].exists():
         lines.writerow(
             [""] * 8 + [f"Only the newest {CSV_LINES:,} changes: narrow the period for older ones."]
@@ -96,7 +96,7 @@ def _in_batches(rows: Iterable[QuotaChange], size: int) -> Iterator[list[QuotaCh
 
 
 def _page_of(query: QueryDict) -> int | None:
-    """Where the set of this number stands, to which the fate of another one leads: all sets are listed then."""
+    """The page with the set of this number, to which the fate of another one leads: all sets are listed then."""
     asked = query.get("set", "")
     if not asked.isdecimal() or len(asked) > 18:
         return None
@@ -117,7 +117,7 @@ def _narrowed(query: QueryDict) -> QuerySet[QuotaChange]:
     return rows
 
 
-def _told(sets: Sequence[list[QuotaChange]]) -> list[dict[str, Any]]:
+def _described(sets: Sequence[list[QuotaChange]]) -> list[dict[str, Any]]:
     """The rows of each set with its number and its fate, which its rows on other pages decide too."""
     later = QuotaChange.objects.filter(
         tenant=OuterRef("tenant"), gpu_type=OuterRef("gpu_type"), pk__gt=OuterRef("pk")
@@ -140,7 +140,7 @@ def _told(sets: Sequence[list[QuotaChange]]) -> list[dict[str, Any]]:
 
 
 def _fate(rows: list[Any], nexts: dict[int, QuotaChange], numbers: dict[uuid.UUID, int]) -> Fate | None:
-    """Reverted if one set put every limit back; superseded if all were set anew otherwise; else it still stands."""
+    """Reverted if one set put every limit back; superseded if all were changed otherwise; else it still stands."""
     after = [nexts.get(row.next) for row in rows]
     found = [row for row in after if row is not None]
     if len(found) < len(rows):

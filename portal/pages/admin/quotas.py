@@ -59,8 +59,8 @@ class Review:
 def page(request: HttpRequest) -> HttpResponse:
     """GET: the matrix, or with ?revert=<set> a draft that undoes a change set. POST: review or apply a draft."""
     if request.method == "GET":
-        reason, wished = _revert(request.GET.get("revert", ""))
-        draft = Draft(wished)
+        reason, requested = _revert(request.GET.get("revert", ""))
+        draft = Draft(requested)
         drawn = matrix(person(request), draft)
         return _page(request, drawn, _review(request, draft, _changes(drawn, draft)), reason)
     draft = read_limits(request.POST)
@@ -72,7 +72,7 @@ def page(request: HttpRequest) -> HttpResponse:
     if applies and not review.refused:
         try:
             made = quotas_change(user=person(request), changes=changes, reason=reason)
-        except TenantError as error:  # somebody was quicker, between the review and now
+        except TenantError as error:  # another admin changed a limit after the review
             review = _refused(error, changes)
         else:
             messages.success(request, f"{len(made.changes)} limit{'s' * (len(made.changes) != 1)} set.")
@@ -150,7 +150,7 @@ def _effects(made: ChangeSet, before: what_if.Outcome) -> Effects:
 
 
 def _changes(drawn: Matrix, draft: Draft) -> list[Change]:
-    """if_limit is what the admin saw when the page was drawn, not what stands now."""
+    """if_limit is what the admin saw when the page was drawn, not the current value."""
     return [
         replace(one, if_limit=draft.seen.get((one.tenant, one.gpu_type), one.if_limit))
         for one in changes_of(drawn)

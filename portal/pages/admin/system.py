@@ -1,4 +1,4 @@
-"""What the installation stands on, as /readyz and `manage.py doctor` find it, for a card that the overview fetches.
+"""What the installation depends on, as /readyz and `manage.py doctor` find it, for a card that the overview fetches.
 
 A part of its own, because one that hangs is waited for: the overview must not be.
 """
@@ -21,12 +21,12 @@ from portal.pages.guard import admins_only
 @admins_only
 def card(request: HttpRequest) -> HttpResponse:
     """Each part with what was found and, where it cannot do its work, why and what to do."""
-    parts = [_told(part, needed=True) for part in run_checks()]
-    parts.append(_told(broker(), needed=False))
+    parts = [_described(part, needed=True) for part in run_checks()]
+    parts.append(_described(broker(), needed=False))
     return render(request, "console/_system.html", {"parts": parts, "now": timezone.now()})
 
 
-def _told(part: HealthCheck, *, needed: bool) -> dict[str, Any]:
+def _described(part: HealthCheck, *, needed: bool) -> dict[str, Any]:
     """Without a part that is not needed all goes on, only slower."""
     kind = "good" if part.ready else "bad" if needed else "slow"
     return {"part": part, "kind": kind}

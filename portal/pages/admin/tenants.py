@@ -111,7 +111,7 @@ def new(request: HttpRequest) -> HttpResponse:
         if not problems:
             messages.success(request, f"{values['name']} is there.")
             return HttpResponseRedirect(f"/admin-console/tenants/{values['slug']}")
-    limits = {kind: str(limit) for (_, kind), limit in draft.wished.items()}
+    limits = {kind: str(limit) for (_, kind), limit in draft.requested.items()}
     limits |= {kind: text for (_, kind), text in draft.wrong.items()}
     columns = [
         {
@@ -130,18 +130,19 @@ def new(request: HttpRequest) -> HttpResponse:
 def state(request: HttpRequest, slug: str) -> HttpResponse:
     """Suspend or resume; the service asks for the reason to be written into the audit log."""
     tenant = _get(slug)
-    wished = request.POST.get("state", "")
+    new_state = request.POST.get("state", "")
     reason = request.POST.get("reason", "").strip()
     back = f"/admin-console/tenants/{slug}"
-    if wished not in Tenant.State.values or not reason:
-        messages.error(request, "Reason: say why; the tenant reads it.")
+    if new_state not in Tenant.State.values or not reason:
+        messages.error(request, "A reason is required; the tenant sees it.")
         return HttpResponseRedirect(back)
     return after(
         request,
-        lambda: tenant_change(user=person(request), slug=slug, changes={"state": wished}, reason=reason),
+        lambda: tenant_change(user=person(request), slug=slug, changes={"state": new_state}, reason=reason),
         to=back,
-        done=f"{tenant.name} is {wished}." + (" What runs goes on." if wished == "suspended" else ""),
-        level=messages.WARNING if wished == "suspended" else messages.SUCCESS,
+        done=f"{tenant.name} is {new_state}."
+        + (" Running jobs continue." if new_state == "suspended" else ""),
+        level=messages.WARNING if new_state == "suspended" else messages.SUCCESS,
     )
 
 
@@ -191,11 +192,11 @@ def _missing(values: dict[str, str], draft: Draft) -> dict[str, str]:
 def _create(request: HttpRequest, values: dict[str, str], draft: Draft) -> dict[str, str]:
     """Create it, or nothing: then everything that is wrong, by field.
 
-    Where a value is wrong a stand-in takes its place, so that the steps behind it say what they miss, too.
+    Where a value is wrong a placeholder takes its place, so that the steps behind it say what they miss, too.
     """
     user = person(request)
     problems = _missing(values, draft)
-    reason, spare = values["reason"] or "to be given", f"stand-in-{uuid4().hex[:12]}"
+    reason, spare = values["reason"] or "to be given", f"placeholder-{uuid4().hex[:12]}"
 
     def make(slug: str) -> Tenant:
         with transaction.atomic():
@@ -207,7 +208,7 @@ def _create(request: HttpRequest, values: dict[str, str], draft: Draft) -> dict[
         except TenantError as error:
             problems |= _by_field(error, "slug", [])
             made = make(spare)
-        changes = [Change(made.slug, kind, limit, 0) for (_, kind), limit in draft.wished.items() if limit]
+        changes = [Change(made.slug, kind, limit, 0) for (_, kind), limit in draft.requested.items() if limit]
         try:
             if changes:
                 quotas_change(user=user, changes=changes, reason=reason)

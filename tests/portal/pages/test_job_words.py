@@ -13,7 +13,7 @@ from django.utils import timezone
 from jobs.humanize import devices, duration, past
 from jobs.models import Attempt, Job, JobEvent, Learner, Progress
 from jobs.states import EventCode, Intent, State
-from portal.pages.job_events import STOPPED, TITLES, told
+from portal.pages.job_events import STOPPED, TITLES, lines
 from portal.templatetags.ui import DEEDS, metric
 from tenants.models import User
 from tests import factories
@@ -97,19 +97,19 @@ def test_checkpoints_in_a_row_are_one_line(alice: User) -> None:
         numbers = {"checkpoint": n, "step": 50 * n}
         happened(job, EventCode.CHECKPOINT_STORED, message=f"Checkpoint {n}.", numbers=numbers)
     happened(job, EventCode.REQUESTED, message="Halt asked for by alice")
-    lines = told(list(JobEvent.objects.filter(job=job, n__gt=job.event_seq - 8).order_by("-n")))
-    assert [line.words for line in lines] == [
+    shown = lines(list(JobEvent.objects.filter(job=job, n__gt=job.event_seq - 8).order_by("-n")))
+    assert [line.words for line in shown] == [
         "Halt asked for by alice",
         "Checkpoints 1 to 7, at steps 50 to 350, are stored and verified.",
     ]
-    assert lines[1].first == lines[1].event.n - 6
+    assert shown[1].first == shown[1].event.n - 6
 
 
 def test_a_run_of_checkpoints_names_its_least_and_greatest_step(alice: User) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING)
     for n, step in ((14, 650), (15, 702), (16, 700)):
         happened(job, EventCode.CHECKPOINT_STORED, numbers={"checkpoint": n, "step": step})
-    (line,) = told(list(JobEvent.objects.filter(job=job, n__gt=1).order_by("-n")))
+    (line,) = lines(list(JobEvent.objects.filter(job=job, n__gt=1).order_by("-n")))
     assert line.words == "Checkpoints 14 to 16, at steps 650 to 702, are stored and verified."
 
 
@@ -168,7 +168,7 @@ def test_events_can_be_narrowed_and_searched(
 def test_an_hourglass_stands_only_where_waiting_helps(alice: User, reason: str, icon: str) -> None:
     job = factories.job(owner=alice)
     happened(job, EventCode.WAITING, reason=reason)
-    assert told(list(JobEvent.objects.filter(job=job, code="WAITING")))[0].icon == icon
+    assert lines(list(JobEvent.objects.filter(job=job, code="WAITING")))[0].icon == icon
 
 
 def test_events_beyond_a_page_are_one_link_away(alice: User, client: Client) -> None:
