@@ -8,16 +8,33 @@ compiles the list of fields into plain getters, once per class.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date, datetime
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 from rest_framework import serializers
 
 from jobs.timestamps import rfc3339
 
 Getter = Callable[..., Any]
+
+
+def json_bytes(value: Any) -> bytes:
+    """Values as JSON. Times become RFC 3339 in UTC with milliseconds, floats that are not finite become null."""
+    return orjson.dumps(
+        value, default=_json_value, option=orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
+    )
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 class TimestampField(serializers.DateTimeField):

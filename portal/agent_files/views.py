@@ -22,6 +22,7 @@ from jobs.ingest import checkpoints
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
 from jobs.retries import database_away
 from jobs.tokens import Grant
+from portal.problem_details import problem
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +30,6 @@ RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})\Z")
 CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})\Z")
 
 View = Callable[..., HttpResponse]
-
-
-def problem(status: int, code: str, detail: str, **more: Any) -> JsonResponse:
-    """An error as RFC 9457 has it."""
-    body = {
-        "type": "about:blank",
-        "title": code.replace("_", " "),
-        "status": status,
-        "code": code,
-        "detail": detail,
-    }
-    return JsonResponse(body | more, status=status, content_type="application/problem+json")
 
 
 def for_learner(*methods: str) -> Callable[[View], View]:

@@ -9,12 +9,11 @@ from django.http import HttpResponse
 from rest_framework import serializers
 
 from jobs.selectors import cluster, installation, queue
-from jobs.serialization import ReadSerializer
+from jobs.serialization import ReadSerializer, json_bytes
 from jobs.spec import json_schema
 from portal.api import paging
 from portal.api.fields import ShortListQuery
 from portal.api.operations import Call, operation
-from portal.api.renderers import json_bytes
 
 
 class PoolSerializer(ReadSerializer):

@@ -17,14 +17,13 @@ from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
 from jobs.retries import database_away
-from portal.api.renderers import json_bytes
 from portal.api.validation import WrongFields, all_wrong
+from portal.problem_details import problem
 from tenants import errors as tenants
 from tenants.audit import request_id
 
 logger = logging.getLogger(__name__)
 
-CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2
 MAX_ERRORS = 50
 """More than this helps nobody."""
@@ -160,20 +159,6 @@ def unavailable(error: Exception) -> HttpResponse:
     response = problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", text)
     response["Retry-After"] = str(RETRY_AFTER_S)
     return response
-
-
-def problem(status: int, code: str, detail: str, **more: Any) -> HttpResponse:
-    """One problem document. more: errors, etag, allowed_actions … beside the standard members."""
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": int(status),
-        "code": code,
-        "detail": detail,
-        "errors": more.pop("errors", []),
-        "request_id": request_id.get(),
-    } | more
-    return HttpResponse(json_bytes(body), status=int(status), content_type=CONTENT_TYPE)
 
 
 def _of_a_room(error: tenants.ServiceError) -> HttpResponse:

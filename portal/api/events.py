@@ -10,7 +10,7 @@ from rest_framework import serializers
 from jobs.models import Attempt, JobEvent, Learner
 from jobs.selectors.redaction import is_guest, redact_event
 from jobs.selectors.serializers import EventSerializer
-from jobs.serialization import ReadSerializer, TimestampField
+from jobs.serialization import ReadSerializer, TimestampField, json_bytes
 from jobs.spec import to_yaml
 from jobs.states import Phase
 from portal.api import paging, permissions
@@ -18,7 +18,6 @@ from portal.api.errors import NoSuchAttempt
 from portal.api.examples import SPEC
 from portal.api.fields import PagedQuery, StrictSerializer
 from portal.api.operations import Call, operation
-from portal.api.renderers import json_bytes
 
 
 class EventsQuery(PagedQuery):

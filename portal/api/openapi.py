@@ -11,12 +11,13 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, inline_serializer
 from rest_framework import serializers
 
+from portal import problem_details
+
 if TYPE_CHECKING:
     from portal.api.operations import Operation
 
 BYTES = object()
 """Out of an operation that answers with a file."""
-PROBLEM_TYPE = "application/problem+json"
 MEANING = {
     400: "The request is wrong; `errors` names each field.",
     401: "No valid token and no session.",
@@ -130,7 +131,7 @@ def _responses(each: Operation, method: str) -> dict[Any, Any]:
     if method in ("patch", "put"):
         fails.add(412)
     found: dict[Any, Any] = {
-        (code, PROBLEM_TYPE): OpenApiResponse(ProblemSerializer, description=MEANING[code])
+        (code, problem_details.CONTENT_TYPE): OpenApiResponse(ProblemSerializer, description=MEANING[code])
         for code in sorted(fails)
     }
     if each.Out is BYTES:

@@ -23,11 +23,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from jobs.serialization import json_bytes
 from jobs.services import answer_once
 from portal.api import errors, openapi, parsers, throttle, validation
 from portal.api.auth import CookieAuthentication, TokenAuthentication
 from portal.api.fields import NoQuery, StrictSerializer
-from portal.api.renderers import AlwaysJson, JsonRenderer, json_bytes
+from portal.api.renderers import AlwaysJson, JsonRenderer
 from tenants.audit import REASON_HEADER, REASON_PARAMETER, access_reason, reason_given, request_id
 from tenants.models import User
 

@@ -14,9 +14,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 from drf_spectacular.generators import SchemaGenerator
 
-from jobs.serialization import ReadSerializer
+from jobs.serialization import ReadSerializer, json_bytes
 from portal.api.operations import Call, operation
-from portal.api.renderers import json_bytes
 
 
 @cache

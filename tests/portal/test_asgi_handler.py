@@ -177,7 +177,7 @@ async def test_whose_turn_does_not_come_is_told_to_come_again(monkeypatch: pytes
     assert (problem["status"], problem["code"]) == (503, "overloaded")
     status, headers, body = await ask(application, "/look")
     assert (status, headers["retry-after"]) == (503, "2")
-    assert b"Too many at once" in body
+    assert b"Too many requests" in body
     gate.set()
     assert (await finish(first))[0] == 200
     assert (await ask(application, "/look"))[0] == 200

@@ -1,0 +1,30 @@
+"""Errors for programs: problem details as RFC 9457 defines them, the same for REST, learners and failed requests."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from django.http import HttpResponse
+
+from jobs.serialization import json_bytes
+from tenants.audit import request_id
+
+CONTENT_TYPE = "application/problem+json"
+
+
+def problem(status: int, code: str, detail: str, **members: Any) -> HttpResponse:
+    """A response with one problem document.
+
+    code: stable, for programs to act on. members: further ones, such as errors, etag or allowed_actions.
+    """
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": int(status),
+        "code": code,
+        "detail": detail,
+        "errors": [],
+        "request_id": request_id.get(),
+    }
+    return HttpResponse(json_bytes(body | members), status=int(status), content_type=CONTENT_TYPE)
