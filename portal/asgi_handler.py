@@ -11,12 +11,9 @@ order, instead of being refused there.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
-from asgiref.sync import sync_to_async
 from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
@@ -24,7 +21,9 @@ from django.db import close_old_connections
 from django.http import FileResponse, HttpRequest, HttpResponseBase
 from django.urls import set_script_prefix
 
+from portal.database.threads import DatabaseThreads
 from portal.error_responses import crowded
+from portal.streaming import STREAMS
 
 AT_ONCE = 48
 """Requests at work; PostgreSQL takes 200 connections, and streams, live readers and workers need theirs."""
@@ -43,8 +42,8 @@ class ThreadedHandler(ASGIHandler):
     def __init__(self) -> None:
         super().__init__()
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._at_work = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="request")
-        self._at_probes = ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe")
+        self._requests = DatabaseThreads(AT_ONCE, "request")
+        self._probes = DatabaseThreads(PROBES_AT_ONCE, "probe")
 
     def load_middleware(self, is_async: bool = False) -> None:
         """Build the chain for one thread, whatever Django's handler asks for."""
@@ -66,23 +65,16 @@ class ThreadedHandler(ASGIHandler):
     async def _answered(self, scope: Any, body: IO[bytes]) -> HttpResponseBase:
         """The answer of a thread, when it is this request's turn."""
         if scope["path"] in PROBES:
-            return await self._in_thread(self._at_probes, scope, body, self.get_response)
+            return await self._probes.run(self._answer, scope, body, self.get_response)
         try:
             async with asyncio.timeout(WAIT_S):
                 await self._turns.acquire()
         except TimeoutError:
-            return await self._in_thread(self._at_probes, scope, body, crowded)
+            return await self._probes.run(self._answer, scope, body, crowded)
         try:
-            return await self._in_thread(self._at_work, scope, body, self.get_response)
+            return await self._requests.run(self._answer, scope, body, self.get_response)
         finally:
             self._turns.release()
-
-    async def _in_thread(
-        self, threads: ThreadPoolExecutor, scope: Any, body: IO[bytes], respond: Respond
-    ) -> HttpResponseBase:
-        own = contextvars.copy_context()  # what a request sets there is gone with it
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, own.run, self._answer, scope, body, respond)
 
     def _answer(self, scope: Any, body: IO[bytes], respond: Respond) -> HttpResponseBase:
         """In a thread: all that Django does for a request. What is not streamed is over when this returns."""
@@ -107,6 +99,6 @@ class ThreadedHandler(ASGIHandler):
         for task in (sending, leaving):
             task.cancel()
         found = await asyncio.gather(sending, leaving, return_exceptions=True)
-        await sync_to_async(response.close)()
+        await STREAMS.run(response.close)
         if isinstance(found[0], Exception):
             raise found[0]

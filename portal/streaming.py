@@ -1,31 +1,32 @@
-"""Bytes of a file on their way out under ASGI: read in threads, so that one slow reader holds up nobody."""
+"""File and log downloads under ASGI: blocks are read in threads, so that a slow client does not delay others."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
-from functools import partial
 from typing import IO, Any
 
-from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from whitenoise.middleware import WhiteNoiseMiddleware
 
+from portal.database.threads import DatabaseThreads
+
 Blocks = Generator[bytes, None, None]
 BLOCK = 256 * 1024
+STREAMS = DatabaseThreads(8, "stream", release=True)
+"""Read files and logs for all downloads, a block at a time."""
 
 
 async def in_thread(blocks: Blocks) -> AsyncIterator[bytes]:
-    """The same blocks, each fetched without holding up the event loop."""
-    take = sync_to_async(partial(next, blocks, b""))
+    """Yield the same blocks, each read without blocking the event loop."""
     try:
-        while block := await take():
+        while block := await STREAMS.run(next, blocks, b""):
             yield block
     finally:
-        await sync_to_async(blocks.close)()  # lets go of its file
+        await STREAMS.run(blocks.close)  # closes its file
 
 
 class StaticFilesMiddleware(WhiteNoiseMiddleware):
-    """WhiteNoise, but for how its files are read: it gives Django an iterator that is read whole before it is sent."""
+    """WhiteNoise with streamed files: its own iterator would be read completely before the first byte is sent."""
 
     @staticmethod
     def serve(static_file: Any, request: Any) -> Any:

@@ -70,11 +70,11 @@ class ApiError(Exception):
         self.headers: dict[str, str] = {}
 
 
-class BadRequest(ApiError):
+class MalformedRequest(ApiError):
     """The request is not understood."""
 
 
-class TooLarge(ApiError):
+class BodyTooLarge(ApiError):
     """The body is larger than is taken."""
 
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
@@ -122,7 +122,7 @@ class RangeNotSatisfiable(ApiError):
         self.headers["Content-Range"] = f"bytes */{size}"
 
 
-def answer(error: Exception) -> HttpResponse:
+def error_response(error: Exception) -> HttpResponse:
     """The answer to any exception of a request. What nobody expected is logged and answered without its text."""
     if isinstance(error, ApiError):
         response = problem(error.status, error.code, str(error), **error.details)
@@ -134,11 +134,11 @@ def answer(error: Exception) -> HttpResponse:
     if isinstance(error, drf.APIException):
         return _of_the_framework(error)
     if isinstance(error, Http404):
-        return answer(NotHere())
+        return error_response(NotHere())
     if database_away(error):
         return unavailable(error)
     if isinstance(error, RequestDataTooBig):
-        return answer(TooLarge("A body has at most 1048576 bytes. Send code as an upload."))
+        return error_response(BodyTooLarge("A body has at most 1048576 bytes. Send code as an upload."))
     if isinstance(error, MultiPartParserError | UnreadablePostError):
         return problem(
             HTTPStatus.BAD_REQUEST, "body_not_readable", "The body is not the multipart form it says it is."
@@ -164,7 +164,7 @@ def unavailable(error: Exception) -> HttpResponse:
 def _of_a_room(error: tenants.ServiceError) -> HttpResponse:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     if status == HTTPStatus.NOT_FOUND:
-        return answer(NotHere())
+        return error_response(NotHere())
     response = problem(status, error.code, error.message, **error.details)
     if "etag" in error.details:
         response["ETag"] = error.details["etag"]

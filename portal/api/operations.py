@@ -1,7 +1,7 @@
-"""How a function becomes an operation of the API: its body and query checked, its answer made, its repeat harmless.
+"""Operations of the API: check the query and the body, run the function, build the response, replay a repeated request.
 
-An operation is a function ``(call, **path) -> body | Answer | HttpResponse`` under @operation; ``resource`` hangs the
-operations of one path under their methods. Errors are raised, and become an answer in portal.api.errors alone.
+An operation is a function ``(call, **path) -> body | OperationResponse | HttpResponse`` under @operation. ``resource``
+assigns the operations of one path to their methods. Errors are raised; portal.api.errors turns them into responses.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OperationResponse:
     """A body with another status than the operation's own, or with headers of its own."""
 
     body: Any
@@ -140,18 +140,18 @@ class Operation:
 
         def work() -> tuple[int, dict[str, Any]]:
             ran[:] = [self.run(call, **path)]
-            answer = ran[0] if isinstance(ran[0], Answer) else Answer(ran[0])
+            answer = ran[0] if isinstance(ran[0], OperationResponse) else OperationResponse(ran[0])
             kept = orjson.loads(json_bytes(answer.body))
             return answer.status or self.status, kept | {name: None for name in self.secret if name in kept}
 
         status, body = answer_once(user=call.user, key=key, request_sha256=_hash(call), work=work)
-        return ran[0] if ran else Answer(body, status, {"Idempotency-Replayed": "true"})
+        return ran[0] if ran else OperationResponse(body, status, {"Idempotency-Replayed": "true"})
 
     def _respond(self, answer: Any) -> HttpResponseBase:
         if isinstance(answer, HttpResponseBase):
             return answer
-        if not isinstance(answer, Answer):
-            answer = Answer(answer)
+        if not isinstance(answer, OperationResponse):
+            answer = OperationResponse(answer)
         headers = dict(answer.headers)
         if isinstance(answer.body, dict) and answer.body.get("etag"):
             headers["ETag"] = answer.body["etag"]
@@ -233,7 +233,7 @@ class Resource(APIView):
             if isinstance(response, Response):
                 response.render()
         except Exception as error:  # raised while an answer was rendered
-            response = errors.answer(error)
+            response = errors.error_response(error)
         finally:
             request_id.reset(token)
             access_reason.reset(reason)
@@ -245,7 +245,7 @@ class Resource(APIView):
     def handle_exception(self, exc: Exception) -> Any:
         if isinstance(exc, exceptions.NotAuthenticated | exceptions.AuthenticationFailed):
             exc.auth_header = self.get_authenticate_header(self.request)  # type: ignore[union-attr]
-        response = errors.answer(exc)
+        response = errors.error_response(exc)
         if isinstance(exc, exceptions.MethodNotAllowed):
             response["Allow"] = ", ".join(self.allowed_methods)
         return response
@@ -301,4 +301,4 @@ def _hash(call: Call) -> str:
     return digest.hexdigest()
 
 
-__all__ = ["Answer", "Call", "OpenApiExample", "Operation", "operation", "resource"]
+__all__ = ["Call", "OpenApiExample", "Operation", "OperationResponse", "operation", "resource"]

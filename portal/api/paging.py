@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from django.core import signing
 from django.db.models import Model, QuerySet
 
-from portal.api.errors import BadRequest
+from portal.api.errors import MalformedRequest
 from portal.api.operations import Call
 from tenants.errors import problem
 
@@ -115,7 +115,7 @@ def _read(call: Call, cursor: str, length: int) -> list[Any]:
         of, values = "", []
     if of != _list_of(call) or len(values) != length:
         text = "this cursor was not given out for this list: take `next` as it is, with the same filters"
-        raise BadRequest(
+        raise MalformedRequest(
             "The cursor is not valid.",
             code="cursor_invalid",
             errors=[problem("cursor", "cursor_invalid", text)],

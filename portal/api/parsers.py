@@ -10,7 +10,7 @@ from rest_framework import exceptions
 from rest_framework.request import Request
 
 from portal.api import strict_json
-from portal.api.errors import ApiError, BadRequest, TooLarge
+from portal.api.errors import ApiError, BodyTooLarge, MalformedRequest
 from tenants.errors import problem
 
 MAX_BYTES = 1024 * 1024
@@ -61,7 +61,7 @@ def read_json(request: Request) -> tuple[bytes, Any]:
     value = strict_json.read(raw) if raw.strip() else {}
     if not isinstance(value, dict):
         wrong = problem("", "wrong_type", "the body must be a JSON object")
-        raise BadRequest("The body must be a JSON object.", code="invalid", errors=[wrong])
+        raise MalformedRequest("The body must be a JSON object.", code="invalid", errors=[wrong])
     return raw, value
 
 
@@ -93,5 +93,5 @@ def form(request: Request) -> dict[str, Any]:
     return found
 
 
-def _too_large() -> TooLarge:
-    return TooLarge(f"A body has at most {MAX_BYTES} bytes. Send code as an upload.")
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"A body has at most {MAX_BYTES} bytes. Send code as an upload.")

@@ -14,7 +14,7 @@ from jobs.selectors.serializers import QuotaSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.quotas import quotas_change
 from portal.api import paging, permissions
-from portal.api.errors import BadRequest
+from portal.api.errors import MalformedRequest
 from portal.api.fields import (
     PagedQuery,
     ShortListQuery,
@@ -263,7 +263,7 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     if not timedelta(0) < end - start <= LONGEST_USAGE:
         text = f"must lie before `to`, by at most {LONGEST_USAGE.days} days"
         wrong = problem("from", "out_of_range", text, start.isoformat())
-        raise BadRequest("The period is not valid.", code="invalid", errors=[wrong])
+        raise MalformedRequest("The period is not valid.", code="invalid", errors=[wrong])
     by = usage.By(call.query["by"])
     found = usage.usage_of(tenant, start=start, end=end, by=by)
     rows = [UsageSerializer.render(row) | {by.value: row.key} for row in found]

@@ -8,18 +8,20 @@ from typing import Any
 from jobs.spec import SpecError
 from jobs.spec.json_reader import JsonReader
 from jobs.spec.numbers import BadNumber
-from portal.api.errors import BadRequest
+from portal.api.errors import MalformedRequest
 from tenants.errors import problem
 
 MAX_ERRORS = 50
 
 
 def read(body: bytes) -> Any:
-    """The value of a JSON text: 64 levels and 10,000 keys at most. Raises BadRequest with every problem found."""
+    """The value of a JSON text: 64 levels and 10,000 keys at most. Raises MalformedRequest with every problem found."""
     try:
         reader = JsonReader(body.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise BadRequest(f"The body is not UTF-8 at byte {error.start}.", code="body_not_json") from error
+        raise MalformedRequest(
+            f"The body is not UTF-8 at byte {error.start}.", code="body_not_json"
+        ) from error
     try:
         value = reader.read()
     except SpecError as error:
@@ -30,10 +32,10 @@ def read(body: bytes) -> Any:
     return value
 
 
-def _refused(problems: list[dict[str, Any]]) -> BadRequest:
+def _refused(problems: list[dict[str, Any]]) -> MalformedRequest:
     first = problems[0]
     place = f" (line {first['line']}, column {first['column']})" if first.get("line") else ""
-    return BadRequest(f"{first['message']}{place}.", code=first["code"], errors=problems)
+    return MalformedRequest(f"{first['message']}{place}.", code=first["code"], errors=problems)
 
 
 def _bad_values(value: Any, path: str) -> Iterator[dict[str, Any]]:

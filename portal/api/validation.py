@@ -10,13 +10,13 @@ from rest_framework import exceptions, serializers
 
 from tenants.errors import problem
 
-Problem = dict[str, Any]
+FieldError = dict[str, Any]
 
 
 class WrongFields(exceptions.ValidationError):
     """Some fields are wrong; found says of each what would be right."""
 
-    def __init__(self, detail: Any, found: list[Problem]) -> None:
+    def __init__(self, detail: Any, found: list[FieldError]) -> None:
         super().__init__(detail)
         self.found = found
 
@@ -29,7 +29,7 @@ def checked(checker: serializers.Serializer[Any]) -> Any:
     return checker.validated_data
 
 
-def all_wrong(detail: Any, path: str = "", field: Any = None, sent: Any = None) -> list[Problem]:
+def all_wrong(detail: Any, path: str = "", field: Any = None, sent: Any = None) -> list[FieldError]:
     """A serializer's nested errors as a flat list. field and sent: the field they are about and what it was given."""
     if isinstance(detail, Mapping):
         return [one for key, inner in detail.items() for one in _inner(inner, key, path, field, sent)]
@@ -40,7 +40,7 @@ def all_wrong(detail: Any, path: str = "", field: Any = None, sent: Any = None) 
     return [_wrong(path, getattr(detail, "code", "invalid"), str(detail), field, sent)]
 
 
-def _inner(inner: Any, key: str | int, path: str, field: Any, sent: Any) -> list[Problem]:
+def _inner(inner: Any, key: str | int, path: str, field: Any, sent: Any) -> list[FieldError]:
     if key == "non_field_errors":
         return all_wrong(inner, path, field, sent)
     if isinstance(key, int):
@@ -52,7 +52,7 @@ def _inner(inner: Any, key: str | int, path: str, field: Any, sent: Any) -> list
     return all_wrong(inner, f"{path}.{key}" if path else key, child, given)
 
 
-def _wrong(path: str, code: str, message: str, field: Any, sent: Any) -> Problem:
+def _wrong(path: str, code: str, message: str, field: Any, sent: Any) -> FieldError:
     """One finding. A choice, a number out of bounds and a text too long say what would do."""
     if isinstance(field, serializers.ChoiceField) and code in ("invalid_choice", "null", "required"):
         names = [str(name) for name in field.choices]

@@ -21,7 +21,7 @@ from tenants.models import User
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 5.0
+CHECK_S = 5.0
 """Permission is asked again this often; at once after a hint that somebody's rights have changed."""
 STEP_S = 0.5
 
@@ -36,7 +36,7 @@ class Watcher(Protocol):
         """Names of the channels it listens to."""
         ...
 
-    def judged(self, user: User | None, lost: set[str]) -> None:
+    def access_checked(self, user: User | None, lost: set[str]) -> None:
         """Take note of who the owner is now (None: nobody any more) and of channels that are no longer his."""
         ...
 
@@ -44,25 +44,25 @@ class Watcher(Protocol):
 class Guard:
     """Asks for all watchers, again and again. aside: runs a function beside the loop; raises StoreDown."""
 
-    def __init__(self, watchers: Callable[[], Iterable[Watcher]], aside: Callable[..., Any]) -> None:
-        self._watchers, self._aside = watchers, aside
+    def __init__(self, watchers: Callable[[], Iterable[Watcher]], in_side_reader: Callable[..., Any]) -> None:
+        self._watchers, self._in_side_reader = watchers, in_side_reader
         self._due: dict[Credentials, float] = {}
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Somebody's rights have changed: ask for everybody now."""
         self._due = dict.fromkeys(self._due, 0.0)
 
     async def run(self) -> None:
-        """Whoever comes was asked then and is due LOOK_S later; all who are due are asked within about a second."""
+        """Whoever comes was asked then and is due CHECK_S later; all who are due are asked within about a second."""
         while True:
             groups: dict[Credentials, list[Watcher]] = defaultdict(list)
             for watcher in self._watchers():
                 groups[watcher.known].append(watcher)
             now = time.monotonic()
-            self._due = {known: self._due.get(known, now + LOOK_S) for known in groups}
+            self._due = {known: self._due.get(known, now + CHECK_S) for known in groups}
             due = [known for known in groups if self._due[known] <= now]
             for known in due:
-                self._due[known] = time.monotonic() + LOOK_S
+                self._due[known] = time.monotonic() + CHECK_S
                 await self._ask(known, groups[known])
                 await asyncio.sleep(STEP_S / len(due))
             if not due:
@@ -71,16 +71,16 @@ class Guard:
     async def _ask(self, known: Credentials, group: list[Watcher]) -> None:
         names = {name for watcher in group for name in watcher.watched}
         try:
-            user, allowed = await self._aside(_judge, known, names)
+            user, allowed = await self._in_side_reader(_check, known, names)
         except StoreDown:
             return  # nobody new comes in meanwhile, and nothing is read
         present = set(self._watchers())
         for watcher in group:
             if watcher in present:
-                watcher.judged(user, names - allowed)
+                watcher.access_checked(user, names - allowed)
 
 
-def _judge(known: Credentials, names: Iterable[str]) -> tuple[User | None, set[str]]:
+def _check(known: Credentials, names: Iterable[str]) -> tuple[User | None, set[str]]:
     """In a thread: the owner now, and which of these channels he may watch. Whoever cannot be judged may nothing."""
     try:
         user = who(known)

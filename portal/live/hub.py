@@ -10,37 +10,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from django.db import connections
-
 from jobs import pubsub
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
+from portal.database.threads import DatabaseThreads
 from portal.live.errors import StoreDown, Unreadable
 from portal.live.frames import error_text
 from portal.live.guard import Guard, Watcher
 from portal.live.protocol import Channel, Topic
 from portal.live.reading import SOURCES
-from portal.live.sources import Page, Source, Want, first_row, store_cursor
-from portal.live.viewer import Pace, Subscription, Viewer
+from portal.live.sources import Batch, ChannelSource, ReadRequest, first_row, store_cursor
+from portal.live.viewer import Delivery, Subscription, Viewer
 
 logger = logging.getLogger(__name__)
 
 SWEEP_S = 1.0  # the store is looked at this often without any hint
 BEAT_S = 2.0  # a frame on every socket at least this often (contracts 9)
 PACE_S = 0.02  # shortest time between two looks at a channel, and two readings of the store for a topic
-AGAIN_S = 1.0  # a duty that failed begins again after so long
+RETRY_S = 1.0  # a duty that failed begins again after so long
 STUCK_S = 60.0  # a viewer who takes no byte for this long is cut
 READERS = 2  # threads that read for everybody who is up to date …
-ASIDES = 2  # … and for all else: who comes, who still may watch, who has to catch up
+SIDE_READERS = 2  # … and for all else: who comes, who still may watch, who has to catch up
 
 T = TypeVar("T")
 
@@ -54,7 +51,7 @@ class Feed:
     stamp: Any = None
     dirty: bool = False
     due: float = 0.0  # not looked at again before this moment of the loop's clock
-    at_hand_at: float = 0.0  # when it was last served without asking the store
+    cached_at: float = 0.0  # when it was last served without asking the store
     down: bool = False
     alone: bool = (
         False  # it could not be read: until it can, it is asked for by itself and spoils no reading of others
@@ -72,9 +69,9 @@ class Hub:
         self._wakes: dict[Topic, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
-        self._readers: _Readers | None = None
-        self._asides: _Readers | None = None
-        self._guard = Guard(lambda: self.guarded, self.aside)
+        self._readers: DatabaseThreads | None = None
+        self._side_readers: DatabaseThreads | None = None
+        self._guard = Guard(lambda: self.guarded, self.in_side_reader)
 
     # --- viewers come and go ---
 
@@ -105,7 +102,7 @@ class Hub:
             subscription.given, subscription.cursor = after, store_cursor(after)
         viewer.subscriptions[channel.name] = subscription
         feed.subscriptions.add(subscription)
-        self._spawn(self._bring_up(feed, subscription))
+        self._spawn(self._catch_up_or_close(feed, subscription))
 
     def unsubscribe(self, viewer: Viewer, name: str) -> None:
         subscription = viewer.subscriptions.pop(name, None)
@@ -120,23 +117,32 @@ class Hub:
         """Read the store for everybody who is up to date. Raises StoreDown."""
         return await self._run(self._readers, function, *arguments)
 
-    async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
+    async def in_side_reader(self, function: Callable[..., T], *arguments: Any) -> T:
         """Read the store for one viewer, in threads of their own: those who are up to date do not wait for him.
 
         Raises StoreDown.
         """
-        return await self._run(self._asides, function, *arguments)
+        return await self._run(self._side_readers, function, *arguments)
 
     @staticmethod
-    async def _run(readers: _Readers | None, function: Callable[..., T], *arguments: Any) -> T:
-        if readers is None:
+    async def _run(threads: DatabaseThreads | None, function: Callable[..., T], *arguments: Any) -> T:
+        if threads is None:
             raise StoreDown
-        return await readers.run(function, *arguments)
+        try:
+            return await threads.run(function, *arguments)
+        except Exception as error:  # one bad row must not end the reading for all channels
+            if database_away(error):
+                raise StoreDown(str(error)) from error
+            logger.exception("a channel could not be read")
+            raise Unreadable(str(error)) from error
 
     # --- what keeps it going ---
 
     def _start(self) -> None:
-        self._readers, self._asides = _Readers(READERS, "live-reader"), _Readers(ASIDES, "live-aside")
+        self._readers, self._side_readers = (
+            DatabaseThreads(READERS, "live-reader"),
+            DatabaseThreads(SIDE_READERS, "live-aside"),
+        )
         self._wakes = {topic: asyncio.Event() for topic in SOURCES}
         for topic, source in SOURCES.items():
             self._spawn(self._keep(partial(self._pump, topic, source)))
@@ -148,10 +154,10 @@ class Hub:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        closing = [readers for readers in (self._readers, self._asides) if readers is not None]
-        self._readers = self._asides = None
+        closing = [readers for readers in (self._readers, self._side_readers) if readers is not None]
+        self._readers = self._side_readers = None
         for readers in closing:
-            await readers.close()
+            await asyncio.to_thread(readers.close)
         self._closing = None
         if self.viewers:  # somebody came meanwhile
             self._start()
@@ -164,7 +170,7 @@ class Hub:
                 await duty()
             except Exception:
                 logger.exception("a duty of the hub failed and begins again")
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -179,14 +185,14 @@ class Hub:
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def heard(hint: Hint) -> None:
+        def on_hint(hint: Hint) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
-                loop.call_soon_threadsafe(self.heard, hint)
+                loop.call_soon_threadsafe(self.on_hint, hint)
 
-        async with pubsub.subscribed(heard):
+        async with pubsub.subscribed(on_hint):
             await asyncio.Event().wait()
 
-    def heard(self, hint: Hint) -> None:
+    def on_hint(self, hint: Hint) -> None:
         """Mark what a hint speaks of as worth a look."""
         match hint.subject:
             case Subject.LOGS:
@@ -203,7 +209,7 @@ class Hub:
             case Subject.CLUSTER:
                 self._mark("cluster")
             case Subject.ACCESS:
-                self._guard.look_soon()
+                self._guard.check_soon()
 
     def _mark(self, name: str) -> None:
         if feed := self.feeds.get(name):
@@ -220,7 +226,7 @@ class Hub:
             await asyncio.sleep(SWEEP_S)
             fresh = asyncio.get_running_loop().time() - SWEEP_S
             for feed in list(self.feeds.values()):
-                if feed.at_hand_at < fresh:
+                if feed.cached_at < fresh:
                     self._mark(feed.channel.name)
 
     async def _beat(self) -> None:
@@ -234,15 +240,15 @@ class Hub:
 
     # --- reading ---
 
-    async def _pump(self, topic: Topic, source: Source) -> None:
+    async def _pump(self, topic: Topic, source: ChannelSource) -> None:
         """Look at the channels that have more: at what is at hand in the loop itself, at the store in a thread."""
         wake, loop = self._wakes[topic], asyncio.get_running_loop()
         store_due = 0.0
         while True:
             await wake.wait()
             wake.clear()
-            wants: list[Want] = []
-            alone: list[Want] = []
+            requests: list[ReadRequest] = []
+            alone: list[ReadRequest] = []
             later: list[float] = []
             for feed in [feed for feed in self.feeds.values() if feed.dirty and feed.channel.topic is topic]:
                 now = loop.time()
@@ -252,52 +258,52 @@ class Hub:
                 feed.dirty, feed.due = False, now + PACE_S
                 if feed.head is None:
                     continue
-                want = Want(feed.channel, feed.head, feed.stamp)
-                if (page := _at_hand(source, want)) is not None:
-                    feed.at_hand_at = now
+                request = ReadRequest(feed.channel, feed.head, feed.stamp)
+                if (page := _cached(source, request)) is not None:
+                    feed.cached_at = now
                     self._deliver(feed, page)
                     await asyncio.sleep(0)  # the sockets' turn
                 elif now < store_due:
                     feed.dirty, feed.due = True, store_due
                     later.append(store_due)
                 else:
-                    (alone if feed.alone else wants).append(want)
-            if wants:
-                await self._read(source, wants)
-            for want in alone:
-                await self._read(source, [want])
-            if wants or alone:
+                    (alone if feed.alone else requests).append(request)
+            if requests:
+                await self._read(source, requests)
+            for request in alone:
+                await self._read(source, [request])
+            if requests or alone:
                 store_due = loop.time() + PACE_S
             if later:
                 loop.call_at(min(later), wake.set)
 
-    async def _read(self, source: Source, wants: list[Want]) -> None:
+    async def _read(self, source: ChannelSource, requests: list[ReadRequest]) -> None:
         """Read them together. One that cannot be read costs the others nothing: it is found by halving, once."""
         try:
-            pages = await self.in_reader(source.read, wants)
+            pages = await self.in_reader(source.read, requests)
         except Unreadable as error:
-            if len(wants) > 1:
-                middle = len(wants) // 2
-                await self._read(source, wants[:middle])
-                await self._read(source, wants[middle:])
-            elif (feed := self.feeds.get(wants[0].channel.name)) is not None:
+            if len(requests) > 1:
+                middle = len(requests) // 2
+                await self._read(source, requests[:middle])
+                await self._read(source, requests[middle:])
+            elif (feed := self.feeds.get(requests[0].channel.name)) is not None:
                 feed.alone = True
-                self._say_down(feed, error)
+                self._report_down(feed, error)
                 feed.due = asyncio.get_running_loop().time() + SWEEP_S
             return
         except StoreDown as error:
-            for want in wants:
-                if (feed := self.feeds.get(want.channel.name)) is not None:
-                    self._say_down(feed, error)
+            for request in requests:
+                if (feed := self.feeds.get(request.channel.name)) is not None:
+                    self._report_down(feed, error)
             await asyncio.sleep(SWEEP_S)
             return
-        for want in wants:
-            found, page = self.feeds.get(want.channel.name), pages.get(want.channel.name)
-            if found is not None and page is not None and found.head == want.after:
+        for request in requests:
+            found, page = self.feeds.get(request.channel.name), pages.get(request.channel.name)
+            if found is not None and page is not None and found.head == request.after:
                 self._deliver(found, page)
 
-    def _deliver(self, feed: Feed, page: Page) -> None:
-        self._say_up(feed)
+    def _deliver(self, feed: Feed, page: Batch) -> None:
+        self._report_up(feed)
         feed.alone = False
         feed.stamp = page.stamp
         for frame in page.frames:
@@ -307,7 +313,7 @@ class Hub:
         if page.more:
             self._mark(feed.channel.name)
 
-    async def _bring_up(self, feed: Feed, subscription: Subscription) -> None:
+    async def _catch_up_or_close(self, feed: Feed, subscription: Subscription) -> None:
         """Catch up, or end the socket: whoever stayed behind without a word would take an old page for a live one."""
         try:
             await self._catch_up(feed, subscription)
@@ -318,20 +324,20 @@ class Hub:
     async def _catch_up(self, feed: Feed, subscription: Subscription) -> None:
         """Read the store for one subscription until it has reached the others, at the pace of its viewer."""
         source = SOURCES[feed.channel.topic]
-        subscription.pace = Pace.CATCHING_UP
+        subscription.delivery = Delivery.CATCHING_UP
         placed = False  # a cursor beyond the store's end is put back to it
         while subscription in feed.subscriptions:
             try:
                 if not placed:
-                    newest = await self.aside(source.head, feed.channel)
+                    newest = await self.in_side_reader(source.head, feed.channel)
                     if subscription.cursor < 0:
                         subscription.cursor, subscription.given = newest, first_row(newest)
                     subscription.cursor = min(subscription.cursor, newest)
                     placed = True
-                want = Want(feed.channel, subscription.cursor, upto=feed.head)
-                page = (await self.aside(source.read, [want])).get(feed.channel.name)
+                request = ReadRequest(feed.channel, subscription.cursor, upto=feed.head)
+                page = (await self.in_side_reader(source.read, [request])).get(feed.channel.name)
             except StoreDown as error:
-                self._say_down(feed, error)
+                self._report_down(feed, error)
                 await asyncio.sleep(SWEEP_S)
                 continue
             if page is None:
@@ -347,7 +353,7 @@ class Hub:
             if feed.head is None:
                 feed.head, feed.stamp = subscription.cursor, page.stamp
             if subscription.cursor >= feed.head:
-                subscription.pace = Pace.LIVE
+                subscription.delivery = Delivery.LIVE
                 self._mark(feed.channel.name)
                 return
 
@@ -355,14 +361,14 @@ class Hub:
         """A viewer has room again: tell him what he missed, or how things stand."""
         for subscription in list(viewer.subscriptions.values()):
             feed = self.feeds.get(subscription.ch)
-            if subscription.pace is not Pace.LAGGING or feed is None:
+            if subscription.delivery is not Delivery.LAGGING or feed is None:
                 continue
             if SOURCES[feed.channel.topic].missed_is_fetched:
                 subscription.rejoin(feed.head or 0)
             else:
-                self._spawn(self._bring_up(feed, subscription))
+                self._spawn(self._catch_up_or_close(feed, subscription))
 
-    def _say_down(self, feed: Feed, error: StoreDown) -> None:
+    def _report_down(self, feed: Feed, error: StoreDown) -> None:
         if not feed.down:
             feed.down = True
             what = "This cannot be read" if isinstance(error, Unreadable) else "The database does not answer"
@@ -370,57 +376,21 @@ class Hub:
             for subscription in feed.subscriptions:
                 subscription.viewer.put(text)
 
-    def _say_up(self, feed: Feed) -> None:
+    def _report_up(self, feed: Feed) -> None:
         """After a failure every viewer is told the state again, so that the page stops looking stale."""
         if feed.down:
             feed.down = False
             for subscription in list(feed.subscriptions):
-                if subscription.pace is Pace.LIVE:
-                    self._spawn(self._bring_up(feed, subscription))
+                if subscription.delivery is Delivery.LIVE:
+                    self._spawn(self._catch_up_or_close(feed, subscription))
 
 
-def _at_hand(source: Source, want: Want) -> Page | None:
+def _cached(source: ChannelSource, request: ReadRequest) -> Batch | None:
     try:
-        return source.at_hand(want)
+        return source.cached(request)
     except Exception:  # what cannot be served from memory is asked of the store, which tells what is wrong
         logger.exception("what is at hand could not be read")
         return None
-
-
-class _Readers:
-    """A few threads with a database connection each, all closed with `close`."""
-
-    def __init__(self, threads: int, name: str) -> None:
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-
-    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._guarded, function, *arguments
-        )
-
-    @staticmethod
-    def _guarded(function: Callable[..., T], *arguments: Any) -> T:
-        try:
-            return function(*arguments)
-        except Exception as error:  # one bad row must not end the reading for everybody
-            if database_away(error):
-                connections.close_all()
-                raise StoreDown(str(error)) from error
-            logger.exception("a channel could not be read")
-            raise Unreadable(str(error)) from error
-
-    async def close(self) -> None:
-        together = threading.Barrier(self._threads)
-
-        def close_mine() -> None:
-            with contextlib.suppress(threading.BrokenBarrierError):
-                together.wait(5)
-            connections.close_all()
-
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(self._pool, close_mine) for _ in range(self._threads)))
-        self._pool.shutdown(wait=False)
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()

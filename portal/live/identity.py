@@ -69,7 +69,7 @@ class AccessLevel(Enum):
     GUEST = auto()
 
 
-def let_in(user: User, channel: Channel, reason: str) -> AccessLevel | None:
+def access_level(user: User, channel: Channel, reason: str) -> AccessLevel | None:
     """As what this person may watch the channel; None for a foreign one as for a missing one.
 
     What a platform admin listens to of foreign jobs is recorded as his other readings are.

@@ -52,7 +52,7 @@ from learner_agent.wire import (
 )
 from learner_agent.wire_fields import MAX_DATA
 from portal.live.learner_hub import hub, in_database
-from portal.live.socket import binary_frame, way_past
+from portal.live.socket import binary_frame, direct_write
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ WINDOW_BYTES = 1024 * 1024
 """Unacknowledged bytes of log one learner may have under way; beyond it we stop reading and TCP pushes back."""
 
 
-class Closed(Exception):
+class ConnectionClosed(Exception):
     """This connection ends here, with a code and a text that says why."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -91,9 +91,9 @@ class LearnerConsumer:
         self._waiting: list[int] = []
         self._ahead: int | None = None  # frames to settle that came before its first beat
         self._room = asyncio.Event()
-        self._ending: asyncio.Future[Closed] = self.loop.create_future()
+        self._ending: asyncio.Future[ConnectionClosed] = self.loop.create_future()
         self._offers = asyncio.Lock()
-        self._write = way_past(scope)
+        self._write = direct_write(scope)
         self._queued = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -113,19 +113,19 @@ class LearnerConsumer:
             await self._serve()
         except Gone:
             pass
-        except Closed as end:
+        except ConnectionClosed as end:
             await self._close(end)
         except WireError as error:
-            await self._close(Closed(CLOSE_BAD_FRAME, str(error)))
+            await self._close(ConnectionClosed(CLOSE_BAD_FRAME, str(error)))
         except DatabaseError as error:
             logger.warning("no database for a learner", extra={"error": str(error)[:200]})
-            await self._close(Closed(CLOSE_TRY_LATER, "The database does not answer; try again."))
+            await self._close(ConnectionClosed(CLOSE_TRY_LATER, "The database does not answer; try again."))
         finally:
             hub.leave(self)
             for task in self._tasks:
                 task.cancel()
 
-    async def _close(self, end: Closed) -> None:
+    async def _close(self, end: ConnectionClosed) -> None:
         try:
             await self._send({"type": "websocket.close", "code": end.code, "reason": end.reason[:120]})
         except (OSError, RuntimeError):
@@ -136,9 +136,9 @@ class LearnerConsumer:
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
         grant = await in_database(tokens.grant_of, secret) if secret else None
         if grant is None:
-            raise Closed(CLOSE_UNAUTHORIZED, "This secret is unknown or its attempt is over.")
+            raise ConnectionClosed(CLOSE_UNAUTHORIZED, "This secret is unknown or its attempt is over.")
         self.grant = grant
-        await self._greet(grant)
+        await self._handshake(grant)
         reading = self._spawn(self._read())
         beating = self._spawn(self._beat())
         waited: list[asyncio.Future[Any]] = [reading, beating, self._ending]
@@ -161,24 +161,24 @@ class LearnerConsumer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _greet(self, grant: Grant) -> None:
+    async def _handshake(self, grant: Grant) -> None:
         try:
             hello = decode(await asyncio.wait_for(self._message(), HELLO_S))
         except TimeoutError:
-            raise Closed(CLOSE_SILENT, "HELLO is due within 5 seconds.") from None
+            raise ConnectionClosed(CLOSE_SILENT, "HELLO is due within 5 seconds.") from None
         if not isinstance(hello, Hello):
-            raise Closed(CLOSE_BAD_FRAME, "The first frame must be HELLO.")
+            raise ConnectionClosed(CLOSE_BAD_FRAME, "The first frame must be HELLO.")
         if hello.proto != PROTO:
-            raise Closed(CLOSE_BAD_FRAME, f"proto: this server speaks {PROTO}.")
+            raise ConnectionClosed(CLOSE_BAD_FRAME, f"proto: this server speaks {PROTO}.")
         if (hello.job, hello.attempt, hello.rank) != (grant.job_id, grant.attempt, grant.rank):
-            raise Closed(CLOSE_FORBIDDEN, "This secret belongs to another learner.")
+            raise ConnectionClosed(CLOSE_FORBIDDEN, "This secret belongs to another learner.")
         hub.join(self)
         cursors = await in_database(resumption, grant.learner_id)
         state = (await in_database(session_states, [grant.learner_id])).get(grant.learner_id)
         if cursors is None or state is None or not state.admitted:
-            raise Closed(CLOSE_FENCED, "This attempt is over.")
+            raise ConnectionClosed(CLOSE_FENCED, "This attempt is over.")
         self.intent = state.intent
-        await self._say(
+        await self._send_frame(
             Welcome(
                 session=secrets.token_hex(8), now_ms=int(time.time() * 1000), log=cursors.log, sealed=cursors.sealed,
                 metrics=cursors.metrics, intent=state.intent, beat_s=BEAT_S, window=WINDOW_BYTES, max_data=MAX_DATA,
@@ -193,9 +193,9 @@ class LearnerConsumer:
             raise Gone
         message: bytes | None = event.get("bytes")
         if message is None:
-            raise Closed(CLOSE_BAD_FRAME, "Frames are binary messages.")
+            raise ConnectionClosed(CLOSE_BAD_FRAME, "Frames are binary messages.")
         if len(message) > MAX_MESSAGE:
-            raise Closed(CLOSE_TOO_LARGE, f"A message may have {MAX_MESSAGE} bytes.")
+            raise ConnectionClosed(CLOSE_TOO_LARGE, f"A message may have {MAX_MESSAGE} bytes.")
         self.heard_at = time.monotonic()
         return message
 
@@ -211,13 +211,13 @@ class LearnerConsumer:
             elif isinstance(frame, Beat):
                 self._ahead = len(self._waiting) if self._ahead is None else self._ahead
             else:
-                raise Closed(
+                raise ConnectionClosed(
                     CLOSE_BAD_FRAME, f"{type(frame).__name__.upper()} is not for learners to send here."
                 )
 
     async def _submit(self, frame: StreamFrame) -> None:
         assert self.grant is not None
-        item = Item(self.grant, frame, self._answered)
+        item = Item(self.grant, frame, self._stored)
         self._waiting.append(item.weight)
         self.waiting_bytes += item.weight
         writer.submit(item)
@@ -232,13 +232,13 @@ class LearnerConsumer:
                 answer = await in_database(checkpoints.offer, self.grant, frame)
             except DatabaseError as error:
                 logger.warning("an offer waits for the database", extra={"error": str(error)[:200]})
-                self.end(Closed(CLOSE_TRY_LATER, "The database does not answer; try again."))
+                self.end(ConnectionClosed(CLOSE_TRY_LATER, "The database does not answer; try again."))
                 return
-            await self._say(answer)
+            await self._send_frame(answer)
 
     # --- out
 
-    def _answered(self, count: int, answers: list[Ack | Nack] | None) -> None:
+    def _stored(self, count: int, answers: list[Ack | Nack] | None) -> None:
         """From the writer's thread: so many of our frames are settled, and this is what to say."""
         try:
             self.loop.call_soon_threadsafe(self._settle, count, answers)
@@ -252,7 +252,7 @@ class LearnerConsumer:
         self._ahead = max(0, self._ahead - count) if self._ahead else self._ahead
         self._room.set()
         if answers is None:
-            self.end(Closed(CLOSE_BAD_FRAME, "A frame cannot be stored."))
+            self.end(ConnectionClosed(CLOSE_BAD_FRAME, "A frame cannot be stored."))
         for answer in answers or ():
             said = encode(replace(answer, intent=self.intent) if isinstance(answer, Ack) else answer)
             if self._queued or not self._write(binary_frame(said)):
@@ -265,34 +265,34 @@ class LearnerConsumer:
         finally:
             self._queued -= 1
 
-    async def _say(self, frame: WireFrame) -> None:
+    async def _send_frame(self, frame: WireFrame) -> None:
         await self._send_bytes(encode(frame))
 
     async def _send_bytes(self, message: bytes) -> None:
         try:
             await self._send({"type": "websocket.send", "bytes": message})
         except (OSError, RuntimeError) as error:  # the servers' ways to say that the peer is gone
-            self.end(Closed(CLOSE_RESTART, str(error)))
+            self.end(ConnectionClosed(CLOSE_RESTART, str(error)))
 
     async def _beat(self) -> None:
         n = 0
         while True:
             await asyncio.sleep(BEAT_S)
             if time.monotonic() - self.heard_at > SILENT_S and self.waiting_bytes <= WINDOW_BYTES:
-                raise Closed(CLOSE_SILENT, "Nothing heard for 20 seconds.")
+                raise ConnectionClosed(CLOSE_SILENT, "Nothing heard for 20 seconds.")
             n += 1
-            await self._say(Beat(n, int(time.time() * 1000), intent=self.intent))
+            await self._send_frame(Beat(n, int(time.time() * 1000), intent=self.intent))
 
     def update(self, state: SessionState | None) -> None:
         """From the hub, in our loop: how this learner stands now. A changed wish goes out at once."""
         if self.intent is None:
             return  # not greeted yet: WELCOME comes first, and says how it stands
         if state is None or not state.admitted:
-            self.end(Closed(CLOSE_FENCED, "This attempt is over."))
+            self.end(ConnectionClosed(CLOSE_FENCED, "This attempt is over."))
         elif state.intent != self.intent:
             self.intent = state.intent
-            self._spawn(self._say(Beat(0, int(time.time() * 1000), intent=self.intent)))
+            self._spawn(self._send_frame(Beat(0, int(time.time() * 1000), intent=self.intent)))
 
-    def end(self, how: Closed) -> None:
+    def end(self, how: ConnectionClosed) -> None:
         if not self._ending.done():
             self._ending.set_result(how)

@@ -8,60 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import Error as DatabaseError
-from django.db import connection
 
 from jobs import pubsub
 from jobs.ingest.intents import note_seen, session_states
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
+from portal.database.threads import DatabaseThreads
 
 if TYPE_CHECKING:
     from portal.live.learner_consumer import LearnerConsumer
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-THREADS = 4
-Answer = TypeVar("Answer")
+CHECK_S = 1.0
+T = TypeVar("T")
 
-_threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="agent-db")
-
-
-async def in_database(work: Callable[..., Answer], *arguments: Any) -> Answer:
-    """Run work in one of the threads that keep a database connection for learners."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, _guarded, work, arguments)
+THREADS = DatabaseThreads(4, "learners")
 
 
-def _guarded(work: Callable[..., Answer], arguments: tuple[Any, ...]) -> Answer:
-    """Try once more on a fresh connection when the kept one has died in the meantime."""
-    for last in (False, True):
-        try:
-            return work(*arguments)
-        except DatabaseError as error:
-            if not database_away(error):
-                raise
-            connection.close()
-            if last:
-                raise
-    raise AssertionError("unreachable")
-
-
-def close_threads() -> None:
-    """Give the threads' connections back; for tests, whose database goes away."""
-    together = threading.Barrier(THREADS)
-
-    def close() -> None:
-        together.wait(timeout=10)  # so that each thread takes one of these, and none takes two
-        connection.close()
-
-    for future in [_threads.submit(close) for _ in range(THREADS)]:
-        future.result()
+async def in_database(work: Callable[..., T], *arguments: Any) -> T:
+    """Run work in one of the learners' threads, once more if its connection died since it was last used."""
+    try:
+        return await THREADS.run(work, *arguments)
+    except DatabaseError as error:
+        if not database_away(error):
+            raise
+        return await THREADS.run(work, *arguments)
 
 
 class LearnerHub:
@@ -87,28 +63,28 @@ class LearnerHub:
             self._task.cancel()
             self._task = None
 
-    def hear(self, hint: Hint) -> None:
+    def on_hint(self, hint: Hint) -> None:
         """A job changed: look now. Called from any thread."""
         loop, look = self._loop, self._look
         if hint.subject is Subject.JOB and loop is not None and look is not None and not loop.is_closed():
             loop.call_soon_threadsafe(look.set)
 
     async def _run(self, look: asyncio.Event) -> None:
-        async with pubsub.subscribed(self.hear):
+        async with pubsub.subscribed(self.on_hint):
             while True:
                 try:
-                    await asyncio.wait_for(look.wait(), LOOK_S)
+                    await asyncio.wait_for(look.wait(), CHECK_S)
                 except TimeoutError:
                     pass
                 look.clear()
                 try:
-                    await self._tell()
+                    await self._refresh()
                 except (
                     Exception
                 ):  # a fault of ours: without this loop no learner of this process hears a halt
                     logger.exception("learners not looked after")
 
-    async def _tell(self) -> None:
+    async def _refresh(self) -> None:
         learners = {id(learner): learner for learner in self._learners if learner.grant is not None}
         ids = {learner.grant.learner_id for learner in learners.values() if learner.grant is not None}
         if not ids:

@@ -21,9 +21,9 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from portal.live.errors import StoreDown
 from portal.live.frames import PONG, error_text
 from portal.live.hub import Hub, hub
-from portal.live.identity import AccessLevel, Credentials, credentials, let_in, who
+from portal.live.identity import AccessLevel, Credentials, access_level, credentials, who
 from portal.live.protocol import BadFrame, Request, parse_channel, parse_request
-from portal.live.socket import way_past
+from portal.live.socket import direct_write
 from portal.live.viewer import Viewer
 from tenants.models import User
 
@@ -60,12 +60,12 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if self.known.foreign:
             await self.close(4403, "This page may not use your session.")
             return
-        viewer = Viewer(self._send, way_past(self.scope))
+        viewer = Viewer(self._send, direct_write(self.scope))
         await self.hub.join(viewer)
         self.viewer = viewer
         viewer.cut = self._cut
         try:
-            self.user = await self.hub.aside(who, self.known)
+            self.user = await self.hub.in_side_reader(who, self.known)
         except StoreDown:
             await self.close(1013, "The database does not answer; try again.")
             return
@@ -97,7 +97,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         viewer = self.viewer
         if viewer is None or self.user is None or not self.tasks:
             return
-        if not self._may_speak():
+        if not self._within_rate():
             await self.close(1013, f"At most {FRAMES_PER_S:g} frames a second.")
             return
         try:
@@ -124,7 +124,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         channel, level = parse_channel(request.name), None
         try:
             if channel is not None:
-                level = await self.hub.aside(let_in, user, channel, self.known.reason)
+                level = await self.hub.in_side_reader(access_level, user, channel, self.known.reason)
         except StoreDown:
             self._refuse(
                 viewer, request.name, "unavailable", "The database does not answer; subscribe again."
@@ -139,7 +139,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     def _refuse(self, viewer: Viewer, ch: str, code: str, message: str) -> None:
         viewer.put(error_text(ch, code, message))
 
-    def _may_speak(self) -> bool:
+    def _within_rate(self) -> bool:
         now = time.monotonic()
         self.allowance = min(FRAMES_BURST, self.allowance + (now - self.counted_at) * FRAMES_PER_S)
         self.counted_at = now
@@ -154,7 +154,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _empty(self, viewer: Viewer) -> None:
         """Send until the socket is gone; its end comes to `disconnect` by itself."""
         with contextlib.suppress(Exception):
-            await viewer.empty_forever()
+            await viewer.send_queued()
 
     def _cut(self, code: int, reason: str) -> None:
         """End a socket at once: where its reader takes nothing, the close frame may never get out either."""
@@ -170,7 +170,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     def watched(self) -> Collection[str]:
         return self.viewer.subscriptions if self.viewer is not None else ()
 
-    def judged(self, user: User | None, lost: set[str]) -> None:
+    def access_checked(self, user: User | None, lost: set[str]) -> None:
         """From the hub's guard: who this is now, and what he may no longer watch."""
         self.user = user
         if user is None and self.tasks:

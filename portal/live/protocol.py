@@ -41,7 +41,7 @@ class BadFrame(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A viewer's frame. name is the channel as he wrote it; after is None when he wants only what comes."""
+    """A viewer's frame. name is the channel as he wrote it; after is None when he requests only what comes."""
 
     op: str
     name: str = ""

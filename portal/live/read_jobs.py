@@ -16,7 +16,7 @@ from jobs.selectors.serializers import EventSerializer, JobSerializer, ProgressS
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
 from portal.live.frames import Frame, cut_items, items_frame, state_frame
 from portal.live.protocol import Channel
-from portal.live.sources import Page, Source, Want
+from portal.live.sources import Batch, ChannelSource, ReadRequest
 
 PAGE_EVENTS = 1_000
 LIST_ROWS = 500
@@ -26,7 +26,7 @@ OVERLAP = (
 )
 
 
-class JobSource(Source):
+class JobSource(ChannelSource):
     """Cursor: event number. Every frame has the job beside the items, for whom numbers alone changed too."""
 
     missed_is_fetched = False
@@ -35,17 +35,19 @@ class JobSource(Source):
     def head(self, channel: Channel) -> int:
         return Job.objects.filter(pk=channel.job_id).values_list("event_seq", flat=True).first() or 0
 
-    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
-        jobs = with_details(Job.objects.filter(deleted_at=None)).in_bulk([w.channel.job_id for w in wants])
-        present = [want for want in wants if want.channel.job_id in jobs]
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+        jobs = with_details(Job.objects.filter(deleted_at=None)).in_bulk([w.channel.job_id for w in requests])
+        present = [request for request in requests if request.channel.job_id in jobs]
         events = _events([w for w in present if jobs[w.channel.job_id].event_seq > w.after])
         return {
-            want.channel.name: _job_page(want, jobs[want.channel.job_id], events[want.channel.job_id])
-            for want in present
+            request.channel.name: _job_page(
+                request, jobs[request.channel.job_id], events[request.channel.job_id]
+            )
+            for request in present
         }
 
 
-class TenantJobsSource(Source):
+class TenantJobsSource(ChannelSource):
     """The store's number: id of the tenant's newest event. Items are jobs that changed; a deleted one says so."""
 
     missed_is_fetched = False
@@ -55,14 +57,16 @@ class TenantJobsSource(Source):
         newest = JobEvent.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
         return newest["newest"] or 0
 
-    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
-        return {want.channel.name: self._one(want) for want in wants}
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+        return {request.channel.name: self._one(request) for request in requests}
 
-    def _one(self, want: Want) -> Page:
-        head = max(want.after, self.head(want.channel))
-        of_tenant = Job.objects.filter(tenant__slug=want.channel.tenant)
+    def _one(self, request: ReadRequest) -> Batch:
+        head = max(request.after, self.head(request.channel))
+        of_tenant = Job.objects.filter(tenant__slug=request.channel.tenant)
         changed = set(
-            JobEvent.objects.filter(tenant__slug=want.channel.tenant, id__gt=max(0, want.after - OVERLAP))
+            JobEvent.objects.filter(
+                tenant__slug=request.channel.tenant, id__gt=max(0, request.after - OVERLAP)
+            )
             .order_by("-id")
             .values_list("job_id", flat=True)[:LIST_ROWS]
         )
@@ -74,19 +78,21 @@ class TenantJobsSource(Source):
         items = []
         for row in rows.order_by("-id")[:LIST_ROWS]:
             stamp[row.pk] = _fingerprint(row)
-            known = row.pk not in changed if want.stamp is None else want.stamp.get(row.pk) == stamp[row.pk]
+            known = (
+                row.pk not in changed if request.stamp is None else request.stamp.get(row.pk) == stamp[row.pk]
+            )
             if not known:
                 items.append(job_state(row))
         gone = of_tenant.filter(pk__in=changed - stamp.keys()).exclude(deleted_at=None)
-        before = want.stamp or {}
+        before = request.stamp or {}
         for pk in gone.values_list("pk", flat=True):
             stamp[pk] = "deleted"
             if before.get(pk) != "deleted":
                 items.append({"id": pk, "deleted": True})
         frames = []
-        if items or want.stamp is None:
-            frames = [state_frame(want.channel.name, want.after + 1, head, items)]
-        return Page(frames, head, stamp)
+        if items or request.stamp is None:
+            frames = [state_frame(request.channel.name, request.after + 1, head, items)]
+        return Batch(frames, head, stamp)
 
 
 def job_state(job: Job) -> dict[str, Any]:
@@ -97,31 +103,31 @@ def job_state(job: Job) -> dict[str, Any]:
     return view
 
 
-def _events(wants: Iterable[Want]) -> dict[str, list[JobEvent]]:
+def _events(requests: Iterable[ReadRequest]) -> dict[str, list[JobEvent]]:
     found: dict[str, list[JobEvent]] = defaultdict(list)
     asked = Q()
-    for want in wants:
-        one = Q(job_id=want.channel.job_id, n__gt=want.after)
-        asked |= one & Q(n__lte=want.upto) if want.upto is not None else one
+    for request in requests:
+        one = Q(job_id=request.channel.job_id, n__gt=request.after)
+        asked |= one & Q(n__lte=request.upto) if request.upto is not None else one
     if asked:
         for event in JobEvent.objects.filter(asked).select_related("actor").order_by("job_id", "n"):
             found[event.job_id].append(event)
     return found
 
 
-def _job_page(want: Want, job: Job, events: list[JobEvent]) -> Page:
-    ch, events = want.channel.name, events[:PAGE_EVENTS]
+def _job_page(request: ReadRequest, job: Job, events: list[JobEvent]) -> Batch:
+    ch, events = request.channel.name, events[:PAGE_EVENTS]
     stamp = _fingerprint(job)
     items = _items(job, events)
-    runs = cut_items(want.after + 1, items, [400 + len(item["message"]) for item in items])
-    frames = [_told(ch, first, last, run) for first, last, run in runs[:-1]]
-    frames += [_told(ch, first, last, run, job=job_state(job)) for first, last, run in runs[-1:]]
-    if not frames and want.stamp != stamp:
-        frames = [_told(ch, want.after + 1, want.after, [], job=job_state(job))]
-    return Page(frames, want.after + len(items), stamp, len(events) == PAGE_EVENTS)
+    runs = cut_items(request.after + 1, items, [400 + len(item["message"]) for item in items])
+    frames = [_event_frame(ch, first, last, run) for first, last, run in runs[:-1]]
+    frames += [_event_frame(ch, first, last, run, job=job_state(job)) for first, last, run in runs[-1:]]
+    if not frames and request.stamp != stamp:
+        frames = [_event_frame(ch, request.after + 1, request.after, [], job=job_state(job))]
+    return Batch(frames, request.after + len(items), stamp, len(events) == PAGE_EVENTS)
 
 
-def _told(ch: str, first: int, last: int, items: Sequence[Any], **state: dict[str, Any]) -> Frame:
+def _event_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: dict[str, Any]) -> Frame:
     """For the job's people, and for its guests where those are told less."""
     frame = items_frame(ch, first, last, items, **state)
     plain = [redaction.redact_event(item) for item in items]

@@ -10,13 +10,13 @@ from jobs.selectors import log_cache, logs
 from jobs.selectors.log_lines import Hole, LogLine, Plain, plain, size_of
 from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, Frame, cut_items, gap_frame, items_frame
 from portal.live.protocol import Channel
-from portal.live.sources import Page, Source, Want
+from portal.live.sources import Batch, ChannelSource, ReadRequest
 
 PAGE_LINES = 2_000  # of one learner in one look, so that many loud ones take turns
 TAIL_EVERY_S = 0.25  # a progress bar is shown this often
 
 
-class LogSource(Source):
+class LogSource(ChannelSource):
     missed_is_fetched = True
     counts_rows = False
 
@@ -26,21 +26,21 @@ class LogSource(Source):
             return 0
         return max(page.head.lines, page.lines[-1].n if page.lines else 0)
 
-    def at_hand(self, want: Want) -> Page | None:
+    def cached(self, request: ReadRequest) -> Batch | None:
         """What this very process has just stored is passed on without reading it back."""
-        asked = logs.LogCursor(_stream(want.channel), want.after)
+        asked = logs.LogCursor(_stream(request.channel), request.after)
         found = log_cache.chunks_of(asked)
         if found is None:
             return None
         head, chunks = found
-        if not head.sealed and (lines := plain(chunks, want.after)) is not None:
-            return _plain_page(want, lines)
-        return _page(want, logs.page_of(asked, head, chunks, limit=PAGE_LINES))
+        if not head.sealed and (lines := plain(chunks, request.after)) is not None:
+            return _plain_page(request, lines)
+        return _page(request, logs.page_of(asked, head, chunks, limit=PAGE_LINES))
 
-    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
-        asked = {_stream(want.channel): want for want in wants}
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+        asked = {_stream(request.channel): request for request in requests}
         pages = logs.read_many(
-            [logs.LogCursor(stream, want.after) for stream, want in asked.items()], limit=PAGE_LINES
+            [logs.LogCursor(stream, request.after) for stream, request in asked.items()], limit=PAGE_LINES
         )
         return {asked[stream].channel.name: _page(asked[stream], page) for stream, page in pages.items()}
 
@@ -49,7 +49,7 @@ def _stream(channel: Channel) -> logs.Stream:
     return (channel.job_id, channel.attempt, channel.rank)
 
 
-def _plain_page(want: Want, found: Plain) -> Page:
+def _plain_page(request: ReadRequest, found: Plain) -> Batch:
     """As _page, of a log that grows, without an object per line: a loud one brings a hundred thousand a second."""
     more = len(found.texts) > PAGE_LINES
     tail = None if more else found.tail
@@ -59,28 +59,28 @@ def _plain_page(want: Want, found: Plain) -> Page:
             range(found.first, found.first + PAGE_LINES), found.times, found.texts, strict=False
         )
     ]
-    frames = _items_frames(want.channel.name, items, {"sealed": False, "tail": tail and _item(*tail)})
-    return Page(frames, want.after + len(items), (tail, False, time.monotonic()), more)
+    frames = _items_frames(request.channel.name, items, {"sealed": False, "tail": tail and _item(*tail)})
+    return Batch(frames, request.after + len(items), (tail, False, time.monotonic()), more)
 
 
-def _page(want: Want, found: logs.LogPage) -> Page:
-    upto = found.next if want.upto is None else min(found.next, want.upto)
+def _page(request: ReadRequest, found: logs.LogPage) -> Batch:
+    upto = found.next if request.upto is None else min(found.next, request.upto)
     lines = found.lines if upto == found.next else [line for line in found.lines if line.n <= upto]
     holes = [hole for hole in found.holes if hole.first <= upto]
     more = found.more or upto < found.next
     sealed = bool(found.head and found.head.sealed and not more)
     tail = None if more else found.tail
     state = {"sealed": sealed, "tail": tail and _item(*tail)}
-    frames = _frames(want.channel.name, want.after, lines, holes, state)
+    frames = _frames(request.channel.name, request.after, lines, holes, state)
     if holes and not lines and not more:  # no line carries the state, and a log may end in what was not kept
-        end = max(want.after, upto, holes[-1].last)
-        frames.append(items_frame(want.channel.name, end + 1, end, [], **state))
+        end = max(request.after, upto, holes[-1].last)
+        frames.append(items_frame(request.channel.name, end + 1, end, [], **state))
     stamp = (tail, sealed, time.monotonic())
     if not frames:
-        if want.stamp is not None and not _is_news(want.stamp, stamp):
-            return Page([], max(want.after, upto), want.stamp, more)
-        frames = [items_frame(want.channel.name, want.after + 1, want.after, [], **state)]
-    return Page(frames, max(want.after, upto), stamp, more)
+        if request.stamp is not None and not _is_news(request.stamp, stamp):
+            return Batch([], max(request.after, upto), request.stamp, more)
+        frames = [items_frame(request.channel.name, request.after + 1, request.after, [], **state)]
+    return Batch(frames, max(request.after, upto), stamp, more)
 
 
 def _is_news(before: tuple[Any, bool, float], now: tuple[Any, bool, float]) -> bool:

@@ -13,13 +13,13 @@ from jobs.timestamps import rfc3339
 from learner_agent.wire_fields import number_out
 from portal.live.frames import cut_items, items_frame
 from portal.live.protocol import Channel
-from portal.live.sources import Page, Source, Want
+from portal.live.sources import Batch, ChannelSource, ReadRequest
 
 PAGE_POINTS = 5_000
 POINT_BYTES = 130
 
 
-class MetricSource(Source):
+class MetricSource(ChannelSource):
     missed_is_fetched = True
     counts_rows = False
 
@@ -27,41 +27,41 @@ class MetricSource(Source):
         found = Progress.objects.filter(job=channel.job_id).values_list("metric_seq", flat=True).first()
         return found or 0
 
-    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
         heads = dict(
-            Progress.objects.filter(job__in=[want.channel.job_id for want in wants]).values_list(
+            Progress.objects.filter(job__in=[request.channel.job_id for request in requests]).values_list(
                 "job_id", "metric_seq"
             )
         )
-        newer = [want for want in wants if heads.get(want.channel.job_id, 0) > want.after]
+        newer = [request for request in requests if heads.get(request.channel.job_id, 0) > request.after]
         points = _points(newer)
-        return {want.channel.name: _page(want, points[want.channel.job_id]) for want in wants}
+        return {request.channel.name: _page(request, points[request.channel.job_id]) for request in requests}
 
 
-def _points(wants: Sequence[Want]) -> dict[str, list[MetricPoint]]:
+def _points(requests: Sequence[ReadRequest]) -> dict[str, list[MetricPoint]]:
     found: dict[str, list[MetricPoint]] = defaultdict(list)
-    if wants:
+    if requests:
         asked = Q()
-        for want in wants:
-            one = Q(job_id=want.channel.job_id, seq__gt=want.after)
-            asked |= one & Q(seq__lte=want.upto) if want.upto is not None else one
-        for point in MetricPoint.objects.filter(asked).order_by("seq")[: PAGE_POINTS * len(wants)]:
+        for request in requests:
+            one = Q(job_id=request.channel.job_id, seq__gt=request.after)
+            asked |= one & Q(seq__lte=request.upto) if request.upto is not None else one
+        for point in MetricPoint.objects.filter(asked).order_by("seq")[: PAGE_POINTS * len(requests)]:
             found[point.job_id].append(point)
     return found
 
 
-def _page(want: Want, points: list[MetricPoint]) -> Page:
-    ch = want.channel.name
+def _page(request: ReadRequest, points: list[MetricPoint]) -> Batch:
+    ch = request.channel.name
     run: list[MetricPoint] = []
     for point in points[:PAGE_POINTS]:
-        if point.seq != want.after + len(run) + 1:
+        if point.seq != request.after + len(run) + 1:
             break  # a hole: the rest waits until it is filled
         run.append(point)
-    runs = cut_items(want.after + 1, [_item(point) for point in run], [POINT_BYTES] * len(run))
+    runs = cut_items(request.after + 1, [_item(point) for point in run], [POINT_BYTES] * len(run))
     frames = [items_frame(ch, *cut) for cut in runs]
-    if not frames and want.stamp is None:
-        frames = [items_frame(ch, want.after + 1, want.after, [])]
-    return Page(frames, want.after + len(run), True, len(points) > PAGE_POINTS)
+    if not frames and request.stamp is None:
+        frames = [items_frame(ch, request.after + 1, request.after, [])]
+    return Batch(frames, request.after + len(run), True, len(points) > PAGE_POINTS)
 
 
 def _item(point: MetricPoint) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from jobs.selectors import usage
 from jobs.selectors.serializers import QuotaSerializer
 from portal.live.frames import state_frame
 from portal.live.protocol import Channel
-from portal.live.sources import Page, Source, Want
+from portal.live.sources import Batch, ChannelSource, ReadRequest
 from tenants.models import QuotaChange, Tenant
 
 
-class QuotaSource(Source):
+class QuotaSource(ChannelSource):
     """The store's number: counts the tenant's events and quota changes, so it never goes back. Items: all quotas."""
 
     missed_is_fetched = False
@@ -28,14 +28,14 @@ class QuotaSource(Source):
         changes = QuotaChange.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
         return (events["newest"] or 0) + (changes["newest"] or 0)
 
-    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
         return {
-            want.channel.name: _page(want, self.head(want.channel), quotas(want.channel.tenant))
-            for want in wants
+            request.channel.name: _page(request, self.head(request.channel), quotas(request.channel.tenant))
+            for request in requests
         }
 
 
-class ClusterSource(Source):
+class ClusterSource(ChannelSource):
     """The store's number: the newest event of all. Items: nodes with what is used of them; nobody's job is named."""
 
     missed_is_fetched = False
@@ -44,9 +44,9 @@ class ClusterSource(Source):
     def head(self, channel: Channel) -> int:
         return JobEvent.objects.aggregate(newest=Max("id"))["newest"] or 0
 
-    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
-        head, items = self.head(wants[0].channel), nodes()
-        return {want.channel.name: _page(want, head, items) for want in wants}
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+        head, items = self.head(requests[0].channel), nodes()
+        return {request.channel.name: _page(request, head, items) for request in requests}
 
 
 def quotas(tenant: str) -> list[dict[str, Any]]:
@@ -73,8 +73,8 @@ def nodes() -> list[dict[str, Any]]:
     ]
 
 
-def _page(want: Want, head: int, items: list[dict[str, Any]]) -> Page:
-    if items == want.stamp:
-        return Page([], want.after, items)
-    head = max(head, want.after)
-    return Page([state_frame(want.channel.name, want.after + 1, head, items)], head, items)
+def _page(request: ReadRequest, head: int, items: list[dict[str, Any]]) -> Batch:
+    if items == request.stamp:
+        return Batch([], request.after, items)
+    head = max(head, request.after)
+    return Batch([state_frame(request.channel.name, request.after + 1, head, items)], head, items)

@@ -7,9 +7,9 @@ from portal.live.read_jobs import JobSource, TenantJobsSource
 from portal.live.read_logs import LogSource
 from portal.live.read_metrics import MetricSource
 from portal.live.read_shares import ClusterSource, QuotaSource
-from portal.live.sources import Source
+from portal.live.sources import ChannelSource
 
-SOURCES: dict[Topic, Source] = {
+SOURCES: dict[Topic, ChannelSource] = {
     Topic.JOB: JobSource(),
     Topic.LOGS: LogSource(),
     Topic.METRICS: MetricSource(),

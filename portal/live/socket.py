@@ -13,7 +13,7 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
-WAY = "luthier.ready"
+DIRECT_WRITE = "luthier.ready"
 """The ASGI extension by which an application finds the short way of its connection."""
 FINAL_TEXT, FINAL_BINARY = 0x81, 0x82
 
@@ -24,7 +24,7 @@ class Socket(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if not self.close_sent:
-            self.scope["extensions"][WAY] = {"write": self.write_ready}
+            self.scope["extensions"][DIRECT_WRITE] = {"write": self.write_ready}
 
     def write_ready(self, frame: bytes) -> bool:
         """Hand whole frames to the connection; False where it has enough to send or is no longer open."""
@@ -36,10 +36,10 @@ class Socket(WebSocketsSansIOProtocol):
         return True
 
 
-def way_past(scope: Any) -> Callable[[bytes], bool]:
+def direct_write(scope: Any) -> Callable[[bytes], bool]:
     """The short way of this connection; without our server it takes nothing."""
     found: Callable[[bytes], bool] = (
-        scope.get("extensions", {}).get(WAY, {}).get("write", lambda frame: False)
+        scope.get("extensions", {}).get(DIRECT_WRITE, {}).get("write", lambda frame: False)
     )
     return found
 

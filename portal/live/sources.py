@@ -1,7 +1,7 @@
-"""Where a channel's items come from: the store, read once for all viewers of it.
+"""The interface of a channel's source: the database, read once for all viewers of the channel.
 
-A source answers `read` for many channels at once, in a thread of the hub. It keeps nothing: what it wants to remember
-of a channel between two reads it hands back as the page's stamp.
+`read` covers many channels at once and runs in a thread of the hub. A source has no state: what it needs to remember
+about a channel between two reads is returned as the batch's stamp.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from portal.live.protocol import Channel
 
 
 @dataclass(frozen=True)
-class Want:
-    """Items of a channel above `after`, and none above `upto` if that is given.
+class ReadRequest:
+    """Read the items of a channel above `after`, and none above `upto` if that is given.
 
-    stamp: what the last page said; None asks for the whole state too.
+    stamp: the last batch's; None requests the whole state as well.
     """
 
     channel: Channel
@@ -28,10 +28,10 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Page:
-    """Frames that follow the cursor without a hole, the cursor after them, and whether there is more now.
+class Batch:
+    """Frames that follow the cursor without a gap, the cursor after them, and whether there is more now.
 
-    A want with stamp None gets at least one frame, so that a new viewer knows where he stands.
+    A request with stamp None gets at least one frame, so that a new viewer has the current state.
     """
 
     frames: list[Frame]
@@ -41,25 +41,25 @@ class Page:
 
 
 ROWS = 2**20
-"""Numbers of rows between two numbers of the store; together below 2**53, what a browser can count."""
+"""Row numbers between two numbers of the database; all remain below 2**53, the largest integer in a browser."""
 
 
 def first_row(head: int) -> int:
-    """Where the rows of a viewer are counted from who wants what comes after the store's number head."""
+    """The first row number of a viewer who subscribes at the database's number head."""
     return head * ROWS
 
 
 def store_cursor(row: int) -> int:
-    """The store's number that a viewer surely knew when he was given this row."""
+    """The database's number that a viewer who has this row is certain to have received."""
     return row // ROWS
 
 
-class Source(Protocol):
-    """One topic of the store.
+class ChannelSource(Protocol):
+    """One topic.
 
-    missed_is_fetched: True: a slow viewer is told the gap and fetches it by REST; False: he gets the newest state.
-    counts_rows: False: items have numbers of the store. True: each viewer's rows are counted, beginning at
-    first_row(head), so that store_cursor tells what had happened when he began.
+    missed_is_fetched: True: a slow viewer gets a gap frame and fetches the items by REST; False: it gets the new state.
+    counts_rows: False: items have numbers in the database. True: rows are numbered per viewer, from first_row(head) on,
+    so that store_cursor gives the database's number at which the viewer subscribed.
     """
 
     missed_is_fetched: bool
@@ -69,10 +69,10 @@ class Source(Protocol):
         """The number of the newest item now; 0 for none."""
         ...
 
-    def at_hand(self, want: Want) -> Page | None:
-        """A page of what is known without asking the store, in the event loop; None where the store must be asked."""
+    def cached(self, request: ReadRequest) -> Batch | None:
+        """A batch from memory, called in the event loop; None if the database must be read."""
         return None
 
-    def read(self, wants: Sequence[Want]) -> dict[str, Page]:
-        """A page by channel name; a channel whose things are gone is left out."""
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+        """A batch by channel name; a channel whose object is gone is left out."""
         ...

@@ -21,7 +21,7 @@ OUTBOX_BYTES = 256 * 1024
 _ids = itertools.count(1)
 
 
-class Pace(Enum):
+class Delivery(Enum):
     """How a subscription is served."""
 
     CATCHING_UP = auto()  # reads the store by itself until it has reached the others
@@ -40,7 +40,7 @@ class Subscription:
     ch: str
     cursor: int
     given: int = 0
-    pace: Pace = Pace.CATCHING_UP
+    delivery: Delivery = Delivery.CATCHING_UP
     is_guest: bool = False  # of a job that is shared with him alone
 
     def put(self, frame: Frame) -> None:
@@ -56,7 +56,7 @@ class Subscription:
     def offer(self, frame: Frame) -> None:
         """Take a frame that follows the cursor, or fall behind."""
         if (
-            self.pace is not Pace.LIVE
+            self.delivery is not Delivery.LIVE
             or frame.last < self.cursor
             or (mine := frame.above(self.cursor)) is None
         ):
@@ -66,7 +66,7 @@ class Subscription:
             self.put(frame)
             self.cursor = frame.last
         else:
-            self.pace = Pace.LAGGING
+            self.delivery = Delivery.LAGGING
             self.viewer.lagging = True
 
     def rejoin(self, head: int) -> None:
@@ -75,7 +75,7 @@ class Subscription:
             gap = gap_frame(self.ch, self.cursor + 1, head)
             self.viewer.put(gap.text)
             self.cursor = head
-        self.pace = Pace.LIVE
+        self.delivery = Delivery.LIVE
 
 
 @dataclass(eq=False)
@@ -125,7 +125,7 @@ class Viewer:
             self._room.clear()
             await self._room.wait()
 
-    async def empty_forever(self) -> None:
+    async def send_queued(self) -> None:
         """Send what is put, in order, until cancelled or the socket is gone."""
         while True:
             while not self._outbox:

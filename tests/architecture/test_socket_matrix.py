@@ -84,7 +84,7 @@ async def test_the_learners_socket_is_closed_to_users(world: World, socket_of: O
     token = await sync_to_async(_token)(world, Who.OWNER)
     socket = await socket_of(token=token, path="/ws/agent/v1")
     assert await socket.closed() == CLOSE_UNAUTHORIZED
-    await sync_to_async(learner_hub.close_threads)()
+    await sync_to_async(learner_hub.THREADS.close)()
 
 
 async def _ask(socket: Any, channel: str) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class AgentServer:
         if self._thread is not None:
             self._thread.join(timeout=TIMEOUT_S)
         writer.stop()
-        learner_hub.close_threads()
+        learner_hub.THREADS.close()
 
 
 def archive(files: dict[str, str]) -> bytes:

@@ -140,7 +140,7 @@ def test_an_agent_counts_as_seen_once_its_reconnect_backlog_is_stored(
             raise ValueError("a fault, after which the others are looked after all the same")
         return looked(ids)
 
-    monkeypatch.setattr(learner_hub, "LOOK_S", 0.02)
+    monkeypatch.setattr(learner_hub, "CHECK_S", 0.02)
     monkeypatch.setattr(learner_hub, "session_states", look)
     monkeypatch.setattr(learner_hub, "note_seen", noted.append)
 

@@ -79,7 +79,7 @@ class Socket:
             left = max(0.01, deadline - time.monotonic())
             message = await asyncio.wait_for(self.wire.output_queue.get(), left)
             if message["type"] == "websocket.close":
-                raise Closed(message["code"])
+                raise ConnectionClosed(message["code"])
             frame = json.loads(message["text"])
             if fits(frame):
                 return dict(frame)
@@ -100,7 +100,7 @@ class Socket:
         try:
             while True:
                 await self.next()
-        except Closed as closed:
+        except ConnectionClosed as closed:
             return closed.code
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class Socket:
             await self.wire.wait(PATIENCE_S)
 
 
-class Closed(Exception):
+class ConnectionClosed(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
@@ -141,7 +141,7 @@ async def socket_of() -> AsyncIterator[Callable[..., Any]]:
 @pytest.fixture(autouse=True)
 def hosts(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.ALLOWED_HOSTS = ["testserver"]
-    monkeypatch.setattr(guard, "LOOK_S", 0.2)
+    monkeypatch.setattr(guard, "CHECK_S", 0.2)
 
 
 @pytest.fixture(autouse=True)

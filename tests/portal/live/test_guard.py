@@ -25,13 +25,13 @@ class Socket:
         self.known, self.broken = known, broken
         self.told: list[User | None] = []
 
-    def judged(self, user: User | None, lost: set[str]) -> None:
+    def access_checked(self, user: User | None, lost: set[str]) -> None:
         self.told.append(user)
         if self.broken:
             raise RuntimeError("broken")
 
 
-async def aside(function: Callable[..., Any], *arguments: Any) -> Any:
+async def in_side_reader(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
@@ -64,9 +64,9 @@ async def test_rights_that_cannot_be_told_are_none(monkeypatch: pytest.MonkeyPat
         raise LookupError("no such column")
 
     monkeypatch.setattr(guard, "who", broken)
-    monkeypatch.setattr(guard, "LOOK_S", 0.05)
+    monkeypatch.setattr(guard, "CHECK_S", 0.05)
     socket = Socket("alice")
-    await until(Guard(lambda: {socket}, aside), lambda: len(socket.told) > 1)  # type: ignore[arg-type]
+    await until(Guard(lambda: {socket}, in_side_reader), lambda: len(socket.told) > 1)  # type: ignore[arg-type]
     assert set(socket.told) == {None}
 
 
@@ -76,7 +76,7 @@ async def test_while_the_store_is_away_nobody_is_judged(monkeypatch: pytest.Monk
         raise StoreDown
 
     asked: list[object] = []
-    monkeypatch.setattr(guard, "LOOK_S", 0.05)
+    monkeypatch.setattr(guard, "CHECK_S", 0.05)
     socket = Socket("alice")
     await until(Guard(lambda: {socket}, away), lambda: len(asked) > 1)  # type: ignore[arg-type]
     assert socket.told == []
@@ -88,7 +88,7 @@ async def test_a_connection_that_broke_says_nothing_about_rights(monkeypatch: py
 
     monkeypatch.setattr(guard, "who", broken)
     with pytest.raises(OperationalError):
-        guard._judge("alice", ["cluster"])  # type: ignore[arg-type]
+        guard._check("alice", ["cluster"])  # type: ignore[arg-type]
 
 
 async def test_a_change_of_rights_is_asked_for_at_once_and_else_nobody_before_his_time(
@@ -96,11 +96,11 @@ async def test_a_change_of_rights_is_asked_for_at_once_and_else_nobody_before_hi
 ) -> None:
     alice = User(username="alice")
     monkeypatch.setattr(guard, "who", lambda known: alice)
-    monkeypatch.setattr(guard, "LOOK_S", 60.0)
+    monkeypatch.setattr(guard, "CHECK_S", 60.0)
     sockets = {Socket("alice"), Socket("bob")}
-    kept = Guard(lambda: sockets, aside)  # type: ignore[arg-type]
+    kept = Guard(lambda: sockets, in_side_reader)  # type: ignore[arg-type]
     await for_a_while(kept, 0.2)
     assert [socket.told for socket in sockets] == [[], []]
-    kept.look_soon()
+    kept.check_soon()
     await until(kept, lambda: all(socket.told for socket in sockets))
     assert [socket.told for socket in sockets] == [[alice], [alice]]

@@ -27,7 +27,7 @@ from portal.live.identity import Credentials
 from portal.live.protocol import Topic
 from portal.live.read_logs import LogSource
 from portal.live.reading import SOURCES
-from portal.live.sources import Page, Want
+from portal.live.sources import Batch, ReadRequest
 from tenants.models import Membership, Quota, Token, User
 from tests import factories
 from tests.jobs.ingest.test_commit import data, grant
@@ -130,7 +130,9 @@ async def test_permission_is_asked_once_for_all_sockets_of_a_session(
     began = asyncio.get_running_loop().time()
     while len(asked) < 5:
         await asyncio.sleep(0.05)
-    assert len(asked) <= (asyncio.get_running_loop().time() - began) / guard.LOOK_S + 1, "not for each socket"
+    assert len(asked) <= (asyncio.get_running_loop().time() - began) / guard.CHECK_S + 1, (
+        "not for each socket"
+    )
     await Membership.objects.filter(user=alice).adelete()
     for socket in sockets:
         assert (await socket.next(ch=logs_of(job), error=...))["error"]["code"] == "not_found"
@@ -259,12 +261,12 @@ async def test_of_many_channels_the_one_that_cannot_be_read_is_found_by_halving_
     spoilt: list[int] = []  # how many were asked for together with the one that cannot be read
     singly: list[str] = []  # who else was asked for all alone
 
-    def counted(wants: Sequence[Want]) -> dict[str, Page]:
-        if any(want.channel.name == f"job:{job.pk}" for want in wants):
-            spoilt.append(len(wants))
-        elif len(wants) == 1:
-            singly.append(wants[0].channel.name)
-        return read(wants)
+    def counted(requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+        if any(request.channel.name == f"job:{job.pk}" for request in requests):
+            spoilt.append(len(requests))
+        elif len(requests) == 1:
+            singly.append(requests[0].channel.name)
+        return read(requests)
 
     whole = read_jobs.job_state
     monkeypatch.setattr(read_jobs, "job_state", lambda row: 1 / 0 if row.pk == job.pk else whole(row))

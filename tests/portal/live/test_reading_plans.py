@@ -10,7 +10,7 @@ from jobs.selectors.throughput import _Past
 from jobs.states import State
 from portal.live.protocol import parse_channel
 from portal.live.read_jobs import TenantJobsSource
-from portal.live.sources import Want
+from portal.live.sources import ReadRequest
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +34,7 @@ def test_no_row_of_a_tenant_is_read_that_is_not_shown() -> None:
     channel = parse_channel(f"tenant:{tenant.slug}:jobs")
     assert channel is not None
     with CaptureQueriesContext(connection) as queries:
-        (page,) = TenantJobsSource().read([Want(channel, 0)]).values()
+        (page,) = TenantJobsSource().read([ReadRequest(channel, 0)]).values()
     assert len(page.frames) == 1
     jobs = plans(queries)
     assert jobs

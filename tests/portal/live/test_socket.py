@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
-from portal.live.socket import Socket, binary_frame, text_frame, way_past
+from portal.live.socket import Socket, binary_frame, direct_write, text_frame
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 SIZES = [0, 1, 125, 126, 127, 65_535, 65_536, 200_000]
@@ -35,7 +35,7 @@ async def served(app: App) -> AsyncIterator[ClientConnection]:
 
 async def test_frames_of_every_size_arrive_whole_and_in_order_beside_those_that_are_sent() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        write = way_past(scope)
+        write = direct_write(scope)
         await receive()
         assert not write(text_frame(b"too early"))
         await send({"type": "websocket.accept"})
@@ -60,7 +60,7 @@ async def test_a_reader_who_takes_nothing_fills_no_memory() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         nonlocal taken
-        write = way_past(scope)
+        write = direct_write(scope)
         await receive()
         await send({"type": "websocket.accept"})
         while write(text_frame(body)):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import orjson
 
 from portal.live.frames import Frame, gap_frame, items_frame, state_frame
-from portal.live.viewer import OUTBOX_BYTES, Pace, Subscription, Viewer
+from portal.live.viewer import OUTBOX_BYTES, Delivery, Subscription, Viewer
 
 
 async def nowhere(text: bytes) -> None:
     """Nobody reads."""
 
 
-def at(cursor: int, pace: Pace = Pace.LIVE) -> Subscription:
+def at(cursor: int, pace: Delivery = Delivery.LIVE) -> Subscription:
     return Subscription(Viewer(nowhere), "job:1", cursor, pace=pace)
 
 
@@ -31,7 +31,7 @@ def test_a_frame_below_the_cursor_is_not_sent() -> None:
     viewer.offer(frame(3, 6))
 
     assert waiting(viewer) == []
-    assert (viewer.cursor, viewer.pace) == (7, Pace.LIVE)
+    assert (viewer.cursor, viewer.delivery) == (7, Delivery.LIVE)
 
 
 def test_a_frame_that_follows_the_cursor_is_sent_and_moves_it() -> None:
@@ -40,7 +40,7 @@ def test_a_frame_that_follows_the_cursor_is_sent_and_moves_it() -> None:
     viewer.offer(frame(8, 9))
 
     assert waiting(viewer) == [frame(8, 9).text]
-    assert (viewer.cursor, viewer.pace) == (9, Pace.LIVE)
+    assert (viewer.cursor, viewer.delivery) == (9, Delivery.LIVE)
 
 
 def test_of_a_frame_that_he_has_in_part_he_is_sent_the_rest() -> None:
@@ -57,7 +57,7 @@ def test_of_a_frame_that_he_has_in_part_he_is_sent_the_rest() -> None:
         {"ch": "job:1", "from": 10, "to": 9, "items": [], "sealed": True},  # what stands beside may be news
         {"ch": "job:1", "gap": {"from": 10, "to": 12, "lost": True}},
     ]
-    assert (viewer.cursor, viewer.pace) == (12, Pace.LIVE)
+    assert (viewer.cursor, viewer.delivery) == (12, Delivery.LIVE)
 
 
 def test_rows_are_states_and_come_whole() -> None:
@@ -76,10 +76,10 @@ def test_a_frame_beyond_a_hole_is_not_sent_but_told_as_a_gap() -> None:
     viewer.offer(frame(8, 8))
 
     assert waiting(viewer) == []
-    assert (viewer.cursor, viewer.pace, viewer.viewer.lagging) == (7, Pace.LAGGING, True)
+    assert (viewer.cursor, viewer.delivery, viewer.viewer.lagging) == (7, Delivery.LAGGING, True)
     viewer.rejoin(9)
     assert [orjson.loads(text)["gap"] for text in waiting(viewer)] == [{"from": 8, "to": 9}]
-    assert (viewer.cursor, viewer.pace) == (9, Pace.LIVE)
+    assert (viewer.cursor, viewer.delivery) == (9, Delivery.LIVE)
 
 
 def test_a_full_outbox_lets_a_viewer_fall_behind() -> None:
@@ -89,7 +89,7 @@ def test_a_full_outbox_lets_a_viewer_fall_behind() -> None:
     viewer.offer(frame(8, 8))
 
     assert waiting(viewer) == [b"x" * OUTBOX_BYTES]
-    assert (viewer.cursor, viewer.pace) == (7, Pace.LAGGING)
+    assert (viewer.cursor, viewer.delivery) == (7, Delivery.LAGGING)
 
 
 def test_what_the_socket_takes_at_once_does_not_wait_and_overtakes_nothing() -> None:
@@ -109,7 +109,7 @@ def test_what_the_socket_takes_at_once_does_not_wait_and_overtakes_nothing() -> 
 
 
 def test_who_still_catches_up_gets_nothing_of_what_all_get() -> None:
-    viewer = at(7, Pace.CATCHING_UP)
+    viewer = at(7, Delivery.CATCHING_UP)
 
     viewer.offer(frame(8, 9))
 
