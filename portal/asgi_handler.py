@@ -1,11 +1,10 @@
-"""Django under ASGI as Luthier needs it: a request goes to one thread once, and so many are at work at a time.
+"""Django under ASGI: each request runs in one thread, and the number of concurrent requests is limited.
 
-Django's own handler makes a thread for each request and goes there and back for each hook of each middleware, which
-cost more than the request's own work (docs/adr/0014). Here a request is walked from the first middleware to its
-connection's return in one go, by a thread that serves one after the other.
+Django's own handler creates a thread for each request and changes threads for each hook of each middleware, which
+cost more than the request's own work (docs/adr/0014). Here one thread runs everything from the first middleware to the
+return of the connection.
 
-Each request at work holds a connection to PostgreSQL, which has only so many. So a crowd waits here for its turn, in
-order, instead of being refused there.
+Each running request holds a connection to PostgreSQL, whose number is limited. Further requests wait here in order.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from portal.error_responses import crowded
 from portal.streaming import STREAMS
 
 AT_ONCE = 48
-"""Requests at work; PostgreSQL takes 200 connections, and streams, live readers and workers need theirs."""
+"""Concurrent requests. PostgreSQL allows 200 connections, which streams, live readers and workers need, too."""
 WAIT_S = 30.0
-"""After this a caller has gone, or had better come again later."""
+"""A request that has waited this long gets 503 with Retry-After."""
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Asked by whoever would restart us for not answering: they wait behind nobody."""
+"""Health probes have threads of their own: a supervisor restarts a server that does not answer them."""
 PROBES_AT_ONCE = 2
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
@@ -46,11 +45,11 @@ class ThreadedHandler(ASGIHandler):
         self._probes = DatabaseThreads(PROBES_AT_ONCE, "probe")
 
     def load_middleware(self, is_async: bool = False) -> None:
-        """Build the chain for one thread, whatever Django's handler asks for."""
+        """Build the synchronous middleware chain, although Django's handler asks for the asynchronous one."""
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
-        """Take a request in, have it answered by a thread, send the answer."""
+        """Read a request, run it in a thread, send the response."""
         try:
             body = await self.read_body(receive)
         except RequestAborted:
@@ -63,7 +62,7 @@ class ThreadedHandler(ASGIHandler):
         body.close()
 
     async def _answered(self, scope: Any, body: IO[bytes]) -> HttpResponseBase:
-        """The answer of a thread, when it is this request's turn."""
+        """Wait for a free slot, then run the request in a thread."""
         if scope["path"] in PROBES:
             return await self._probes.run(self._answer, scope, body, self.get_response)
         try:
@@ -77,22 +76,22 @@ class ThreadedHandler(ASGIHandler):
             self._turns.release()
 
     def _answer(self, scope: Any, body: IO[bytes], respond: Respond) -> HttpResponseBase:
-        """In a thread: all that Django does for a request. What is not streamed is over when this returns."""
+        """In a thread: everything that Django does for a request. Only streamed responses continue afterward."""
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refusal = self.create_request(scope, body)
         response: Any = refusal if request is None else respond(request)
         response._handler_class = self.__class__
         if not response.streaming:
-            response.close()  # tells Django that the request is over, which gives the connection back
+            response.close()  # sends request_finished, which returns the connection
         else:
-            close_old_connections()  # the stream reads in a thread of its own
+            close_old_connections()  # the stream reads in other threads
         if isinstance(response, FileResponse):
             response.block_size = self.chunk_size
         return response
 
     async def _stream(self, response: Any, receive: Any, send: Any) -> None:
-        """Send until the end, or until nobody listens any more."""
+        """Send until the end, or until the client disconnects."""
         sending = asyncio.create_task(self.send_response(response, send))
         leaving = asyncio.create_task(self.listen_for_disconnect(receive))
         await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The Celery application. Messages are hints: lost, doubled or late ones change nothing but latency."""
+"""The Celery application. Messages are hints: a lost, duplicate or late one only affects latency."""
 
 import os
 
@@ -16,7 +16,7 @@ app.autodiscover_tasks(["jobs"])
 
 @worker_init.connect
 def wait_for_messages(**_: object) -> None:
-    """A worker may listen for seconds; everybody else only publishes and must not hang on a half-open broker."""
+    """Workers may block for seconds; other processes only publish and must not hang on a half-open connection."""
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 5}
 
 

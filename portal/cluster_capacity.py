@@ -1,4 +1,4 @@
-"""What the cluster of this installation offers, for parts of the portal that must not know which cluster it is."""
+"""The capacity of this installation's cluster, for code that must not know which driver it uses."""
 
 import time
 

@@ -1,6 +1,6 @@
 """The demo: two tenants and the five people of the documentation, with one-time passwords and tokens.
 
-Creates what is missing and sets new secrets for these five; never touches anybody or anything else.
+Creates what is missing and sets new secrets for these five users; changes nothing else.
 """
 
 import secrets
@@ -23,10 +23,8 @@ from tenants.roles import Role
 from tenants.services.quotas import most_allocatable
 
 TENANTS = {"vision-lab": "Vision Lab", "nlp-research": "NLP Research"}
-SECOND_SHARE = (
-    8  # the second tenant may use an eighth, so that an admin can raise it to what others leave idle
-)
-FIRST_AT_LEAST = 2  # slots of the largest example, so that every template of a new installation can start
+SECOND_SHARE = 8  # the second tenant gets an eighth, so that an admin can raise its limit
+FIRST_AT_LEAST = 2  # slots of the largest example, so that every template can start on a new installation
 DEMO_LOCK = 0x6C757468  # "luth"
 TOKEN_NAME = "demo"  # noqa: S105
 TOKEN_TTL = timedelta(days=7)
@@ -52,7 +50,7 @@ PEOPLE = (
 
 @dataclass(frozen=True)
 class Access:
-    """How to be one of these people; shown once, kept nowhere."""
+    """The credentials of one of these users; shown once, not stored."""
 
     tenant: str | None
     role: str
@@ -80,7 +78,7 @@ def make_demo() -> dict[str, dict[str, str | None]]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One maker at a time: the first start and `manage.py demo` must not set each other's passwords anew."""
+    """Take a lock: the first start and `manage.py demo` must not overwrite each other's passwords."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL lock_timeout = '90s'; SET LOCAL statement_timeout = '90s'")
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [DEMO_LOCK])
@@ -94,14 +92,14 @@ def _make() -> dict[str, dict[str, str | None]]:
 
 
 def _first_job() -> dict[str, str]:
-    """Submit the example as alice. A demo without it is still a demo, so its failure is told, not raised."""
+    """Submit the example as alice. The demo is useful without it, so a failure is reported, not raised."""
     alice = User.objects.get(username="alice")
     tenant = Tenant.objects.get(slug="vision-lab")
     try:
         job = job_submit(user=alice, tenant=tenant, source=catalog.load(catalog.FIRST_JOB))
     except (JobError, DatabaseError) as error:
         return {"job_problem": str(error)}
-    # Spelt out, not reversed: the first start need not load every page and all of REST for one address.
+    # Not reversed: that would load every page and the REST API on the first start for one URL.
     return {"job": f"/t/{tenant.slug}/jobs/{job.pk}"}
 
 
@@ -110,17 +108,17 @@ def _tenant(slug: str, name: str) -> Tenant:
 
 
 def _quotas(tenants: dict[str, Tenant]) -> None:
-    """Limits that exist stay as they are."""
+    """Existing limits are not changed."""
     for gpu_type, slots in capacity_by_type().items():
         for slug, limit in zip(TENANTS, limits(slots), strict=True):
             Quota.objects.get_or_create(tenant=tenants[slug], gpu_type=gpu_type, defaults={"limit": limit})
 
 
 def limits(slots: int) -> tuple[int, int]:
-    """What the two tenants may use of so many slots.
+    """The limits of the two tenants for a number of slots.
 
-    The first all, unless nothing could be raised any more; but enough for the largest example, which on two slots
-    leaves nothing to raise.
+    The first gets all of them but one slot by which its limit can still be raised, and at least enough for the largest
+    example, which with two slots leaves nothing to raise.
     """
     second = max(1, slots // SECOND_SHARE)
     allowed = most_allocatable(slots, settings.LUTHIER_OVERCOMMIT_MAX)
@@ -140,7 +138,7 @@ def _access(person: Person, tenants: dict[str, Tenant]) -> Access:
     if tenant is not None and person.role is not None:
         Membership.objects.update_or_create(user=user, tenant=tenant, defaults={"role": person.role})
     Token.objects.filter(user=user, name=TOKEN_NAME).delete()
-    # Not bound to the tenant: what others share with a person of the demo is seen with his token, too.
+    # Not limited to the tenant, so that jobs shared from other tenants are visible with it.
     _, token = Token.objects.create(user=user, expiry=TOKEN_TTL, name=TOKEN_NAME)
     return Access(
         tenant=person.tenant or None,

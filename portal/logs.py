@@ -1,4 +1,4 @@
-"""Log lines: a fixed phrase, then its fields, so that a person reads them and a program searches them."""
+"""Log lines: a fixed phrase, then fields, readable by people and searchable by programs."""
 
 import logging
 import time
@@ -28,13 +28,13 @@ class FieldFormatter(logging.Formatter):
 
 
 def _shown(value: object) -> str:
-    """Quoted when it holds blanks or control characters, so that one record stays one line."""
+    """Quoted if it has spaces or control characters, so that a record stays on one line."""
     text = str(value)
     return text if text.isprintable() and " " not in text else repr(text)
 
 
 class NoProbes(logging.Filter):
-    """Drops Django's report of a 503 from /readyz: it is asked many times a second while a start goes on."""
+    """Drop Django's log record for a 503 from /readyz, which is polled many times a second during a start."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return getattr(getattr(record, "request", None), "path", "") != "/readyz"

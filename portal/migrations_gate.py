@@ -1,7 +1,7 @@
-"""Where a process of an embedded installation waits for today's tables.
+"""Processes of an embedded installation wait here until the migrations have been applied.
 
-Loading our code takes a process longer than making the tables takes `manage.py prepare`. So `manage.py up` starts them
-side by side, and each stops here, loaded, until the database is ready for it.
+Loading the code takes longer than `manage.py prepare` takes to migrate the database. So `manage.py up` starts all
+processes at once, and each waits here, loaded, until the database is ready.
 """
 
 import os
@@ -15,7 +15,7 @@ POLL_S = 0.02
 def wait_until_prepared() -> None:
     """Return when the file named by LUTHIER_WAIT_FOR exists; at once when none is named.
 
-    Without a limit, because a migration may rightly take minutes: who waits here ends with `up`, or by its signal.
+    No timeout, because a migration may take minutes: the process ends with `up` or by its signal.
     """
     path = os.environ.get(GATE)
     while path and not Path(path).exists():

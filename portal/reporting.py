@@ -1,8 +1,8 @@
-"""Unexpected errors are reported where SENTRY_DSN says; without it the reporter is not even loaded."""
+"""Report unexpected errors to SENTRY_DSN; without it the SDK is not imported."""
 
 
 def start_reporting(dsn: str | None) -> bool:
-    """Report errors of requests and tasks, without people's data or the job's. Returns whether reporting is on."""
+    """Report errors of requests and tasks without personal or job data. Returns whether reporting is on."""
     if dsn is None:
         return False
     import sentry_sdk

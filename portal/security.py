@@ -1,4 +1,4 @@
-"""Headers that every answer carries: what a page may load, and from where."""
+"""Security headers of every response: what a page may load, and from where."""
 
 import secrets
 
@@ -40,6 +40,6 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
         response.headers.setdefault("Content-Security-Policy", policy.replace("{nonce}", nonce))
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
         if response.get("Content-Type", "").startswith("text/html"):
-            # Pages are of one person: no cache between may keep them, and Back asks again after signing out.
+            # Pages are personal: shared caches must not store them, and Back must revalidate after signing out.
             response.headers.setdefault("Cache-Control", "private, no-cache")
         return response

@@ -13,7 +13,7 @@ from portal.database.threads import DatabaseThreads
 Blocks = Generator[bytes, None, None]
 BLOCK = 256 * 1024
 STREAMS = DatabaseThreads(8, "stream", release=True)
-"""Read files and logs for all downloads, a block at a time."""
+"""Read the files and logs of all downloads, one block at a time."""
 
 
 async def in_thread(blocks: Blocks) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""The URL map. Each window of the portal brings its own; this page only says where they hang."""
+"""The URL map: where the URLs of the pages, the API and the learners' endpoints are mounted."""
 
 from django.urls import URLPattern, URLResolver, include, path
 

@@ -1,4 +1,4 @@
-"""Bulk bytes for learners over HTTP, with the learner's own secret: code and checkpoints in, pieces of files out.
+"""Large transfers of learners over HTTP, authenticated by the learner's secret: code, checkpoints and results.
 
-The frames of the socket carry what is small and must be prompt; this carries what is large and may be resumed.
+The socket carries small, urgent frames; these requests carry what is large and can be resumed.
 """

@@ -1,4 +1,4 @@
-"""/agent/v1/: what a shipper asks for. Nobody else has business here."""
+"""/agent/v1/: requests of shippers, authenticated by a learner's secret."""
 
 from django.urls import path
 

@@ -1,6 +1,6 @@
-"""A learner's HTTP requests. The secret in the header decides everything: which job, which attempt, which rank.
+"""A learner's HTTP requests. The secret in the header identifies the job, the attempt and the rank.
 
-Answers are short JSON or at most one piece of bytes, so that nothing here is held in memory for long.
+Responses are short JSON or at most one piece of bytes, so that they need little memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ View = Callable[..., HttpResponse]
 
 
 def for_learner(*methods: str) -> Callable[[View], View]:
-    """Let in whoever holds a live learner's secret, and hand the view what it allows."""
+    """Authenticate by a live learner's secret and pass its grant to the view; otherwise 401, or 409 if fenced."""
 
     def decorate(view: View) -> View:
         @csrf_exempt
@@ -52,7 +52,8 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                 if not database_away(error):
                     raise
                 logger.warning(
-                    "no answer for a learner", extra={"path": request.path, "error": str(error)[:200]}
+                    "learner request failed: no database",
+                    extra={"path": request.path, "error": str(error)[:200]},
                 )
                 answer = problem(503, "database_away", "The database does not answer; try again.")
                 answer["Retry-After"] = "2"
@@ -65,11 +66,11 @@ def for_learner(*methods: str) -> Callable[[View], View]:
 
 @for_learner("GET")
 def job(request: HttpRequest, grant: Grant) -> HttpResponse:
-    """What to run and with what: code, data, rules, and the checkpoint to go on from."""
+    """What to run and with what: code, data, metric rules, and the checkpoint to resume from."""
     row = Job.objects.select_related("code").get(pk=grant.job_id)
     saved = checkpoints.restorable(grant)
     if saved is None and _was_to_resume(grant):
-        return problem(422, "no_valid_checkpoint", "No checkpoint of this job is sound; it cannot go on.")
+        return problem(422, "no_valid_checkpoint", "The job has no valid checkpoint to resume from.")
     code_entry = None
     if row.code is not None:
         code_entry = {"url": "/agent/v1/code", "size": row.code.size, "sha256": row.code.sha256}
@@ -120,39 +121,39 @@ def _restore(saved: Checkpoint) -> dict[str, Any]:
 
 @for_learner("GET")
 def code(request: HttpRequest, grant: Grant) -> HttpResponse:
-    """The code archive, by pieces."""
+    """One piece of the code archive."""
     row = Job.objects.select_related("code").get(pk=grant.job_id)
     if row.code is None:
-        return problem(404, "not_found", "This job has no code of its own.")
+        return problem(404, "not_found", "This job has no code archive.")
     return _piece(request, row.code)
 
 
 @for_learner("GET")
 def checkpoint_file(request: HttpRequest, grant: Grant, n: int, file_id: int) -> HttpResponse:
-    """One file of the checkpoint that this attempt goes on from, by pieces."""
+    """One piece of a file of the checkpoint from which this attempt resumes."""
     saved = checkpoints.restorable(grant)
     entry = None
     if saved is not None and saved.n == n:
         entry = CheckpointFile.objects.select_related("blob").filter(checkpoint=saved, pk=file_id).first()
     if entry is None:
-        return problem(404, "not_found", "This attempt does not go on from such a file.")
+        return problem(404, "not_found", "This attempt does not resume from a checkpoint with this file.")
     return _piece(request, entry.blob)
 
 
 @for_learner("POST")
 def checkpoint_verify(request: HttpRequest, grant: Grant, n: int) -> HttpResponse:
-    """A learner found a file damaged: hash our own copy, and mark the checkpoint if that is so."""
+    """A learner reports a corrupt file: hash the stored copy, and mark the checkpoint if it is corrupt."""
     return JsonResponse({"sound": checkpoints.verify(grant, n)})
 
 
 def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
-    """Answer one range of at most MAX_PIECE bytes; without a Range header, the first so many."""
+    """Respond with one range of at most MAX_PIECE bytes; without a Range header, with the first of them."""
     match = RANGE.match(request.headers.get("Range", "") or f"bytes=0-{max(0, blob.size - 1)}")
     if match is None:
         return problem(416, "range_invalid", "Range must be 'bytes=first-last'.")
     first, last = int(match[1]), min(int(match[2]), blob.size - 1)
     if first > last and blob.size:
-        return problem(416, "range_invalid", f"There are {blob.size} bytes.")
+        return problem(416, "range_invalid", f"The file has {blob.size} bytes.")
     try:
         content = blobs.read(blob, first, min(last - first + 1, blobs.MAX_PIECE))
     except blobs.BlobGone as error:
@@ -165,21 +166,21 @@ def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
 
 @for_learner("PUT")
 def upload(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
-    """One piece of a file that was offered on the socket: bytes first-last/total in Content-Range."""
+    """Store one piece of a file that was offered on the socket: bytes first-last/total in Content-Range."""
     match = CONTENT_RANGE.match(request.headers.get("Content-Range", ""))
     if match is None:
         return problem(400, "content_range_invalid", "Content-Range must be 'bytes first-last/total'.")
     length = int(request.headers.get("Content-Length") or 0)
     if length > blobs.MAX_PIECE:
-        return problem(413, "piece_too_large", f"A piece may have {blobs.MAX_PIECE} bytes.")
+        return problem(413, "piece_too_large", f"A piece can have at most {blobs.MAX_PIECE} bytes.")
     blob = Blob.objects.filter(pk=blob_id, tenant_id=grant.tenant_id).first()
     if blob is None:
-        return problem(404, "not_found", "Nothing of this number was asked of you.")
+        return problem(404, "not_found", "No upload with this number is expected from you.")
     first = int(match[1] or 0)
     try:
         blob = blobs.append(blob.pk, first, request.read(blobs.MAX_PIECE))
-    except Blob.DoesNotExist:  # released since we looked
-        return problem(404, "not_found", "Nothing of this number is asked of you any more.")
+    except Blob.DoesNotExist:  # released since the query above
+        return problem(404, "not_found", "No upload with this number is expected from you any more.")
     except blobs.WrongOffset as error:
         return problem(409, "wrong_offset", str(error), received=error.received)
     except blobs.PieceTooLarge as error:
@@ -188,5 +189,5 @@ def upload(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
         checkpoints.note_corrupt(grant, blob, str(error))
         return problem(422, "hash_mismatch", str(error), received=0)
     except OSError as error:
-        return problem(503, "store_full", f"The store cannot take this now: {error.strerror}")
+        return problem(503, "store_full", f"The blob store cannot store this now: {error.strerror}")
     return JsonResponse({"received": blob.received, "verified": blob.verified})

@@ -1,1 +1,1 @@
-"""The REST API, /api/v1/. One function per operation, its In and Out beside it; errors, paging and doors are shared."""
+"""The REST API, /api/v1/: one function per operation. Errors, paging and permissions are shared."""

@@ -1,4 +1,4 @@
-"""The two doors: an API token in the Authorization header, or the portal's session cookie with its CSRF token."""
+"""Authentication: an API token in the Authorization header, or the portal's session cookie with its CSRF token."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tenants.models import User
 
 REALM = 'Bearer realm="luthier"'
 WRONG_TOKENS_A_MINUTE = 60
-"""From one address; a token has 256 bits, so this only keeps guessers from costing anything."""
+"""Per client address. A token has 256 bits and cannot be guessed; this limits what attempts cost."""
 
 
 class TokenAuthentication(BaseAuthentication):
-    """`Authorization: Bearer lut_…`. A wrong token is refused even beside a valid cookie."""
+    """`Authorization: Bearer lut_…`. An invalid token is refused even if the cookie is valid."""
 
     def authenticate(self, request: Request) -> tuple[User, object] | None:
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
@@ -28,7 +28,7 @@ class TokenAuthentication(BaseAuthentication):
         if user is None:
             throttle.count(f"token:{address}")
             raise exceptions.AuthenticationFailed
-        user.roles = {}  # he lives as long as this request
+        user.roles = {}  # this user object lives as long as the request
         return user, user.token
 
     def authenticate_header(self, request: Request) -> str:
@@ -36,8 +36,8 @@ class TokenAuthentication(BaseAuthentication):
 
 
 class CookieAuthentication(SessionAuthentication):
-    """The portal's session; Django's CSRF check guards everything that changes something."""
+    """The portal's session; every request that changes something passes Django's CSRF check."""
 
     def enforce_csrf(self, request: Request) -> None:
-        """Check Django's own request: its form is empty for other kinds of body, where DRF's would refuse YAML."""
-        super().enforce_csrf(request._request)  # type: ignore[arg-type]  # reads no more than Django's has
+        """Check Django's request instead of DRF's, whose form parser would refuse a YAML body."""
+        super().enforce_csrf(request._request)  # type: ignore[arg-type]  # it reads only what Django's request has

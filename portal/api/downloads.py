@@ -1,4 +1,4 @@
-"""Bytes on their way out: always as an attachment, never sniffed, in ranges if asked, without filling the memory."""
+"""Downloads: always attachments, never sniffed, with Range support, streamed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_PATH = 1024
 
 
 def blob_download(call: Call, blob: Blob, path: str) -> HttpResponseBase:
-    """A file out of the blob store, under the last part of its path."""
+    """A file of the blob store, named by the last part of its path."""
 
     def read(start: int, stop: int) -> Blocks:
         with blobs.open(blob) as source:
@@ -35,7 +35,7 @@ def blob_download(call: Call, blob: Blob, path: str) -> HttpResponseBase:
 
 
 def download(call: Call, *, size: int, read: Read, name: str, etag: str = "") -> HttpResponseBase:
-    """size bytes, of which read(start, stop) yields a part. One range is honoured; several are answered whole."""
+    """A download of size bytes, of which read(start, stop) yields a part. Several ranges get the whole file."""
     span = _span(call.request.headers.get("Range", ""), size)
     if (condition := call.request.headers.get("If-Range")) and condition != etag:
         span = None
@@ -58,7 +58,7 @@ def download(call: Call, *, size: int, read: Read, name: str, etag: str = "") ->
 
 
 def _span(header: str, size: int) -> tuple[int, int] | None:
-    """start and stop of the one range that is asked for; None for the whole. Raises RangeNotSatisfiable."""
+    """start and stop of a single requested range; None for the whole file. Raises RangeNotSatisfiable."""
     found = RANGE.fullmatch(header.replace(" ", ""))
     if not found or not any(found.groups()):
         return None

@@ -1,6 +1,6 @@
-"""The only place where an error becomes a status: RFC 9457 problem details, all errors of a request at once.
+"""The only place where an exception becomes a status code. A response lists all errors of the request.
 
-A stranger's 404 and a missing thing's 404 have one body; only the request id differs.
+The 404 for an object that the caller may not see equals the 404 for a missing one, except for the request id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
 MAX_ERRORS = 50
-"""More than this helps nobody."""
+"""Further errors are left out of a response."""
 
 STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.JobNotFound: HTTPStatus.NOT_FOUND,
@@ -55,11 +55,11 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
     tenants.TenantError: HTTPStatus.BAD_REQUEST,
 }
-"""Every error of the rooms below; the nearest class of an error's ancestry counts."""
+"""The status of each service error; the nearest class in the error's MRO counts."""
 
 
 class ApiError(Exception):
-    """A request that is wrong before any room below is asked."""
+    """A request that is wrong before a service is called."""
 
     status = HTTPStatus.BAD_REQUEST
 
@@ -71,11 +71,11 @@ class ApiError(Exception):
 
 
 class MalformedRequest(ApiError):
-    """The request is not understood."""
+    """The request is malformed."""
 
 
 class BodyTooLarge(ApiError):
-    """The body is larger than is taken."""
+    """The body is larger than allowed."""
 
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
@@ -84,7 +84,7 @@ class BodyTooLarge(ApiError):
 
 
 class NotHere(ApiError):
-    """There is no such thing, or it is none of yours."""
+    """The object does not exist, or the caller may not see it."""
 
     status = HTTPStatus.NOT_FOUND
 
@@ -93,7 +93,7 @@ class NotHere(ApiError):
 
 
 class NoSuchLearner(ApiError):
-    """The job is there, but it has no such attempt or learner."""
+    """The job exists, but not this attempt or learner."""
 
     status = HTTPStatus.NOT_FOUND
 
@@ -104,7 +104,7 @@ class NoSuchLearner(ApiError):
 
 
 class NoSuchAttempt(NoSuchLearner):
-    """The job is there, but had fewer attempts."""
+    """The job exists, but has had fewer attempts."""
 
     def __init__(self, got: int, newest: int) -> None:
         had = f"the newest is {newest}" if newest else "it has not started yet"
@@ -112,25 +112,25 @@ class NoSuchAttempt(NoSuchLearner):
 
 
 class RangeNotSatisfiable(ApiError):
-    """The range lies beyond the end."""
+    """The range starts after the last byte."""
 
     status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
     def __init__(self, size: int) -> None:
-        text = f"There are {size} bytes, numbered from 0."
+        text = f"The file has {size} bytes, numbered from 0."
         super().__init__(text, code="range_not_satisfiable")
         self.headers["Content-Range"] = f"bytes */{size}"
 
 
 def error_response(error: Exception) -> HttpResponse:
-    """The answer to any exception of a request. What nobody expected is logged and answered without its text."""
+    """The response to any exception of a request. An unexpected one is logged, and its text is not sent."""
     if isinstance(error, ApiError):
         response = problem(error.status, error.code, str(error), **error.details)
         for name, value in error.headers.items():
             response[name] = value
         return response
     if isinstance(error, tenants.ServiceError):
-        return _of_a_room(error)
+        return _of_a_service(error)
     if isinstance(error, drf.APIException):
         return _of_the_framework(error)
     if isinstance(error, Http404):
@@ -138,30 +138,28 @@ def error_response(error: Exception) -> HttpResponse:
     if database_away(error):
         return unavailable(error)
     if isinstance(error, RequestDataTooBig):
-        return error_response(BodyTooLarge("A body has at most 1048576 bytes. Send code as an upload."))
+        return error_response(BodyTooLarge("A body can have at most 1048576 bytes. Send code as an upload."))
     if isinstance(error, MultiPartParserError | UnreadablePostError):
-        return problem(
-            HTTPStatus.BAD_REQUEST, "body_not_readable", "The body is not the multipart form it says it is."
-        )
+        return problem(HTTPStatus.BAD_REQUEST, "body_not_readable", "The body is not a valid multipart form.")
     if isinstance(error, SuspiciousOperation):
         return problem(HTTPStatus.BAD_REQUEST, "bad_request", "The request is malformed.")
     if isinstance(error, PermissionDenied):
-        return problem(HTTPStatus.FORBIDDEN, "not_allowed", "You may not do this.")
+        return problem(HTTPStatus.FORBIDDEN, "not_allowed", "You do not have permission to do this.")
     logger.error("request failed", exc_info=error, extra={"request_id": request_id.get()})
-    text = f"Something went wrong here. Give request id {request_id.get()} to an administrator."
+    text = f"Something went wrong on the server. Report request id {request_id.get()} to an administrator."
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", text)
 
 
 def unavailable(error: Exception) -> HttpResponse:
-    """The database is away, restarting or busy: nothing was changed, and the same request may be sent again."""
-    logger.warning("database did not serve a request", extra={"error": str(error).strip()[:300]})
-    text = "The database does not answer right now. Nothing was changed; send the request again."
+    """The database is unavailable, restarting or busy. Nothing was changed, so the request can be sent again."""
+    logger.warning("request failed: no database", extra={"error": str(error).strip()[:300]})
+    text = "The database does not answer. Nothing was changed; send the request again."
     response = problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", text)
     response["Retry-After"] = str(RETRY_AFTER_S)
     return response
 
 
-def _of_a_room(error: tenants.ServiceError) -> HttpResponse:
+def _of_a_service(error: tenants.ServiceError) -> HttpResponse:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     if status == HTTPStatus.NOT_FOUND:
         return error_response(NotHere())
@@ -192,10 +190,10 @@ def _of_the_framework(error: drf.APIException) -> HttpResponse:
 _CODES: dict[type[drf.APIException], tuple[str, str]] = {
     drf.NotAuthenticated: ("not_authenticated", "Log in, or send Authorization: Bearer with an API token."),
     drf.AuthenticationFailed: ("token_invalid", "This token is unknown, revoked or expired."),
-    drf.PermissionDenied: ("not_allowed", "You may not do this."),
-    drf.MethodNotAllowed: ("method_not_allowed", "This path does not take this method; see Allow."),
+    drf.PermissionDenied: ("not_allowed", "You do not have permission to do this."),
+    drf.MethodNotAllowed: ("method_not_allowed", "This path does not support this method; see Allow."),
     drf.Throttled: ("too_many_requests", "Too many requests. Try again after Retry-After seconds."),
-    drf.ParseError: ("body_not_readable", "The body cannot be read as what its Content-Type says."),
+    drf.ParseError: ("body_not_readable", "The body does not match its Content-Type."),
 }
 
 

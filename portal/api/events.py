@@ -1,4 +1,4 @@
-"""What happened to a job: its events, attempts and learners, and the spec it was made of."""
+"""The history of a job: its events, attempts and learners, and its spec."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EventsQuery(PagedQuery):
     },
 )
 def event_list(call: Call, job_id: str) -> dict[str, Any]:
-    """A job's events from the first on; numbers have no holes, so `after` follows a job exactly."""
+    """A job's events, oldest first. Numbers have no gaps, so `after` follows a job exactly."""
     job = permissions.job(call, job_id)
     rows = JobEvent.objects.filter(job=job).select_related("actor")
     if "after" in call.query:
@@ -105,7 +105,7 @@ class LearnersQuery(PagedQuery):
 
 @operation(Out=LearnerSerializer, Query=LearnersQuery, many=True)
 def learner_list(call: Call, job_id: str) -> dict[str, Any]:
-    """A job's learners, the newest attempt's first unless one attempt is asked for."""
+    """A job's learners, newest attempt first, or of one attempt."""
     job = permissions.job(call, job_id)
     rows = Learner.objects.filter(job=job)
     if attempt := call.query.get("attempt"):
@@ -123,12 +123,12 @@ class SpecSerializer(ReadSerializer):
 
 
 class SpecQuery(StrictSerializer):
-    form = serializers.ChoiceField(["yaml", "json"], required=False, help_text="instead of Accept")
+    form = serializers.ChoiceField(["yaml", "json"], required=False, help_text="overrides Accept")
 
 
 @operation(Out=SpecSerializer, Query=SpecQuery, response_example=SPEC, also=("application/yaml",))
 def spec_read(call: Call, job_id: str) -> HttpResponse:
-    """The normalised spec of a job, as JSON or, by Accept: application/yaml, as YAML that may be submitted again."""
+    """The normalized spec of a job as JSON or, with Accept: application/yaml, as YAML that can be submitted again."""
     job = permissions.job(call, job_id)
     accept = call.request.headers.get("Accept", "").lower()
     wants_yaml = "yaml" in accept and not accept.startswith("application/json")

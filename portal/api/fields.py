@@ -1,4 +1,4 @@
-"""Serializers and fields that refuse what they do not know, instead of dropping or bending it."""
+"""Serializers and fields that refuse unknown names and wrong types instead of dropping or converting them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST = 2**63 - 1
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """A body or a query string of which every name is known; read-only and mistyped names are refused, not ignored."""
+    """A body or a query string; unknown, read-only and misspelled names are refused, not ignored."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -41,7 +41,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 class StrictCharField(serializers.CharField):
-    """A JSON string, not a number or a truth value in its place. NUL is refused."""
+    """A JSON string; numbers, booleans and NUL characters are refused."""
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -50,7 +50,7 @@ class StrictCharField(serializers.CharField):
 
 
 class StrictIntegerField(serializers.IntegerField):
-    """A JSON whole number that a row can hold; not a string, a float or a truth value."""
+    """A JSON integer that fits a database column; strings, floats and booleans are refused."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("max_value", LARGEST)
@@ -64,7 +64,7 @@ class StrictIntegerField(serializers.IntegerField):
 
 
 class StrictBooleanField(serializers.BooleanField):
-    """true or false, and nothing that resembles them."""
+    """true or false; nothing else is converted."""
 
     def to_internal_value(self, data: Any) -> bool:
         if not isinstance(data, bool):
@@ -73,7 +73,7 @@ class StrictBooleanField(serializers.BooleanField):
 
 
 class PagedQuery(StrictSerializer):
-    """The query of a list: where to go on, and how many rows at once."""
+    """The query of a list: the cursor and the page size."""
 
     cursor = serializers.CharField(required=False, max_length=2000, help_text="`next` of the page before")
     page_size = serializers.IntegerField(
@@ -82,16 +82,16 @@ class PagedQuery(StrictSerializer):
 
 
 class ShortListQuery(StrictSerializer):
-    """The query of a list that is short by nature: all at once, unless pages are asked for."""
+    """The query of a short list, returned whole unless a page size is given."""
 
     cursor = serializers.CharField(required=False, max_length=2000, help_text="`next` of the page before")
     page_size = serializers.IntegerField(
-        required=False, min_value=1, max_value=200, help_text="1 to 200; all when left out"
+        required=False, min_value=1, max_value=200, help_text="1 to 200; default: all"
     )
 
 
 class NoQuery(StrictSerializer):
-    """An operation without query parameters; whatever is given is refused."""
+    """No query parameters; any that is given is refused."""
 
 
 def _as_dict(detail: Any) -> dict[str, Any]:

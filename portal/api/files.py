@@ -1,4 +1,4 @@
-"""What a job saved and left: checkpoints and results; and archives of code sent before a job."""
+"""Checkpoints and results of a job, and uploads of code for a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def checkpoint_manifest(call: Call, job_id: str, n: int) -> dict[str, Any]:
 
 @operation(Out=BYTES, fails=(416,))
 def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseBase:
-    """One file of a checkpoint, as an attachment, in ranges if asked."""
+    """One file of a checkpoint, as an attachment; supports Range."""
     saved = _checkpoint(call, job_id, n, "checkpoint.download")
     blob = checkpoints.checkpoint_file(saved, path) if len(path) <= LONGEST_PATH else None
     if blob is None:
@@ -71,14 +71,14 @@ class ResultSerializer(FileSerializer):
     },
 )
 def result_list(call: Call, job_id: str) -> dict[str, Any]:
-    """What the program left in RESULT_DIR, after STORING."""
+    """The files that the program left in RESULT_DIR, available after STORING."""
     found = [ResultSerializer.render(file) for file in results.result_list(permissions.job(call, job_id).pk)]
     return paging.whole(call, found, keys=("path", "rank"))
 
 
 @operation(Out=BYTES, fails=(416,))
 def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
-    """One result, as an attachment, in ranges if asked."""
+    """One result, as an attachment; supports Range."""
     job = permissions.job(call, job_id, "result.download")
     blob = results.result_file(job.pk, path) if len(path) <= LONGEST_PATH else None
     if blob is None:
@@ -117,7 +117,7 @@ class UploadSerializer(ReadSerializer):
     },
 )
 def upload_create(call: Call, t: str) -> dict[str, Any]:
-    """Send code before its job; researchers. The answer's id goes into code.upload of a spec within 24 hours."""
+    """Upload code for a job; researchers. Use the returned id as code.upload of a spec within 24 hours."""
     sent = validation.checked(UploadRequest(data=parsers.form(call.request)))
     made = upload_store(user=call.user, tenant=call.found, archive=sent["archive"])
     return UploadSerializer.render(made)

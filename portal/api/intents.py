@@ -1,4 +1,4 @@
-"""What people wish for a job: halt, resume, cancel, clone. A wish that stands already is answered the same again."""
+"""Requests about a job: halt, resume, cancel, clone. A repeated request gets the same response."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from portal.api.operations import Call, EmptyRequest, operation
     response_example=JOB_EXAMPLE | {"intent": "HALT", "phase": "Halting"},
 )
 def halt(call: Call, job_id: str) -> dict[str, Any]:
-    """Halt a job: it saves, ends and gives its GPUs back; its owner or a manager.
+    """Halt a job: it saves a checkpoint, ends and releases its GPUs; its owner or a manager.
 
-    The receipt (step saved, steps lost, seconds taken) comes with the HALTED event and as last_halt.
+    The receipt (step saved, steps lost, seconds taken) is in the HALTED event and in last_halt.
     """
     return JobSerializer.render(redacted_job(call.user, job_halt(user=call.user, job_id=job_id)))
 
@@ -47,8 +47,8 @@ class ResumeRequest(StrictSerializer):
 def resume(call: Call, job_id: str) -> dict[str, Any]:
     """Resume a halted job; its owner or a manager.
 
-    It goes on from checkpoint n, else from the newest valid one; or from the one that was named before, until something
-    was saved after it.
+    It resumes from checkpoint n. Without one it resumes from the newest valid checkpoint, or from the one named in an
+    earlier resume until a later one has been saved.
     """
     resumed = job_resume(user=call.user, job_id=job_id, checkpoint=call.data["checkpoint"])
     return JobSerializer.render(redacted_job(call.user, resumed))
@@ -62,7 +62,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
     response_example=JOB_EXAMPLE | {"intent": "CANCEL", "phase": "Canceling"},
 )
 def cancel(call: Call, job_id: str) -> dict[str, Any]:
-    """Cancel a job for good; its owner or a manager. Its checkpoints stay."""
+    """Cancel a job permanently; its owner or a manager. Its checkpoints are kept."""
     return JobSerializer.render(redacted_job(call.user, job_cancel(user=call.user, job_id=job_id)))
 
 
@@ -83,7 +83,7 @@ class CloneRequest(StrictSerializer):
     response_example=JOB_EXAMPLE | {"id": "3f9k3a1bcd2e", "cloned_from": "3f9k2m7qx4ta"},
 )
 def clone(call: Call, job_id: str) -> dict[str, Any]:
-    """Submit a copy of a job with some fields changed, if wished from one of its checkpoints; researchers."""
+    """Submit a copy of a job with changed fields, optionally from one of its checkpoints; researchers."""
     made = job_clone(
         user=call.user, job_id=job_id, changes=call.data["spec"], checkpoint=call.data["checkpoint"]
     )

@@ -1,4 +1,4 @@
-"""Jobs: listed, read, submitted, judged, edited and deleted."""
+"""Jobs: list, read, submit, validate, edit and delete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tenants.models import Tenant
 from tenants.roles import Permission
 
 SPEC = json_schema()["properties"]
-"""Each field of a spec; an edit has the same bounds."""
+"""The fields of a spec; an edit has the same limits."""
 SPEC_KINDS = (parsers.JSON, *parsers.YAML)
 
 
@@ -38,7 +38,7 @@ class JobsQuery(PagedQuery):
         child=serializers.ChoiceField(STATES),
         required=False,
         default=list,
-        help_text="one, or several by comma",
+        help_text="one, or several separated by commas",
     )
     owner = serializers.CharField(required=False, default="", max_length=150)
     tag = serializers.CharField(required=False, default="", max_length=60)
@@ -46,7 +46,7 @@ class JobsQuery(PagedQuery):
         required=False,
         default="",
         max_length=40,
-        help_text="asked for, or, left open, last placed on; or cpu",
+        help_text="as requested, or, if any, of its last placement; or cpu",
     )
     q = serializers.CharField(
         required=False, default="", allow_blank=True, max_length=200, help_text="in name, id, owner and tags"
@@ -56,9 +56,9 @@ class JobsQuery(PagedQuery):
 
 @operation(Out=JobSerializer, Query=JobsQuery, many=True, response_example=JOB_EXAMPLE)
 def jobs_list(call: Call) -> dict[str, Any]:
-    """Jobs of all tenants the caller belongs to, and those shared with him.
+    """Jobs of all tenants of the caller, and those shared with them.
 
-    A filter that names what he may not see finds nothing. A platform admin sees all; his looking is recorded.
+    A filter that names what the caller may not see finds nothing. Platform admins see all; their reads are recorded.
     """
     query = call.query
     rows = job_list(
@@ -81,7 +81,7 @@ def jobs_list(call: Call) -> dict[str, Any]:
 
 
 def _record_admin(call: Call, shown: list[models.Job]) -> None:
-    """Each tenant's managers see that a platform admin was shown jobs of theirs, or asked for them by name."""
+    """Record for each tenant that a platform admin read its jobs, or filtered by it."""
     targets = {job.tenant_id: job.tenant.slug for job in shown}
     if named := call.query["tenant"] and access.tenant_for(call.user, call.query["tenant"]):
         targets[named.pk] = named.slug
@@ -113,14 +113,14 @@ class JobChangeRequest(StrictSerializer):
     fails=(409,),
 )
 def job_change(call: Call, job_id: str) -> dict[str, Any]:
-    """Change a job's name, tags or priority; its owner or a manager. Everything else is refused, not ignored."""
+    """Change a job's name, tags or priority; its owner or a manager. Other fields are refused, not ignored."""
     edited = job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data)
     return JobSerializer.render(redacted_job(call.user, edited))
 
 
 @operation(authorize=permissions.to_decide, status=204, fails=(409, 412))
 def job_remove(call: Call, job_id: str) -> None:
-    """Delete an ended job: hidden at once, its bytes purged after the retention time. Its owner or a manager."""
+    """Delete a finished job; its owner or a manager. It is hidden at once and purged after the retention time."""
     job_delete(user=call.user, job_id=job_id, if_match=call.if_match)
 
 
@@ -136,7 +136,7 @@ def job_remove(call: Call, job_id: str) -> None:
 def job_create(call: Call, t: str) -> dict[str, Any]:
     """Submit a job; researchers. The body is a job spec, as JSON or as YAML (application/yaml).
 
-    When this answers, the job is durable and QUEUED. All errors of a spec are told at once.
+    When the response arrives, the job is durable and QUEUED. A refusal lists all errors of the spec.
     """
     made = job_submit(
         user=call.user, tenant=call.found, source=call.body, content_type=parsers.media_type(call.request)
@@ -155,7 +155,9 @@ class OutlookSerializer(ReadSerializer):
 
 
 class QuotaNeedSerializer(ReadSerializer):
-    slot_type = serializers.CharField(help_text="what it would run on; a job of any GPU: where most is left")
+    slot_type = serializers.CharField(
+        help_text="the type it would run on; for a job of any GPU type, the one with most left"
+    )
     limit = serializers.IntegerField()
     used = serializers.IntegerField()
     asked = serializers.IntegerField(help_text="slots of this job, over all learners")
@@ -168,7 +170,8 @@ class QuotaNeedSerializer(ReadSerializer):
 class CheckSerializer(ReadSerializer):
     name = serializers.ChoiceField(validation.NAMES)
     result = serializers.ChoiceField(
-        list(validation.Result), help_text="failed: it is refused; waits: it is taken, but does not start now"
+        list(validation.Result),
+        help_text="failed: the job is refused; waits: it is accepted, but does not start now",
     )
     message = serializers.CharField()
 
@@ -177,19 +180,19 @@ class ValidationSerializer(ReadSerializer):
     valid = serializers.BooleanField()
     errors = FieldErrorSerializer(many=True)  # type: ignore[assignment]  # see documents.Problem
     warnings = FieldErrorSerializer(many=True)
-    spec = serializers.DictField(
-        allow_null=True, help_text="normalised: defaults filled in, units made canonical"
+    spec = serializers.DictField(allow_null=True, help_text="normalized: with defaults and canonical units")
+    now = OutlookSerializer(
+        allow_null=True, help_text="what the scheduler would do if the job were submitted now"
     )
-    now = OutlookSerializer(allow_null=True, help_text="what the scheduler would do if it were submitted now")
-    quota = QuotaNeedSerializer(allow_null=True, help_text="the tenant's quota beside what the job asks for")
-    checks = CheckSerializer(many=True, help_text="what was looked at, in this order")
+    quota = QuotaNeedSerializer(allow_null=True, help_text="the tenant's quota and what the job requests")
+    checks = CheckSerializer(many=True, help_text="the checks in the order in which they ran")
 
 
 class ValidateQuery(StrictSerializer):
     cloned_from = StrictCharField(
         required=False,
         max_length=12,
-        help_text="judge as a clone of this job of the tenant: its code is there, even if its upload is gone",
+        help_text="validate as a clone of this job of the tenant, whose code is stored even if its upload has expired",
     )
 
 
@@ -227,9 +230,9 @@ class ValidateQuery(StrictSerializer):
     },
 )
 def job_validate(call: Call, t: str) -> dict[str, Any]:
-    """Judge a job spec as submitting it would, and change nothing; researchers.
+    """Validate a job spec as submitting it would, and change nothing; researchers.
 
-    Answers 200 for a spec with errors, too: they are what was asked for.
+    The status is 200 for a spec with errors, too.
     """
     tenant: Tenant = call.found
     source = permissions.job(call, call.query["cloned_from"]) if "cloned_from" in call.query else None

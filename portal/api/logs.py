@@ -23,7 +23,7 @@ MOST_LINES = 5_000
 
 
 class Number(serializers.IntegerField):
-    """A number of a line, or of lines."""
+    """A line number, or a number of lines."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(required=False, min_value=0, max_value=2**63 - 1, **options)
@@ -41,7 +41,7 @@ class StreamQuery(StrictSerializer):
 class LogsQuery(StreamQuery):
     after = Number(help_text="lines above n")
     before = Number(help_text="the last lines below n")
-    tail = Number(help_text="the last so many lines")
+    tail = Number(help_text="the last n lines")
     limit = serializers.IntegerField(
         required=False, default=logs.PAGE_LINES, min_value=1, max_value=MOST_LINES
     )
@@ -60,13 +60,13 @@ class LogsQuery(StreamQuery):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["full"] and attrs["limit"] > 10:
             raise serializers.ValidationError(
-                {"full": "Whole lines come at most 10 at a time: give limit=10."}
+                {"full": "At most 10 whole lines are returned at a time: set limit=10."}
             )
         places = [name for name in ("after", "before", "tail") if name in attrs]
         if len(places) > 1:
             raise serializers.ValidationError({places[1]: "Give one of after, before and tail."})
         if attrs["q"] and places and places != ["after"]:
-            raise serializers.ValidationError({"q": "A search goes on from `after`."})
+            raise serializers.ValidationError({"q": "A search continues from `after`."})
         return attrs
 
 
@@ -84,7 +84,7 @@ class LogLineSerializer(ReadSerializer):
 
 
 class LogGapSerializer(ReadSerializer):
-    """Lines that were printed and not kept."""
+    """Lines that were printed but not stored."""
 
     from_ = serializers.IntegerField(help_text="number of the first of them")
     to = serializers.IntegerField(help_text="number of the last of them")
@@ -98,12 +98,14 @@ class LogPageSerializer(ReadSerializer):
     last = serializers.IntegerField(allow_null=True, help_text="number of the last line given")
     gaps = LogGapSerializer(
         many=True,
-        help_text="what was not kept of these lines: the job's log was full, or its learner's spool",
+        help_text="ranges of lines that were not stored, because the job's log or its learner's spool was full",
     )
     next = serializers.IntegerField(help_text="`after` of the next page")
-    more = serializers.BooleanField(help_text="there are further lines now")
-    sealed = serializers.BooleanField(help_text="no further line will come")
-    total = serializers.IntegerField(help_text="lines so far; the last bytes count once it is sealed")
+    more = serializers.BooleanField(help_text="more lines are available now")
+    sealed = serializers.BooleanField(help_text="no more lines will be added")
+    total = serializers.IntegerField(
+        help_text="lines so far; an unfinished last line counts once it is sealed"
+    )
 
 
 @operation(
@@ -125,7 +127,7 @@ class LogPageSerializer(ReadSerializer):
 def log_page(call: Call, job_id: str) -> dict[str, Any]:
     """Lines of one learner's output: after a line, before a line, the last ones, or those that contain a text.
 
-    Lines are counted from 1 per attempt and learner. Without a place the page begins at the first line.
+    Lines are counted from 1 per attempt and learner. By default the page begins at the first line.
     """
     job, query = permissions.job(call, job_id), call.query
     stream = _stream(job, query)
@@ -156,7 +158,7 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
 
 @operation(Out=BYTES, Query=StreamQuery, fails=(416,))
 def log_raw(call: Call, job_id: str) -> HttpResponseBase:
-    """One learner's output exactly as it was printed, in ranges if asked, as an attachment."""
+    """One learner's output exactly as printed, as an attachment; supports Range."""
     job = permissions.job(call, job_id)
     stream = _stream(job, call.query)
     head = logs.heads([stream]).get(stream)
@@ -175,7 +177,7 @@ def _stream(job: Job, query: Any) -> logs.Stream:
 
 
 def _refuse_unknown(job: Job, stream: logs.Stream) -> None:
-    """A learner that is still to come has printed nothing; one that never was is not found."""
+    """A learner that has not started has an empty log; one that cannot exist is not found."""
     _, attempt, learner = stream
     if attempt > job.attempt:
         raise NoSuchAttempt(attempt, job.attempt)
@@ -184,7 +186,7 @@ def _refuse_unknown(job: Job, stream: logs.Stream) -> None:
 
 
 def _gaps(holes: Iterable[Hole]) -> list[dict[str, int]]:
-    """From and to of what is missing; what follows each other is one gap."""
+    """The first and last line of each gap; adjacent gaps are merged."""
     gaps: list[dict[str, int]] = []
     for hole in holes:
         if gaps and hole.first == gaps[-1]["to"] + 1:

@@ -1,4 +1,4 @@
-"""The caller himself, and his tokens."""
+"""The caller and their tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MyTenantSerializer(ReadSerializer):
     slug = serializers.CharField()
     name = serializers.CharField()
     state = serializers.ChoiceField(["active", "suspended"])
-    role = serializers.ChoiceField(ROLES, allow_null=True, help_text="null: seen as a platform admin only")
+    role = serializers.ChoiceField(ROLES, allow_null=True, help_text="null: visible only as a platform admin")
     permissions = serializers.ListField(child=serializers.CharField())
 
     @staticmethod
@@ -70,9 +70,9 @@ class MeSerializer(ReadSerializer):
     },
 )
 def me(call: Call) -> dict[str, Any]:
-    """Who the caller is, and what he may do in which tenant.
+    """The caller, and their permissions in each tenant.
 
-    A token shows no more than it carries: its own tenant, and the role it is limited to.
+    With a token: only its own tenant, and at most its maximum role.
     """
     return MeSerializer.render(call.user, call.user)
 
@@ -80,7 +80,7 @@ def me(call: Call) -> dict[str, Any]:
 class TokenSerializer(ReadSerializer):
     id = serializers.CharField()
     name = serializers.CharField()
-    prefix = serializers.CharField(help_text="how its secret begins")
+    prefix = serializers.CharField(help_text="the first characters of its secret")
     tenant = serializers.CharField(
         allow_null=True, source="tenant.slug", help_text="null: works in every tenant of its owner"
     )
@@ -106,7 +106,7 @@ class TokenSerializer(ReadSerializer):
 
 
 class CreatedTokenSerializer(TokenSerializer):
-    secret = serializers.CharField(allow_null=True, help_text="shown once; null in a repeated answer")
+    secret = serializers.CharField(allow_null=True, help_text="shown once; null in a repeated response")
 
     @staticmethod
     def get_secret(token: Token, secret: str) -> str:
@@ -117,13 +117,13 @@ class TokenRequest(StrictSerializer):
     name = StrictCharField(max_length=80)
     tenant = StrictCharField(max_length=40, required=False, allow_null=True, default=None)
     role = serializers.ChoiceField(
-        ROLES, required=False, help_text="manager unless given, or what the caller's own token allows"
+        ROLES, required=False, help_text="default: manager, or the maximum role of the caller's own token"
     )
     expires_in_days = StrictIntegerField(
         min_value=1,
         max_value=tokens.LONGEST_DAYS,
         required=False,
-        help_text=f"{tokens.DEFAULT_DAYS} unless given, or the days that the caller's own token has left",
+        help_text=f"{tokens.DEFAULT_DAYS} by default, or the days that the caller's own token has left",
     )
 
 
@@ -156,10 +156,10 @@ def token_list(call: Call) -> dict[str, Any]:
     response_example=TOKEN_EXAMPLE | {"secret": "lut_0123…"},
 )
 def token_create(call: Call) -> dict[str, Any]:
-    """Make a token for oneself; its secret is shown in this answer only.
+    """Create a token for yourself; its secret is shown in this response only.
 
-    It may be bound to one tenant and to a lower role, and it ends after 1 to 366 days. What a
-    caller with a token leaves open is taken from that token.
+    It can be limited to one tenant and to a maximum role, and expires after 1 to 366 days. If the caller uses a token,
+    that token provides the defaults.
     """
     token, secret = tokens.token_create(
         user=call.user,
@@ -174,9 +174,9 @@ def token_create(call: Call) -> dict[str, Any]:
 
 @operation(status=204)
 def token_revoke(call: Call, token_id: str) -> None:
-    """Revoke one of one's own tokens, at once.
+    """Revoke one of your tokens, effective immediately.
 
-    A caller with a token revokes that one, and others that are bound to its tenant (if it is) and are no stronger.
+    A caller with a token can revoke it, and others that are limited to the same tenant and have no higher role.
     """
     tokens.token_revoke(user=call.user, owner=call.user, token_id=token_id)
 
@@ -186,5 +186,5 @@ def _own_tenant(call: Call, slug: str | None) -> Tenant | None:
         return None
     found = access.tenant_for(call.user, slug)
     if found is None:
-        raise FieldsInvalid(errors=[problem("tenant", "not_found", "there is no such tenant of yours", slug)])
+        raise FieldsInvalid(errors=[problem("tenant", "not_found", "you have no such tenant", slug)])
     return found

@@ -45,7 +45,7 @@ MEMBER_EXAMPLE = {
 
 @operation(Out=MemberSerializer, Query=PagedQuery, many=True, response_example=MEMBER_EXAMPLE)
 def member_list(call: Call, t: str) -> dict[str, Any]:
-    """Everybody who belongs to the tenant, by name."""
+    """All members of the tenant, by name."""
     rows = permissions.tenant(call, t).memberships.select_related("user")
     return paging.page(call, rows, MemberSerializer.render, keys=("user__username",))
 
@@ -65,7 +65,7 @@ class MemberRequest(StrictSerializer):
     response_example=MEMBER_EXAMPLE,
 )
 def member_add(call: Call, t: str) -> dict[str, Any]:
-    """Make an existing person a member; managers only. Nobody adds himself."""
+    """Make an existing user a member; managers only. You cannot add yourself."""
     made = members.member_add(
         user=call.user, tenant=call.found, username=call.data["username"], role=Role(call.data["role"])
     )
@@ -85,7 +85,7 @@ class RoleRequest(StrictSerializer):
     fails=(409,),
 )
 def member_change(call: Call, t: str, username: str) -> dict[str, Any]:
-    """Give a member another role; managers only. Nobody raises himself; the last manager stays one."""
+    """Give a member another role; managers only. You cannot raise your own role, and the last manager keeps theirs."""
     changed = members.member_change(
         user=call.user,
         tenant=call.found,
@@ -98,7 +98,7 @@ def member_change(call: Call, t: str, username: str) -> dict[str, Any]:
 
 @operation(status=204, fails=(409,))
 def member_remove(call: Call, t: str, username: str) -> None:
-    """End a membership and the tokens bound to it; managers, or the member himself. Jobs stay."""
+    """End a membership and the tokens limited to it; managers, or the member. Jobs are kept."""
     members.member_remove(user=call.user, tenant=permissions.tenant(call, t), username=username)
 
 
@@ -150,7 +150,7 @@ class ServiceAccountRequest(StrictSerializer):
     response_example=ACCOUNT_EXAMPLE,
 )
 def account_create(call: Call, t: str) -> dict[str, Any]:
-    """Create a service account: a user for a program. It is researcher at most and cannot log in."""
+    """Create a service account: a user for a program. Its maximum role is researcher, and it cannot log in."""
     made = accounts.account_create(
         user=call.user, tenant=call.found, name=call.data["name"], role=Role(call.data["role"])
     )
@@ -159,7 +159,7 @@ def account_create(call: Call, t: str) -> dict[str, Any]:
 
 @operation(status=204)
 def account_remove(call: Call, t: str, name: str) -> None:
-    """Close a service account. Its tokens end at once; its jobs stay."""
+    """Remove a service account. Its tokens end at once; its jobs are kept."""
     accounts.account_remove(user=call.user, tenant=permissions.tenant(call, t), name=name)
 
 
@@ -176,7 +176,7 @@ class ServiceAccountTokenRequest(StrictSerializer):
         min_value=1,
         max_value=tokens.LONGEST_DAYS,
         required=False,
-        help_text=f"{tokens.DEFAULT_DAYS} unless given, or the days that the caller's own token has left",
+        help_text=f"{tokens.DEFAULT_DAYS} by default, or the days that the caller's own token has left",
     )
 
 
@@ -197,7 +197,7 @@ def _with_account(call: Call, t: str, name: str) -> Tenant:
     response_example=TOKEN_EXAMPLE | {"secret": "lut_0123…"},
 )
 def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
-    """Make a token for a service account, bound to the tenant; its secret is shown in this answer only."""
+    """Create a token for a service account, limited to the tenant; its secret is shown in this response only."""
     token, secret = accounts.account_token_create(
         user=call.user,
         tenant=call.found,
@@ -210,7 +210,7 @@ def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
 
 @operation(status=204)
 def account_token_revoke(call: Call, t: str, name: str, token_id: str) -> None:
-    """Revoke one token of a service account, at once."""
+    """Revoke one token of a service account, effective immediately."""
     accounts.account_token_revoke(
         user=call.user, tenant=permissions.tenant(call, t), name=name, token_id=token_id
     )

@@ -1,4 +1,4 @@
-"""A job's series, thinned for charts."""
+"""A job's metric series, downsampled for charts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SeriesSerializer(ReadSerializer):
     )
     superseded = serializers.ListField(help_text="the same of points that a newer attempt reported again")
     not_finite = serializers.ListField(help_text='[x, "NaN" | "Infinity" | "-Infinity"]')
-    complete = serializers.BooleanField(help_text="every point is a bucket of its own")
+    complete = serializers.BooleanField(help_text="every point has its own bucket")
     points = serializers.IntegerField()
 
 
@@ -60,8 +60,8 @@ class MetricsSerializer(ReadSerializer):
     x = serializers.ChoiceField(["step", "time"])
     seq = serializers.IntegerField(help_text="cursor of the live channel that continues from here")
     series = SeriesSerializer(many=True)
-    total = serializers.IntegerField(help_text="series that there are of the names asked for, here or not")
-    next = serializers.CharField(allow_null=True, help_text="`cursor` of those that are not here")
+    total = serializers.IntegerField(help_text="number of series of the requested names, on all pages")
+    next = serializers.CharField(allow_null=True, help_text="`cursor` of the next page")
 
 
 @operation(
@@ -86,7 +86,7 @@ class MetricsSerializer(ReadSerializer):
     },
 )
 def metric_series(call: Call, job_id: str) -> dict[str, Any]:
-    """A job's series by name and learner, each in at most so many buckets of [x, min, max, last], in pages."""
+    """A job's series by name and learner, in pages; each in at most `buckets` buckets of [x, min, max, last]."""
     job, query = permissions.job(call, job_id), call.query
     x, seq = query["x"], metrics.newest(job.pk)
     spans = metrics.spans(job.pk, names=query.get("names"), q=query["q"], x=x, upto=seq)

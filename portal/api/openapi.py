@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of an operation: summary, parameters, bodies, errors and examples."""
+"""The OpenAPI description of an operation: summary, parameters, bodies, errors and examples."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from portal.api.operations import Operation
 
 BYTES = object()
-"""Out of an operation that answers with a file."""
+"""The Out of an operation that responds with a file."""
 MEANING = {
     400: "The request is wrong; `errors` names each field.",
     401: "No valid token and no session.",
     403: "Your role does not allow this.",
-    404: "There is no such thing, or it is none of yours.",
-    409: "Not possible where things stand.",
-    412: "If-Match is stale; the answer carries the current ETag.",
+    404: "It does not exist, or you may not see it.",
+    409: "Not possible in the current state.",
+    412: "If-Match is stale; the response has the current ETag.",
     413: "The body is too large.",
-    415: "The body is of a kind that is not taken here.",
-    416: "The range lies beyond the end.",
+    415: "The body has an unsupported media type.",
+    416: "The range starts after the end.",
     422: "This Idempotency-Key was used for another request.",
     429: "Too many requests; see Retry-After.",
-    503: "The database does not answer right now; see Retry-After.",
+    503: "The database does not answer; see Retry-After.",
 }
 
 
@@ -45,7 +45,7 @@ class FieldErrorSerializer(serializers.Serializer[Any]):
     near = serializers.CharField(
         allow_null=True,
         required=False,
-        help_text="what was most likely meant: of an unknown_field its name, else the value",
+        help_text="the closest valid one: a name for unknown_field, otherwise a value",
     )
 
 
@@ -55,7 +55,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     type = serializers.CharField()
     title = serializers.CharField()
     status = serializers.IntegerField()
-    code = serializers.CharField(help_text="stable; act on this, not on the text")
+    code = serializers.CharField(help_text="stable; programs act on this, not on the text")
     detail = serializers.CharField()
     errors = FieldErrorSerializer(many=True)  # type: ignore[assignment]  # a field; the metaclass takes it off the class
     request_id = serializers.CharField()
@@ -74,7 +74,7 @@ class CookieScheme(OpenApiAuthenticationExtension):
     name = "session"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        text = "The portal's session. What changes something needs X-CSRFToken."
+        text = "The portal's session. Requests that change something need X-CSRFToken."
         return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME, "description": text}
 
 
@@ -102,12 +102,12 @@ def _query(each: Operation) -> list[Any]:
 
 def _headers(each: Operation, method: str) -> list[OpenApiParameter]:
     if method == "post":
-        text = "1 to 128 printable characters; a repeat with the same key and body gets the same answer"
+        text = "1 to 128 printable characters; a repeat with the same key and body gets the same response"
         return [
             OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)
         ]
     if method in ("patch", "put") or 412 in each.fails:
-        text = "the ETag you read; 412 if it is stale"
+        text = "the ETag that was read; 412 if it is stale"
         return [OpenApiParameter("If-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)]
     return []
 
@@ -166,4 +166,4 @@ def _examples(each: Operation) -> Any:
         )
     if each.response_example is not None:
         value = {"items": [each.response_example], "next": None} if each.many else each.response_example
-        yield OpenApiExample("answer", value, response_only=True, status_codes=[str(each.status)])
+        yield OpenApiExample("response", value, response_only=True, status_codes=[str(each.status)])

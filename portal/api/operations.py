@@ -42,7 +42,7 @@ class EmptyRequest(StrictSerializer):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as its operation sees it. data and query are checked; body holds the bytes as they came.
+    """One request as its operation sees it. data and query are validated; body has the raw bytes.
 
     found: the tenant or job that `authorize` loaded and the caller may change.
     """
@@ -56,19 +56,19 @@ class Call:
 
     @property
     def if_match(self) -> frozenset[str] | None:
-        """The ETags of which one must be the present one; None: any will do. A weak one is never the present one."""
+        """The ETags of which one must be current; None: no condition. A weak ETag never matches."""
         given = self.request.headers.get("If-Match")
         return None if given is None or given.strip() == "*" else frozenset(parse_etags(given))
 
     @property
     def reason(self) -> str:
-        """Why a platform admin looks at what is not his, as he says; kept in the audit."""
+        """The reason that a platform admin gave for reading a foreign tenant's data; kept in the audit log."""
         return access_reason.get()
 
 
 @dataclass(frozen=True, slots=True)
 class OperationResponse:
-    """A body with another status than the operation's own, or with headers of its own."""
+    """A body with a status or headers that differ from the operation's."""
 
     body: Any
     status: int | None = None
@@ -84,7 +84,7 @@ Example = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Operation:
-    """What @operation knows: the function, its In, Query and Out, and how it is documented."""
+    """A function with its request and response serializers, and its documentation."""
 
     run: Run
     authorize: Authorize | None
@@ -93,18 +93,18 @@ class Operation:
     Out: Any
     many: bool
     status: int
-    kinds: tuple[str, ...]  # media types of a body that the function reads itself, as bytes
-    secret: tuple[str, ...]  # fields of the answer that are shown once and never kept
+    kinds: tuple[str, ...]  # media types of a body that the function reads itself
+    secret: tuple[str, ...]  # fields of the response that are shown once and never stored
     location: Callable[[Any], str] | None
     per_minute: int | None
     request_example: Example | str | None
     response_example: Example | None
     fails: tuple[int, ...]
-    also: tuple[str, ...]  # media types of the answer beside JSON, by Accept
+    also: tuple[str, ...]  # further media types of the response, chosen by Accept
     hidden: bool  # left out of the OpenAPI document
 
     def __call__(self, request: Request, **path: str) -> HttpResponseBase:
-        """Check, do, answer."""
+        """Validate the request, run the function, build the response."""
         if any(UNFIT_IN_A_PATH.search(str(part)) for part in path.values()):
             raise errors.NotHere
         if self.per_minute:
@@ -135,7 +135,7 @@ class Operation:
         return raw, validation.checked((self.In or EmptyRequest)(data=value))
 
     def _run_once(self, call: Call, path: Mapping[str, str], key: str) -> Any:
-        """Run under an Idempotency-Key. What is shown once is not kept: a repeat gets null in its place."""
+        """Run once per Idempotency-Key. Secrets are not stored: a repeated request gets null in their place."""
         ran: list[Any] = []
 
         def work() -> tuple[int, dict[str, Any]]:
@@ -181,7 +181,7 @@ def operation(
     also: tuple[str, ...] = (),
     hidden: bool = False,
 ) -> Callable[[Run], Operation]:
-    """Make an operation of a function. ask and tell are the examples of its documentation, tell is one item if many."""
+    """Make a function an operation. The examples are for its documentation; with many, response_example is one item."""
 
     def made(run: Run) -> Operation:
         return Operation(
@@ -207,7 +207,7 @@ def operation(
 
 
 class Resource(APIView):
-    """One path. Every exception under it becomes a problem document."""
+    """One path. Every exception becomes a problem document."""
 
     authentication_classes = [TokenAuthentication, CookieAuthentication]
     permission_classes = [IsAuthenticated]
@@ -221,18 +221,18 @@ class Resource(APIView):
         "put",
         "patch",
         "delete",
-    ]  # no OPTIONS: no use from other origins
+    ]  # no OPTIONS: not used from other origins
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         given = request.headers.get("X-Request-ID", "")
         number = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         token, reason = request_id.set(number), access_reason.set("")
         try:
-            access_reason.set(_reason(request))  # raises where the query cannot be read
+            access_reason.set(_reason(request))  # raises if the query cannot be parsed
             response = super().dispatch(request, *args, **kwargs)
             if isinstance(response, Response):
                 response.render()
-        except Exception as error:  # raised while an answer was rendered
+        except Exception as error:  # raised while the response was rendered
             response = errors.error_response(error)
         finally:
             request_id.reset(token)
@@ -273,7 +273,7 @@ def _handler(method: str, each: Operation) -> Callable[..., HttpResponseBase]:
 
 
 def _query_values(request: Request, checker: serializers.Serializer[Any]) -> dict[str, Any]:
-    """The query as a plain object: lists where the checker has a list (repeated or by comma), one value elsewhere."""
+    """The query as a dict: a list (repeated or separated by commas) where the serializer has a list, else one value."""
     values: dict[str, Any] = {}
     twice: dict[str, list[str]] = {}
     for name, given in request.query_params.lists():
@@ -291,7 +291,7 @@ def _query_values(request: Request, checker: serializers.Serializer[Any]) -> dic
 
 
 def _hash(call: Call) -> str:
-    """What an Idempotency-Key stands for: method, path and body."""
+    """The request of an Idempotency-Key: method, path and body."""
     digest = hashlib.sha256(f"{call.request.method} {call.request.get_full_path()}\n".encode())
     digest.update(call.body)
     for file in parsers.files(call.request) if not call.body else ():

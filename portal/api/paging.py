@@ -1,8 +1,7 @@
-"""Lists in pages by key: no offset, no row twice or left out while others come and go.
+"""Keyset pagination: no row is repeated or skipped while others are inserted or deleted.
 
-That holds as long as a row keeps its key. Where the key changes (a job's state; its name or priority, edited), a row
-that moves between two pages may come twice or not at all; a snapshot per reader would mend it, and cost a transaction
-held open for as long as he reads.
+That holds as long as a row keeps its key. If the key changes (a job's state; its name or priority, edited), the row may
+be repeated or skipped. A snapshot per reader would avoid that, at the cost of a transaction held open while they read.
 
 A cursor is signed and belongs to one list: its path, filters, order and caller.
 """
@@ -56,8 +55,8 @@ def page(
 def whole(call: Call, items: Sequence[dict[str, Any]], *, keys: Sequence[str]) -> dict[str, Any]:
     """A list that is short by nature, in the shape of all lists: all of it, or pages of as many as are asked for.
 
-    keys: together they tell one item from all others. A page begins behind the last item of the one before, or where
-    that stood if it is gone.
+    keys: together unique. A page begins after the last item of the page before, or where
+    was if that item is gone.
     """
     begin = 0
     if cursor := call.query.get("cursor"):

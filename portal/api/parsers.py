@@ -1,4 +1,4 @@
-"""What a request carries: read once, bounded, and refused by name when it is of a kind that is not taken."""
+"""Request bodies: read once, with a size limit; other media types than the expected ones are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 
 
 class UnsupportedMediaType(ApiError):
-    """The body is of a kind that is not taken here."""
+    """The body has a media type that the operation does not accept."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
 
@@ -30,15 +30,17 @@ class UnsupportedMediaType(ApiError):
 
 
 def media_type(request: Request) -> str:
-    """The Content-Type without its parameters, lower case."""
+    """The Content-Type without its parameters, in lower case."""
     return request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
 
 
 def read_raw(request: Request, *kinds: str) -> bytes:
-    """The body as bytes, if it is of one of these kinds. An empty one may be of any kind."""
+    """The body as bytes, if it has one of these media types. An empty body may have any."""
     encoding = request.headers.get("Content-Encoding", "identity").lower()
     if encoding != "identity":
-        raise UnsupportedMediaType(f"Content-Encoding {encoding[:40]} is not taken: send the body as it is.")
+        raise UnsupportedMediaType(
+            f"Content-Encoding {encoding[:40]} is not supported; send the body uncompressed."
+        )
     declared = request.META.get("CONTENT_LENGTH") or "0"
     if not declared.isdecimal() or int(declared) > MAX_BYTES:
         raise _too_large()
@@ -56,7 +58,7 @@ def read_raw(request: Request, *kinds: str) -> bytes:
 
 
 def read_json(request: Request) -> tuple[bytes, Any]:
-    """The body's bytes, and its value; no body at all is an empty object."""
+    """The body's bytes and its value; a missing body is an empty object."""
     raw = read_raw(request, JSON)
     value = strict_json.read(raw) if raw.strip() else {}
     if not isinstance(value, dict):
@@ -66,7 +68,7 @@ def read_json(request: Request) -> tuple[bytes, Any]:
 
 
 def files(request: Request) -> list[UploadedFile[Any]]:
-    """The files of a multipart body, in their order; none for any other kind."""
+    """The files of a multipart body, in order; none for another media type."""
     if media_type(request) != MULTIPART:
         return []
     return [
@@ -75,7 +77,7 @@ def files(request: Request) -> list[UploadedFile[Any]]:
 
 
 def form(request: Request) -> dict[str, Any]:
-    """The parts of a multipart body by name, files and texts, each given once; the page's CSRF token is none."""
+    """The fields of a multipart body by name, files and texts, without the CSRF token. Each may be given once."""
     if media_type(request) != MULTIPART:
         raise UnsupportedMediaType(
             f"Content-Type is {media_type(request)[:80] or 'missing'}; send {MULTIPART}."
@@ -94,4 +96,4 @@ def form(request: Request) -> dict[str, Any]:
 
 
 def _too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"A body has at most {MAX_BYTES} bytes. Send code as an upload.")
+    return BodyTooLarge(f"A body can have at most {MAX_BYTES} bytes. Send code as an upload.")

@@ -37,7 +37,7 @@ QUOTA_EXAMPLE = {"gpu_type": "a100", "limit": 16, "used": 12, "waiting": 4, "eta
 
 @operation(Out=QuotaSerializer, Query=ShortListQuery, many=True, response_example=QUOTA_EXAMPLE)
 def quota_list(call: Call, t: str) -> dict[str, Any]:
-    """What the tenant may hold of each slot type, holds, and waits for. A type without a row has no quota."""
+    """The tenant's limit, use and waiting slots by slot type. A type without a row has no quota."""
     found = [QuotaSerializer.render(use) for use in usage.quotas_of(permissions.tenant(call, t))]
     return paging.whole(call, found, keys=("gpu_type",))
 
@@ -56,7 +56,7 @@ class LimitRequest(StrictSerializer):
     fails=(409,),
 )
 def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
-    """Set one limit; platform admins only. A limit below the use stops nothing: it keeps new jobs from starting."""
+    """Set one limit; platform admins only. A limit below the current use stops no job; it prevents new starts."""
     change = Change(t, gpu_type, call.data["limit"], _limit_seen(call, gpu_type))
     try:
         quotas_change(user=call.user, changes=[change], reason=call.data["reason"])
@@ -73,12 +73,12 @@ def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
 
 
 def _of_one(error: TenantError) -> list[dict[str, Any]]:
-    """A change set's findings as those of the one limit that was sent."""
+    """The errors of a change set, with paths as for the single limit that was sent."""
     return [each | {"path": each["path"].removeprefix("changes[0].")} for each in error.details["errors"]]
 
 
 def _limit_seen(call: Call, gpu_type: str) -> int | None:
-    """The limit that If-Match stands for; it is compared again while the row is locked."""
+    """The limit that If-Match names; it is compared again while the row is locked."""
     if call.if_match is None:
         return None
     now = _etag_now(call, gpu_type)
@@ -98,11 +98,11 @@ class QuotaChangeSerializer(ReadSerializer):
     old_limit = serializers.IntegerField()
     new_limit = serializers.IntegerField()
     used_then = serializers.IntegerField(
-        allow_null=True, help_text="slots held when it was changed; null where that was not kept yet"
+        allow_null=True, help_text="slots held when it was changed; null for changes before this was stored"
     )
     reason = serializers.CharField()
     actor = serializers.CharField(allow_null=True, source="actor.username")
-    change_set = serializers.UUIDField(help_text="what was applied together")
+    change_set = serializers.UUIDField(help_text="the changes that were applied together")
     at = TimestampField()
 
 
@@ -154,7 +154,7 @@ class OverLimitSerializer(ReadSerializer):
     gpu_type = serializers.CharField()
     limit = serializers.IntegerField(source="new_limit")
     used = serializers.IntegerField()
-    over = serializers.IntegerField(help_text="slots held above the limit until jobs end; nothing is stopped")
+    over = serializers.IntegerField(help_text="slots held above the limit until jobs end; no job is stopped")
 
     @staticmethod
     def get_over(change: Applied, context: object) -> int:
@@ -205,10 +205,10 @@ class ChangeSetSerializer(ReadSerializer):
     },
 )
 def quota_changes(call: Call) -> dict[str, Any]:
-    """Set several limits, all or none; platform admins only. With dry_run nothing is set, and the effects are told.
+    """Set several limits, all or none; platform admins only. With dry_run nothing is set; the response has the effects.
 
-    A change whose if_limit is not the present limit refuses the set. The effects: who is over his limit, which
-    waiting jobs the scheduler starts at once because of the change, which it starts no longer, and the sums.
+    The set is refused if an if_limit is not the current limit. The effects: tenants over their limit, waiting jobs that
+    start at once because of the change, jobs that no longer start, and the totals.
     """
     changes = [Change(**each) for each in call.data["changes"]]
     before = what_if.would_start({})
@@ -242,11 +242,13 @@ class UsageQuery(ShortListQuery):
 
 
 class UsageSerializer(ReadSerializer):
-    key = serializers.CharField(help_text="the user, the day or the slot type, by `by`")
+    key = serializers.CharField(help_text="the user, the day or the slot type, depending on `by`")
     gpu_type = serializers.CharField(help_text="cpu for jobs without GPUs; any while a job waits for any GPU")
     used = serializers.FloatField(help_text="slot-seconds held")
-    waited = serializers.FloatField(help_text="slot-seconds asked for while queued")
-    lost = serializers.FloatField(help_text="part of used that no checkpoint kept when an attempt failed")
+    waited = serializers.FloatField(help_text="slot-seconds requested while queued")
+    lost = serializers.FloatField(
+        help_text="the part of used that was lost because an attempt failed without a later checkpoint"
+    )
 
 
 @operation(
@@ -261,7 +263,7 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     end = _aware(call.query.get("to")) or timezone.now()
     start = _aware(call.query.get("from")) or _before(end, USUAL_USAGE)
     if not timedelta(0) < end - start <= LONGEST_USAGE:
-        text = f"must lie before `to`, by at most {LONGEST_USAGE.days} days"
+        text = f"must be before `to`, by at most {LONGEST_USAGE.days} days"
         wrong = problem("from", "out_of_range", text, start.isoformat())
         raise MalformedRequest("The period is not valid.", code="invalid", errors=[wrong])
     by = usage.By(call.query["by"])
@@ -271,7 +273,7 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
 
 
 def _before(end: datetime, span: timedelta) -> datetime:
-    """No earlier than time can be told."""
+    """end - span, but not before the year 1."""
     earliest = datetime.min.replace(tzinfo=UTC)
     return end - span if end - earliest >= span else earliest
 

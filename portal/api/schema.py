@@ -1,4 +1,4 @@
-"""The OpenAPI document of this API, and the page that shows it to people without any script."""
+"""The OpenAPI document, and the page that shows it without scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from portal.api.operations import Call, operation
 
 @cache
 def document() -> dict[str, Any]:
-    """Made once per process: it depends on the code alone."""
+    """Generated once per process: it depends only on the code."""
     made = SchemaGenerator(urlconf="portal.urls").get_schema(request=None, public=True)
     paths = {path: item for path, item in made["paths"].items() if path.startswith("/api/v1/")}
     whole: dict[str, Any] = json.loads(json_bytes(made | {"paths": paths}))
@@ -61,8 +61,8 @@ def _groups() -> list[dict[str, Any]]:
 def _operations() -> Iterator[dict[str, Any]]:
     for path, methods in document()["paths"].items():
         for method, each in methods.items():
-            status, told = next(iter(sorted(each["responses"].items())))
-            ask_type, ask = _example(each.get("requestBody", {}).get("content", {}))
+            status, response = next(iter(sorted(each["responses"].items())))
+            request_type, request_example = _example(each.get("requestBody", {}).get("content", {}))
             yield {
                 "id": each["operationId"],
                 "tag": each["tags"][0],
@@ -71,9 +71,9 @@ def _operations() -> Iterator[dict[str, Any]]:
                 "summary": each.get("summary", ""),
                 "description": each.get("description", ""),
                 "parameters": each.get("parameters", []),
-                "ask": ask,
-                "ask_type": ask_type,
-                "tell": _example(told.get("content", {}))[1],
+                "request_example": request_example,
+                "request_type": request_type,
+                "response_example": _example(response.get("content", {}))[1],
                 "status": status,
                 "fails": [code for code in sorted(each["responses"]) if code >= "400"],
             }

@@ -1,4 +1,4 @@
-"""JSON bodies, strictly: what Python lets pass (NaN, doubled keys, half surrogates, bombs) is refused by name."""
+"""Strict JSON bodies: NaN, duplicate keys, lone surrogates and deep nesting, which Python accepts, are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ERRORS = 50
 
 
 def read(body: bytes) -> Any:
-    """The value of a JSON text: 64 levels and 10,000 keys at most. Raises MalformedRequest with every problem found."""
+    """The value of a JSON text with at most 64 levels and 10,000 keys. Raises MalformedRequest with all problems."""
     try:
         reader = JsonReader(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -39,7 +39,7 @@ def _refused(problems: list[dict[str, Any]]) -> MalformedRequest:
 
 
 def _bad_values(value: Any, path: str) -> Iterator[dict[str, Any]]:
-    """Texts that PostgreSQL cannot keep, and numbers that are none; the depth is bounded already."""
+    """Strings that PostgreSQL cannot store, and invalid numbers; the depth is limited already."""
     if isinstance(value, str):
         if "\0" in value:
             yield problem(path, "nul_in_text", "must not contain the NUL character")

@@ -1,4 +1,4 @@
-"""Tenants, and what platform admins do with them."""
+"""Tenants, and how platform admins manage them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TENANT_EXAMPLE = {
 
 @operation(Out=TenantSerializer, Query=PagedQuery, many=True, response_example=TENANT_EXAMPLE)
 def tenant_list(call: Call) -> dict[str, Any]:
-    """The caller's tenants, by slug. A platform admin sees all."""
+    """The caller's tenants by slug; all tenants for platform admins."""
     return paging.page(
         call,
         access.visible_tenants(call.user),
@@ -124,7 +124,7 @@ class TenantChangeRequest(StrictSerializer):
 def tenant_change(call: Call, t: str) -> dict[str, Any]:
     """Rename, suspend or resume a tenant, or change its priorities or job limit; platform admins only.
 
-    A suspended tenant starts and submits nothing new. What runs goes on and may be halted.
+    A suspended tenant cannot submit or start jobs. Running jobs continue and can be halted.
     """
     changes = dict(call.data)
     reason = changes.pop("reason")

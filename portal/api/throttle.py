@@ -1,4 +1,4 @@
-"""So many a minute, counted per web process: a guard against loops and guessers, not an accounting."""
+"""Rate limits per minute and web process: against loops and guessing, not for accounting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WINDOW_S = 60
 
 
 def refuse_above(key: str, limit: int) -> None:
-    """Raise Throttled when this key was counted limit times within the minute."""
+    """Raise Throttled if this key was counted limit times within the last minute."""
     if cache.get(_name(key), 0) >= limit:
         raise exceptions.Throttled(wait=WINDOW_S)
 

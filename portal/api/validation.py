@@ -1,4 +1,4 @@
-"""What a checker found wrong with a body or a query, field by field: what was sent, what is allowed, what was meant."""
+"""Errors of a body or a query by field: what was sent, what is allowed, and the closest valid name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FieldError = dict[str, Any]
 
 
 class WrongFields(exceptions.ValidationError):
-    """Some fields are wrong; found says of each what would be right."""
+    """Some fields are invalid; found has one entry per error."""
 
     def __init__(self, detail: Any, found: list[FieldError]) -> None:
         super().__init__(detail)
@@ -22,7 +22,7 @@ class WrongFields(exceptions.ValidationError):
 
 
 def checked(checker: serializers.Serializer[Any]) -> Any:
-    """The checked values. Raises WrongFields with all that is wrong."""
+    """The validated values. Raises WrongFields with all errors."""
     if not checker.is_valid():
         found = all_wrong(checker.errors, field=checker, sent=checker.initial_data)
         raise WrongFields(checker.errors, found)
@@ -30,7 +30,7 @@ def checked(checker: serializers.Serializer[Any]) -> Any:
 
 
 def all_wrong(detail: Any, path: str = "", field: Any = None, sent: Any = None) -> list[FieldError]:
-    """A serializer's nested errors as a flat list. field and sent: the field they are about and what it was given."""
+    """A serializer's nested errors as a flat list. field and sent: their field and its value in the request."""
     if isinstance(detail, Mapping):
         return [one for key, inner in detail.items() for one in _inner(inner, key, path, field, sent)]
     if isinstance(detail, list) and any(isinstance(inner, Mapping | list) for inner in detail):
@@ -53,7 +53,7 @@ def _inner(inner: Any, key: str | int, path: str, field: Any, sent: Any) -> list
 
 
 def _wrong(path: str, code: str, message: str, field: Any, sent: Any) -> FieldError:
-    """One finding. A choice, a number out of bounds and a text too long say what would do."""
+    """One error. Choices and values out of bounds name what is allowed."""
     if isinstance(field, serializers.ChoiceField) and code in ("invalid_choice", "null", "required"):
         names = [str(name) for name in field.choices]
         if code == "invalid_choice":
@@ -66,7 +66,7 @@ def _wrong(path: str, code: str, message: str, field: Any, sent: Any) -> FieldEr
 
 
 def _bounds(field: Any) -> str | None:
-    """The bounds of a field in words."""
+    """The limits of a field as text."""
     if isinstance(field, serializers.IntegerField):
         return _span(field.min_value, field.max_value, "")
     if isinstance(field, serializers.CharField):

@@ -1,1 +1,1 @@
-"""Django's PostgreSQL, with connections that a web process keeps between requests."""
+"""Django's PostgreSQL engine with a connection pool, and the threads that use it."""

@@ -1,4 +1,4 @@
-"""The database engine of the settings: Django's own, but for where its connections come from and go to."""
+"""The database engine of the settings: Django's own, with a connection pool."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from portal.database import connection_pool
 
 
 class DatabaseWrapper(postgresql.DatabaseWrapper):
-    """PostgreSQL through connections that may have served before."""
+    """PostgreSQL through pooled connections."""
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         self._dsn = repr(sorted(conn_params.items(), key=lambda item: item[0]))
-        connection = connection_pool.take(self._dsn)
+        connection = connection_pool.acquire(self._dsn)
         if connection is None:
             return super().get_new_connection(conn_params)
-        self.isolation_level = IsolationLevel.READ_COMMITTED  # as it was left: the settings choose none
+        self.isolation_level = IsolationLevel.READ_COMMITTED  # as a fresh one: the settings choose none
         return connection
 
     def _close(self) -> None:
         broken = self.in_atomic_block or self.errors_occurred
-        if self.connection is None or broken or not connection_pool.give(self._dsn, self.connection):
+        if self.connection is None or broken or not connection_pool.release(self._dsn, self.connection):
             super()._close()  # type: ignore[misc]  # the stubs leave it out

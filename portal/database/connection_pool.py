@@ -1,9 +1,8 @@
-"""Connections that outlive their request.
+"""A pool of PostgreSQL connections.
 
-Under ASGI each request has a thread of its own, so Django's connection would end with it; and a fresh one is a new
-process of PostgreSQL with cold caches, which cost more than all the statements of a request (docs/adr/0013). So a
-closed connection waits here for the next request. Nothing is kept until `keep` says how many, which only the web
-process does: workers hold locks of whole sessions, and closing a connection must free those.
+A new connection is a new process of PostgreSQL with cold caches, which costs more than all statements of a request
+(docs/adr/0013). So a connection that Django closes waits here for its next use. The pool is empty until `set_size` is
+called, which only the web process does: workers hold session locks, and closing a connection must release those.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from typing import Any
 import psycopg2.extensions as psycopg
 
 IDLE_S = 3.0
-"""So long an unused connection waits; then its process and its memory go back."""
+"""Seconds until an unused connection is closed, which frees its process and memory."""
 
 Connection = Any  # psycopg2's, whose stubs know no generic one
 
 _lock = threading.Lock()
-_free: deque[tuple[float, str, Connection]] = deque()  # the one used last at the right
+_free: deque[tuple[float, str, Connection]] = deque()  # most recently used last
 _most = 0
-_keeper: threading.Thread | None = None
+_closer: threading.Thread | None = None
 
 
-def keep(most: int) -> None:
-    """From now on keep up to so many unused connections in this process; what is too many is closed."""
+def set_size(most: int) -> None:
+    """Keep up to `most` unused connections in this process; close those in excess."""
     global _most
     with _lock:
         _most = most
@@ -37,8 +36,8 @@ def keep(most: int) -> None:
         connection.close()
 
 
-def take(dsn: str) -> Connection | None:
-    """An unused connection to this database that is still sound, the most recently used first."""
+def acquire(dsn: str) -> Connection | None:
+    """An unused, working connection to this database, most recently used first; None if there is none."""
     while True:
         with _lock:
             place = next((n for n in reversed(range(len(_free))) if _free[n][1] == dsn), None)
@@ -46,14 +45,14 @@ def take(dsn: str) -> Connection | None:
                 return None
             connection = _free[place][2]
             del _free[place]
-        if _is_sound(connection):
+        if _is_usable(connection):
             return connection
         connection.close()
 
 
-def give(dsn: str, connection: Connection) -> bool:
-    """Keep this connection for the next one who needs it; False if it must be closed instead."""
-    global _keeper
+def release(dsn: str, connection: Connection) -> bool:
+    """Keep this connection for its next use; False if it must be closed instead."""
+    global _closer
     if not _most or connection.closed:
         return False
     if connection.info.transaction_status != psycopg.TRANSACTION_STATUS_IDLE:
@@ -62,14 +61,14 @@ def give(dsn: str, connection: Connection) -> bool:
         if len(_free) >= _most:
             return False
         _free.append((time.monotonic(), dsn, connection))
-        if _keeper is None:
-            _keeper = threading.Thread(target=_close_unused, name="unused-connections", daemon=True)
-            _keeper.start()
+        if _closer is None:
+            _closer = threading.Thread(target=_close_unused, name="unused-connections", daemon=True)
+            _closer.start()
     return True
 
 
-def _is_sound(connection: Connection) -> bool:
-    """An idle connection has nothing to read: if it has, the server said goodbye or is gone."""
+def _is_usable(connection: Connection) -> bool:
+    """An idle connection that has something to read was closed by the server."""
     if connection.closed:
         return False
     look = select.poll()
@@ -78,8 +77,8 @@ def _is_sound(connection: Connection) -> bool:
 
 
 def _close_unused() -> None:
-    """Close what nobody wanted for IDLE_S, until nothing is left."""
-    global _keeper
+    """Close connections unused for IDLE_S; end when the pool is empty."""
+    global _closer
     while True:
         time.sleep(IDLE_S / 3)
         over: list[Connection] = []
@@ -88,7 +87,7 @@ def _close_unused() -> None:
                 over.append(_free.popleft()[2])
             ended = not _free
             if ended:
-                _keeper = None
+                _closer = None
         for connection in over:
             connection.close()
         if ended:

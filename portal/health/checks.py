@@ -1,4 +1,4 @@
-"""Can the database, the workers and the cluster do their work? Asked by /readyz and by `manage.py doctor`."""
+"""Health checks of the database, the workers and the cluster, for /readyz and `manage.py doctor`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from jobs.selectors.installation import workers_alive
 from portal.health.deadline import run_together
 
 ANSWER_S = 2.0
-"""So long each part may take; load balancers and people do not wait for one that is frozen."""
-WORKER_SILENCE_S = 15  # a worker looks at due jobs every LUTHIER_TICK_S
+"""Timeout of each check; load balancers and people do not wait for one that hangs."""
+WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
 
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """One part of the installation. reason: what keeps it from working, empty when nothing does."""
+    """The result of one check. reason: why the component does not work, empty if it works."""
 
     name: str
     found: str
@@ -33,19 +33,23 @@ class HealthCheck:
 
 
 def run_checks() -> list[HealthCheck]:
-    """The three that a job needs, asked at the same time, each given ANSWER_S.
+    """Check the three components that a job needs concurrently, each within ANSWER_S.
 
-    Without the database nothing can be said about the workers.
+    Without the database the state of the workers is unknown.
     """
     answers = run_together(
-        {"database": _then_close(database), "workers": _then_close(workers), "cluster": cluster},
+        {
+            "database": _closing_connection(database),
+            "workers": _closing_connection(workers),
+            "cluster": cluster,
+        },
         within_s=ANSWER_S,
     )
     return [answers.get(name) or silent() for name, silent in SILENT.items()]
 
 
-def _then_close(question: Callable[[], HealthCheck]) -> Callable[[], HealthCheck]:
-    """The thread that asks ends with its answer, so nobody else would close its connection."""
+def _closing_connection(question: Callable[[], HealthCheck]) -> Callable[[], HealthCheck]:
+    """Close the connection of the check's thread, which ends with the check."""
 
     def ask() -> HealthCheck:
         try:
@@ -61,7 +65,7 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
         "database",
         "no answer",
         f"the database did not answer within {ANSWER_S:.0f} s",
-        "Look whether PostgreSQL hangs or its machine is overloaded: logs/postgres.log of the data folder.",
+        "Check whether PostgreSQL hangs or its machine is overloaded: logs/postgres.log in the data folder.",
     ),
     "workers": lambda: HealthCheck(
         "workers", "unknown", f"the database did not answer within {ANSWER_S:.0f} s", "See database."
@@ -95,7 +99,7 @@ def database() -> HealthCheck:
 
 
 def workers() -> HealthCheck:
-    """Workers prove themselves in the database, so that this holds with the broker gone, too."""
+    """Workers report to the database, so that this check also works without the broker."""
     silence_s = max(WORKER_SILENCE_S, 5 * settings.LUTHIER_TICK_S)
     try:
         alive = workers_alive(silence_s)
@@ -104,7 +108,7 @@ def workers() -> HealthCheck:
             "workers", "unknown", f"the database does not answer: {first_line(error)}", "See database."
         )
     if not alive:
-        remedy = "Look into logs/worker-1.log of the data folder, or start `celery -A portal.celery worker`."
+        remedy = "See logs/worker-1.log in the data folder, or start `celery -A portal.celery worker`."
         return HealthCheck("workers", "0 alive", f"no worker was seen in the last {silence_s:.0f} s", remedy)
     return HealthCheck("workers", f"{alive} alive")
 

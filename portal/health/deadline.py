@@ -1,4 +1,4 @@
-"""Ask several at once and wait a bounded time: what hangs is left behind, and never asked twice at the same time."""
+"""Run functions concurrently with a timeout. One that hangs is abandoned, and not started again until it has ended."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_asked: dict[str, Future[Any]] = {}  # questions that are under way in this process
+_running: dict[str, Future[Any]] = {}  # functions that are running in this process
 
 
-def run_together(questions: Mapping[str, Callable[[], T]], *, within_s: float) -> dict[str, T]:
-    """The answers that came in time, by name; a question that raised raises here.
+def run_together(functions: Mapping[str, Callable[[], T]], *, within_s: float) -> dict[str, T]:
+    """The results that arrived in time, by name. Raises what a function raised.
 
-    A question that hangs (a frozen daemon, a database behind a dead link) keeps its one thread; whoever asks again
-    waits for that one, so that a probe every second leaves no pile of threads and connections.
+    A function that hangs (a frozen daemon, a database behind a dead link) keeps one thread. Another call waits for that
+    thread, so that a probe every second does not accumulate threads and connections.
     """
     deadline = time.monotonic() + within_s
-    futures = {name: _ask(name, question) for name, question in questions.items()}
+    futures = {name: _start(name, function) for name, function in functions.items()}
     wait_for(futures.values(), timeout=max(0.0, deadline - time.monotonic()))
     return {name: future.result() for name, future in futures.items() if future.done()}
 
 
-def _ask(name: str, question: Callable[[], Any]) -> Future[Any]:
+def _start(name: str, function: Callable[[], Any]) -> Future[Any]:
     with _lock:
-        if (under_way := _asked.get(name)) is not None:
+        if (under_way := _running.get(name)) is not None:
             return under_way
-        future = _asked[name] = Future()
-    threading.Thread(target=_answer, args=(name, question, future), name=f"ask-{name}", daemon=True).start()
+        future = _running[name] = Future()
+    threading.Thread(target=_run, args=(name, function, future), name=f"check-{name}", daemon=True).start()
     return future
 
 
-def _answer(name: str, question: Callable[[], Any], future: Future[Any]) -> None:
+def _run(name: str, function: Callable[[], Any], future: Future[Any]) -> None:
     try:
-        answer = question()
+        result = function()
     except BaseException as error:
         _forget(name)
         future.set_exception(error)
     else:
         _forget(name)
-        future.set_result(answer)
+        future.set_result(result)
 
 
 def _forget(name: str) -> None:
     with _lock:
-        del _asked[name]
+        del _running[name]

@@ -1,4 +1,4 @@
-"""Everything `manage.py doctor` looks at: the parts of /readyz, and what only a person on the machine can mend."""
+"""The checks of `manage.py doctor`: those of /readyz, and what only a person on the machine can fix."""
 
 import shutil
 import stat
@@ -18,7 +18,7 @@ ASK_S = 2
 
 
 def examine() -> list[HealthCheck]:
-    """Every part, in the order in which one would mend them."""
+    """Every check, in the order in which to fix them."""
     return [python(), data_folder(), disk(), bundles(), *run_checks(), broker(), web()]
 
 
@@ -51,7 +51,7 @@ def disk() -> HealthCheck:
     found = f"{free / 1024**3:.1f} GiB free"
     if free < FREE_MIN_BYTES:
         return HealthCheck(
-            "disk", found, f"only {found}", "Make room: logs, checkpoints and runtimes need it."
+            "disk", found, f"only {found}", "Free disk space: logs, checkpoints and runtimes need it."
         )
     return HealthCheck("disk", found)
 
@@ -63,7 +63,7 @@ def bundles() -> HealthCheck:
 
 
 def broker() -> HealthCheck:
-    """Not needed to work, only to be quick."""
+    """The broker is not required; without it everything is slower."""
     try:
         client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=ASK_S, socket_connect_timeout=ASK_S)
         version = client.info("server").get("redis_version", "?")
@@ -86,7 +86,7 @@ def web() -> HealthCheck:
 
 
 def running_url() -> str:
-    """Where `up` says it serves, else where the settings say."""
+    """The URL that `up` wrote, otherwise the one in the settings."""
     try:
         return (settings.LUTHIER_DATA / "run" / "url").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Is it alive, and can it work? For supervisors, load balancers and people."""
+"""/healthz and /readyz, for supervisors, load balancers and people."""
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
@@ -8,13 +8,13 @@ from portal.health import checks
 
 @require_safe
 def alive(request: HttpRequest) -> HttpResponse:
-    """200 as long as this process answers; looks at nothing else."""
+    """200 as long as this process responds; checks nothing else."""
     return JsonResponse({"status": "alive"})
 
 
 @require_safe
 def ready(request: HttpRequest) -> HttpResponse:
-    """200 when the database, the workers and the cluster answer, else 503 with the reason of each part."""
+    """200 if the database, the workers and the cluster work, otherwise 503 with the reason of each failure."""
     found = checks.run_checks()
     good = all(part.ready for part in found)
     answer = {

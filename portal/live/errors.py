@@ -1,9 +1,9 @@
-"""What can go wrong while watching."""
+"""Errors of the live channels."""
 
 
 class StoreDown(Exception):
-    """The database does not answer now; it is asked again in a second."""
+    """The database does not answer; it is read again after a second."""
 
 
 class Unreadable(StoreDown):
-    """What is kept there cannot be read now; it is asked for again in a second."""
+    """A stored row cannot be read; it is read again after a second."""

@@ -1,4 +1,4 @@
-"""What a viewer is sent: frames as text, made once for all who watch the same thing."""
+"""Frames for viewers: serialized once for all viewers of a channel."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FRAME_ITEMS = 500
 class Frame:
     """Items first…last of a channel, ready to send. last == first - 1: a state without new items.
 
-    rows: of a state that is sent anew whenever it changes: how many items it has. Its first and last are the store's;
-    each viewer has the rows counted as he was given them, so that his numbers have no hole (`numbered`).
-    for_guests: the same items in other words, where somebody with whom one job is shared is told less.
+    rows: the number of items of a state that is sent again whenever it changes. Its first and last are numbers of the
+    database; the rows are numbered per viewer as they are sent, so that a viewer sees no gap (`numbered`).
+    for_guests: the redacted frame for people with whom only this job is shared, if it differs.
     """
 
     first: int
@@ -37,19 +37,19 @@ class Frame:
 
     @cached_property
     def ready(self) -> bytes:
-        """As it goes over the wire, made once for all viewers."""
+        """The websocket frame, built once for all viewers."""
         return text_frame(self.text)
 
     def numbered(self, after: int) -> bytes:
-        """The text for a viewer who was given rows up to after."""
+        """The text for a viewer who has received rows up to after."""
         if self.rows is None:
             return self.text
         return b'{"from":%d,"to":%d,%b' % (after + 1, after + self.rows, self.text[1:])
 
     def above(self, cursor: int) -> Frame | None:
-        """What a viewer is sent who was given everything up to cursor; None if nothing of it is left.
+        """The part for a viewer who has received everything up to cursor; None if there is none.
 
-        Rows are states and may come twice; lines, points and events may not, so their frame is cut.
+        Rows are states and may be sent twice; lines, points and events may not, so their frame is cut.
         """
         if self.rows is not None or self.first > cursor or self.last < self.first:
             return self
@@ -64,7 +64,7 @@ class Frame:
 
 
 def items_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: Any) -> Frame:
-    """state: further keys beside the items, such as the job as it stands."""
+    """state: further keys beside the items, such as the job's current state."""
     return _frame(first, last, {"ch": ch, "from": first, "to": last, "items": items} | state)
 
 
@@ -74,7 +74,7 @@ def state_frame(ch: str, first: int, last: int, items: Sequence[Any]) -> Frame:
 
 
 def gap_frame(ch: str, first: int, last: int, **more: Any) -> Frame:
-    """Say that items first…last were left out and are to be fetched by REST; lost=True: they were never kept."""
+    """Items first…last were left out and can be fetched by REST; lost=True: they were never stored."""
     return _frame(first, last, {"ch": ch, "gap": {"from": first, "to": last} | more})
 
 
@@ -92,7 +92,7 @@ def _frame(first: int, last: int, body: dict[str, Any]) -> Frame:
 def cut_items(first: int, items: Sequence[Any], sizes: Sequence[int]) -> list[tuple[int, int, Sequence[Any]]]:
     """Cut numbered items into runs that fit a frame; sizes: about their bytes.
 
-    Returns (first, last, items) per run; one item that is larger than a frame stands alone.
+    Returns (first, last, items) per run; an item that is larger than a frame has its own run.
     """
     if len(items) <= FRAME_ITEMS and sum(sizes) <= FRAME_BYTES:
         return [(first, first + len(items) - 1, items)] if items else []

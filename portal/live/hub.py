@@ -1,8 +1,8 @@
-"""One hub per web process: reads each watched channel once and gives the same bytes to all its viewers.
+"""One hub per event loop: it reads each subscribed channel once and sends the same bytes to all its viewers.
 
-Hints make it prompt, a look at the store once a second makes it certain: with Valkey gone nothing is lost and a
-frame is at most a second late. With PostgreSQL gone the sockets stay and the channels say so. The hub sleeps while
-nobody watches. All methods run in the event loop; the store is read in threads of its own.
+Hints make it fast, and reading the database once a second makes it reliable: without Valkey nothing is lost and a
+frame is at most a second late. Without PostgreSQL the sockets stay open and the channels report it. Without viewers the
+hub is idle. All methods run in the event loop; the database is read in threads (portal.database.threads).
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from portal.live.viewer import Delivery, Subscription, Viewer
 
 logger = logging.getLogger(__name__)
 
-SWEEP_S = 1.0  # the store is looked at this often without any hint
+SWEEP_S = 1.0  # interval of reads without a hint
 BEAT_S = 2.0  # a frame on every socket at least this often (contracts 9)
-PACE_S = 0.02  # shortest time between two looks at a channel, and two readings of the store for a topic
-RETRY_S = 1.0  # a duty that failed begins again after so long
-STUCK_S = 60.0  # a viewer who takes no byte for this long is cut
-READERS = 2  # threads that read for everybody who is up to date …
-SIDE_READERS = 2  # … and for all else: who comes, who still may watch, who has to catch up
+MIN_INTERVAL_S = 0.02  # between two reads of a channel, and two queries for a topic
+RETRY_S = 1.0  # a background task that failed restarts after this time
+STUCK_S = 60.0  # a viewer that accepts no byte for this long is disconnected
+READERS = 2  # threads that read for all viewers that are up to date …
+SIDE_READERS = 2  # … and for connects, access checks and viewers that catch up
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class Feed:
-    """A watched channel; head is the number up to which its live viewers were served, None before the first read."""
+    """A subscribed channel. head: the number up to which its live viewers were served; None before the first read."""
 
     channel: Channel
     head: int | None = None
     stamp: Any = None
     dirty: bool = False
-    due: float = 0.0  # not looked at again before this moment of the loop's clock
-    cached_at: float = 0.0  # when it was last served without asking the store
+    due: float = 0.0  # not read again before this time of the loop's clock
+    cached_at: float = 0.0  # when it was last served from memory
     down: bool = False
     alone: bool = (
-        False  # it could not be read: until it can, it is asked for by itself and spoils no reading of others
+        False  # it could not be read: until it can, it is read separately, so that others are not affected
     )
     subscriptions: set[Subscription] = field(default_factory=set)
 
@@ -73,7 +73,7 @@ class Hub:
         self._side_readers: DatabaseThreads | None = None
         self._guard = Guard(lambda: self.guarded, self.in_side_reader)
 
-    # --- viewers come and go ---
+    # --- viewers ---
 
     async def join(self, viewer: Viewer) -> None:
         if self._closing is not None:
@@ -94,7 +94,7 @@ class Hub:
     def subscribe(
         self, viewer: Viewer, channel: Channel, after: int | None, *, is_guest: bool = False
     ) -> None:
-        """Serve the viewer from after + 1 on (None: from now on). A second subscription replaces the first."""
+        """Serve the viewer from after + 1 (None: from now). A second subscription replaces the first."""
         self.unsubscribe(viewer, channel.name)
         feed = self.feeds.setdefault(channel.name, Feed(channel))
         subscription = Subscription(viewer, channel.name, -1 if after is None else after, is_guest=is_guest)
@@ -114,14 +114,11 @@ class Hub:
             del self.feeds[name]
 
     async def in_reader(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Read the store for everybody who is up to date. Raises StoreDown."""
+        """Read for all viewers that are up to date. Raises StoreDown."""
         return await self._run(self._readers, function, *arguments)
 
     async def in_side_reader(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Read the store for one viewer, in threads of their own: those who are up to date do not wait for him.
-
-        Raises StoreDown.
-        """
+        """Read for one viewer, in other threads, so that viewers that are up to date do not wait. Raises StoreDown."""
         return await self._run(self._side_readers, function, *arguments)
 
     @staticmethod
@@ -136,18 +133,18 @@ class Hub:
             logger.exception("a channel could not be read")
             raise Unreadable(str(error)) from error
 
-    # --- what keeps it going ---
+    # --- background tasks ---
 
     def _start(self) -> None:
         self._readers, self._side_readers = (
             DatabaseThreads(READERS, "live-reader"),
-            DatabaseThreads(SIDE_READERS, "live-aside"),
+            DatabaseThreads(SIDE_READERS, "live-side-reader"),
         )
         self._wakes = {topic: asyncio.Event() for topic in SOURCES}
         for topic, source in SOURCES.items():
-            self._spawn(self._keep(partial(self._pump, topic, source)))
-        for duty in (self._sweep, self._beat, self._listen, self._guard.run):
-            self._spawn(self._keep(duty))
+            self._spawn(self._restart_on_error(partial(self._pump, topic, source)))
+        for run in (self._sweep, self._beat, self._subscribe_to_hints, self._guard.run):
+            self._spawn(self._restart_on_error(run))
 
     async def _stop(self) -> None:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
@@ -159,17 +156,17 @@ class Hub:
         for readers in closing:
             await asyncio.to_thread(readers.close)
         self._closing = None
-        if self.viewers:  # somebody came meanwhile
+        if self.viewers:  # a viewer joined meanwhile
             self._start()
 
     @staticmethod
-    async def _keep(duty: Callable[[], Awaitable[None]]) -> None:
-        """Do it for as long as anybody watches; an error in it costs a second, not the duty."""
+    async def _restart_on_error(run: Callable[[], Awaitable[None]]) -> None:
+        """Run a background task until cancelled; after an error it restarts in RETRY_S."""
         while True:
             try:
-                await duty()
+                await run()
             except Exception:
-                logger.exception("a duty of the hub failed and begins again")
+                logger.exception("a background task of the hub failed and restarts")
             await asyncio.sleep(RETRY_S)
 
     def _spawn(self, work: Any) -> None:
@@ -182,25 +179,25 @@ class Hub:
         if not task.cancelled() and (error := task.exception()):
             logger.error("a task of the hub failed", exc_info=error)
 
-    async def _listen(self) -> None:
+    async def _subscribe_to_hints(self) -> None:
         loop = asyncio.get_running_loop()
 
         def on_hint(hint: Hint) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there are no viewers
                 loop.call_soon_threadsafe(self.on_hint, hint)
 
         async with pubsub.subscribed(on_hint):
             await asyncio.Event().wait()
 
     def on_hint(self, hint: Hint) -> None:
-        """Mark what a hint speaks of as worth a look."""
+        """Mark the channels of a hint as changed."""
         match hint.subject:
             case Subject.LOGS:
                 self._mark(f"job:{hint.job_id}:logs:{hint.attempt}:{hint.rank}")
             case Subject.METRICS:
                 self._mark(
                     f"job:{hint.job_id}:metrics"
-                )  # the job's own numbers come with the sweep, once a second
+                )  # the job's own channel is read by the sweep, once a second
             case Subject.JOB:
                 self._mark(f"job:{hint.job_id}")
                 self._mark_topics((Topic.JOBS, Topic.QUOTAS))
@@ -236,12 +233,12 @@ class Hub:
             for viewer in list(self.viewers):
                 viewer.beat(now, BEAT_S)
                 if viewer.sending_since is not None and now - viewer.sending_since > STUCK_S:
-                    viewer.cut(4408, "You read too slowly.")
+                    viewer.cut(4408, "The client reads too slowly.")
 
     # --- reading ---
 
     async def _pump(self, topic: Topic, source: ChannelSource) -> None:
-        """Look at the channels that have more: at what is at hand in the loop itself, at the store in a thread."""
+        """Read the channels that have changed: from memory in the loop itself, from the database in a thread."""
         wake, loop = self._wakes[topic], asyncio.get_running_loop()
         store_due = 0.0
         while True:
@@ -255,14 +252,14 @@ class Hub:
                 if feed.due > now:
                     later.append(feed.due)
                     continue
-                feed.dirty, feed.due = False, now + PACE_S
+                feed.dirty, feed.due = False, now + MIN_INTERVAL_S
                 if feed.head is None:
                     continue
                 request = ReadRequest(feed.channel, feed.head, feed.stamp)
                 if (page := _cached(source, request)) is not None:
                     feed.cached_at = now
                     self._deliver(feed, page)
-                    await asyncio.sleep(0)  # the sockets' turn
+                    await asyncio.sleep(0)  # let the sockets send
                 elif now < store_due:
                     feed.dirty, feed.due = True, store_due
                     later.append(store_due)
@@ -273,12 +270,12 @@ class Hub:
             for request in alone:
                 await self._read(source, [request])
             if requests or alone:
-                store_due = loop.time() + PACE_S
+                store_due = loop.time() + MIN_INTERVAL_S
             if later:
                 loop.call_at(min(later), wake.set)
 
     async def _read(self, source: ChannelSource, requests: list[ReadRequest]) -> None:
-        """Read them together. One that cannot be read costs the others nothing: it is found by halving, once."""
+        """Read channels together. One that cannot be read is found by halving, so that the others are not affected."""
         try:
             pages = await self.in_reader(source.read, requests)
         except Unreadable as error:
@@ -314,18 +311,18 @@ class Hub:
             self._mark(feed.channel.name)
 
     async def _catch_up_or_close(self, feed: Feed, subscription: Subscription) -> None:
-        """Catch up, or end the socket: whoever stayed behind without a word would take an old page for a live one."""
+        """Catch up, or close the socket: a viewer that silently stays behind would look live."""
         try:
             await self._catch_up(feed, subscription)
         except Exception:
-            logger.exception("a viewer could not catch up and is sent away to come again")
-            subscription.viewer.cut(1011, "Something went wrong here; connect again.")
+            logger.exception("a viewer could not catch up and is disconnected")
+            subscription.viewer.cut(1011, "Something went wrong on the server; connect again.")
 
     async def _catch_up(self, feed: Feed, subscription: Subscription) -> None:
-        """Read the store for one subscription until it has reached the others, at the pace of its viewer."""
+        """Read for one subscription until it has reached the others, as fast as its viewer accepts."""
         source = SOURCES[feed.channel.topic]
         subscription.delivery = Delivery.CATCHING_UP
-        placed = False  # a cursor beyond the store's end is put back to it
+        placed = False  # a cursor beyond the newest item is set back to it
         while subscription in feed.subscriptions:
             try:
                 if not placed:
@@ -341,7 +338,7 @@ class Hub:
                 await asyncio.sleep(SWEEP_S)
                 continue
             if page is None:
-                return  # gone; the consumer's next look at its permission says so
+                return  # gone; the next access check reports it
             for frame in page.frames:
                 await subscription.viewer.room(frame.size)
                 if subscription not in feed.subscriptions:
@@ -358,7 +355,7 @@ class Hub:
                 return
 
     def _drained(self, viewer: Viewer) -> None:
-        """A viewer has room again: tell him what he missed, or how things stand."""
+        """A viewer has room again: send what it missed, or the current state."""
         for subscription in list(viewer.subscriptions.values()):
             feed = self.feeds.get(subscription.ch)
             if subscription.delivery is not Delivery.LAGGING or feed is None:
@@ -371,13 +368,15 @@ class Hub:
     def _report_down(self, feed: Feed, error: StoreDown) -> None:
         if not feed.down:
             feed.down = True
-            what = "This cannot be read" if isinstance(error, Unreadable) else "The database does not answer"
-            text = error_text(feed.channel.name, "unavailable", f"{what}; asked again each second.")
+            what = (
+                "The data cannot be read" if isinstance(error, Unreadable) else "The database does not answer"
+            )
+            text = error_text(feed.channel.name, "unavailable", f"{what}; retrying every second.")
             for subscription in feed.subscriptions:
                 subscription.viewer.put(text)
 
     def _report_up(self, feed: Feed) -> None:
-        """After a failure every viewer is told the state again, so that the page stops looking stale."""
+        """After an outage send every viewer the state again, so that the page is no longer marked as stale."""
         if feed.down:
             feed.down = False
             for subscription in list(feed.subscriptions):
@@ -388,8 +387,8 @@ class Hub:
 def _cached(source: ChannelSource, request: ReadRequest) -> Batch | None:
     try:
         return source.cached(request)
-    except Exception:  # what cannot be served from memory is asked of the store, which tells what is wrong
-        logger.exception("what is at hand could not be read")
+    except Exception:  # read the database instead, which reports what is wrong
+        logger.exception("a channel could not be served from memory")
         return None
 
 

@@ -1,6 +1,6 @@
-"""Who is at the door of a socket, and whether he still may be there. Runs in the hub's threads.
+"""Authentication and access checks of sockets. Runs in the hub's threads.
 
-A browser comes with its session cookie, so its Origin must be ours; a program comes with a bearer token.
+A browser sends its session cookie, so its Origin must be this site; a program sends a bearer token.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tenants.models import Tenant, User
 
 @dataclass(frozen=True)
 class Credentials:
-    """What the handshake brought. foreign: a cookie whose Origin is not ours, so it counts for nothing.
+    """The credentials of a handshake. foreign: the cookie came with another site's Origin and is ignored.
 
-    reason: why a platform admin looks at what is not his, as he says.
+    reason: why a platform admin reads a foreign tenant's data, as they stated it.
     """
 
     session_key: str = ""
@@ -54,7 +54,7 @@ def credentials(headers: list[tuple[bytes, bytes]], query: bytes) -> Credentials
 
 
 def who(known: Credentials) -> User | None:
-    """The person behind the credentials now; None once the session ended, the token died or he was locked out."""
+    """The current user of the credentials; None if the session or the token has ended or the user is locked."""
     if known.token:
         return _by_token(known.token)
     if known.session_key:
@@ -63,16 +63,16 @@ def who(known: Credentials) -> User | None:
 
 
 class AccessLevel(Enum):
-    """As what somebody watches a channel. GUEST: of one job that was shared with him."""
+    """How much a viewer may see of a channel. GUEST: only this job is shared with them."""
 
     MEMBER = auto()
     GUEST = auto()
 
 
 def access_level(user: User, channel: Channel, reason: str) -> AccessLevel | None:
-    """As what this person may watch the channel; None for a foreign one as for a missing one.
+    """The user's access to the channel; None for a channel that is missing or not visible.
 
-    What a platform admin listens to of foreign jobs is recorded as his other readings are.
+    Subscriptions of platform admins to foreign jobs are recorded like their other reads.
     """
     if channel.name not in watchable(user, [channel]):
         return None
@@ -85,14 +85,14 @@ def access_level(user: User, channel: Channel, reason: str) -> AccessLevel | Non
 
 
 def _tenant_of(channel: Channel) -> Tenant | None:
-    """Whose jobs the channel shows."""
+    """The tenant whose jobs the channel shows."""
     if channel.job_id:
         return Tenant.objects.filter(jobs=channel.job_id).first()
     return Tenant.objects.filter(slug=channel.tenant).first() if channel.topic is Topic.JOBS else None
 
 
 def watchable(user: User, channels: Collection[Channel]) -> set[str]:
-    """The names of those channels that this person may watch, in a few queries whatever their number."""
+    """The names of the channels that the user may watch; the number of queries does not depend on theirs."""
     job_ids = {channel.job_id for channel in channels if channel.job_id}
     jobs = (
         set(jobs_visible_to(user).filter(pk__in=job_ids).values_list("pk", flat=True)) if job_ids else set()
@@ -117,7 +117,7 @@ def watchable(user: User, channels: Collection[Channel]) -> set[str]:
 
 
 def _learners(logs: Collection[Channel]) -> set[tuple[str, int, int]]:
-    """Which of these logs' learners exist."""
+    """The learners of these logs that exist."""
     asked = {field: {getattr(channel, field) for channel in logs} for field in ("job_id", "attempt", "rank")}
     found = Learner.objects.filter(
         job_id__in=asked["job_id"], attempt__in=asked["attempt"], rank__in=asked["rank"]

@@ -1,8 +1,8 @@
-"""The learners' socket, /ws/agent/v1: frames in, acknowledgements and the wish out.
+"""The learners' socket, /ws/agent/v1: frames in, acknowledgements and the intent out.
 
-A plain ASGI application rather than a Channels consumer, because each learner sends many frames and a consumer's
-dispatch costs three times as much per frame. It holds no state besides the connection: cursors, wishes and secrets
-are read from the database, and what is stored is acknowledged after the commit.
+A plain ASGI application instead of a Channels consumer, because each learner sends many frames and a consumer's
+dispatch costs three times as much per frame. It has no state besides the connection: cursors, intents and secrets
+are read from the database, and frames are acknowledged after the commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from jobs import tokens
 from jobs.ingest import checkpoints
-from jobs.ingest.intents import SessionState, resumption, session_states
+from jobs.ingest.intents import SessionState, session_states, resumption
 from jobs.ingest.writer import Item, writer
 from jobs.tokens import Grant
 from learner_agent.wire import (
@@ -60,11 +60,11 @@ HELLO_S = 5.0
 SILENT_S = 20.0
 BEAT_S = 2
 WINDOW_BYTES = 1024 * 1024
-"""Unacknowledged bytes of log one learner may have under way; beyond it we stop reading and TCP pushes back."""
+"""Unacknowledged bytes of log per learner; beyond them the server stops reading, and TCP applies backpressure."""
 
 
 class ConnectionClosed(Exception):
-    """This connection ends here, with a code and a text that says why."""
+    """The server closes the connection, with a code and the reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -73,7 +73,7 @@ class ConnectionClosed(Exception):
 
 
 class Gone(Exception):
-    """The other side has closed."""
+    """The learner has closed the connection."""
 
 
 class LearnerConsumer:
@@ -86,10 +86,10 @@ class LearnerConsumer:
         self.loop = asyncio.get_running_loop()
         self.grant: Grant | None = None
         self.intent: JobIntent | None = None
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         self.waiting_bytes = 0
         self._waiting: list[int] = []
-        self._ahead: int | None = None  # frames to settle that came before its first beat
+        self._ahead: int | None = None  # unacknowledged frames that came before its first heartbeat
         self._room = asyncio.Event()
         self._ending: asyncio.Future[ConnectionClosed] = self.loop.create_future()
         self._offers = asyncio.Lock()
@@ -105,7 +105,7 @@ class LearnerConsumer:
         return application
 
     async def run(self) -> None:
-        """Serve until either side has enough."""
+        """Serve the connection until either side closes it."""
         if (await self._receive())["type"] != "websocket.connect":
             return
         await self._send({"type": "websocket.accept"})
@@ -118,7 +118,7 @@ class LearnerConsumer:
         except WireError as error:
             await self._close(ConnectionClosed(CLOSE_BAD_FRAME, str(error)))
         except DatabaseError as error:
-            logger.warning("no database for a learner", extra={"error": str(error)[:200]})
+            logger.warning("learner connection failed: no database", extra={"error": str(error)[:200]})
             await self._close(ConnectionClosed(CLOSE_TRY_LATER, "The database does not answer; try again."))
         finally:
             hub.leave(self)
@@ -129,7 +129,7 @@ class LearnerConsumer:
         try:
             await self._send({"type": "websocket.close", "code": end.code, "reason": end.reason[:120]})
         except (OSError, RuntimeError):
-            pass  # it is closed already
+            pass  # already closed
 
     async def _serve(self) -> None:
         headers = {name.lower(): value for name, value in self.scope.get("headers", [])}
@@ -151,8 +151,8 @@ class LearnerConsumer:
 
     @property
     def is_caught_up(self) -> bool:
-        """What it had to tell of the time without us is stored: agents say that first. Before, that it speaks is no
-        sign that its program lives."""
+        """The reconnect backlog is committed: agents send it first. Until then, frames do not prove that the program is
+        running now."""
         return self._ahead == 0
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
@@ -196,7 +196,7 @@ class LearnerConsumer:
             raise ConnectionClosed(CLOSE_BAD_FRAME, "Frames are binary messages.")
         if len(message) > MAX_MESSAGE:
             raise ConnectionClosed(CLOSE_TOO_LARGE, f"A message may have {MAX_MESSAGE} bytes.")
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         return message
 
     async def _read(self) -> None:
@@ -212,7 +212,7 @@ class LearnerConsumer:
                 self._ahead = len(self._waiting) if self._ahead is None else self._ahead
             else:
                 raise ConnectionClosed(
-                    CLOSE_BAD_FRAME, f"{type(frame).__name__.upper()} is not for learners to send here."
+                    CLOSE_BAD_FRAME, f"{type(frame).__name__.upper()} must not be sent by learners."
                 )
 
     async def _submit(self, frame: StreamFrame) -> None:
@@ -231,7 +231,7 @@ class LearnerConsumer:
             try:
                 answer = await in_database(checkpoints.offer, self.grant, frame)
             except DatabaseError as error:
-                logger.warning("an offer waits for the database", extra={"error": str(error)[:200]})
+                logger.warning("offer failed: no database", extra={"error": str(error)[:200]})
                 self.end(ConnectionClosed(CLOSE_TRY_LATER, "The database does not answer; try again."))
                 return
             await self._send_frame(answer)
@@ -239,11 +239,11 @@ class LearnerConsumer:
     # --- out
 
     def _stored(self, count: int, answers: list[Ack | Nack] | None) -> None:
-        """From the writer's thread: so many of our frames are settled, and this is what to say."""
+        """Called in the writer's thread: `count` frames are committed; send these answers."""
         try:
             self.loop.call_soon_threadsafe(self._settle, count, answers)
         except RuntimeError:
-            pass  # the loop has ended; the learner will ask another server
+            pass  # the loop has ended; the learner will reconnect elsewhere
 
     def _settle(self, count: int, answers: list[Ack | Nack] | None) -> None:
         for weight in self._waiting[:count]:
@@ -271,22 +271,22 @@ class LearnerConsumer:
     async def _send_bytes(self, message: bytes) -> None:
         try:
             await self._send({"type": "websocket.send", "bytes": message})
-        except (OSError, RuntimeError) as error:  # the servers' ways to say that the peer is gone
+        except (OSError, RuntimeError) as error:  # what servers raise when the peer is gone
             self.end(ConnectionClosed(CLOSE_RESTART, str(error)))
 
     async def _beat(self) -> None:
         n = 0
         while True:
             await asyncio.sleep(BEAT_S)
-            if time.monotonic() - self.heard_at > SILENT_S and self.waiting_bytes <= WINDOW_BYTES:
-                raise ConnectionClosed(CLOSE_SILENT, "Nothing heard for 20 seconds.")
+            if time.monotonic() - self.received_at > SILENT_S and self.waiting_bytes <= WINDOW_BYTES:
+                raise ConnectionClosed(CLOSE_SILENT, "Nothing received for 20 seconds.")
             n += 1
             await self._send_frame(Beat(n, int(time.time() * 1000), intent=self.intent))
 
     def update(self, state: SessionState | None) -> None:
-        """From the hub, in our loop: how this learner stands now. A changed wish goes out at once."""
+        """Called by the hub: the learner's current state. A changed intent is sent at once."""
         if self.intent is None:
-            return  # not greeted yet: WELCOME comes first, and says how it stands
+            return  # before the handshake: WELCOME is sent first and includes the intent
         if state is None or not state.admitted:
             self.end(ConnectionClosed(CLOSE_FENCED, "This attempt is over."))
         elif state.intent != self.intent:

@@ -1,7 +1,7 @@
-"""What one web process knows of its learners: who is connected, and how each stands.
+"""The learners that are connected to one web process, and their current intents.
 
-One query a second answers for all of them, and a hint that a job changed brings the next one forward; so a halt
-is out at once, and within a second if no hint ever comes.
+One query per second reads all of them, and a hint that a job changed triggers the next one early; so a halt is sent
+at once, and within a second if the hint is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.db import Error as DatabaseError
 
 from jobs import pubsub
-from jobs.ingest.intents import note_seen, session_states
+from jobs.ingest.intents import session_states, note_seen
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 from portal.database.threads import DatabaseThreads
@@ -45,16 +45,16 @@ class LearnerHub:
 
     def __init__(self) -> None:
         self._learners: set[LearnerConsumer] = set()
-        self._look: asyncio.Event | None = None
+        self._wake: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def join(self, learner: LearnerConsumer) -> None:
-        """Take a connection in; the first one of a loop starts the looking."""
+        """Add a connection; the first one of a loop starts the polling."""
         if self._loop is not learner.loop or self._task is None or self._task.done():
             self._learners.clear()
-            self._loop, self._look = learner.loop, asyncio.Event()
-            self._task = learner.loop.create_task(self._run(self._look))
+            self._loop, self._wake = learner.loop, asyncio.Event()
+            self._task = learner.loop.create_task(self._run(self._wake))
         self._learners.add(learner)
 
     def leave(self, learner: LearnerConsumer) -> None:
@@ -64,25 +64,23 @@ class LearnerHub:
             self._task = None
 
     def on_hint(self, hint: Hint) -> None:
-        """A job changed: look now. Called from any thread."""
-        loop, look = self._loop, self._look
-        if hint.subject is Subject.JOB and loop is not None and look is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(look.set)
+        """A job changed: read the intents now. Called from any thread."""
+        loop, wake = self._loop, self._wake
+        if hint.subject is Subject.JOB and loop is not None and wake is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(wake.set)
 
-    async def _run(self, look: asyncio.Event) -> None:
+    async def _run(self, wake: asyncio.Event) -> None:
         async with pubsub.subscribed(self.on_hint):
             while True:
                 try:
-                    await asyncio.wait_for(look.wait(), CHECK_S)
+                    await asyncio.wait_for(wake.wait(), CHECK_S)
                 except TimeoutError:
                     pass
-                look.clear()
+                wake.clear()
                 try:
                     await self._refresh()
-                except (
-                    Exception
-                ):  # a fault of ours: without this loop no learner of this process hears a halt
-                    logger.exception("learners not looked after")
+                except Exception:  # without this loop no learner of this process would receive a halt
+                    logger.exception("reading the learners' intents failed")
 
     async def _refresh(self) -> None:
         learners = {id(learner): learner for learner in self._learners if learner.grant is not None}
@@ -92,10 +90,10 @@ class LearnerHub:
         try:
             found = await in_database(session_states, ids)
             caught_up = (learner for learner in learners.values() if learner.is_caught_up)
-            if heard := {learner.grant.learner_id for learner in caught_up if learner.grant is not None}:
-                await in_database(note_seen, heard)
+            if alive := {learner.grant.learner_id for learner in caught_up if learner.grant is not None}:
+                await in_database(note_seen, alive)
         except DatabaseError as error:
-            logger.warning("learners' wishes not read", extra={"error": str(error)[:200]})
+            logger.warning("learners' intents not read", extra={"error": str(error)[:200]})
             return
         for learner in learners.values():
             if learner.grant is not None and learner in self._learners:

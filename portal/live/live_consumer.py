@@ -1,8 +1,7 @@
-"""`/ws/v1/live`: one socket per tab, channels by subscription (contracts 4). What it carries comes from the hub.
+"""`/ws/v1/live`: one socket per tab, channels by subscription (contracts 4), served by the hub.
 
-Close codes: 4400 a frame that cannot be read, 4401 no or no longer a valid session or token, 4403 a cookie from a
-foreign page, 4404 no such socket, 4408 a reader that took nothing for a minute, 1011 a fault of ours (connect again),
-1013 too much at once.
+Close codes: 4400 malformed frame, 4401 no valid session or token, 4403 cookie from another site, 4404 no such socket,
+4408 the client read nothing for a minute, 1011 server error (connect again), 1013 a limit was exceeded.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ logger = logging.getLogger(__name__)
 CHANNELS_MAX = 64  # per socket
 SOCKETS_MAX = 100  # per person and web process
 FRAMES_PER_S, FRAMES_BURST = 20.0, 200.0
-NOT_FOUND = "There is no such channel, or it is none of yours."
+NOT_FOUND = "There is no such channel, or you may not see it."
 
 _sockets: Counter[int] = Counter()
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
-    """A viewer's socket. It holds no state besides its cursors."""
+    """A viewer's socket. It has no state besides its cursors."""
 
-    channel_layer_alias = None  # type: ignore[assignment]  # hints come to the hub, once per process
+    channel_layer_alias = None  # type: ignore[assignment]  # the hub receives hints, once per process
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.viewer: Viewer | None = None
@@ -50,7 +49,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._end()  # also when the server cancels us without a word
+            await self._end()  # also when the server cancels the task
 
     async def connect(self) -> None:
         self.allowance, self.counted_at = FRAMES_BURST, time.monotonic()
@@ -58,7 +57,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         await self.accept()
         self.known: Credentials = credentials(list(self.scope["headers"]), self.scope["query_string"])
         if self.known.foreign:
-            await self.close(4403, "This page may not use your session.")
+            await self.close(4403, "Another site may not use your session.")
             return
         viewer = Viewer(self._send, direct_write(self.scope))
         await self.hub.join(viewer)
@@ -147,17 +146,17 @@ class LiveConsumer(AsyncWebsocketConsumer):
         return self.allowance >= 0
 
     async def _send(self, text: bytes) -> None:
-        """Past the ways of Channels, which cost three calls more for each frame."""
+        """Bypass Channels, which costs three more calls per frame."""
         event: WebSocketSendEvent = {"type": "websocket.send", "bytes": None, "text": text.decode()}
         await self.base_send(event)
 
     async def _empty(self, viewer: Viewer) -> None:
-        """Send until the socket is gone; its end comes to `disconnect` by itself."""
+        """Send until the socket is gone; `disconnect` is called anyway."""
         with contextlib.suppress(Exception):
             await viewer.send_queued()
 
     def _cut(self, code: int, reason: str) -> None:
-        """End a socket at once: where its reader takes nothing, the close frame may never get out either."""
+        """Close a socket at once: if the client reads nothing, the close frame may never be sent."""
         if self.tasks:
             self.tasks[0].cancel()
             self.tasks.append(asyncio.create_task(self._close_quietly(code, reason)))
@@ -171,7 +170,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         return self.viewer.subscriptions if self.viewer is not None else ()
 
     def access_checked(self, user: User | None, lost: set[str]) -> None:
-        """From the hub's guard: who this is now, and what he may no longer watch."""
+        """Called by the guard: the current user, and the channels that they may no longer watch."""
         self.user = user
         if user is None and self.tasks:
             self.hub.guarded.discard(self)
@@ -187,7 +186,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
 
 class NoSuchSocket(AsyncWebsocketConsumer):
-    """Every other address: said with a code that a browser can read."""
+    """Every other path: closed with a code that a browser can read."""
 
     channel_layer_alias = None  # type: ignore[assignment]
 

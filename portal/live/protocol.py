@@ -1,4 +1,4 @@
-"""Names of what a viewer may watch, and the frames he may send. Pure: text in, values or BadFrame out."""
+"""Channel names and the frames of viewers. Pure: text in, values or BadFrame out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CURSOR_MAX = 2**63 - 1
 
 
 class Topic(StrEnum):
-    """Each kind of channel; contracts 4."""
+    """The kinds of channels; contracts 4."""
 
     JOB = "job"
     LOGS = "logs"
@@ -25,7 +25,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True)
 class Channel:
-    """One thing to watch. Fields that do not apply are empty or 0."""
+    """A parsed channel name. Fields that do not apply are empty or 0."""
 
     name: str
     topic: Topic
@@ -36,12 +36,12 @@ class Channel:
 
 
 class BadFrame(Exception):
-    """A frame that no client of ours sends; the message says what is wrong with it."""
+    """A malformed frame; the message says what is wrong."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A viewer's frame. name is the channel as he wrote it; after is None when he requests only what comes."""
+    """A viewer's frame. name: the channel as it was sent. after: None requests only new items."""
 
     op: str
     name: str = ""
@@ -62,7 +62,7 @@ _PATTERNS = [
 
 
 def parse_channel(name: str) -> Channel | None:
-    """The channel of this name; None when there can be none, which is answered like one that does not exist."""
+    """The channel of this name; None if the name is malformed, which is handled like a missing channel."""
     for topic, pattern in _PATTERNS:
         if found := pattern.fullmatch(name):
             parts = found.groupdict()

@@ -1,4 +1,4 @@
-"""`job:{id}`: a job's events with the job as it stands; `tenant:{t}:jobs`: the rows that changed."""
+"""`job:{id}`: a job's events with its current state; `tenant:{t}:jobs`: the rows that changed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ from portal.live.sources import Batch, ChannelSource, ReadRequest
 PAGE_EVENTS = 1_000
 LIST_ROWS = 500
 LIVE = [state.value for state in State if state not in FINAL]
-OVERLAP = (
-    50  # ids: an event may be committed after one with a higher id; rows are states, so twice is harmless
-)
+OVERLAP = 50  # ids: an event can be committed after one with a higher id; repeated rows are harmless
 
 
 class JobSource(ChannelSource):
-    """Cursor: event number. Every frame has the job beside the items, for whom numbers alone changed too."""
+    """Cursor: event number. Every frame includes the job, because its numbers can change without an event."""
 
     missed_is_fetched = False
     counts_rows = False
@@ -48,7 +46,7 @@ class JobSource(ChannelSource):
 
 
 class TenantJobsSource(ChannelSource):
-    """The store's number: id of the tenant's newest event. Items are jobs that changed; a deleted one says so."""
+    """Head: id of the tenant's newest event. Items are jobs that changed; a deleted one is marked."""
 
     missed_is_fetched = False
     counts_rows = True
@@ -70,7 +68,7 @@ class TenantJobsSource(ChannelSource):
             .order_by("-id")
             .values_list("job_id", flat=True)[:LIST_ROWS]
         )
-        # Two questions, for one with OR would read every job that the tenant ever had, each second.
+        # Two queries: one with OR would read every job of the tenant, each second.
         shown = of_tenant.filter(deleted_at=None)
         live = shown.filter(state__in=LIVE).order_by("-id").values_list("pk", flat=True)[:LIST_ROWS]
         rows = with_details(shown.filter(pk__in=changed.union(live)))
@@ -96,7 +94,7 @@ class TenantJobsSource(ChannelSource):
 
 
 def job_state(job: Job) -> dict[str, Any]:
-    """The job as all its viewers may see it: without the spec, and without what depends on who looks."""
+    """The job for all its viewers: without the spec, and without what depends on the viewer."""
     view = JobSerializer.render(job)
     for key in ("spec", "allowed_actions"):
         view.pop(key, None)
@@ -128,7 +126,7 @@ def _job_page(request: ReadRequest, job: Job, events: list[JobEvent]) -> Batch:
 
 
 def _event_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: dict[str, Any]) -> Frame:
-    """For the job's people, and for its guests where those are told less."""
+    """The frame, with a redacted one for guests if it differs."""
     frame = items_frame(ch, first, last, items, **state)
     plain = [redaction.redact_event(item) for item in items]
     plain_state = {name: redaction.redact_job(view) for name, view in state.items()}
@@ -138,7 +136,7 @@ def _event_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: 
 
 
 def _items(job: Job, events: list[JobEvent]) -> list[dict[str, Any]]:
-    """Each event with the state in which it left the job; read backwards from where the job stands now."""
+    """Each event with the state after it, derived backward from the job's current state."""
     state = State(job.state)
     items = []
     for event in reversed(events):
@@ -160,7 +158,7 @@ def _item(job: Job, event: JobEvent, state: State, *, is_newest: bool) -> dict[s
 
 
 def _fingerprint(job: Job) -> tuple[Any, ...]:
-    """What a viewer would see change."""
+    """The values whose change a viewer would see."""
     progress, estimate = job.progress, getattr(job, "estimate", None)
     return (
         job.event_seq,

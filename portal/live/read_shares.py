@@ -36,7 +36,7 @@ class QuotaSource(ChannelSource):
 
 
 class ClusterSource(ChannelSource):
-    """The store's number: the newest event of all. Items: nodes with what is used of them; nobody's job is named."""
+    """Head: the newest event of all. Items: nodes with their use, without jobs."""
 
     missed_is_fetched = False
     counts_rows = True

@@ -1,4 +1,4 @@
-"""The map of websockets."""
+"""The routes of websockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.urls import path, re_path
 from portal.live.learner_consumer import LearnerConsumer
 from portal.live.live_consumer import LiveConsumer, NoSuchSocket
 
-# Django's types know views in a path, not the ASGI applications that Channels hangs there.
+# Django's types expect views in a path, not Channels' ASGI applications.
 live: Any = LiveConsumer.as_asgi()
 learner: Any = LearnerConsumer.as_asgi()
 nothing: Any = NoSuchSocket.as_asgi()

@@ -1,7 +1,7 @@
-"""The server's side of a websocket, with a short way out for frames that are ready for the wire.
+"""The server's side of a websocket, with a direct path for frames that are already encoded.
 
-A log that two hundred people watch is one text sent two hundred times: as ASGI sends it, each of them costs a task's
-turn, an encoding and a frame of its own, four times as much as handing the same bytes to each socket.
+A log with two hundred viewers is one text sent two hundred times. Through ASGI each costs a task switch, an encoding
+and a frame, four times as much as writing the same bytes to each socket.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 DIRECT_WRITE = "luthier.ready"
-"""The ASGI extension by which an application finds the short way of its connection."""
+"""The ASGI extension through which an application finds its connection's direct path."""
 FINAL_TEXT, FINAL_BINARY = 0x81, 0x82
 
 
 class Socket(WebSocketsSansIOProtocol):
-    """uvicorn's websocket; named to it by `--ws portal.live.socket:Socket`."""
+    """uvicorn's websocket, selected by `--ws portal.live.socket:Socket`."""
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
@@ -27,17 +27,17 @@ class Socket(WebSocketsSansIOProtocol):
             self.scope["extensions"][DIRECT_WRITE] = {"write": self.write_ready}
 
     def write_ready(self, frame: bytes) -> bool:
-        """Hand whole frames to the connection; False where it has enough to send or is no longer open."""
+        """Write whole frames to the connection; False if its buffer is full or it is closed."""
         if not self.writable.is_set() or not self.handshake_complete or self.close_sent or self.disconnected:
             return False
-        if self.transport.is_closing():  # it would swallow the frame
+        if self.transport.is_closing():  # it would drop the frame
             return False
         self.transport.write(frame)
         return True
 
 
 def direct_write(scope: Any) -> Callable[[bytes], bool]:
-    """The short way of this connection; without our server it takes nothing."""
+    """The connection's direct path; with another server it accepts nothing."""
     found: Callable[[bytes], bool] = (
         scope.get("extensions", {}).get(DIRECT_WRITE, {}).get("write", lambda frame: False)
     )

@@ -1,7 +1,7 @@
-"""One socket's way out: a bounded outbox, a task that empties it, and a cursor per channel.
+"""The sending side of one socket: a bounded outbox, a task that sends it, and a cursor per channel.
 
-Everything here runs in the event loop. Memory: at most OUTBOX_BYTES wait per viewer; the texts themselves are shared
-by all viewers of a channel.
+Everything here runs in the event loop. Memory: at most OUTBOX_BYTES wait per viewer; the texts are shared by all
+viewers of a channel.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _ids = itertools.count(1)
 class Delivery(Enum):
     """How a subscription is served."""
 
-    CATCHING_UP = auto()  # reads the store by itself until it has reached the others
-    LIVE = auto()  # gets what all get
+    CATCHING_UP = auto()  # is read separately until it has reached the others
+    LIVE = auto()  # gets the shared frames
     LAGGING = auto()  # its outbox was full: gets a gap frame as soon as there is room
 
 
 @dataclass(eq=False)
 class Subscription:
-    """A viewer on a channel; cursor is the number of the last item put into his outbox.
+    """A viewer's subscription to a channel; cursor is the number of the last item in the outbox.
 
-    given: on a channel of states, the number of the last row he was given; the cursor is the store's there.
+    given: on a channel of states, the number of the last row sent; the cursor is then a number of the database.
     """
 
     viewer: Viewer
@@ -41,10 +41,10 @@ class Subscription:
     cursor: int
     given: int = 0
     delivery: Delivery = Delivery.CATCHING_UP
-    is_guest: bool = False  # of a job that is shared with him alone
+    is_guest: bool = False  # only this job is shared with the viewer
 
     def put(self, frame: Frame) -> None:
-        """Queue a frame under his own numbers."""
+        """Queue a frame, numbered for this viewer."""
         if self.is_guest and frame.for_guests is not None:
             frame = frame.for_guests
         if frame.rows is None:
@@ -54,7 +54,7 @@ class Subscription:
             self.given += frame.rows
 
     def offer(self, frame: Frame) -> None:
-        """Take a frame that follows the cursor, or fall behind."""
+        """Queue a frame that follows the cursor, or fall behind."""
         if (
             self.delivery is not Delivery.LIVE
             or frame.last < self.cursor
@@ -70,7 +70,7 @@ class Subscription:
             self.viewer.lagging = True
 
     def rejoin(self, head: int) -> None:
-        """Tell what was left out, once there is room again."""
+        """Send a gap frame for what was left out, once there is room again."""
         if head > self.cursor:
             gap = gap_frame(self.ch, self.cursor + 1, head)
             self.viewer.put(gap.text)
@@ -85,12 +85,12 @@ class Viewer:
     send: Callable[[bytes], Awaitable[None]]
     write: Callable[[bytes], bool] = lambda ready: (
         False
-    )  # what is ready for the wire, if the socket takes it at once
+    )  # send a websocket frame at once, if the socket accepts it
     id: int = field(default_factory=lambda: next(_ids))
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     drained: Callable[[Viewer], None] = lambda viewer: None  # set by the hub
-    cut: Callable[[int, str], None] = lambda code, reason: None  # set by the consumer: end this socket
-    lagging: bool = False  # a subscription of his fell behind
+    cut: Callable[[int, str], None] = lambda code, reason: None  # set by the consumer: close this socket
+    lagging: bool = False  # a subscription has fallen behind
     sent_at: float = field(default_factory=time.monotonic)
     sending_since: float | None = None
     _outbox: deque[bytes] = field(default_factory=deque)
@@ -99,13 +99,13 @@ class Viewer:
     _room: asyncio.Event = field(default_factory=asyncio.Event)
 
     def has_room(self, size: int) -> bool:
-        """Whether another frame may wait; an empty outbox takes one of any size."""
+        """Whether another frame may be queued; an empty outbox accepts any size."""
         return not self._outbox or self._bytes + size <= OUTBOX_BYTES
 
     def put(self, text: bytes, ready: bytes | None = None) -> None:
-        """Send a frame, or queue it behind what waits; ready: as it goes over the wire, if that was made for others.
+        """Send a frame, or queue it behind others. ready: the websocket frame, if it has been built already.
 
-        Small answers (pong, errors, gaps) are queued even where a full outbox refuses items.
+        Small frames (pong, errors, gaps) are queued even if the outbox is full.
         """
         if not self._outbox and self.write(ready or text_frame(text)):
             self.sent_at = time.monotonic()
@@ -115,18 +115,18 @@ class Viewer:
         self._filled.set()
 
     def beat(self, now: float, every_s: float) -> None:
-        """Queue a sign of life unless something else was sent lately or still waits."""
+        """Queue a heartbeat unless something was sent recently or is still queued."""
         if not self._outbox and now - self.sent_at >= every_s * 0.75:
             self.put(PONG)
 
     async def room(self, size: int) -> None:
-        """Wait until a frame of this size may be put."""
+        """Wait until a frame of this size can be queued."""
         while not self.has_room(size):
             self._room.clear()
             await self._room.wait()
 
     async def send_queued(self) -> None:
-        """Send what is put, in order, until cancelled or the socket is gone."""
+        """Send queued frames in order until cancelled or the socket is gone."""
         while True:
             while not self._outbox:
                 self._filled.clear()

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _keeping() -> Iterator[None]:
     connection.ensure_connection()  # the test's own is none of those that come and go
-    connection_pool.keep(1)
+    connection_pool.set_size(1)
     yield
-    connection_pool.keep(0)
+    connection_pool.set_size(0)
 
 
 def serve(request: str = "SELECT pg_backend_pid()") -> int:
@@ -77,7 +77,7 @@ def test_an_unused_connection_is_given_back_after_a_while(monkeypatch: pytest.Mo
 
 
 def test_nothing_is_kept_unless_the_process_asked_for_it() -> None:
-    connection_pool.keep(0)
+    connection_pool.set_size(0)
     assert serve() != serve()
 
 

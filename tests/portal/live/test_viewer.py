@@ -12,8 +12,8 @@ async def nowhere(text: bytes) -> None:
     """Nobody reads."""
 
 
-def at(cursor: int, pace: Delivery = Delivery.LIVE) -> Subscription:
-    return Subscription(Viewer(nowhere), "job:1", cursor, pace=pace)
+def at(cursor: int, delivery: Delivery = Delivery.LIVE) -> Subscription:
+    return Subscription(Viewer(nowhere), "job:1", cursor, delivery=delivery)
 
 
 def frame(first: int, last: int) -> Frame:
