@@ -21,12 +21,12 @@ from jobs import pubsub
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 from portal.database.threads import DatabaseThreads
+from portal.live.channel_source import Batch, ChannelSource, ReadRequest, first_row, store_cursor
 from portal.live.errors import StoreDown, Unreadable
 from portal.live.frames import error_text
 from portal.live.guard import Guard, Watcher
 from portal.live.protocol import Channel, Topic
-from portal.live.reading import SOURCES
-from portal.live.sources import Batch, ChannelSource, ReadRequest, first_row, store_cursor
+from portal.live.sources import SOURCES
 from portal.live.viewer import Delivery, Subscription, Viewer
 
 logger = logging.getLogger(__name__)

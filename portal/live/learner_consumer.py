@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from jobs import tokens
 from jobs.ingest import checkpoints
-from jobs.ingest.intents import SessionState, session_states, resumption
+from jobs.ingest.intents import SessionState, resumption, session_states
 from jobs.ingest.writer import Item, writer
 from jobs.tokens import Grant
 from learner_agent.wire import (

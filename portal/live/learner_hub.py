@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.db import Error as DatabaseError
 
 from jobs import pubsub
-from jobs.ingest.intents import session_states, note_seen
+from jobs.ingest.intents import note_seen, session_states
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 from portal.database.threads import DatabaseThreads

@@ -14,9 +14,9 @@ from jobs.selectors import redaction
 from jobs.selectors.jobs import with_details
 from jobs.selectors.serializers import EventSerializer, JobSerializer, ProgressSerializer
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
+from portal.live.channel_source import Batch, ChannelSource, ReadRequest
 from portal.live.frames import Frame, cut_items, items_frame, state_frame
 from portal.live.protocol import Channel
-from portal.live.sources import Batch, ChannelSource, ReadRequest
 
 PAGE_EVENTS = 1_000
 LIST_ROWS = 500

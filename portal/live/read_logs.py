@@ -8,9 +8,9 @@ from typing import Any
 
 from jobs.selectors import log_cache, logs
 from jobs.selectors.log_lines import Hole, LogLine, Plain, plain, size_of
+from portal.live.channel_source import Batch, ChannelSource, ReadRequest
 from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, Frame, cut_items, gap_frame, items_frame
 from portal.live.protocol import Channel
-from portal.live.sources import Batch, ChannelSource, ReadRequest
 
 PAGE_LINES = 2_000  # of one learner in one look, so that many loud ones take turns
 TAIL_EVERY_S = 0.25  # a progress bar is shown this often

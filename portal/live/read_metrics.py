@@ -11,9 +11,9 @@ from django.db.models import Q
 from jobs.models import MetricPoint, Progress
 from jobs.timestamps import rfc3339
 from learner_agent.wire_fields import number_out
+from portal.live.channel_source import Batch, ChannelSource, ReadRequest
 from portal.live.frames import cut_items, items_frame
 from portal.live.protocol import Channel
-from portal.live.sources import Batch, ChannelSource, ReadRequest
 
 PAGE_POINTS = 5_000
 POINT_BYTES = 130

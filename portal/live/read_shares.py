@@ -11,9 +11,9 @@ from django.db.models import Max
 from jobs.models import Attempt, ClusterNode, JobEvent
 from jobs.selectors import usage
 from jobs.selectors.serializers import QuotaSerializer
+from portal.live.channel_source import Batch, ChannelSource, ReadRequest
 from portal.live.frames import state_frame
 from portal.live.protocol import Channel
-from portal.live.sources import Batch, ChannelSource, ReadRequest
 from tenants.models import QuotaChange, Tenant
 
 

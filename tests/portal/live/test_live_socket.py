@@ -22,12 +22,12 @@ from jobs.states import EventCode, State
 from portal.live import guard, read_jobs
 from portal.live import hub as hubs
 from portal.live import viewer as viewers
+from portal.live.channel_source import Batch, ReadRequest
 from portal.live.hub import hub
 from portal.live.identity import Credentials
 from portal.live.protocol import Topic
 from portal.live.read_logs import LogSource
-from portal.live.reading import SOURCES
-from portal.live.sources import Batch, ReadRequest
+from portal.live.sources import SOURCES
 from tenants.models import Membership, Quota, Token, User
 from tests import factories
 from tests.jobs.ingest.test_commit import data, grant

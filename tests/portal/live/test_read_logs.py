@@ -6,9 +6,9 @@ import json
 
 from jobs.selectors.log_lines import Hole
 from jobs.selectors.logs import Head, LogPage
+from portal.live.channel_source import ReadRequest
 from portal.live.protocol import parse_channel
 from portal.live.read_logs import _page
-from portal.live.sources import ReadRequest
 
 
 def test_a_log_that_ends_in_lines_that_were_not_kept_is_said_to_have_ended() -> None:

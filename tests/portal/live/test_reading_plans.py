@@ -8,9 +8,9 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.selectors.throughput import _Past
 from jobs.states import State
+from portal.live.channel_source import ReadRequest
 from portal.live.protocol import parse_channel
 from portal.live.read_jobs import TenantJobsSource
-from portal.live.sources import ReadRequest
 from tests import factories
 
 pytestmark = pytest.mark.django_db
