@@ -1,4 +1,4 @@
-"""A learner's HTTP requests: its own job's bytes and nobody else's."""
+"""A learner's HTTP requests: only the bytes of its own job."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def saved_by(job: Job, content: bytes) -> Checkpoint:
     return made
 
 
-def test_a_checkpoint_is_given_only_to_the_attempt_that_goes_on_from_it(client: Client, job: Job) -> None:
+def test_a_checkpoint_is_given_only_to_the_attempt_that_resumes_from_it(client: Client, job: Job) -> None:
     saved = saved_by(job, b"weights")
     other = factories.job(of=job.tenant, state=State.DOWNLOADING)
     job.attempts.update(resume_from=saved)
@@ -152,7 +152,7 @@ def test_a_piece_must_say_where_it_belongs(client: Client, job: Job, span: str) 
     assert (answer.status_code, answer.json()["code"]) == (400, "content_range_invalid")
 
 
-def test_a_damaged_piece_is_refused_and_told_in_the_jobs_history(client: Client, job: Job) -> None:
+def test_a_damaged_piece_is_refused_and_recorded_in_the_jobs_events(client: Client, job: Job) -> None:
     blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abc").hexdigest(), 3)
     saved = factories.checkpoint(job, state=Checkpoint.State.UPLOADING, committed_at=None)
     CheckpointFile.objects.create(checkpoint=saved, tenant=job.tenant, path="model", blob=blob)

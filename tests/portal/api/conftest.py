@@ -1,4 +1,4 @@
-"""Callers of the API: each person with a token of his own, as programs use it."""
+"""Callers of the API: each person with their own token, as programs use it."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ def admin(people: People) -> Api:
 
 @pytest.fixture
 def anybody(db: None) -> Api:
-    """Somebody without token and session."""
+    """A caller without a token or a session."""
     return Api()

@@ -1,4 +1,4 @@
-"""Jobs by REST: submitted once, listed in pages, judged, wished for, cloned; a refusal says what is possible."""
+"""Jobs by REST: submitted once, listed in pages, validated, halted, cloned; a refusal says what is possible."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_all_errors_of_a_spec_come_at_once_with_their_places(alice: Api) -> None
     assert Job.objects.count() == 0
 
 
-def test_validating_tells_what_would_happen_and_changes_nothing(alice: Api) -> None:
+def test_validating_shows_what_would_happen_and_changes_nothing(alice: Api) -> None:
     verdict = alice.post(f"{JOBS}:validate", SPEC).json()
     assert verdict["valid"]
     assert verdict["now"]["starts"]
@@ -120,7 +120,7 @@ def test_validating_lists_what_was_looked_at_with_the_quota_that_the_job_would_t
     assert looked_at(full)["gang"] == f"waits: {full['now']['message']}"
 
 
-def test_the_quota_counts_what_starts_in_the_same_look(alice: Api, people: People) -> None:
+def test_the_quota_counts_what_starts_in_the_same_cycle(alice: Api, people: People) -> None:
     """Else the sum says that there is room, beside a sentence that says that there is none."""
     people.vision.quotas.update(limit=4)
     assert alice.post(JOBS, SPEC).status_code == 201  # waits for the scheduler's next look
@@ -142,7 +142,7 @@ def test_validating_says_which_check_found_the_errors_and_what_was_meant(alice: 
     assert {name: text.partition(":")[0] for name, text in big.items()} == {
         "spec": "skipped", "code": "skipped", "data": "skipped", "quota": "skipped", "gang": "failed",
     }  # fmt: skip
-    assert big["spec"].startswith("skipped: No error so far"), "there are none in it to be mended"
+    assert big["spec"].startswith("skipped: No error so far"), "there are none to fix"
 
 
 def test_a_job_that_has_changed_since_it_was_seen_is_not_deleted(alice: Api, people: People) -> None:
@@ -163,10 +163,10 @@ def test_an_edit_has_the_bounds_of_a_spec(alice: Api, people: People, field: str
     job = factories.job(owner=people.alice).pk
     assert alice.patch(f"/jobs/{job}", {field: longest}).status_code == 200
     longer = [longest[0] + "x"] if len(longest) == 1 else longest + longest[:1]
-    told = alice.patch(f"/jobs/{job}", {field: longer})
+    answered = alice.patch(f"/jobs/{job}", {field: longer})
     bound = str(50 if len(longest) == 1 else len(longest))
-    assert (told.status_code, told.json()["code"]) == (400, "invalid")
-    assert bound in told.json()["errors"][0]["message"]
+    assert (answered.status_code, answered.json()["code"]) == (400, "invalid")
+    assert bound in answered.json()["errors"][0]["message"]
 
 
 def test_the_same_key_submits_once(alice: Api) -> None:
@@ -219,8 +219,10 @@ def test_a_check_of_missing_data_names_the_folders_that_are_there(
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o311], ids=["closed", "not to be listed"])
-def test_a_data_root_that_cannot_be_read_is_not_told_as_empty(alice: Api, settings: Any, mode: int) -> None:
-    with TemporaryDirectory() as root:  # not below the test's own folder, which nobody else may enter
+def test_a_data_root_that_cannot_be_read_is_not_reported_as_empty(
+    alice: Api, settings: Any, mode: int
+) -> None:
+    with TemporaryDirectory() as root:  # not below the test's own folder, which no other user may enter
         settings.LUTHIER_DATA_ROOT = Path(root)
         Path(root).chmod(mode)
         asked = SPEC | {"data": [{"name": "x", "path": "imagenet"}]}
@@ -285,7 +287,7 @@ def test_a_change_needs_the_version_it_was_made_for(alice: Api) -> None:
     assert alice.patch(f"/jobs/{job['id']}", {"tags": ["z"]}).status_code == 200
 
 
-def test_a_wish_is_answered_with_the_job_and_again_the_same(alice: Api, people: People) -> None:
+def test_a_request_returns_the_job_and_a_repeat_the_same(alice: Api, people: People) -> None:
     job = factories.job(owner=people.alice, state=State.PROCESSING)
     first, again = (alice.post(f"/jobs/{job.pk}/halt") for _ in range(2))
     assert (first.status_code, again.status_code) == (202, 202)
@@ -358,14 +360,14 @@ def test_an_upload_becomes_a_job_s_code(alice: Api) -> None:
 
 def test_an_upload_of_another_tenant_is_a_missing_one(alice: Api, bob: Api) -> None:
     sent = alice("POST", "/tenants/vision-lab/uploads", UPLOAD, **UPLOAD_KIND).json()
-    told = set()
+    answered = set()
     for upload in (sent["id"], "000000000000"):
         answer = bob.post("/tenants/nlp-research/jobs", SPEC | {"code": {"upload": upload}})
         assert (answer.status_code, answer.json()["code"]) == (400, "upload_not_found")
         (wrong,) = answer.json()["errors"]
         assert (wrong["path"], wrong.pop("got")) == ("code.upload", upload)
-        told.add(str({**answer.json(), "request_id": "", "errors": [wrong]}))
-    assert len(told) == 1
+        answered.add(str({**answer.json(), "request_id": "", "errors": [wrong]}))
+    assert len(answered) == 1
 
 
 def test_validating_finds_a_missing_upload_beside_everything_else(alice: Api) -> None:
@@ -406,12 +408,12 @@ def test_an_archive_that_climbs_out_is_refused_with_every_name_that_does(alice: 
         {"archive": SimpleUploadedFile("x.zip", packed.getvalue())},
         headers=alice.headers,
     )
-    told = answer.json()
-    assert (answer.status_code, told["code"]) == (400, "archive_unsafe_path")
-    assert told["detail"] == (
+    answered = answer.json()
+    assert (answer.status_code, answered["code"]) == (400, "archive_unsafe_path")
+    assert answered["detail"] == (
         "The archive cannot be taken: ../x: the name leaves its folder with .. (2 faults in all)."
     )
-    assert [(error["path"], error["got"]) for error in told["errors"]] == [
+    assert [(error["path"], error["got"]) for error in answered["errors"]] == [
         ("archive", "../x"),
         ("archive", "/y"),
     ]
@@ -533,7 +535,7 @@ def test_an_admins_list_leaves_nothing_where_nothing_of_the_tenant_was_shown(
     factories.job(of=people.nlp, owner=people.bob)
     admin.get("/jobs")
     assert audit_of(dave, "vision-lab") == []
-    assert admin.get("/jobs?tenant=vision-lab").json()["items"] == []  # but that it has none was told
+    assert admin.get("/jobs?tenant=vision-lab").json()["items"] == []  # but the read was recorded
     assert audit_of(dave, "vision-lab") == [("job.list", "vision-lab", "")]
 
 
@@ -545,7 +547,7 @@ def test_managers_see_what_an_admin_did_to_their_jobs(admin: Api, dave: Api, peo
     assert admin.post(f"/jobs/{waiting}/halt", X_Access_Reason="asked by dave\x07").status_code == 202
     assert admin.post(f"/jobs/{waiting}/resume?access_reason=done").status_code == 202
     assert admin.post(f"/jobs/{waiting}/cancel").status_code == 202
-    assert admin.post(f"/jobs/{waiting}/cancel").status_code == 202  # stands already
+    assert admin.post(f"/jobs/{waiting}/cancel").status_code == 202  # requested already
     assert admin.delete(f"/jobs/{over}").status_code == 204
     assert admin.post(f"/jobs/{over}/halt").status_code == 404
     assert audit_of(dave, "vision-lab") == [

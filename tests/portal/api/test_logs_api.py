@@ -131,6 +131,6 @@ def test_a_job_that_waits_has_printed_nothing_yet(carol: Api, people: People) ->
     assert carol.get(f"/jobs/{waits.pk}/logs?learner=2").status_code == 404
 
 
-def test_a_range_beyond_the_end_tells_the_size(carol: Api, job: Job) -> None:
+def test_a_range_beyond_the_end_reports_the_size(carol: Api, job: Job) -> None:
     answer = carol.get(f"/jobs/{job.pk}/logs/raw", Range="bytes=100-")
     assert (answer.status_code, answer["Content-Range"]) == (416, "bytes */25")

@@ -1,4 +1,4 @@
-"""A token shows its secret once, carries no more than its owner and its bounds, and ends when it is told to."""
+"""A token shows its secret once, carries no more than its owner and its bounds, and is revoked at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_me_names_tenants_with_role_and_permissions(alice: Api) -> None:
     ]
 
 
-def test_a_secret_is_shown_once_and_opens_the_door(alice: Api) -> None:
+def test_a_secret_is_shown_once_and_is_valid(alice: Api) -> None:
     made = alice.post("/me/tokens", {"name": "laptop"})
     assert made.status_code == 201
     secret = made.json()["secret"]
@@ -54,13 +54,13 @@ def test_an_expired_token_opens_nothing(alice: Api, people: People) -> None:
     assert Api(secret=made["secret"]).get("/me").status_code == 401
 
 
-def test_a_token_of_somebody_who_left_opens_nothing(alice: Api, people: People) -> None:
+def test_a_token_of_a_deactivated_user_is_refused(alice: Api, people: People) -> None:
     people.alice.is_active = False
     people.alice.save()
     assert alice.get("/me").status_code == 401
 
 
-def test_nobody_revokes_a_foreign_token(alice: Api, bob: Api) -> None:
+def test_a_foreign_token_cannot_be_revoked(alice: Api, bob: Api) -> None:
     made = alice.post("/me/tokens", {"name": "laptop"}).json()
     assert bob.delete(f"/me/tokens/{made['id']}").status_code == 404
     assert Api(secret=made["secret"]).get("/me").status_code == 200
@@ -82,13 +82,14 @@ def test_a_weak_token_does_not_end_a_stronger_one_but_itself(dave: Api) -> None:
 
 def test_a_bound_token_ends_no_token_of_other_bounds(dave: Api, people: People) -> None:
     Membership.objects.create(user=people.dave, tenant=people.nlp, role="manager")
-    wished = {"free": None, "elsewhere": "nlp-research", "here": "vision-lab", "caller": "vision-lab"}
+    requested = {"free": None, "elsewhere": "nlp-research", "here": "vision-lab", "caller": "vision-lab"}
     made = {
-        name: dave.post("/me/tokens", {"name": name, "tenant": slug}).json() for name, slug in wished.items()
+        name: dave.post("/me/tokens", {"name": name, "tenant": slug}).json()
+        for name, slug in requested.items()
     }
     caller = Api(secret=made["caller"]["secret"])
-    told = {name: caller.delete(f"/me/tokens/{made[name]['id']}").status_code for name in made}
-    assert told == {"free": 403, "elsewhere": 403, "here": 204, "caller": 204}
+    answered = {name: caller.delete(f"/me/tokens/{made[name]['id']}").status_code for name in made}
+    assert answered == {"free": 403, "elsewhere": 403, "here": 204, "caller": 204}
     assert dave.delete(f"/me/tokens/{made['elsewhere']['id']}").status_code == 204
 
 

@@ -21,8 +21,10 @@ def test_the_document_is_valid_and_made_without_a_warning() -> None:
     with GENERATOR_STATS.silence():
         GENERATOR_STATS.reset()
         validate_schema(SchemaGenerator(urlconf="portal.urls").get_schema(request=None, public=True))
-        told = [text for kind in (GENERATOR_STATS._warn_cache, GENERATOR_STATS._error_cache) for text in kind]
-    assert told == []
+        answered = [
+            text for kind in (GENERATOR_STATS._warn_cache, GENERATOR_STATS._error_cache) for text in kind
+        ]
+    assert answered == []
 
 
 def test_every_operation_has_a_summary_and_no_two_share_a_name() -> None:

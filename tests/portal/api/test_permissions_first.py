@@ -35,7 +35,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path", "low", "foreign"), ROUTES)
-def test_a_bad_body_tells_a_caller_without_the_permission_nothing(
+def test_a_bad_body_reveals_nothing_to_a_caller_without_permission(
     carol: Api, bob: Api, people: People, method: str, path: str, low: int, foreign: int
 ) -> None:
     job = factories.job(owner=people.alice, state=State.PROCESSING)
@@ -44,8 +44,8 @@ def test_a_bad_body_tells_a_caller_without_the_permission_nothing(
         assert (answer.status_code, answer.json()["errors"]) == (status, []), path
 
 
-def test_every_operation_with_a_body_has_a_door() -> None:
-    """Except where anybody may do it: his own tokens."""
+def test_every_operation_with_a_body_checks_permission() -> None:
+    """Except what every user may do: create their own tokens."""
     without = {
         operation.run.__name__
         for pattern in urlpatterns

@@ -1,4 +1,4 @@
-"""Limits change all or none, never above what may be promised; a dry run tells what would follow; usage adds up."""
+"""Limits change all or none, never above what may be promised; a dry run shows the effects; usage adds up."""
 
 from __future__ import annotations
 
@@ -149,18 +149,18 @@ def test_a_change_made_for_another_limit_refuses_the_set(admin: Api) -> None:
     assert limits() == {"vision-lab": 8, "nlp-research": 8}
 
 
-def test_a_dry_run_tells_the_effects_and_changes_nothing(admin: Api, people: People) -> None:
+def test_a_dry_run_shows_the_effects_and_changes_nothing(admin: Api, people: People) -> None:
     factories.job(owner=people.bob, state=State.PROCESSING, slots=6)
     waiting = factories.job(owner=people.alice, slots=8, learners=1, name="big")
     Quota.objects.filter(tenant=people.vision).update(limit=4)
     body = {"changes": [change("vision-lab", 8), change("nlp-research", 2)], "reason": "x", "dry_run": True}
-    told = admin.post("/quota-changes", body).json()
-    assert told["change_set"] is None
-    assert told["effects"]["over"] == [
+    answered = admin.post("/quota-changes", body).json()
+    assert answered["change_set"] is None
+    assert answered["effects"]["over"] == [
         {"tenant": "nlp-research", "gpu_type": "cpu", "limit": 2, "used": 6, "over": 4}
     ]
-    assert [each["job"] for each in told["effects"]["starts"]] == [waiting.pk]
-    assert told["effects"]["totals"] == [{"gpu_type": "cpu", "limits": 10, "capacity": 16, "allowed": 20}]
+    assert [each["job"] for each in answered["effects"]["starts"]] == [waiting.pk]
+    assert answered["effects"]["totals"] == [{"gpu_type": "cpu", "limits": 10, "capacity": 16, "allowed": 20}]
     assert limits() == {"vision-lab": 4, "nlp-research": 8}
     back = {"changes": [change("vision-lab", 2)], "reason": "x", "dry_run": True}
     Quota.objects.filter(tenant=people.vision).update(limit=8)
@@ -169,7 +169,7 @@ def test_a_dry_run_tells_the_effects_and_changes_nothing(admin: Api, people: Peo
     ]
 
 
-def test_an_applied_set_tells_the_same_effects_as_its_dry_run(admin: Api, people: People) -> None:
+def test_an_applied_set_shows_the_same_effects_as_its_dry_run(admin: Api, people: People) -> None:
     factories.job(owner=people.alice, slots=8)
     Quota.objects.filter(tenant=people.vision).update(limit=4)
     body = {"changes": [change("vision-lab", 8)], "reason": "x"}
@@ -262,7 +262,7 @@ def test_usage_takes_a_period_and_refuses_a_wrong_one(alice: Api, people: People
         ("from=0001-01-01T00:00:00Z&to=9999-12-31T00:00:00Z", 400),
     ],
 )
-def test_usage_at_the_ends_of_time_is_told_or_refused(alice: Api, by: str, query: str, status: int) -> None:
+def test_usage_at_the_ends_of_time_is_shown_or_refused(alice: Api, by: str, query: str, status: int) -> None:
     answer = alice.get(f"/tenants/vision-lab/usage?{query}&by={by}")
     assert answer.status_code == status, answer.content
     if status == 200:
@@ -274,7 +274,9 @@ def changed_events(job: Job) -> list[dict[str, Any]]:
     return [dict(event.numbers) for event in found]
 
 
-def test_a_job_that_waits_for_a_limit_is_told_when_it_changes(admin: Api, alice: Api, people: People) -> None:
+def test_a_job_that_waits_for_a_limit_gets_an_event_when_it_changes(
+    admin: Api, alice: Api, people: People
+) -> None:
     waits, any_gpu = factories.job(owner=people.alice), factories.job(owner=people.alice, gpus=1)
     runs, foreign = (
         factories.job(owner=people.alice, state=State.PROCESSING),
@@ -284,14 +286,14 @@ def test_a_job_that_waits_for_a_limit_is_told_when_it_changes(admin: Api, alice:
     admin.put(f"{QUOTAS}/cpu", {"limit": 10, "reason": "Grant"})
     assert changed_events(waits) == [{"gpu_type": "cpu", "from": 8, "to": 10, "used": 1}]
     assert [changed_events(job) for job in (any_gpu, runs, foreign, halted)] == [[], [], [], []]
-    told = alice.get(f"/jobs/{waits.pk}/events").json()["items"][-1]
-    assert (told["code"], told["actor"]) == ("QUOTA_CHANGED", "admin")
-    assert told["message"] == "Limit of cpu changed from 8 to 10 by admin: Grant"
+    answered = alice.get(f"/jobs/{waits.pk}/events").json()["items"][-1]
+    assert (answered["code"], answered["actor"]) == ("QUOTA_CHANGED", "admin")
+    assert answered["message"] == "Limit of cpu changed from 8 to 10 by admin: Grant"
     waits.refresh_from_db()
-    assert waits.event_seq == told["n"]
+    assert waits.event_seq == answered["n"]
 
 
-def test_a_limit_that_stays_and_a_dry_run_tell_nobody(admin: Api, people: People) -> None:
+def test_a_limit_that_stays_and_a_dry_run_create_no_event(admin: Api, people: People) -> None:
     waits = factories.job(owner=people.alice)
     admin.put(f"{QUOTAS}/cpu", {"limit": 8, "reason": "Same"})
     body = {"changes": [change("vision-lab", 4)], "reason": "What if", "dry_run": True}

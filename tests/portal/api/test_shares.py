@@ -1,4 +1,4 @@
-"""One job shared with one person outside: seen or operated as granted, passed on by nobody, ended at once."""
+"""One job shared with one person outside: seen or operated as granted, not passed on, ended at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def job(people: People) -> Job:
     return factories.job(owner=people.alice, state=State.PROCESSING)
 
 
-def test_a_guest_sees_what_he_was_shown_until_it_ends(alice: Api, bob: Api, job: Job) -> None:
+def test_a_guest_sees_a_shared_job_until_the_share_ends(alice: Api, bob: Api, job: Job) -> None:
     assert bob.get(f"/jobs/{job.pk}").status_code == 404
     made = alice.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "view"})
     assert (made.status_code, made.json()) == (201, {"username": "bob", "permission": "view"})

@@ -13,7 +13,15 @@ from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
 
 JOBS = "/tenants/vision-lab/jobs"
-WHAT_FOR = ["his token", "his tenant", "the key", "what there is", "the same code", "the job", "the answer"]
+WHAT_FOR = [
+    "their token",
+    "their tenant",
+    "the key",
+    "what there is",
+    "the same code",
+    "the job",
+    "the answer",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -50,16 +50,16 @@ def test_nothing_is_guessed_where_nothing_is_near(alice: Api, people: People) ->
 
 
 @pytest.mark.parametrize("size", ["0", "201", "-1"])
-def test_a_number_out_of_bounds_tells_the_bounds(alice: Api, size: str) -> None:
+def test_a_number_out_of_bounds_reports_the_bounds(alice: Api, size: str) -> None:
     error = only_error(alice.get(f"/jobs?page_size={size}"))
     assert (error["message"], error["got"], error["allowed"]) == ("must be 1 to 200", size, "1 to 200")
 
 
-def test_a_number_that_is_none_tells_the_bounds_too(alice: Api) -> None:
+def test_a_number_that_is_none_reports_the_bounds_too(alice: Api) -> None:
     assert only_error(alice.get("/jobs?page_size=ten"))["allowed"] == "1 to 200"
 
 
-def test_bounds_are_told_inside_lists(admin: Api) -> None:
+def test_bounds_are_reported_inside_lists(admin: Api) -> None:
     wrong = {"tenant": "vision-lab", "gpu_type": "cpu", "limit": -1}
     error = only_error(admin.post("/quota-changes", {"changes": [wrong], "reason": "x"}))
     assert (error["path"], error["got"], error["allowed"]) == ("changes[0].limit", "-1", "0 to 1000000")

@@ -17,16 +17,16 @@ from tenants.models import User
 
 
 class Socket:
-    """A watcher that keeps what it was told."""
+    """A watcher that records what it received."""
 
     watched = ("cluster",)
 
     def __init__(self, known: Any, *, broken: bool = False) -> None:
         self.known, self.broken = known, broken
-        self.told: list[User | None] = []
+        self.received: list[User | None] = []
 
     def access_checked(self, user: User | None, lost: set[str]) -> None:
-        self.told.append(user)
+        self.received.append(user)
         if self.broken:
             raise RuntimeError("broken")
 
@@ -59,18 +59,18 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "watchable", lambda user, channels: {channel.name for channel in channels})
 
 
-async def test_rights_that_cannot_be_told_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_access_check_grants_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(known: Any) -> User:
         raise LookupError("no such column")
 
     monkeypatch.setattr(guard, "who", broken)
     monkeypatch.setattr(guard, "CHECK_S", 0.05)
     socket = Socket("alice")
-    await until(Guard(lambda: {socket}, in_side_reader), lambda: len(socket.told) > 1)  # type: ignore[arg-type]
-    assert set(socket.told) == {None}
+    await until(Guard(lambda: {socket}, in_side_reader), lambda: len(socket.received) > 1)  # type: ignore[arg-type]
+    assert set(socket.received) == {None}
 
 
-async def test_while_the_store_is_away_nobody_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_checked_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(function: Callable[..., Any], *arguments: Any) -> Any:
         asked.append(function)
         raise StoreDown
@@ -79,7 +79,7 @@ async def test_while_the_store_is_away_nobody_is_judged(monkeypatch: pytest.Monk
     monkeypatch.setattr(guard, "CHECK_S", 0.05)
     socket = Socket("alice")
     await until(Guard(lambda: {socket}, away), lambda: len(asked) > 1)  # type: ignore[arg-type]
-    assert socket.told == []
+    assert socket.received == []
 
 
 async def test_a_connection_that_broke_says_nothing_about_rights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ async def test_a_connection_that_broke_says_nothing_about_rights(monkeypatch: py
         guard._check("alice", ["cluster"])  # type: ignore[arg-type]
 
 
-async def test_a_change_of_rights_is_asked_for_at_once_and_else_nobody_before_his_time(
+async def test_a_change_of_access_is_checked_at_once_and_otherwise_when_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     alice = User(username="alice")
@@ -100,7 +100,7 @@ async def test_a_change_of_rights_is_asked_for_at_once_and_else_nobody_before_hi
     sockets = {Socket("alice"), Socket("bob")}
     kept = Guard(lambda: sockets, in_side_reader)  # type: ignore[arg-type]
     await for_a_while(kept, 0.2)
-    assert [socket.told for socket in sockets] == [[], []]
+    assert [socket.received for socket in sockets] == [[], []]
     kept.check_soon()
-    await until(kept, lambda: all(socket.told for socket in sockets))
-    assert [socket.told for socket in sockets] == [[alice], [alice]]
+    await until(kept, lambda: all(socket.received for socket in sockets))
+    assert [socket.received for socket in sockets] == [[alice], [alice]]

@@ -1,4 +1,4 @@
-"""`/ws/v1/live`: what a viewer gets, and what nobody gets."""
+"""`/ws/v1/live`: what a viewer receives, and what is never sent."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Open = Callable[..., Any]
 store_async = sync_to_async(store)
 
 
-async def print_lines(job: Job, first: int, last: int, *, ring: bool = True) -> None:
+async def print_lines(job: Job, first: int, last: int, *, notify: bool = True) -> None:
     await store_async(job, [b"".join(b"line %d\n" % n for n in range(first, last + 1))])
-    if ring:
+    if notify:
         pubsub.logs_grew(job.pk, attempt=1, rank=0, upto=last)
 
 
@@ -84,7 +84,7 @@ async def test_a_lost_hint_costs_a_second_and_no_line(job: Job, alice: User, soc
     socket = await socket_of(alice)
     await socket.sub(logs_of(job), after=0)
     await socket.next(ch=logs_of(job))
-    await print_lines(job, 1, 5, ring=False)
+    await print_lines(job, 1, 5, notify=False)
     assert len(await socket.items(logs_of(job), 5)) == 5
 
 
@@ -152,7 +152,7 @@ async def test_a_large_log_comes_in_frames_of_bounded_size(job: Job, alice: User
     assert max(count for _, count in sizes) <= 500
 
 
-async def test_an_unfinished_line_and_the_end_of_the_log_are_told(
+async def test_an_unfinished_line_and_the_end_of_the_log_are_sent(
     job: Job, alice: User, socket_of: Open
 ) -> None:
     socket = await socket_of(alice)
@@ -168,7 +168,7 @@ async def test_an_unfinished_line_and_the_end_of_the_log_are_told(
     assert [item["text"] for item in frame["items"]] == ["20 %"]
 
 
-async def test_a_job_s_events_come_with_the_job_as_it_stands(job: Job, alice: User, socket_of: Open) -> None:
+async def test_a_job_s_events_include_the_current_job(job: Job, alice: User, socket_of: Open) -> None:
     ch = f"job:{job.pk}"
     socket = await socket_of(alice)
     await socket.sub(ch, after=0)
@@ -189,7 +189,7 @@ async def test_a_job_s_events_come_with_the_job_as_it_stands(job: Job, alice: Us
     assert "spec" not in frame["job"]
 
 
-async def test_a_checkpoint_that_arrives_while_the_job_halts_is_told_like_any_event(
+async def test_a_checkpoint_that_arrives_while_the_job_halts_is_sent_like_any_event(
     job: Job, alice: User, socket_of: Open
 ) -> None:
     ch = f"job:{job.pk}"
@@ -240,10 +240,10 @@ async def test_a_channel_that_cannot_be_read_keeps_no_other_waiting(
     monkeypatch.setattr(read_jobs, "job_state", lambda row: whole(row) if row.pk == sound.pk else 1 / 0)
     for step in (1, 2, 3):
         await Progress.objects.filter(job__in=[job, sound]).aupdate(step=step)
-        told = await socket.next(ch=f"job:{sound.pk}", items=[])
-        assert told["job"]["progress"]["step"] == step
+        answered = await socket.next(ch=f"job:{sound.pk}", items=[])
+        assert answered["job"]["progress"]["step"] == step
     error = (await socket.next(ch=f"job:{job.pk}", error=...))["error"]
-    assert error["message"] == "This cannot be read; asked again each second."
+    assert error["message"] == "The data cannot be read; retrying every second."
     assert not [
         frame for frame in socket.passed_over if frame["ch"] == f"job:{sound.pk}" and "error" in frame
     ]
@@ -275,8 +275,8 @@ async def test_of_many_channels_the_one_that_cannot_be_read_is_found_by_halving_
     async def all_others_have(step: int) -> None:
         await Progress.objects.all().aupdate(step=step)
         for one in others:
-            told = await socket.next(ch=f"job:{one.pk}", items=[])
-            assert told["job"]["progress"]["step"] == step
+            answered = await socket.next(ch=f"job:{one.pk}", items=[])
+            assert answered["job"]["progress"]["step"] == step
 
     await all_others_have(1)
     assert (await socket.next(ch=f"job:{job.pk}", error=...))["error"]["code"] == "unavailable"
@@ -357,12 +357,12 @@ async def test_the_rows_of_a_state_are_counted_without_a_hole(job: Job, alice: U
     assert (await take("tenant:vision-lab:quotas"))["items"][0]["limit"] == 5
     await sync_to_async(ClusterNode.objects.update)(ready=False)
     assert not (await take("cluster"))["items"][0]["ready"]
-    for ch in channels:  # a lost connection goes on from the last number
+    for ch in channels:  # a lost connection continues from the last number
         await socket.sub(ch, after=last[ch])
         await take(ch)
 
 
-async def test_who_comes_back_is_given_the_rows_that_changed_since_he_began(
+async def test_a_returning_viewer_gets_the_rows_that_changed_since_the_first_subscription(
     job: Job, alice: User, socket_of: Open
 ) -> None:
     ch = "tenant:vision-lab:jobs"
@@ -381,7 +381,7 @@ async def test_who_comes_back_is_given_the_rows_that_changed_since_he_began(
     assert len(rows) < 60
 
 
-async def test_a_stranger_gets_for_a_foreign_channel_what_he_gets_for_a_missing_one(
+async def test_a_stranger_gets_the_same_for_a_foreign_channel_as_for_a_missing_one(
     job: Job, bob: User, socket_of: Open
 ) -> None:
     await print_lines(job, 1, 3)
@@ -403,7 +403,9 @@ async def test_a_stranger_gets_for_a_foreign_channel_what_he_gets_for_a_missing_
         assert answers[0]["code"] == "not_found"
 
 
-async def test_who_loses_his_membership_stops_hearing_at_once(job: Job, alice: User, socket_of: Open) -> None:
+async def test_a_viewer_who_loses_membership_is_unsubscribed_at_once(
+    job: Job, alice: User, socket_of: Open
+) -> None:
     socket = await socket_of(alice)
     await socket.sub(logs_of(job), after=0)
     await socket.next(ch=logs_of(job))
@@ -420,7 +422,7 @@ async def test_the_end_of_a_session_closes_its_socket(alice: User, socket_of: Op
     assert await socket.closed() == 4401
 
 
-async def test_who_is_nobody_is_told_to_log_in(alice: User, socket_of: Open) -> None:
+async def test_a_socket_without_credentials_is_asked_to_log_in(alice: User, socket_of: Open) -> None:
     assert await (await socket_of()).closed() == 4401
     assert await (await socket_of(token="lut_nonsense")).closed() == 4401
 
@@ -430,7 +432,7 @@ async def test_a_cookie_from_a_foreign_page_opens_nothing(alice: User, socket_of
         assert await (await socket_of(alice, origin=origin)).closed() == 4403
 
 
-async def test_a_program_comes_with_a_token_and_hears_no_more_than_the_token_may(
+async def test_a_program_uses_a_token_and_receives_no_more_than_it_permits(
     job: Job, alice: User, socket_of: Open
 ) -> None:
     other = await sync_to_async(factories.tenant)("elsewhere")
@@ -472,7 +474,7 @@ async def test_binary_frames_end_the_socket(alice: User, socket_of: Open) -> Non
 
 async def test_a_flood_of_frames_ends_the_socket(alice: User, socket_of: Open) -> None:
     socket = await socket_of(alice)
-    for _ in range(4_000):  # more than a busy machine could answer at the pace that is allowed
+    for _ in range(4_000):  # more than a busy machine could answer at the allowed rate
         await socket.say({"op": "ping"})
     assert await socket.closed() == 1013
 
@@ -490,7 +492,7 @@ async def test_a_socket_carries_a_bounded_number_of_channels(
     assert "items" in await socket.next(ch="cluster")
 
 
-async def test_every_ping_is_answered_and_a_quiet_socket_hears_a_sign_of_life(
+async def test_every_ping_is_answered_and_an_idle_socket_gets_heartbeats(
     alice: User, socket_of: Open
 ) -> None:
     socket = await socket_of(alice)
@@ -513,7 +515,7 @@ async def test_two_tabs_see_the_same_lines_from_one_reading(job: Job, alice: Use
     assert [item["n"] for item in one] == list(range(1, 101))
 
 
-async def test_a_slow_reader_is_told_the_gap_and_nobody_waits_for_him(
+async def test_a_slow_reader_gets_a_gap_frame_and_delays_no_one(
     job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(viewers, "OUTBOX_BYTES", 4_000)
@@ -566,7 +568,7 @@ async def test_a_reader_who_takes_nothing_is_cut(
     assert await socket.closed() == 4408
 
 
-async def test_the_hub_sleeps_when_nobody_watches(alice: User, socket_of: Open) -> None:
+async def test_the_hub_is_idle_without_viewers(alice: User, socket_of: Open) -> None:
     socket = await socket_of(alice)
     await socket.sub("cluster")
     await socket.next(ch="cluster")

@@ -1,4 +1,4 @@
-"""What a viewer of a log is told of its end."""
+"""What a viewer of a log receives at its end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def test_a_log_that_ends_in_lines_that_were_not_kept_is_said_to_have_ended() -> 
     assert channel is not None
     found = LogPage([], next=9, head=Head(9, 100, sealed=True), holes=[Hole(6, 9, 50)])
     page = _page(ReadRequest(channel, 5, (None, False, 0.0)), found)
-    told = [json.loads(frame.text) for frame in page.frames]
-    assert [(one.get("gap"), one.get("sealed")) for one in told] == [
+    answered = [json.loads(frame.text) for frame in page.frames]
+    assert [(one.get("gap"), one.get("sealed")) for one in answered] == [
         ({"from": 6, "to": 9, "lost": True}, None),
         (None, True),
     ]
-    assert (told[-1]["from"], told[-1]["to"], page.head) == (10, 9, 9)
+    assert (answered[-1]["from"], answered[-1]["to"], page.head) == (10, 9, 9)

@@ -9,7 +9,7 @@ from portal.live.viewer import OUTBOX_BYTES, Delivery, Subscription, Viewer
 
 
 async def nowhere(text: bytes) -> None:
-    """Nobody reads."""
+    """Nothing is read."""
 
 
 def at(cursor: int, delivery: Delivery = Delivery.LIVE) -> Subscription:
@@ -25,7 +25,7 @@ def waiting(subscription: Subscription) -> list[bytes]:
 
 
 def test_a_frame_below_the_cursor_is_not_sent() -> None:
-    """He has read those items by himself while he caught up, and they would lead his cursor back."""
+    """The viewer received those items while catching up; they would move its cursor back."""
     viewer = at(7)
 
     viewer.offer(frame(3, 6))
@@ -43,8 +43,8 @@ def test_a_frame_that_follows_the_cursor_is_sent_and_moves_it() -> None:
     assert (viewer.cursor, viewer.delivery) == (9, Delivery.LIVE)
 
 
-def test_of_a_frame_that_he_has_in_part_he_is_sent_the_rest() -> None:
-    """He caught up by himself, a little beyond where all the others are."""
+def test_only_the_missing_part_of_a_frame_is_sent() -> None:
+    """The viewer caught up to a little beyond the others."""
     viewer = at(7)
 
     viewer.offer(frame(6, 9))
@@ -54,7 +54,13 @@ def test_of_a_frame_that_he_has_in_part_he_is_sent_the_rest() -> None:
 
     assert [orjson.loads(text) for text in waiting(viewer)] == [
         {"ch": "job:1", "from": 8, "to": 9, "items": [8, 9]},
-        {"ch": "job:1", "from": 10, "to": 9, "items": [], "sealed": True},  # what stands beside may be news
+        {
+            "ch": "job:1",
+            "from": 10,
+            "to": 9,
+            "items": [],
+            "sealed": True,
+        },  # the state beside the items may be new
         {"ch": "job:1", "gap": {"from": 10, "to": 12, "lost": True}},
     ]
     assert (viewer.cursor, viewer.delivery) == (12, Delivery.LIVE)
@@ -69,7 +75,7 @@ def test_rows_are_states_and_come_whole() -> None:
     assert (viewer.cursor, viewer.given) == (9, 2)
 
 
-def test_a_frame_beyond_a_hole_is_not_sent_but_told_as_a_gap() -> None:
+def test_a_frame_beyond_a_gap_is_not_sent_but_reported_as_a_gap() -> None:
     viewer = at(7)
 
     viewer.offer(frame(9, 9))
