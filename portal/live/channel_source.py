@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from portal.live.frames import Frame
+from portal.live.frames import ViewerFrame
 from portal.live.protocol import Channel
 
 
@@ -28,13 +28,13 @@ class ReadRequest:
 
 
 @dataclass(frozen=True)
-class Batch:
+class FrameBatch:
     """Frames that follow the cursor without a gap, the cursor after them, and whether there is more now.
 
     A request with stamp None gets at least one frame, so that a new viewer has the current state.
     """
 
-    frames: list[Frame]
+    frames: list[ViewerFrame]
     head: int
     stamp: Any = None
     more: bool = False
@@ -69,10 +69,10 @@ class ChannelSource(Protocol):
         """The number of the newest item now; 0 for none."""
         ...
 
-    def cached(self, request: ReadRequest) -> Batch | None:
+    def cached(self, request: ReadRequest) -> FrameBatch | None:
         """A batch from memory, called in the event loop; None if the database must be read."""
         return None
 
-    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         """A batch by channel name; a channel whose object is gone is left out."""
         ...

@@ -16,7 +16,7 @@ FRAME_ITEMS = 500
 
 
 @dataclass(frozen=True)
-class Frame:
+class ViewerFrame:
     """Items first…last of a channel, ready to send. last == first - 1: a state without new items.
 
     rows: the number of items of a state that is sent again whenever it changes. Its first and last are numbers of the
@@ -28,7 +28,7 @@ class Frame:
     last: int
     text: bytes
     rows: int | None = None
-    for_guests: Frame | None = None
+    for_guests: ViewerFrame | None = None
 
     @property
     def size(self) -> int:
@@ -46,7 +46,7 @@ class Frame:
             return self.text
         return b'{"from":%d,"to":%d,%b' % (after + 1, after + self.rows, self.text[1:])
 
-    def above(self, cursor: int) -> Frame | None:
+    def above(self, cursor: int) -> ViewerFrame | None:
         """The part for a viewer who has received everything up to cursor; None if there is none.
 
         Rows are states and may be sent twice; lines, points and events may not, so their frame is cut.
@@ -63,17 +63,17 @@ class Frame:
         return _frame(cursor + 1, self.last, body)
 
 
-def items_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: Any) -> Frame:
+def items_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: Any) -> ViewerFrame:
     """state: further keys beside the items, such as the job's current state."""
     return _frame(first, last, {"ch": ch, "from": first, "to": last, "items": items} | state)
 
 
-def state_frame(ch: str, first: int, last: int, items: Sequence[Any]) -> Frame:
+def state_frame(ch: str, first: int, last: int, items: Sequence[Any]) -> ViewerFrame:
     """All rows of a state, or those that changed."""
-    return Frame(first, last, orjson.dumps({"ch": ch, "items": items}, default=str), len(items))
+    return ViewerFrame(first, last, orjson.dumps({"ch": ch, "items": items}, default=str), len(items))
 
 
-def gap_frame(ch: str, first: int, last: int, **more: Any) -> Frame:
+def gap_frame(ch: str, first: int, last: int, **more: Any) -> ViewerFrame:
     """Items first…last were left out and can be fetched by REST; lost=True: they were never stored."""
     return _frame(first, last, {"ch": ch, "gap": {"from": first, "to": last} | more})
 
@@ -85,8 +85,8 @@ def error_text(ch: str, code: str, message: str) -> bytes:
 PONG = b'{"op":"pong"}'
 
 
-def _frame(first: int, last: int, body: dict[str, Any]) -> Frame:
-    return Frame(first, last, orjson.dumps(body, default=str))
+def _frame(first: int, last: int, body: dict[str, Any]) -> ViewerFrame:
+    return ViewerFrame(first, last, orjson.dumps(body, default=str))
 
 
 def cut_items(first: int, items: Sequence[Any], sizes: Sequence[int]) -> list[tuple[int, int, Sequence[Any]]]:

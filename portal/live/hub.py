@@ -21,7 +21,7 @@ from jobs import pubsub
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 from portal.database.threads import DatabaseThreads
-from portal.live.channel_source import Batch, ChannelSource, ReadRequest, first_row, store_cursor
+from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest, first_row, store_cursor
 from portal.live.errors import StoreDown, Unreadable
 from portal.live.frames import error_text
 from portal.live.guard import Guard, Watcher
@@ -299,7 +299,7 @@ class Hub:
             if found is not None and page is not None and found.head == request.after:
                 self._deliver(found, page)
 
-    def _deliver(self, feed: Feed, page: Batch) -> None:
+    def _deliver(self, feed: Feed, page: FrameBatch) -> None:
         self._report_up(feed)
         feed.alone = False
         feed.stamp = page.stamp
@@ -384,7 +384,7 @@ class Hub:
                     self._spawn(self._catch_up_or_close(feed, subscription))
 
 
-def _cached(source: ChannelSource, request: ReadRequest) -> Batch | None:
+def _cached(source: ChannelSource, request: ReadRequest) -> FrameBatch | None:
     try:
         return source.cached(request)
     except Exception:  # read the database instead, which reports what is wrong

@@ -14,8 +14,8 @@ from jobs.selectors import redaction
 from jobs.selectors.jobs import with_details
 from jobs.selectors.serializers import EventSerializer, JobSerializer, ProgressSerializer
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
-from portal.live.channel_source import Batch, ChannelSource, ReadRequest
-from portal.live.frames import Frame, cut_items, items_frame, state_frame
+from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
+from portal.live.frames import ViewerFrame, cut_items, items_frame, state_frame
 from portal.live.protocol import Channel
 
 PAGE_EVENTS = 1_000
@@ -33,7 +33,7 @@ class JobSource(ChannelSource):
     def head(self, channel: Channel) -> int:
         return Job.objects.filter(pk=channel.job_id).values_list("event_seq", flat=True).first() or 0
 
-    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         jobs = with_details(Job.objects.filter(deleted_at=None)).in_bulk([w.channel.job_id for w in requests])
         present = [request for request in requests if request.channel.job_id in jobs]
         events = _events([w for w in present if jobs[w.channel.job_id].event_seq > w.after])
@@ -55,10 +55,10 @@ class TenantJobsSource(ChannelSource):
         newest = JobEvent.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
         return newest["newest"] or 0
 
-    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         return {request.channel.name: self._one(request) for request in requests}
 
-    def _one(self, request: ReadRequest) -> Batch:
+    def _one(self, request: ReadRequest) -> FrameBatch:
         head = max(request.after, self.head(request.channel))
         of_tenant = Job.objects.filter(tenant__slug=request.channel.tenant)
         changed = set(
@@ -90,7 +90,7 @@ class TenantJobsSource(ChannelSource):
         frames = []
         if items or request.stamp is None:
             frames = [state_frame(request.channel.name, request.after + 1, head, items)]
-        return Batch(frames, head, stamp)
+        return FrameBatch(frames, head, stamp)
 
 
 def job_state(job: Job) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _events(requests: Iterable[ReadRequest]) -> dict[str, list[JobEvent]]:
     return found
 
 
-def _job_page(request: ReadRequest, job: Job, events: list[JobEvent]) -> Batch:
+def _job_page(request: ReadRequest, job: Job, events: list[JobEvent]) -> FrameBatch:
     ch, events = request.channel.name, events[:PAGE_EVENTS]
     stamp = _fingerprint(job)
     items = _items(job, events)
@@ -122,10 +122,12 @@ def _job_page(request: ReadRequest, job: Job, events: list[JobEvent]) -> Batch:
     frames += [_event_frame(ch, first, last, run, job=job_state(job)) for first, last, run in runs[-1:]]
     if not frames and request.stamp != stamp:
         frames = [_event_frame(ch, request.after + 1, request.after, [], job=job_state(job))]
-    return Batch(frames, request.after + len(items), stamp, len(events) == PAGE_EVENTS)
+    return FrameBatch(frames, request.after + len(items), stamp, len(events) == PAGE_EVENTS)
 
 
-def _event_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: dict[str, Any]) -> Frame:
+def _event_frame(
+    ch: str, first: int, last: int, items: Sequence[Any], **state: dict[str, Any]
+) -> ViewerFrame:
     """The frame, with a redacted one for guests if it differs."""
     frame = items_frame(ch, first, last, items, **state)
     plain = [redaction.redact_event(item) for item in items]

@@ -8,8 +8,8 @@ from typing import Any
 
 from jobs.selectors import log_cache, logs
 from jobs.selectors.log_lines import Hole, LogLine, Plain, plain, size_of
-from portal.live.channel_source import Batch, ChannelSource, ReadRequest
-from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, Frame, cut_items, gap_frame, items_frame
+from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
+from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, ViewerFrame, cut_items, gap_frame, items_frame
 from portal.live.protocol import Channel
 
 PAGE_LINES = 2_000  # of one learner in one look, so that many loud ones take turns
@@ -26,7 +26,7 @@ class LogSource(ChannelSource):
             return 0
         return max(page.head.lines, page.lines[-1].n if page.lines else 0)
 
-    def cached(self, request: ReadRequest) -> Batch | None:
+    def cached(self, request: ReadRequest) -> FrameBatch | None:
         """What this very process has just stored is passed on without reading it back."""
         asked = logs.LogCursor(_stream(request.channel), request.after)
         found = log_cache.chunks_of(asked)
@@ -37,7 +37,7 @@ class LogSource(ChannelSource):
             return _plain_page(request, lines)
         return _page(request, logs.page_of(asked, head, chunks, limit=PAGE_LINES))
 
-    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         asked = {_stream(request.channel): request for request in requests}
         pages = logs.read_many(
             [logs.LogCursor(stream, request.after) for stream, request in asked.items()], limit=PAGE_LINES
@@ -49,7 +49,7 @@ def _stream(channel: Channel) -> logs.Stream:
     return (channel.job_id, channel.attempt, channel.rank)
 
 
-def _plain_page(request: ReadRequest, found: Plain) -> Batch:
+def _plain_page(request: ReadRequest, found: Plain) -> FrameBatch:
     """As _page, of a log that grows, without an object per line: a loud one brings a hundred thousand a second."""
     more = len(found.texts) > PAGE_LINES
     tail = None if more else found.tail
@@ -60,10 +60,10 @@ def _plain_page(request: ReadRequest, found: Plain) -> Batch:
         )
     ]
     frames = _items_frames(request.channel.name, items, {"sealed": False, "tail": tail and _item(*tail)})
-    return Batch(frames, request.after + len(items), (tail, False, time.monotonic()), more)
+    return FrameBatch(frames, request.after + len(items), (tail, False, time.monotonic()), more)
 
 
-def _page(request: ReadRequest, found: logs.LogPage) -> Batch:
+def _page(request: ReadRequest, found: logs.LogPage) -> FrameBatch:
     upto = found.next if request.upto is None else min(found.next, request.upto)
     lines = found.lines if upto == found.next else [line for line in found.lines if line.n <= upto]
     holes = [hole for hole in found.holes if hole.first <= upto]
@@ -78,9 +78,9 @@ def _page(request: ReadRequest, found: logs.LogPage) -> Batch:
     stamp = (tail, sealed, time.monotonic())
     if not frames:
         if request.stamp is not None and not _is_news(request.stamp, stamp):
-            return Batch([], max(request.after, upto), request.stamp, more)
+            return FrameBatch([], max(request.after, upto), request.stamp, more)
         frames = [items_frame(request.channel.name, request.after + 1, request.after, [], **state)]
-    return Batch(frames, max(request.after, upto), stamp, more)
+    return FrameBatch(frames, max(request.after, upto), stamp, more)
 
 
 def _is_news(before: tuple[Any, bool, float], now: tuple[Any, bool, float]) -> bool:
@@ -91,9 +91,9 @@ def _is_news(before: tuple[Any, bool, float], now: tuple[Any, bool, float]) -> b
 
 def _frames(
     ch: str, after: int, lines: list[LogLine], holes: list[Hole], state: dict[str, Any]
-) -> list[Frame]:
+) -> list[ViewerFrame]:
     """Runs of lines and the gaps between them, in order; the last run carries the state."""
-    frames: list[Frame] = []
+    frames: list[ViewerFrame] = []
     start = 0
     while start < len(lines):
         end = _end_of_run(lines, start)
@@ -104,7 +104,7 @@ def _frames(
     return sorted(frames, key=lambda frame: frame.first)
 
 
-def _items_frames(ch: str, items: list[dict[str, Any]], state: dict[str, Any]) -> list[Frame]:
+def _items_frames(ch: str, items: list[dict[str, Any]], state: dict[str, Any]) -> list[ViewerFrame]:
     """Frames of lines without a hole, the last with the state; nearly always one, so made before weighed."""
     first = items[0]["n"]
     if len(items) <= FRAME_ITEMS:

@@ -11,7 +11,7 @@ from django.db.models import Q
 from jobs.models import MetricPoint, Progress
 from jobs.timestamps import rfc3339
 from learner_agent.wire_fields import number_out
-from portal.live.channel_source import Batch, ChannelSource, ReadRequest
+from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
 from portal.live.frames import cut_items, items_frame
 from portal.live.protocol import Channel
 
@@ -19,7 +19,7 @@ PAGE_POINTS = 5_000
 POINT_BYTES = 130
 
 
-class MetricSource(ChannelSource):
+class MetricChannelSource(ChannelSource):
     missed_is_fetched = True
     counts_rows = False
 
@@ -27,7 +27,7 @@ class MetricSource(ChannelSource):
         found = Progress.objects.filter(job=channel.job_id).values_list("metric_seq", flat=True).first()
         return found or 0
 
-    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         heads = dict(
             Progress.objects.filter(job__in=[request.channel.job_id for request in requests]).values_list(
                 "job_id", "metric_seq"
@@ -50,7 +50,7 @@ def _points(requests: Sequence[ReadRequest]) -> dict[str, list[MetricPoint]]:
     return found
 
 
-def _page(request: ReadRequest, points: list[MetricPoint]) -> Batch:
+def _page(request: ReadRequest, points: list[MetricPoint]) -> FrameBatch:
     ch = request.channel.name
     run: list[MetricPoint] = []
     for point in points[:PAGE_POINTS]:
@@ -61,7 +61,7 @@ def _page(request: ReadRequest, points: list[MetricPoint]) -> Batch:
     frames = [items_frame(ch, *cut) for cut in runs]
     if not frames and request.stamp is None:
         frames = [items_frame(ch, request.after + 1, request.after, [])]
-    return Batch(frames, request.after + len(run), True, len(points) > PAGE_POINTS)
+    return FrameBatch(frames, request.after + len(run), True, len(points) > PAGE_POINTS)
 
 
 def _item(point: MetricPoint) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.db.models import Max
 from jobs.models import Attempt, ClusterNode, JobEvent
 from jobs.selectors import usage
 from jobs.selectors.serializers import QuotaSerializer
-from portal.live.channel_source import Batch, ChannelSource, ReadRequest
+from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
 from portal.live.frames import state_frame
 from portal.live.protocol import Channel
 from tenants.models import QuotaChange, Tenant
@@ -28,7 +28,7 @@ class QuotaSource(ChannelSource):
         changes = QuotaChange.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
         return (events["newest"] or 0) + (changes["newest"] or 0)
 
-    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         return {
             request.channel.name: _page(request, self.head(request.channel), quotas(request.channel.tenant))
             for request in requests
@@ -44,7 +44,7 @@ class ClusterSource(ChannelSource):
     def head(self, channel: Channel) -> int:
         return JobEvent.objects.aggregate(newest=Max("id"))["newest"] or 0
 
-    def read(self, requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+    def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         head, items = self.head(requests[0].channel), nodes()
         return {request.channel.name: _page(request, head, items) for request in requests}
 
@@ -73,8 +73,8 @@ def nodes() -> list[dict[str, Any]]:
     ]
 
 
-def _page(request: ReadRequest, head: int, items: list[dict[str, Any]]) -> Batch:
+def _page(request: ReadRequest, head: int, items: list[dict[str, Any]]) -> FrameBatch:
     if items == request.stamp:
-        return Batch([], request.after, items)
+        return FrameBatch([], request.after, items)
     head = max(head, request.after)
-    return Batch([state_frame(request.channel.name, request.after + 1, head, items)], head, items)
+    return FrameBatch([state_frame(request.channel.name, request.after + 1, head, items)], head, items)

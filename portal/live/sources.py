@@ -6,13 +6,13 @@ from portal.live.channel_source import ChannelSource
 from portal.live.protocol import Topic
 from portal.live.read_jobs import JobSource, TenantJobsSource
 from portal.live.read_logs import LogSource
-from portal.live.read_metrics import MetricSource
+from portal.live.read_metrics import MetricChannelSource
 from portal.live.read_shares import ClusterSource, QuotaSource
 
 SOURCES: dict[Topic, ChannelSource] = {
     Topic.JOB: JobSource(),
     Topic.LOGS: LogSource(),
-    Topic.METRICS: MetricSource(),
+    Topic.METRICS: MetricChannelSource(),
     Topic.JOBS: TenantJobsSource(),
     Topic.QUOTAS: QuotaSource(),
     Topic.CLUSTER: ClusterSource(),

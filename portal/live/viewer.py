@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from portal.live.frames import PONG, Frame, gap_frame
+from portal.live.frames import PONG, ViewerFrame, gap_frame
 from portal.live.socket import text_frame
 
 OUTBOX_BYTES = 256 * 1024
@@ -43,7 +43,7 @@ class Subscription:
     delivery: Delivery = Delivery.CATCHING_UP
     is_guest: bool = False  # only this job is shared with the viewer
 
-    def put(self, frame: Frame) -> None:
+    def put(self, frame: ViewerFrame) -> None:
         """Queue a frame, numbered for this viewer."""
         if self.is_guest and frame.for_guests is not None:
             frame = frame.for_guests
@@ -53,7 +53,7 @@ class Subscription:
             self.viewer.put(frame.numbered(self.given))
             self.given += frame.rows
 
-    def offer(self, frame: Frame) -> None:
+    def offer(self, frame: ViewerFrame) -> None:
         """Queue a frame that follows the cursor, or fall behind."""
         if (
             self.delivery is not Delivery.LIVE

@@ -22,7 +22,7 @@ from jobs.states import EventCode, State
 from portal.live import guard, read_jobs
 from portal.live import hub as hubs
 from portal.live import viewer as viewers
-from portal.live.channel_source import Batch, ReadRequest
+from portal.live.channel_source import FrameBatch, ReadRequest
 from portal.live.hub import hub
 from portal.live.identity import Credentials
 from portal.live.protocol import Topic
@@ -261,7 +261,7 @@ async def test_of_many_channels_the_one_that_cannot_be_read_is_found_by_halving_
     spoilt: list[int] = []  # how many were asked for together with the one that cannot be read
     singly: list[str] = []  # who else was asked for all alone
 
-    def counted(requests: Sequence[ReadRequest]) -> dict[str, Batch]:
+    def counted(requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         if any(request.channel.name == f"job:{job.pk}" for request in requests):
             spoilt.append(len(requests))
         elif len(requests) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from portal.live.frames import Frame, gap_frame, items_frame, state_frame
+from portal.live.frames import ViewerFrame, gap_frame, items_frame, state_frame
 from portal.live.viewer import OUTBOX_BYTES, Delivery, Subscription, Viewer
 
 
@@ -16,7 +16,7 @@ def at(cursor: int, delivery: Delivery = Delivery.LIVE) -> Subscription:
     return Subscription(Viewer(nowhere), "job:1", cursor, delivery=delivery)
 
 
-def frame(first: int, last: int) -> Frame:
+def frame(first: int, last: int) -> ViewerFrame:
     return items_frame("job:1", first, last, list(range(first, last + 1)))
 
 
