@@ -8,6 +8,7 @@ compiles the list of fields into plain getters, once per class.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
 from operator import attrgetter
@@ -50,13 +51,12 @@ class ReadSerializer(serializers.Serializer[Any]):
     with a trailing underscore: `from_`. A field with required=False is left out while it is None.
     """
 
-    _getters: tuple[tuple[str, Getter, bool], ...] | None = None
-    _optional: tuple[str, ...] = ()
+    _plan: _Plan | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         strip_underscores(cls)
-        cls._getters = None
+        cls._plan = None
 
     @classmethod
     def render(cls, row: Any, context: Any = None) -> dict[str, Any]:
@@ -64,19 +64,36 @@ class ReadSerializer(serializers.Serializer[Any]):
 
         context: passed on to the get_… methods and to nested serializers. Raises AttributeError for a missing value.
         """
-        if cls._getters is None:
-            cls._getters = tuple(_getters(cls))
-            cls._optional = tuple(name for name, field in cls._declared_fields.items() if not field.required)
+        plan = cls._plan
+        if plan is None:
+            plan = cls._plan = _compiled(cls)
         if type(row) is dict:
+            if not plan.timestamps and not plan.computed:
+                return {name: row[name] for name in plan.plain if name in row or name not in plan.optional}
             row = SimpleNamespace(**row)
-        body = {
-            name: get(row, context) if takes_context else get(row)
-            for name, get, takes_context in cls._getters
-        }
-        for name in cls._optional:
+        body = plan.empty.copy()
+        body.update(zip(plan.plain, plan.read_plain(row), strict=True))
+        for name, read in plan.timestamps:
+            at = read(row)
+            body[name] = at if type(at) is str else rfc3339(at)  # some rows have formatted ones
+        for name, get in plan.computed:
+            body[name] = get(row, context)
+        for name in plan.optional:
             if body[name] is None:
                 del body[name]
         return body
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a row is read: plain values all at once, which is several times as fast as one by one."""
+
+    empty: dict[str, None]  # every field in order
+    plain: tuple[str, ...]
+    read_plain: Getter  # (row) -> the values of plain
+    timestamps: tuple[tuple[str, Getter], ...]  # (row) -> value
+    computed: tuple[tuple[str, Getter], ...]  # (row, context) -> value
+    optional: tuple[str, ...]
 
 
 def strip_underscores(cls: type[serializers.Serializer[Any]]) -> None:
@@ -85,22 +102,41 @@ def strip_underscores(cls: type[serializers.Serializer[Any]]) -> None:
     cls._declared_fields = {name.rstrip("_"): field for name, field in declared.items()}
 
 
-def _getters(cls: type[ReadSerializer]) -> list[tuple[str, Getter, bool]]:
-    return [(name, *_getter(cls, name, field)) for name, field in cls._declared_fields.items()]
+def _compiled(cls: type[ReadSerializer]) -> _Plan:
+    fields = cls._declared_fields
+    plain: dict[str, str] = {}
+    timestamps: list[tuple[str, Getter]] = []
+    computed: list[tuple[str, Getter]] = []
+    for name, field in fields.items():
+        path = field.source or name
+        method = _method(cls, f"get_{name}")
+        render = _nested_render(field)
+        nullable = field.allow_null and "." in path
+        read: Getter = partial(_follow, path.split(".")) if nullable else attrgetter(path)
+        if isinstance(field, TimestampField) and method is None:
+            timestamps.append((name, read))
+        elif method is None and render is None and not nullable:
+            plain[name] = path
+        else:
+            get = method or partial(_without_context, read)
+            if isinstance(field, TimestampField):
+                get = partial(_timestamp, get)
+            computed.append((name, get if render is None else partial(_rendered, render, get)))
+    return _Plan(
+        empty=dict.fromkeys(fields),
+        plain=tuple(plain),
+        read_plain=_all_of(tuple(plain.values())),
+        timestamps=tuple(timestamps),
+        computed=tuple(computed),
+        optional=tuple(name for name, field in fields.items() if not field.required),
+    )
 
 
-def _getter(cls: type[ReadSerializer], name: str, field: Any) -> tuple[Getter, bool]:
-    """(row) -> value, or (row, context) -> value where the second result is True."""
-    render = _nested_render(field)
-    if (method := _method(cls, f"get_{name}")) is not None:
-        if isinstance(field, TimestampField):
-            return partial(_timestamp_of, method), True
-        return method if render is None else partial(_rendered, render, method), True
-    path = field.source or name
-    read: Getter = partial(_follow, path.split(".")) if field.allow_null else attrgetter(path)
-    if render is not None:
-        return partial(_rendered, render, partial(_without_context, read)), True
-    return partial(_timestamp, read) if isinstance(field, TimestampField) else read, False
+def _all_of(paths: tuple[str, ...]) -> Getter:
+    """A function (row) -> the values at these paths, as a tuple."""
+    if len(paths) > 1:
+        return attrgetter(*paths)
+    return lambda row: tuple(attrgetter(path)(row) for path in paths)
 
 
 def _method(cls: type[ReadSerializer], name: str) -> Getter | None:
@@ -130,13 +166,8 @@ def _without_context(read: Getter, row: Any, context: Any) -> Any:
     return read(row)
 
 
-def _timestamp(read: Getter, row: Any) -> str | None:
-    at = read(row)
-    return at if type(at) is str else rfc3339(at)  # some rows are formatted already
-
-
-def _timestamp_of(method: Getter, row: Any, context: Any) -> str | None:
-    return _timestamp(partial(method, context=context), row)
+def _timestamp(get: Getter, row: Any, context: Any) -> str | None:
+    return rfc3339(get(row, context))
 
 
 def _follow(path: list[str], row: Any) -> Any:

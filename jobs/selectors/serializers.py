@@ -28,9 +28,9 @@ EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *
 
 
 class ReasonSerializer(ReadSerializer):
-    code = serializers.CharField(allow_blank=True)
-    message = serializers.CharField(allow_blank=True)
-    numbers = serializers.DictField(help_text="the numbers in the message, by code")
+    code = serializers.CharField(allow_blank=True, source="reason_code")
+    message = serializers.CharField(allow_blank=True, source="reason_message")
+    numbers = serializers.DictField(source="reason_numbers", help_text="the numbers in the message, by code")
 
 
 class FirstEstimateSerializer(ReadSerializer):
@@ -158,8 +158,8 @@ class JobSerializer(ReadSerializer):
         return Intent(job.intent).value
 
     @staticmethod
-    def get_reason(job: Job, live: _Live) -> dict[str, Any]:
-        return {"code": job.reason_code, "message": job.reason_message, "numbers": job.reason_numbers}
+    def get_reason(job: Job, live: _Live) -> Job:
+        return job
 
     @staticmethod
     def get_estimate(job: Job, live: _Live) -> dict[str, Any] | None:
