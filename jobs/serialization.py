@@ -88,7 +88,7 @@ class ReadSerializer(serializers.Serializer[Any]):
 class _Plan:
     """How a row is read: plain values all at once, which is several times as fast as one by one."""
 
-    empty: dict[str, None]  # every field in order
+    empty: dict[str, Any]  # every field in order, with None
     plain: tuple[str, ...]
     read_plain: Getter  # (row) -> the values of plain
     timestamps: tuple[tuple[str, Getter], ...]  # (row) -> value
