@@ -63,7 +63,7 @@ WINDOW_BYTES = 1024 * 1024
 """Unacknowledged bytes of log per learner; beyond them the server stops reading, and TCP applies backpressure."""
 
 
-class ConnectionClosed(Exception):
+class CloseConnection(Exception):
     """The server closes the connection, with a code and the reason."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -91,7 +91,7 @@ class LearnerConsumer:
         self._waiting: list[int] = []
         self._ahead: int | None = None  # unacknowledged frames that came before its first heartbeat
         self._room = asyncio.Event()
-        self._ending: asyncio.Future[ConnectionClosed] = self.loop.create_future()
+        self._ending: asyncio.Future[CloseConnection] = self.loop.create_future()
         self._offers = asyncio.Lock()
         self._write = direct_write(scope)
         self._queued = 0
@@ -113,19 +113,19 @@ class LearnerConsumer:
             await self._serve()
         except Gone:
             pass
-        except ConnectionClosed as end:
+        except CloseConnection as end:
             await self._close(end)
         except WireError as error:
-            await self._close(ConnectionClosed(CLOSE_BAD_FRAME, str(error)))
+            await self._close(CloseConnection(CLOSE_BAD_FRAME, str(error)))
         except DatabaseError as error:
             logger.warning("learner connection failed: no database", extra={"error": str(error)[:200]})
-            await self._close(ConnectionClosed(CLOSE_TRY_LATER, "The database does not answer; try again."))
+            await self._close(CloseConnection(CLOSE_TRY_LATER, "The database does not answer; try again."))
         finally:
             hub.leave(self)
             for task in self._tasks:
                 task.cancel()
 
-    async def _close(self, end: ConnectionClosed) -> None:
+    async def _close(self, end: CloseConnection) -> None:
         try:
             await self._send({"type": "websocket.close", "code": end.code, "reason": end.reason[:120]})
         except (OSError, RuntimeError):
@@ -136,7 +136,7 @@ class LearnerConsumer:
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
         grant = await in_database(tokens.grant_of, secret) if secret else None
         if grant is None:
-            raise ConnectionClosed(CLOSE_UNAUTHORIZED, "This secret is unknown or its attempt is over.")
+            raise CloseConnection(CLOSE_UNAUTHORIZED, "This secret is unknown or its attempt is over.")
         self.grant = grant
         await self._handshake(grant)
         reading = self._spawn(self._read())
@@ -165,18 +165,18 @@ class LearnerConsumer:
         try:
             hello = decode(await asyncio.wait_for(self._message(), HELLO_S))
         except TimeoutError:
-            raise ConnectionClosed(CLOSE_SILENT, "HELLO is due within 5 seconds.") from None
+            raise CloseConnection(CLOSE_SILENT, "HELLO is due within 5 seconds.") from None
         if not isinstance(hello, Hello):
-            raise ConnectionClosed(CLOSE_BAD_FRAME, "The first frame must be HELLO.")
+            raise CloseConnection(CLOSE_BAD_FRAME, "The first frame must be HELLO.")
         if hello.proto != PROTO:
-            raise ConnectionClosed(CLOSE_BAD_FRAME, f"proto: this server speaks {PROTO}.")
+            raise CloseConnection(CLOSE_BAD_FRAME, f"proto: this server speaks {PROTO}.")
         if (hello.job, hello.attempt, hello.rank) != (grant.job_id, grant.attempt, grant.rank):
-            raise ConnectionClosed(CLOSE_FORBIDDEN, "This secret belongs to another learner.")
+            raise CloseConnection(CLOSE_FORBIDDEN, "This secret belongs to another learner.")
         hub.join(self)
         cursors = await in_database(resumption, grant.learner_id)
         state = (await in_database(session_states, [grant.learner_id])).get(grant.learner_id)
         if cursors is None or state is None or not state.admitted:
-            raise ConnectionClosed(CLOSE_FENCED, "This attempt is over.")
+            raise CloseConnection(CLOSE_FENCED, "This attempt is over.")
         self.intent = state.intent
         await self._send_frame(
             Welcome(
@@ -193,9 +193,9 @@ class LearnerConsumer:
             raise Gone
         message: bytes | None = event.get("bytes")
         if message is None:
-            raise ConnectionClosed(CLOSE_BAD_FRAME, "Frames are binary messages.")
+            raise CloseConnection(CLOSE_BAD_FRAME, "Frames are binary messages.")
         if len(message) > MAX_MESSAGE:
-            raise ConnectionClosed(CLOSE_TOO_LARGE, f"A message may have {MAX_MESSAGE} bytes.")
+            raise CloseConnection(CLOSE_TOO_LARGE, f"A message may have {MAX_MESSAGE} bytes.")
         self.received_at = time.monotonic()
         return message
 
@@ -211,7 +211,7 @@ class LearnerConsumer:
             elif isinstance(frame, Beat):
                 self._ahead = len(self._waiting) if self._ahead is None else self._ahead
             else:
-                raise ConnectionClosed(
+                raise CloseConnection(
                     CLOSE_BAD_FRAME, f"{type(frame).__name__.upper()} must not be sent by learners."
                 )
 
@@ -232,7 +232,7 @@ class LearnerConsumer:
                 answer = await in_database(checkpoints.offer, self.grant, frame)
             except DatabaseError as error:
                 logger.warning("offer failed: no database", extra={"error": str(error)[:200]})
-                self.end(ConnectionClosed(CLOSE_TRY_LATER, "The database does not answer; try again."))
+                self.end(CloseConnection(CLOSE_TRY_LATER, "The database does not answer; try again."))
                 return
             await self._send_frame(answer)
 
@@ -252,7 +252,7 @@ class LearnerConsumer:
         self._ahead = max(0, self._ahead - count) if self._ahead else self._ahead
         self._room.set()
         if answers is None:
-            self.end(ConnectionClosed(CLOSE_BAD_FRAME, "A frame cannot be stored."))
+            self.end(CloseConnection(CLOSE_BAD_FRAME, "A frame cannot be stored."))
         for answer in answers or ():
             said = encode(replace(answer, intent=self.intent) if isinstance(answer, Ack) else answer)
             if self._queued or not self._write(binary_frame(said)):
@@ -272,14 +272,14 @@ class LearnerConsumer:
         try:
             await self._send({"type": "websocket.send", "bytes": message})
         except (OSError, RuntimeError) as error:  # what servers raise when the peer is gone
-            self.end(ConnectionClosed(CLOSE_RESTART, str(error)))
+            self.end(CloseConnection(CLOSE_RESTART, str(error)))
 
     async def _beat(self) -> None:
         n = 0
         while True:
             await asyncio.sleep(BEAT_S)
             if time.monotonic() - self.received_at > SILENT_S and self.waiting_bytes <= WINDOW_BYTES:
-                raise ConnectionClosed(CLOSE_SILENT, "Nothing received for 20 seconds.")
+                raise CloseConnection(CLOSE_SILENT, "Nothing received for 20 seconds.")
             n += 1
             await self._send_frame(Beat(n, int(time.time() * 1000), intent=self.intent))
 
@@ -288,11 +288,11 @@ class LearnerConsumer:
         if self.intent is None:
             return  # before the handshake: WELCOME is sent first and includes the intent
         if state is None or not state.admitted:
-            self.end(ConnectionClosed(CLOSE_FENCED, "This attempt is over."))
+            self.end(CloseConnection(CLOSE_FENCED, "This attempt is over."))
         elif state.intent != self.intent:
             self.intent = state.intent
             self._spawn(self._send_frame(Beat(0, int(time.time() * 1000), intent=self.intent)))
 
-    def end(self, how: ConnectionClosed) -> None:
+    def end(self, how: CloseConnection) -> None:
         if not self._ending.done():
             self._ending.set_result(how)

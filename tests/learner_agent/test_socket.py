@@ -33,7 +33,7 @@ from learner_agent.wire import (
     encode,
 )
 from portal.live import learner_consumer, learner_hub
-from portal.live.learner_consumer import Closed, Gone, LearnerConsumer
+from portal.live.learner_consumer import CloseConnection, Gone, LearnerConsumer
 from tests import factories
 from tests.learner_agent.harness import TIMEOUT_S, AgentServer, make_job
 from tests.learner_agent.test_wire import mutations
@@ -302,7 +302,7 @@ def test_a_hundred_thousand_damaged_frames_end_in_nothing_but_a_refusal(job: Job
                 found["bye"] += 1
             except Gone:
                 found["taken"] += 1
-            except (WireError, Closed):
+            except (WireError, CloseConnection):
                 found["refused"] += 1
         while consumer.waiting_bytes:
             await asyncio.sleep(0.01)

@@ -83,7 +83,7 @@ def mute(listener: socket.socket) -> Iterator[threading.Event]:
 def until_asked() -> None:
     """Wait for the questions that were left behind, so that no other test gets their answer."""
     for _ in range(6_000):
-        if not any(thread.name.startswith("ask-") for thread in threading.enumerate()):
+        if not any(thread.name.startswith("check-") for thread in threading.enumerate()):
             return
         time.sleep(0.01)
     pytest.fail("a question is still under way")
@@ -143,7 +143,7 @@ def test_a_node_daemon_that_is_frozen_is_named_in_time(
     listener.bind(str(tmp_path / "nodes"))
     with bound_after(sound=2), mute(listener) as called:
         both = [client.get("/readyz") for _ in range(2)]
-        under_way = [thread for thread in threading.enumerate() if thread.name == "ask-cluster"]
+        under_way = [thread for thread in threading.enumerate() if thread.name == "check-cluster"]
         assert called.wait(60)
     for answer in both:
         assert answer.status_code == 503
