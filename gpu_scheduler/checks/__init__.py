@@ -48,7 +48,7 @@ CHECKS: tuple[Check, ...] = (
 )
 PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in CHECKS))
 NOT_QUEUED = frozenset(check.code for check in CHECKS if not check.queues)
-AWAITS_CLUSTER = frozenset(check.code for check in CHECKS if check.holder is Holder.CLUSTER)
+AWAITS_CLUSTER = frozenset(check.code for check in CHECKS if check.queues and check.holder is Holder.CLUSTER)
 
 _BY_CODE: dict[str, Check] = {check.code.value: check for check in CHECKS}
 _BY_KEY: dict[str, Check] = {check.key: check for check in CHECKS}

@@ -26,7 +26,7 @@ class Actor(StrEnum):
 
 
 class Holder(StrEnum):
-    """Who holds what the job needs: its own tenant, or anybody on the cluster's nodes."""
+    """Where the obstacle is: in the tenant's own limits, or on the cluster's nodes."""
 
     TENANT = "tenant"
     CLUSTER = "cluster"
@@ -104,7 +104,7 @@ class Check(ABC):
 
     code: the reason that a job shows when it fails here. key: the name in lists of checks. title: what is checked, as
     a heading. claim: what holds when the check passes. label: the reason in a few words. queues: whether a job that
-    fails here keeps a queue position. holder: who usually holds what the job needs. private: names of numbers that
+    fails here keeps a queue position. holder: where the obstacle usually is. private: names of numbers that
     people outside the tenant must not see; they read ``redacted`` instead of the sentence, unless it is empty.
     """
 
@@ -115,7 +115,7 @@ class Check(ABC):
     label: ClassVar[str]
     actor: ClassVar[Actor] = Actor.WAIT
     queues: ClassVar[bool] = True
-    holder: ClassVar[Holder | None] = None
+    holder: ClassVar[Holder]
     private: ClassVar[frozenset[str]] = frozenset()
     redacted: ClassVar[str] = ""
 
@@ -130,6 +130,10 @@ class Check(ABC):
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
         """What to draw, from a candidate's numbers; None if this check counts nothing."""
         return None
+
+    def meter_text(self, *, used: int, limit: int, asked: int) -> str:
+        """The meter in words."""
+        return f"{used} of {limit} in use, this job adds {asked}"
 
 
 def unit(slot_type: str, count: int) -> str:

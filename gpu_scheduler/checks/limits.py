@@ -17,6 +17,7 @@ class MatchingPool(Check):
     claim = "The cluster has nodes of this type and size"
     label = "no such devices"
     actor = Actor.FIX
+    holder = Holder.CLUSTER
     queues = False
 
     def test(self, on: Candidate) -> Finding | None:
@@ -50,6 +51,7 @@ class MaxQuota(Check):
     claim = "The job is no larger than the tenant's quota"
     label = "larger than the quota"
     actor = Actor.FIX
+    holder = Holder.TENANT
     queues = False
     private = frozenset({"limit", "used"})
     redacted = "Larger than the tenant's quota. Its members can ask for more quota, or clone the job with fewer slots."
@@ -71,6 +73,9 @@ class MaxQuota(Check):
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
         return Meter(0, numbers["limit"], numbers["asked"])
 
+    def meter_text(self, *, used: int, limit: int, asked: int) -> str:
+        return f"needs {asked}, the quota is {limit}"
+
 
 class ActiveTenant(Check):
     """The tenant is not suspended."""
@@ -81,6 +86,7 @@ class ActiveTenant(Check):
     claim = "The tenant is active"
     label = "tenant suspended"
     actor = Actor.ASK
+    holder = Holder.TENANT
     queues = False
 
     def test(self, on: Candidate) -> Finding | None:

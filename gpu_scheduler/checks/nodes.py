@@ -112,3 +112,6 @@ class WholeGang(Check):
         if "total" not in numbers:
             return None
         return Meter(0, numbers["learners_fitting"], numbers["learners"])
+
+    def meter_text(self, *, used: int, limit: int, asked: int) -> str:
+        return f"{limit} of {asked} learner{'' if asked == 1 else 's'} would fit now"

@@ -12,7 +12,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
-from gpu_scheduler.checks import AWAITS_CLUSTER, NOT_QUEUED
+from gpu_scheduler.checks import AWAITS_CLUSTER, NOT_QUEUED, Holder, check_of
 from gpu_scheduler.forecast import Basis, WhyNone
 from gpu_scheduler.forecast import Estimate as Foreseen
 from gpu_scheduler.model import CPU_TYPE
@@ -23,7 +23,6 @@ from jobs.timestamps import rfc3339
 from tenants import access
 
 EACH_SIDE = 3
-OWN_LIMITS = {"QUOTA_GPUS", "QUOTA_JOBS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,8 @@ class QueueSection:
 def queue_around(user: access.Person, job: Job, now: datetime) -> QueueSection | None:
     """The jobs up to three places before and behind; None for a job that stands in no line. Three queries."""
     numbers = job.reason_numbers
-    of_tenant = job.reason_code in OWN_LIMITS
+    check = check_of(job.reason_code)
+    of_tenant = check is not None and check.holder is Holder.TENANT
     key = "position" if of_tenant else "cluster_position"
     place, slot_type = numbers.get(key), numbers.get("slot_type", "")
     if job.state != State.QUEUED or place is None:

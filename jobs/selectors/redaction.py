@@ -1,5 +1,6 @@
-"""What a guest of one shared job is told: why it waits in a plain sentence, without the numbers of a tenant that is not
-his. The cluster's numbers and the job's own are everybody's who sees the job.
+"""What outsiders see of a job that was shared with them: why it waits, without the numbers of its tenant.
+
+A guest sees the job only because of a share. The cluster's numbers and the job's own are not hidden.
 """
 
 from __future__ import annotations
@@ -7,51 +8,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpu_scheduler.model import WaitReason
+from gpu_scheduler.checks import PRIVATE, check_named, check_of
 from jobs.models import Job, JobEvent
 from jobs.states import EVENT_WORDS, EventCode
 from tenants import access
 
-SENTENCES: dict[str, str] = {
-    WaitReason.EXCEEDS_MAX_QUOTA: "Larger than the tenant's quota: its people can ask for more, or clone it smaller.",
-    WaitReason.QUOTA_GPUS: "Waiting for quota: what its tenant may use is in use.",
-    WaitReason.QUOTA_JOBS: "Waiting for another job to end: its tenant runs as many as it may run at once.",
-    EventCode.QUOTA_CHANGED: EVENT_WORDS[EventCode.QUOTA_CHANGED],
-}
-"""By the code whose own words hold a tenant's numbers."""
-NUMBERS = frozenset({"limit", "used", "jobs_limit", "jobs_used", "for_job"})
-CHECKS = frozenset({"max_quota", "quota", "jobs"})
+HIDDEN = PRIVATE | {"for_job"}
+"""Names of numbers that a guest does not see: private ones of the checks, and the job that a stop makes room for."""
 
 
 def is_guest(user: access.Person, tenant_id: int) -> bool:
-    """Say whether somebody who sees a job of this tenant does so only because it was shared with him."""
+    """True for a user without a role in the tenant: one who sees a job of it only because it was shared with them."""
     return not access.is_platform_admin(user) and access.role_in(user, tenant_id) is None
 
 
 def redact(code: str, message: str, numbers: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Message and numbers as a guest is told them."""
+    """Message and numbers for a guest."""
     if code == EventCode.QUOTA_CHANGED:
-        return SENTENCES[code], {}
-    shown = {name: value for name, value in numbers.items() if name not in NUMBERS}
+        return EVENT_WORDS[EventCode.QUOTA_CHANGED], {}
+    check = check_of(code)
+    redacted = check.redacted if check else ""
+    shown = {name: value for name, value in numbers.items() if name not in HIDDEN}
     if isinstance(listed := shown.get("checks"), list):
-        shown["checks"] = [_check(one, code) for one in listed]
-    return SENTENCES.get(code, message), shown
+        shown["checks"] = [_redact_check(one, redacted) for one in listed]
+    return redacted or message, shown
 
 
-def _check(one: dict[str, Any], code: str) -> dict[str, Any]:
-    if one.get("check") not in CHECKS:
+def _redact_check(one: dict[str, Any], redacted: str) -> dict[str, Any]:
+    check = check_named(one.get("check", ""))
+    if check is None or not check.private:
         return one
-    text = SENTENCES.get(code, "") if one.get("ok") is False else one.get("text")
-    return one | {"used": None, "limit": None, "text": text}
+    return one | {
+        "used": None,
+        "limit": None,
+        "text": redacted if one.get("ok") is False else one.get("text"),
+    }
 
 
 def is_private(code: str, numbers: Mapping[str, Any]) -> bool:
-    """Say whether a guest is told anything else than the tenant's people."""
-    return code in SENTENCES or not NUMBERS.isdisjoint(numbers)
+    """True if a guest reads something else than the tenant's members."""
+    check = check_of(code)
+    hidden = bool(check and check.redacted) or code == EventCode.QUOTA_CHANGED
+    return hidden or not HIDDEN.isdisjoint(numbers)
 
 
 def redacted_job(user: access.Person, job: Job) -> Job:
-    """The job with its reason as this person is told it. To be shown, not to be saved."""
+    """The job with its reason as this user can read it. For display only: never save it."""
     if is_private(job.reason_code, job.reason_numbers) and is_guest(user, job.tenant_id):
         job.reason_message, job.reason_numbers = redact(
             job.reason_code, job.reason_message, job.reason_numbers
@@ -60,7 +62,7 @@ def redacted_job(user: access.Person, job: Job) -> Job:
 
 
 def redacted_events(user: access.Person, job: Job, events: Iterable[JobEvent]) -> list[JobEvent]:
-    """The same of a job's events."""
+    """A job's events as this user can read them. For display only: never save them."""
     listed = list(events)
     private = [event for event in listed if is_private(key_of(event.code, event.reason), event.numbers)]
     if private and is_guest(user, job.tenant_id):
@@ -71,23 +73,32 @@ def redacted_events(user: access.Person, job: Job, events: Iterable[JobEvent]) -
 
 
 def key_of(code: str, reason: str) -> str:
-    """Which of an event's two codes says what its words are about."""
+    """The one of an event's two codes that its message belongs to."""
     return code if code == EventCode.QUOTA_CHANGED else reason
 
 
 def redact_job(view: Mapping[str, Any]) -> dict[str, Any]:
-    """The view of a job as a guest is given it."""
+    """The JSON of a job (JobSerializer) for a guest."""
     reason = view["reason"]
     message, numbers = redact(reason["code"], reason["message"], reason["numbers"])
-    return dict(view) | {"reason": {"code": reason["code"], "message": message, "numbers": numbers}}
+    return dict(view) | {"reason": _redact_reason(reason, message, numbers)}
 
 
 def redact_event(view: Mapping[str, Any]) -> dict[str, Any]:
-    """The view of an event as a guest is given it."""
+    """The JSON of an event (EventSerializer) for a guest."""
     reason = view["reason"]
     key = key_of(view["code"], reason["code"])
     if not is_private(key, view["numbers"]):
         return dict(view)
     message, numbers = redact(key, view["message"], view["numbers"])
-    told = {"code": reason["code"], "message": message, "numbers": numbers}
-    return dict(view) | {"reason": told, "message": message, "numbers": numbers}
+    return dict(view) | {
+        "reason": _redact_reason(reason, message, numbers),
+        "message": message,
+        "numbers": numbers,
+    }
+
+
+def _redact_reason(reason: Mapping[str, Any], message: str, numbers: dict[str, Any]) -> dict[str, Any]:
+    check = check_of(reason["code"])
+    meter = None if check and check.private else reason["meter"]
+    return dict(reason) | {"message": message, "numbers": numbers, "meter": meter}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils import timezone
 from rest_framework import serializers
@@ -16,6 +16,7 @@ from jobs.selectors.jobs import actions_of, etag
 from jobs.selectors.queue import estimate_view
 from jobs.selectors.throughput import Run, Throughput, throughput
 from jobs.selectors.usage import QuotaUse, quota_etag
+from jobs.selectors.wait_reasons import Actor, Meter, check_of, failed_meter
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.spec.definition import PRIORITIES
 from jobs.states import EventCode, Intent, State, display_phase
@@ -27,10 +28,47 @@ EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *
 """A transition has the code of the state it leads to."""
 
 
+class Reason(NamedTuple):
+    """What ReasonSerializer renders."""
+
+    code: str
+    message: str
+    numbers: dict[str, Any]
+
+
+class MeterSerializer(ReadSerializer):
+    used = serializers.IntegerField()
+    limit = serializers.IntegerField(allow_null=True)
+    asked = serializers.IntegerField()
+
+
 class ReasonSerializer(ReadSerializer):
-    code = serializers.CharField(allow_blank=True, source="reason_code")
-    message = serializers.CharField(allow_blank=True, source="reason_message")
-    numbers = serializers.DictField(source="reason_numbers", help_text="the numbers in the message, by code")
+    """A reason; title, actor and meter are null unless it is given by an admission check."""
+
+    code = serializers.CharField(allow_blank=True)
+    message = serializers.CharField(allow_blank=True)
+    numbers = serializers.DictField(help_text="the numbers in the message, by code")
+    title = serializers.CharField(allow_null=True, help_text="what was checked")
+    actor = serializers.ChoiceField(
+        [actor.value for actor in Actor],
+        allow_null=True,
+        help_text="who can end the wait: wait (time), ask (an administrator), fix (the owner changes the job)",
+    )
+    meter = MeterSerializer(allow_null=True, help_text="used, limit, and what the job adds, if it is counted")
+
+    @staticmethod
+    def get_title(reason: Reason, context: object) -> str | None:
+        check = check_of(reason.code)
+        return check.title if check else None
+
+    @staticmethod
+    def get_actor(reason: Reason, context: object) -> str | None:
+        check = check_of(reason.code)
+        return check.actor.value if check else None
+
+    @staticmethod
+    def get_meter(reason: Reason, context: object) -> Meter | None:
+        return failed_meter(reason.numbers) if check_of(reason.code) else None
 
 
 class FirstEstimateSerializer(ReadSerializer):
@@ -158,8 +196,8 @@ class JobSerializer(ReadSerializer):
         return Intent(job.intent).value
 
     @staticmethod
-    def get_reason(job: Job, live: _Live) -> Job:
-        return job
+    def get_reason(job: Job, live: _Live) -> Reason:
+        return Reason(job.reason_code, job.reason_message, job.reason_numbers)
 
     @staticmethod
     def get_estimate(job: Job, live: _Live) -> dict[str, Any] | None:
@@ -203,12 +241,6 @@ class JobSerializer(ReadSerializer):
         return etag(job)
 
 
-class EventReasonSerializer(ReadSerializer):
-    code = serializers.CharField(allow_blank=True, source="reason")
-    message = serializers.CharField(allow_blank=True)
-    numbers = serializers.DictField()
-
-
 class EventSerializer(ReadSerializer):
     """One event of a job, the same by REST and on the socket. The receipt of a halt is the reason.numbers of its HALTED
     event."""
@@ -219,7 +251,7 @@ class EventSerializer(ReadSerializer):
     from_state = serializers.ChoiceField(STATES, allow_null=True)
     to_state = serializers.ChoiceField(STATES, allow_null=True)
     attempt = serializers.IntegerField()
-    reason = EventReasonSerializer()
+    reason = ReasonSerializer()
     message = serializers.CharField(allow_blank=True)
     numbers = serializers.DictField()
     actor = serializers.CharField(allow_null=True, source="actor.username")
@@ -238,8 +270,8 @@ class EventSerializer(ReadSerializer):
         return event.to_state or None
 
     @staticmethod
-    def get_reason(event: JobEvent, context: object) -> JobEvent:
-        return event
+    def get_reason(event: JobEvent, context: object) -> Reason:
+        return Reason(event.reason, event.message, event.numbers)
 
 
 class CheckpointSerializer(ReadSerializer):

@@ -1,4 +1,4 @@
-"""What was looked at when a spec was judged, one line each: what a person sees beside a form, good news included."""
+"""The checklist of a job spec: one line per check, passed ones included, as shown next to the form."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from gpu_scheduler.checks import AWAITS_CLUSTER
-from gpu_scheduler.model import WaitReason
+from gpu_scheduler.checks import Holder, check_of
 from jobs import clusters, humanize
 from jobs.models import Upload
 from jobs.selectors.what_if import Preview
@@ -16,20 +15,18 @@ from jobs.spec import API_VERSION, Spec
 from tenants.models import Tenant
 
 NAMES = ("spec", "code", "data", "quota", "gang")
-LATER = "Looked at once the errors are mended"
-SO_FAR = "No error so far; looked at to its end once the others are mended"
-UNSEEN = "Cannot be seen from here; the job says so if it is missing"
+LATER = "Not checked yet"
+SO_FAR = "No errors so far; will be checked again after you fix the others"
+UNSEEN = "Not visible from here; the job reports it if it is missing"
 
 OF_THE_CLUSTER = {"exceeds_cluster", "gpu_type_not_found"}
-"""Errors that say that the gang never fits."""
-OF_THE_GANG = AWAITS_CLUSTER | {WaitReason.NO_MATCHING_POOL}
-"""Reasons to wait that lie with the nodes; all others lie with the tenant's own limits."""
+"""Codes of errors that mean that the gang can never fit."""
 
 Check = dict[str, str]
 
 
 class Result(StrEnum):
-    """failed refuses the job, waits lets it in to wait, skipped was not looked at."""
+    """failed: the job is refused. waits: it is accepted but does not start now. skipped: not checked."""
 
     PASSED = "passed"
     WAITS = "waits"
@@ -38,7 +35,7 @@ class Result(StrEnum):
 
 
 def of_refused(errors: Sequence[Mapping[str, Any]]) -> list[Check]:
-    """The checks of a spec with errors: which of them found some; the others wait for these to be mended."""
+    """The checklist of a spec with errors; checks without an error are not finished."""
     found: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for error in errors:
         found[_check_of(error)].append(error)
@@ -51,7 +48,7 @@ def of_refused(errors: Sequence[Mapping[str, Any]]) -> list[Check]:
 
 
 def of_valid(tenant: Tenant, spec: Spec, foreseen: Preview, *, warnings: int) -> list[Check]:
-    """The checks of a spec that may be submitted, and what it would meet now."""
+    """The checklist of a spec without errors, with what would happen to the job now."""
     noted = f", {warnings} warning{'' if warnings == 1 else 's'}" if warnings else ""
     return [
         _check("spec", Result.PASSED, f"{API_VERSION}, no errors{noted}"),
@@ -73,7 +70,7 @@ def _check_of(error: Mapping[str, Any]) -> str:
 
 
 def _counted(errors: Iterable[Mapping[str, Any]]) -> str:
-    """2 errors, on lines 3 and 29; at most three lines are named."""
+    """Such as "2 errors, on lines 3 and 29"; more than three lines are not listed."""
     listed = list(errors)
     lines = sorted({error["line"] for error in listed if error["line"]})
     count = f"{len(listed)} error{'' if len(listed) == 1 else 's'}"
@@ -85,12 +82,12 @@ def _counted(errors: Iterable[Mapping[str, Any]]) -> str:
 
 def _code(tenant: Tenant, spec: Spec) -> str:
     if spec.code is None:
-        return "None; the image has it"
+        return "None; it is in the image"
     if not spec.code.upload:
         size = sum(len(text.encode()) for _, text in spec.code.files)
         return f"{_files(len(spec.code.files), size)} in the spec"
     upload = Upload.objects.filter(tenant=tenant, pk=spec.code.upload).first()
-    return f"{_files(upload.files, upload.bytes)} uploaded" if upload else "As in the job that is cloned"
+    return f"{_files(upload.files, upload.bytes)} uploaded" if upload else "Same as the original job"
 
 
 def _files(count: int, size: int) -> str:
@@ -99,15 +96,15 @@ def _files(count: int, size: int) -> str:
 
 def _data(spec: Spec) -> Check:
     if not spec.data:
-        return _check("data", Result.PASSED, "None asked for")
+        return _check("data", Result.PASSED, "None requested")
     if not clusters.capabilities().node_local_data:
         return _check("data", Result.SKIPPED, UNSEEN)
     paths = ", ".join(mount.path for mount in spec.data)
-    return _check("data", Result.PASSED, f"{paths}: there")
+    return _check("data", Result.PASSED, f"{paths}: found")
 
 
 def _outlook(spec: Spec, foreseen: Preview) -> list[Check]:
-    """Quota and gang. Whether the gang fits is not looked at before the tenant's limits let it in."""
+    """Quota and gang. Placement is not checked until the tenant's limits admit the job."""
     learners, share = spec.resources.learners, foreseen.quota
     sum_ = f"{share.slot_type}: {share.used} in use + {spec.slots_per_learner * learners} of {share.limit}"
     if foreseen.starts:
@@ -118,10 +115,8 @@ def _outlook(spec: Spec, foreseen: Preview) -> list[Check]:
             else f"1 learner fits on {where}"
         )
         return [_check("quota", Result.PASSED, sum_), _check("gang", Result.PASSED, fits)]
-    if foreseen.code in OF_THE_GANG:
-        return [_check("quota", Result.PASSED, sum_), _check("gang", Result.WAITS, foreseen.message)]
-    told = (
-        sum_ if foreseen.code in (WaitReason.QUOTA_GPUS, WaitReason.EXCEEDS_MAX_QUOTA) else foreseen.message
-    )
-    later = "Looked at once the tenant's limits let it in"
-    return [_check("quota", Result.WAITS, told), _check("gang", Result.SKIPPED, later)]
+    check = check_of(foreseen.code)
+    if check is not None and check.holder is Holder.TENANT:
+        later = "Not checked until the tenant's limits admit the job"
+        return [_check("quota", Result.WAITS, foreseen.message), _check("gang", Result.SKIPPED, later)]
+    return [_check("quota", Result.PASSED, sum_), _check("gang", Result.WAITS, foreseen.message)]

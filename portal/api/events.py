@@ -15,7 +15,7 @@ from jobs.spec import to_yaml
 from jobs.states import Phase
 from portal.api import paging, permissions
 from portal.api.errors import NoSuchAttempt
-from portal.api.examples import SPEC
+from portal.api.examples import NO_REASON, SPEC
 from portal.api.fields import PagedQuery, StrictSerializer
 from portal.api.operations import Call, operation
 
@@ -37,7 +37,7 @@ class EventsQuery(PagedQuery):
         "from_state": "DOWNLOADING",
         "to_state": "PROCESSING",
         "attempt": 1,
-        "reason": {"code": "", "message": "All learners run.", "numbers": {}},
+        "reason": NO_REASON | {"message": "All learners run."},
         "message": "All learners run.",
         "numbers": {},
         "actor": None,

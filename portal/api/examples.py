@@ -27,6 +27,15 @@ SPEC: dict[str, Any] = {
     "resources": {"learners": 1, "gpus": 0, "cpus": 1, "memory": "1Gi"},
 }
 
+NO_REASON: dict[str, Any] = {
+    "code": "",
+    "message": "",
+    "numbers": {},
+    "title": None,
+    "actor": None,
+    "meter": None,
+}
+
 JOB_EXAMPLE: dict[str, Any] = {
     "id": "3f9k2m7qx4ta",
     "name": "digits",
@@ -35,7 +44,7 @@ JOB_EXAMPLE: dict[str, Any] = {
     "state": "PROCESSING",
     "phase": "Processing",
     "intent": "RUN",
-    "reason": {"code": "", "message": "", "numbers": {}},
+    "reason": NO_REASON,
     "estimate": {
         "from": None,
         "to": None,

@@ -11,7 +11,7 @@ from jobs.errors import SpecInvalid
 from jobs.selectors import validation, what_if
 from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.redaction import redacted_job
-from jobs.selectors.serializers import STATES, EstimateSerializer, JobSerializer
+from jobs.selectors.serializers import STATES, EstimateSerializer, JobSerializer, ReasonSerializer
 from jobs.serialization import ReadSerializer
 from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.spec import json_schema
@@ -144,13 +144,12 @@ def job_create(call: Call, t: str) -> dict[str, Any]:
     return JobSerializer.render(made)
 
 
-class OutlookSerializer(ReadSerializer):
+class OutlookSerializer(ReasonSerializer):
+    """What would happen to a job, with the reason if it would wait."""
+
     starts = serializers.BooleanField()
     slot_type = serializers.CharField(allow_null=True)
     nodes = serializers.ListField(child=serializers.CharField(), help_text="one per learner")
-    code = serializers.CharField(allow_blank=True)
-    message = serializers.CharField()
-    numbers = serializers.DictField()
     estimate = EstimateSerializer()
 
 

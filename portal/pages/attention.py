@@ -12,6 +12,7 @@ from django.utils.dateparse import parse_datetime
 
 from jobs.models import Job
 from jobs.selectors.jobs import detailed
+from jobs.selectors.wait_reasons import Actor, codes_of
 from jobs.spec.units import parse_duration
 from jobs.states import State
 from portal.pages import job_failure
@@ -24,7 +25,6 @@ OVERDUE = 3
 """Intervals after which a checkpoint is old."""
 LEAST_OVERDUE = timedelta(minutes=1)
 """An interval of seconds is no promise: what is saved also has to arrive."""
-FIX_NEEDED = ("SPEC_INVALID", "DATA_UNREACHABLE", "NO_MATCHING_POOL", "EXCEEDS_MAX_QUOTA", "TENANT_SUSPENDED")
 SHOWN = 8
 WORDS = 200  # characters of the last line of a traceback
 WATCHED = 200
@@ -76,7 +76,9 @@ def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
 
 
 def _stuck(jobs: QuerySet[Job]) -> Iterator[Notice]:
-    rows = jobs.filter(state=State.QUEUED, reason_code__in=FIX_NEEDED).order_by("queued_at")
+    rows = jobs.filter(state=State.QUEUED, reason_code__in=codes_of(Actor.FIX, Actor.ASK)).order_by(
+        "queued_at"
+    )
     for job in detailed(rows.only("pk")[:SHOWN]):
         yield Notice(
             job, "waiting", "octagon-x", "red", "Cannot start", job.reason_message, job.queued_at, "See why"

@@ -218,7 +218,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "kpis": job_cards.kpis(
             view | {"room": _room(job, view)}, ran_s=job.running_s, rest=job_resume.rest(job, now)
         ),
-        "waiting": job_cards.waiting(view, backs_off=bool(until)),
+        "waiting": job_waiting.waiting(view, backs_off=bool(until)),
         "until": until,
         "wait": job_waiting.panel(request.user, job, view, timezone.now())
         if job.state == State.QUEUED

@@ -1,8 +1,8 @@
-"""What the job page says in its cards: numbers at a glance, why it waits, what a halt kept, why it failed. Pure."""
+"""What the job page says in its cards: numbers at a glance, what a halt kept, why it failed. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from django.template.defaultfilters import pluralize
@@ -12,18 +12,6 @@ from portal.templatetags.ui import duration, hours, metric, thousands
 
 View = dict[str, Any]
 
-FIX = {"SPEC_INVALID", "DATA_UNREACHABLE", "NO_MATCHING_POOL", "EXCEEDS_MAX_QUOTA", "HELD_BY_USER"}
-ASK = {"TENANT_SUSPENDED", "BUDGET_EXHAUSTED", "HELD_BY_ADMIN"}
-CHECK_TITLES = {
-    "pool": "Device type",
-    "max_quota": "Job size vs. quota",
-    "tenant": "Tenant",
-    "quota": "Tenant quota",
-    "jobs": "Concurrent jobs",
-    "fair_share": "Fair share",
-    "capacity": "Free capacity",
-    "gang": "Gang placement",
-}
 LEGS = (("seen", "neutral"), ("saved", "amber"), ("verified", "teal"), ("released", "green"))
 
 
@@ -38,35 +26,6 @@ class Kpi:
     mono: bool = False
     percent: float | None = None
     at: str = ""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One admission check. used, asked and limit are shares of the meter, 0 to 100, None without one."""
-
-    title: str
-    text: str
-    ok: bool | None
-    used: float | None = None
-    asked: float | None = None
-    limit: float | None = None
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Why a queued job waits. kind: fix, ask, checking, back-off or wait; it chooses colour and chip."""
-
-    headline: str
-    kind: str
-    chip: str
-    position: int | None
-    cluster_position: int | None
-    checks: list[Check] = field(default_factory=list)
-
-    @property
-    def later(self) -> list[str]:
-        """Checks that were not reached."""
-        return [one.title for one in self.checks if one.ok is None]
 
 
 @dataclass(frozen=True)
@@ -150,31 +109,6 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
     return strip
 
 
-def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
-    """Why a QUEUED job waits; None for any other. backs_off: it may not start before a wait is over."""
-    if job["state"] != "QUEUED":
-        return None
-    code, numbers = job["reason"]["code"], job["reason"]["numbers"]
-    if backs_off:
-        kind, chip = "back-off", "Backing off"
-    elif code in FIX:
-        kind, chip = "fix", "Fix needed"
-    elif code in ASK:
-        kind, chip = "ask", "Ask an admin"
-    elif code in ("", "NOT_EVALUATED"):
-        kind, chip = "checking", "Checking"
-    else:
-        kind, chip = "wait", "Waiting"
-    return Waiting(
-        job["reason"]["message"] or "The scheduler has not checked this job yet.",
-        kind,
-        chip,
-        numbers.get("position"),
-        numbers.get("cluster_position"),
-        [_check(one, job["reason"]["message"]) for one in numbers.get("checks", [])],
-    )
-
-
 def exit_words(code: int | None) -> str:
     """What an exit code usually means; empty where it says nothing."""
     known = {
@@ -221,25 +155,6 @@ def _legs(parts: dict[str, float | None]) -> list[Leg]:
         legs.append(Leg(name, family, seconds, round(x, 2), round(width, 2)))
         x += width
     return legs
-
-
-def _check(one: dict[str, Any], headline: str) -> Check:
-    """Counts are shown as numbers; a sentence that is already the headline is not repeated."""
-    title = CHECK_TITLES.get(one["check"], one["check"])
-    used, limit, asked = one.get("used"), one.get("limit"), one.get("asked")
-    if used is None or limit is None or asked is None:
-        return Check(title, "" if one["text"] == headline else one["text"], one["ok"])
-    match one["check"]:
-        case "max_quota":
-            words = f"needs {asked}, the quota is {limit}"
-        case "gang":
-            words = f"{limit} of {asked} learner{'s' if asked != 1 else ''} would fit now"
-        case _:
-            words = f"{used} of {limit} in use, this job adds {asked}"
-    if not limit:
-        return Check(title, words, one["ok"])
-    scale = max(limit, used + asked) / 100
-    return Check(title, words, one["ok"], used / scale, asked / scale, limit / scale)
 
 
 def _time_left(job: View) -> tuple[str, str]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from django.db.models import Count, Q, QuerySet
 
 from jobs.models import Attempt, JobEvent
+from jobs.selectors.wait_reasons import check_of
 from jobs.states import EVENT_WORDS, STOPPING_WORDS, EventCode, State, StopReason
-from portal.pages.job_cards import ASK, FIX
+from portal.pages.job_waiting import kind_of
 from portal.templatetags.ui import thousands
 
 TITLES = {
@@ -168,11 +169,9 @@ def _border(attempt: int, newer: int, outcomes: Mapping[int, str]) -> str:
 
 
 def _icon(event: JobEvent) -> str:
-    """A hand for what only people can change; an hourglass would say that waiting helps."""
-    if event.code == EventCode.WAITING and event.reason in FIX:
-        return "wrench"
-    if event.code == EventCode.WAITING and event.reason in ASK:
-        return "user-cog"
+    """The icon of an event; a wait shows who can end it."""
+    if event.code == EventCode.WAITING and check_of(event.reason):
+        return kind_of(event.reason).icon
     return ICONS.get(event.code) or ICONS.get(event.to_state, "activity")
 
 

@@ -1,4 +1,4 @@
-"""What a resume of a halted job would bring right now: a start at once or a wait, and the quota before and after."""
+"""What happens if a halted job is resumed now: whether it starts, or why it waits, and the quota before and after."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from jobs.selectors.redaction import redact
 from jobs.selectors.throughput import Run, throughput
 from jobs.selectors.what_if import Preview, cached_resume_preview
 from jobs.states import State
-from portal.pages.job_cards import ASK, FIX, speed
+from portal.pages.job_cards import speed
+from portal.pages.job_waiting import FIX, WAIT, approximately, kind_of
 from portal.templatetags.ui import duration, foreseen
 
 
@@ -29,12 +30,12 @@ class QuotaMeter:
 
     @property
     def label(self) -> str:
-        return f"Quota {self.kind}: {self.before} of {self.limit} in use, {self.after} after the resume"
+        return f"Quota {self.kind}: {self.before} of {self.limit} in use, {self.after} after resuming"
 
 
 @dataclass(frozen=True)
 class ResumeCard:
-    """The card. icon and family as those of a wait's class; rest: how much longer it would run, in words."""
+    """The card. icon: as for a wait of the same kind. rest: how much longer the job would run, as text."""
 
     headline: str
     text: str
@@ -44,9 +45,10 @@ class ResumeCard:
 
 
 def outlook(job: Job, now: datetime, *, guest: bool) -> ResumeCard | None:
-    """None for a job that is not halted. A guest is told no numbers of its tenant.
+    """The card of a halted job; None in any other state. guest: hide the numbers of the job's tenant.
 
-    A plan of the scheduler as for a new job's form, shared by all who look."""
+    The plan behind it is cached and shared by all viewers.
+    """
     if job.state != State.HALTED:
         return None
     found = cached_resume_preview(job)
@@ -58,36 +60,35 @@ def outlook(job: Job, now: datetime, *, guest: bool) -> ResumeCard | None:
 
 
 def rest(job: Job, now: datetime) -> tuple[str, str] | None:
-    """How long a halted job would go on and how fast: from the step that the resume begins at, at its pace so far."""
+    """How much longer a halted job would run and how fast, from the step that it resumes at, at its past throughput."""
     if job.state != State.HALTED:
         return None
     progress, kept = job.progress, checkpoint_for(job)
     first = getattr(job, "first_step", None) or 0
-    been = throughput(
+    rate = throughput(
         Run(progress.step, progress.total, progress.reported_at, job.running_s, first, None, 0), now
     )
-    if been is None:
+    if rate is None:
         return None
     # Below 0 where a program counts checkpoints in other units than it reports.
     left = (progress.total or 0) - ((kept.step if kept else None) or 0)
-    return (duration(round(left / been.steps_per_s)), speed(been.steps_per_s)) if left > 0 else None
+    return (duration(round(left / rate.steps_per_s)), speed(rate.steps_per_s)) if left > 0 else None
 
 
 def _words(found: Preview, now: datetime) -> tuple[str, str, str]:
     if found.starts:
         return f"Can start now on {', '.join(sorted(set(found.nodes)))}", "", "circle-check"
-    if found.code in FIX:
-        return "Can't start as configured", found.message, "wrench"
-    if found.code in ASK:
-        return "Cannot start", found.message, "user-cog"
+    kind = kind_of(found.code)
+    if kind is not WAIT:
+        return "Can't start as configured" if kind is FIX else "Can't start now", found.message, kind.icon
     span = foreseen(dict(found.estimate), now)
-    start = "Waits" if not span else f"Waits {span}" if span.startswith("under") else f"Waits about {span}"
-    told = found.message if span else f"{found.message} {found.estimate['message']}"
-    return start, told, "hourglass"
+    start = f"Starts in {approximately(span)}" if span else "Waits"
+    text = found.message if span else f"{found.message} {found.estimate['message']}"
+    return start, text, kind.icon
 
 
 def _meter(job: Job, found: Preview) -> QuotaMeter | None:
-    """Without a quota there is nothing to measure by; the headline says so."""
+    """None without a quota; the headline says so."""
     kind, limit, used = found.quota.slot_type, found.quota.limit, found.quota.used
     if not limit:
         return None

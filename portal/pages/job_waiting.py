@@ -1,9 +1,10 @@
-"""What the job page says of a wait: when it starts, what would make it start sooner, who else stands in line. Pure but
-for `panel`, which asks for what it shows."""
+"""Why a queued job waits, on its page: the reason with its checks, when it starts, what would start it sooner, and the
+queue around it. Everything about a rule comes from its check (jobs.selectors.wait_reasons). Pure, except `panel`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -12,6 +13,7 @@ from jobs.models import Job, JobEvent
 from jobs.selectors.queue import QueueSection, checked_at, queue_around
 from jobs.selectors.redaction import is_guest, redact
 from jobs.selectors.suggestions import Suggestion, suggestions_for
+from jobs.selectors.wait_reasons import Actor, CheckResult, check_of, check_results, label_of
 from portal.templatetags.ui import duration, foreseen
 from tenants import access
 from tenants.models import Tenant
@@ -19,22 +21,78 @@ from tenants.roles import Permission
 
 View = dict[str, Any]
 TURNS = 8
-WORDS = {
-    "NO_MATCHING_POOL": "no such devices",
-    "EXCEEDS_MAX_QUOTA": "larger than the quota",
-    "TENANT_SUSPENDED": "tenant suspended",
-    "QUOTA_GPUS": "over quota",
-    "QUOTA_JOBS": "too many jobs at once",
-    "FAIR_SHARE": "waiting its turn",
-    "INSUFFICIENT_CAPACITY": "waiting for capacity",
-    "GANG_FRAGMENTED": "waiting for whole nodes",
-    "NOT_EVALUATED": "the cluster did not answer",
-}
+"""Changes of the reason that the panel lists."""
+
+
+@dataclass(frozen=True)
+class WaitKind:
+    """How a wait is shown, by who can end it. name: its class in the style sheet."""
+
+    name: str
+    chip: str
+    icon: str
+    color: str
+    advice: str
+
+
+FIX = WaitKind("fix", "Fix needed", "wrench", "red", "It can't start as configured.")
+ASK = WaitKind("ask", "Ask an admin", "user-cog", "amber", "Only an administrator can change this.")
+WAIT = WaitKind("wait", "Waiting", "hourglass", "amber", "No action needed: it starts by itself.")
+CHECKING = WaitKind(
+    "checking",
+    "Checking",
+    "circle-dashed",
+    "neutral",
+    "The scheduler checks new jobs within a second or two.",
+)
+BACKING_OFF = WaitKind(
+    "back-off",
+    "Backing off",
+    "rotate-cw",
+    "amber",
+    "It failed early several times in a row. The next attempt starts by itself;"
+    " no GPUs are held while waiting.",
+)
+BY_ACTOR = {Actor.FIX: FIX, Actor.ASK: ASK, Actor.WAIT: WAIT}
+
+
+def kind_of(code: str) -> WaitKind:
+    """How a wait for this reason is shown."""
+    check = check_of(code)
+    return BY_ACTOR[check.actor] if check else CHECKING
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One admission check. used, asked and limit are shares of the meter, 0 to 100; None: no meter."""
+
+    title: str
+    text: str
+    ok: bool | None
+    used: float | None = None
+    asked: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a queued job waits."""
+
+    headline: str
+    kind: WaitKind
+    position: int | None
+    cluster_position: int | None
+    checks: list[CheckRow] = field(default_factory=list)
+
+    @property
+    def later(self) -> list[str]:
+        """Checks that were not reached."""
+        return [one.title for one in self.checks if one.ok is None]
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One way to start sooner, as a card."""
+    """The card of one suggestion."""
 
     title: str
     text: str
@@ -44,20 +102,35 @@ class Offer:
 
 @dataclass(frozen=True)
 class Turn:
-    """From when on the job waited for what."""
+    """When the reason changed, and to what."""
 
     at: datetime
     words: str
     message: str
 
 
+def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
+    """Why a QUEUED job waits; None in any other state. backs_off: it must not start before a retry time."""
+    if job["state"] != "QUEUED":
+        return None
+    reason: Mapping[str, Any] = job["reason"]
+    message, numbers = reason["message"], reason["numbers"]
+    return Waiting(
+        message or "The scheduler has not checked this job yet.",
+        BACKING_OFF if backs_off else kind_of(reason["code"]),
+        numbers.get("position"),
+        numbers.get("cluster_position"),
+        [_row(one, message) for one in check_results(numbers)],
+    )
+
+
 def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
-    """What the why-it-waits panel shows beside the reason; the queries are the same however long the queue is."""
+    """Everything that the panel shows in addition to the reason. The number of queries does not depend on the queue."""
     active = job.tenant.state == Tenant.State.ACTIVE
     may_submit = active and access.may(user, Permission.SUBMIT, job.tenant_id)
     line = queue_around(user, job, now)
     return {
-        "span": foreseen(view["estimate"], now),
+        "span": approximately(foreseen(view["estimate"], now)),
         "checked_at": checked_at(),
         "offers": [offer(way, view, now) for way in suggestions_for(job)] if may_submit else [],
         "line": line,
@@ -67,32 +140,41 @@ def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
 
 
 def offer(way: Suggestion, job: View, now: datetime) -> Offer:
-    """The card of one way: what to change, when that starts, and the new-job page with the change made."""
-    unit = "GPU" if job["gpus"] else "CPU slot"
+    """The card of a suggestion: what to change, when the job then starts, and a link to the form with the change."""
+    unit = "GPU" if job["gpus"] else "CPU"
     count, learners, each = way.value, job["learners"], job["gpus"] or job["slots"]
     titles = {
-        "learners": (f"Use {count} × {each} {unit}{_s(str(each))}", f"Clone with {count} learner{_s(count)}"),
-        "gpus": (f"Use {learners} × {count} {unit}{_s(count)}", f"Clone with {count} {unit}{_s(count)}"),
-        "cpus": (f"Use {learners} × {count} {unit}{_s(count)}", f"Clone with {count} {unit}{_s(count)}"),
-        "gpu_type": (f"Use {count}", f"Clone to {count}"),
-        "priority": (f"Priority {count}", f"Clone with priority {count}"),
+        "learners": f"Use {count} × {each} {unit}{_s(str(each))}",
+        "gpus": f"Use {learners} × {count} {unit}{_s(count)}",
+        "cpus": f"Use {learners} × {count} {unit}{_s(count)}",
+        "gpu_type": f"Use {count}",
+        "priority": f"Use {count} priority",
     }
-    title, button = titles[way.kind]
     query = urlencode({"from": job["id"], way.kind: way.value})
-    starts = foreseen(way.estimate, now)
-    text = f"Starts in {starts if starts.startswith('under') else f'about {starts}'}."
-    return Offer(title, text, button, f"/t/{job['tenant']}/jobs/new?{query}")
+    text = f"Starts in {approximately(foreseen(way.estimate, now))}."
+    return Offer(titles[way.kind], text, "Edit and resubmit", f"/t/{job['tenant']}/jobs/new?{query}")
 
 
 def hindsight(view: View) -> str:
     """How good the first estimate was, once the job has started: "estimated 25–40 min, started after 31 min"."""
-    told = view["estimate"]
-    if not told or not told["started_at"] or not told["first"]:
+    estimate = view["estimate"]
+    if not estimate or not estimate["started_at"] or not estimate["first"]:
         return ""
-    first, started = told["first"], datetime.fromisoformat(told["started_at"])
-    begun = datetime.fromisoformat(first["at"])
-    after = duration((started - begun).total_seconds())
-    return f"estimated {foreseen(first, begun)}, started after {after}"
+    first, started = estimate["first"], datetime.fromisoformat(estimate["started_at"])
+    estimated_at = datetime.fromisoformat(first["at"])
+    after = duration((started - estimated_at).total_seconds())
+    return f"estimated {foreseen(first, estimated_at)}, started after {after}"
+
+
+def _row(result: CheckResult, headline: str) -> CheckRow:
+    """The headline is not repeated; a meter needs a limit above 0 as its scale."""
+    text, meter = "" if result.text == headline else result.text, result.meter
+    if meter is None or not meter.limit:
+        return CheckRow(result.title, text, result.ok)
+    scale = max(meter.limit, meter.used + meter.asked) / 100
+    return CheckRow(
+        result.title, text, result.ok, meter.used / scale, meter.asked / scale, meter.limit / scale
+    )
 
 
 def _places(line: QueueSection | None, now: datetime) -> list[tuple[Any, str]]:
@@ -100,13 +182,17 @@ def _places(line: QueueSection | None, now: datetime) -> list[tuple[Any, str]]:
 
 
 def _turns(job: Job, *, guest: bool) -> list[Turn]:
-    """How the reason changed since the job queued, oldest first."""
+    """How the reason changed since the job was queued, oldest first."""
     events = JobEvent.objects.filter(job=job, code="WAITING", at__gte=job.queued_at).order_by("-n")
     newest = events.values_list("at", "reason", "message")[:TURNS]
-    told = [
-        (at, reason, redact(reason, message, {})[0] if guest else message) for at, reason, message in newest
-    ]
-    return [Turn(at, WORDS.get(reason, reason), message) for at, reason, message in told][::-1]
+    return [
+        Turn(at, label_of(reason), redact(reason, message, {})[0] if guest else message)
+        for at, reason, message in newest
+    ][::-1]
+
+
+def approximately(span: str) -> str:
+    return f"≈{span}" if span and not span.startswith("under") else span
 
 
 def _s(count: str) -> str:

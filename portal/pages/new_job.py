@@ -23,7 +23,6 @@ from jobs.spec import to_yaml
 from jobs.spec.definition import PRIORITIES
 from jobs.states import State
 from portal.pages.guard import in_tenant, person
-from portal.pages.job_cards import FIX
 from portal.pages.shell import frame
 from tenants import access
 from tenants.errors import NotAllowed
@@ -178,7 +177,6 @@ def _page(
         "types": _types(request),
         "took": _took(parent) if parent else None,
         "priorities": [level for level in PRIORITIES if level in tenant.priorities],
-        "fix": " ".join(sorted(FIX)),
         "error": error.message if error else "",
         "errors": details.get("errors", []),
     }

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.selectors import cluster, installation, queue
-from portal.pages import job_waiting
+from jobs.selectors.wait_reasons import Actor, Holder, check_of, label_of
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
@@ -23,16 +23,6 @@ FULL = 0.9
 WAITING_SHOWN = 8
 CHANGES_SHOWN = 5
 PER_PAGE = 50
-WHO_ACTS = {
-    "QUOTA_GPUS": "admin",
-    "QUOTA_JOBS": "admin",
-    "EXCEEDS_MAX_QUOTA": "owner",
-    "NO_MATCHING_POOL": "owner",
-    "SPEC_INVALID": "owner",
-    "DATA_UNREACHABLE": "owner",
-    "TENANT_SUSPENDED": "admin",
-}
-"""Who can end a wait, by its code; no action is needed for the others."""
 
 
 @require_GET
@@ -75,10 +65,20 @@ def _waiting(job: Any) -> dict[str, Any]:
     return {
         "job": job,
         "kind": "cpu" if not job.gpus else job.gpu_type or "any",
-        "why": "backing off" if backs_off else job_waiting.WORDS.get(job.reason_code, "not checked yet"),
-        "acts": "nobody" if backs_off else WHO_ACTS.get(job.reason_code, "nobody"),
+        "why": "backing off" if backs_off else label_of(job.reason_code),
+        "acts": "" if backs_off else _who_acts(job.reason_code),
         "waits_s": (now - job.waits_since).total_seconds(),
     }
+
+
+def _who_acts(code: str) -> str:
+    """Who can end the wait: "owner", "admin" (a higher limit helps, too), or "" if it ends by itself."""
+    check = check_of(code)
+    if check is None:
+        return ""
+    if check.actor is Actor.FIX:
+        return "owner"
+    return "admin" if check.actor is Actor.ASK or check.holder is Holder.TENANT else ""
 
 
 def _changes() -> list[tuple[QuotaChange, int]]:

@@ -34,7 +34,7 @@ export interface Estimate {
 export interface Verdict {
   errors: Finding[];
   warnings: Finding[];
-  now?: { starts: boolean; nodes: string[]; code: string; message: string; numbers: Record<string, unknown>; estimate: Estimate } | null;
+  now?: { starts: boolean; nodes: string[]; code: string; actor: "wait" | "ask" | "fix" | null; message: string; numbers: Record<string, unknown>; estimate: Estimate } | null;
   quota?: Quota | null;
   checks?: Check[];
   problem?: string;

@@ -1,0 +1,74 @@
+"""What a wait reason means to readers: the scheduler's checks as REST, pages and events see them.
+
+The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
+outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere by itself.
+A reason that no rule gives (NOT_EVALUATED, a restart, a halt) has no Check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_scheduler import checks
+from gpu_scheduler.checks import Actor, Holder, Meter, check_of
+
+__all__ = [
+    "Actor",
+    "CheckResult",
+    "Holder",
+    "Meter",
+    "check_of",
+    "check_results",
+    "codes_of",
+    "failed_meter",
+    "label_of",
+]
+
+NOT_CHECKED = "not checked yet"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check of a waiting job. ok: None if it was not reached. meter: None if the check counts nothing."""
+
+    title: str
+    text: str
+    ok: bool | None
+    meter: Meter | None
+
+
+def check_results(numbers: Mapping[str, Any]) -> list[CheckResult]:
+    """The checks of a waiting job in the order in which the scheduler makes them; empty before the first plan."""
+    return [_result(one) for one in numbers.get("checks", [])]
+
+
+def label_of(code: str) -> str:
+    """A wait reason in a few words, as in lists and histories."""
+    check = check_of(code)
+    return check.label if check else NOT_CHECKED
+
+
+def codes_of(*actors: Actor) -> list[str]:
+    """The codes of all reasons for which one of these has to act."""
+    return [check.code.value for check in checks.CHECKS if check.actor in actors]
+
+
+def failed_meter(numbers: Mapping[str, Any]) -> Meter | None:
+    """The meter of the check that failed; None if it has none, or if its numbers are redacted."""
+    for one in numbers.get("checks", []):
+        if one.get("ok") is False:
+            return None if one["used"] is None else Meter(one["used"], one["limit"], one["asked"])
+    return None
+
+
+def _result(one: Mapping[str, Any]) -> CheckResult:
+    check = checks.check_named(one["check"])
+    title, text, ok = check.title if check else one["check"], one["text"], one["ok"]
+    used, limit, asked = one["used"], one["limit"], one["asked"]
+    if check is None or used is None or limit is None or asked is None:
+        return CheckResult(title, text, ok, None)
+    return CheckResult(
+        title, check.meter_text(used=used, limit=limit, asked=asked), ok, Meter(used, limit, asked)
+    )
