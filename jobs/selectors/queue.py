@@ -27,7 +27,7 @@ EACH_SIDE = 3
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """One job in line. Of a job that the caller may not see, everything but place and slots is None."""
+    """One job in the queue. Everything but place and slots is None if the caller cannot see the job."""
 
     place: int
     slots: int
@@ -42,7 +42,7 @@ class QueueEntry:
 
 @dataclass(frozen=True, slots=True)
 class QueueSection:
-    """The part of the line around a job. of_tenant: its own tenant's line, because its limits hold the job back."""
+    """The queue around a job. of_tenant: its own tenant's queue, because the job waits for its tenant's limits."""
 
     of_tenant: bool
     slot_type: str
@@ -50,7 +50,7 @@ class QueueSection:
 
 
 def queue_around(user: access.Person, job: Job, now: datetime) -> QueueSection | None:
-    """The jobs up to three places before and behind; None for a job that stands in no line. Three queries."""
+    """Up to three jobs ahead and three behind; None for a job without a queue position. Three queries."""
     numbers = job.reason_numbers
     check = check_of(job.reason_code)
     of_tenant = check is not None and check.holder is Holder.TENANT
@@ -96,23 +96,23 @@ def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime)
 
 
 def checked_at() -> datetime | None:
-    """When the scheduler last looked at everything that waits."""
+    """When the last scheduling cycle ended."""
     return PeriodicTask.objects.filter(name="cycle").values_list("done_at", flat=True).first()
 
 
 FORECAST_JOBS = 300
-"""Waiting jobs that a forecast looks at; of one further back it says that too many are ahead."""
+"""Waiting jobs that a forecast covers; jobs further back get "too many jobs ahead"."""
 
 REQUEST_WORK = 20_000
-"""Units of a forecast that somebody waits for: tens of milliseconds."""
+"""Units of work for a forecast within a request: tens of milliseconds."""
 
 WHY_NONE = {
-    WhyNone.CANNOT_START: "It cannot start as things are.",
-    WhyNone.UNKNOWN_END: "A job it waits for has no known end: no progress, no time limit, too few past jobs.",
-    WhyNone.TOO_FAR: "Too much is ahead of it to foresee.",
+    WhyNone.CANNOT_START: "It can't start without a change.",
+    WhyNone.UNKNOWN_END: "A job ahead of it has no known end: no progress, no time limit, too few past jobs.",
+    WhyNone.TOO_FAR: "Too many jobs are ahead of it to estimate.",
 }
-NOT_YET = "The next forecast will tell."
-BACKS_OFF = "It waits before its restart; when that is over, the next forecast will tell."
+NOT_YET = "The first estimate follows within seconds."
+BACKS_OFF = "Estimated after its retry time."
 SOURCES = {
     Basis.PROGRESS: "the progress of running jobs",
     Basis.TIME_LIMIT: "time limits",
@@ -121,7 +121,7 @@ SOURCES = {
 
 
 def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
-    """The estimate of contracts' Job. Of a job that has started: what it was first told, beside the truth."""
+    """A job's estimate as JSON. Of a job that has started: its first estimate and when it started."""
     kept: Estimate | None = getattr(job, "estimate", None)
     if job.state != State.QUEUED:
         if kept is None or kept.first_at is None or kept.started_at is None:
@@ -139,19 +139,19 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
 
 
 def foreseen_view(foreseen: Foreseen, now: datetime) -> dict[str, Any]:
-    """The same shape for a job that nobody has submitted yet."""
+    """The same shape for a job that does not exist yet."""
     basis = [each.value for each in foreseen.basis]
     message = WHY_NONE[foreseen.why_none] if foreseen.why_none else basis_sentence(basis)
     return _view(foreseen.soonest, foreseen.latest, basis, message, now, None)
 
 
 def basis_sentence(basis: list[str]) -> str:
-    """What an estimate rests on, in a sentence."""
+    """What an estimate is based on, as a sentence."""
     if not basis:
-        return "Nothing has to end first."
+        return "Nothing ahead of it in the queue."
     sources = [SOURCES[Basis(each)] for each in basis]
     listed = ", ".join(sources[:-1]) + " and " + sources[-1] if len(sources) > 1 else sources[0]
-    return f"From {listed}, if nothing else comes."
+    return f"Based on {listed}; assumes no new jobs."
 
 
 def _view(
@@ -162,7 +162,7 @@ def _view(
     at: datetime | None,
     kept: Estimate | None,
 ) -> dict[str, Any]:
-    told = kept is not None and kept.first_at is not None
+    has_first = kept is not None and kept.first_at is not None
     return {
         "from": rfc3339(soonest),
         "to": rfc3339(latest),
@@ -174,7 +174,7 @@ def _view(
             "to": rfc3339(kept.first_latest),
             "at": rfc3339(kept.first_at),
         }
-        if kept is not None and told
+        if kept is not None and has_first
         else None,
         "started_at": rfc3339(kept.started_at) if kept else None,
     }
@@ -182,7 +182,7 @@ def _view(
 
 @dataclass(frozen=True, slots=True)
 class QueueTotals:
-    """Jobs that wait for devices. slots: what they ask for in all; waits in seconds, None while nobody waits."""
+    """All waiting jobs. slots: what they request in total. Waits in seconds, None without waiting jobs."""
 
     jobs: int
     slots: int
@@ -191,9 +191,9 @@ class QueueTotals:
 
 
 def waiting_jobs() -> QuerySet[Any]:
-    """Every queued job of every tenant, the longest waiting first; for callers that have checked for a platform admin.
+    """Every queued job of every tenant, the longest waiting first. Only for platform admins.
 
-    waits_since: a job that came back after a failure keeps its place in line (queued_at), but it has run meanwhile.
+    waits_since: a job that came back after a failure keeps its queue position (queued_at), but has run in between.
     """
     rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
     newest_end = Attempt.objects.filter(job=OuterRef("pk")).order_by("-n").values("closed_at")[:1]

@@ -1,4 +1,4 @@
-"""What the people of a waiting job could do for it."""
+"""Suggestions for a waiting job: clones with one change that would start sooner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SuggestionSerializer(ReadSerializer):
             "from": "2026-11-21T09:00:00.000Z",
             "to": "2026-11-21T09:00:00.000Z",
             "basis": [],
-            "message": "Nothing has to end first.",
+            "message": "Nothing ahead of it in the queue.",
             "at": "2026-11-21T09:00:00.000Z",
             "first": None,
             "started_at": None,

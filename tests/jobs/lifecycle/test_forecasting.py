@@ -50,7 +50,7 @@ def test_the_pace_of_the_running_job_foretells_the_start(world: World) -> None:
     forecasting.foresee({})
     assert minutes(world, waiter) == pytest.approx(30, abs=0.2)
     assert told(world, waiter)["basis"] == ["progress"]
-    assert told(world, waiter)["message"] == "From the progress of running jobs, if nothing else comes."
+    assert told(world, waiter)["message"] == "Based on the progress of running jobs; assumes no new jobs."
 
 
 def test_without_progress_the_time_limit_counts_then_the_past(world: World) -> None:
@@ -130,7 +130,7 @@ def test_a_job_that_queues_again_is_told_anew(world: World) -> None:
         first_at=long_ago,
         started_at=long_ago,
     )
-    assert told(world, waiter)["message"] == "The next forecast will tell."
+    assert told(world, waiter)["message"] == "The first estimate follows within seconds."
     forecasting.foresee({})
     first = told(world, waiter)["first"]
     assert isinstance(first, dict)
@@ -163,7 +163,7 @@ def test_a_long_queue_costs_no_more_queries_and_its_end_is_told_it_is_too_far(
             forecasting.foresee({})
         counts.append(len(queries))
     assert counts[0] == counts[1] <= 17
-    assert told(world, last)["message"] == "Too much is ahead of it to foresee."
+    assert told(world, last)["message"] == "Too many jobs are ahead of it to estimate."
     assert Estimate.objects.filter(why_none="too_far").count() == 13 - 5
 
 

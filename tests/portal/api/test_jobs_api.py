@@ -105,13 +105,13 @@ def test_validating_lists_what_was_looked_at_with_the_quota_that_the_job_would_t
     assert looked_at(verdict) == {
         "spec": "passed: luthier/v1, no errors",
         "code": "passed: 1 file, 15 B in the spec",
-        "data": "passed: None asked for",
+        "data": "passed: None requested",
         "quota": "passed: cpu: 1 in use + 2 of 4",
         "gang": "passed: 2 of 2 learners fit, on node-a",
     }
     people.vision.quotas.update(used=3)
     held = looked_at(alice.post(f"{JOBS}:validate", two).json())
-    assert held["quota"] == "waits: cpu: 3 in use + 2 of 4"
+    assert held["quota"] == "waits: Waiting for quota: 3 of 4 CPUs in use, this job needs 2."
     assert held["gang"].startswith("skipped")
     people.vision.quotas.update(limit=99)
     ClusterNode.objects.update(ready=False)
@@ -126,7 +126,7 @@ def test_the_quota_counts_what_starts_in_the_same_cycle(alice: Api, people: Peop
     assert alice.post(JOBS, SPEC).status_code == 201  # waits for the scheduler's next look
     held = alice.post(f"{JOBS}:validate", SPEC | {"resources": {"learners": 4, "cpus": 1}}).json()
     assert held["now"]["numbers"]["used"] == held["quota"]["used"] == 1
-    assert looked_at(held)["quota"] == "waits: cpu: 1 in use + 4 of 4"
+    assert looked_at(held)["quota"] == f"waits: {held['now']['message']}"
 
 
 def test_validating_says_which_check_found_the_errors_and_what_was_meant(alice: Api) -> None:
@@ -142,7 +142,7 @@ def test_validating_says_which_check_found_the_errors_and_what_was_meant(alice: 
     assert {name: text.partition(":")[0] for name, text in big.items()} == {
         "spec": "skipped", "code": "skipped", "data": "skipped", "quota": "skipped", "gang": "failed",
     }  # fmt: skip
-    assert big["spec"].startswith("skipped: No error so far"), "there are none to fix"
+    assert big["spec"].startswith("skipped: No errors so far"), "the other checks found them"
 
 
 def test_a_job_that_has_changed_since_it_was_seen_is_not_deleted(alice: Api, people: People) -> None:

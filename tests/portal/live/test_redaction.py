@@ -11,10 +11,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.test import Client
 
+from gpu_scheduler.checks import check_of
 from gpu_scheduler.cycle import plan
 from jobs import events
 from jobs.models import ClusterNode, Job
-from jobs.selectors.redaction import SENTENCES
 from jobs.selectors.snapshot import snapshot
 from jobs.selectors.what_if import scheduler_nodes
 from jobs.services.sharing import SharePermission, job_share
@@ -66,6 +66,12 @@ def waiting(alice: User, code: str) -> Job:
     return shared(Job.objects.get(pk=job.pk), alice)
 
 
+def redacted(code: str) -> str:
+    check = check_of(code)
+    assert check is not None
+    return check.redacted
+
+
 def browser(user: User) -> Client:
     client = Client()
     client.force_login(user)
@@ -104,10 +110,10 @@ async def test_a_guest_sees_why_it_waits_without_the_tenants_numbers(
     alice: User, guest: User, socket_of: Open, code: str
 ) -> None:
     job = await sync_to_async(waiting)(alice, code)
-    plain = SENTENCES[code]
-    shown = await sync_to_async(by_rest_and_page)(guest, job)
-    received = await by_socket(guest, job, socket_of)
-    for text in (shown, received):
+    plain = redacted(code)
+    told = await sync_to_async(by_rest_and_page)(guest, job)
+    heard = await by_socket(guest, job, socket_of)
+    for text in (told, heard):
         assert plain in text.replace("&#x27;", "'")
         assert not (hit := SECRET.search(text)), text[hit.start() - 200 : hit.end() + 60]
         assert not re.search(r'"jobs_(limit|used)"|runs 2 of 2', text)
@@ -137,6 +143,6 @@ async def test_the_card_of_a_resume_shows_a_guest_no_numbers_of_the_tenant(alice
 
     to_guest, to_alice = await sync_to_async(cards)()
     assert "If you resume now" in to_guest
-    assert SENTENCES["QUOTA_GPUS"] in to_guest
+    assert redacted("QUOTA_GPUS") in to_guest
     assert not SECRET.search(to_guest)
     assert SECRET.search(to_alice)

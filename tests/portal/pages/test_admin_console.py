@@ -477,5 +477,5 @@ def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(
     )
     seen = signed_in(admin).get("/admin-console/").context
     told = [(row["job"].name, row["why"], row["acts"]) for row in seen["waiting"]]
-    assert told == [("new", "over quota", "admin"), ("again", "backing off", "nobody")]
+    assert told == [("new", "over quota", "admin"), ("again", "backing off", "")]
     assert seen["waiting"][1]["waits_s"] < seen["queue"].longest_s < timedelta(hours=8).total_seconds()

@@ -61,7 +61,7 @@ def test_a_resume_over_quota_says_what_it_would_wait_for(alice: User, signed_in:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
     Quota.objects.update(used=6, limit=8)
     text = card(alice, halted(alice), signed_in)
-    assert "Starts at once" not in text
+    assert "Can start now" not in text
     assert "Waits" in text
     assert "quota" in text
     assert "6 → 10 of 8" in text

@@ -65,7 +65,7 @@ def test_the_panel_tells_the_start_its_source_and_the_last_look(alice: User) -> 
     page = page_of(alice, job)
     for words in (
         "25–40 min",
-        "From the progress of running jobs and past jobs",
+        "Based on the progress of running jobs and past jobs",
         "#3",
         "checked<time",
         "40 min ago",
@@ -76,7 +76,7 @@ def test_the_panel_tells_the_start_its_source_and_the_last_look(alice: User) -> 
 def test_without_an_estimate_the_panel_says_why(alice: User) -> None:
     job = waits(owner=alice)
     expect(job, 0, 0, soonest=None, latest=None, why_none="unknown_end")
-    assert "No estimate. A job it waits for has no known end" in page_of(alice, job)
+    assert "No estimate. A job ahead of it has no known end" in page_of(alice, job)
 
 
 def test_a_job_that_backs_off_says_so_and_until_when(alice: User) -> None:
@@ -100,7 +100,7 @@ def test_the_place_in_the_tenant_is_said_once(alice: User) -> None:
     told = "".join(
         re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="estimate"')[1].split("</div>")[0]).split()
     )
-    assert told.startswith(">Estimatedstart25–40min#1invision-lab·#1inthecluster")
+    assert told.startswith(">Startsin≈25–40min#1invision-lab·#1inthecluster")
 
 
 def test_a_row_says_place_start_and_reason(alice: User) -> None:
@@ -138,7 +138,7 @@ def test_a_way_to_start_sooner_leads_to_a_clone_with_the_change(alice: User, lab
     ways = {way.kind: way for way in suggestions_for(job)}
     assert (ways["learners"].value, ways["cpus"].value) == ("1", "2")
     page = page_of(alice, job)
-    assert "Use 1 × 4 CPU slots" in page
+    assert "Use 1 × 4 CPUs" in page
     assert "Starts in under 1 min." in page
     href = f"/t/vision-lab/jobs/new?from={job.pk}&amp;learners=1"
     assert href in page
@@ -163,7 +163,7 @@ def test_the_api_tells_the_same_ways_with_the_change_for_a_clone(alice: User, ca
         "cpus": {"resources": {"cpus": 2}},
     }
     assert ways["learners"]["value"] == "1"
-    assert ways["learners"]["estimate"]["message"] == "Nothing has to end first."
+    assert ways["learners"]["estimate"]["message"] == "Nothing ahead of it in the queue."
     client.force_login(alice)
     spec = ways["learners"]["spec"]
     made = client.post(f"/api/v1/jobs/{job.pk}/clone", {"spec": spec}, content_type="application/json")
@@ -205,7 +205,7 @@ def test_of_a_queue_too_long_to_see_only_a_start_at_once_is_offered(
 def test_who_may_not_submit_is_offered_nothing(alice: User, carol: User) -> None:
     factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=1, time_limit_s=3600)
     page = page_of(carol, waits(owner=alice, learners=2, slots=4))
-    assert "Ways to start" not in page
+    assert "resubmit with one change" not in page
 
 
 def test_a_priority_is_offered_only_where_the_tenant_may_use_it(alice: User, lab: Tenant) -> None:
