@@ -284,7 +284,9 @@ class CheckpointSerializer(ReadSerializer):
     )
     parts = serializers.IntegerField()
     world_size = serializers.IntegerField()
-    bytes = serializers.IntegerField(source="size", help_text="UPLOADING: of the files announced so far")
+    bytes = serializers.IntegerField(
+        source="size", help_text="UPLOADING: of the files in the manifest so far"
+    )
     received = serializers.IntegerField(help_text="bytes uploaded so far")
     created_at = TimestampField()
     committed_at = TimestampField(allow_null=True)

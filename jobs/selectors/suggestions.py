@@ -1,4 +1,4 @@
-"""Ways in which a waiting job's people could make it start sooner, each tried out by running the planner forward."""
+"""Suggestions for a waiting job: one change each that would start it sooner, tested with a forecast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = 3
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One change and what it brings. kind: one of KINDS; estimate as the Job's."""
+    """One change and its effect. kind: one of KINDS; estimate: when the changed job would start."""
 
     kind: str
     value: str
@@ -32,7 +32,7 @@ class Suggestion:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The same as a change of the spec, as a clone takes it."""
+        """The change as fields of the spec, for a clone."""
         if self.kind == "priority":
             return {"priority": self.value}
         return {"resources": {self.kind: self.value if self.kind == "gpu_type" else int(self.value)}}
@@ -54,7 +54,7 @@ def suggestions_for(job: Job) -> list[Suggestion]:
         return []
     variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen)}
     named = {f"{kind}={value}": gang for (kind, value), gang in variants.items()}
-    # A clone stands behind jobs that are not in sight if there are many: then only a start at once is certain.
+    # In a long queue, jobs beyond the snapshot can be ahead of the clone: then only an immediate start is certain.
     until = now if len(seen.waiting) >= FORECAST_JOBS else None
     runs = {} if until else run_times(seen)
     found = sooner(seen, runs, job.pk, named, until=until, work=REQUEST_WORK)
@@ -72,7 +72,7 @@ def _starts(estimate: Estimate) -> Any:
 
 
 def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, Gang]]:
-    """The mildest change of each kind first: of equals it is the one to offer."""
+    """The smallest change of each kind first: it wins among equals."""
     new = replace(own, job=NEW, queued_at=seen.now)
     for learners in _smaller(own.learners.min):
         yield "learners", str(learners), new.resized(learners=learners)

@@ -1,4 +1,4 @@
-"""What the scheduler would do right now, under the limits as they are or as somebody thinks of setting them."""
+"""What the scheduler would do now: with other limits, with one more job, or if a halted job were resumed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from jobs.spec import Spec
 from tenants.models import Tenant
 
 SHOWN = 200
-"""Jobs named per list; a queue of thousands would say no more."""
+"""Jobs per list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Affected:
-    """One waiting job. slots over all learners; reason: the sentence why it waits, empty if it starts."""
+    """One waiting job. slots over all learners; reason: why it waits; empty if it starts."""
 
     job: str
     name: str
@@ -55,7 +55,7 @@ class Affected:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one look of the scheduler decides. starting_ids holds all, the lists at most SHOWN jobs."""
+    """What one plan decides. starting_ids is complete, the lists have at most SHOWN jobs."""
 
     starting: tuple[Affected, ...]
     waiting: tuple[Affected, ...]
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def would_start(limits: Mapping[tuple[str, str], int]) -> Outcome:
-    """Plan now with these limits, by (tenant, slot type), in place of the present ones. Changes nothing."""
+    """Plan now with these limits, by (tenant, slot type), instead of the current ones. Changes nothing."""
     seen = _with_limits(snapshot(nodes=scheduler_nodes(), now=timezone.now()), limits)
     decided = plan(seen)
     gangs = {gang.job: gang for gang in seen.waiting}
@@ -85,7 +85,7 @@ def would_start(limits: Mapping[tuple[str, str], int]) -> Outcome:
 
 
 def scheduler_nodes() -> list[Node]:
-    """The nodes as the last scheduling cycle saw them, in the scheduler's own shape."""
+    """The nodes as of the last scheduling cycle, as the scheduler's values."""
     return [
         Node.with_slots(*row)
         for row in installation.nodes().values_list("name", "slot_type", "slots", "ready")
@@ -103,9 +103,10 @@ def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int]) -> Snaps
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would happen to a job submitted now. nodes: one per learner if it starts; else code and message why not.
+    """What would happen to a job submitted now. nodes: one per learner if it starts; else code and message say why.
 
-    quota: the tenant's for the type it would run on; of a job that takes any GPU and waits, the one with most room.
+    quota: the tenant's quota of the type it would run on; for a job that accepts any GPU and waits, the one with most
+    room.
     """
 
     starts: bool
@@ -119,13 +120,13 @@ class Preview:
 
 
 def preview(tenant: Tenant, spec: Spec) -> Preview:
-    """Plan now, and run forward, with one more job in the queue. Changes nothing."""
+    """Plan now and forecast with one more job in the queue. Changes nothing."""
     now = timezone.now()
     return _with_one_more(gang_of_spec(tenant, spec, now), now)
 
 
 def preview_resume(job: Job) -> Preview:
-    """The same for a halted job that is resumed now. It stands last among its equals, as a resume queues it anew."""
+    """The same for a halted job if it were resumed now: it would be queued last among its equals."""
     now = timezone.now()
     left_s = None if job.time_limit_s is None else max(0.0, job.time_limit_s - job.running_s)
     slot_type = (job.gpu_type or None) if job.gpus else CPU_TYPE
@@ -151,7 +152,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     for start in decided.starts:
         if start.job == NEW:
             where = ", ".join(sorted(set(start.placement.nodes)))
-            message = f"Would start at once on {where}."
+            message = f"Can start now on {where}."
             estimate = foreseen_view(Foreseen(now, now), now)
             kind = start.placement.slot_type
             share = _share(after, gang.tenant, kind)
@@ -166,7 +167,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
 
 
 def _after(seen: Snapshot, starts: Sequence[Start]) -> Snapshot:
-    """With what the others take that start in the same look: their use stands in the explanation, too."""
+    """The snapshot with the use of other jobs that start in the same plan, as the explanation has it."""
     gangs = {gang.job: gang for gang in seen.waiting}
     taken: Counter[tuple[str, str]] = Counter()
     for start in starts:
@@ -178,7 +179,7 @@ def _after(seen: Snapshot, starts: Sequence[Start]) -> Snapshot:
 
 
 def _share(seen: Snapshot, tenant: str, slot_type: str | None) -> Share:
-    """The tenant's share of a type; None: of the GPU type with most room. No quota is a limit of 0."""
+    """The tenant's share of a type; None: of the GPU type with the most room. No quota counts as a limit of 0."""
     own = [share for share in seen.shares if share.tenant == tenant]
     if slot_type is None:
         kinds = {node.slot_type for node in seen.nodes} - {CPU_TYPE}
@@ -188,7 +189,7 @@ def _share(seen: Snapshot, tenant: str, slot_type: str | None) -> Share:
 
 
 def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
-    """A job that is only thought of, queued now."""
+    """The gang of a job that does not exist, queued now."""
     return Gang(
         job=NEW,
         tenant=tenant.slug,
@@ -203,34 +204,34 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
 
 
 def nearest(seen: Snapshot, starts: Iterable[str], waits: Iterable[Explanation]) -> Snapshot:
-    """The snapshot with the first FORECAST_JOBS of its waiting jobs, in the order in which the scheduler took them."""
+    """The snapshot with the first FORECAST_JOBS of its waiting jobs, in the scheduler's order."""
     ahead = [*starts, *(wait.job for wait in waits if wait.code not in NOT_QUEUED)]
     first = set(ahead[:FORECAST_JOBS])
     return replace(seen, waiting=tuple(gang for gang in seen.waiting if gang.job in first))
 
 
 NEW = "zzzzzzzzzzzz"
-"""Sorts behind every real id, so that the thought-up job stands last among its equals."""
+"""Sorts after every real id: the job that does not exist is last among its equals."""
 TOO_FAR = Foreseen(why_none=WhyNone.TOO_FAR)
 
 
 FRESH_S = 5.0
-"""So long one plan is shown: the whole queue is planned for it, and the page says "a moment ago"."""
-KEPT = 200
+"""Seconds for which a plan is reused: it covers the whole queue, and the page says "a moment ago"."""
+CACHED = 200
 
-_looking, _planning = threading.Lock(), threading.Lock()
-"""Two, so that a plan that is still fresh is shown at once while another is made."""
+_cache_lock, _planning = threading.Lock(), threading.Lock()
+"""Two locks: a fresh plan can be read while another one is made."""
 _planned: OrderedDict[tuple[str, int], tuple[float, Preview]] = OrderedDict()
-"""By job and its newest event: what it was planned for ends with the next move, wish or edit."""
+"""By job and number of its newest event: any transition, request or edit invalidates the plan."""
 
 
 def cached_resume_preview(job: Job) -> Preview:
-    """The newest plan for this halted job, or a new one. One at a time per process: each takes a core for a while."""
+    """preview_resume, at most once in FRESH_S seconds per job. One plan at a time per process: each is CPU-bound."""
     key = (job.pk, job.event_seq)
     found = _fresh(key)
     if found is None:
         with _planning:
-            found = _fresh(key)  # made by who was before us
+            found = _fresh(key)  # made while waiting for the lock
             if found is None:
                 found = preview_resume(job)
                 _keep(key, found)
@@ -238,14 +239,14 @@ def cached_resume_preview(job: Job) -> Preview:
 
 
 def _fresh(key: tuple[str, int]) -> Preview | None:
-    with _looking:
+    with _cache_lock:
         made_at, found = _planned.get(key, (0.0, None))
     return None if found is None or time.monotonic() - made_at > FRESH_S else found
 
 
 def _keep(key: tuple[str, int], found: Preview) -> None:
-    with _looking:
+    with _cache_lock:
         _planned[key] = time.monotonic(), found
         _planned.move_to_end(key)
-        while len(_planned) > KEPT:
+        while len(_planned) > CACHED:
             _planned.popitem(last=False)

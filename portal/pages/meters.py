@@ -1,4 +1,4 @@
-"""Geometry of meters: where the bars of a quota lie, in percent of the scale. Pure; components/meter.html draws."""
+"""Geometry of quota and pool meters: bars in percent of the scale, drawn by components/meter.html. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 SERIES = ("fill-1", "fill-4", "fill-5", "fill-2", "fill-6", "fill-3")
-"""Classes of the six series colours in the order in which they differ most; the seventh and later are grey."""
+"""Classes of the six series colors, most distinct first; the seventh and later series are gray."""
 REST = "fill-0"
 
 
@@ -21,7 +21,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """label says in words what the bars show; tick and before: percent of the limit and of the limit it replaces."""
+    """label: the bars as text. tick, before: positions of the limit and of the previous limit, in percent."""
 
     label: str
     bars: tuple[Bar, ...]
@@ -36,9 +36,9 @@ def series(index: int) -> str:
 def quota_meter(
     label: str, *, limit: int, used: int, waiting: int = 0, scale: int = 0, before: int | None = None
 ) -> Meter:
-    """Used slots, those above the limit apart, waiting ones hatched behind them, and a tick at the limit.
+    """Used slots, separately those above the limit, then waiting ones (hatched), and a tick at the limit.
 
-    scale: slots that the whole width stands for; meters of one column share it.
+    scale: the slots of the full width; meters of one column share it.
     """
     whole = max(scale, limit, before or 0, used + waiting, 1)
     within = min(used, limit)
@@ -52,7 +52,7 @@ def quota_meter(
 def shared_meter(
     label: str, holders: Sequence[tuple[str, int]], *, limit: int, waiting: int, scale: int = 0
 ) -> Meter:
-    """A quota by holder, in series colours: (name, slots) each."""
+    """A quota by holder, in series colors: (name, slots) each."""
     used = sum(slots for _, slots in holders)
     whole = max(scale, limit, used + waiting, 1)
     parts = [(series(index), slots) for index, (_, slots) in enumerate(holders)]
@@ -69,7 +69,7 @@ def pool_meter(label: str, *, used: int, free: int, down: int) -> Meter:
 
 
 def held_meter(label: str, holders: Sequence[tuple[str, str, int]], *, free: int, down: int) -> Meter:
-    """A pool by who holds it: (name, class, slots) each, then what is free and what is down."""
+    """A pool by holder: (name, class, slots) each, then free and down slots."""
     whole = max(1, sum(slots for _, _, slots in holders) + free + down)
     bars = _in_a_row(
         [*((kind, slots) for _, kind, slots in holders), ("part-free", free), ("part-down", down)], whole
@@ -79,7 +79,7 @@ def held_meter(label: str, holders: Sequence[tuple[str, str, int]], *, free: int
 
 
 def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: int) -> Meter:
-    """Limits of all tenants in a row against what the cluster has; what is promised beyond it stands out."""
+    """Limits of all tenants in a row against the cluster's capacity; what exceeds it is highlighted."""
     total = sum(limits)
     whole = max(total, allowed, capacity, 1)
     bars, at = [], 0
@@ -87,7 +87,7 @@ def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: 
         inside = max(0, min(limit, capacity - at))
         bars += _in_a_row([("part-limits", inside), ("part-over-capacity", limit - inside)], whole, at)
         at += limit
-    text = f"{label}: limits add up to {total} of {capacity}, the policy allows {allowed}"
+    text = f"{label}: limits sum to {total} of {capacity}, the policy allows {allowed}"
     return Meter(text, tuple(bars), _percent(capacity, whole))
 
 

@@ -1,4 +1,4 @@
-"""`manage.py what_if`: the scheduler's answer to limits that nobody has set."""
+"""`manage.py what_if`: the scheduler's response to hypothetical limits."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_a_higher_limit_would_start_the_job_and_sets_nothing(waiting_job: str) -
 
 
 def test_an_unknown_tenant_is_named_with_those_there_are(waiting_job: str) -> None:
-    with pytest.raises(CommandError, match=r"no tenant nobody; there are vision-lab"):
-        answer("--limit", "nobody:cpu=4")
+    with pytest.raises(CommandError, match=r"no tenant missing; there are vision-lab"):
+        answer("--limit", "missing:cpu=4")
 
 
-def test_a_type_that_nobody_has_is_named_with_those_there_are(waiting_job: str) -> None:
+def test_an_unknown_type_is_named_with_those_there_are(waiting_job: str) -> None:
     with pytest.raises(CommandError, match=r"no type a100; there are cpu"):
         answer("--limit", "vision-lab:a100=1")
 
 
-def test_limits_that_nobody_could_set_are_told_beside_the_answer(waiting_job: str) -> None:
+def test_limits_that_cannot_be_set_are_noted_with_the_result(waiting_job: str) -> None:
     seen = answer("--limit", "vision-lab:cpu=999")
     assert [job["job"] for job in seen["starting"]] == [waiting_job]
     (note,) = seen["overcommitted"]
@@ -54,10 +54,10 @@ def test_limits_that_nobody_could_set_are_told_beside_the_answer(waiting_job: st
     )
     out = StringIO()
     call_command("what_if", "--limit", "vision-lab:cpu=999", stdout=out)
-    assert out.getvalue().startswith("Nobody could set these limits: all limits for cpu would sum to 999")
+    assert out.getvalue().startswith("These limits cannot be set: all limits for cpu would sum to 999")
     assert answer("--limit", "vision-lab:cpu=8")["overcommitted"] == []
 
 
-def test_a_limit_of_another_form_is_told_the_form(waiting_job: str) -> None:
+def test_a_malformed_limit_gets_an_example(waiting_job: str) -> None:
     with pytest.raises(CommandError, match="TENANT:TYPE=SLOTS"):
         answer("--limit", "vision-lab=4")

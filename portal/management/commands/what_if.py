@@ -1,4 +1,4 @@
-"""Say which waiting jobs would start, and why the others would not, under limits that are only thought of."""
+"""Show which waiting jobs would start with other limits, and why the others would wait."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def limit_of(text: str) -> LimitOf:
     return tenant, slot_type, int(slots)
 
 
-def _above_what_most_allocatable(
-    limits: list[LimitOf], standing: dict[tuple[str, str], int], capacity: dict[str, int]
+def _overcommitted(
+    limits: list[LimitOf], current: dict[tuple[str, str], int], capacity: dict[str, int]
 ) -> list[str]:
-    """A sentence for each type whose limits no administrator could set, since they sum to too much."""
+    """A sentence for each type whose limits would be refused because they sum to too much."""
     new = {(tenant, kind): slots for tenant, kind, slots in limits}
     applied = [
-        Applied(tenant, kind, standing.get((tenant, kind), 0), slots, 0)
+        Applied(tenant, kind, current.get((tenant, kind), 0), slots, 0)
         for (tenant, kind), slots in new.items()
     ]
     try:
@@ -47,7 +47,7 @@ def _above_what_most_allocatable(
 
 
 class Command(BaseCommand):
-    help = "What the scheduler would start now, with other limits or with those that stand; changes nothing."
+    help = "Show what the scheduler would start now, with the current limits or others. Changes nothing."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -56,9 +56,9 @@ class Command(BaseCommand):
             action="append",
             default=[],
             metavar="TENANT:TYPE=SLOTS",
-            help="may be repeated",
+            help="can be repeated",
         )
-        parser.add_argument("--json", action="store_true", help="the same for programs")
+        parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         limits: list[LimitOf] = options["limit"]
@@ -69,28 +69,28 @@ class Command(BaseCommand):
                 f"--limit: no tenant {', '.join(unknown)}; there are {', '.join(sorted(known))}."
             )
         capacity = {kind: pool.slots for kind, pool in pools().items()}
-        standing = {
+        current = {
             (tenant, kind): limit
             for tenant, kind, limit in Quota.objects.values_list("tenant__slug", "gpu_type", "limit")
         }
-        types = set(capacity) | {kind for _, kind in standing}
+        types = set(capacity) | {kind for _, kind in current}
         if foreign := sorted({slot_type for _, slot_type, _ in limits} - types):
             raise CommandError(
                 f"--limit: no type {', '.join(foreign)}; there are {', '.join(sorted(types)) or 'none'}."
             )
-        notes = _above_what_most_allocatable(limits, standing, capacity)
-        outlook = would_start({(tenant, slot_type): slots for tenant, slot_type, slots in limits})
+        notes = _overcommitted(limits, current, capacity)
+        outcome = would_start({(tenant, slot_type): slots for tenant, slot_type, slots in limits})
         if options["json"]:
-            lists = {"starting": outlook.starting, "waiting": outlook.waiting}
-            told = {name: [asdict(job) for job in jobs] for name, jobs in lists.items()}
-            self.stdout.write(json.dumps({**told, "overcommitted": notes}))
+            lists = {"starting": outcome.starting, "waiting": outcome.waiting}
+            listed = {name: [asdict(job) for job in jobs] for name, jobs in lists.items()}
+            self.stdout.write(json.dumps({**listed, "overcommitted": notes}))
             return
         for note in notes:
-            self.stdout.write(f"Nobody could set these limits: {note}.")
-        self.stdout.write(f"Would start now: {len(outlook.starting_ids)}")
-        self._table(outlook.starting)
-        self.stdout.write(f"Would wait: {len(outlook.waiting)}")
-        self._table(outlook.waiting)
+            self.stdout.write(f"These limits cannot be set: {note}.")
+        self.stdout.write(f"Would start now: {len(outcome.starting_ids)}")
+        self._table(outcome.starting)
+        self.stdout.write(f"Would wait: {len(outcome.waiting)}")
+        self._table(outcome.waiting)
 
     def _table(self, jobs: tuple[Affected, ...]) -> None:
         for job in jobs:
