@@ -328,11 +328,11 @@ def test_the_verdict_is_green_only_for_what_starts_now(open_as: Open) -> None:
     expect(verdict).to_have_attribute("data-kind", "good", timeout=60_000)
     colours = {"good": colour(verdict)}
     memory = page.get_by_label("Memory each")
-    for kind, code in (("wait", "QUOTA_GPUS"), ("bad", "NO_MATCHING_POOL")):
-        page.route("**/jobs:validate", judging(code))
+    for kind, actor in (("wait", "wait"), ("bad", "fix")):
+        page.route("**/jobs:validate", judging(actor))
         memory.fill("2Gi" if kind == "wait" else "3Gi")
         expect(verdict).to_have_attribute("data-kind", kind, timeout=60_000)
-        expect(verdict).to_contain_text(code)
+        expect(verdict).to_contain_text(f"who acts: {actor}")
         colours[kind] = colour(verdict)
     assert len(set(colours.values())) == 3, colours
 
@@ -341,6 +341,9 @@ def colour(of: Locator) -> str:
     return str(of.evaluate("it => getComputedStyle(it).color"))
 
 
-def judging(code: str) -> Callable[[Route], None]:
-    now = {"starts": False, "nodes": [], "code": code, "message": code, "numbers": {}, "estimate": {}}
+def judging(actor: str) -> Callable[[Route], None]:
+    now = {
+        "starts": False, "nodes": [], "code": "X", "actor": actor, "message": f"who acts: {actor}", "numbers": {},
+        "estimate": {},
+    }  # fmt: skip
     return lambda route: route.fulfill(json={"valid": True, "errors": [], "warnings": [], "now": now})

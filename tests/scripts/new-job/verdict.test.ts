@@ -5,18 +5,18 @@ import { details, headline, kindOf, oneLine, quotaCells, when, where } from "../
 import { texts } from "../../../static/src/ts/texts";
 
 const NONE = { from: null, to: null, message: "" };
-const now = { starts: false, nodes: [], code: "quota", message: "The quota is used up.", numbers: {}, estimate: NONE };
+const now = { starts: false, nodes: [], code: "quota", actor: "wait" as const, message: "The quota is used up.", numbers: {}, estimate: NONE };
 const waits: Verdict = { errors: [], warnings: [], now };
 const starts: Verdict = { errors: [], warnings: [], now: { ...now, starts: true, nodes: ["node-a", "node-a"] } };
 const wrong: Verdict = { errors: [{ path: "name", code: "required", message: "is required" }], warnings: [] };
 
 test("errors and refusals are bad, waiting is not, unless only a change helps", () => {
-  assert.equal(kindOf(wrong, []), "bad");
-  assert.equal(kindOf({ ...starts, problem: "no answer" }, []), "bad");
-  assert.equal(kindOf(starts, ["quota"]), "good");
-  assert.equal(kindOf({ errors: [], warnings: [] }, []), "good");
-  assert.equal(kindOf(waits, ["too_large"]), "wait");
-  assert.equal(kindOf(waits, ["quota"]), "bad");
+  assert.equal(kindOf(wrong), "bad");
+  assert.equal(kindOf({ ...starts, problem: "no answer" }), "bad");
+  assert.equal(kindOf(starts), "good");
+  assert.equal(kindOf({ errors: [], warnings: [] }), "good");
+  assert.equal(kindOf(waits), "wait");
+  assert.equal(kindOf({ ...waits, now: { ...now, actor: "fix" as const } }), "bad");
 });
 
 test("a job that can start names its nodes once", () => {

@@ -143,7 +143,7 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
   const line = page.querySelector<HTMLElement>("[data-verdict]");
   if (!list || !line) return;
   const { errors } = verdict;
-  const kind = kindOf(verdict, (page.dataset.fix ?? "").split(" "));
+  const kind = kindOf(verdict);
   showFindings(list, verdict);
   showChecks(page, verdict);
   showOutlook(page, verdict, kind);

@@ -6,11 +6,10 @@ import type { Estimate, Quota, Verdict } from "./check";
 /** good: it could start; wait: it would have to wait; bad: it needs a change. */
 export type Kind = "good" | "wait" | "bad";
 
-/** fixes: codes of reasons that waiting does not solve. */
-export function kindOf({ problem, errors, now }: Verdict, fixes: string[]): Kind {
+export function kindOf({ problem, errors, now }: Verdict): Kind {
   if (problem || errors.length) return "bad";
   if (!now || now.starts) return "good";
-  return fixes.includes(now.code) ? "bad" : "wait";
+  return now.actor === "fix" ? "bad" : "wait";
 }
 
 /** When it would start, or why there is no estimate; now: milliseconds since 1970. */
