@@ -48,7 +48,7 @@ CONTRACT = {
 }
 
 
-def test_members_and_platform_admins_see_a_job_and_nobody_else(people: People) -> None:
+def test_only_members_and_platform_admins_see_a_job(people: People) -> None:
     job = factories.job(owner=people.alice)
     for person in (people.alice, people.carol, people.dave, people.admin):
         assert job_get(user=person, job_id=job.pk) == job
@@ -169,7 +169,7 @@ def test_a_page_of_jobs_costs_the_same_however_long_it_is(
 ) -> None:
     for _ in range(5):
         factories.checkpoint(factories.job(owner=people.alice, state=State.PROCESSING))
-    with django_assert_max_num_queries(4):  # his tenants, what is shared with him, the page, its details
+    with django_assert_max_num_queries(4):  # tenants, shared jobs, the page, its detailss
         assert len([JobSerializer.render(job) for job in detailed(job_list(user=people.alice)[:50])]) == 5
 
 

@@ -1,4 +1,4 @@
-"""Who of a gang is slow, by the moments of its own reports."""
+"""Which learners of a gang are slow, by the times of their own reports."""
 
 from __future__ import annotations
 

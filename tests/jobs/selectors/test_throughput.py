@@ -1,4 +1,4 @@
-"""One pace for forecasts, pages and REST: of all attempts together, so that a resume changes no estimate."""
+"""One throughput for forecasts, pages and REST: of all attempts together, so that a resume changes no estimate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_first_attempt_goes_on_as_it_went() -> None:
     assert left(FIRST, 230) == pytest.approx(270)  # the steps since the last report were made meanwhile
 
 
-def test_a_resume_that_has_not_reported_goes_at_the_pace_before_it() -> None:
+def test_a_resume_without_reports_keeps_the_earlier_throughput() -> None:
     run = Run(400, 1000, after(-60), 200.0, 0, BEGAN, 400)
     assert left(run, 0) == pytest.approx(300)
 
@@ -41,7 +41,7 @@ def test_what_was_lost_is_to_be_made_again() -> None:
     assert left(run, 0) == pytest.approx(600 * 225 / 400)
 
 
-def test_a_waiting_job_keeps_the_pace_it_had() -> None:
+def test_a_waiting_job_keeps_its_throughput() -> None:
     assert left(Run(400, 1000, after(-60), 200.0, 0, None, 0), 0) == pytest.approx(300)
 
 
@@ -59,5 +59,5 @@ def test_steps_that_a_clone_was_given_count_for_nothing() -> None:
         Run(0, 1000, after(10), 0.0, 0, BEGAN, 0),
     ],
 )
-def test_without_a_step_of_its_own_nobody_can_say(run: Run) -> None:
+def test_without_steps_there_is_no_throughput(run: Run) -> None:
     assert left(run, 20) is None

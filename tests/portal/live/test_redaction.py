@@ -55,12 +55,12 @@ def waiting(alice: User, code: str) -> Job:
         reason_code=wait.code, reason_message=wait.message, reason_numbers=numbers
     )
     changed = {"from": LIMIT, "to": USED}
-    for said, reason, shown in (
+    for code_, reason, shown in (
         (EventCode.WAITING, wait.code, numbers),
         (EventCode.QUOTA_CHANGED, "", changed),
     ):
         events.append(
-            job_id=job.pk, tenant_id=job.tenant_id, code=said, reason=reason, message=f"{wait.message} {LIMIT}",
+            job_id=job.pk, tenant_id=job.tenant_id, code=code_, reason=reason, message=f"{wait.message} {LIMIT}",
             numbers=shown,
         )  # fmt: skip
     return shared(Job.objects.get(pk=job.pk), alice)
@@ -106,22 +106,22 @@ async def by_socket(user: User, job: Job, socket_of: Open) -> str:
 
 
 @pytest.mark.parametrize("code", ["QUOTA_GPUS", "EXCEEDS_MAX_QUOTA", "QUOTA_JOBS"])
-async def test_a_guest_sees_why_it_waits_without_the_tenants_numbers(
+async def test_a_guest_reads_why_it_waits_without_the_tenants_numbers(
     alice: User, guest: User, socket_of: Open, code: str
 ) -> None:
     job = await sync_to_async(waiting)(alice, code)
     plain = redacted(code)
-    told = await sync_to_async(by_rest_and_page)(guest, job)
-    heard = await by_socket(guest, job, socket_of)
-    for text in (told, heard):
+    shown = await sync_to_async(by_rest_and_page)(guest, job)
+    frames = await by_socket(guest, job, socket_of)
+    for text in (shown, frames):
         assert plain in text.replace("&#x27;", "'")
         assert not (hit := SECRET.search(text)), text[hit.start() - 200 : hit.end() + 60]
         assert not re.search(r'"jobs_(limit|used)"|runs 2 of 2', text)
-    assert SECRET.search(await sync_to_async(by_rest_and_page)(alice, job)), "its own members see all"
+    assert SECRET.search(await sync_to_async(by_rest_and_page)(alice, job)), "members see everything"
     assert SECRET.search(await by_socket(alice, job, socket_of))
 
 
-async def test_a_guests_search_finds_nothing_by_redacted_text(alice: User, guest: User) -> None:
+async def test_a_guests_search_finds_no_hidden_text(alice: User, guest: User) -> None:
     def found() -> list[str]:
         job = waiting(alice, "QUOTA_GPUS")
         address = f"/t/{job.tenant.slug}/jobs/{job.pk}/events?q={LIMIT}"
@@ -133,7 +133,7 @@ async def test_a_guests_search_finds_nothing_by_redacted_text(alice: User, guest
     assert to_alice != "0"
 
 
-async def test_the_card_of_a_resume_shows_a_guest_no_numbers_of_the_tenant(alice: User, guest: User) -> None:
+async def test_the_resume_card_hides_the_tenants_numbers_from_guests(alice: User, guest: User) -> None:
     def cards() -> list[str]:
         ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=9_000)
         Quota.objects.update(limit=LIMIT, used=USED)

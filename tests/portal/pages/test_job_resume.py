@@ -42,7 +42,7 @@ def test_a_resume_that_starts_at_once_says_where_and_what_it_takes(alice: User, 
     assert "Would run on" not in text, "nothing is known of its steps"
 
 
-def test_the_rest_is_counted_from_the_checkpoint_at_the_pace_so_far(
+def test_the_rest_is_counted_from_the_checkpoint_at_the_throughput_so_far(
     alice: User, carol: User, signed_in: SignIn
 ) -> None:
     job = halted(alice)
@@ -67,7 +67,7 @@ def test_a_resume_over_quota_says_what_it_would_wait_for(alice: User, signed_in:
     assert "6 → 10 of 8" in text
 
 
-def test_one_that_can_never_start_is_not_told_to_wait(alice: User, signed_in: SignIn) -> None:
+def test_one_that_can_never_start_is_not_shown_as_waiting(alice: User, signed_in: SignIn) -> None:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
     Quota.objects.update(used=0, limit=3)
     assert "Can&#x27;t start as configured" in card(alice, halted(alice), signed_in)

@@ -46,8 +46,8 @@ def waits(code: str = "INSUFFICIENT_CAPACITY", place: int = 1, **fields: Any) ->
 def expect(job: Job, low_min: float, high_min: float, **fields: Any) -> Estimate:
     now = timezone.now() + timedelta(seconds=5)
     low, high = now + timedelta(minutes=low_min), now + timedelta(minutes=high_min)
-    told = {"soonest": low, "latest": high, "first_soonest": low, "first_latest": high, "first_at": now}
-    return Estimate.objects.create(job=job, tenant=job.tenant, **(told | fields))
+    shown = {"soonest": low, "latest": high, "first_soonest": low, "first_latest": high, "first_at": now}
+    return Estimate.objects.create(job=job, tenant=job.tenant, **(shown | fields))
 
 
 def page_of(user: User, job: Job) -> str:
@@ -58,7 +58,7 @@ def page_of(user: User, job: Job) -> str:
     return markup(answer)
 
 
-def test_the_panel_tells_the_start_its_source_and_the_last_look(alice: User) -> None:
+def test_the_panel_shows_the_start_its_source_and_the_last_check(alice: User) -> None:
     job = waits(owner=alice, place=3)
     expect(job, 25, 40, basis=["progress", "history"])
     PeriodicTask.objects.create(name="cycle", done_at=timezone.now() - timedelta(minutes=40))
@@ -92,15 +92,15 @@ def test_a_job_that_backs_off_says_so_and_until_when(alice: User) -> None:
 
 def test_the_place_in_the_tenant_is_said_once(alice: User) -> None:
     job = waits(owner=alice)
-    told = "".join(
+    shown = "".join(
         re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="estimate"')[1].split("</div>")[0]).split()
     )
-    assert told.startswith(">Positioninvision-lab#1#1inthecluster")
+    assert shown.startswith(">Positioninvision-lab#1#1inthecluster")
     expect(job, 25, 40)
-    told = "".join(
+    shown = "".join(
         re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="estimate"')[1].split("</div>")[0]).split()
     )
-    assert told.startswith(">Startsin≈25–40min#1invision-lab·#1inthecluster")
+    assert shown.startswith(">Startsin≈25–40min#1invision-lab·#1inthecluster")
 
 
 def test_a_row_says_place_start_and_reason(alice: User) -> None:
@@ -112,14 +112,14 @@ def test_a_row_says_place_start_and_reason(alice: User) -> None:
 
 def test_afterwards_the_page_says_how_good_the_estimate_was(alice: User) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING)
-    told = expect(job, 25, 40)
+    shown = expect(job, 25, 40)
     assert hindsight(JobSerializer.render(job_get(user=alice, job_id=job.pk))) == ""
-    assert told.first_at
-    Estimate.objects.update(started_at=told.first_at + timedelta(minutes=31))
+    assert shown.first_at
+    Estimate.objects.update(started_at=shown.first_at + timedelta(minutes=31))
     assert "estimated 25–40 min, started after 31 min" in page_of(alice, job)
 
 
-def test_the_reasons_stand_in_order_since_the_job_queued(alice: User) -> None:
+def test_the_reasons_are_listed_in_order_since_the_job_was_queued(alice: User) -> None:
     job = waits(owner=alice)
     Job.objects.filter(pk=job.pk).update(queued_at=timezone.now() - timedelta(hours=1))
     for n, (reason, minutes) in enumerate((("BEFORE", 90), ("QUOTA_GPUS", 30), ("GANG_FRAGMENTED", 5)), 2):
@@ -149,7 +149,7 @@ def test_a_way_to_start_sooner_leads_to_a_clone_with_the_change(alice: User, lab
     assert "learners 1" in markup(answer)
 
 
-def test_the_api_tells_the_same_ways_with_the_change_for_a_clone(alice: User, carol: User) -> None:
+def test_the_api_has_the_same_suggestions_with_the_change_for_a_clone(alice: User, carol: User) -> None:
     Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
     factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=1, time_limit_s=3600)
     job = waits(owner=alice, learners=2, slots=4)
@@ -246,7 +246,7 @@ def foreign(lab: Tenant, n: int, **fields: Any) -> Job:
     return waits(of=lab, owner=owner, place=n, name=f"{SECRET}-{n}", slots=2, **fields)
 
 
-def test_nothing_of_a_foreign_job_is_told_but_its_size(alice: User) -> None:
+def test_only_the_size_of_an_invisible_job_is_shown(alice: User) -> None:
     """Its id, name, tenant, owner and estimate stay out of page, REST and rows; a manager elsewhere is no exception."""
     other = factories.tenant(f"{SECRET}-lab")
     mallory = factories.member(other, f"{SECRET}-owner")
@@ -283,7 +283,7 @@ def test_a_guest_of_one_job_sees_its_neighbours_as_a_stranger(alice: User, lab: 
     assert SECRET in page_of(alice, job)
 
 
-def test_a_job_held_by_its_tenants_limits_stands_in_the_tenants_line(alice: User) -> None:
+def test_a_job_that_waits_for_its_tenants_limits_is_in_the_tenants_queue(alice: User) -> None:
     other = factories.tenant("other-lab")
     waits("QUOTA_GPUS", 1, of=other)
     waits("QUOTA_GPUS", 1, owner=alice, name="first")
