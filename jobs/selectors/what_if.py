@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -27,8 +27,8 @@ from gpu_scheduler.model import (
     Resources,
     Share,
     Snapshot,
-    Start,
 )
+from gpu_scheduler.world import apply
 from jobs.models import Job
 from jobs.selectors import installation
 from jobs.selectors.queue import FORECAST_JOBS, REQUEST_WORK, foreseen_view
@@ -148,7 +148,8 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     seen = snapshot(nodes=scheduler_nodes(), now=now)
     seen = replace(seen, waiting=(*seen.waiting, gang))
     decided = plan(seen)
-    after = _after(seen, decided.starts)
+    others = tuple(start for start in decided.starts if start.job != NEW)
+    after = apply(seen, replace(decided, starts=others))  # the explanation counts their use, too
     for start in decided.starts:
         if start.job == NEW:
             where = ", ".join(sorted(set(start.placement.nodes)))
@@ -164,18 +165,6 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
         foreseen = Foreseen(why_none=WhyNone.CANNOT_START)
     estimate, share = foreseen_view(foreseen, now), _share(after, gang.tenant, gang.slot_type)
     return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, share)
-
-
-def _after(seen: Snapshot, starts: Sequence[Start]) -> Snapshot:
-    """The snapshot with the use of other jobs that start in the same plan, as the explanation has it."""
-    gangs = {gang.job: gang for gang in seen.waiting}
-    taken: Counter[tuple[str, str]] = Counter()
-    for start in starts:
-        gang = gangs[start.job]
-        if start.job != NEW:
-            taken[gang.tenant, start.placement.slot_type] += gang.slots * len(start.placement.nodes)
-    shares = (replace(share, used=share.used + taken[share.tenant, share.slot_type]) for share in seen.shares)
-    return replace(seen, shares=tuple(shares))
 
 
 def _share(seen: Snapshot, tenant: str, slot_type: str | None) -> Share:

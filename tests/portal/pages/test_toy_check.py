@@ -11,6 +11,7 @@ from django.test import Client
 
 from gpu_scheduler import checks, cycle
 from gpu_scheduler.checks import Actor, Candidate, Check, Finding, Holder, Meter
+from gpu_scheduler.policies.base import Policy
 from jobs.lifecycle.explaining import explain
 from jobs.models import ClusterNode, Job
 from jobs.selectors.snapshot import snapshot
@@ -59,7 +60,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Check:
     added = Maintenance()
     catalog = (*checks.CHECKS, added)
     monkeypatch.setattr(checks, "CHECKS", catalog)
-    monkeypatch.setattr(cycle, "CHECKS", catalog)
+    monkeypatch.setattr(Policy, "checks", catalog)
     monkeypatch.setitem(checks._BY_CODE, added.code.value, added)
     monkeypatch.setitem(checks._BY_KEY, added.key, added)
     return added
