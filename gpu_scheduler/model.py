@@ -240,7 +240,7 @@ class TenantState:
     jobs_used: int = 0
 
 
-class Policy(Protocol):
+class NamedPolicy(Protocol):
     """The scheduling policy, as far as those know it who only carry it: ``policies.base.Policy`` is the whole of it."""
 
     @property
@@ -260,7 +260,7 @@ class Snapshot:
     waiting: tuple[Gang, ...]
     running: tuple[Running, ...]
     shares: tuple[Share, ...]
-    policy: Policy
+    policy: NamedPolicy
     tenants: tuple[TenantState, ...] = ()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     promised: Mapping[str, datetime] = field(default_factory=dict)

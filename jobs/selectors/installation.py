@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from jobs import clusters
 from jobs.models import WORKER_LOCKS, ClusterNode, Runtime, Worker
-from jobs.spec import Context, Pool, Spec
+from jobs.spec import Context, Spec, TypeCapacity
 from tenants.models import Tenant
 
 FACTS = """
@@ -32,10 +32,10 @@ def nodes() -> QuerySet[ClusterNode]:
     return ClusterNode.objects.order_by("name")
 
 
-def pools() -> dict[str, Pool]:
+def pools() -> dict[str, TypeCapacity]:
     """Slots per type, whether free, busy or down: an upper bound for any job."""
     rows = ClusterNode.objects.order_by().values_list("slot_type").annotate(Sum("slots"), Max("slots"))
-    return {slot_type: Pool(slots, on_one) for slot_type, slots, on_one in rows}
+    return {slot_type: TypeCapacity(slots, on_one) for slot_type, slots, on_one in rows}
 
 
 def workers_alive(silence_s: float) -> int:
@@ -70,7 +70,7 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
     return Context(
         images=clusters.capabilities().images,
         runtimes=frozenset(known),
-        pools={slot_type: Pool(*size) for slot_type, *size in sizes},
+        pools={slot_type: TypeCapacity(*size) for slot_type, *size in sizes},
         limits=dict(limits),
         priorities=frozenset(tenant.priorities),
         data_paths=found,

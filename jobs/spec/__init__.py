@@ -3,25 +3,25 @@
 ``parse`` answers what a spec means; ``check`` whether this installation can serve it.
 """
 
-from jobs.spec.context import Context, Findings, Pool, check
+from jobs.spec.context import Context, Findings, TypeCapacity, check
 from jobs.spec.definition import API_VERSION, json_schema
-from jobs.spec.model import Checkpoint, Code, Mount, Resources, Spec
+from jobs.spec.model import CheckpointRules, Code, Mount, ResourceRequest, Spec
 from jobs.spec.parsing import parse
 from jobs.spec.printing import to_yaml
 from jobs.spec.problems import Problem, SpecError
 
 __all__ = [
     "API_VERSION",
-    "Checkpoint",
+    "CheckpointRules",
     "Code",
     "Context",
     "Findings",
     "Mount",
-    "Pool",
     "Problem",
-    "Resources",
+    "ResourceRequest",
     "Spec",
     "SpecError",
+    "TypeCapacity",
     "check",
     "json_schema",
     "parse",

@@ -21,7 +21,7 @@ DATA_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class TypeCapacity:
     """What the cluster has of one slot type, busy or not: slots in all, and on its largest node.
 
     memory_mib: of the node with the most; None if any node's memory is unknown, so that nothing is rejected.
@@ -36,7 +36,7 @@ class Pool:
 class Context:
     """What the check may know of the installation and the tenant; None or empty means not to be checked.
 
-    images: the cluster runs container images. pools: slot type -> Pool (``cpu`` among them).
+    images: the cluster runs container images. pools: slot type -> TypeCapacity (``cpu`` among them).
     limits: slot type -> the tenant's quota in slots; a type
     without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
     exist below the data root (None: unknown here). data_folders: its folders, for the remedy (None: the
@@ -45,7 +45,7 @@ class Context:
 
     images: bool = False
     runtimes: frozenset[str] = frozenset()
-    pools: Mapping[str, Pool] = field(default_factory=dict)
+    pools: Mapping[str, TypeCapacity] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     priorities: frozenset[str] = frozenset(PRIORITIES)
     image_patterns: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:
         yield Problem(place, "above_quota", message, str(asked), f"at most {limit}" if limit else "none")
 
 
-def _matching_pools(spec: Spec, context: Context) -> list[Pool]:
+def _matching_pools(spec: Spec, context: Context) -> list[TypeCapacity]:
     kind = spec.slot_type
     if kind is not None:
         return [context.pools[kind]] if kind in context.pools else []

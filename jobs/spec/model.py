@@ -21,7 +21,7 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class ResourceRequest:
     """Per learner, but for learners itself."""
 
     learners: int
@@ -40,7 +40,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointRules:
     """How often to save, how many to keep, how long a halt waits."""
 
     every_s: int
@@ -58,11 +58,11 @@ class Spec:
     image: str | None
     code: Code | None
     command: str | tuple[str, ...]
-    resources: Resources
+    resources: ResourceRequest
     placement: str
     priority: str
     data: tuple[Mount, ...]
-    checkpoint: Checkpoint
+    checkpoint: CheckpointRules
     metrics: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     max_restarts: int
@@ -126,7 +126,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         placement=value.get("placement", DEFAULTS["placement"]),
         priority=value.get("priority", DEFAULTS["priority"]),
         data=tuple(Mount(mount["name"], mount["path"]) for mount in value.get("data", ())),
-        checkpoint=Checkpoint(
+        checkpoint=CheckpointRules(
             every_s=units.parse_duration(checkpoint["every"]),
             keep=int(checkpoint["keep"]),
             grace_s=units.parse_duration(checkpoint["grace"]),
@@ -152,9 +152,9 @@ def _build_code(code: Mapping[str, Any] | None) -> Code | None:
     return Code(files=tuple(code.get("files", {}).items()), upload=code.get("upload"))
 
 
-def _build_resources(resources: Mapping[str, Any]) -> Resources:
+def _build_resources(resources: Mapping[str, Any]) -> ResourceRequest:
     gpus = int(resources["gpus"])
-    return Resources(
+    return ResourceRequest(
         learners=int(resources["learners"]),
         gpus=gpus,
         gpu_type=resources.get("gpu_type") if gpus else None,
@@ -169,7 +169,7 @@ def _code_dict(code: Code | None) -> dict[str, Any] | None:
     return {"upload": code.upload} if code.upload else {"files": dict(code.files)}
 
 
-def _resources_dict(resources: Resources) -> dict[str, Any]:
+def _resources_dict(resources: ResourceRequest) -> dict[str, Any]:
     whole = {
         "learners": resources.learners,
         "gpus": resources.gpus,

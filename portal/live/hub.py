@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class Feed:
+class ChannelFeed:
     """A subscribed channel. head: the number up to which its live viewers were served; None before the first read."""
 
     channel: Channel
@@ -65,7 +65,7 @@ class Hub:
     def __init__(self) -> None:
         self.viewers: set[Viewer] = set()
         self.guarded: set[Watcher] = set()
-        self.feeds: dict[str, Feed] = {}
+        self.feeds: dict[str, ChannelFeed] = {}
         self._wakes: dict[Topic, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -96,7 +96,7 @@ class Hub:
     ) -> None:
         """Serve the viewer from after + 1 (None: from now). A second subscription replaces the first."""
         self.unsubscribe(viewer, channel.name)
-        feed = self.feeds.setdefault(channel.name, Feed(channel))
+        feed = self.feeds.setdefault(channel.name, ChannelFeed(channel))
         subscription = Subscription(viewer, channel.name, -1 if after is None else after, is_guest=is_guest)
         if after is not None and SOURCES[channel.topic].counts_rows:
             subscription.given, subscription.cursor = after, store_cursor(after)
@@ -299,7 +299,7 @@ class Hub:
             if found is not None and page is not None and found.head == request.after:
                 self._deliver(found, page)
 
-    def _deliver(self, feed: Feed, page: FrameBatch) -> None:
+    def _deliver(self, feed: ChannelFeed, page: FrameBatch) -> None:
         self._report_up(feed)
         feed.alone = False
         feed.stamp = page.stamp
@@ -310,7 +310,7 @@ class Hub:
         if page.more:
             self._mark(feed.channel.name)
 
-    async def _catch_up_or_close(self, feed: Feed, subscription: Subscription) -> None:
+    async def _catch_up_or_close(self, feed: ChannelFeed, subscription: Subscription) -> None:
         """Catch up, or close the socket: a viewer that silently stays behind would look live."""
         try:
             await self._catch_up(feed, subscription)
@@ -318,7 +318,7 @@ class Hub:
             logger.exception("a viewer could not catch up and is disconnected")
             subscription.viewer.cut(1011, "Something went wrong on the server; connect again.")
 
-    async def _catch_up(self, feed: Feed, subscription: Subscription) -> None:
+    async def _catch_up(self, feed: ChannelFeed, subscription: Subscription) -> None:
         """Read for one subscription until it has reached the others, as fast as its viewer accepts."""
         source = SOURCES[feed.channel.topic]
         subscription.delivery = Delivery.CATCHING_UP
@@ -365,7 +365,7 @@ class Hub:
             else:
                 self._spawn(self._catch_up_or_close(feed, subscription))
 
-    def _report_down(self, feed: Feed, error: StoreDown) -> None:
+    def _report_down(self, feed: ChannelFeed, error: StoreDown) -> None:
         if not feed.down:
             feed.down = True
             what = (
@@ -375,7 +375,7 @@ class Hub:
             for subscription in feed.subscriptions:
                 subscription.viewer.put(text)
 
-    def _report_up(self, feed: Feed) -> None:
+    def _report_up(self, feed: ChannelFeed) -> None:
         """After an outage send every viewer the state again, so that the page is no longer marked as stale."""
         if feed.down:
             feed.down = False

@@ -49,7 +49,7 @@ class One:
 
 
 @dataclass(frozen=True)
-class Bar:
+class StartBar:
     """A phase of a start; x and width are shares of the whole, 0 to 100."""
 
     name: str
@@ -64,13 +64,13 @@ class Lane:
 
     rank: int
     node: str
-    bars: tuple[Bar, ...]
+    bars: tuple[StartBar, ...]
     after: float | None
     waited: float | None
 
 
 @dataclass(frozen=True)
-class Start:
+class LearnerStart:
     """How an attempt started. last: the rank whose program began last; missing: those that have not started yet."""
 
     lanes: tuple[Lane, ...]
@@ -138,7 +138,7 @@ def strip(job: Job, learners: Sequence[One], *, over: bool) -> list[Kpi]:
     return cells
 
 
-def start(attempt: Attempt, learners: Sequence[Learner], now: datetime) -> Start | None:
+def start(attempt: Attempt, learners: Sequence[Learner], now: datetime) -> LearnerStart | None:
     """Bars on one axis from the placement on; None for an attempt of which no learner reported when it came to what."""
     if not any(row.downloading_at or row.processing_at for row in learners):
         return None
@@ -165,7 +165,7 @@ def start(attempt: Attempt, learners: Sequence[Learner], now: datetime) -> Start
     )
     picked = sorted(latest[:MOST_BARS], key=lambda row: row.rank)
     step = axis / (TICKS - 1)
-    return Start(
+    return LearnerStart(
         tuple(lane(row) for row in picked),
         next((row.rank for row in latest), None) if not missing else None,
         shown if not missing else None,
@@ -226,7 +226,7 @@ def _waited(last: datetime, own: datetime) -> float | None:
     return waited if waited >= LEAST_WAIT_S else None
 
 
-def _bars(attempt: Attempt, row: Learner, stopped: datetime, axis: float) -> list[Bar]:
+def _bars(attempt: Attempt, row: Learner, stopped: datetime, axis: float) -> list[StartBar]:
     """Phase after phase; a moment that is not known leaves its phase to the one before."""
     reached_at = (attempt.opened_at, attempt.launched_at, row.downloading_at, row.ready_at, row.processing_at)
     reached = [(*phase[::-1], at) for phase, at in zip(STARTING, reached_at, strict=True) if at is not None]
@@ -236,7 +236,7 @@ def _bars(attempt: Attempt, row: Learner, stopped: datetime, axis: float) -> lis
         x = max(0.0, (at - attempt.opened_at).total_seconds()) * 100 / axis
         width = min(100 - x, max(0.0, (end - at).total_seconds()) * 100 / axis)
         if x < 100 and width > 0:
-            bars.append(Bar(name, family, round(x, 2), round(width, 2)))
+            bars.append(StartBar(name, family, round(x, 2), round(width, 2)))
     return bars
 
 

@@ -87,7 +87,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class LimitsDraft:
     """Limits of a form. seen: those its sender saw; wrong: texts that are no limits, as they were typed."""
 
     requested: Mapping[Key, int] = field(default_factory=dict)
@@ -95,9 +95,9 @@ class Draft:
     wrong: Mapping[Key, str] = field(default_factory=dict)
 
 
-def matrix(user: Person, draft: Draft | None = None) -> Matrix:
+def matrix(user: Person, draft: LimitsDraft | None = None) -> Matrix:
     """The current limits, or those of a draft. The caller is a platform admin."""
-    draft = draft or Draft()
+    draft = draft or LimitsDraft()
     requested = draft.requested
     tenants = list(Tenant.objects.order_by("name", "slug"))
     quotas = {pk: {use.gpu_type: use for use in uses} for pk, uses in usage.all_quotas().items()}
@@ -138,7 +138,7 @@ def _scale(kind: str, uses: Mapping[Key, usage.QuotaUse], requested: Mapping[Key
     )
 
 
-def _cell(key: Key, use: usage.QuotaUse, draft: Draft, scale: int) -> Cell:
+def _cell(key: Key, use: usage.QuotaUse, draft: LimitsDraft, scale: int) -> Cell:
     limit = draft.requested.get(key, use.limit)
     meter = quota_meter(
         f"{key[0]} {key[1]}", limit=limit, used=use.used, waiting=use.waiting, scale=scale, before=use.limit
@@ -165,7 +165,7 @@ def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse 
     )
 
 
-def read_limits(form: Mapping[str, Any]) -> Draft:
+def read_limits(form: Mapping[str, Any]) -> LimitsDraft:
     """Fields "limit:<tenant>:<type>" and "if:<tenant>:<type>" as numbers."""
     requested: dict[Key, int] = {}
     seen: dict[Key, int] = {}
@@ -179,7 +179,7 @@ def read_limits(form: Mapping[str, Any]) -> Draft:
             (requested if what == "limit" else seen)[tenant, kind] = int(text)
         elif what == "limit":
             wrong[tenant, kind] = text[:20]
-    return Draft(requested, seen, wrong)
+    return LimitsDraft(requested, seen, wrong)
 
 
 def not_a_limit(text: str) -> str:

@@ -14,7 +14,16 @@ from django.views.decorators.http import require_http_methods
 
 from jobs.selectors import what_if
 from jobs.services.quotas import quotas_change
-from portal.pages.admin.matrix import CHANGE, Draft, Key, Matrix, changes_of, matrix, not_a_limit, read_limits
+from portal.pages.admin.matrix import (
+    CHANGE,
+    Key,
+    LimitsDraft,
+    Matrix,
+    changes_of,
+    matrix,
+    not_a_limit,
+    read_limits,
+)
 from portal.pages.admin.shell import frame
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
@@ -60,7 +69,7 @@ def page(request: HttpRequest) -> HttpResponse:
     """GET: the matrix, or with ?revert=<set> a draft that undoes a change set. POST: review or apply a draft."""
     if request.method == "GET":
         reason, requested = _revert(request.GET.get("revert", ""))
-        draft = Draft(requested)
+        draft = LimitsDraft(requested)
         drawn = matrix(person(request), draft)
         return _page(request, drawn, _review(request, draft, _changes(drawn, draft)), reason)
     draft = read_limits(request.POST)
@@ -93,7 +102,9 @@ def _page(
     return render(request, "console/quotas.html", context, status=422 if review.refused else 200)
 
 
-def _review(request: HttpRequest, draft: Draft, changes: list[Change], reason: str | None = None) -> Review:
+def _review(
+    request: HttpRequest, draft: LimitsDraft, changes: list[Change], reason: str | None = None
+) -> Review:
     """The effects of the draft, or all that is wrong with it at once. reason: None while it is not to be applied."""
     limits = {key: not_a_limit(text) for key, text in draft.wrong.items()}
     why = "A reason is required; tenants see it." if reason == "" else ""
@@ -149,7 +160,7 @@ def _effects(made: ChangeSet, before: what_if.Outcome) -> Effects:
     )
 
 
-def _changes(drawn: Matrix, draft: Draft) -> list[Change]:
+def _changes(drawn: Matrix, draft: LimitsDraft) -> list[Change]:
     """if_limit is what the admin saw when the page was drawn, not the current value."""
     return [
         replace(one, if_limit=draft.seen.get((one.tenant, one.gpu_type), one.if_limit))

@@ -21,7 +21,7 @@ from jobs.selectors.serializers import JobSerializer
 from jobs.services.quotas import quotas_change
 from jobs.states import HOLDS_GPUS, State
 from portal.pages import charts, meters
-from portal.pages.admin.matrix import CHANGE, Column, Draft, Matrix, matrix, not_a_limit, read_limits
+from portal.pages.admin.matrix import CHANGE, Column, LimitsDraft, Matrix, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
 from portal.pages.cells import row
 from portal.pages.form_responses import after, sentence
@@ -178,7 +178,7 @@ def _get(slug: str) -> Tenant:
     return tenant
 
 
-def _missing(values: dict[str, str], draft: Draft) -> dict[str, str]:
+def _missing(values: dict[str, str], draft: LimitsDraft) -> dict[str, str]:
     problems = {f"limit-{kind}": not_a_limit(text) for (_, kind), text in draft.wrong.items()}
     if not 1 <= len(values["name"]) <= 120:
         problems["name"] = "Give a name of at most 120 characters."
@@ -189,7 +189,7 @@ def _missing(values: dict[str, str], draft: Draft) -> dict[str, str]:
     return problems
 
 
-def _create(request: HttpRequest, values: dict[str, str], draft: Draft) -> dict[str, str]:
+def _create(request: HttpRequest, values: dict[str, str], draft: LimitsDraft) -> dict[str, str]:
     """Create it, or nothing: then everything that is wrong, by field.
 
     Where a value is wrong a placeholder takes its place, so that the steps behind it say what they miss, too.

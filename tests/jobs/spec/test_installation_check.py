@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.spec import Context, Pool, check, parse
+from jobs.spec import Context, TypeCapacity, check, parse
 from jobs.spec.context import IMAGES_UNSUPPORTED
 from tests.jobs.spec.test_job_spec import spec_with
 
 HERE = Context(
     images=False,
     runtimes=frozenset({"plain", "sklearn", "pytorch"}),
-    pools={"cpu": Pool(8, 4, 65_536), "a100": Pool(16, 8, 524_288)},
+    pools={"cpu": TypeCapacity(8, 4, 65_536), "a100": TypeCapacity(16, 8, 524_288)},
     limits={"cpu": 8, "a100": 4},
     priorities=frozenset({"low", "normal"}),
     data_paths=frozenset({"mnist"}),
@@ -61,30 +61,30 @@ def test_more_than_the_cluster_has_is_refused_with_the_most() -> None:
 
 
 def test_memory_that_no_node_of_the_type_has_is_refused_with_the_most_and_an_unknown_one_never() -> None:
-    laptop = replace(HERE, pools={"cpu": Pool(4, 4, 24_105)})
+    laptop = replace(HERE, pools={"cpu": TypeCapacity(4, 4, 24_105)})
     (problem,) = check(parse(spec_with(resources={"memory": "8Ti"})), laptop).errors
     assert (problem.path, problem.code) == ("resources.memory", "exceeds_cluster")
     assert problem.message == "no node has that much: the largest has 23.5 GiB"
     assert (problem.got, problem.allowed) == ("8Ti", "at most 24105Mi")
     assert found(laptop, resources={"memory": "24105Mi"}) == {}
-    small = replace(HERE, pools={"cpu": Pool(4, 4, 2_048)})
+    small = replace(HERE, pools={"cpu": TypeCapacity(4, 4, 2_048)})
     assert found(small) == {}, "who says nothing of memory runs there"
     assert found(small, resources={"memory": "5Gi"}) == {"resources.memory": "exceeds_cluster"}
     on_gpus = {"gpus": 1, "gpu_type": "a100", "memory": "512Gi"}
     assert found(resources=on_gpus) == found(resources={"gpus": 1, "memory": "512Gi"}) == {}
-    mixed = replace(HERE, pools={"a100": Pool(16, 8, 1_024), "v100": Pool(4, 4)})
+    mixed = replace(HERE, pools={"a100": TypeCapacity(16, 8, 1_024), "v100": TypeCapacity(4, 4)})
     assert found(mixed, resources={"gpus": 1, "memory": "8Ti"}) == {}
 
 
 def test_gpus_on_a_cluster_without_any_are_refused() -> None:
-    laptop = replace(HERE, pools={"cpu": Pool(4, 4)})
+    laptop = replace(HERE, pools={"cpu": TypeCapacity(4, 4)})
     (problem,) = check(parse(spec_with(resources={"gpus": 1})), laptop).errors
     assert (problem.path, problem.code) == ("resources.gpus", "exceeds_cluster")
     assert "set gpus to 0" in problem.message
 
 
 def test_learner_wider_than_each_node_is_not_saved_by_the_sum() -> None:
-    mixed = replace(HERE, pools={"a100": Pool(16, 2), "v100": Pool(4, 4)})
+    mixed = replace(HERE, pools={"a100": TypeCapacity(16, 2), "v100": TypeCapacity(4, 4)})
     assert found(mixed, resources={"gpus": 4, "learners": 1}) == {}
     assert found(mixed, resources={"gpus": 4, "learners": 2}) == {"resources.learners": "exceeds_cluster"}
 
