@@ -60,7 +60,7 @@ class RunTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class StartForecast:
     """When a job starts: as likely before `soonest` as after it (p50), nine times of ten before `latest` (p90).
 
     Both are None where there is no estimate, and why_none says why. basis: the sources of the ends it waits for.
@@ -80,8 +80,8 @@ def forecast(
     until: datetime | None = None,
     work: int = WORK,
     reasons: bool = True,
-) -> dict[str, Estimate]:
-    """An Estimate for every waiting job, or for those named by `of`.
+) -> dict[str, StartForecast]:
+    """A StartForecast for every waiting job, or for those named by `of`.
 
     runs: what is known of running and waiting jobs' lengths; not read for what starts at once. until: later
     starts do not matter (TOO_FAR). reasons False: only TOO_FAR is distinguished from other reasons, which saves a plan.
@@ -100,15 +100,15 @@ def forecast(
     return {job: _estimate(job, draws, reasons) for job in wanted}
 
 
-def _estimate(job: str, draws: list[_Draw], reasons: bool) -> Estimate:
+def _estimate(job: str, draws: list[_Draw], reasons: bool) -> StartForecast:
     never = datetime.max.replace(tzinfo=draws[0].now.tzinfo)
     starts = sorted(draw.started.get(job, never) for draw in draws)
     soonest, latest = (starts[max(0, math.ceil(part * len(starts)) - 1)] for part in (0.5, 0.9))
     if latest == never:
         without = next(draw for draw in draws if job not in draw.started)
-        return Estimate(why_none=without.why_not(job, exactly=reasons))
+        return StartForecast(why_none=without.why_not(job, exactly=reasons))
     sources = {basis for draw in draws for basis in draw.behind.get(job, ())}
-    return Estimate(soonest, latest, tuple(basis for basis in Basis if basis in sources))
+    return StartForecast(soonest, latest, tuple(basis for basis in Basis if basis in sources))
 
 
 def _only_what_matters(snapshot: Snapshot) -> Snapshot:
@@ -280,7 +280,7 @@ def sooner(
     *,
     until: datetime | None = None,
     work: int = WORK,
-) -> dict[str, Estimate]:
+) -> dict[str, StartForecast]:
     """Those of the variants that start earlier in place of the job than the job itself, each with its start.
 
     A variant is a new job: its queued_at gives its queue position, its name must be its own.
@@ -299,7 +299,7 @@ def sooner(
     return found
 
 
-def _is_sooner(new: Estimate, old: Estimate, now: datetime) -> bool:
+def _is_sooner(new: StartForecast, old: StartForecast, now: datetime) -> bool:
     if new.soonest is None or new.latest is None:
         return False
     if old.why_none is WhyNone.TOO_FAR:

@@ -14,8 +14,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from gpu_scheduler.forecast import Estimate as Foreseen
-from gpu_scheduler.forecast import WhyNone, forecast
+from gpu_scheduler.forecast import StartForecast, WhyNone, forecast
 from jobs import events
 from jobs.models import Estimate
 from jobs.selectors.queue import FORECAST_JOBS
@@ -53,7 +52,7 @@ def foresee(_: Row) -> Row:
     return {"foreseen": len(found), "changed": len(changed)}
 
 
-def _changed(found: Mapping[str, Foreseen], now: datetime) -> list[Row]:
+def _changed(found: Mapping[str, StartForecast], now: datetime) -> list[Row]:
     kept = Estimate.objects.filter(started_at=None).in_bulk(list(found))
     return [
         {

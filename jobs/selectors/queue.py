@@ -13,8 +13,7 @@ from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from gpu_scheduler.checks import AWAITS_CLUSTER, NOT_QUEUED, Holder, check_of
-from gpu_scheduler.forecast import Basis, WhyNone
-from gpu_scheduler.forecast import Estimate as Foreseen
+from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
 from gpu_scheduler.model import CPU_TYPE
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
 from jobs.selectors.jobs import jobs_visible_to
@@ -138,7 +137,7 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
     return _view(soonest, latest, kept.basis, message, kept.made_at, kept)
 
 
-def foreseen_view(foreseen: Foreseen, now: datetime) -> dict[str, Any]:
+def foreseen_view(foreseen: StartForecast, now: datetime) -> dict[str, Any]:
     """The same shape for a job that does not exist yet."""
     basis = [each.value for each in foreseen.basis]
     message = WHY_NONE[foreseen.why_none] if foreseen.why_none else basis_sentence(basis)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpu_scheduler.forecast import Estimate, sooner
+from gpu_scheduler.forecast import StartForecast, sooner
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
 from jobs.models import Job
 from jobs.selectors.queue import FORECAST_JOBS, REQUEST_WORK, foreseen_view
@@ -58,7 +58,7 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     until = now if len(seen.waiting) >= FORECAST_JOBS else None
     runs = {} if until else run_times(seen)
     found = sooner(seen, runs, job.pk, named, until=until, work=REQUEST_WORK)
-    best: dict[str, tuple[str, Estimate]] = {}
+    best: dict[str, tuple[str, StartForecast]] = {}
     for kind, value in variants:
         new = found.get(f"{kind}={value}")
         if new is not None and (kind not in best or _starts(new) < _starts(best[kind][1])):
@@ -67,7 +67,7 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     return [way for _, way in sorted(ways, key=lambda each: _starts(each[0]))]
 
 
-def _starts(estimate: Estimate) -> Any:
+def _starts(estimate: StartForecast) -> Any:
     return (estimate.soonest, estimate.latest)
 
 

@@ -14,8 +14,7 @@ from django.utils import timezone
 
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import Estimate as Foreseen
-from gpu_scheduler.forecast import WhyNone, forecast
+from gpu_scheduler.forecast import StartForecast, WhyNone, forecast
 from gpu_scheduler.model import (
     CPU_TYPE,
     Explanation,
@@ -154,7 +153,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
         if start.job == NEW:
             where = ", ".join(sorted(set(start.placement.nodes)))
             message = f"Can start now on {where}."
-            estimate = foreseen_view(Foreseen(now, now), now)
+            estimate = foreseen_view(StartForecast(now, now), now)
             kind = start.placement.slot_type
             share = _share(after, gang.tenant, kind)
             return Preview(True, kind, start.placement.nodes, "", message, {}, estimate, share)
@@ -162,7 +161,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     near = nearest(seen, [start.job for start in decided.starts], decided.waits)
     foreseen = forecast(near, run_times(near), of=[NEW], work=REQUEST_WORK).get(NEW, TOO_FAR)
     if wait.code in NOT_QUEUED:
-        foreseen = Foreseen(why_none=WhyNone.CANNOT_START)
+        foreseen = StartForecast(why_none=WhyNone.CANNOT_START)
     estimate, share = foreseen_view(foreseen, now), _share(after, gang.tenant, gang.slot_type)
     return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, share)
 
@@ -201,7 +200,7 @@ def nearest(seen: Snapshot, starts: Iterable[str], waits: Iterable[Explanation])
 
 NEW = "zzzzzzzzzzzz"
 """Sorts after every real id: the job that does not exist is last among its equals."""
-TOO_FAR = Foreseen(why_none=WhyNone.TOO_FAR)
+TOO_FAR = StartForecast(why_none=WhyNone.TOO_FAR)
 
 
 FRESH_S = 5.0

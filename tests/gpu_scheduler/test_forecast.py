@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import Basis, Estimate, RunTime, WhyNone, forecast, sooner
+from gpu_scheduler.forecast import Basis, RunTime, StartForecast, WhyNone, forecast, sooner
 from gpu_scheduler.model import Plan, Resources, Snapshot
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.world import instead
@@ -107,7 +107,7 @@ def test_starts_follow_by_counting(slots: tuple[int, ...], starts: tuple[int, ..
         {job: known(100, Basis.PROGRESS) for job in ("r1", "j0", "j1", "j2")},
     )
     assert [told[f"j{i}"].soonest for i in range(3)] == [at(start) for start in starts]
-    assert told["j0"] == Estimate(at(100), at(100), (Basis.PROGRESS,))
+    assert told["j0"] == StartForecast(at(100), at(100), (Basis.PROGRESS,))
 
 
 FULL = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=8)])
@@ -122,21 +122,21 @@ def test_a_distribution_gives_a_range_and_names_its_source() -> None:
 
 
 def test_what_can_start_at_once_starts_now_and_waits_for_nothing() -> None:
-    assert forecast(replace(FULL, running=()), {})["j1"] == Estimate(NOON, NOON)
+    assert forecast(replace(FULL, running=()), {})["j1"] == StartForecast(NOON, NOON)
 
 
 def test_without_a_known_end_there_is_no_estimate() -> None:
-    assert forecast(FULL, {})["j1"] == Estimate(why_none=WhyNone.UNKNOWN_END)
+    assert forecast(FULL, {})["j1"] == StartForecast(why_none=WhyNone.UNKNOWN_END)
 
 
 def test_what_waiting_does_not_mend_has_no_estimate() -> None:
     world = replace(FULL, waiting=(gang("j1", 1, 9),))
-    assert forecast(world, {"r1": known(5)})["j1"] == Estimate(why_none=WhyNone.CANNOT_START)
+    assert forecast(world, {"r1": known(5)})["j1"] == StartForecast(why_none=WhyNone.CANNOT_START)
 
 
 def test_work_is_bounded_by_units_and_a_far_start_is_said_to_be_far() -> None:
     told = forecast(FULL, {"r1": known(100)}, work=1)["j1"]
-    assert told == Estimate(why_none=WhyNone.TOO_FAR)
+    assert told == StartForecast(why_none=WhyNone.TOO_FAR)
     assert forecast(FULL, {"r1": known(100)}, until=at(99))["j1"] == told
     assert forecast(FULL, {"r1": known(100)}, until=at(100))["j1"].soonest == at(100)
 
@@ -219,5 +219,5 @@ def test_each_variant_is_tried_with_one_plan_where_no_end_is_known(
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=4)])
     small = gang("new", 1, 4, queued_at=NOON)
     found = sooner(world, {}, "j1", {"small": small, "large": small.resized(slots=8)}, until=until)
-    assert found == {"small": Estimate(NOON, NOON)}
+    assert found == {"small": StartForecast(NOON, NOON)}
     assert made == [False, False, False]
