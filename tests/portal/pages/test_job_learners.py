@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from jobs.models import Attempt, Job, Learner
 from jobs.states import Phase, State
-from portal.pages.job_learners import MOST_BARS, Start, start
+from portal.pages.job_learners import MOST_BARS, LearnerStart, start
 from tenants.models import User
 from tests import factories
 from tests.jobs.selectors.test_step_times import report
@@ -24,7 +24,7 @@ def after(seconds: float) -> datetime:
     return BEGAN + timedelta(seconds=seconds)
 
 
-def drawn(*began: float | None) -> Start:
+def drawn(*began: float | None) -> LearnerStart:
     """A start in which each learner had its inputs 2 s before its program began; None: it still downloads."""
     attempt = Attempt(opened_at=BEGAN, launched_at=after(1))
     learners = [
