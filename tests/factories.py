@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 def user(
     username: str = "", *, is_superuser: bool = False, password: str | None = None, **fields: Any
 ) -> User:
-    """A person; without a password he cannot log in by form, which keeps tests quick."""
+    """A person; without a password they cannot log in by form, which keeps tests quick."""
     name = username or f"user{next(_numbers)}"
     person = User(
         username=name, email=f"{name}@example.org", is_superuser=is_superuser, is_staff=is_superuser, **fields
@@ -83,7 +83,7 @@ def job(
     gpu_type: str = "",
     **fields: Any,
 ) -> Job:
-    """A job as its row would stand in this state: with its attempt, learners, use of quota and first event."""
+    """A job with the rows that it would have in this state: its attempt, learners, use of quota and first event."""
     of = of or (owner.memberships.select_related("tenant").get().tenant if owner else tenant())
     owner = owner or member(of)
     holds = state in HOLDS_GPUS

@@ -1,4 +1,4 @@
-"""Be somebody whom a file's mode keeps out."""
+"""Run as a user whom a file's mode keeps out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NOBODY = 65_534
+UNPRIVILEGED_UID = 65_534  # the user `nobody`
 
 
 @contextmanager
@@ -14,7 +14,7 @@ def no_superuser() -> Iterator[None]:
     """The superuser may read everything; in this block this process is another user."""
     user = os.geteuid()
     if user == 0:
-        os.seteuid(NOBODY)
+        os.seteuid(UNPRIVILEGED_UID)
     try:
         yield
     finally:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def free_port() -> int:
-    """Ask the operating system for a loopback port that nobody uses."""
+    """Ask the operating system for an unused loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -97,7 +97,7 @@ class Client:
         return dict(self.get(f"/jobs/{job_id}"))
 
     def wait_state(self, job_id: str, *states: str, within_s: float = 60) -> dict[str, Any]:
-        """Wait until the job stands in one of the states; fails at once when it has ended elsewhere."""
+        """Wait until the job is in one of the states; fails at once if it ended in another one."""
         final = {"COMPLETED", "FAILED", "CANCELED"} - set(states)
 
         def look() -> dict[str, Any] | None:

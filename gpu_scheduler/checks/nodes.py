@@ -40,7 +40,7 @@ class Unreserved(Check):
         on = finding.on
         needs = f"this job needs {on.asked} {unit(on.slot_type, on.asked)}"
         if finding.holder is Holder.TENANT:
-            return f"Waiting its turn: the tenant's first job in the queue cannot be overtaken any longer; {needs}."
+            return f"Waiting its turn: the tenant's first job in the queue has waited too long to be skipped; {needs}."
         free, reserved = finding.numbers["free"], finding.numbers["reserved"]
         return (
             f"Waiting its turn: {reserved} of {free} free {unit(on.slot_type, free)} are reserved for a larger job"

@@ -93,7 +93,7 @@ class FairShareRound(Round):
         if since is not None or queue not in self._queues_with_head:
             self._marks[gang.job] = since or self._now
         self._queues_with_head.add(queue)
-        if self._must_not_be_overtaken(gang):
+        if self._must_start_next(gang):
             on_nodes = finding.holder is Holder.CLUSTER
             self._draft.reserve(gang, slot_type, finding.on.asked, on_nodes=on_nodes)
 
@@ -103,7 +103,7 @@ class FairShareRound(Round):
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         return {job: {"queue_head_since": _timestamp(since)} for job, since in self._marks.items()}
 
-    def _must_not_be_overtaken(self, gang: Gang) -> bool:
+    def _must_start_next(self, gang: Gang) -> bool:
         """Others were stopped for this gang, or its starvation timeout is over."""
         since = self._since.get(gang.job)
         if since is not None and self._now - since >= self._timeout:
@@ -120,7 +120,7 @@ class FairShareRound(Round):
     def _within_level(self, gangs: list[Gang]) -> Iterator[Gang]:
         overdue, queues = [], defaultdict(list)
         for gang in gangs:
-            if self._must_not_be_overtaken(gang):
+            if self._must_start_next(gang):
                 overdue.append(gang)
             else:
                 queues[gang.tenant].append(gang)

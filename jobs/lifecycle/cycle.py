@@ -1,7 +1,7 @@
 """Start what can start: rows and the cluster's nodes -> Snapshot -> plan() -> one transaction per start.
 
 One pass at a time over the whole installation (an advisory lock); a request that comes during a pass is not lost, the
-holder makes another one. A start that is refused by quota, limit or a newer wish is skipped: nothing is admitted then.
+holder makes another one. A start that quota, a limit or a newer request refuses is skipped: nothing is admitted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobs import clusters, pubsub
 from jobs.failpoints import fp
 from jobs.lifecycle import orders
 from jobs.lifecycle.admission import NotAdmitted, admit
-from jobs.lifecycle.explaining import explain, tell_cluster_busy
+from jobs.lifecycle.explaining import explain, explain_cluster_busy
 from jobs.lifecycle.forecasting import TASK as FORECAST
 from jobs.lifecycle.forecasting import has_unforeseen
 from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
@@ -77,7 +77,7 @@ def one_pass() -> list[str]:
     try:
         nodes = cluster.nodes()
     except ClusterBusy as busy:
-        tell_cluster_busy(str(busy))
+        explain_cluster_busy(str(busy))
         return []
     _keep_nodes(cluster.name, nodes)
     fp("cycle.after_nodes_kept")
@@ -169,8 +169,8 @@ def _ask() -> None:
 
 
 def _rest(seconds: float) -> None:
-    """Make no pass for a while: where thousands wait, looking at each new one anew would leave no time to take them in.
-    The ticker takes up what is asked for meanwhile."""
+    """Make no pass for a while: with thousands of jobs in the queue, a pass per submission would leave no time to
+    accept submissions. The ticker runs the pass that is requested meanwhile."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE jobs_periodictask SET next_at = GREATEST(next_at, now.at + make_interval(secs => %s)),"

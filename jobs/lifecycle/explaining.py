@@ -80,7 +80,7 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
             events.publish_later(job, tenant, n)
 
 
-def tell_cluster_busy(why: str) -> None:
+def explain_cluster_busy(why: str) -> None:
     waiting = waiting_rows().values_list("pk", flat=True)
     message = (
         f"The cluster does not answer, so nothing starts now; everything that waits keeps its place. ({why})"

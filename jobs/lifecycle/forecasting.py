@@ -107,10 +107,10 @@ def _write(rows: list[Row]) -> None:
 
 
 def _too_far(near: Iterable[str]) -> list[Row]:
-    """Jobs further back than the forecast looked that have not been told so; the rest of them the next time."""
+    """Queued jobs beyond the forecast that do not say so yet; at most FAR_AT_ONCE, the rest in the next forecast."""
     waiting = set(queued_rows().values_list("pk", flat=True))
-    told = Estimate.objects.filter(why_none=WhyNone.TOO_FAR, started_at=None).values_list("pk", flat=True)
-    fresh = sorted(waiting - set(near) - set(told))[:FAR_AT_ONCE]
+    marked = Estimate.objects.filter(why_none=WhyNone.TOO_FAR, started_at=None).values_list("pk", flat=True)
+    fresh = sorted(waiting - set(near) - set(marked))[:FAR_AT_ONCE]
     return [
         {"job": job, "soonest": None, "latest": None, "basis": [], "why_none": WhyNone.TOO_FAR}
         for job in fresh

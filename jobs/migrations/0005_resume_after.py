@@ -1,14 +1,14 @@
-"""The attempt at which people wished to go back to a checkpoint: only later ones began from it for that wish."""
+"""The attempt at which a resume from a checkpoint was requested: only later attempts start from it."""
 
 from django.db import migrations, models
 
 
-STANDING_WISHES = """
+SET_RESUME_AFTER = """
 UPDATE jobs_job j SET resume_after = coalesce(
     (SELECT max(a.n) - 1 FROM jobs_attempt a WHERE a.job_id = j.id AND a.resume_from_id = j.resume_from_id), j.attempt)
 WHERE j.resume_from_id IS NOT NULL
 """
-"""Of wishes that stand already: the last attempt that began from the checkpoint obeyed them, or none has yet."""
+"""For existing requests: the attempt before the last one that started from the checkpoint, else the current one."""
 
 
 class Migration(migrations.Migration):
@@ -20,5 +20,5 @@ class Migration(migrations.Migration):
             name="resume_after",
             field=models.PositiveIntegerField(db_default=0, default=0),
         ),
-        migrations.RunSQL(STANDING_WISHES, migrations.RunSQL.noop),
+        migrations.RunSQL(SET_RESUME_AFTER, migrations.RunSQL.noop),
     ]

@@ -1,4 +1,4 @@
-"""The drawing of the job states: docs/job_states.md says which moves there are, this page where each stands.
+"""The drawing of the job states: docs/job_states.md lists the transitions, this module places each of them.
 
 The text of the file is the truth; a move without a route here is no drawing but its source, and a test says so.
 """

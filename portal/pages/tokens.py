@@ -43,25 +43,25 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     who: Any = request.user
     if request.method == "GET":
         return _page(request, tenant, form=True)
-    wished, problems = _read(request)
+    values, problems = _read(request)
     account = request.POST.get("account", "")
     if problems:
         return _page(
-            request, tenant, form=True, account=account, problems=problems, wished=wished, status=422
+            request, tenant, form=True, account=account, problems=problems, values=values, status=422
         )
     try:
         if account:
             token, secret = accounts.account_token_create(
-                user=who, tenant=tenant, name=account, token_name=wished["name"], days=wished["days"]
+                user=who, tenant=tenant, name=account, token_name=values["name"], days=values["days"]
             )
         else:
             token, secret = tokens.token_create(
                 user=who,
                 owner=who,
-                name=wished["name"],
-                tenant=tenant if wished["bound"] else None,
-                role=wished["role"],
-                days=wished["days"],
+                name=values["name"],
+                tenant=tenant if values["bound"] else None,
+                role=values["role"],
+                days=values["days"],
             )
     except NotAllowed as error:
         raise PermissionDenied(error.message) from error
@@ -69,7 +69,7 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         raise Http404 from error
     except TenantError as error:
         whole = {"": " ".join(problems_of(error))}
-        return _page(request, tenant, form=True, account=account, problems=whole, wished=wished, status=422)
+        return _page(request, tenant, form=True, account=account, problems=whole, values=values, status=422)
     return _page(request, tenant, made={"token": token, "secret": secret, "account": account})
 
 
@@ -114,7 +114,7 @@ def account_close(request: HttpRequest, tenant: Tenant, name: str) -> HttpRespon
 
 
 def _read(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the form wishes, and what is wrong with it by field."""
+    """The form's values, and what is wrong with them by field."""
     name = request.POST.get("name", "").strip()
     problems: dict[str, str] = {}
     if not 1 <= len(name) <= 80:
@@ -147,7 +147,7 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
         "periods": [(days, text, timezone.now() + timedelta(days=days)) for days, text in PERIODS],
         "base": base,
         "command": f"curl -H \"Authorization: Bearer $LUTHIER_TOKEN\" \\\n  '{base}/api/v1/jobs?tenant={tenant.slug}'",
-        "wished": {"name": "", "role": Role.RESEARCHER, "days": tokens.DEFAULT_DAYS, "bound": True},
+        "values": {"name": "", "role": Role.RESEARCHER, "days": tokens.DEFAULT_DAYS, "bound": True},
     }
     return render(request, "tenant/tokens.html", context | more, status=status)
 

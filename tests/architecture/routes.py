@@ -1,4 +1,4 @@
-"""Every door there is, found by walking the URL map, so that none can be forgotten."""
+"""Every route of the portal, found by walking the URL map, so that none can be forgotten."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who may do what at which door: one row per route. A route without a row fails the matrix.
+"""Who may use which route, and how: one row per route. A route without a row fails the matrix.
 
-A rule names those who are let in; everybody else is listed with the status he gets instead.
+A rule names those who are let in; everyone else is listed with the status that they get instead.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ OUTSIDE = (Who.STRANGER, Who.GUEST, Who.OPERATOR)
 
 
 def rule(**groups: int) -> Rule:
-    """A rule out of groups of people; nobody and learners are always turned away at the door."""
+    """A rule out of groups of people; anonymous callers and learners always get 401."""
     named: dict[Who, int] = dict.fromkeys(Who, IN)
-    named |= dict.fromkeys((Who.NOBODY, *LEARNERS), 401)
+    named |= dict.fromkeys((Who.ANONYMOUS, *LEARNERS), 401)
     for group, status in groups.items():
         for who in GROUPS[group]:
             named[who] = status
@@ -180,8 +180,8 @@ API: dict[str, Row] = {
 class Page:
     """One page or form of the portal. let_in: who gets it; all others get what they would of a missing one.
 
-    post: a form, sent with data (names in World.things, or plain values). changes: who is let in changes something by
-    it, nobody else does. open_to_all: needs no account. for_learners: takes their secret and nothing else.
+    post: a form, sent with data (names in World.things, or plain values). changes: those who are let in change
+    something by it, all others change nothing. open_to_all: needs no account. for_learners: takes their secret only.
     """
 
     let_in: Rule

@@ -1,4 +1,4 @@
-"""The floors of the house are checked, not hoped for: import-linter's contracts are part of the suite."""
+"""The order of the packages is a test: import-linter's contracts are part of the suite."""
 
 from __future__ import annotations
 

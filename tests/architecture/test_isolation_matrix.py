@@ -1,4 +1,4 @@
-"""Every door, every method, everybody who may knock: in, or turned away exactly as from a door that is not there."""
+"""Every route, method and kind of caller: let in, or refused exactly as at a route that does not exist."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_an_operation_lets_in_whom_its_row_names(world: World, name: str) -> Non
     method = name.partition(" ")[0]
     address = route.path(_values(world, row))
     nowhere = route.path(_values(world, row) | _missing(row, route.variables))
-    told = []
+    faults = []
     for who in Who:
         answer = _knock(world, who, method, address, row)
         wanted = row.rule[who] or operation.status
         if answer.status_code != wanted:
-            told.append(
+            faults.append(
                 f"{who}: {answer.status_code} instead of {wanted}: {answer.content[:300]!r}"
                 if not answer.streaming
                 else f"{who}: {answer.status_code} instead of {wanted}"
@@ -67,14 +67,14 @@ def test_an_operation_lets_in_whom_its_row_names(world: World, name: str) -> Non
         elif wanted == 404 and nowhere != address:
             missing = _knock(world, who, method, nowhere, row)
             if _bare(answer) != _bare(missing):
-                told.append(
-                    f"{who} can tell a foreign thing from a missing one: {_bare(answer)} {_bare(missing)}"
+                faults.append(
+                    f"{who} can distinguish a foreign thing from a missing one: {_bare(answer)} {_bare(missing)}"
                 )
-    assert not told, "\n".join([name, *told])
+    assert not faults, "\n".join([name, *faults])
 
 
 @pytest.mark.parametrize("name", sorted(name for name, row in rows.API.items() if row.rule is rows.JOB_READ))
-def test_what_an_admin_reads_of_a_foreign_job_is_recorded_with_his_reason(world: World, name: str) -> None:
+def test_what_an_admin_reads_of_a_foreign_job_is_recorded_with_the_reason(world: World, name: str) -> None:
     route, _ = OPERATIONS[name]
     row = rows.API[name]
     with transaction.atomic():
@@ -139,7 +139,7 @@ def _knock(world: World, who: Who, method: str, address: str, row: Row, reason: 
     with transaction.atomic():
         if who in LEARNERS:
             headers["Authorization"] = f"Bearer {world.secrets[who]}"
-        elif who is not Who.NOBODY:
+        elif who is not Who.ANONYMOUS:
             _, secret = Token.objects.create(user=world.users[who], name="knock")
             headers["Authorization"] = f"Bearer {secret}"
         answer = Client().generic(method, address, row.payload(), row.content_type, headers=headers)

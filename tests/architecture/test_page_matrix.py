@@ -42,8 +42,8 @@ def test_every_page_has_a_row_and_every_row_a_page() -> None:
 @pytest.mark.parametrize(("name", "page"), CELLS, ids=[name for name, _ in CELLS])
 def test_a_page_lets_in_whom_its_row_names(world: World, name: str, page: Page) -> None:
     faults = {who: _fault(world, who, ROUTES[name], page) for who in Who}
-    told = [f"{who}: {fault}" for who, fault in faults.items() if fault]
-    assert not told, "\n".join([name, *told])
+    found = [f"{who}: {fault}" for who, fault in faults.items() if fault]
+    assert not found, "\n".join([name, *found])
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def _fault(world: World, who: Who, route: Route, page: Page) -> str:
         to_login = status == 302 and answer["Location"].startswith("/login")
         return "" if to_login else f"{status} instead of the login"
     if wanted == 404:
-        return _told_apart(world, who, route, page, answer)
+        return _unlike_missing(world, who, route, page, answer)
     if wanted == IN and not page.post:
         return "" if status < 400 else f"turned away with {status}"
     return "" if page.post or status in (403, 404) else f"let in with {status}"
 
 
-def _told_apart(world: World, who: Who, route: Route, page: Page, answer: HttpResponse) -> str:
+def _unlike_missing(world: World, who: Who, route: Route, page: Page, answer: HttpResponse) -> str:
     if answer.status_code != 404:
         return f"{answer.status_code} instead of 404"
     missing, _ = _knock(world, who, _nowhere(world, route, page), page)
@@ -116,17 +116,17 @@ def _knock(world: World, who: Who, address: str, page: Page) -> tuple[HttpRespon
     with transaction.atomic():
         if who in LEARNERS:
             headers["Authorization"] = f"Bearer {world.secrets[who]}"
-        elif who is not Who.NOBODY:
+        elif who is not Who.ANONYMOUS:
             client.force_login(world.users[who])
         data = {name: world.things.get(value, value) for name, value in page.data.items()}
-        before = _standing()
+        before = _changeable_rows()
         answer = (client.post if page.post else client.get)(address, data, headers=headers)
-        changed = _standing() != before
+        changed = _changeable_rows() != before
         transaction.set_rollback(True)
     return answer, changed
 
 
-def _standing() -> list[Any]:
+def _changeable_rows() -> list[Any]:
     """Everything that a form of the portal may change for others than the one who sends it."""
     return [
         sorted(Job.objects.values_list("pk", "intent", "name", "priority", "deleted_at")),

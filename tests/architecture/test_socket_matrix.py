@@ -32,17 +32,17 @@ def test_every_kind_of_channel_has_a_row() -> None:
 
 
 async def test_a_channel_answers_whom_its_row_names(world: World, socket_of: Open) -> None:
-    told = []
-    for who in sorted(set(Who) - LEARNERS - {Who.NOBODY}):
+    faults = []
+    for who in sorted(set(Who) - LEARNERS - {Who.ANONYMOUS}):
         socket = await socket_of(token=await sync_to_async(_token)(world, who))
         for topic, (name, rule) in rows.CHANNELS.items():
             here, nowhere = name.format(**world.things), name.format(**world.things | MISSING)
             answer = await _ask(socket, here)
             if rule[who] == IN and "error" in answer:
-                told.append(f"{topic} as {who}: {answer['error']}")
+                faults.append(f"{topic} as {who}: {answer['error']}")
             elif rule[who] != IN and _bare(answer) != _bare(await _ask(socket, nowhere)):
-                told.append(f"{topic} as {who}: {answer}")
-    assert not told, "\n".join(told)
+                faults.append(f"{topic} as {who}: {answer}")
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_what_an_admin_listens_to_is_recorded_for_its_tenant(
         {"headers": [(b"x-access-reason", b"A call for help")]},
     ],
 )
-async def test_why_an_admin_listens_is_recorded_as_he_says_it(
+async def test_the_reason_that_an_admin_gives_for_listening_is_recorded(
     world: World, socket_of: Open, given: dict[str, Any]
 ) -> None:
     socket = await socket_of(token=await sync_to_async(_token)(world, Who.ADMIN), **given)
@@ -74,7 +74,7 @@ async def test_why_an_admin_listens_is_recorded_as_he_says_it(
     assert [entry.reason async for entry in read] == ["A call for help"]
 
 
-@pytest.mark.parametrize("who", [Who.NOBODY, *sorted(LEARNERS)])
+@pytest.mark.parametrize("who", [Who.ANONYMOUS, *sorted(LEARNERS)])
 async def test_the_live_socket_is_closed_to_who_is_no_user(world: World, socket_of: Open, who: Who) -> None:
     socket = await socket_of(token=world.secrets.get(who, ""))
     assert await socket.closed() == CLOSE_UNAUTHORIZED

@@ -19,9 +19,9 @@ from tests import factories
 
 
 class Who(StrEnum):
-    """Everybody who may knock at a door of tenant A, where alice owns a job."""
+    """Every kind of caller of tenant A's routes; alice owns a job there."""
 
-    NOBODY = "nobody"  # neither token nor session
+    ANONYMOUS = "anonymous"  # neither token nor session
     STRANGER = "stranger"  # bob, a manager elsewhere
     GUEST = "guest"  # gina, to whom alice's jobs were shown
     OPERATOR = "operator"  # olga, to whom alice's jobs were entrusted

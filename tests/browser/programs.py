@@ -5,7 +5,7 @@ import json, math, sys, time
 from pathlib import Path
 from learner_agent import training
 
-TOTAL, PACE = int(sys.argv[1]), float(sys.argv[2])
+TOTAL, STEP_S = int(sys.argv[1]), float(sys.argv[2])
 gate = Path(sys.argv[3]) if len(sys.argv) > 3 else None  # the last step waits for this file
 start = 0
 if saved := training.resume_from():
@@ -28,7 +28,7 @@ for step in range(start + 1, TOTAL + 1):
         save(step)
         print("halt requested, saved", flush=True)
         sys.exit(0)
-    time.sleep(PACE)
+    time.sleep(STEP_S)
 training.finish()
 print("done", flush=True)
 """

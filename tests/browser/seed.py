@@ -1,7 +1,7 @@
 """What the pages' pictures show beside the demo's people: more tenants, limits, jobs in every state, a month of use.
 
-Run with the settings of a started platform. Only what nobody acts on is written: ended jobs, and waiting ones that
-no limit lets start.
+Run with the settings of a started platform. It writes only jobs on which the platform does
+not act: ended ones, and waiting ones that no limit lets start.
 """
 
 from __future__ import annotations

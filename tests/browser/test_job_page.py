@@ -22,7 +22,7 @@ TABS = ["", "/metrics", "/logs", "/learners", "/events", "/checkpoints", "/spec"
 
 @pytest.fixture(scope="module")
 def jobs(platform: Any) -> Iterator[dict[str, str]]:
-    """One job in each state that stands still, and one that runs."""
+    """One job in each state that lasts, and one that runs."""
     client: Client = platform.client("alice")
 
     def submit(name: str, program: str, arguments: str = "", **changes: Any) -> str:
@@ -164,8 +164,8 @@ def test_a_log_scale_that_can_show_no_value_says_so_and_leads_back(
         return {"series": [series | {"complete": True, "points": len(values)}], "seq": 10**9}
 
     page = open_as("alice", "/healthz")
-    asked, told = re.compile(r"/api/v1/jobs/[^/]+/metrics\?"), [answer(-1, 0, -2)]
-    page.route(asked, lambda route: route.fulfill(json=told[0]))
+    url, answers = re.compile(r"/api/v1/jobs/[^/]+/metrics\?"), [answer(-1, 0, -2)]
+    page.route(url, lambda route: route.fulfill(json=answers[0]))
     address = page.url.replace("/healthz", f"/t/vision-lab/jobs/{jobs['halted']}/metrics?log=1")
     page.goto(address)
     chart = page.locator('x-chart[data-name="loss"]')
@@ -176,7 +176,7 @@ def test_a_log_scale_that_can_show_no_value_says_so_and_leads_back(
     expect(page.get_by_role("button", name="Log y")).to_have_attribute("aria-pressed", "false")
     assert "log=1" not in page.url
     # Of values on both sides of 0 those above are drawn, and the others are counted.
-    told[0] = answer(-1, 1, 0, 2)
+    answers[0] = answer(-1, 1, 0, 2)
     page.goto(address)
     expect(chart.locator("canvas")).to_be_visible()
     expect(chart.locator("[data-legend]")).to_contain_text("2 values ≤ 0 not shown")
@@ -208,12 +208,12 @@ def test_names_of_attempts_that_began_close_together_do_not_overlap(
         "document.querySelector('x-job').dataset.marks ="
         " JSON.stringify([[4, 'attempt 2'], [5, 'attempt 3'], [18, 'attempt 4'], [18.5, 'attempt 5']])"
     )
-    page.set_viewport_size({"width": 1300, "height": 900})  # draws anew
+    page.set_viewport_size({"width": 1300, "height": 900})  # redraws the chart
     said = "() => document.querySelector('x-chart canvas').said"
     places = wait_for(lambda: page.evaluate(said), within_s=60, what="the names of the attempts")
     assert set(places) == {"attempt 3", "attempt 5"}, "the newest of those that touch keeps its name"
     legend = page.locator("x-chart [data-legend]").first
-    page.get_by_role("button", name="Enlarge: loss").click()  # draws the legend anew
+    page.get_by_role("button", name="Enlarge: loss").click()  # redraws the legend
     expect(legend).to_contain_text("╎ attempt")
     expect(legend).not_to_contain_text("checkpoint")  # none among the marks set above
     (_, end), (begin, _) = sorted(places.values())
@@ -261,7 +261,7 @@ def test_the_words_of_the_step_axis_are_short_and_differ(
     page.goto(page.url.replace("/healthz", f"/t/vision-lab/jobs/{jobs['halted']}/metrics"))
     drawn = "() => document.querySelector('x-chart[data-name=loss] canvas')?.axis"
     # Not wait_for_function: the page's policy forbids the eval with which that looks again.
-    with contextlib.suppress(TimeoutError):  # what it says instead is told below
+    with contextlib.suppress(TimeoutError):  # the assertion below names what was drawn instead
         wait_for(lambda: set(page.evaluate(drawn) or {}) == said, within_s=60)
     places: dict[str, list[float]] = page.evaluate(drawn)
     assert set(places) == said
@@ -310,7 +310,7 @@ def test_canceling_asks_first_and_escape_keeps_the_job(
     assert alice.job(jobs["queued"])["intent"] == "RUN"
 
 
-def test_on_a_phone_nothing_stands_over_the_caption_of_the_log(
+def test_on_a_phone_nothing_covers_the_caption_of_the_log(
     jobs: dict[str, str], open_as: Callable[..., Page]
 ) -> None:
     page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}", width=390, height=844)

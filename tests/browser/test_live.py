@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
 
 
-def trains(client: Client, name: str, steps: int, pace: float, gate: str = "") -> str:
-    command = f"python -u main.py {steps} {pace} {gate}"
+def trains(client: Client, name: str, steps: int, step_s: float, gate: str = "") -> str:
+    command = f"python -u main.py {steps} {step_s} {gate}"
     job = client.submit(spec(name, programs.TRAINER, command=command))["id"]
     client.wait_state(job, "PROCESSING")
     return str(job)
@@ -181,9 +181,9 @@ class Script:
 
     def accept(self, socket: WebSocketRoute) -> None:
         self.sockets.append(socket)
-        socket.on_message(lambda text: self.hear(socket, json.loads(text)))
+        socket.on_message(lambda text: self.receive(socket, json.loads(text)))
 
-    def hear(self, socket: WebSocketRoute, frame: dict[str, Any]) -> None:
+    def receive(self, socket: WebSocketRoute, frame: dict[str, Any]) -> None:
         if frame["op"] == "ping":
             socket.send('{"op":"pong"}')
         elif frame["op"] == "sub" and frame["ch"] == self.channel:
@@ -308,7 +308,7 @@ def test_a_search_that_is_cleared_while_it_runs_is_over(script: tuple[Script, Pa
     expect(page.locator("x-log .log-status")).to_contain_text("5 lines")
     found = page.locator("x-log .match-count")
     found.evaluate(
-        "cell => new MutationObserver(() => { window.told = (window.told ?? '') + cell.textContent + ';' })"
+        "cell => new MutationObserver(() => { window.texts = (window.texts ?? '') + cell.textContent + ';' })"
         ".observe(cell, {childList: true, characterData: true, subtree: true})"
     )
     held: list[Route] = []
@@ -320,7 +320,7 @@ def test_a_search_that_is_cleared_while_it_runs_is_over(script: tuple[Script, Pa
         server.answer(held[0])
     page.get_by_label("Search the log").fill("second")
     expect(found).to_have_text(re.compile("^1 of"))
-    assert "failed" not in page.evaluate("window.told")
+    assert "failed" not in page.evaluate("window.texts")
     expect(page.locator("x-log .log-status")).not_to_contain_text("Searching")
 
 
@@ -389,7 +389,7 @@ def test_fifty_thousand_lines_at_once_are_all_there_and_the_page_stays_small(
 HOSTILE = "<img src=x onerror=alert(1)>\"'><b>name</b>"
 
 
-def test_a_name_with_markup_is_text_wherever_it_stands(alice: Client, open_as: Open) -> None:
+def test_a_name_with_markup_is_shown_as_text_everywhere(alice: Client, open_as: Open) -> None:
     job = alice.submit(spec(HOSTILE, programs.WAITER))["id"]
     alice.wait_state(job, "PROCESSING")
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
@@ -438,11 +438,11 @@ def test_another_s_job_is_not_there_neither_as_page_nor_as_channel(
     page.goto(f"{platform.url}/t/nlp-research/jobs")
     answers = page.evaluate(
         """(channels) => new Promise((resolve) => {
-            const socket = new WebSocket(`ws://${location.host}/ws/v1/live`), heard = [];
+            const socket = new WebSocket(`ws://${location.host}/ws/v1/live`), frames = [];
             socket.onopen = () => channels.forEach((ch) => socket.send(JSON.stringify({op: 'sub', ch})));
             socket.onmessage = ({data}) => {
                 const frame = JSON.parse(data);
-                if (frame.ch && heard.push(frame) === channels.length) { socket.close(); resolve(heard); }
+                if (frame.ch && frames.push(frame) === channels.length) { socket.close(); resolve(frames); }
             };
         })""",
         [

@@ -124,7 +124,7 @@ def test_a_reader_who_goes_to_the_start_while_the_lines_load_is_left_there(
     expect(page.locator('x-log .log-row[data-n="1"] .message')).to_have_text("line 1")
 
 
-def test_rows_stand_in_the_document_as_they_are_read(alice: Client, open_as: Open) -> None:
+def test_rows_are_in_reading_order_in_the_document(alice: Client, open_as: Open) -> None:
     job = submitted(alice, "order", programs.COUNTER, "2000 500 0")
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
@@ -155,17 +155,17 @@ def test_a_log_that_has_ended_is_neither_followed_nor_paused(alice: Client, open
     expect(page.locator("x-log .log-row .message", has_text="line 2000")).to_be_visible()
 
 
-def test_the_ring_of_the_focused_log_lies_above_its_rows(alice: Client, open_as: Open) -> None:
-    job = submitted(alice, "ring", programs.BROKEN, "")
+def test_the_focus_ring_of_the_log_is_drawn_above_its_rows(alice: Client, open_as: Open) -> None:
+    job = submitted(alice, "focus", programs.BROKEN, "")
     alice.wait_state(job, "FAILED")
     page = open_as("alice", log_of(job))
     expect(page.locator("x-log .log-row").first).to_be_visible()
     page.locator("x-log .log-scroller").press("Home")
-    ring = page.evaluate(
+    outline = page.evaluate(
         "() => { const style = getComputedStyle(document.querySelector('.log-pane'), '::after');"
         " return [style.content, style.borderTopWidth, style.position, style.pointerEvents] }"
     )
-    assert ring == ['""', "2px", "absolute", "none"]
+    assert outline == ['""', "2px", "absolute", "none"]
 
 
 def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(

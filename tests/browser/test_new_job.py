@@ -35,7 +35,7 @@ def focused(page: Page) -> str:
     return str(page.evaluate("document.activeElement.id || document.activeElement.className"))
 
 
-def test_every_error_is_told_at_once_and_led_to_and_nothing_is_lost(open_as: Open) -> None:
+def test_all_errors_are_listed_and_linked_at_once_and_no_input_is_lost(open_as: Open) -> None:
     page = open_as("alice", f"{NEW}?template=digits-sklearn")
     page.get_by_label("Memory each").fill("plenty")
     page.get_by_label("Save every").fill("soon")
@@ -103,15 +103,15 @@ def test_a_submit_with_errors_says_how_many_and_shows_the_first(open_as: Open) -
     expect(control).to_be_in_viewport(ratio=1)
 
 
-def test_what_is_wrong_stands_below_its_row_and_moves_no_field(open_as: Open) -> None:
+def test_an_error_is_shown_below_its_row_and_moves_no_field(open_as: Open) -> None:
     page = open_as("alice", f"{NEW}?template=digits-sklearn")
     row = [page.get_by_label(name, exact=True) for name in ("Learners", "CPUs each", "Memory each")]
     before = [field.bounding_box() for field in row]
     row[0].fill("0")
     row[2].fill("plenty")
-    told = page.locator(".card-body", has=row[2]).locator("[data-errors]")
-    expect(told).to_contain_text("Learners must be 1 to 1024", timeout=60_000)
-    expect(told).to_contain_text("Memory each is not an amount of memory")
+    errors = page.locator(".card-body", has=row[2]).locator("[data-errors]")
+    expect(errors).to_contain_text("Learners must be 1 to 1024", timeout=60_000)
+    expect(errors).to_contain_text("Memory each is not an amount of memory")
     expect(row[2]).to_have_accessible_description(re.compile("^Memory each is not an amount"))
     assert [field.bounding_box() for field in row] == before
     page.get_by_label("Save every").fill("soon")

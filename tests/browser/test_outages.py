@@ -53,13 +53,13 @@ def test_a_page_left_open_over_all_faults_shows_each_line_once(
             page.wait_for_timeout(10_000)
             catches_up(page, alice, job, "the loss of hints")
     freeze("web", 20)(platform, job)
-    catches_up(page, alice, job, "a web server that stood still")
+    catches_up(page, alice, job, "a web server that was frozen")
     expect(page.locator("x-connection")).to_have_text("Live")
     enough.touch()
     ended = alice.wait_state(job, "COMPLETED", within_s=60)
     count = lines_so_far(alice, job)
     expect(page.locator("x-log .log-status")).to_contain_text(f"{count:,} lines", timeout=60_000)
     assert all_lines(page, count) == [(n, f"line {n}") for n in range(1, count + 1)]
-    assert page.evaluate("window.stayed"), "the page was loaded anew"
+    assert page.evaluate("window.stayed"), "the page was reloaded"
     assert (ended["attempt"], ended["restarts_used"]) == (1, 0)
     wait_for(platform.is_ready, within_s=60, what="ready again")

@@ -124,8 +124,8 @@ def test_a_page_is_readable_by_everybody(
 ) -> None:
     who, path = PAGES[name]
     page = contexts(who, "light", width).new_page()
-    told: list[str] = []
-    page.on("console", lambda message: told.append(_text(message)) if message.type == "error" else None)
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(_text(message)) if message.type == "error" else None)
     assert opened(page, showcase, name, path)
     page.wait_for_load_state("load")
     wait_for(lambda: page.evaluate("document.documentElement.dataset.theme"), within_s=60, what="the theme")
@@ -133,7 +133,7 @@ def test_a_page_is_readable_by_everybody(
     found += too_wide(page) if width == 1440 else []
     page.close()
     assert not found, "\n".join(found)
-    blocked = [line for line in told if "Content Security Policy" in line or "Refused" in line]
+    blocked = [line for line in errors if "Content Security Policy" in line or "Refused" in line]
     assert not blocked, blocked
 
 
@@ -158,7 +158,7 @@ WIDEST = """() => [...document.querySelectorAll('body *')]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_login_page_is_readable_and_tells_nobody_which_names_exist(
+def test_the_login_page_is_readable_and_does_not_reveal_which_names_exist(
     browser: Browser, showcase: Platform, picture: Callable[..., None], theme: str
 ) -> None:
     context = browser.new_context(
@@ -168,7 +168,7 @@ def test_the_login_page_is_readable_and_tells_nobody_which_names_exist(
     page.goto(f"{showcase.url}/login?next=/t/vision-lab/jobs")
     picture(page, f"login-{theme}")
     assert not violations(page)
-    page.get_by_label("Username").fill("nobody-here")
+    page.get_by_label("Username").fill("no-such-user")
     page.get_by_label("Password").fill("wrong")
     page.get_by_role("button", name="Sign in").click()
     page.get_by_role("alert").wait_for()

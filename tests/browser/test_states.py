@@ -25,7 +25,7 @@ LOOKS = [("light", 1440), ("dark", 390)]
 
 
 def faults(page: Page, picture: Picture, name: str) -> list[str]:
-    """What is wrong with the page as it stands, in both looks."""
+    """What is wrong with the page in its current state, in both looks."""
     found = []
     for theme, width in LOOKS:
         page.set_viewport_size({"width": width, "height": 900 if width > 760 else 844})
@@ -60,7 +60,7 @@ def jobs(platform: Platform) -> Iterator[dict[str, str]]:
 
 
 def test_on_a_phone_more_leads_to_every_page_of_the_sidebar(open_as: Open, picture: Picture) -> None:
-    """An administrator on his profile finds the way back to the console, and a manager that to the members."""
+    """From the profile an administrator finds the way back to the console, and a manager to the members."""
     for who, path, links in (
         ("admin", "/me", {"Admin console", "Profile"}),
         ("admin", "/admin-console/audit", {"Quota history", "Audit log", "Records"}),
@@ -78,7 +78,7 @@ def test_on_a_phone_more_leads_to_every_page_of_the_sidebar(open_as: Open, pictu
         expect(page.locator(".more > summary")).to_be_focused()
 
 
-def test_a_toast_stands_above_the_phone_s_bar_and_above_submit(
+def test_a_toast_is_shown_above_the_phone_s_bar_and_above_submit(
     jobs: dict[str, str], open_as: Open, picture: Picture
 ) -> None:
     page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}", width=390, height=844)
@@ -219,12 +219,12 @@ def test_what_was_said_of_a_field_goes_as_soon_as_one_types(open_as: Open) -> No
     expect(page.locator("#problem-reason")).to_have_count(0)
 
 
-def test_a_member_whom_nobody_knows(open_as: Open, picture: Picture) -> None:
+def test_adding_a_member_who_does_not_exist(open_as: Open, picture: Picture) -> None:
     page = open_as("dave", "/t/vision-lab/members")
-    page.get_by_label("User name").fill("nobody-of-this-name")
+    page.get_by_label("User name").fill("no-such-user")
     page.get_by_role("button", name="Add member").click()
     expect(page.get_by_role("alert")).to_contain_text("there is no such person")
-    expect(page.get_by_label("User name")).to_have_value("nobody-of-this-name")
+    expect(page.get_by_label("User name")).to_have_value("no-such-user")
     expect(page.get_by_label("User name")).to_be_focused()
     assert not faults(page, picture, "refused-member")
 
@@ -296,7 +296,7 @@ ADD = "/t/vision-lab/members/add"
 @pytest.mark.parametrize(
     ("title", "path", "token"),
     [
-        (TEXTS[403][0], ADD, "hers"),
+        (TEXTS[403][0], ADD, "own"),
         (OLD_FORM[0], ADD, "x" * 64),
         (TEXTS[404][0], "/t/vision-lab/jobs/000000000000", ""),
         (TEXTS[405][0], ADD, ""),
@@ -306,11 +306,11 @@ ADD = "/t/vision-lab/members/add"
 def test_what_a_viewer_may_not_do_and_what_is_not_there(
     platform: Platform, open_as: Open, picture: Picture, title: str, path: str, token: str
 ) -> None:
-    """A manager's form, a form of an earlier session, a job of nobody, and a form's address opened as a page."""
+    """A manager's form, a form of an earlier session, a job that does not exist, a form's address opened as a page."""
     page = open_as("carol", "/me")
     own = page.locator("[name=csrfmiddlewaretoken]").first.input_value()
     if token:
-        page.evaluate(SEND, [path, own if token == "hers" else token])
+        page.evaluate(SEND, [path, own if token == "own" else token])
     else:
         page.goto(platform.url + path)
     expect(page.get_by_role("heading", level=1)).to_have_text(title)

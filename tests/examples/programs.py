@@ -72,11 +72,11 @@ class Program:
         return printed
 
     def run_until(self, condition: Callable[[], bool], timeout_s: float = 60) -> str:
-        """Start an attempt, wish a halt once the condition holds, and return what it printed."""
+        """Start an attempt, request a halt once the condition holds, and return what it printed."""
         process = self.start()
         deadline = time.monotonic() + timeout_s
         while not condition():
-            assert process.poll() is None, "it ended before its halt could be wished"
+            assert process.poll() is None, "it ended before its halt could be requested"
             assert time.monotonic() < deadline, "it never came so far"
             time.sleep(0.005)
         (self.state / "halt").write_text("{}")

@@ -38,7 +38,7 @@ def test_gallery_describes_every_example_and_begins_with_the_first_job() -> None
     assert all(template.title and len(template.summary) > 40 for template in templates)
 
 
-def test_unknown_example_is_told_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_example_lists_the_known_ones() -> None:
     with pytest.raises(KeyError, match="digits-sklearn"):
         catalog.load("nothing")
 

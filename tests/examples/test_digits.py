@@ -33,7 +33,7 @@ def test_digits_learns_and_reports_every_step(tmp_path: Path) -> None:
 
 
 def test_ten_halts_and_resumes_end_in_the_same_bits(tmp_path: Path) -> None:
-    """Slowly while halts are wished, so that one that a busy machine delays finds it running."""
+    """Its steps are slow while halts are requested, so that a delayed halt still finds it running."""
     straight, halted = digits(tmp_path / "straight"), digits(tmp_path / "halted", step_s=0.1)
     straight.run()
     steps = [0]
@@ -56,7 +56,7 @@ def test_ten_halts_and_resumes_end_in_the_same_bits(tmp_path: Path) -> None:
     assert score(halted) == score(straight)
 
 
-def test_digits_killed_without_warning_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_digits_killed_without_warning_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     straight, killed = digits(tmp_path / "straight"), digits(tmp_path / "killed", step_s=0.1)
     straight.run()
     process = killed.start()

@@ -36,9 +36,9 @@ class Learners:
         return [program.start() for program in reversed(self.ranks)][::-1]
 
     def run(self, halt_when: Callable[[], bool] | None = None, halt_rank: int = 0) -> list[str]:
-        """Run an attempt to its end, wishing a halt of one learner only; return what each printed.
+        """Run an attempt to its end, with a halt requested of one learner only; return what each printed.
 
-        Slowly where a halt is wished, so that one that a busy machine delays finds them running.
+        The steps are slow where a halt is requested, so that a delayed halt still finds them running.
         """
         processes = self.start(0.1 if halt_when else 0.002)
         while halt_when and not halt_when() and all(process.poll() is None for process in processes):

@@ -57,7 +57,7 @@ def test_fetched_data_is_checked_and_kept(data: Path) -> None:
     }
 
 
-def test_damaged_data_is_told_with_the_remedy(data: Path, tmp_path: Path) -> None:
+def test_the_error_for_damaged_data_names_the_remedy(data: Path, tmp_path: Path) -> None:
     for path in data.iterdir():
         (tmp_path / "mnist").mkdir(exist_ok=True)
         (tmp_path / "mnist" / path.name).write_bytes(path.read_bytes()[:-1])

@@ -22,7 +22,7 @@ def weights(printed: str) -> str:
     return found[1]
 
 
-def test_program_that_ignores_the_platform_goes_on_from_its_own_file(tmp_path: Path) -> None:
+def test_a_program_that_ignores_the_platform_resumes_from_its_own_file(tmp_path: Path) -> None:
     straight, stopped = sunspots(tmp_path / "straight"), sunspots(tmp_path / "stopped", step_s=0.3)
     expected = weights(straight.run())
     process = stopped.start()

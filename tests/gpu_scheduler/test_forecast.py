@@ -30,7 +30,7 @@ def at(seconds: float) -> datetime:
 
 
 def lived(world: Snapshot, lengths: dict[str, int]) -> dict[str, datetime]:
-    """The starts if the scheduler looks every second and every run ends when it must, as next_snapshot tells it."""
+    """The starts if the scheduler looks every second and every run ends when it must, by next_snapshot."""
     ends = {run.job: at(lengths[run.job]) for run in world.running}
     ends |= {run.job: min(ends[run.job], run.ends_by) for run in world.running if run.ends_by is not None}
     at_most = {job.job: job.runs_at_most_s for job in world.waiting}
@@ -64,10 +64,10 @@ def worlds_with_lengths(draw: st.DrawFn) -> tuple[Snapshot, dict[str, int]]:
 @given(worlds_with_lengths())
 def test_with_known_run_times_the_forecast_is_what_happens(made: tuple[Snapshot, dict[str, int]]) -> None:
     world, lengths = made
-    told = forecast(world, {job: known(length) for job, length in lengths.items()})
-    assert {job: one.soonest for job, one in told.items() if one.soonest} == lived(world, lengths)
-    assert all(one.soonest == one.latest for one in told.values())
-    assert {one.why_none for one in told.values() if one.soonest is None} <= {WhyNone.CANNOT_START}
+    estimates = forecast(world, {job: known(length) for job, length in lengths.items()})
+    assert {job: one.soonest for job, one in estimates.items() if one.soonest} == lived(world, lengths)
+    assert all(one.soonest == one.latest for one in estimates.values())
+    assert {one.why_none for one in estimates.values() if one.soonest is None} <= {WhyNone.CANNOT_START}
 
 
 @SOME
@@ -78,8 +78,8 @@ def test_no_estimate_precedes_now_and_the_same_snapshot_says_the_same(
     names = [job.job for job in (*world.running, *world.waiting)]
     lengths = st.lists(st.floats(-50, 5000), max_size=6).map(tuple)
     runs = {name: RunTime(data.draw(lengths), Basis.HISTORY) for name in names}
-    told = forecast(world, runs)
-    for one in told.values():
+    estimates = forecast(world, runs)
+    for one in estimates.values():
         assert (one.why_none is None) == (one.soonest is not None) == (one.latest is not None)
         if one.soonest and one.latest:
             assert world.now <= one.soonest <= one.latest
@@ -91,7 +91,7 @@ def test_no_estimate_precedes_now_and_the_same_snapshot_says_the_same(
             for part in ("nodes", "waiting", "running", "shares")
         },
     )
-    assert forecast(mixed, runs) == told
+    assert forecast(mixed, runs) == estimates
 
 
 @pytest.mark.parametrize(
@@ -102,23 +102,23 @@ def test_no_estimate_precedes_now_and_the_same_snapshot_says_the_same(
 def test_starts_follow_by_counting(slots: tuple[int, ...], starts: tuple[int, ...]) -> None:
     """One node of eight that is taken for 100 s; every job runs 100 s."""
     jobs = [gang(f"j{i}", 1, size) for i, size in enumerate(slots)]
-    told = forecast(
+    estimates = forecast(
         snapshot(nodes(a1=8), jobs, [running("r1", "a1", slots=8)]),
         {job: known(100, Basis.PROGRESS) for job in ("r1", "j0", "j1", "j2")},
     )
-    assert [told[f"j{i}"].soonest for i in range(3)] == [at(start) for start in starts]
-    assert told["j0"] == StartForecast(at(100), at(100), (Basis.PROGRESS,))
+    assert [estimates[f"j{i}"].soonest for i in range(3)] == [at(start) for start in starts]
+    assert estimates["j0"] == StartForecast(at(100), at(100), (Basis.PROGRESS,))
 
 
 FULL = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=8)])
 
 
 def test_a_distribution_gives_a_range_and_names_its_source() -> None:
-    told = forecast(FULL, {"r1": RunTime(tuple(float(s) for s in range(1, 1001)), Basis.HISTORY)})["j1"]
-    assert told.soonest
-    assert told.latest
-    assert at(200) < told.soonest < at(800) < told.latest
-    assert told.basis == (Basis.HISTORY,)
+    estimate = forecast(FULL, {"r1": RunTime(tuple(float(s) for s in range(1, 1001)), Basis.HISTORY)})["j1"]
+    assert estimate.soonest
+    assert estimate.latest
+    assert at(200) < estimate.soonest < at(800) < estimate.latest
+    assert estimate.basis == (Basis.HISTORY,)
 
 
 def test_what_can_start_at_once_starts_now_and_waits_for_nothing() -> None:
@@ -129,19 +129,19 @@ def test_without_a_known_end_there_is_no_estimate() -> None:
     assert forecast(FULL, {})["j1"] == StartForecast(why_none=WhyNone.UNKNOWN_END)
 
 
-def test_what_waiting_does_not_mend_has_no_estimate() -> None:
+def test_a_job_that_waiting_does_not_help_has_no_estimate() -> None:
     world = replace(FULL, waiting=(gang("j1", 1, 9),))
     assert forecast(world, {"r1": known(5)})["j1"] == StartForecast(why_none=WhyNone.CANNOT_START)
 
 
 def test_work_is_bounded_by_units_and_a_far_start_is_said_to_be_far() -> None:
-    told = forecast(FULL, {"r1": known(100)}, work=1)["j1"]
-    assert told == StartForecast(why_none=WhyNone.TOO_FAR)
-    assert forecast(FULL, {"r1": known(100)}, until=at(99))["j1"] == told
+    estimate = forecast(FULL, {"r1": known(100)}, work=1)["j1"]
+    assert estimate == StartForecast(why_none=WhyNone.TOO_FAR)
+    assert forecast(FULL, {"r1": known(100)}, until=at(99))["j1"] == estimate
     assert forecast(FULL, {"r1": known(100)}, until=at(100))["j1"].soonest == at(100)
 
 
-def test_a_job_in_place_of_another_stands_where_its_own_time_puts_it() -> None:
+def test_a_job_that_replaces_another_is_queued_at_its_own_time() -> None:
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8), gang("j2", 1, 8)], [running("r1", "a1", slots=8)])
     late = replace(gang("j1", 1, 8), queued_at=NOON)
     runs = {job: known(10) for job in ("r1", "j1", "j2")}
@@ -208,7 +208,7 @@ def test_a_job_of_unknown_start_is_offered_what_has_a_known_one() -> None:
 def test_each_variant_is_tried_with_one_plan_where_no_end_is_known(
     until: datetime | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody waits for the answer: nobody asks why a variant does not help, and that would take an explained plan."""
+    """A request waits for the answer, which does not include why a variant fails: no plan is explained."""
     made: list[bool] = []
 
     def counted(world: Snapshot, *, explained: bool = True) -> Plan:

@@ -35,8 +35,8 @@ EVERYDAY = settings(max_examples=300, deadline=None)
 @given(worlds())
 def test_every_waiting_job_is_started_or_explained_once(world: Snapshot) -> None:
     made = plan(world)
-    told = [start.job for start in made.starts] + [wait.job for wait in made.waits]
-    assert sorted(told) == sorted(job.job for job in world.waiting)
+    answered = [start.job for start in made.starts] + [wait.job for wait in made.waits]
+    assert sorted(answered) == sorted(job.job for job in world.waiting)
     for wait in made.waits:
         assert wait.message.endswith(".")
         json.dumps(wait.numbers)
@@ -106,9 +106,9 @@ def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_listed(
 @EVERYDAY
 @given(worlds())
 def test_nothing_that_could_start_waits_unless_slots_are_kept_for_a_head(world: Snapshot) -> None:
-    """Work conservation: only FAIR_SHARE may hold back a job that fits, and only where a head lost patience.
+    """Work conservation: only FAIR_SHARE holds back a job that fits, for a queue head past its starvation timeout.
 
-    A job that takes any type is told of the type on which it came furthest; slots may be kept from it on another.
+    A job that takes any type reports on the type on which it came furthest; slots may be reserved on another.
     """
     made = plan(world)
     free, (used, live) = free_after(world, made), usage_after(world, made)
@@ -181,7 +181,7 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
 @EVERYDAY
 @given(worlds())
 def test_positions_count_from_one_without_holes(world: Snapshot) -> None:
-    """In a tenant: per type, or over all types where a limit counts its jobs. What waiting does not mend has none."""
+    """In a tenant: per type, or over all types where a limit counts its jobs. NOT_QUEUED: none."""
     made = plan(world)
     jobs = {job.job: job for job in world.waiting}
     counted = {state.tenant for state in world.tenants if state.jobs_limit is not None}
@@ -233,8 +233,8 @@ def test_a_large_gang_starts_although_small_jobs_never_stop_coming(
 ) -> None:
     """Two flooding tenants keep every slot wanted; jobs last up to `lasts` rounds of a minute.
 
-    The bound follows from the policy: patience, or the ageing that lifts the gang over the flood's class, then
-    at most one job's length until the kept nodes are empty.
+    The bound follows from the policy: the starvation timeout, or the aging that lifts the gang over the flood's
+    class, then at most one job's length until the reserved nodes are empty.
     """
     policy = FairShare(starvation_timeout_s=300, aging_s=1800)
     world = snapshot(

@@ -53,12 +53,12 @@ def test_a_gang_that_does_not_fit_whole_takes_nothing() -> None:
     assert started(made) == ["j2"]
 
 
-def test_a_node_that_is_not_ready_gets_nothing_and_is_told_about() -> None:
+def test_a_node_that_is_not_ready_gets_nothing_and_is_mentioned() -> None:
     down = Node.with_slots("a2", "a100", 8, ready=False)
     made = plan(snapshot([*nodes(a1=2), down], [gang("j1", 1, 4)]))
-    told = why(made, "j1")
-    assert told.code is WaitReason.INSUFFICIENT_CAPACITY
-    assert told.message == "Waiting for capacity: 2 of 2 a100 free, this job needs 4; 1 node is down."
+    wait = why(made, "j1")
+    assert wait.code is WaitReason.INSUFFICIENT_CAPACITY
+    assert wait.message == "Waiting for capacity: 2 of 2 a100 free, this job needs 4; 1 node is down."
 
 
 def test_any_type_goes_where_the_largest_part_is_free() -> None:
@@ -69,9 +69,9 @@ def test_any_type_goes_where_the_largest_part_is_free() -> None:
 
 
 def test_any_type_never_means_cpu() -> None:
-    told = why(plan(snapshot(nodes(c1=8), [gang("j1", slot_type=None)])), "j1")
-    assert told.code is WaitReason.NO_MATCHING_POOL
-    assert told.message == "This cluster has no GPU nodes; choose another type."
+    wait = why(plan(snapshot(nodes(c1=8), [gang("j1", slot_type=None)])), "j1")
+    assert wait.code is WaitReason.NO_MATCHING_POOL
+    assert wait.message == "This cluster has no GPU nodes; choose another type."
 
 
 def test_any_type_avoids_a_type_without_quota() -> None:
@@ -83,7 +83,7 @@ def test_any_type_avoids_a_type_without_quota() -> None:
 # Order
 
 
-def test_a_higher_class_goes_first_whoever_came_first() -> None:
+def test_a_higher_class_goes_first_even_if_it_came_later() -> None:
     made = plan(
         snapshot(nodes(a1=1), [gang("j1", tenant="green"), gang("j2", priority=Priority.HIGH)]),
     )
@@ -129,7 +129,7 @@ def _pool_with_a_waiting_head(*later, since_s: float, busy_until=None):
     )
 
 
-def test_a_head_that_cannot_start_is_remembered_from_now_and_overtaken() -> None:
+def test_a_head_that_cannot_start_is_remembered_from_now_and_passed() -> None:
     world = replace(_pool_with_a_waiting_head(gang("j2"), since_s=0), policy_state={})
     made = plan(world)
     assert started(made) == ["j2"]
@@ -138,11 +138,11 @@ def test_a_head_that_cannot_start_is_remembered_from_now_and_overtaken() -> None
     assert waits.numbers["queue_head_since"] == "2026-01-01T12:00:00.000Z"
 
 
-def test_before_its_patience_is_over_a_head_is_overtaken() -> None:
+def test_before_the_starvation_timeout_a_head_is_passed() -> None:
     assert started(plan(_pool_with_a_waiting_head(gang("j2"), since_s=299))) == ["j2"]
 
 
-def test_after_its_patience_is_over_nothing_takes_what_the_head_needs() -> None:
+def test_after_the_starvation_timeout_nothing_takes_what_the_head_needs() -> None:
     made = plan(_pool_with_a_waiting_head(gang("j2"), gang("j3", tenant="blue"), since_s=300))
     assert started(made) == []
     assert why(made, "j2").code is WaitReason.FAIR_SHARE
@@ -176,7 +176,7 @@ def test_kept_slots_are_of_the_nodes_that_lack_least() -> None:
     assert where(plan(world), "j2") == ("a1",)
 
 
-def test_a_head_waiting_for_quota_is_not_overtaken_for_ever_by_its_own_tenant() -> None:
+def test_a_head_waiting_for_quota_is_not_passed_forever_by_its_own_tenant() -> None:
     world = snapshot(
         nodes(a1=16),
         [gang("j1", 1, 8), gang("j2"), gang("k1", tenant="green")],
@@ -213,14 +213,14 @@ def test_a_gang_that_needs_a_node_which_is_down_keeps_nothing() -> None:
 # Reasons and their arithmetic
 
 
-def test_quota_in_use_is_told_with_the_arithmetic() -> None:
-    told = why(
+def test_waiting_for_quota_shows_the_arithmetic() -> None:
+    wait = why(
         plan(snapshot(nodes(a1=16), [gang("j1", 1, 4)], [running("r", "a1", slots=6)], limits={"red": 8})),
         "j1",
     )
-    assert told.code is WaitReason.QUOTA_GPUS
-    assert told.message == "Waiting for quota: 6 of 8 a100 in use, this job needs 4."
-    assert told.numbers | {"checks": None} == {
+    assert wait.code is WaitReason.QUOTA_GPUS
+    assert wait.message == "Waiting for quota: 6 of 8 a100 in use, this job needs 4."
+    assert wait.numbers | {"checks": None} == {
         "slot_type": "a100",
         "learners": 1,
         "slots": 4,
@@ -241,7 +241,7 @@ def test_quota_in_use_is_told_with_the_arithmetic() -> None:
         "queue_head_since": "2026-01-01T12:00:00.000Z",
         "checks": None,
     }
-    assert [(check["check"], check["ok"]) for check in told.numbers["checks"]] == [
+    assert [(check["check"], check["ok"]) for check in wait.numbers["checks"]] == [
         ("pool", True),
         ("max_quota", True),
         ("tenant", True),
@@ -253,12 +253,12 @@ def test_quota_in_use_is_told_with_the_arithmetic() -> None:
     ]
 
 
-def test_a_fragmented_cluster_is_told_apart_from_a_full_one() -> None:
+def test_a_fragmented_cluster_is_distinguished_from_a_full_one() -> None:
     busy = [running("r1", "a1", slots=5), running("r2", "a2", slots=5), running("r3", "a3", slots=0)]
     made = plan(snapshot(nodes(a1=8, a2=8, a3=8), [gang("j1", 2, 6)], busy))
-    told = why(made, "j1")
-    assert told.code is WaitReason.GANG_FRAGMENTED
-    assert told.message == (
+    wait = why(made, "j1")
+    assert wait.code is WaitReason.GANG_FRAGMENTED
+    assert wait.message == (
         "Waiting for 2 × 6 at the same time: 14 a100 are free, but only 1 of 2 learners fit on nodes."
     )
 
@@ -291,20 +291,20 @@ def test_a_fragmented_cluster_is_told_apart_from_a_full_one() -> None:
     ],
 )
 def test_what_can_never_start_says_what_to_change(job, code, message) -> None:
-    told = why(plan(snapshot(nodes(a1=8, a2=8), [job], limits={"red": 12})), "j1")
-    assert (told.code, told.message) == (code, message)
-    assert "position" not in told.numbers
+    wait = why(plan(snapshot(nodes(a1=8, a2=8), [job], limits={"red": 12})), "j1")
+    assert (wait.code, wait.message) == (code, message)
+    assert "position" not in wait.numbers
 
 
 @pytest.mark.parametrize(
     ("kind", "of"), [("a100", "of a100"), ("cpu", "of CPUs"), (None, "for any GPU type")]
 )
-def test_no_quota_row_means_no_quota_and_nobody_is_told_to_ask_for_fewer(kind: str | None, of: str) -> None:
+def test_no_quota_row_means_no_quota_and_no_advice_to_ask_for_fewer(kind: str | None, of: str) -> None:
     there = (Node.with_slots("n1", kind or "a100", 8),)
-    told = why(plan(replace(snapshot(there, [gang("j1", slot_type=kind)]), shares=())), "j1")
-    assert told.code is WaitReason.EXCEEDS_MAX_QUOTA
-    assert told.numbers["limit"] == 0
-    assert told.message == f"The tenant has no quota {of}, this job needs 1; ask an administrator."
+    wait = why(plan(replace(snapshot(there, [gang("j1", slot_type=kind)]), shares=())), "j1")
+    assert wait.code is WaitReason.EXCEEDS_MAX_QUOTA
+    assert wait.numbers["limit"] == 0
+    assert wait.message == f"The tenant has no quota {of}, this job needs 1; ask an administrator."
 
 
 def test_a_suspended_tenant_starts_nothing() -> None:
@@ -329,6 +329,6 @@ def test_the_jobs_limit_counts_the_starts_of_this_very_plan() -> None:
 
 def test_other_tenants_jobs_are_never_named() -> None:
     made = plan(_pool_with_a_waiting_head(gang("j2", tenant="blue"), since_s=300))
-    told = why(made, "j2")
-    assert "j1" not in f"{told.message}{told.numbers}"
-    assert "green" not in f"{told.message}{told.numbers}"
+    wait = why(made, "j2")
+    assert "j1" not in f"{wait.message}{wait.numbers}"
+    assert "green" not in f"{wait.message}{wait.numbers}"

@@ -109,7 +109,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
     "folders only": ("archive_empty", lambda: zipped([("a/", b"")])),
     "zip bomb": ("archive_too_large", lambda: zipped([("a", b"\0" * 100_000_000)])),
     "tar bomb": ("archive_too_large", lambda: tarred([tar_file("a", b"\0" * 100_000_000)])),
-    "zip that lies": ("archive_corrupt", lying_zip_size),
+    "zip with a wrong size": ("archive_corrupt", lying_zip_size),
     "too many in zip": ("archive_too_many_files", lambda: zipped((f"f{n}", b"") for n in range(101))),
     "too many in tar": ("archive_too_many_files", lambda: tarred(tar_file(f"f{n}") for n in range(101))),
     "zip slip": ("archive_unsafe_path", lambda: zipped([("../../x", b"")])),
@@ -156,7 +156,7 @@ def test_sound_tar_is_described_and_the_stream_rewound() -> None:
 
 
 @pytest.mark.parametrize("pack_of", ["zip", "tar"])
-def test_every_bad_entry_is_told_at_once(pack_of: str) -> None:
+def test_all_bad_entries_are_reported_at_once(pack_of: str) -> None:
     names = ["ok/a.py", "../x", "/y", "a\\b", "OK", "b.py"]
     if pack_of == "zip":
         content = zipped([*((name, b"1") for name in names), zip_link("link")])
@@ -164,8 +164,8 @@ def test_every_bad_entry_is_told_at_once(pack_of: str) -> None:
         content = tarred([*map(tar_file, names), tar_special("link", tarfile.SYMTYPE, "/etc/passwd")])
     with pytest.raises(ArchiveError) as caught:
         inspect(io.BytesIO(content))
-    told = [(fault.entry, fault.code) for fault in (caught.value, *caught.value.others)]
-    assert told == [
+    faults = [(fault.entry, fault.code) for fault in (caught.value, *caught.value.others)]
+    assert faults == [
         ("../x", "archive_unsafe_path"),
         ("/y", "archive_unsafe_path"),
         ("a\\b", "archive_unsafe_path"),
@@ -174,7 +174,7 @@ def test_every_bad_entry_is_told_at_once(pack_of: str) -> None:
     ]
 
 
-def test_what_cannot_be_read_is_told_behind_the_bad_entries_and_there_is_an_end() -> None:
+def test_an_unreadable_entry_is_reported_after_the_bad_ones_and_the_list_is_bounded() -> None:
     with pytest.raises(ArchiveError) as caught:
         inspect(io.BytesIO(zipped([("../x", b""), ("a", b"\0" * 100_000_000)])), limits=SMALL)
     assert [fault.code for fault in (caught.value, *caught.value.others)] == [

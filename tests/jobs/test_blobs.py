@@ -1,4 +1,4 @@
-"""The blob store: whole or in pieces, hashed here, kept once per tenant, and gone when nobody needs it."""
+"""The blob store: whole or in pieces, hashed here, kept once per tenant, and deleted when no row refers to it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_who_begins_the_same_bytes_a_moment_later_gets_the_same_row_and_the_data
     assert Blob.objects.filter(tenant=tenant).count() == 1
 
 
-def test_a_piece_in_the_wrong_place_is_told_where_to_go_on() -> None:
+def test_a_piece_at_the_wrong_offset_is_refused_with_the_right_one() -> None:
     blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
     blobs.append(blob.pk, 0, b"abc")
 
@@ -98,7 +98,7 @@ def test_a_restarted_server_hashes_the_earlier_pieces_from_its_disk() -> None:
     assert blobs.append(blob.pk, 3, b"def").verified
 
 
-def test_bytes_that_do_not_hash_to_what_was_announced_are_thrown_away() -> None:
+def test_bytes_that_do_not_match_the_declared_hash_are_discarded() -> None:
     blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
     blobs.append(blob.pk, 0, b"abc")
 
@@ -111,7 +111,7 @@ def test_bytes_that_do_not_hash_to_what_was_announced_are_thrown_away() -> None:
     assert blobs.append(blob.pk, 3, b"def").verified
 
 
-def test_more_than_was_announced_is_refused() -> None:
+def test_more_bytes_than_declared_are_refused() -> None:
     blob = blobs.begin(factories.tenant().pk, sha256(b"abc"), 3)
 
     with pytest.raises(blobs.PieceTooLarge):
@@ -119,7 +119,7 @@ def test_more_than_was_announced_is_refused() -> None:
 
 
 def test_damage_on_the_disk_is_found_by_hashing_again() -> None:
-    """The bytes are gone before the row's lock is: afterwards they could be somebody's new, sound ones."""
+    """The bytes are deleted before the row's lock is released: later they could be a new, sound upload."""
     blob = blobs.put(factories.tenant().pk, b"precious")
     assert blobs.recheck(blob)
     blobs._path(blob).write_bytes(b"preciouX")
@@ -149,7 +149,7 @@ def test_bytes_whose_row_is_released_while_they_are_written_get_another_row() ->
     assert blobs.read(blob, 0, 4) == b"code"
 
 
-def test_a_size_that_was_announced_wrongly_is_corrected_unless_the_row_goes_meanwhile() -> None:
+def test_a_wrongly_declared_size_is_corrected_unless_the_row_is_deleted_meanwhile() -> None:
     tenant = factories.tenant()
     wrong = blobs.begin(tenant.pk, sha256(b"abc"), 2)
     blobs.append(wrong.pk, 0, b"a")
@@ -167,7 +167,7 @@ def test_a_size_that_was_announced_wrongly_is_corrected_unless_the_row_goes_mean
     assert Blob.objects.get().size == 4
 
 
-def test_only_what_nobody_refers_to_is_released() -> None:
+def test_only_blobs_without_references_are_released() -> None:
     tenant = factories.tenant()
     used, free = blobs.put(tenant.pk, b"used"), blobs.put(tenant.pk, b"free")
     Upload.objects.create(tenant=tenant, owner=factories.member(tenant), blob=used, files=1, bytes=4)
@@ -180,7 +180,7 @@ def test_only_what_nobody_refers_to_is_released() -> None:
 
 
 def test_a_sweep_takes_what_is_left_behind_and_spares_what_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is there before its row is committed, so a young one without a row is somebody's upload of this moment."""
+    """A file is written before its row is committed, so a young one without a row may be an upload in progress."""
     monkeypatch.setattr(blobs, "SWEPT_AT_ONCE", 2)
     day, tenant = timedelta(days=1), factories.tenant()
     old_blob, young_blob = blobs.put(tenant.pk, b"old"), blobs.put(tenant.pk, b"young")

@@ -1,4 +1,4 @@
-"""A request's way through Django: in one thread, in its turn, and told when there is none."""
+"""A request's way through Django: in one thread, in its turn, or refused with 503 when its turn does not come."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def look(request: HttpRequest) -> HttpResponse:
     return HttpResponse("seen")
 
 
-def stand(request: HttpRequest) -> HttpResponse:
+def block(request: HttpRequest) -> HttpResponse:
     entered.release()
     gate.wait(20)
-    return HttpResponse("stood")
+    return HttpResponse("unblocked")
 
 
 async def endless() -> AsyncIterator[bytes]:
@@ -82,7 +82,7 @@ urlpatterns = [
     path("stream", lambda request: StreamingHttpResponse(endless())),
     path("break", lambda request: StreamingHttpResponse(breaking())),
     path("mark", mark),
-    path("look", look), path("stand", stand), path("modern", modern), path("healthz", look), path("api/v1/look", look)
+    path("look", look), path("block", block), path("modern", modern), path("healthz", look), path("api/v1/look", look)
 ]  # fmt: skip
 
 
@@ -155,21 +155,23 @@ async def test_a_view_of_the_event_loop_is_served_too() -> None:
 async def test_a_crowd_waits_its_turn_and_all_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asgi_handler, "AT_ONCE", 3)
     application = ThreadedHandler()
-    callers = [await begin(application, "/stand") for _ in range(10)]
+    callers = [await begin(application, "/block") for _ in range(10)]
     await until(lambda: entered._value == 3)
     await asyncio.sleep(0.1)
     assert entered._value == 3
     assert (await ask(application, "/healthz"))[0] == 200  # who would restart us is answered meanwhile
     gate.set()
     answers = [await finish(caller) for caller in callers]
-    assert [(status, body) for status, _, body in answers] == [(200, b"stood")] * 10
+    assert [(status, body) for status, _, body in answers] == [(200, b"unblocked")] * 10
 
 
-async def test_whose_turn_does_not_come_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_whose_turn_does_not_come_is_refused_with_retry_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(asgi_handler, "AT_ONCE", 1)
     monkeypatch.setattr(asgi_handler, "WAIT_S", 0.05)
     application = ThreadedHandler()
-    first = await begin(application, "/stand")
+    first = await begin(application, "/block")
     await until(lambda: entered._value == 1)
     status, headers, body = await ask(application, "/api/v1/look")
     problem = json.loads(body)

@@ -72,7 +72,7 @@ def test_an_unused_connection_is_given_back_after_a_while(monkeypatch: pytest.Mo
     before = serve()
     deadline = time.monotonic() + 20
     while alive(before):
-        assert time.monotonic() < deadline, "nobody closed it"
+        assert time.monotonic() < deadline, "the unused connection was not closed"
         time.sleep(0.02)
 
 

@@ -140,7 +140,7 @@ def _described(sets: Sequence[list[QuotaChange]]) -> list[dict[str, Any]]:
 
 
 def _fate(rows: list[Any], nexts: dict[int, QuotaChange], numbers: dict[uuid.UUID, int]) -> Fate | None:
-    """Reverted if one set put every limit back; superseded if all were changed otherwise; else it still stands."""
+    """Reverted if one set put every limit back, superseded if all were changed otherwise, None if still in effect."""
     after = [nexts.get(row.next) for row in rows]
     found = [row for row in after if row is not None]
     if len(found) < len(rows):

@@ -74,7 +74,7 @@ def test_a_request_from_before_it_had_a_number_is_kept_as_it_was(
     Job.objects.filter(pk=job.pk).update(resume_from=requested)
 
     with connection.cursor() as cursor:
-        cursor.execute(import_module("jobs.migrations.0005_resume_after").STANDING_WISHES)
+        cursor.execute(import_module("jobs.migrations.0005_resume_after").SET_RESUME_AFTER)
 
     job.refresh_from_db()
     other.refresh_from_db()

@@ -23,14 +23,14 @@ from tests.jobs.lifecycle.world import World, job_of
 pytestmark = pytest.mark.django_db
 
 
-def told(world: World, job: Job) -> dict[str, object]:
+def estimate(world: World, job: Job) -> dict[str, object]:
     view = JobSerializer.render(job_get(user=world.alice, job_id=job.pk))["estimate"]
     json.dumps(view)
     return dict(view)
 
 
 def minutes(world: World, job: Job) -> float:
-    start = parse_datetime(str(told(world, job)["from"]))
+    start = parse_datetime(str(estimate(world, job)["from"]))
     assert start is not None
     return (start - timezone.now()).total_seconds() / 60
 
@@ -43,14 +43,14 @@ def full(world: World, **fields: object) -> tuple[Job, Job]:
     return holder, waiter
 
 
-def test_the_pace_of_the_running_job_foretells_the_start(world: World) -> None:
+def test_the_throughput_of_the_running_job_gives_the_start(world: World) -> None:
     holder, waiter = full(world)
     world.elapse(600)
     Progress.objects.filter(job=holder).update(step=250, total=1000, reported_at=timezone.now())
     forecasting.foresee({})
     assert minutes(world, waiter) == pytest.approx(30, abs=0.2)
-    assert told(world, waiter)["basis"] == ["progress"]
-    assert told(world, waiter)["message"] == "Based on the progress of running jobs; assumes no new jobs."
+    assert estimate(world, waiter)["basis"] == ["progress"]
+    assert estimate(world, waiter)["message"] == "Based on the progress of running jobs; assumes no new jobs."
 
 
 def test_without_progress_the_time_limit_counts_then_the_past(world: World) -> None:
@@ -59,11 +59,11 @@ def test_without_progress_the_time_limit_counts_then_the_past(world: World) -> N
     holder, waiter = full(world)
     world.elapse(60)
     forecasting.foresee({})
-    assert told(world, waiter)["basis"] == ["history"]
+    assert estimate(world, waiter)["basis"] == ["history"]
     assert 19 - 0.1 <= minutes(world, waiter) <= 79
     Job.objects.filter(pk=holder.pk).update(time_limit_s=660)
     forecasting.foresee({})
-    assert told(world, waiter)["basis"] == ["time_limit"]
+    assert estimate(world, waiter)["basis"] == ["time_limit"]
     assert minutes(world, waiter) == pytest.approx(10, abs=0.2)
 
 
@@ -73,11 +73,11 @@ def test_another_tenants_past_says_nothing(world: World) -> None:
         factories.job(of=other, state=State.COMPLETED, running_s=seconds)
     _, waiter = full(world)
     forecasting.foresee({})
-    assert told(world, waiter)["from"] is None
-    assert "no known end" in str(told(world, waiter)["message"])
+    assert estimate(world, waiter)["from"] is None
+    assert "no known end" in str(estimate(world, waiter)["message"])
 
 
-def test_an_estimate_that_time_overtook_does_not_precede_now(world: World) -> None:
+def test_an_estimate_in_the_past_is_shown_as_now(world: World) -> None:
     _, waiter = full(world, time_limit_s=600)
     forecasting.foresee({})
     world.elapse(3600)
@@ -87,15 +87,15 @@ def test_an_estimate_that_time_overtook_does_not_precede_now(world: World) -> No
 def test_only_what_changed_is_written_and_the_first_one_stays(world: World) -> None:
     holder, waiter = full(world, time_limit_s=600)
     assert forecasting.foresee({})["changed"] == 1
-    first = told(world, waiter)["first"]
+    first = estimate(world, waiter)["first"]
     assert forecasting.foresee({})["changed"] == 0
     Job.objects.filter(pk=holder.pk).update(time_limit_s=6000)
     assert forecasting.foresee({})["changed"] == 1
-    assert told(world, waiter)["first"] == first
+    assert estimate(world, waiter)["first"] == first
     assert minutes(world, waiter) == pytest.approx(100, abs=1)
 
 
-def test_after_the_start_the_first_estimate_stands_beside_the_truth(world: World) -> None:
+def test_after_the_start_the_first_estimate_is_shown_beside_the_actual_start(world: World) -> None:
     holder, waiter = full(world, time_limit_s=600)
     forecasting.foresee({})
     world.elapse(540)
@@ -103,21 +103,21 @@ def test_after_the_start_the_first_estimate_stands_beside_the_truth(world: World
     world.done(holder)
     world.settle()
     assert job_of(waiter).state == State.DEPLOYING
-    hindsight = told(world, waiter)
+    hindsight = estimate(world, waiter)
     assert hindsight["from"] is None
     first = hindsight["first"]
     assert isinstance(first, dict)
-    begun, foretold, started = (
+    begun, expected, started = (
         parse_datetime(str(at)) for at in (first["at"], first["from"], hindsight["started_at"])
     )
     assert begun
-    assert foretold
+    assert expected
     assert started
-    assert (foretold - begun).total_seconds() == pytest.approx(600, abs=5)
+    assert (expected - begun).total_seconds() == pytest.approx(600, abs=5)
     assert (started - begun).total_seconds() == pytest.approx(540, abs=5)
 
 
-def test_a_job_that_queues_again_is_told_anew(world: World) -> None:
+def test_a_job_that_queues_again_gets_a_new_estimate(world: World) -> None:
     _, waiter = full(world, time_limit_s=600)
     long_ago = timezone.now() - timedelta(days=1)
     Estimate.objects.create(
@@ -130,12 +130,12 @@ def test_a_job_that_queues_again_is_told_anew(world: World) -> None:
         first_at=long_ago,
         started_at=long_ago,
     )
-    assert told(world, waiter)["message"] == "The first estimate follows within seconds."
+    assert estimate(world, waiter)["message"] == "The first estimate follows within seconds."
     forecasting.foresee({})
-    first = told(world, waiter)["first"]
+    first = estimate(world, waiter)["first"]
     assert isinstance(first, dict)
-    assert first["from"] == told(world, waiter)["from"]
-    assert told(world, waiter)["started_at"] is None
+    assert first["from"] == estimate(world, waiter)["from"]
+    assert estimate(world, waiter)["started_at"] is None
 
 
 def test_a_job_that_waits_without_an_estimate_calls_the_forecast(world: World) -> None:
@@ -149,7 +149,7 @@ def test_a_job_that_waits_without_an_estimate_calls_the_forecast(world: World) -
     assert forecasting_task.next_at <= timezone.now()
 
 
-def test_a_long_queue_costs_no_more_queries_and_its_end_is_told_it_is_too_far(
+def test_a_long_queue_costs_no_more_queries_and_its_end_is_reported_as_too_far(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full(world, time_limit_s=600)
@@ -163,7 +163,7 @@ def test_a_long_queue_costs_no_more_queries_and_its_end_is_told_it_is_too_far(
             forecasting.foresee({})
         counts.append(len(queries))
     assert counts[0] == counts[1] <= 17
-    assert told(world, last)["message"] == "Too many jobs are ahead of it to estimate."
+    assert estimate(world, last)["message"] == "Too many jobs are ahead of it to estimate."
     assert Estimate.objects.filter(why_none="too_far").count() == 13 - 5
 
 

@@ -403,9 +403,9 @@ def test_a_program_that_fails_again_soon_waits_without_slots_and_in_nobodys_way(
     world.cluster.fail_next("nodes", ClusterBusy("restarting"))
     cycle.run()
     assert job_of(job).reason_message == waits.reason_message, "it waits for its restart, not for the cluster"
-    told = estimate_view(waits, timezone.now())
-    assert told is not None
-    assert told["message"] == "Estimated after its retry time."
+    estimate = estimate_view(waits, timezone.now())
+    assert estimate is not None
+    assert estimate["message"] == "Estimated after its retry time."
     other = world.submit(learners=2, slots=4)
     world.settle()
     assert (state(job), state(other)) == (State.QUEUED, State.DEPLOYING)

@@ -55,7 +55,7 @@ def test_a_member_s_role_changes_only_from_the_one_that_was_seen(dave: Api, peop
     assert (changed.status_code, stale.status_code) == (200, 412)
     assert stale["ETag"] == changed["ETag"] != seen
     assert dave.patch(path, {"role": "manager"}, If_Match="*").status_code == 200
-    assert dave.patch(f"{TENANT}/members/nobody", {"role": "viewer"}, If_Match=seen).status_code == 404
+    assert dave.patch(f"{TENANT}/members/no-such-user", {"role": "viewer"}, If_Match=seen).status_code == 404
 
 
 def test_if_match_may_list_several_etags_and_a_weak_one_is_none_of_them(

@@ -24,8 +24,8 @@ from tenants.models import User
 from tests import factories
 
 ORIGIN = "http://testserver"
-PATIENCE_S = 60.0
-"""So long a busy machine may take for what takes a moment elsewhere; no test waits it out."""
+WITHIN_S = 60.0
+"""Seconds that a busy machine may take for what usually takes milliseconds; no test waits that long."""
 
 
 def cookie_of(user: User) -> str:
@@ -53,7 +53,7 @@ class Socket:
 
     async def open(self) -> Socket:
         await self.wire.send_input({"type": "websocket.connect"})
-        assert (await self.wire.receive_output(PATIENCE_S))["type"] == "websocket.accept"
+        assert (await self.wire.receive_output(WITHIN_S))["type"] == "websocket.accept"
         return self
 
     async def sub(self, ch: str, after: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Socket:
         text = frame if isinstance(frame, str) else json.dumps(frame)
         await self.wire.send_input({"type": "websocket.receive", "text": text})
 
-    async def next(self, within_s: float = PATIENCE_S, **having: Any) -> dict[str, Any]:
+    async def next(self, within_s: float = WITHIN_S, **having: Any) -> dict[str, Any]:
         """The next frame that has these keys with these values (...: any value); others wait for their turn."""
 
         def fits(frame: dict[str, Any]) -> bool:
@@ -106,7 +106,7 @@ class Socket:
     async def close(self) -> None:
         with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
             await self.wire.send_input({"type": "websocket.disconnect", "code": 1000})
-            await self.wire.wait(PATIENCE_S)
+            await self.wire.wait(WITHIN_S)
 
 
 class ConnectionClosed(Exception):

@@ -44,7 +44,7 @@ def _nodes() -> None:
 
 @pytest.fixture(autouse=True)
 def _parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is asked in a thread that outlives its test."""
+    """No health check runs in a thread that outlives its test."""
     monkeypatch.setattr(system, "run_checks", lambda: [HealthCheck("database", "PostgreSQL 17.2")])
 
 
@@ -82,15 +82,15 @@ def test_several_limits_are_applied_as_one_set_and_a_revert_drafts_the_old_ones(
 ) -> None:
     factories.tenant("nlp-research")
     client = signed_in(admin)
-    wished = {f"limit:{slug}:cpu": "6" for slug in ("vision-lab", "nlp-research")}
+    limits = {f"limit:{slug}:cpu": "6" for slug in ("vision-lab", "nlp-research")}
     seen = {f"if:{slug}:cpu": "8" for slug in ("vision-lab", "nlp-research")}
-    client.post("/admin-console/quotas", wished | seen | {"action": "apply", "reason": "fair"})
+    client.post("/admin-console/quotas", limits | seen | {"action": "apply", "reason": "fair"})
     assert set(Quota.objects.values_list("limit", flat=True)) == {6}
     sets = set(QuotaChange.objects.values_list("change_set", flat=True))
     assert len(sets) == 1
     assert "fair" in markup(client.get("/admin-console/quota-history"))
-    (told,) = client.get("/admin-console/").context["changes"]
-    assert (told[0].reason, told[1]) == ("fair", 1)
+    (change,) = client.get("/admin-console/").context["changes"]
+    assert (change[0].reason, change[1]) == ("fair", 1)
     draft = client.get(f"/admin-console/quotas?revert={sets.pop()}")
     assert sorted(cell.limit for cell in draft.context["matrix"].changes) == [8, 8]
     assert draft.context["reason"] == "Revert: fair"
@@ -167,7 +167,7 @@ def test_the_export_of_a_long_history_is_bounded_and_says_so(
     assert last == ",,,,,,,,Only the newest 5 changes: narrow the period for older ones."
 
 
-def test_a_set_that_stands_on_another_page_is_led_to(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+def test_a_set_on_another_page_is_linked(signed_in: SignIn, lab: Tenant, admin: User) -> None:
     client = signed_in(admin)
     for n in range(3 * PER_PAGE):
         QuotaChange.objects.create(
@@ -340,9 +340,9 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     page = markup(client.get("/admin-console/tenants/vision-lab"))
     assert "Keep it open</button>" in page
     assert '<button class="button danger">Suspend' in page
-    wish = {"state": "suspended", "reason": "unpaid"}
-    told = markup(client.post("/admin-console/tenants/vision-lab/state", wish, follow=True))
-    assert '<p class="banner warning"' in told
+    form = {"state": "suspended", "reason": "unpaid"}
+    answer = markup(client.post("/admin-console/tenants/vision-lab/state", form, follow=True))
+    assert '<p class="banner warning"' in answer
     lab.refresh_from_db()
     assert lab.state == "suspended"
     assert AuditEntry.objects.filter(action="tenant.suspend", reason="unpaid").exists()
@@ -418,7 +418,7 @@ def test_a_draft_that_was_only_looked_at_is_not_said_to_be_refused(
     assert "Nothing was applied." in markup(tried)
 
 
-def test_the_role_offered_first_is_a_manager_s_only_where_nobody_is_yet(
+def test_the_role_offered_first_is_manager_only_in_a_tenant_without_members(
     signed_in: SignIn, lab: Tenant, dave: User, admin: User
 ) -> None:
     factories.tenant("empty")
@@ -476,6 +476,6 @@ def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(
         reason_code="QUOTA_GPUS",
     )
     seen = signed_in(admin).get("/admin-console/").context
-    told = [(row["job"].name, row["why"], row["acts"]) for row in seen["waiting"]]
-    assert told == [("new", "over quota", "admin"), ("again", "backing off", "")]
+    rows = [(row["job"].name, row["why"], row["acts"]) for row in seen["waiting"]]
+    assert rows == [("new", "over quota", "admin"), ("again", "backing off", "")]
     assert seen["waiting"][1]["waits_s"] < seen["queue"].longest_s < timedelta(hours=8).total_seconds()

@@ -27,7 +27,7 @@ def limit_set(lab: Tenant, admin: User, old: int, new: int, **fields: object) ->
     )  # fmt: skip
 
 
-def test_a_changed_limit_stands_among_the_entries_with_who_what_and_why(
+def test_a_changed_limit_is_listed_among_the_entries_with_who_what_and_why(
     signed_in: SignIn, lab: Tenant, admin: User
 ) -> None:
     client = signed_in(admin)
@@ -46,8 +46,8 @@ def test_a_changed_limit_stands_among_the_entries_with_who_what_and_why(
     client.post("/admin-console/tenants/vision-lab/state", {"state": "active", "reason": "paid"})
     text = markup(client.get(PATH)).split("<tbody>")[1].split("</tbody>")[0]
     rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in text.split("</tr>")]
-    told = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "quota" in row]
-    assert told[:3] == [
+    entries = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "quota" in row]
+    assert entries[:3] == [
         "admin Resumed a tenant vision-lab vision-lab paid",
         "admin Changed a quota cpu 8 to 6 vision-lab Two go back",
         "admin Suspended a tenant vision-lab vision-lab unpaid",

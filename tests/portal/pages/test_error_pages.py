@@ -1,4 +1,4 @@
-"""Error pages: in the house's look, with a way onward, the same for foreign and missing things."""
+"""Error pages: in the portal's design, with a link onward, the same for foreign and missing things."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_refusal_names_the_role_the_helper_and_what_was_asked(
         assert text in page
 
 
-def test_a_viewer_who_opens_the_form_of_a_new_job_is_told_who_can_help(
+def test_a_viewer_who_opens_the_form_of_a_new_job_sees_who_can_help(
     signed_in: SignIn, lab: Tenant, alice: User, carol: User, dave: User
 ) -> None:
     answer = signed_in(carol).get("/t/vision-lab/jobs/new")
@@ -57,7 +57,7 @@ def test_a_missing_page_has_a_way_onward_for_strangers_too() -> None:
     assert "Page not found" in markup(page)
 
 
-def test_an_old_form_is_refused_in_the_houses_look(alice: User) -> None:
+def test_an_old_form_is_refused_with_the_portal_s_error_page(alice: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(alice)
     answer = client.post("/me/sign-out-others")

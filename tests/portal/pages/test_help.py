@@ -70,7 +70,7 @@ def test_a_file_cannot_bring_markup_of_its_own(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_guide_to_programs_names_every_variable_and_every_call() -> None:
-    told = (settings.BASE_DIR / "docs" / "programs.md").read_text()
+    guide = (settings.BASE_DIR / "docs" / "programs.md").read_text()
     set_by_the_platform = {
         *of_program(
             launch("job-x-1", "runs", "runs"),
@@ -86,12 +86,12 @@ def test_the_guide_to_programs_names_every_variable_and_every_call() -> None:
     }
     reserved_only = {"PATH", "GROUP_RANK", "NVIDIA_VISIBLE_DEVICES"}
     set_by_the_platform.discard("BEHAVIOR")  # of the test's own launch
-    assert {name for name in set_by_the_platform if f"`{name}`" not in told} == reserved_only
+    assert {name for name in set_by_the_platform if f"`{name}`" not in guide} == reserved_only
     calls = {
         name for name in vars(training) if not name.startswith("_") and callable(getattr(training, name))
     }
     ours = {name for name in calls if getattr(training, name).__module__ == training.__name__}
-    assert {name for name in ours if f"training.{name}" not in told} == set()
+    assert {name for name in ours if f"training.{name}" not in guide} == set()
 
 
 def test_the_job_states_are_drawn_with_every_move_that_there_is() -> None:
@@ -100,8 +100,8 @@ def test_the_job_states_are_drawn_with_every_move_that_there_is() -> None:
     moves = [(start.value, end.value) for start, ends in TRANSITIONS.items() for end in ends]
     assert set(state_diagram.ROUTES) == set(moves)
     assert body.count('class="change"') == len(moves) + 1, "one line each, and the one into QUEUED"
-    told = re.findall(r"<li>([A-Z]+) → ([A-Z]+)", body)
-    assert sorted(told) == sorted(moves)
+    shown = re.findall(r"<li>([A-Z]+) → ([A-Z]+)", body)
+    assert sorted(shown) == sorted(moves)
     assert set(state_diagram.BOXES) == {state.value for state in TRANSITIONS}
 
 

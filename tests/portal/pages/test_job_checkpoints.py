@@ -57,7 +57,7 @@ def test_each_checkpoint_that_counts_can_be_resumed_cloned_and_opened(
     assert actions(signed_in(alice), job) == {1: every, 2: set(), 3: set(), 4: every}
 
 
-def test_what_a_resume_takes_stands_first_though_another_came_in_after_it(
+def test_the_checkpoint_that_a_resume_takes_is_first_even_if_another_came_later(
     signed_in: SignIn, lab: Tenant, alice: User
 ) -> None:
     """A periodic save and the halt's are uploaded side by side: the later step may have the lower number."""
@@ -148,7 +148,7 @@ def test_a_clone_from_a_checkpoint_starts_from_it(signed_in: SignIn, lab: Tenant
     assert (clone.cloned_from, clone.resume_from.step) == (job, 1200)
 
 
-def test_a_clone_from_a_checkpoint_that_is_gone_is_told_before_and_refused_after(
+def test_a_clone_from_a_deleted_checkpoint_is_flagged_in_the_form_and_refused_on_submit(
     signed_in: SignIn, lab: Tenant, alice: User
 ) -> None:
     job = halted(lab, alice)
@@ -156,8 +156,8 @@ def test_a_clone_from_a_checkpoint_that_is_gone_is_told_before_and_refused_after
     client = signed_in(alice)
     for n in (0, 1):
         address = f"/t/vision-lab/jobs/new?from={job.pk}&checkpoint={n}"
-        told = client.get(address)
-        assert f"The job has no valid checkpoint {n}. Valid: 2." in markup(told)
+        form = client.get(address)
+        assert f"The job has no valid checkpoint {n}. Valid: 2." in markup(form)
         refused = client.post(address, {"spec": to_yaml(job.spec)})
         assert refused.status_code == 422
         assert f'checkpoint={n}"' in markup(refused)
@@ -197,8 +197,8 @@ def test_a_removed_checkpoint_stays_as_a_row_that_says_why(
     page = markup(signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     rows = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in page.split("<tr")[2:]]
     assert re.match(r".*24 step 240 .* Verified .* Resume from", rows[0])
-    told = [row for row in rows if "Deleted by retention: 3" in row]
-    assert len(told) == 20
-    assert re.match(r".*23 step 230 1 — Deleted", told[0])
-    assert "Files" not in told[0]
+    deleted = [row for row in rows if "Deleted by retention: 3" in row]
+    assert len(deleted) == 20
+    assert re.match(r".*23 step 230 1 — Deleted", deleted[0])
+    assert "Files" not in deleted[0]
     assert "3 more were deleted by retention: 3" in page

@@ -40,10 +40,10 @@ def drawn(*began: float | None) -> LearnerStart:
 
 
 def test_bars_follow_each_other_on_one_axis() -> None:
-    told = drawn(54, 67)
-    assert (told.last, told.took, told.missing) == (1, 67, 0)
-    assert told.ticks == ("0 s", "20 s", "40 s", "60 s", "80 s")
-    first = told.lanes[0]
+    chart = drawn(54, 67)
+    assert (chart.last, chart.took, chart.missing) == (1, 67, 0)
+    assert chart.ticks == ("0 s", "20 s", "40 s", "60 s", "80 s")
+    first = chart.lanes[0]
     assert [(bar.name, bar.x, bar.width) for bar in first.bars] == [
         ("placed", 0, 1.25), ("deploying", 1.25, 1.25), ("downloading", 2.5, 62.5), ("starting", 65, 2.5),
         ("processing", 67.5, 32.5),
@@ -51,22 +51,22 @@ def test_bars_follow_each_other_on_one_axis() -> None:
     assert (first.after, first.waited) == (54, 13)
 
 
-def test_a_start_that_goes_on_names_nobody_as_the_last() -> None:
-    told = drawn(10, None)
-    assert (told.last, told.took, told.missing) == (None, None, 1)
-    late = told.lanes[1]
+def test_an_unfinished_start_names_no_learner_as_the_last() -> None:
+    chart = drawn(10, None)
+    assert (chart.last, chart.took, chart.missing) == (None, None, 1)
+    late = chart.lanes[1]
     assert (late.after, late.waited) == (None, None)
     assert [bar.name for bar in late.bars] == ["placed", "deploying", "downloading"]
     assert late.bars[-1].x + late.bars[-1].width == pytest.approx(90)  # until now, on an axis of 100 s
 
 
 def test_of_a_large_gang_those_that_came_last_are_drawn() -> None:
-    told = drawn(*range(10, 10 + MOST_BARS + 8))
-    assert [lane.rank for lane in told.lanes] == list(range(8, MOST_BARS + 8))
-    assert told.hidden == 8
+    chart = drawn(*range(10, 10 + MOST_BARS + 8))
+    assert [lane.rank for lane in chart.lanes] == list(range(8, MOST_BARS + 8))
+    assert chart.hidden == 8
 
 
-def test_an_attempt_from_before_moments_were_kept_has_no_bars() -> None:
+def test_an_attempt_without_stored_timestamps_has_no_bars() -> None:
     assert start(Attempt(opened_at=BEGAN), [Learner(rank=0)], after(9)) is None
 
 

@@ -192,7 +192,7 @@ def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
     assert "needs 2, the quota is 1" in panel
     assert "cannot start" not in panel
     assert '<svg x="50.0%" overflow="visible"><rect class="limit-tick"' in panel, (
-        "the limit of 1 stands in the middle of the 2 asked for"
+        "the limit of 1 is in the middle of the 2 requested"
     )
     assert panel.count("<li") == 2, "what was not reached is one row"
     assert "Tenant quota, Gang placement" in panel
@@ -232,7 +232,7 @@ def test_a_halted_job_shows_its_receipt(alice: User, open_page: Callable[..., st
 def test_a_receipt_of_a_checkpoint_without_a_step_says_that_it_is_unknown(
     alice: User, open_page: Callable[..., str]
 ) -> None:
-    """A program that knows nothing of us left files; nobody knows at which step."""
+    """A program that does not use the platform's API left files; their step is unknown."""
     left = {"step": None, "steps_lost": None, "seconds": 3.4, "checkpoint": 1, "parts": {"released": 0.3}}
     job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=1, last_halt=left)
     page = open_page(alice, job)
@@ -289,7 +289,7 @@ def test_a_failure_is_headed_by_the_program_s_last_words(alice: User, open_page:
     assert "<x-log" not in page  # the same lines once
 
 
-def test_a_guest_sees_the_job_in_the_shell_of_his_own_tenants(
+def test_a_guest_sees_the_job_in_the_shell_of_their_own_tenants(
     alice: User, open_page: Callable[..., str]
 ) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING)
@@ -447,7 +447,7 @@ def test_the_header_has_room_for_three_attempts(alice: User, open_page: Callable
 
 
 def test_a_segment_is_a_stored_state_with_its_own_time(alice: User) -> None:
-    """A wish that came later renames nothing that was: halted time is Halted, a second start is Deploying."""
+    """A later request does not rename the past: halted time is Halted, a second start is Deploying."""
     job, at = factories.job(owner=alice, state=State.PROCESSING, attempt=2), timezone.now()
     for to, attempt, seconds in [("QUEUED", 0, 5), ("DEPLOYING", 1, 3), ("DOWNLOADING", 1, 9), ("PROCESSING", 1, 255),
                                  ("STOPPING", 1, 4), ("HALTED", 1, 384), ("QUEUED", 1, 2), ("DEPLOYING", 2, 3),
@@ -489,7 +489,7 @@ def test_what_a_job_made_is_there_to_be_fetched(
     ]
 
 
-def test_the_log_of_all_attempts_is_told_what_stands_between_them(
+def test_the_log_of_all_attempts_gets_the_text_between_them(
     alice: User, open_page: Callable[..., str]
 ) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=3)
@@ -504,9 +504,9 @@ def test_the_log_of_all_attempts_is_told_what_stands_between_them(
             outcome=outcome,
         )  # fmt: skip
     page = open_page(alice, job, "/logs?attempt=all")
-    told = re.search(r'data-borders="([^"]*)"', page)
-    assert told
-    assert json.loads(unescape(told[1])) == {
+    borders = re.search(r'data-borders="([^"]*)"', page)
+    assert borders
+    assert json.loads(unescape(borders[1])) == {
         "2": "Attempt 1 ended 09:45:00: a learner failed → Attempt 2 began 09:50:00, from the start",
         "3": "Attempt 2 ended 09:55:00: halted → Attempt 3 began 10:10:00, resumed from step 1,500",
     }

@@ -1,4 +1,4 @@
-"""The job page speaks words: no code stands in its text, ended things are said as ended, one way to say time."""
+"""The job page uses words: its text contains no codes, the past tense for what ended, and one format for time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def failed_twice(alice: User) -> Job:
 
 
 @pytest.mark.parametrize("tab", ["", "/events", "/learners", "/checkpoints", "/metrics", "/logs"])
-def test_no_code_stands_in_the_text_of_a_job(alice: User, client: Client, tab: str) -> None:
+def test_the_text_of_a_job_contains_no_codes(alice: User, client: Client, tab: str) -> None:
     client.force_login(alice)
     assert CODES.findall(text_of(client, failed_twice(alice), tab).replace("CHECKPOINT_DIR", "")) == []
 
@@ -80,7 +80,7 @@ def test_every_code_has_its_word() -> None:
         assert not word.isupper()
 
 
-def test_an_exit_is_told_once_and_a_stop_says_what_for(alice: User, client: Client) -> None:
+def test_an_exit_is_shown_once_and_a_stop_says_what_for(alice: User, client: Client) -> None:
     client.force_login(alice)
     text = text_of(client, failed_twice(alice), "/events")
     assert text.count(FAILED) == 1
@@ -113,7 +113,7 @@ def test_a_run_of_checkpoints_names_its_least_and_greatest_step(alice: User) -> 
     assert line.words == "Checkpoints 14 to 16, at steps 650 to 702, are stored and verified."
 
 
-def test_between_attempts_stands_how_the_earlier_ended(alice: User, client: Client) -> None:
+def test_between_attempts_the_text_says_how_the_earlier_ended(alice: User, client: Client) -> None:
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING)
     Attempt.objects.filter(job=job, n=1).update(outcome="learner_failed")
@@ -165,7 +165,7 @@ def test_events_can_be_narrowed_and_searched(
     ("reason", "icon"),
     [("EXCEEDS_MAX_QUOTA", "wrench"), ("TENANT_SUSPENDED", "user-cog"), ("QUOTA_GPUS", "hourglass")],
 )
-def test_an_hourglass_stands_only_where_waiting_helps(alice: User, reason: str, icon: str) -> None:
+def test_an_hourglass_is_shown_only_where_waiting_helps(alice: User, reason: str, icon: str) -> None:
     job = factories.job(owner=alice)
     happened(job, EventCode.WAITING, reason=reason)
     assert lines(list(JobEvent.objects.filter(job=job, code="WAITING")))[0].icon == icon
@@ -255,7 +255,7 @@ def test_the_header_and_the_receipt_say_the_time_alike(alice: User, client: Clie
     assert "saved 1.2 s" in text
 
 
-def test_a_metric_rule_that_was_switched_off_is_told_where_metrics_are_looked_at(
+def test_a_metric_rule_that_was_switched_off_is_reported_on_the_pages_with_metrics(
     alice: User, client: Client
 ) -> None:
     client.force_login(alice)
@@ -292,8 +292,8 @@ def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> N
     console = " ".join(markup(client.get("/admin-console/")).split())
     assert "1 slot requested<" in console
     client.force_login(alice)
-    told = markup(client.post("/t/vision-lab/jobs/halt", {"job": queued.pk}, follow=True))
-    assert "Halting 1 of 1 job." in told
+    answer = markup(client.post("/t/vision-lab/jobs/halt", {"job": queued.pk}, follow=True))
+    assert "Halting 1 of 1 job." in answer
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def browser(client: Client, alice: User) -> Client:
     return client
 
 
-def test_nobody_sees_a_page_without_signing_in(client: Client, lab: Tenant) -> None:
+def test_no_page_is_visible_without_signing_in(client: Client, lab: Tenant) -> None:
     answer = client.get("/t/vision-lab/jobs")
     assert answer.status_code == 302
     assert answer["Location"] == "/login?next=/t/vision-lab/jobs"

@@ -42,7 +42,7 @@ def test_pages_refuse_frames_and_caches_between(signed_in: SignIn, lab: Tenant, 
         assert "private" in headers["Cache-Control"]
 
 
-def test_a_manager_raises_neither_himself_nor_anybody_elsewhere(
+def test_a_manager_raises_neither_their_own_role_nor_any_role_elsewhere(
     signed_in: SignIn, lab: Tenant, carol: User, dave: User
 ) -> None:
     other = factories.tenant("nlp-research")

@@ -1,4 +1,4 @@
-"""The door: what it says, what it hides, how long it stays shut, and what it sets."""
+"""The login page: what it says, what it hides, how long it refuses, and what it sets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_session_gets_a_new_key_at_login(alice: User) -> None:
 @pytest.mark.parametrize(
     "target", ["https://evil.example/", "//evil.example/x", "javascript:alert(1)", "/\\\\evil.example"]
 )
-def test_the_door_leads_to_no_other_site(alice: User, target: str) -> None:
+def test_the_login_does_not_redirect_to_another_site(alice: User, target: str) -> None:
     client = Client()
     assert "evil" not in markup(client.get("/login", {"next": target}))
     answer = client.post("/login", {"username": "alice", "password": factories.PASSWORD, "next": target})
@@ -66,7 +66,7 @@ def test_service_accounts_and_closed_accounts_read_as_unknown(alice: User) -> No
     assert answer.context["form"].non_field_errors() == ["That user name and password do not match."]
 
 
-def test_the_wait_is_announced_named_counted_down_and_over(alice: User, settings: LazySettings) -> None:
+def test_the_wait_is_shown_in_advance_counts_down_and_ends(alice: User, settings: LazySettings) -> None:
     settings.AXES_ENABLED = True
     settings.AXES_FAILURE_LIMIT = 4
     client = Client()
@@ -75,7 +75,7 @@ def test_the_wait_is_announced_named_counted_down_and_over(alice: User, settings
         assert f"{left} tr{'y' if left == 1 else 'ies'} left, then a wait of 5 min" in page
     client.post("/login", {"username": "alice", "password": "wrong"})
     AccessAttempt.objects.update(attempt_time=F("attempt_time") - timedelta(minutes=3))
-    for _ in range(2):  # a try meanwhile does not start the wait anew
+    for _ in range(2):  # a try meanwhile does not restart the wait
         held = client.post("/login", {"username": "alice", "password": factories.PASSWORD})
         assert held.status_code == 429
         assert 100 <= int(held.headers["Retry-After"]) <= 120

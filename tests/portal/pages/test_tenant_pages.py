@@ -77,11 +77,13 @@ def test_a_token_without_a_name_is_refused_and_the_rest_is_kept(signed_in: SignI
     assert answer.status_code == 422
     assert "Give one of at most 80 characters" in markup(answer)
     assert 'aria-invalid="true"' in markup(answer).split('id="again-name"')[1].split(">")[0]
-    assert answer.context["wished"]["days"] == 7
+    assert answer.context["values"]["days"] == 7
     assert not Token.objects.exists()
 
 
-def test_the_form_for_a_token_has_a_page_of_its_own_that_nobody_keeps(signed_in: SignIn, alice: User) -> None:
+def test_the_form_for_a_token_has_a_page_of_its_own_that_is_not_cached(
+    signed_in: SignIn, alice: User
+) -> None:
     client = signed_in(alice)
     form = client.get("/t/vision-lab/tokens/new")
     assert form.status_code == 200
@@ -94,10 +96,10 @@ def test_the_form_for_a_token_has_a_page_of_its_own_that_nobody_keeps(signed_in:
 def test_a_revoked_token_is_gone_and_a_foreign_one_stays(signed_in: SignIn, alice: User, dave: User) -> None:
     client = signed_in(alice)
     client.post("/t/vision-lab/tokens/new", {"name": "mine", "role": "viewer", "days": "7"})
-    signed_in(dave).post("/t/vision-lab/tokens/new", {"name": "his", "role": "viewer", "days": "7"})
+    signed_in(dave).post("/t/vision-lab/tokens/new", {"name": "foreign", "role": "viewer", "days": "7"})
     for token in Token.objects.all():
         client.post(f"/t/vision-lab/tokens/{token.pk[:16]}/revoke")
-    assert list(Token.objects.values_list("name", flat=True)) == ["his"]
+    assert list(Token.objects.values_list("name", flat=True)) == ["foreign"]
 
 
 def test_a_service_account_is_made_given_a_token_and_closed(signed_in: SignIn, dave: User) -> None:
@@ -253,7 +255,7 @@ def test_a_person_without_a_tenant_sees_profile_and_cluster(signed_in: SignIn) -
     assert client.get("/cluster").status_code == 200
 
 
-def test_the_only_manager_is_told_that_he_stays_and_is_offered_no_way_out(
+def test_the_only_manager_is_marked_as_such_and_cannot_leave(
     signed_in: SignIn, lab: Tenant, alice: User, dave: User, admin: User
 ) -> None:
     page = markup(signed_in(dave).get("/t/vision-lab/members"))
@@ -262,7 +264,7 @@ def test_the_only_manager_is_told_that_he_stays_and_is_offered_no_way_out(
     assert 'id="leave"' not in page
     as_admin = markup(signed_in(admin).get("/t/vision-lab/members"))
     assert 'aria-label="Remove dave"' not in as_admin
-    assert 'aria-label="Role of dave"' not in as_admin, "nor is his role changed: it would be refused"
+    assert 'aria-label="Role of dave"' not in as_admin, "nor can the role be changed: it would be refused"
     assert 'aria-label="Remove alice"' in as_admin
     factories.member(lab, "erin", role=Role.MANAGER)
     both = markup(signed_in(dave).get("/t/vision-lab/members"))
@@ -270,7 +272,7 @@ def test_the_only_manager_is_told_that_he_stays_and_is_offered_no_way_out(
     assert 'popovertarget="leave"' in both
 
 
-def test_anybody_may_leave_and_comes_to_a_page_that_is_his(
+def test_any_member_may_leave_and_is_redirected_to_a_page_that_they_may_see(
     signed_in: SignIn, lab: Tenant, alice: User, carol: User
 ) -> None:
     client = signed_in(carol)

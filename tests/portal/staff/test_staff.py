@@ -31,7 +31,7 @@ def signed_in(user: User | None) -> Client:
     return client
 
 
-def test_nobody_but_a_platform_admin_finds_anything(people: People) -> None:
+def test_only_a_platform_admin_finds_anything(people: People) -> None:
     strangers = [signed_in(user) for user in (people.alice, people.dave, people.bob)]
     for path in [*map(reverse, ADDRESSES), "/staff/no-such-page/"]:
         asked = signed_in(None).get(path)
@@ -97,7 +97,7 @@ def test_a_person_is_added_without_any_rights(people: People) -> None:
     assert fred.check_password(secret)
 
 
-def test_nobody_is_deleted(people: People) -> None:
+def test_a_user_cannot_be_deleted(people: People) -> None:
     path = reverse("admin:tenants_user_delete", args=[people.alice.pk])
     assert signed_in(people.admin).post(path, {"post": "yes"}).status_code == 403
     assert User.objects.filter(pk=people.alice.pk).exists()
