@@ -158,12 +158,12 @@ def _legs(parts: dict[str, float | None]) -> list[Leg]:
 
 
 def _time_left(job: View) -> tuple[str, str]:
-    pace = job["pace"]
+    throughput = job["pace"]
     if job["state"] != "PROCESSING" or not job["progress"]["total"]:
         return "—", ""
-    if pace["seconds_left"] is None:
+    if throughput["seconds_left"] is None:
         return "—", "no throughput yet"
-    return duration(round(pace["seconds_left"])), speed(pace["steps_per_second"])
+    return duration(round(throughput["seconds_left"])), speed(throughput["steps_per_second"])
 
 
 def speed(steps_per_s: float) -> str:

@@ -45,7 +45,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     active = mine.filter(state__in=[*HOLDS_GPUS, State.QUEUED, State.HALTED])
     ended = mine.filter(state__in=FINAL, finished_at__isnull=False)
     queued = mine.filter(state=State.QUEUED).order_by("queued_at", "pk")
-    told = {one.job.pk for one in found}
+    noticed = {one.job.pk for one in found}
     own_first = Case(When(owner=user, then=Value(0)), default=Value(1), output_field=IntegerField())
     held = held_by(user, tenant)
     first_run = not mine.exists()
@@ -61,7 +61,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "on_gpus": on_gpus,
         "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas],
         "queued": [
-            row(JobSerializer.render(job)) | {"told": job.pk in told}
+            row(JobSerializer.render(job)) | {"noticed": job.pk in noticed}
             for job in detailed(queued.only("pk")[:SHOWN])
         ],
         "waits": waits_of(tenant, since=now - WAITS_WITHIN),
@@ -75,7 +75,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
     """A meter of one cell per device: mine, others', free, waiting beyond the limit's tick.
 
-    At most CELLS are drawn, and of waiting ones no more than would fill the limit twice; the number stands beside it.
+    At most CELLS are drawn, and of waiting ones no more than would fill the limit twice; the number is shown next to it.
     """
     shown = min(use.waiting, max(use.limit, use.used, 1))
     per_cell = max(1, -(-(max(use.limit, use.used) + shown) // CELLS))

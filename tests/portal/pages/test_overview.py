@@ -24,7 +24,7 @@ from tests.portal.pages.conftest import SignIn
 pytestmark = pytest.mark.django_db
 
 
-def told(user: User) -> list[tuple[str, str]]:
+def noticed(user: User) -> list[tuple[str, str]]:
     found = attention.notices(job_list(user=user), timezone.now())
     return [(one.job.name, one.title) for one in found]
 
@@ -33,11 +33,11 @@ def ago(**span: float) -> object:
     return timezone.now() - timedelta(**span)
 
 
-def running(owner: User, name: str, *, since: object, heard: object = None, every: str = "10m") -> Job:
+def running(owner: User, name: str, *, since: object, reported: object = None, every: str = "10m") -> Job:
     spec = factories.spec(name=name, checkpoint={"every": every, "keep": 3, "grace": "60s"})
     job = factories.job(owner=owner, name=name, state=State.PROCESSING, spec=spec)
     Attempt.objects.filter(job=job).update(processing_at=since)
-    Progress.objects.filter(job=job).update(reported_at=heard or timezone.now())
+    Progress.objects.filter(job=job).update(reported_at=reported or timezone.now())
     return job
 
 
@@ -51,24 +51,24 @@ def test_what_ended_ran_for_the_time_of_its_attempts_alone(signed_in: SignIn, al
     assert {one["state"]: one["ran"] for one in ended} == {"COMPLETED": 317, "CANCELED": None}
 
 
-def test_only_a_failure_of_the_last_day_is_told(alice: User) -> None:
+def test_only_a_failure_of_the_last_day_is_noticed(alice: User) -> None:
     factories.job(owner=alice, name="fresh", state=State.FAILED)
     old = factories.job(owner=alice, name="old", state=State.FAILED)
     Job.objects.filter(pk=old.pk).update(finished_at=ago(hours=25))
-    assert told(alice) == [("fresh", "Failed")]
+    assert noticed(alice) == [("fresh", "Failed")]
 
 
-def test_a_waiting_job_is_told_only_when_waiting_does_not_help(alice: User) -> None:
+def test_a_waiting_job_is_noticed_only_when_waiting_does_not_help(alice: User) -> None:
     factories.job(owner=alice, name="full", reason_code="INSUFFICIENT_CAPACITY")
     factories.job(owner=alice, name="never", reason_code="EXCEEDS_MAX_QUOTA")
-    assert told(alice) == [("never", "Cannot start")]
+    assert noticed(alice) == [("never", "Cannot start")]
 
 
-def test_a_running_job_that_says_nothing_is_told_after_a_quarter_of_an_hour(alice: User) -> None:
-    running(alice, "talks", since=ago(hours=2), heard=ago(minutes=14))
-    running(alice, "silent", since=ago(hours=2), heard=ago(minutes=16))
-    running(alice, "young", since=ago(minutes=2), heard=ago(hours=3))  # what its last attempt said
-    assert told(alice) == [("silent", "Silent")]
+def test_a_silent_running_job_is_noticed_after_a_quarter_of_an_hour(alice: User) -> None:
+    running(alice, "talks", since=ago(hours=2), reported=ago(minutes=14))
+    running(alice, "silent", since=ago(hours=2), reported=ago(minutes=16))
+    running(alice, "young", since=ago(minutes=2), reported=ago(hours=3))  # what its last attempt said
+    assert noticed(alice) == [("silent", "Silent")]
 
 
 def test_a_checkpoint_is_old_after_three_intervals(alice: User) -> None:
@@ -79,17 +79,17 @@ def test_a_checkpoint_is_old_after_three_intervals(alice: User) -> None:
     running(alice, "never-saves", since=ago(hours=2))
     again = running(alice, "resumed", since=ago(minutes=5))
     factories.checkpoint(again, committed_at=ago(hours=9))
-    assert told(alice) == [("late", "Checkpoint is old")]
+    assert noticed(alice) == [("late", "Checkpoint is old")]
 
 
-def test_a_halt_is_told_after_a_day(alice: User) -> None:
+def test_a_halted_job_is_noticed_after_a_day(alice: User) -> None:
     for name, hours in (("forgotten", 25), ("paused", 23)):
         job = factories.job(owner=alice, name=name, state=State.HALTED, intent=Intent.HALT)
         Job.objects.filter(pk=job.pk).update(stop_at=ago(hours=hours))
-    assert told(alice) == [("forgotten", "Halted for a long time")]
+    assert noticed(alice) == [("forgotten", "Halted for a long time")]
 
 
-def test_each_line_leads_to_where_it_is_mended(alice: User, signed_in: SignIn) -> None:
+def test_each_line_links_to_where_it_can_be_fixed(alice: User, signed_in: SignIn) -> None:
     job = factories.job(owner=alice, state=State.FAILED, reason_message="Out of memory.")
     page = markup(signed_in(alice).get("/t/vision-lab/"))
     assert f'href="/t/vision-lab/jobs/{job.pk}/logs?level=error"' in page
@@ -97,7 +97,7 @@ def test_each_line_leads_to_where_it_is_mended(alice: User, signed_in: SignIn) -
     assert "1 failed" in page
 
 
-def test_a_failure_is_told_in_the_last_words_of_its_program(alice: User) -> None:
+def test_a_failure_shows_the_last_line_of_its_program(alice: User) -> None:
     job = factories.job(owner=alice, state=State.FAILED, reason_message="Learner 0 exited with code 1.")
     store(job, [b"Traceback (most recent call last):\n  File 'x.py'\nKeyError: 'lr'\n"], sealed=True)
     Learner.objects.filter(job=job, rank=0).update(exit_code=1, exited_at=timezone.now())
@@ -174,10 +174,12 @@ def test_however_many_wait_a_quota_fits_its_card(limit: int, used: int, waiting:
     row = quota_row(QuotaUse("a100", limit, used, waiting), mine=0)
     assert len(row["cells"]) <= CELLS + 4, "each kind of cells is rounded up, and there is the tick"
     assert 1 <= row["cells"].count("waiting-mark") <= len(row["cells"]) / 2 + 1
-    assert row["waiting"] == waiting, "the number beside it tells all of them"
+    assert row["waiting"] == waiting, "the number next to it counts all of them"
 
 
-def test_a_quota_tells_mine_from_the_others(lab: Tenant, alice: User, dave: User, signed_in: SignIn) -> None:
+def test_a_quota_separates_mine_from_the_others(
+    lab: Tenant, alice: User, dave: User, signed_in: SignIn
+) -> None:
     factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=2)
     factories.job(owner=dave, state=State.PROCESSING, slots=1)
     assert held_by(alice, lab) == {"cpu": 4}
