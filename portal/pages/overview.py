@@ -75,7 +75,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
     """A meter of one cell per device: mine, others', free, waiting beyond the limit's tick.
 
-    At most CELLS are drawn, and of waiting ones no more than would fill the limit twice; the number is shown next to it.
+    At most CELLS are drawn, and of waiting ones no more than would fill the limit twice; the number is next to it.
     """
     shown = min(use.waiting, max(use.limit, use.used, 1))
     per_cell = max(1, -(-(max(use.limit, use.used) + shown) // CELLS))
