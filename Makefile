@@ -42,10 +42,11 @@ docs: env         ## Put the measured figures and the job spec's fields into the
 	@$(PY) tools/figures.py
 	@$(PY) tools/spec_reference.py
 
-check: env        ## Format, lint, types, floors, migrations
+check: env        ## Format, lint, words, types, floors, migrations
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/djhtml --tabwidth 2 --check templates
+	$(PY) tools/words.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	DJANGO_SETTINGS_MODULE=portal.settings.test $(PY) manage.py makemigrations --check --dry-run

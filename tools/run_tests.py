@@ -21,6 +21,7 @@ CHECKS = (
     ("format", [str(BIN / "ruff"), "format", "--check", "--quiet", "."]),
     ("lint", [str(BIN / "ruff"), "check", "--quiet", "."]),
     ("templates", [str(BIN / "djhtml"), "--tabwidth", "2", "--check", "templates"]),
+    ("words", [sys.executable, "tools/words.py"]),
     ("types", [str(BIN / "mypy")]),
     ("floors", [str(BIN / "lint-imports"), "--no-logo"]),
     ("scripts", [sys.executable, "tools/front_end.py", "types"]),

@@ -75,6 +75,18 @@ SKIPPED = (
     "tests/jobs/test_migrations.py",  # stores rows with the names of earlier versions
     "docs/adr/",  # decisions in the words of their day
 )
+UNTRACKED = {
+    ".git",
+    ".venv",
+    ".luthier",
+    "node_modules",
+    "dist",
+    "out",
+    "__pycache__",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".hypothesis",
+}
 _SEARCH = re.compile(r"\b(?:" + "|".join(f"(?P<w{n}>{word})" for n, word in enumerate(BANNED)) + r")\b")
 _REPLACEMENTS = list(BANNED.values())
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -104,18 +116,27 @@ def findings(line: str) -> list[tuple[str, str]]:
 
 
 def tracked(paths: list[str]) -> list[str]:
-    """The tracked text files under these paths that are checked, relative to the repository."""
+    """The text files under these paths that are checked, relative to the repository."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--", *paths]
-    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
-    return [
-        path
-        for path in listed
-        if path
-        and Path(path).suffix in SUFFIXES
+    try:
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):  # a source archive, or no git
+        listed = [
+            str(path.relative_to(ROOT))
+            for top in paths or ["."]
+            for path in (ROOT / top).rglob("*")
+            if not UNTRACKED.intersection(path.parts)
+        ]
+    return [path for path in listed if path and checked(path)]
+
+
+def checked(path: str) -> bool:
+    return (
+        Path(path).suffix in SUFFIXES
         and "/migrations/" not in path
         and not path.startswith(SKIPPED)
         and (ROOT / path).is_file()
-    ]
+    )
 
 
 if __name__ == "__main__":
