@@ -290,7 +290,7 @@ def test_a_single_metric_takes_the_whole_row(platform: Any, open_as: Callable[..
     program = "from learner_agent import training\nfor n in range(3): training.report(n, loss=1 / (n + 1))\n"
     job = client.submit(spec("one-metric", program))["id"]
     client.wait_state(job, "COMPLETED")
-    for tab, row in (("", ".charts"), ("/metrics", ".g3")):
+    for tab, row in (("", ".charts"), ("/metrics", ".chart-grid")):
         page = open_as("alice", f"/t/vision-lab/jobs/{job}{tab}")
         boxes = [page.locator(one).bounding_box() for one in (row, f"{row} .chart")]
         assert boxes[0]

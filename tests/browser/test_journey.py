@@ -111,7 +111,7 @@ def halt(page: Page, client: Client, job: str) -> int:
     expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
     receipt = page.locator(".receipt")
     expect(receipt).to_contain_text("Halted, no steps lost")
-    expect(receipt.locator("#steps-lost")).to_have_text(re.compile(r"^0"))
+    expect(receipt.locator("#steps-lost")).to_have_text(re.compile(r"^\s*0"))
     expect(receipt).to_contain_text(re.compile(r"\d+\.\d s"))
     kept = client.job(job)["last_halt"]
     assert kept["steps_lost"] == 0

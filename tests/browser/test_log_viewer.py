@@ -197,7 +197,7 @@ def test_output_is_text_whatever_it_says(alice: Client, open_as: Open) -> None:
         "<img src=x onerror=alert(1)> & <b>not bold</b>"
     )
     assert page.locator("x-log img").count() == 0
-    hrefs = page.eval_on_selector_all("x-log .lr a", "links => links.map((link) => link.href)")
+    hrefs = page.eval_on_selector_all("x-log .log-row a", "links => links.map((link) => link.href)")
     assert hrefs == ["https://example.org/page?x=1"]
     expect(page.locator('x-log .log-row[data-n="6"] .message')).to_have_text("done   ")
     expect(page.locator('x-log .log-row[data-n="7"] .message')).to_have_text("no newline at the end")
