@@ -21,18 +21,18 @@ from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot
 from gpu_scheduler.policies.base import policy_of
 
 DRAWS = 20
-"""Runs of the world when lengths are distributions: the 10th and the 18th of the starts make the range."""
+"""Simulations per forecast when run lengths are uncertain: p50 and p90 are the 10th and 18th of their starts."""
 LEAST_DRAWS = 4
-"""One draw may take this part of the work, so that there are at least so many."""
+"""Each simulation may use 1/LEAST_DRAWS of the work budget, so that at least this many fit."""
 WORK = 200_000
 """Units for one forecast, of about 3 µs: a plan costs PLAN and one per node, per waiting and per running job."""
 PLAN = 50
 EXACT_PLANS = 64
-"""So many plans of a draw are made at the very moment of an event; later ones gather events (GRAIN)."""
+"""After this many plans, a simulation advances in steps of GRAIN instead of event by event."""
 SAVE_S = 60.0
 """Seconds until a job that is stopped by order has saved, if that was never measured."""
 GRAIN = 0.02
-"""Gathered events lie within this part of the time looked ahead, so a far start is late by that part at most."""
+"""The step as a fraction of the time simulated so far, and so the largest relative error of a distant start."""
 
 
 class Basis(StrEnum):

@@ -241,7 +241,7 @@ class TenantState:
 
 
 class NamedPolicy(Protocol):
-    """The scheduling policy, as far as those know it who only carry it: ``policies.base.Policy`` is the whole of it."""
+    """The part of a policy that this module needs; ``policies.base.Policy`` is the full interface."""
 
     @property
     def name(self) -> str: ...

@@ -58,7 +58,8 @@ def started(snapshot: Snapshot, gang: Gang, start: Start) -> Running:
 
 
 def ordered(run: Running, order: Stop | Resize) -> Running:
-    """The run with this order, unless it is void: a newer intent, an older order or a stop before a resize wins."""
+    """The run with this order, unless it is void: the job's intent is newer, a newer order is pending, the run is
+    already stopping, or a stop is pending and this is a resize."""
     if order.generation < run.generation or run.stopping:
         return run
     pending = run.order

@@ -197,7 +197,7 @@ class LearnerReport:
     """What the cluster knows of one rank. uid identifies this process or pod and is never reused.
 
     exit_code is the training program's (128 + signal if a signal ended it), None while unknown. reason: why it ended,
-    None before. message is for people; numbers holds numbers (peak_memory_mib, memory_limit_mib).
+    None before. message is for people; numbers: facts for programs as plain JSON (peak_memory_mib, …).
     """
 
     rank: int
@@ -234,7 +234,7 @@ class GangReport:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The gangs by name, sorted, as the cluster showed them at seen_at (seconds; only differences mean something).
+    """The gangs by name, sorted, as the cluster showed them at seen_at (seconds of a monotonic clock).
 
     complete: a gang that is missing here did not exist at seen_at, as far as the driver's cache knew.
     not_found: requested names that the cluster itself, asked directly, does not have.

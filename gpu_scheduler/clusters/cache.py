@@ -1,7 +1,7 @@
 """The watches of a driver, and its cache of the gangs, fed by a stream of changes. Safe to share between threads.
 
-The stream numbers its changes (revision). A driver that has changed something itself names the revision of that change,
-and the cache answers nothing until it has got there: a process sees its own effects.
+The stream numbers its changes (revision). After its own change a driver calls ``require`` with that revision; the cache
+returns nothing older, so a process always reads its own writes.
 """
 
 from __future__ import annotations

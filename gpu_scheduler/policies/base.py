@@ -96,6 +96,6 @@ class Policy(ABC):
 
 
 def policy_of(snapshot: Snapshot) -> Policy:
-    """The whole of the snapshot's policy."""
+    """The snapshot's policy, with its full type."""
     assert isinstance(snapshot.policy, Policy)
     return snapshot.policy

@@ -81,7 +81,7 @@ def admit(start: Start, cluster: str) -> None:
 
 
 def _take_quota(job: Job, slot_type: str, slots: int) -> None:
-    """Take the slots by a conditional UPDATE; the tables' triggers refuse whatever it would miss."""
+    """Take the slots with conditional UPDATEs; database triggers reject anything that these conditions miss."""
     with connection.cursor() as cursor:
         cursor.execute(
             'UPDATE tenants_quota SET used = used + %s WHERE tenant_id = %s AND gpu_type = %s AND used + %s <= "limit"',

@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 CYCLE_LOCK = 76
 TASK = "cycle"
-EVERY_S = 5.0  # the cycle looks so often while something waits, whatever hints were lost
+EVERY_S = 5.0  # the interval of passes while jobs wait, whatever hints were lost
 MANY = 300  # with so many waiting jobs, a pass takes noticeable time
-REST = 4.0  # after such a pass none is made for so many times its length
-REST_MOST_S = 2.0
+PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
+PAUSE_MOST_S = 2.0
 
 
 def run(*, request: bool = True) -> list[str]:
@@ -97,7 +97,7 @@ def one_pass() -> list[str]:
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
     if len(seen.waiting) >= MANY:
-        _rest(min(REST_MOST_S, REST * (time.monotonic() - began)))
+        _rest(min(PAUSE_MOST_S, PAUSE_FACTOR * (time.monotonic() - began)))
     return started
 
 

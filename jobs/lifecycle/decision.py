@@ -30,8 +30,8 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Take the job to another state. stop_reason is given with STOPPING; charged: a restart of its own budget;
-    early_ends, wait_s and agents_lost: as in stopping.Ending."""
+    """Take the job to another state. stop_reason is given with STOPPING; charged: the restart counts against
+    max_restarts; early_ends, wait_s (seconds) and agents_lost: see stopping.Ending."""
 
     to: State
     reason: Reason

@@ -84,8 +84,8 @@ class LearnerObservation:
 class Order:
     """What the scheduler ordered for a running job: to stop for this reason, or to run with so many learners.
 
-    for_job: the job that needs the slots, "" where its tenant is another one's business. generation: the intent's for
-    which it was decided.
+    for_job: the job that needs the slots, or "" if it belongs to another tenant. generation: the job's intent_gen when
+    the order was decided.
     """
 
     reason: StopReason

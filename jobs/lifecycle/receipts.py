@@ -14,8 +14,8 @@ from jobs.states import Intent
 def halt_receipt(rows: JobRows) -> dict[str, Any]:
     """{step, steps_lost, seconds, checkpoint, parts: {seen, saved, verified, released}}, seconds with milliseconds.
 
-    step and checkpoint are None when nothing was ever saved, steps_lost when besides no step was ever reported; a phase
-    is None when it was not observed.
+    step and checkpoint are None if nothing was saved; steps_lost is None if no step was reported either; a part is None
+    if it was not observed.
     """
     job = rows.job
     newest = _kept(rows)

@@ -113,7 +113,7 @@ def _walk(lease: Lease) -> bool:
             return wants_cycle or decision.wants_cycle
         if not leases.renew(lease):  # lost; otherwise the intent is newer: observe again
             raise transitions.StaleJob(lease.job_id)
-    leases.release(lease, requeue_after_s=0, intent_gen=0)
+    leases.release(lease, requeue_after_s=0, intent_gen=0)  # enough steps for one turn: other jobs get theirs
     return wants_cycle
 
 
@@ -213,7 +213,7 @@ def _wait_for_settings(rows: JobRows, lease: Lease, error: ClusterMisconfigured)
 
 
 def _quarantine(lease: Lease) -> None:
-    """An error of the platform: back off, in the end to hourly tries, with an event that people see."""
+    """Retry later with exponential back-off. From the 8th error in a row, retry hourly and publish an event once."""
     logger.exception("reconcile failed", extra={"job": lease.job_id})
     rows = load(lease.job_id)
     if rows is None:

@@ -21,16 +21,16 @@ SHIPPING_S = 120.0  # for the rest of the log, after an end that saved nothing
 STORING_S = 3600.0  # for the checkpoints and files that a failed program left
 SILENCE_S = 3600.0  # for uploads of silent learners: an outage of the platform must not lose them
 FREE_LOSSES = 3
-"""So many attempts in a row whose agents died within QUICK_LOSS_S of the program's start may be the machine's doing.
-A further one counts as the program's own failure: it can kill its agents again and again."""
+"""Attempts in a row whose agents died within QUICK_LOSS_S of the program's start that are blamed on the machine. The
+next one counts as the program's own failure: a program can kill its agents again and again."""
 QUICK_LOSS_S = 60.0
 PREPARE_TRIES = 8
-"""So many attempts in a row, some five minutes with the back-off, until what a runtime needs is available again."""
+"""Attempts in a row that a node may fail to prepare before the job fails: about five minutes with the back-off."""
 BACK_OFF_FROM = (
     2  # the next attempt follows the first early end at once, and backs off after further ones in a row
 )
 BACK_OFF_S, BACK_OFF_MAX_S = 5.0, 300.0
-GOOD_RUN_S = 600.0  # an attempt that ran so long resets the back-off
+GOOD_RUN_S = 600.0  # an attempt that ran this long resets the back-off
 NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners gone
 
 

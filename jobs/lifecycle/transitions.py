@@ -83,7 +83,7 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
 
 def leave_queue(job_id: str) -> Job | None:
     """QUEUED to DEPLOYING, with the number of the next attempt, inside admission's transaction. None if the job no
-    longer waits. Who holds a lease on it notices at the next guarded write."""
+    longer waits. A worker that holds a lease on it gets StaleJob at its next write."""
     waiting = Job.objects.filter(pk=job_id, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
     moved = waiting.update(
         state=State.DEPLOYING,
@@ -175,7 +175,7 @@ def _swap(rows: JobRows, lease: Lease, fields: dict[str, Any]) -> None:
     row = Job.objects.filter(
         pk=rows.job.pk, state=rows.observation.state, attempt=rows.job.attempt, lease_token=lease.token
     )
-    if row.update(fence=F("fence"), **fields) != 1:
+    if row.update(fence=F("fence"), **fields) != 1:  # update() needs a field; note_launched changes none
         raise StaleJob(rows.job.pk)
 
 

@@ -1,6 +1,6 @@
 """All gangs of this machine: what the daemon does on request, and what it does by itself.
 
-Every public method takes the one lock. While it is held, only the disk is waited for.
+Methods that read or change gangs hold one lock, and wait for nothing but the disk while they do.
 """
 
 from __future__ import annotations
@@ -126,19 +126,19 @@ class Gangs:
             gang = self._gangs.get(name)
             if gang is None:
                 return Removal.GONE, self._journal.revision
-            kill_reason = [learner for learner in gang.learners if uids is None or learner.record.uid in uids]
-            for learner in kill_reason:
+            targets = [learner for learner in gang.learners if uids is None or learner.record.uid in uids]
+            for learner in targets:
                 # From here on the loop neither starts nor restarts its processes.
                 learner.removing = True
         give_up = time.monotonic() + REMOVE_S
-        while not self._are_gone(kill_reason):
+        while not self._are_gone(targets):
             if time.monotonic() > give_up:
                 return Removal.TERMINATING, self._journal.revision
             time.sleep(0.01)
         with self._lock:
-            self._forget(gang, kill_reason)
+            self._forget(gang, targets)
             revision = self._journal.changed(name)
-        logger.info("learners removed", extra={"gang": name, "learners": len(kill_reason)})
+        logger.info("learners removed", extra={"gang": name, "learners": len(targets)})
         self._on_change()
         return Removal.GONE, revision
 
@@ -218,7 +218,7 @@ class Gangs:
             )
 
     def abandon(self) -> None:
-        """Kill every process. The next daemon restarts a shipper that could not deliver."""
+        """Kill every process that is left. The next daemon restarts shippers that had not delivered everything."""
         self._runtimes.close()
         with self._lock:
             for gang in self._gangs.values():

@@ -24,7 +24,7 @@ class Changes:
 
 
 class Journal:
-    """Guarded by the lock that it is given. Revisions grow, also over restarts of the daemon."""
+    """Guarded by the given lock. Revisions start from the boot clock (µs), so they increase across daemon restarts."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self.revision = int(boot_clock() * 1_000_000)

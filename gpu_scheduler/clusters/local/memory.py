@@ -18,7 +18,7 @@ MOUNT = Path("/sys/fs/cgroup")
 
 
 class Cgroups:
-    """Memory cgroups (version 2) beneath the daemon's own; ``find`` says whether there can be any."""
+    """Memory cgroups (version 2), created as siblings of the daemon's own; ``find`` says whether that is possible."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

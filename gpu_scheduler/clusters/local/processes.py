@@ -195,7 +195,7 @@ def find_again(identity: Identity, boot: str) -> Process | None:
 
 
 def find_marked(mark: str, boot: str) -> Process | None:
-    """The first process in line that carries this mark, for a start that was never noted down."""
+    """The topmost process with this mark, for one that was started but never recorded."""
     rows = table()
     marked = set(_marked([mark], rows))
     for pid in sorted(marked):
@@ -205,7 +205,7 @@ def find_marked(mark: str, boot: str) -> Process | None:
 
 
 def reattach(identity: Identity | None, mark: str, boot: str) -> Process | None:
-    """The process of an earlier daemon, by what that noted of it or, if it came to note nothing, by its mark."""
+    """The process of an earlier daemon: by its recorded identity, or by its mark if none was recorded."""
     return find_marked(mark, boot) if identity is None else find_again(identity, boot)
 
 
@@ -251,8 +251,8 @@ def kill_tree(process: Process | None, marks: Iterable[str], *, root_too: bool) 
     killed = 0
     rows = table()
     root = process.pid if process is not None and process.is_alive() else 0
-    kill_reason = dict.fromkeys([*(descendants(root, rows) if root else ()), *_marked(marks, rows)])
-    for pid in kill_reason:
+    targets = dict.fromkeys([*(descendants(root, rows) if root else ()), *_marked(marks, rows)])
+    for pid in targets:
         if pid == root or rows[pid].state in _DEAD:
             continue
         known = Identity(pid, rows[pid].started, "")

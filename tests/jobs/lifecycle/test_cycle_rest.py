@@ -21,8 +21,8 @@ def test_after_a_pass_over_many_what_is_asked_for_waits_and_is_not_lost(
     world: World, passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cycle, "MANY", 3)
-    monkeypatch.setattr(cycle, "REST", 1e9)
-    monkeypatch.setattr(cycle, "REST_MOST_S", 60.0)
+    monkeypatch.setattr(cycle, "PAUSE_FACTOR", 1e9)
+    monkeypatch.setattr(cycle, "PAUSE_MOST_S", 60.0)
     for _ in range(3):
         world.submit(slots=4)
     assert len(cycle.run()) == 2
