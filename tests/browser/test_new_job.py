@@ -81,7 +81,7 @@ def test_all_errors_are_listed_and_linked_at_once_and_no_input_is_lost(open_as: 
     page.wait_for_url(JOB_PAGE)
     expect(page.get_by_role("heading", level=1)).to_have_text("fixed")
     page.get_by_role("link", name="Cancel").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
 
 
 def test_a_submit_with_errors_says_how_many_and_shows_the_first(open_as: Open) -> None:
@@ -316,7 +316,7 @@ def test_without_scripts_a_job_is_submitted_halted_and_resumed(
     press(page.get_by_role("button", name="Resume"))
     shows("Processing")
     press(page.get_by_role("link", name="Cancel"))
-    press(page.get_by_role("button", name="Cancel the job"))
+    press(page.get_by_role("button", name="Cancel job"))
     shows("Canceled")
     assert alice.job(job)["attempt"] == 2
     context.close()

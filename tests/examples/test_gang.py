@@ -92,4 +92,4 @@ def test_learner_that_dies_takes_the_other_with_it_and_says_so(tmp_path: Path) -
     printed = first.communicate(timeout=60)[0]
     second.communicate()
     assert first.returncode == 1
-    assert "rank 0: another learner went" in printed
+    assert "rank 0: lost another learner" in printed
