@@ -100,7 +100,7 @@ def test_from_login_to_a_resubmitted_job_without_a_mouse(
     expect(page.get_by_role("heading", level=1)).to_have_text("by-keys-again")
     tab_to(page, page.get_by_role("link", name="Cancel"))
     page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog").get_by_role("link", name="Keep it")).to_be_focused()
+    expect(page.get_by_role("dialog").get_by_role("link", name="Keep job")).to_be_focused()
     tab_to(page, page.get_by_role("dialog").get_by_role("button", name="Cancel job"), most=3)
     page.keyboard.press("Enter")
     expect(badge).to_have_text("Canceled", timeout=60_000)

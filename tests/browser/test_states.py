@@ -161,7 +161,7 @@ def opened(page: Page, opener: str, *, link: bool = False) -> None:
 def test_canceling_a_job(jobs: dict[str, str], open_as: Open, picture: Picture) -> None:
     page = open_as("alice", f"/t/vision-lab/jobs/{jobs['running']}")
     opened(page, "Cancel", link=True)
-    expect(page.get_by_role("link", name="Keep it")).to_be_focused()
+    expect(page.get_by_role("link", name="Keep job")).to_be_focused()
     assert not faults(page, picture, "dialog-cancel")
 
 
