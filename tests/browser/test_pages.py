@@ -221,7 +221,7 @@ def test_a_token_is_made_copied_and_revoked(
     page.get_by_role("link", name="I saved it").click()
     page.get_by_role("button", name="Revoke laptop").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
-    page.get_by_text("The token is revoked").wait_for()
+    page.get_by_text("Token revoked.").wait_for()
     page.close()
 
 

@@ -127,6 +127,8 @@ def _from_json(value: dict[str, Any]) -> GangRecord:
         for which in ("launcher", "shipper"):
             saved[which] = None if saved[which] is None else Identity.from_json(saved[which])
         saved["phase"] = LearnerPhase(saved["phase"])
+        saved.setdefault("kill_reason", saved.get("doomed"))  # their names in earlier versions
+        saved.setdefault("numbers", saved.get("evidence") or {})
         for name in ("reason", "kill_reason"):
             saved[name] = _end_reason(saved.get(name))
         # Fields of another version are left out; none of them is needed to find the processes again.

@@ -147,7 +147,7 @@ class JobPage extends HTMLElement {
     const page = await fetchPage(location.pathname + location.search, { signal });
     if (!page || signal.aborted) return;
     const before = document.querySelector("#job-badge .badge")?.textContent;
-    morphParts(this, page);
+    morphParts(this, page, { additions: true });
     morphDialog(page);
     document.title = page.querySelector("title")?.textContent ?? document.title;
     const fresh = page.querySelector<HTMLElement>("x-job");

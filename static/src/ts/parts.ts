@@ -40,15 +40,16 @@ export function morphContent(element: Element, fetched: DocumentFragment): void 
   morph(element, holder);
 }
 
-/** Morph every part (data-part) within `root` into the fetched one of the same id. A part that the page does not have yet
- * comes in where the fetched page has it. */
-export function morphParts(root: Element, fetched: DocumentFragment): void {
+/** Morph every part (data-part) within `root` into the fetched one of the same id. With `additions`, a part that the page
+ * does not have yet is inserted where the fetched page has it; without, it is left out. */
+export function morphParts(root: Element, fetched: DocumentFragment, { additions = false } = {}): void {
   for (const part of root.querySelectorAll<HTMLElement>("[data-part]")) {
     const fresh = fetched.getElementById(part.id);
     if (!fresh) continue;
     if (part.dataset.part === "keep" && part.querySelector("x-chart")) addCharts(part, fresh);
     else morph(part, fresh);
   }
+  if (!additions) return;
   for (const part of fetched.querySelectorAll<HTMLElement>("[data-part]")) if (!document.getElementById(part.id)) insert(root, part, fetched);
 }
 
@@ -74,7 +75,7 @@ function insert(root: Element, part: HTMLElement, fetched: DocumentFragment): vo
   const before = part.previousElementSibling;
   const neighbor = before?.id ? document.getElementById(before.id) : null;
   if (neighbor) return neighbor.after(document.importNode(part, true));
-  if (!part.parentElement) return;
+  if (!part.parentElement?.classList.length) return;
   const like = `.${[...part.parentElement.classList].join(".")}`;
   const index = [...fetched.querySelectorAll(like)].indexOf(part.parentElement);
   root.querySelectorAll(like)[index]?.prepend(document.importNode(part, true));
