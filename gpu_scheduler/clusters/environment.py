@@ -71,8 +71,8 @@ def of_shipper(launch: Launch, rank: int, *, folders: Mapping[str, str]) -> dict
 def _distributed(rank: int, rendezvous: Rendezvous) -> dict[str, str]:
     """The variables of torchrun, TensorFlow, JAX and MPI.
 
-    LOCAL_RANK is 0: a learner sees only its own devices, counted from 0. A gang of one gets no cluster description,
-    because TensorFlow and JAX would wait for other members.
+    LOCAL_RANK is 0: a learner sees only its own devices, counted from 0. A gang of one gets no TF_CONFIG, hostfile or
+    JAX coordinator, because the frameworks would wait for other members.
     """
     world = len(rendezvous.workers)
     host, _, port = rendezvous.master.rpartition(":")

@@ -42,7 +42,7 @@ class DatabaseThreads:
         return await loop.run_in_executor(self._executor, context.run, self._guarded, work, arguments)
 
     def close(self) -> None:
-        """Finish the work under way and close every thread's connection. Blocks for at most about CLOSE_S."""
+        """Finish the work under way and close every thread's connection. Blocks until that work ends."""
         together = threading.Barrier(
             self._count
         )  # so that each thread takes one of these, and none takes two
