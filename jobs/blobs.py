@@ -6,14 +6,12 @@ Code, checkpoints and results are here, in LUTHIER_DATA/blobs. A blob arrives wh
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import hashlib
 import os
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from io import BytesIO
 from itertools import islice
@@ -184,19 +182,6 @@ def read(blob: Blob, start: int, size: int) -> bytes:
         return source.read(size)
 
 
-async def stream(blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-    """Yield bytes start … end-1 in blocks without blocking the event loop; for StreamingHttpResponse."""
-    source = await asyncio.to_thread(open, blob)
-    try:
-        await asyncio.to_thread(source.seek, start)
-        left = (blob.size if end is None else end) - start
-        while left > 0 and (block := await asyncio.to_thread(source.read, min(BLOCK, left))):
-            left -= len(block)
-            yield block
-    finally:
-        source.close()
-
-
 def recheck(blob: Blob) -> bool:
     """Hash the bytes on disk again. Returns False if they are damaged: they are removed, and the row is unverified.
 
@@ -330,5 +315,5 @@ _hashers = _Hashers()
 
 __all__ = [
     "BlobError", "BlobGone", "HashMismatch", "PieceTooLarge", "WrongOffset", "append", "begin", "open", "put", "read",
-    "recheck", "release", "stream", "sweep",
+    "recheck", "release", "sweep",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from django.db import connection, transaction
 
-from gpu_scheduler.clusters.base import GangReport
+from gpu_scheduler.clusters.base import GangReport, gang_name
 from jobs.models import Attempt
 from jobs.states import BY_ORDER, HOLDS_GPUS
 
@@ -206,12 +206,17 @@ def violations() -> list[Violation]:
     ]
 
 
+def unowned(gangs: Mapping[str, GangReport]) -> dict[str, GangReport]:
+    """The gangs that no live attempt owns. gangs must have been observed before this call, not after."""
+    owned = {gang_name(job, n) for job, n in Attempt.objects.filter(held=True).values_list("job_id", "n")}
+    return {name: gang for name, gang in gangs.items() if name not in owned}
+
+
 def orphans(gangs: Mapping[str, GangReport]) -> list[Violation]:
-    """Gangs that no live attempt owns. gangs must have been observed before this call, not after."""
-    live = {f"job-{job}-{n}" for job, n in Attempt.objects.filter(held=True).values_list("job_id", "n")}
-    nobodys = tuple(sorted(set(gangs) - live))[:SHOWN]
+    """Violations by gangs that are ``unowned``."""
+    found = tuple(sorted(unowned(gangs)))[:SHOWN]
     return (
-        [Violation("NoOrphan", "Every gang on the cluster belongs to a live attempt.", nobodys)]
-        if nobodys
+        [Violation("NoOrphan", "Every gang on the cluster belongs to a live attempt.", found)]
+        if found
         else []
     )

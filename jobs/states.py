@@ -175,11 +175,6 @@ EVENT_WORDS: dict[EventCode, str] = {
 """What people read of an event that carries no message of its own."""
 
 
-def is_legal(source: State, target: State) -> bool:
-    """Say whether a job may move from source to target."""
-    return target in TRANSITIONS[source]
-
-
 def allowed_actions(
     state: State, intent: Intent, *, fails: bool = False, time_is_up: bool = False
 ) -> tuple[Action, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import secrets
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -28,12 +27,6 @@ class Grant:
     attempt: int
     rank: int
     live: bool
-
-
-def mint() -> tuple[str, str]:
-    """Make a fresh secret: (the secret, its SHA-256 for the database)."""
-    secret = PREFIX + secrets.token_urlsafe(32)
-    return secret, digest(secret)
 
 
 def derive(job_id: str, attempt: int, rank: int) -> tuple[str, str]:

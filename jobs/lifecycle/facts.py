@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.clusters.base import ENDED, GangReport, LearnerPhase, LearnerReport
+from gpu_scheduler.clusters.base import ENDED, GangReport, LearnerPhase, LearnerReport, gang_name
 from jobs.states import Intent, Phase, State, StopReason
 
 PREPARING = "preparing"
@@ -150,7 +150,7 @@ class JobObservation:
 
     @property
     def gang_name(self) -> str:
-        return f"job-{self.id}-{self.attempt}"
+        return gang_name(self.id, self.attempt)
 
     @property
     def all_done(self) -> bool:

@@ -21,9 +21,9 @@ from django.db.models.functions import Now
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport
 from jobs import blobs, clusters
 from jobs.failpoints import fp
+from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, workers
 from jobs.models import (
-    Attempt,
     CheckpointFile,
     IdempotentAnswer,
     Job,
@@ -86,9 +86,7 @@ def remove_orphans(before: Result) -> Result:
     """Remove gangs that no live attempt owns. The cluster is asked first and the rows after it: an attempt's row is
     older than its gang, so a gang without one is an orphan. Only learners that the last run saw, too, are removed."""
     cluster = clusters.current()
-    shown = cluster.observe().gangs
-    live = {f"job-{job}-{n}" for job, n in Attempt.objects.filter(held=True).values_list("job_id", "n")}
-    orphans = {name: _uids(gang) for name, gang in shown.items() if name not in live}
+    orphans = {name: _uids(gang) for name, gang in unowned(cluster.observe().gangs).items()}
     seen_before = before.get("orphans", {})
     removed = int(before.get("removed", 0))
     for name, uids in orphans.items():

@@ -250,17 +250,3 @@ def test_a_file_that_goes_while_the_sweep_looks_does_not_stop_it(monkeypatch: py
     monkeypatch.setattr(Path, "is_file", gone_after)
     blobs.sweep(timedelta(days=1))
     assert not stays.exists()
-
-
-async def collect(blob: Blob, start: int, end: int | None) -> bytes:
-    return b"".join([block async for block in blobs.stream(blob, start, end)])
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, None), (10, 20), (5, None), (7, 7)])
-def test_a_stream_gives_exactly_the_range(start: int, end: int | None) -> None:
-    import asyncio
-
-    content = os.urandom(3_000_000)
-    blob = blobs.put(factories.tenant().pk, content)
-
-    assert asyncio.run(collect(blob, start, end)) == content[start:end]

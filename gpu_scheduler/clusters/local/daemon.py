@@ -164,10 +164,10 @@ class Daemon:
                 ]
             case "stop":
                 grace_s = max(0.0, float(request["grace_s"]))
-                return {"revision": self._gangs.stop(protocol.gang_name(request["name"]), grace_s)}
+                return {"revision": self._gangs.stop(protocol.parse_gang_name(request["name"]), grace_s)}
             case "remove":
                 removal, revision = self._gangs.remove(
-                    protocol.gang_name(request["name"]), request.get("uids")
+                    protocol.parse_gang_name(request["name"]), request.get("uids")
                 )
                 return {"removal": removal, "revision": revision}
             case other:

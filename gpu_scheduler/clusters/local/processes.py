@@ -267,11 +267,6 @@ def kill_tree(process: Process | None, marks: Iterable[str], *, root_too: bool) 
     return killed
 
 
-def rss_bytes(pid: int, rows: Mapping[int, Stat]) -> int:
-    """Resident memory of a process and all beneath it. Shared pages count more than once."""
-    return sum(rows[each].rss_bytes for each in (pid, *descendants(pid, rows)) if each in rows)
-
-
 def _marked(marks: Iterable[str], rows: Mapping[int, Stat]) -> list[int]:
     wanted = {f"{MARK}={mark}".encode() for mark in marks}
     found = []

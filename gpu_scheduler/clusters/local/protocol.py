@@ -46,7 +46,7 @@ def launch_from_json(value: Mapping[str, Any]) -> Launch:
         launch = Launch(learners=learners, **fields)
     except (TypeError, ValueError, KeyError) as error:
         raise MalformedCommand(f"gang: {error}") from error
-    gang_name(launch.name)
+    parse_gang_name(launch.name)
     if not learners or [learner.rank for learner in learners] != list(range(len(learners))):
         raise MalformedCommand("gang.learners: there must be one per rank, in order from 0")
     if launch.slots < 1:
@@ -54,7 +54,7 @@ def launch_from_json(value: Mapping[str, Any]) -> Launch:
     return launch
 
 
-def gang_name(value: object) -> str:
+def parse_gang_name(value: object) -> str:
     """A name that may be part of a path. Raises MalformedCommand."""
     if not isinstance(value, str) or not _GANG_NAME.fullmatch(value):
         raise MalformedCommand(
