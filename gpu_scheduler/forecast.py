@@ -26,6 +26,10 @@ LEAST_DRAWS = 4
 """Each simulation may use 1/LEAST_DRAWS of the work budget, so that at least this many fit."""
 WORK = 200_000
 """Units for one forecast, of about 3 µs: a plan costs PLAN and one per node, per waiting and per running job."""
+REQUEST_WORK = 20_000
+"""The same for a forecast within a request: tens of milliseconds."""
+FORECAST_JOBS = 300
+"""Waiting jobs that a forecast covers; jobs further back get "too many jobs ahead"."""
 PLAN = 50
 EXACT_PLANS = 64
 """After this many plans, a simulation advances in steps of GRAIN instead of event by event."""

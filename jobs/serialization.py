@@ -1,4 +1,6 @@
-"""Serializers that list the fields of a response once: DRF's fields give the OpenAPI schema, `render` gives the JSON.
+"""JSON of responses and live frames: the one format of times, and serializers that list the fields of a response once.
+
+DRF's fields give the OpenAPI schema, `render` gives the JSON.
 
 DRF's own `to_representation` copies every field for every object and asks each one how to convert its value, which
 costs ten times as much as the fields of a job themselves (docs/adr/0023-response-fields-are-listed-once.md). `render`
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
@@ -18,9 +20,12 @@ from typing import Any
 import orjson
 from rest_framework import serializers
 
-from jobs.timestamps import rfc3339
-
 Getter = Callable[..., Any]
+
+
+def rfc3339(at: datetime | None) -> str | None:
+    """A time as every response and frame has it: RFC 3339, UTC, milliseconds."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if at else None
 
 
 def json_bytes(value: Any) -> bytes:

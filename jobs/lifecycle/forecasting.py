@@ -14,13 +14,11 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from gpu_scheduler.forecast import StartForecast, WhyNone, forecast
+from gpu_scheduler.forecast import FORECAST_JOBS, StartForecast, WhyNone, forecast
 from jobs import events
 from jobs.models import Estimate
-from jobs.selectors.queue import FORECAST_JOBS
-from jobs.selectors.snapshot import queued_rows, snapshot
+from jobs.selectors.snapshot import queued_rows, scheduler_nodes, snapshot
 from jobs.selectors.throughput import run_times
-from jobs.selectors.what_if import scheduler_nodes
 
 TASK = "forecast"
 EVERY_S = 10.0

@@ -17,8 +17,8 @@ from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
 from gpu_scheduler.model import CPU_TYPE
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
 from jobs.selectors.jobs import jobs_visible_to
+from jobs.serialization import rfc3339
 from jobs.states import Intent, State
-from jobs.timestamps import rfc3339
 from tenants import access
 
 EACH_SIDE = 3
@@ -98,12 +98,6 @@ def checked_at() -> datetime | None:
     """When the last scheduling cycle ended."""
     return PeriodicTask.objects.filter(name="cycle").values_list("done_at", flat=True).first()
 
-
-FORECAST_JOBS = 300
-"""Waiting jobs that a forecast covers; jobs further back get "too many jobs ahead"."""
-
-REQUEST_WORK = 20_000
-"""Units of work for a forecast within a request: tens of milliseconds."""
 
 WHY_NONE = {
     WhyNone.CANNOT_START: "It can't start without a change.",

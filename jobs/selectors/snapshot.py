@@ -30,7 +30,7 @@ from gpu_scheduler.model import (
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
 from gpu_scheduler.world import PROMISE_S
-from jobs.models import Attempt, Checkpoint, Job, SchedulerState
+from jobs.models import Attempt, Checkpoint, ClusterNode, Job, SchedulerState
 from jobs.states import Intent, State
 from tenants.models import Quota, Tenant
 
@@ -40,6 +40,12 @@ OF_A_GANG = (
 )  # fmt: skip
 """What the scheduler wants to know of a job. Plain values: ten thousand instances cost more than plan()."""
 PROMISED_FOR = timedelta(seconds=PROMISE_S)
+
+
+def scheduler_nodes() -> list[Node]:
+    """The nodes as of the last scheduling cycle."""
+    rows = ClusterNode.objects.order_by("name").values_list("name", "slot_type", "slots", "ready")
+    return [Node.with_slots(*row) for row in rows]
 
 
 def snapshot(

@@ -8,13 +8,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpu_scheduler.forecast import StartForecast, sooner
+from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, sooner
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
 from jobs.models import Job
-from jobs.selectors.queue import FORECAST_JOBS, REQUEST_WORK, foreseen_view
-from jobs.selectors.snapshot import snapshot
+from jobs.selectors.queue import foreseen_view
+from jobs.selectors.snapshot import scheduler_nodes, snapshot
 from jobs.selectors.throughput import run_times
-from jobs.selectors.what_if import NEW, scheduler_nodes
+from jobs.selectors.what_if import NEW
 from jobs.states import State
 
 KINDS = ("learners", "gpus", "cpus", "gpu_type", "priority")

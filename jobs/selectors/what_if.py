@@ -14,12 +14,11 @@ from django.utils import timezone
 
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import StartForecast, WhyNone, forecast
+from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, WhyNone, forecast
 from gpu_scheduler.model import (
     CPU_TYPE,
     Explanation,
     Gang,
-    Node,
     Placing,
     Priority,
     Range,
@@ -29,9 +28,8 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.world import apply
 from jobs.models import Job
-from jobs.selectors import installation
-from jobs.selectors.queue import FORECAST_JOBS, REQUEST_WORK, foreseen_view
-from jobs.selectors.snapshot import snapshot
+from jobs.selectors.queue import foreseen_view
+from jobs.selectors.snapshot import scheduler_nodes, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
 from tenants.models import Tenant
@@ -81,14 +79,6 @@ def would_start(limits: Mapping[tuple[str, str], int]) -> Outcome:
         tuple(affected(job) for job in list(waits)[:SHOWN]),
         frozenset(starts),
     )
-
-
-def scheduler_nodes() -> list[Node]:
-    """The nodes as of the last scheduling cycle, as the scheduler's values."""
-    return [
-        Node.with_slots(*row)
-        for row in installation.nodes().values_list("name", "slot_type", "slots", "ready")
-    ]
 
 
 def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int]) -> Snapshot:

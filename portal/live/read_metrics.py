@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Q
 
 from jobs.models import MetricPoint, Progress
-from jobs.timestamps import rfc3339
+from jobs.serialization import rfc3339
 from learner_agent.wire_fields import number_out
 from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
 from portal.live.frames import cut_items, items_frame

@@ -14,8 +14,7 @@ from gpu_scheduler.checks import Actor, Candidate, Check, Finding, Holder, Meter
 from gpu_scheduler.policies.base import Policy
 from jobs.lifecycle.explaining import explain
 from jobs.models import ClusterNode, Job
-from jobs.selectors.snapshot import snapshot
-from jobs.selectors.what_if import scheduler_nodes
+from jobs.selectors.snapshot import scheduler_nodes, snapshot
 from jobs.services.sharing import SharePermission, job_share
 from tenants.models import Tenant, User
 from tests import factories
