@@ -9,7 +9,7 @@ from django.conf import settings
 from gpu_scheduler.clusters.base import Launch, LearnerSpec
 from jobs import tokens
 from jobs.lifecycle.observation import JobRows
-from jobs.spec.units import parse_duration, parse_memory
+from jobs.spec.quantities import parse_duration, parse_memory
 
 
 def launch_of(rows: JobRows) -> Launch:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_scheduler.model import CPU_TYPE
-from jobs.spec import units
+from jobs.spec import quantities
 from jobs.spec.definition import DEFAULTS, PRIORITIES
 from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, printable
 from jobs.spec.walk import nearest
 
 IMAGES_UNSUPPORTED = "this cluster cannot run images; name a runtime in framework instead"
-DEFAULT_MIB = units.parse_memory(DEFAULTS["resources"]["memory"])
+DEFAULT_MIB = quantities.parse_memory(DEFAULTS["resources"]["memory"])
 """The default memory: a spec that does not set it is not rejected where nodes are smaller."""
 DATA_SHOWN = 10
 """The most folders of the data root that an error lists."""
@@ -116,8 +116,8 @@ def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")
     known = [pool.memory_mib for pool in pools if pool.memory_mib is not None]
     if len(known) == len(pools) and spec.resources.memory_mib > max(DEFAULT_MIB, most := max(known)):
-        message = f"no node has that much: the largest has {units.say_memory(most)}"
-        asked, have = units.print_memory(spec.resources.memory_mib), units.print_memory(most)
+        message = f"no node has that much: the largest has {quantities.say_memory(most)}"
+        asked, have = quantities.print_memory(spec.resources.memory_mib), quantities.print_memory(most)
         yield Problem("resources.memory", "exceeds_cluster", message, asked, f"at most {have}")
 
 

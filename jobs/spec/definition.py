@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_scheduler.model import Priority
-from jobs.spec import units
+from jobs.spec import quantities
 from jobs.spec.paths import MAX_PATH_CHARS
 
 API_VERSION = "luthier/v1"
@@ -306,10 +306,10 @@ def _quantity(
     return {
         "type": "string",
         "description": description,
-        "pattern": units.DURATION_PATTERN if is_duration else units.MEMORY_PATTERN,
+        "pattern": quantities.DURATION_PATTERN if is_duration else quantities.MEMORY_PATTERN,
         "x-unit": unit,
         "x-minimum": least,
         "x-maximum": most,
-        "x-help": units.DURATION_HELP if is_duration else units.MEMORY_HELP,
+        "x-help": quantities.DURATION_HELP if is_duration else quantities.MEMORY_HELP,
         **({} if default is None else {"default": default}),
     }

@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from jobs.spec.numbers import BadNumber, read_float, read_int
 from jobs.spec.problems import MAX_PROBLEMS, Problem, SpecError, printable
+from jobs.spec.quantities import BadNumber, read_float, read_int
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_scheduler.model import CPU_TYPE
-from jobs.spec import units
+from jobs.spec import quantities
 from jobs.spec.definition import API_VERSION, DEFAULTS
 from jobs.spec.problems import Problem
 
@@ -98,14 +98,14 @@ class Spec:
             "priority": self.priority,
             "data": [{"name": mount.name, "path": mount.path} for mount in self.data],
             "checkpoint": {
-                "every": units.print_duration(self.checkpoint.every_s),
+                "every": quantities.print_duration(self.checkpoint.every_s),
                 "keep": self.checkpoint.keep,
-                "grace": units.print_duration(self.checkpoint.grace_s),
+                "grace": quantities.print_duration(self.checkpoint.grace_s),
             },
             "metrics": [{"pattern": pattern} for pattern in self.metrics],
             "env": dict(self.env),
             "max_restarts": self.max_restarts,
-            "time_limit": None if self.time_limit_s is None else units.print_duration(self.time_limit_s),
+            "time_limit": None if self.time_limit_s is None else quantities.print_duration(self.time_limit_s),
         }
         return {key: value for key, value in whole.items() if value is not None}
 
@@ -127,14 +127,14 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         priority=value.get("priority", DEFAULTS["priority"]),
         data=tuple(Mount(mount["name"], mount["path"]) for mount in value.get("data", ())),
         checkpoint=CheckpointRules(
-            every_s=units.parse_duration(checkpoint["every"]),
+            every_s=quantities.parse_duration(checkpoint["every"]),
             keep=int(checkpoint["keep"]),
-            grace_s=units.parse_duration(checkpoint["grace"]),
+            grace_s=quantities.parse_duration(checkpoint["grace"]),
         ),
         metrics=tuple(rule["pattern"] for rule in value.get("metrics", ())),
         env=tuple((name, written(text)) for name, text in value.get("env", {}).items()),
         max_restarts=int(value.get("max_restarts", DEFAULTS["max_restarts"])),
-        time_limit_s=None if time_limit is None else units.parse_duration(time_limit),
+        time_limit_s=None if time_limit is None else quantities.parse_duration(time_limit),
         warnings=warnings,
     )
 
@@ -159,7 +159,7 @@ def _build_resources(resources: Mapping[str, Any]) -> ResourceRequest:
         gpus=gpus,
         gpu_type=resources.get("gpu_type") if gpus else None,
         cpus=int(resources["cpus"]),
-        memory_mib=units.parse_memory(resources["memory"]),
+        memory_mib=quantities.parse_memory(resources["memory"]),
     )
 
 
@@ -175,6 +175,6 @@ def _resources_dict(resources: ResourceRequest) -> dict[str, Any]:
         "gpus": resources.gpus,
         "gpu_type": resources.gpu_type,
         "cpus": resources.cpus,
-        "memory": units.print_memory(resources.memory_mib),
+        "memory": quantities.print_memory(resources.memory_mib),
     }
     return {key: value for key, value in whole.items() if value is not None}

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from jobs.spec import reading
+from jobs.spec import json_reader, yaml_reader
 from jobs.spec.definition import json_schema
 from jobs.spec.model import Spec, build, written
-from jobs.spec.problems import MAX_GATHERED, Path, Problem, SpecError, printable
+from jobs.spec.problems import MAX_GATHERED, Path, Problem, SpecError, path_text, printable
+from jobs.spec.quantities import BadNumber, parse_duration
 from jobs.spec.rules import foreign_manifest, rule_faults
-from jobs.spec.units import parse_duration
 from jobs.spec.walk import Walk
 
+JSON = "application/json"
+YAML = "application/yaml"
+YAML_TYPES = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+MAX_DEPTH = json_reader.MAX_DEPTH
+MAX_VALUES = 20_000
 _SCHEMA = json_schema()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document: its value, line and column of its parts (YAML), and the problems of its form."""
+
+    value: Any
+    places: Mapping[Path, tuple[int, int]]
+    problems: tuple[Problem, ...]
 
 
 def parse(source: str | bytes | Mapping[str, Any], content_type: str | None = None) -> Spec:
@@ -24,7 +40,7 @@ def parse(source: str | bytes | Mapping[str, Any], content_type: str | None = No
     None takes an object as it is, and detects JSON or YAML by the first character.
     Raises SpecError with every problem at once, at most 50, in the order of the document.
     """
-    document = reading.read(source, content_type)
+    document = _read(source, content_type)
     walk = Walk(document.places)
     if not isinstance(document.value, Mapping):
         message = "a job spec is a mapping of keys to values"
@@ -36,7 +52,7 @@ def parse(source: str | bytes | Mapping[str, Any], content_type: str | None = No
     return build(document.value, tuple(_warnings(document.value, walk)))
 
 
-def _faults(document: reading.Document, walk: Walk) -> Iterator[Problem]:
+def _faults(document: Document, walk: Walk) -> Iterator[Problem]:
     """Yield what is wrong with the content: one problem per field, the most useful first."""
     foreign = foreign_manifest(document.value, walk)
     if foreign:
@@ -66,3 +82,114 @@ def _warnings(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
 
 def _shorter(one: str, other: str) -> bool:
     return parse_duration(one) < parse_duration(other)
+
+
+def _read(source: str | bytes | Mapping[str, Any], content_type: str | None = None) -> Document:
+    """Read a spec. content_type None: an object as it is; text by its first character ({ means JSON).
+
+    Raises SpecError if nothing can be read; else the document lists its problems.
+    """
+    if not isinstance(source, str | bytes):
+        return Document(source, {}, _value_problems(source, {}))
+    kind = _media_type(content_type)
+    limit = yaml_reader.MAX_BYTES if kind == YAML else json_reader.MAX_BYTES
+    text = _decode(source, limit)
+    if kind is None:
+        kind = JSON if text.lstrip()[:1] == "{" else YAML
+        _decode(source, yaml_reader.MAX_BYTES if kind == YAML else json_reader.MAX_BYTES)
+    reader: Any = yaml_reader.YamlReader(text) if kind == YAML else json_reader.JsonReader(text)
+    value = reader.read()
+    places = getattr(reader, "places", {})
+    return Document(value, places, (*reader.problems, *_value_problems(value, places)))
+
+
+def _media_type(content_type: str | None) -> str | None:
+    """Return JSON or YAML for a Content-Type header. Raises SpecError for any other."""
+    if content_type is None:
+        return None
+    bare = content_type.split(";")[0].strip().lower()
+    if bare in YAML_TYPES:
+        return YAML
+    if bare == JSON or bare.endswith("+json"):
+        return JSON
+    message = "a job spec is sent as JSON or YAML"
+    problem = Problem("", "media_type", message, got=printable(bare), allowed=f"{JSON} or {YAML}")
+    raise SpecError([problem])
+
+
+def _decode(source: str | bytes, limit_bytes: int) -> str:
+    """Return the text. Raises SpecError for too many bytes, byte order marks, UTF-16 and bad UTF-8."""
+    size = len(source) if isinstance(source, bytes) else len(source.encode("utf-8", "surrogatepass"))
+    if size > limit_bytes:
+        message = f"the spec has {size} bytes; upload large code as an archive and name it in code.upload"
+        raise _refused("spec_too_large", message, allowed=f"at most {limit_bytes} bytes")
+    if isinstance(source, str):
+        text = source
+    elif source[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in source[:2]:
+        raise _refused("encoding_not_utf8", "the document is UTF-16 or UTF-32: save it as UTF-8")
+    else:
+        try:
+            text = source.decode("utf-8")
+        except UnicodeDecodeError as error:
+            message = f"the document is not UTF-8: byte {error.start} is {source[error.start]:#04x}"
+            raise _refused("encoding_not_utf8", message) from error
+    if text[:1] == "\ufeff":
+        raise _refused("byte_order_mark", "the document begins with a byte order mark: save it without")
+    if not text.strip():
+        raise _refused("body_empty", "the document is empty")
+    return text
+
+
+def _value_problems(value: Any, places: Mapping[Path, tuple[int, int]]) -> tuple[Problem, ...]:
+    return tuple(islice(_find_value_problems(value, places), MAX_GATHERED))
+
+
+def _find_value_problems(value: Any, places: Mapping[Path, tuple[int, int]]) -> Iterator[Problem]:
+    """Find what no field may hold: numbers that are none, lone surrogates, NUL, endless nesting.
+
+    Walks with an explicit stack and stops at MAX_VALUES, so an object may be handed over unread.
+    """
+    stack: list[tuple[Path, Any]] = [((), value)]
+    seen = 0
+    while stack:
+        path, item = stack.pop()
+        seen += 1
+        waiting = seen + len(stack) + (len(item) if isinstance(item, Mapping | list | tuple) else 0)
+        if waiting > MAX_VALUES or len(path) > MAX_DEPTH:
+            code = "body_too_large" if waiting > MAX_VALUES else "body_too_deep"
+            raise _refused(code, "the document has too many values or is nested too deep")
+        fault = _value_fault(item)
+        if fault:
+            line, column = places.get(path, (None, None))
+            yield Problem(path_text(path), *fault, got=printable(_shown(item)), line=line, column=column)
+        if isinstance(item, Mapping):
+            stack.extend(((*path, str(key)), part) for key, part in reversed(list(item.items())))
+            yield from _key_problems(path, item)
+        elif isinstance(item, list | tuple):
+            stack.extend(((*path, index), part) for index, part in reversed(list(enumerate(item))))
+
+
+def _key_problems(path: Path, item: Mapping[Any, Any]) -> Iterator[Problem]:
+    for key in item:
+        fault = _value_fault(key) if isinstance(key, str) else ("key_not_text", "a key must be text")
+        if fault:
+            yield Problem(path_text(path), *fault, got=printable(key))
+
+
+def _value_fault(value: Any) -> tuple[str, str] | None:
+    if isinstance(value, BadNumber) or (isinstance(value, float) and value - value != 0):
+        return "number_not_finite", "is not a finite number that can be held exactly"
+    if isinstance(value, str):
+        if "\x00" in value:
+            return "nul_forbidden", "contains a NUL character"
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            return "lone_surrogate", "contains half of a surrogate pair, which is no character"
+    return None
+
+
+def _shown(value: Any) -> Any:
+    return value.text if isinstance(value, BadNumber) else value
+
+
+def _refused(code: str, message: str, allowed: str | None = None) -> SpecError:
+    return SpecError([Problem("", code, message, allowed=allowed)])

@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-from jobs.spec import units
-from jobs.spec.numbers import BadNumber
+from jobs.spec import quantities
 from jobs.spec.problems import Path, Problem, path_text, printable
+from jobs.spec.quantities import BadNumber
 
 Schema = Mapping[str, Any]
 Places = Mapping[Path, tuple[int, int]]
@@ -212,10 +212,10 @@ class Walk:
 
 
 def _unit_fault(text: str, schema: Schema) -> str | None:
-    parse = units.parse_duration if schema["x-unit"] == "duration" else units.parse_memory
+    parse = quantities.parse_duration if schema["x-unit"] == "duration" else quantities.parse_memory
     try:
         amount = parse(text)
-    except units.UnitError as error:
+    except quantities.UnitError as error:
         return str(error)
     if parse(schema["x-minimum"]) <= amount <= parse(schema["x-maximum"]):
         return None

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from jobs.spec.numbers import BadNumber, read_float, read_int
 from jobs.spec.problems import MAX_GATHERED, Path, Problem, SpecError, path_text, printable
+from jobs.spec.quantities import BadNumber, read_float, read_int
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32

@@ -13,7 +13,7 @@ from django.utils.dateparse import parse_datetime
 from jobs.models import Job
 from jobs.selectors.jobs import detailed
 from jobs.selectors.wait_reasons import Actor, codes_of
-from jobs.spec.units import parse_duration
+from jobs.spec.quantities import parse_duration
 from jobs.states import State
 from portal.pages import job_failure
 from portal.templatetags.ui import duration, thousands

@@ -1,9 +1,15 @@
-"""Durations in seconds and memory in MiB: read from a spec, print back in one canonical form."""
+"""Quantities as a spec writes them: numbers with their text, durations in seconds, memory in MiB.
+
+A number keeps its text, because ``env: {LR: 1e-3}`` must reach the program as 1e-3, not 0.001.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+
+MAX_DIGITS = 18
 
 DURATION_PATTERN = r"^[0-9]{1,12}[smhd]$"
 MEMORY_PATTERN = r"^[0-9]{1,12}(Mi|Gi|Ti)$"
@@ -19,6 +25,41 @@ _SPELLED = re.compile(
     r"([0-9]{1,9}) ?(s(?=$|ec)|m(?=$|in)|h(?=$|r|ou?r)|d(?=$|ay))[a-z]*", re.IGNORECASE | re.ASCII
 )
 """A unit with its word written out: 10min, 2 days, 3hrs; 100ms and 1month are other units."""
+
+
+class WrittenInt(int):
+    """An int that remembers its text."""
+
+    text: str
+
+
+class WrittenFloat(float):
+    """A float that remembers its text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadNumber:
+    """NaN, an infinity, or a number too large to hold; it is rejected at its place in the document."""
+
+    text: str
+
+
+def read_int(text: str) -> WrittenInt | BadNumber:
+    """Return the int, or BadNumber beyond MAX_DIGITS digits."""
+    if len(text) > MAX_DIGITS:
+        return BadNumber(text)
+    value = WrittenInt(text)
+    value.text = text
+    return value
+
+
+def read_float(text: str) -> WrittenFloat | BadNumber:
+    """Return the float, or BadNumber where it overflows."""
+    value = WrittenFloat(text)
+    value.text = text
+    return value if math.isfinite(value) else BadNumber(text)
 
 
 class UnitError(ValueError):
