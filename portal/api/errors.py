@@ -17,7 +17,7 @@ from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
 from jobs.retries import database_away
-from portal.api.validation import WrongFields, all_wrong
+from portal.api.fields import WrongFields, all_wrong
 from portal.problem_details import problem
 from tenants import errors as tenants
 from tenants.audit import request_id
@@ -25,6 +25,7 @@ from tenants.audit import request_id
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
+MAX_BODY_BYTES = 1024 * 1024
 MAX_ERRORS = 50
 """Further errors are left out of a response."""
 
@@ -79,8 +80,9 @@ class BodyTooLarge(ApiError):
 
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="body_too_large")
+    def __init__(self) -> None:
+        text = f"A body can have at most {MAX_BODY_BYTES} bytes. Send code as an upload."
+        super().__init__(text, code="body_too_large")
 
 
 class NotHere(ApiError):
@@ -138,7 +140,7 @@ def error_response(error: Exception) -> HttpResponse:
     if database_away(error):
         return unavailable(error)
     if isinstance(error, RequestDataTooBig):
-        return error_response(BodyTooLarge("A body can have at most 1048576 bytes. Send code as an upload."))
+        return error_response(BodyTooLarge())
     if isinstance(error, MultiPartParserError | UnreadablePostError):
         return problem(HTTPStatus.BAD_REQUEST, "body_not_readable", "The body is not a valid multipart form.")
     if isinstance(error, SuspiciousOperation):

@@ -13,10 +13,10 @@ from jobs.selectors import checkpoints, results
 from jobs.selectors.serializers import CheckpointManifestSerializer, CheckpointSerializer, FileSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.uploads import USED_WITHIN, upload_store
-from portal.api import paging, parsers, permissions, validation
+from portal.api import bodies, paging, permissions
 from portal.api.downloads import LONGEST_PATH, blob_download
 from portal.api.errors import NotHere
-from portal.api.fields import PagedQuery, ShortListQuery, StrictSerializer
+from portal.api.fields import PagedQuery, ShortListQuery, StrictSerializer, checked
 from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
 from tenants.roles import Permission
@@ -107,7 +107,7 @@ class UploadSerializer(ReadSerializer):
     In=UploadRequest,
     Out=UploadSerializer,
     status=201,
-    kinds=(parsers.MULTIPART,),
+    kinds=(bodies.MULTIPART,),
     response_example={
         "id": "3f9k2m7qx4ta",
         "files": 3,
@@ -118,6 +118,6 @@ class UploadSerializer(ReadSerializer):
 )
 def upload_create(call: Call, t: str) -> dict[str, Any]:
     """Upload code for a job; researchers. Use the returned id as code.upload of a spec within 24 hours."""
-    sent = validation.checked(UploadRequest(data=parsers.form(call.request)))
+    sent = checked(UploadRequest(data=bodies.form(call.request)))
     made = upload_store(user=call.user, tenant=call.found, archive=sent["archive"])
     return UploadSerializer.render(made)

@@ -17,7 +17,7 @@ from jobs.services import job_check, job_delete, job_edit, job_submit
 from jobs.spec import json_schema
 from jobs.spec.definition import PRIORITIES
 from jobs.states import State
-from portal.api import paging, parsers, permissions
+from portal.api import bodies, paging, permissions
 from portal.api.errors import NotHere
 from portal.api.examples import JOB_EXAMPLE, SPEC_YAML
 from portal.api.fields import PagedQuery, StrictCharField, StrictSerializer
@@ -29,7 +29,7 @@ from tenants.roles import Permission
 
 SPEC = json_schema()["properties"]
 """The fields of a spec; an edit has the same limits."""
-SPEC_KINDS = (parsers.JSON, *parsers.YAML)
+SPEC_KINDS = (bodies.JSON, *bodies.YAML)
 
 
 class JobsQuery(PagedQuery):
@@ -139,7 +139,7 @@ def job_create(call: Call, t: str) -> dict[str, Any]:
     When the response arrives, the job is durable and QUEUED. A refusal lists all errors of the spec.
     """
     made = job_submit(
-        user=call.user, tenant=call.found, source=call.body, content_type=parsers.media_type(call.request)
+        user=call.user, tenant=call.found, source=call.body, content_type=bodies.media_type(call.request)
     )
     return JobSerializer.render(made)
 
@@ -242,7 +242,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             user=call.user,
             tenant=tenant,
             source=call.body,
-            content_type=parsers.media_type(call.request),
+            content_type=bodies.media_type(call.request),
             kept=source.spec.get("code") if source else None,
         )
     except SpecInvalid as error:

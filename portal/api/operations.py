@@ -25,10 +25,10 @@ from rest_framework.views import APIView
 
 from jobs.serialization import json_bytes
 from jobs.services import answer_once
-from portal.api import errors, openapi, parsers, throttle, validation
-from portal.api.auth import CookieAuthentication, TokenAuthentication
-from portal.api.fields import NoQuery, StrictSerializer
-from portal.api.renderers import AlwaysJson, JsonRenderer
+from portal.api import bodies, errors, openapi
+from portal.api.auth import CookieAuthentication, TokenAuthentication, count, refuse_above
+from portal.api.bodies import AlwaysJson, JsonRenderer
+from portal.api.fields import NoQuery, StrictSerializer, checked
 from tenants.audit import REASON_HEADER, REASON_PARAMETER, access_reason, reason_given, request_id
 from tenants.models import User
 
@@ -108,8 +108,8 @@ class Operation:
         if any(UNFIT_IN_A_PATH.search(str(part)) for part in path.values()):
             raise errors.NotHere
         if self.per_minute:
-            throttle.refuse_above(self._counter(request), self.per_minute)
-            throttle.count(self._counter(request))
+            refuse_above(self._counter(request), self.per_minute)
+            count(self._counter(request))
         query = self._checked_query(request)
         assert isinstance(request.user, User)
         call = Call(request, request.user, query)
@@ -122,17 +122,17 @@ class Operation:
         return self._respond(self.run(call, **path))
 
     def _checked_query(self, request: Request) -> Mapping[str, Any]:
-        return dict(validation.checked(self.Query(data=_query_values(request, self.Query()))))
+        return dict(checked(self.Query(data=_query_values(request, self.Query()))))
 
     def _checked_body(self, request: Request) -> tuple[bytes, Any]:
         if request.method not in ("POST", "PUT", "PATCH"):
             return b"", None
         if self.kinds:
             return (
-                b"" if "multipart/form-data" in self.kinds else parsers.read_raw(request, *self.kinds)
+                b"" if "multipart/form-data" in self.kinds else bodies.read_raw(request, *self.kinds)
             ), None
-        raw, value = parsers.read_json(request)
-        return raw, validation.checked((self.In or EmptyRequest)(data=value))
+        raw, value = bodies.read_json(request)
+        return raw, checked((self.In or EmptyRequest)(data=value))
 
     def _run_once(self, call: Call, path: Mapping[str, str], key: str) -> Any:
         """Run once per Idempotency-Key. Secrets are not stored: a repeated request gets null in their place."""
@@ -294,7 +294,7 @@ def _hash(call: Call) -> str:
     """The request of an Idempotency-Key: method, path and body."""
     digest = hashlib.sha256(f"{call.request.method} {call.request.get_full_path()}\n".encode())
     digest.update(call.body)
-    for file in parsers.files(call.request) if not call.body else ():
+    for file in bodies.files(call.request) if not call.body else ():
         for piece in file.chunks():
             digest.update(piece)
         file.seek(0)
