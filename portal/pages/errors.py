@@ -7,7 +7,6 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.utils.deprecation import MiddlewareMixin
 
 from portal.pages import shell
 from tenants import access
@@ -88,32 +87,6 @@ def old_form(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return error_page(request, 404)
-
-
-class WrongMethodMiddleware(MiddlewareMixin):
-    """A form's address opened like a page gets a page, not an empty answer."""
-
-    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        if response.status_code != 405 or request.path.startswith(("/api/", "/agent/", "/staff/")):
-            return response
-        page = error_page(request, 405)
-        page["Allow"] = response.get("Allow", "")
-        return page
-
-
-class NoNulMiddleware(MiddlewareMixin):
-    """No row can hold a NUL, so no page has to look for one: address, query and form are refused before the view.
-
-    After the check of the form's token. The API and the agents' addresses have answers of their own.
-    """
-
-    def process_view(self, request: HttpRequest, *view: Any) -> HttpResponse | None:
-        if request.path.startswith(("/api/", "/agent/")):
-            return None
-        given = [request.path]
-        for name, values in (*request.GET.lists(), *request.POST.lists()):
-            given += [name, *values]
-        return error_page(request, 400, texts=NUL) if any("\0" in text for text in given) else None
 
 
 def _tenant_of(request: HttpRequest) -> Tenant | None:

@@ -70,16 +70,16 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "portal.streaming.StaticFilesMiddleware",
-    "portal.security.ContentSecurityPolicyMiddleware",
+    "portal.middleware.ContentSecurityPolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "portal.pages.errors.NoNulMiddleware",
+    "portal.middleware.NoNulMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
-    "portal.pages.errors.WrongMethodMiddleware",
+    "portal.middleware.WrongMethodMiddleware",
 ]
 
 TEMPLATES: list[dict[str, Any]] = [

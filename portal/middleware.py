@@ -1,10 +1,13 @@
-"""Security headers of every response: what a page may load, and from where."""
+"""What every request passes: the refusal of NUL characters, the page for a wrong method, and the security headers."""
 
 import secrets
+from typing import Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
+
+from portal.pages.errors import NUL, error_page
 
 POLICY = "; ".join(
     [
@@ -43,3 +46,29 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
             # Pages are personal: shared caches must not store them, and Back must revalidate after signing out.
             response.headers.setdefault("Cache-Control", "private, no-cache")
         return response
+
+
+class WrongMethodMiddleware(MiddlewareMixin):
+    """A form's address opened like a page gets a page, not an empty answer."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        if response.status_code != 405 or request.path.startswith(("/api/", "/agent/", "/staff/")):
+            return response
+        page = error_page(request, 405)
+        page["Allow"] = response.get("Allow", "")
+        return page
+
+
+class NoNulMiddleware(MiddlewareMixin):
+    """No row can hold a NUL, so no page has to look for one: address, query and form are refused before the view.
+
+    After the check of the form's token. The API and the agents' addresses have answers of their own.
+    """
+
+    def process_view(self, request: HttpRequest, *view: Any) -> HttpResponse | None:
+        if request.path.startswith(("/api/", "/agent/")):
+            return None
+        given = [request.path]
+        for name, values in (*request.GET.lists(), *request.POST.lists()):
+            given += [name, *values]
+        return error_page(request, 400, texts=NUL) if any("\0" in text for text in given) else None
