@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
@@ -21,11 +19,11 @@ from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
 from jobs.selectors.jobs import job_get, may_decide, may_operate
-from jobs.selectors.redaction import is_guest, redacted_events
+from jobs.selectors.redaction import is_guest
 from jobs.selectors.results import result_summary
 from jobs.selectors.serializers import JobSerializer
 from jobs.spec import to_yaml
-from jobs.states import FINAL, EventCode, State
+from jobs.states import FINAL, State
 from portal.pages import (
     job_cards,
     job_events,
@@ -42,8 +40,6 @@ from tenants.models import Tenant, User
 from tenants.roles import Permission
 
 TAIL_LINES = 40
-EVENTS_PAGE = 200
-EVENT_KINDS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("People", "people"))
 FILES_SHOWN = 100  # of a checkpoint; its manifest names all
 GONE_SHOWN = 20  # removed checkpoints; the others are counted
 RESULTS_SHOWN = 8  # the API names the others
@@ -235,7 +231,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "newest": _newest(job, job_cards.primary_metrics(view)),
         "slow_rules": _slow_rules(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
-        "events": job_events.lines(_events(request, job))[:5],
+        "events": job_events.lines(job_events.newest(request.user, job))[:5],
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
@@ -251,24 +247,6 @@ def _ran(attempt: Attempt) -> float | None:
         if began and ended
         else None
     )
-
-
-def _events(
-    request: HttpRequest, job: Job, before: int | None = None, kind: str = "", sought: str = ""
-) -> list[JobEvent]:
-    events = _searched(request, job, sought).select_related("actor").order_by("-n")
-    events = job_events.chosen(events, kind, sought)
-    return redacted_events(
-        request.user, job, (events.filter(n__lt=before) if before else events)[:EVENTS_PAGE]
-    )
-
-
-def _searched(request: HttpRequest, job: Job, sought: str) -> QuerySet[JobEvent]:
-    """All events; for a guest's search none in whose hidden words they could find a tenant's numbers by guessing."""
-    events = JobEvent.objects.filter(job=job)
-    if sought and is_guest(request.user, job.tenant_id):
-        return events.exclude(code__in=(EventCode.WAITING, EventCode.QUOTA_CHANGED))
-    return events
 
 
 def _kept(job: Job) -> list[Checkpoint]:
@@ -353,28 +331,8 @@ def _learner_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
 
 
 def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
-    before, kind = _number(request.GET.get("before")), request.GET.get("show", "")
-    sought = request.GET.get("q", "").strip()[:200]
-    events = _events(request, job, before, kind, sought)
-    found = job_events.counts(job_events.chosen(_searched(request, job, sought), "", sought))
-    older = events[-1].n if len(events) == EVENTS_PAGE else None
-    asked = {name: value for name, value in (("show", kind), ("q", sought)) if value}
-    return {
-        "events": job_events.lines(events, _outcomes(job)),
-        "kinds": [
-            (title, name, found[name or "all"], "?" + urlencode({**asked, "show": name}))
-            for title, name in EVENT_KINDS
-        ],
-        "kind": kind if kind in job_events.KINDS else "",
-        "sought": sought,
-        "older": f"?{urlencode(asked | {'before': older})}" if older and older > 1 else "",
-        "newest": f"?{urlencode(asked)}" if before is not None else "",
-    }
-
-
-def _outcomes(job: Job) -> dict[int, str]:
-    ended = Attempt.objects.filter(job=job).exclude(outcome="")
-    return {one.n: job_events.outcome(one) for one in ended}
+    before, sought = _number(request.GET.get("before")), request.GET.get("q", "").strip()[:200]
+    return job_events.tab(request.user, job, before=before, kind=request.GET.get("show", ""), sought=sought)
 
 
 def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:

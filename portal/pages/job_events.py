@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import Count, Q, QuerySet
 
-from jobs.models import Attempt, JobEvent
+from jobs.models import Attempt, Job, JobEvent
+from jobs.selectors.redaction import is_guest, redacted_events
 from jobs.selectors.wait_reasons import check_of
 from jobs.states import EVENT_WORDS, STOPPING_WORDS, EventCode, State, StopReason
 from portal.pages.job_waiting import kind_of
 from portal.templatetags.ui import thousands
+from tenants import access
 
 TITLES = {
     EventCode.SUBMITTED: "Submitted",
@@ -70,6 +74,8 @@ KINDS = {
     "people": Q(actor__isnull=False),
 }
 """What the tab can be narrowed to."""
+TABS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("People", "people"))
+PAGE = 200
 FOLDED = 3
 """From so many checkpoints in a row on, one line stands for all."""
 
@@ -88,6 +94,33 @@ class EventLine:
     codes: str
     icon: str
     border: str
+
+
+def tab(user: access.Person, job: Job, *, before: int | None, kind: str, sought: str) -> dict[str, Any]:
+    """What the tab shows: the events of one kind with the sought words, older than number `before`, a page of them."""
+    events = newest(user, job, before, kind, sought)
+    found = counts(chosen(_searched(user, job, sought), "", sought))
+    older = events[-1].n if len(events) == PAGE else None
+    query = {name: value for name, value in (("show", kind), ("q", sought)) if value}
+    return {
+        "events": lines(events, _outcomes(job)),
+        "kinds": [
+            (title, name, found[name or "all"], "?" + urlencode({**query, "show": name}))
+            for title, name in TABS
+        ],
+        "kind": kind if kind in KINDS else "",
+        "sought": sought,
+        "older": f"?{urlencode(query | {'before': older})}" if older and older > 1 else "",
+        "newest": f"?{urlencode(query)}" if before is not None else "",
+    }
+
+
+def newest(
+    user: access.Person, job: Job, before: int | None = None, kind: str = "", sought: str = ""
+) -> list[JobEvent]:
+    """A page of a job's events as this user can read them, the newest first."""
+    events = chosen(_searched(user, job, sought).select_related("actor").order_by("-n"), kind, sought)
+    return redacted_events(user, job, (events.filter(n__lt=before) if before else events)[:PAGE])
 
 
 def lines(events: Sequence[JobEvent], outcomes: Mapping[int, str] | None = None) -> list[EventLine]:
@@ -131,6 +164,19 @@ def outcome(attempt: Attempt) -> str:
     if attempt.outcome in set(StopReason):
         return STOPPED[StopReason(attempt.outcome)]
     return attempt.outcome.capitalize() or "Ended"
+
+
+def _searched(user: access.Person, job: Job, sought: str) -> QuerySet[JobEvent]:
+    """All events; for a guest's search none in whose hidden words they could find a tenant's numbers by guessing."""
+    events = JobEvent.objects.filter(job=job)
+    if sought and is_guest(user, job.tenant_id):
+        return events.exclude(code__in=(EventCode.WAITING, EventCode.QUOTA_CHANGED))
+    return events
+
+
+def _outcomes(job: Job) -> dict[int, str]:
+    ended = Attempt.objects.filter(job=job).exclude(outcome="")
+    return {one.n: outcome(one) for one in ended}
 
 
 def _checkpoints(events: Sequence[JobEvent], at: int) -> Sequence[JobEvent]:
