@@ -4,6 +4,7 @@ Creates what is missing and sets new secrets for these five users; changes nothi
 """
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,9 +16,10 @@ from django.db import Error as DatabaseError
 from django.db import connection, transaction
 
 from examples import catalog
+from gpu_scheduler.clusters.base import ClusterBusy
+from jobs import clusters
 from jobs.errors import JobError
 from jobs.services import job_submit
-from portal.cluster_capacity import capacity_by_type
 from tenants.models import Membership, Quota, Tenant, Token, User
 from tenants.roles import Role
 from tenants.services.quotas import most_allocatable
@@ -26,6 +28,8 @@ TENANTS = {"vision-lab": "Vision Lab", "nlp-research": "NLP Research"}
 SECOND_SHARE = 8  # the second tenant gets an eighth, so that an admin can raise its limit
 FIRST_AT_LEAST = 2  # slots of the largest example, so that every template can start on a new installation
 DEMO_LOCK = 0x6C757468  # "luth"
+CLUSTER_WAIT_S = 30
+CLUSTER_POLL_S = 0.2
 TOKEN_NAME = "demo"  # noqa: S105
 TOKEN_TTL = timedelta(days=7)
 
@@ -109,9 +113,26 @@ def _tenant(slug: str, name: str) -> Tenant:
 
 def _quotas(tenants: dict[str, Tenant]) -> None:
     """Existing limits are not changed."""
-    for gpu_type, slots in capacity_by_type().items():
+    for gpu_type, slots in _capacity_by_type().items():
         for slug, limit in zip(TENANTS, limits(slots), strict=True):
             Quota.objects.get_or_create(tenant=tenants[slug], gpu_type=gpu_type, defaults={"limit": limit})
+
+
+def _capacity_by_type() -> dict[str, int]:
+    """Slots per type over all nodes. Waits for a starting cluster; raises ClusterBusy after CLUSTER_WAIT_S."""
+    deadline = time.monotonic() + CLUSTER_WAIT_S
+    while True:
+        try:
+            nodes = clusters.current().nodes()
+            break
+        except ClusterBusy:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(CLUSTER_POLL_S)
+    capacity: dict[str, int] = {}
+    for node in nodes:
+        capacity[node.slot_type] = capacity.get(node.slot_type, 0) + node.slots
+    return capacity
 
 
 def limits(slots: int) -> tuple[int, int]:

@@ -44,6 +44,12 @@ class User(AbstractUser):
         key = f"{User.__module__}.sessions.{self.preferences.get('sessions', 0)}"
         return salted_hmac(key, self.password, secret=secret, algorithm="sha256").hexdigest()
 
+    def end_sessions(self) -> None:
+        """Sign out everywhere; renew the caller's own session with update_session_auth_hash."""
+        generation = int(self.preferences.get("sessions", 0)) + 1
+        self.preferences = {**self.preferences, "sessions": generation}
+        User.objects.filter(pk=self.pk).update(preferences=self.preferences)
+
     @property
     def is_platform_admin(self) -> bool:
         return self.is_active and self.is_superuser

@@ -4,8 +4,7 @@ Every function takes the caller as ``user``, checks their permission itself, and
 """
 
 from jobs.services.clone import job_clone, job_clone_as
-from jobs.services.delete import job_delete
-from jobs.services.edit import job_edit
+from jobs.services.edit import job_delete, job_edit
 from jobs.services.idempotency import answer_once
 from jobs.services.intents import job_cancel, job_halt, job_resume
 from jobs.services.submit import job_check, job_submit, may_submit

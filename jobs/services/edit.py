@@ -1,4 +1,4 @@
-"""Name, tags and priority: what may change after a job was submitted."""
+"""Edit a submitted job (name, tags, priority), and delete it once it has ended."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
+from django.db.models.functions import Now
 
 from gpu_scheduler.model import Priority
 from jobs import events, wake
 from jobs.errors import SpecInvalid
+from jobs.failpoints import fp
 from jobs.models import Job
 from jobs.services.locking import lock_job, refuse, refuse_stale, reload
 from jobs.services.submit import parse_spec
@@ -85,3 +87,34 @@ def priority_problem(priority: str, allowed: Sequence[str]) -> dict[str, Any]:
         "line": None,
         "column": None,
     }
+
+
+def job_delete(*, user: User, job_id: str, if_match: frozenset[str] | None = None) -> None:
+    """Hide the job for good; its bytes are purged after the retention time.
+
+    Raises IllegalTransition while it is not over, JobChanged when if_match is stale.
+    """
+    with transaction.atomic():
+        job = lock_job(user=user, job_id=job_id, to_decide=True)
+        refuse_stale(job, if_match)
+        if not job.is_final:
+            raise refuse(job, "deleted")
+        events.append(
+            job_id=job.pk,
+            tenant_id=job.tenant_id,
+            code=EventCode.DELETED,
+            attempt=job.attempt,
+            message=f"Deleted by {user.get_username()}",
+            actor_id=user.pk,
+            source="user",
+        )
+        audit.record(  # also of its owner: the job's own history is hidden with it
+            actor=user,
+            action="job.delete",
+            tenant_id=job.tenant_id,
+            target=job.pk,
+            reason=audit.access_reason.get(),
+            details={"name": job.name, "owner": job.owner.get_username()},
+        )
+        fp("delete.after_event")
+        Job.objects.filter(pk=job.pk).update(deleted_at=Now())

@@ -1,11 +1,14 @@
-"""Geometry of stacked bars by day, in percent of the plot. Pure; tenant/_bars.html draws them."""
+"""Geometry of the charts that the server draws: stacked bars by day, sparklines, a line of steps. Pure.
+
+tenant/_bars.html draws the bars, overview.html the sparklines, console/quota_history.html the steps.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 
 from portal.pages.meters import REST, SERIES, series
 
@@ -13,6 +16,8 @@ HEADROOM = 4
 """So many times as high as the highest bar the plot may become to show what is possible."""
 LABEL_EVERY = 5
 """Days from one label of the day axis to the next; the first one in a month names it."""
+
+SPARK_WIDTH, SPARK_HEIGHT, SPARK_EDGE, SPARK_LEAST = 96.0, 26.0, 3.0, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +139,65 @@ def _round_up(value: float) -> float:
 
 def _axis(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """line and area: path data; x and y: where the newest point is."""
+
+    line: str
+    area: str
+    x: str
+    y: str
+
+
+def sparkline(points: Sequence[tuple[int, float]]) -> Spark | None:
+    """A line of 96 × 26 without axes; None where there are too few points for a shape."""
+    if len(points) < SPARK_LEAST:
+        return None
+    first, last = points[0][0], points[-1][0]
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    spread = high - low
+
+    def place(step: int, value: float) -> str:
+        x = SPARK_EDGE + (SPARK_WIDTH - 2 * SPARK_EDGE) * (step - first) / (last - first)
+        share = (high - value) / spread if spread else 0.5
+        return f"{x:.1f} {SPARK_EDGE + (SPARK_HEIGHT - 2 * SPARK_EDGE) * share:.1f}"
+
+    places = [place(step, value) for step, value in points]
+    line = "M" + "L".join(places)
+    x, y = places[-1].split()
+    return Spark(line, f"{line}L{x} {SPARK_HEIGHT:.0f}L{SPARK_EDGE} {SPARK_HEIGHT:.0f}Z", x, y)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """line: path data in a box of 100 × 100; capacity: the height of its line there."""
+
+    line: str
+    capacity: str
+    first: datetime
+    last: datetime
+
+
+def steps(
+    moves: Sequence[tuple[datetime, int]], *, total: int, capacity: int, first: datetime, last: datetime
+) -> Steps:
+    """How the sum of all limits of a type has moved, as a line of steps.
+
+    moves: when the sum changed and by how much, oldest first; total: what it is in the end.
+    """
+    value = total - sum(by for _, by in moves)
+    heights = [value]
+    for _, by in moves:
+        heights.append(heights[-1] + by)
+    top = 1.1 * max(1, capacity, *heights)
+    span = (last - first).total_seconds() or 1
+
+    def y(count: int) -> str:
+        return f"{100 - 100 * count / top:.2f}"
+
+    line = f"M0 {y(value)}"
+    for (at, _), height in zip(moves, heights[1:], strict=True):
+        line += f"H{100 * (at - first).total_seconds() / span:.2f}V{y(height)}"
+    return Steps(f"{line}H100", y(capacity), first, last)

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
-from tenants import access, sessions
+from tenants import access
 from tenants.models import User
 
 YEAR_S = 365 * 24 * 3600
@@ -63,7 +63,7 @@ def password(request: HttpRequest) -> HttpResponse:
 def sign_out_others(request: HttpRequest) -> HttpResponse:
     """End every session of this person but this one."""
     user = person(request)
-    sessions.end_all(user)
+    user.end_sessions()
     update_session_auth_hash(request, user)
     messages.success(request, "All other sessions were signed out.")
     return HttpResponseRedirect("/me")

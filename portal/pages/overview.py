@@ -21,8 +21,9 @@ from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.usage import CPU_TYPE, QuotaUse, held_by, live_jobs, quotas_of, waits_of
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, State
-from portal.pages import attention, sparkline
+from portal.pages import attention
 from portal.pages.cells import primary, row
+from portal.pages.charts import sparkline
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
 from tenants import access
@@ -109,7 +110,7 @@ def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
         view
         | _metric_cell(view)
         | {
-            "spark": sparkline.draw(lines.get(view["id"], [])),
+            "spark": sparkline(lines.get(view["id"], [])),
             "left": view["pace"]["seconds_left"],
             "may_resume": "resume" in view["allowed_actions"]
             and job.tenant.state == Tenant.State.ACTIVE

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
 import sentry_sdk
-from portal.reporting import start_reporting
+from portal.apps import start_reporting
 
 sent = []
 assert start_reporting("https://key@errors.example.org/1")
@@ -42,6 +42,6 @@ def test_an_error_is_reported_without_its_variables() -> None:
 
 def test_without_an_address_nothing_is_loaded() -> None:
     run(
-        "import sys; from portal.reporting import start_reporting; "
+        "import sys; from portal.apps import start_reporting; "
         "assert not start_reporting(None); assert 'sentry_sdk' not in sys.modules"
     )

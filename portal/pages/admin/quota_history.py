@@ -20,7 +20,7 @@ from django.views.decorators.http import require_GET
 
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
-from portal.pages.admin.steps import steps
+from portal.pages.charts import steps
 from portal.pages.guard import admins_only, person
 from tenants.models import QuotaChange, Tenant
 

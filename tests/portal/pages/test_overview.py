@@ -13,7 +13,8 @@ from jobs.selectors.jobs import job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.usage import QuotaUse, held_by, waits_of
 from jobs.states import Intent, State
-from portal.pages import attention, sparkline
+from portal.pages import attention
+from portal.pages.charts import sparkline
 from portal.pages.overview import CELLS, quota_row
 from tenants.models import Tenant, User
 from tests import factories
@@ -148,14 +149,14 @@ def test_a_glance_is_a_few_points_of_one_learner(alice: User) -> None:
 
 
 def test_a_line_spans_its_box_and_few_points_make_none() -> None:
-    drawn = sparkline.draw([(0, 2.0), (50, 1.0), (100, 0.0)])
+    drawn = sparkline([(0, 2.0), (50, 1.0), (100, 0.0)])
     assert drawn is not None
     assert drawn.line == "M3.0 3.0L48.0 13.0L93.0 23.0"
     assert (drawn.x, drawn.y) == ("93.0", "23.0")
-    flat = sparkline.draw([(0, 1.0), (1, 1.0), (2, 1.0)])
+    flat = sparkline([(0, 1.0), (1, 1.0), (2, 1.0)])
     assert flat is not None
     assert flat.y == "13.0"
-    assert sparkline.draw([(0, 1.0), (1, 1.0)]) is None
+    assert sparkline([(0, 1.0), (1, 1.0)]) is None
 
 
 def test_waits_are_those_of_first_starts(lab: Tenant, alice: User, client: Client) -> None:
