@@ -14,12 +14,14 @@ from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
 from jobs.selectors.checkpoints import checkpoint_files
 from jobs.selectors.jobs import actions_of, etag
 from jobs.selectors.queue import estimate_view
+from jobs.selectors.redaction import redacted_job
 from jobs.selectors.throughput import Run, Throughput, throughput
 from jobs.selectors.usage import QuotaUse, quota_etag
 from jobs.selectors.wait_reasons import Actor, Meter, check_of, failed_meter
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.spec.definition import PRIORITIES
 from jobs.states import EventCode, Intent, State, display_phase
+from tenants import access
 
 STATES = [state.value for state in State]
 INTENTS = [intent.value for intent in Intent]
@@ -28,7 +30,7 @@ EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *
 """A transition has the code of the state it leads to."""
 
 
-class Reason(NamedTuple):
+class ReasonRow(NamedTuple):
     """What ReasonSerializer renders."""
 
     code: str
@@ -57,17 +59,17 @@ class ReasonSerializer(ReadSerializer):
     meter = MeterSerializer(allow_null=True, help_text="used, limit, and what the job adds, if it is counted")
 
     @staticmethod
-    def get_title(reason: Reason, context: object) -> str | None:
+    def get_title(reason: ReasonRow, context: object) -> str | None:
         check = check_of(reason.code)
         return check.title if check else None
 
     @staticmethod
-    def get_actor(reason: Reason, context: object) -> str | None:
+    def get_actor(reason: ReasonRow, context: object) -> str | None:
         check = check_of(reason.code)
         return check.actor.value if check else None
 
     @staticmethod
-    def get_meter(reason: Reason, context: object) -> Meter | None:
+    def get_meter(reason: ReasonRow, context: object) -> Meter | None:
         return failed_meter(reason.numbers) if check_of(reason.code) else None
 
 
@@ -183,6 +185,11 @@ class JobSerializer(ReadSerializer):
             row, _Live(now, attempt, row.slot_seconds + _live_slot_seconds(row, attempt, now))
         )
 
+    @classmethod
+    def render_for(cls, user: access.Person, row: Job) -> dict[str, Any]:
+        """The JSON object of a job as this user can read it. row: fetched without redaction, never saved after this."""
+        return cls.render(redacted_job(user, row))
+
     @staticmethod
     def get_state(job: Job, live: _Live) -> str:
         return State(job.state).value
@@ -196,8 +203,8 @@ class JobSerializer(ReadSerializer):
         return Intent(job.intent).value
 
     @staticmethod
-    def get_reason(job: Job, live: _Live) -> Reason:
-        return Reason(job.reason_code, job.reason_message, job.reason_numbers)
+    def get_reason(job: Job, live: _Live) -> ReasonRow:
+        return ReasonRow(job.reason_code, job.reason_message, job.reason_numbers)
 
     @staticmethod
     def get_estimate(job: Job, live: _Live) -> dict[str, Any] | None:
@@ -270,8 +277,8 @@ class EventSerializer(ReadSerializer):
         return event.to_state or None
 
     @staticmethod
-    def get_reason(event: JobEvent, context: object) -> Reason:
-        return Reason(event.reason, event.message, event.numbers)
+    def get_reason(event: JobEvent, context: object) -> ReasonRow:
+        return ReasonRow(event.reason, event.message, event.numbers)
 
 
 class CheckpointSerializer(ReadSerializer):

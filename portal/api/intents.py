@@ -6,7 +6,6 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.redaction import redacted_job
 from jobs.selectors.serializers import JobSerializer
 from jobs.services import job_cancel, job_clone, job_halt, job_resume
 from portal.api import permissions
@@ -27,7 +26,7 @@ def halt(call: Call, job_id: str) -> dict[str, Any]:
 
     The receipt (step saved, steps lost, seconds taken) is in the HALTED event and in last_halt.
     """
-    return JobSerializer.render(redacted_job(call.user, job_halt(user=call.user, job_id=job_id)))
+    return JobSerializer.render_for(call.user, job_halt(user=call.user, job_id=job_id))
 
 
 class ResumeRequest(StrictSerializer):
@@ -51,7 +50,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
     earlier resume until a later one has been saved.
     """
     resumed = job_resume(user=call.user, job_id=job_id, checkpoint=call.data["checkpoint"])
-    return JobSerializer.render(redacted_job(call.user, resumed))
+    return JobSerializer.render_for(call.user, resumed)
 
 
 @operation(
@@ -63,13 +62,10 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
 )
 def cancel(call: Call, job_id: str) -> dict[str, Any]:
     """Cancel a job permanently; its owner or a manager. Its checkpoints are kept."""
-    return JobSerializer.render(redacted_job(call.user, job_cancel(user=call.user, job_id=job_id)))
+    return JobSerializer.render_for(call.user, job_cancel(user=call.user, job_id=job_id))
 
 
-class CloneRequest(StrictSerializer):
-    checkpoint = StrictIntegerField(
-        min_value=1, max_value=2**31 - 1, required=False, allow_null=True, default=None
-    )
+class CloneRequest(ResumeRequest):
     spec = serializers.DictField(required=False, default=dict, help_text="changed fields; null removes one")
 
 

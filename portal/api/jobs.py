@@ -115,7 +115,7 @@ class JobChangeRequest(StrictSerializer):
 def job_change(call: Call, job_id: str) -> dict[str, Any]:
     """Change a job's name, tags or priority; its owner or a manager. Other fields are refused, not ignored."""
     edited = job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data)
-    return JobSerializer.render(redacted_job(call.user, edited))
+    return JobSerializer.render_for(call.user, edited)
 
 
 @operation(authorize=permissions.to_decide, status=204, fails=(409, 412))
@@ -177,7 +177,7 @@ class CheckSerializer(ReadSerializer):
 
 class ValidationSerializer(ReadSerializer):
     valid = serializers.BooleanField()
-    errors = FieldErrorSerializer(many=True)  # type: ignore[assignment]  # see documents.Problem
+    errors = FieldErrorSerializer(many=True)  # type: ignore[assignment]  # a field; the metaclass takes it off the class
     warnings = FieldErrorSerializer(many=True)
     spec = serializers.DictField(allow_null=True, help_text="normalized: with defaults and canonical units")
     now = OutlookSerializer(

@@ -20,7 +20,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class MeterBars:
     """label: the bars as text. tick, before: positions of the limit and of the previous limit, in percent."""
 
     label: str
@@ -35,7 +35,7 @@ def series(index: int) -> str:
 
 def quota_meter(
     label: str, *, limit: int, used: int, waiting: int = 0, scale: int = 0, before: int | None = None
-) -> Meter:
+) -> MeterBars:
     """Used slots, separately those above the limit, then waiting ones (hatched), and a tick at the limit.
 
     scale: the slots of the full width; meters of one column share it.
@@ -46,39 +46,39 @@ def quota_meter(
     bars = (_bar("part-track", 0, limit, whole), *_in_a_row(parts, whole))
     text = f"{label}: {used} of {limit} used" + (f", {waiting} waiting" if waiting else "")
     shown = None if before is None or before == limit else _percent(before, whole)
-    return Meter(text, bars, _percent(limit, whole), shown)
+    return MeterBars(text, bars, _percent(limit, whole), shown)
 
 
 def shared_meter(
     label: str, holders: Sequence[tuple[str, int]], *, limit: int, waiting: int, scale: int = 0
-) -> Meter:
+) -> MeterBars:
     """A quota by holder, in series colors: (name, slots) each."""
     used = sum(slots for _, slots in holders)
     whole = max(scale, limit, used + waiting, 1)
     parts = [(series(index), slots) for index, (_, slots) in enumerate(holders)]
     bars = (_bar("part-track", 0, limit, whole), *_in_a_row([*parts, ("part-waiting", waiting)], whole))
     names = ", ".join(f"{name} {slots}" for name, slots in holders) or "none in use"
-    return Meter(f"{label}: {names}; {waiting} waiting; limit {limit}", bars, _percent(limit, whole))
+    return MeterBars(f"{label}: {names}; {waiting} waiting; limit {limit}", bars, _percent(limit, whole))
 
 
-def pool_meter(label: str, *, used: int, free: int, down: int) -> Meter:
+def pool_meter(label: str, *, used: int, free: int, down: int) -> MeterBars:
     """A pool: used, free and down add up to its slots."""
     whole = max(1, used + free + down)
     bars = _in_a_row([("part-used", used), ("part-free", free), ("part-down", down)], whole)
-    return Meter(f"{label}: {used} used, {free} free, {down} down of {whole}", tuple(bars), None)
+    return MeterBars(f"{label}: {used} used, {free} free, {down} down of {whole}", tuple(bars), None)
 
 
-def held_meter(label: str, holders: Sequence[tuple[str, str, int]], *, free: int, down: int) -> Meter:
+def held_meter(label: str, holders: Sequence[tuple[str, str, int]], *, free: int, down: int) -> MeterBars:
     """A pool by holder: (name, class, slots) each, then free and down slots."""
     whole = max(1, sum(slots for _, _, slots in holders) + free + down)
     bars = _in_a_row(
         [*((kind, slots) for _, kind, slots in holders), ("part-free", free), ("part-down", down)], whole
     )
     names = ", ".join(f"{name} {slots}" for name, _, slots in holders if slots) or "none in use"
-    return Meter(f"{label}: {names}; {free} free, {down} down of {whole}", tuple(bars), None)
+    return MeterBars(f"{label}: {names}; {free} free, {down} down of {whole}", tuple(bars), None)
 
 
-def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: int) -> Meter:
+def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: int) -> MeterBars:
     """Limits of all tenants in a row against the cluster's capacity; what exceeds it is highlighted."""
     total = sum(limits)
     whole = max(total, allowed, capacity, 1)
@@ -88,7 +88,7 @@ def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: 
         bars += _in_a_row([("part-limits", inside), ("part-over-capacity", limit - inside)], whole, at)
         at += limit
     text = f"{label}: limits sum to {total} of {capacity}, the policy allows {allowed}"
-    return Meter(text, tuple(bars), _percent(capacity, whole))
+    return MeterBars(text, tuple(bars), _percent(capacity, whole))
 
 
 def _in_a_row(parts: Iterable[tuple[str, int]], whole: int, start: int = 0) -> list[Bar]:

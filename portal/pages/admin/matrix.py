@@ -11,7 +11,7 @@ from django.conf import settings
 
 from jobs.selectors import cluster, usage
 from jobs.selectors.usage import Live, live_by_tenant
-from portal.pages.meters import Meter, pool_meter, promise_meter, quota_meter
+from portal.pages.meters import MeterBars, pool_meter, promise_meter, quota_meter
 from tenants.access import Person
 from tenants.models import Tenant
 from tenants.services.quotas import LARGEST_LIMIT, Change, most_allocatable
@@ -32,7 +32,7 @@ class Cell:
     limit: int
     used: int
     waiting: int
-    meter: Meter
+    meter: MeterBars
     shown: str
     """The content of its field: the limit, or the text that is not a number."""
 
@@ -60,8 +60,8 @@ class Column:
     total: int
     capacity: int
     allowed: int
-    promised: Meter
-    now: Meter
+    promised: MeterBars
+    now: MeterBars
 
     @property
     def left(self) -> int:

@@ -21,7 +21,7 @@ export function button(name: string, label: string, text = ""): HTMLButtonElemen
 /** The word that a phone shows under an icon. */
 export function named<Made extends HTMLElement>(made: Made, word: string): Made {
   const shown = document.createElement("span");
-  shown.className = "pane-head";
+  shown.className = "icon-name";
   shown.setAttribute("aria-hidden", "true");
   shown.textContent = word;
   made.append(shown);

@@ -157,7 +157,6 @@ class JobPage extends HTMLElement {
     favicon(badge);
     this.dispatchEvent(new CustomEvent("jobchange", { bubbles: true }));
     if (!badge || badge.textContent === before) return;
-    badge.classList.add("flash");
     this.showChange(texts.job.changed(this.dataset.name ?? "", badge.textContent.trim()));
   }
 

@@ -264,7 +264,6 @@ export class Pane {
 
   private charWidth(): number {
     const probe = document.createElement("span");
-    probe.className = "probe";
     probe.textContent = "0".repeat(100);
     this.scroller.append(probe);
     const width = probe.getBoundingClientRect().width / 100;
