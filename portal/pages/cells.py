@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from portal.templatetags.ui import foreseen, metric, thousands
+from portal.templatetags.ui import foreseen, newest, thousands
 
 View = dict[str, Any]
 
@@ -20,7 +20,7 @@ def detail(job: View) -> str:
         known += [start] if start else []
         return f"{', '.join(known)} · {reason['message']}" if known else reason["message"]
     if state == "PROCESSING":
-        return _primary_metric(job) or "Running"
+        return _primary_value(job) or "Running"
     if state == "HALTED":
         checkpoint = job["checkpoint"]
         if checkpoint is None:
@@ -28,7 +28,7 @@ def detail(job: View) -> str:
         step = checkpoint["step"]
         return f"Resumes from {thousands(step)}" if step is not None else "Resumes from its checkpoint files"
     if state == "COMPLETED":
-        return _primary_metric(job) or "Exit 0"
+        return _primary_value(job) or "Exit 0"
     return reason["message"] or job["phase"]
 
 
@@ -54,12 +54,16 @@ def row(job: View) -> View:
     return job | cells | {"sub": job["id"][-6:]}
 
 
-def primary(job: View) -> str:
-    """The name worth a glance: the first of loss-like names, else the first at all; empty if there is none."""
-    names = sorted(job["metrics"])
-    return next((name for name in names if "loss" in name), next(iter(names), ""))
+def primary_metrics(job: View, count: int) -> list[str]:
+    """Names worth a glance: losses first, then the alphabet."""
+    return sorted(job["metrics"], key=lambda name: ("loss" not in name, name))[:count]
 
 
-def _primary_metric(job: View) -> str:
-    name = primary(job)
-    return f"{name} {metric(job['metrics'][name]['last'])}" if name else ""
+def primary_metric(job: View) -> str:
+    """The first of them; empty if the job has reported none."""
+    return next(iter(primary_metrics(job, 1)), "")
+
+
+def _primary_value(job: View) -> str:
+    name = primary_metric(job)
+    return f"{name} {newest(job['metrics'], name)}" if name else ""

@@ -33,6 +33,7 @@ from portal.pages import (
     job_timeline,
     job_waiting,
 )
+from portal.pages.cells import primary_metrics
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
 from tenants import access, audit
@@ -206,7 +207,7 @@ def _lost(view: dict[str, Any]) -> int | None:
 
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     view, now = JobSerializer.render(job), timezone.now()
-    kept = _kept(job)
+    kept, charts = _kept(job), primary_metrics(view, job_cards.CHARTS)
     until = job.start_after if job.start_after and job.start_after > now else None
     attempts = list(Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n")[:10])
     words = job_failure.words_of(job, [one.n for one in attempts]) if len(attempts) > 1 else {}
@@ -227,8 +228,8 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "failure": job_failure.failure(job, next(iter(_kept(job)), None))
         if job.state == State.FAILED
         else None,
-        "charts": job_cards.primary_metrics(view),
-        "newest": _newest(job, job_cards.primary_metrics(view)),
+        "charts": charts,
+        "newest": _newest(job, charts),
         "slow_rules": _slow_rules(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
         "events": job_events.lines(job_events.newest(request.user, job))[:5],

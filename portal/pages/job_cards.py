@@ -8,10 +8,13 @@ from typing import Any
 from django.template.defaultfilters import pluralize
 
 from jobs.states import FINAL
-from portal.templatetags.ui import duration, hours, metric, thousands
+from portal.pages.cells import primary_metrics
+from portal.templatetags.ui import duration, hours, newest, thousands
 
 View = dict[str, Any]
 
+CHARTS = 2
+"""Metrics that have a tile and a chart on the overview of a job."""
 LEGS = (("seen", "neutral"), ("saved", "amber"), ("verified", "teal"), ("released", "green"))
 
 
@@ -52,11 +55,6 @@ class Receipt:
     waited: bool
 
 
-def primary_metrics(job: View, count: int = 2) -> list[str]:
-    """Names worth a chart: losses first, then the alphabet."""
-    return sorted(job["metrics"], key=lambda name: ("loss" not in name, name))[:count]
-
-
 def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> list[Kpi]:
     """The strip. ran_s: of closed attempts; an ended job shows it in place of the time left. rest: what a halted
     job has left, and how fast it was."""
@@ -81,13 +79,9 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
         if rest
         else Kpi("Time left", *_time_left(job), hot="left"),
     ]
-    for name in primary_metrics(job):
-        last = job["metrics"][name]
-        strip.append(
-            Kpi(
-                name, metric(last["last"]), f"step {thousands(last['step'])}", hot=f"metric:{name}", mono=True
-            )
-        )
+    for name in primary_metrics(job, CHARTS):
+        step = thousands(job["metrics"][name]["step"])
+        strip.append(Kpi(name, newest(job["metrics"], name), f"step {step}", hot=f"metric:{name}", mono=True))
     unit = "GPU-hours" if job["gpus"] else "CPU slot-hours"
     strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["room"], hot="hours"))
     used, allowed = job["restarts_used"], job["max_restarts"]

@@ -11,7 +11,8 @@ from typing import Any
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.throughput import step_times, times_median
 from jobs.states import HOLDS_GPUS, Phase, State
-from portal.pages.job_cards import Kpi, View, primary_metrics
+from portal.pages.cells import primary_metric
+from portal.pages.job_cards import Kpi, View
 from portal.templatetags.ui import duration
 
 SILENT = timedelta(seconds=15)  # a learner that said nothing for so long is shown as silent
@@ -90,7 +91,7 @@ def rows(job: Job, attempt: int | None, now: datetime) -> list[One]:
 def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
     """What the tab shows of attempt n; the queries are the same however large the gang is."""
     attempt = Attempt.objects.filter(job=job, n=n).first()
-    times = step_times(job.pk, n, next(iter(primary_metrics(view, 1)), ""))
+    times = step_times(job.pk, n, primary_metric(view))
     slow = times_median(times)
     learners = [
         One(one.row, one.silent, times.get(one.row.rank), slow.get(one.row.rank)) for one in rows(job, n, now)

@@ -22,7 +22,7 @@ from jobs.selectors.usage import CPU_TYPE, QuotaUse, held_by, live_jobs, quotas_
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, State
 from portal.pages import attention
-from portal.pages.cells import primary, row
+from portal.pages.cells import primary_metric, row
 from portal.pages.charts import sparkline
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
@@ -103,13 +103,13 @@ def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
     wanted = [
         (view["id"], name, view["metrics"][name].get("rank", 0), view["metrics"][name]["step"])
         for _, view in views
-        if (name := primary(view))
+        if (name := primary_metric(view))
     ]
     lines = glances(wanted)
     return [
         view
-        | _metric_cell(view)
         | {
+            "metric_name": primary_metric(view),
             "spark": sparkline(lines.get(view["id"], [])),
             "left": view["pace"]["seconds_left"],
             "may_resume": "resume" in view["allowed_actions"]
@@ -120,14 +120,9 @@ def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
     ]
 
 
-def _metric_cell(view: dict[str, Any]) -> dict[str, Any]:
-    name = primary(view)
-    return {"metric_name": name, "metric_value": view["metrics"][name]["last"] if name else None}
-
-
 def _ended(job: Job, on_gpus: bool) -> dict[str, Any]:
     """hours: GPU-hours, or the CPU slot-hours of a tenant that has no GPUs; the two are never in one column."""
     view = row(JobSerializer.render(job))
     ran = job.running_s if job.started_at else None  # over all attempts, without the time it lay halted
     hours = view["slot_seconds"] / 3600 if bool(job.gpus) == on_gpus else None
-    return view | _metric_cell(view) | {"ran": ran, "hours": hours}
+    return view | {"metric_name": primary_metric(view), "ran": ran, "hours": hours}

@@ -181,7 +181,6 @@ def filesize(count: Any) -> str:
     return "—" if count is None or count == "" else humanize.filesize(count)
 
 
-@register.filter
 def metric(value: Any) -> str:
     """Four significant digits, thousands in full, 3.486e-5; NaN and infinities as they are. format.ts says the same."""
     if isinstance(value, (int, float)):
