@@ -1,17 +1,20 @@
-"""From submitted text to a valid Spec, or to everything that is wrong with it."""
+"""From submitted text to a valid Spec, or to all that is wrong with it. JSON is read here, YAML in yaml_reader."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from jobs.spec import json_reader, yaml_reader
+from jobs.spec import yaml_reader
 from jobs.spec.definition import json_schema
 from jobs.spec.model import Spec, build, written
-from jobs.spec.problems import MAX_GATHERED, Path, Problem, SpecError, path_text, printable
-from jobs.spec.quantities import BadNumber, parse_duration
+from jobs.spec.problems import MAX_GATHERED, MAX_PROBLEMS, Path, Problem, SpecError, path_text, printable
+from jobs.spec.quantities import BadNumber, parse_duration, read_float, read_int
 from jobs.spec.rules import foreign_manifest, rule_faults
 from jobs.spec.walk import Walk
 
@@ -19,8 +22,11 @@ JSON = "application/json"
 YAML = "application/yaml"
 YAML_TYPES = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
 
-MAX_DEPTH = json_reader.MAX_DEPTH
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 64
 MAX_VALUES = 20_000
+MAX_JSON_VALUES = 10_000
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]|,', re.DOTALL)
 _SCHEMA = json_schema()
 
 
@@ -92,12 +98,12 @@ def _read(source: str | bytes | Mapping[str, Any], content_type: str | None = No
     if not isinstance(source, str | bytes):
         return Document(source, {}, _value_problems(source, {}))
     kind = _media_type(content_type)
-    limit = yaml_reader.MAX_BYTES if kind == YAML else json_reader.MAX_BYTES
+    limit = yaml_reader.MAX_BYTES if kind == YAML else MAX_BYTES
     text = _decode(source, limit)
     if kind is None:
         kind = JSON if text.lstrip()[:1] == "{" else YAML
-        _decode(source, yaml_reader.MAX_BYTES if kind == YAML else json_reader.MAX_BYTES)
-    reader: Any = yaml_reader.YamlReader(text) if kind == YAML else json_reader.JsonReader(text)
+        _decode(source, yaml_reader.MAX_BYTES if kind == YAML else MAX_BYTES)
+    reader: Any = yaml_reader.YamlReader(text) if kind == YAML else JsonReader(text)
     value = reader.read()
     places = getattr(reader, "places", {})
     return Document(value, places, (*reader.problems, *_value_problems(value, places)))
@@ -193,3 +199,58 @@ def _shown(value: Any) -> Any:
 
 def _refused(code: str, message: str, allowed: str | None = None) -> SpecError:
     return SpecError([Problem("", code, message, allowed=allowed)])
+
+
+class JsonReader:
+    """Reads one JSON text to plain values, strictly: what Python's parser lets pass is found and named.
+
+    Problems gather as in the YAML reader, without places.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.problems: list[Problem] = []
+
+    def read(self) -> Any:
+        """Return the value. Raises SpecError where the text is no JSON, too deep or too large."""
+        self._refuse_size()
+        try:
+            return json.loads(
+                self.text,
+                object_pairs_hook=self._mapping,
+                parse_constant=BadNumber,
+                parse_float=read_float,
+                parse_int=read_int,
+            )
+        except json.JSONDecodeError as error:
+            message = f"the body is not JSON: {error.msg}"
+            problem = Problem("", "body_not_json", message, line=error.lineno, column=error.colno)
+            raise SpecError([problem]) from error
+
+    def _mapping(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            for name in [name for name, count in counts.items() if count > 1][:MAX_PROBLEMS]:
+                shown = printable(name)
+                self.problems.append(Problem(shown, "duplicate_key", f"the key {shown} is given twice"))
+        return value
+
+    def _refuse_size(self) -> None:
+        """Count depth and values before anything is built. A key and its value are two texts at most."""
+        depth = 0
+        counts = {",": 0, '"': 0}
+        for token in _TOKEN.finditer(self.text):
+            character = token[0][0]
+            if character in "[{":
+                depth += 1
+                if depth > MAX_DEPTH:
+                    message = f"the body is nested deeper than {MAX_DEPTH} levels"
+                    raise SpecError([Problem("", "body_too_deep", message)])
+            elif character in "]}":
+                depth -= 1
+            else:
+                counts[character] += 1
+                if counts[","] > MAX_JSON_VALUES or counts['"'] > 2 * MAX_JSON_VALUES:
+                    message = f"the body has more than {MAX_JSON_VALUES} values"
+                    raise SpecError([Problem("", "body_too_large", message)])

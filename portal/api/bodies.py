@@ -18,7 +18,7 @@ from rest_framework.request import Request
 
 from jobs.serialization import json_bytes
 from jobs.spec import SpecError
-from jobs.spec.json_reader import JsonReader
+from jobs.spec.parsing import JsonReader
 from jobs.spec.quantities import BadNumber
 from portal.api.errors import MAX_BODY_BYTES, MAX_ERRORS, ApiError, BodyTooLarge, MalformedRequest
 from tenants.errors import problem
