@@ -42,7 +42,7 @@ docs: env         ## Put the measured figures and the job spec's fields into the
 	@$(PY) tools/figures.py
 	@$(PY) tools/spec_reference.py
 
-check: env        ## Format, lint, words, types, floors, migrations
+check: env        ## Format, lint, words, types, layers, migrations
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/djhtml --tabwidth 2 --check templates

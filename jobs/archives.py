@@ -110,7 +110,7 @@ def _look_through(stream: IO[bytes], kind: str, tally: _Tally) -> None:
     except (EOFError, struct.error) as error:
         raise ArchiveError("archive_corrupt", "the archive ends too early: upload it again") from error
     except (RecursionError, NotImplementedError, ValueError, UnicodeError, OverflowError) as error:
-        raise ArchiveError("archive_corrupt", "the archive's headers make no sense") from error
+        raise ArchiveError("archive_corrupt", "the archive's headers are inconsistent") from error
 
 
 def pack(files: Iterable[tuple[str, str]]) -> bytes:
@@ -240,7 +240,7 @@ def _refuse_large_directory(stream: IO[bytes]) -> None:
     tail = stream.read()
     found = tail.rfind(b"PK\x05\x06")
     if found < 0 or len(tail) - found < _END_OF_ZIP.size:
-        raise ArchiveError("archive_corrupt", "the archive has no directory: it is cut off or damaged")
+        raise ArchiveError("archive_corrupt", "the archive has no directory: it is truncated or damaged")
     _, _, _, _, entries, directory_bytes, start, _ = _END_OF_ZIP.unpack_from(tail, found)
     if entries == 0xFFFF or 0xFFFFFFFF in (directory_bytes, start):
         raise ArchiveError("archive_too_many_files", "the archive is in zip64 form, meant for huge ones")

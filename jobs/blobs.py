@@ -163,7 +163,7 @@ def append(blob_id: int, offset: int, piece: bytes) -> Blob:
             blob.verified = True
         blob.save(update_fields=["received", "verified"])
     if not is_valid:
-        raise HashMismatch("The hash of the received bytes is not the declared one.")
+        raise HashMismatch("The hash of the received bytes does not match the declared one.")
     return blob
 
 

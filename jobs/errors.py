@@ -9,7 +9,7 @@ from tenants.errors import ServiceError
 
 
 class JobError(ServiceError):
-    """The job could not do what was asked."""
+    """The request about this job failed."""
 
     code = "job_error"
 
@@ -27,19 +27,19 @@ class JobForbidden(JobError):
 
 
 class IllegalTransition(JobError):
-    """The job cannot do this in its present state."""  # details: state, phase, allowed_actions
+    """The job cannot do this in its current state."""  # details: state, phase, allowed_actions
 
     code = "illegal_transition"
 
 
 class TimeLimitUsedUp(IllegalTransition):
-    """Nothing is left of its time limit."""  # details: state, phase, allowed_actions, ran_s, time_limit_s
+    """The job has used up its time limit."""  # details: state, phase, allowed_actions, ran_s, time_limit_s
 
     code = "time_limit_used_up"
 
 
 class TenantSuspended(JobError):
-    """This tenant is suspended: nothing new is submitted or started. Ask a platform admin."""
+    """This tenant is suspended: jobs can be neither submitted nor started. Ask a platform admin."""
 
     code = "tenant_suspended"
 
@@ -57,13 +57,13 @@ class CheckpointNotFound(JobError):
 
 
 class UploadNotFound(SpecInvalid):
-    """There is no such upload in this tenant, or its 24 hours are over: upload the archive again."""
+    """There is no such upload in this tenant, or it has expired (24 h): upload the archive again."""
 
     code = "upload_not_found"
 
 
 class UploadInvalid(JobError):
-    """The archive is rejected."""
+    """The archive was rejected."""
 
     def __init__(self, code: str, message: str, errors: list[dict[str, str | None]]) -> None:
         super().__init__(message, errors=errors)
@@ -83,13 +83,13 @@ class JobChanged(JobError):
 
 
 class IdempotencyKeyInvalid(JobError):
-    """An Idempotency-Key has 1 to 128 printable ASCII characters."""
+    """An Idempotency-Key must have 1 to 128 printable ASCII characters."""
 
     code = "idempotency_key_invalid"
 
 
 class IdempotencyKeyReused(JobError):
-    """This Idempotency-Key was used for another request. Make a new key for each request."""
+    """This Idempotency-Key was used for another request. Use a new key for each request."""
 
     code = "idempotency_key_reused"
 

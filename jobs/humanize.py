@@ -32,9 +32,9 @@ def past(seconds: float) -> str:
 
 
 def devices(count: int, kind: str, *, each: int = 0) -> str:
-    """4 CPU slots, 1 h100 GPU; for several learners 2 × 4 CPU slots. kind: a slot type; "" is any GPU."""
+    """4 CPUs, 1 h100 GPU; for several learners 2 × 4 CPUs. kind: a slot type; "" is any GPU."""
     total = count * (each or 1)
-    unit = "CPU slot" if kind == CPU_TYPE else f"{kind} GPU".strip()
+    unit = "CPU" if kind == CPU_TYPE else f"{kind} GPU".strip()
     amount = f"{count} × {each}" if each and count > 1 else str(total)
     return f"{amount} {unit}{'' if total == 1 else 's'}"
 

@@ -158,9 +158,9 @@ class EventCode(StrEnum):
 
 EVENT_WORDS: dict[EventCode, str] = {
     EventCode.SUBMITTED: "The job was submitted.",
-    EventCode.MOVED: "The job changed its state.",
+    EventCode.MOVED: "The job's state changed.",
     EventCode.REQUESTED: "Halt, resume or cancel was requested.",
-    EventCode.WAITING: "The job waits.",
+    EventCode.WAITING: "The job is waiting.",
     EventCode.PLACED: "The job was allocated its devices.",
     EventCode.CHECKPOINT_STORED: "A checkpoint is stored and verified.",
     EventCode.CHECKPOINT_CORRUPT: "A checkpoint is damaged.",

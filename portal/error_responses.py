@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
 PROGRAMS = ("/api/", "/agent/")
-OUTAGE = "The database does not answer. Running jobs continue; try again in a moment."
+OUTAGE = "The database is not responding. Running jobs continue; try again in a moment."
 CROWD = "The server is handling too many requests. Running jobs continue; try again in a moment."
 FAULT = "Something went wrong on the server. The error was recorded."
 

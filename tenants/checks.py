@@ -21,15 +21,15 @@ def text(path: str, value: str, longest: int) -> dict[str, Any] | None:
     if not value.strip():
         return problem(path, "required", "must not be empty")
     if len(value) > longest:
-        return problem(path, "too_long", f"has at most {longest} characters", value, longest)
+        return problem(path, "too_long", f"must have at most {longest} characters", value, longest)
     if not value.isprintable():
-        return problem(path, "not_printable", "must be printable characters", ascii(value))
+        return problem(path, "not_printable", "must contain printable characters only", ascii(value))
     return None
 
 
 def slug(path: str, value: str, longest: int) -> dict[str, Any] | None:
-    """A name for addresses: small letters, digits, - and _."""
+    """A name for URLs: lowercase letters, digits, - and _."""
     if len(value) > longest or not SLUG.fullmatch(value):
-        rule = f"1 to {longest} small letters, digits, - and _, a letter or digit first"
+        rule = f"1 to {longest} lowercase letters, digits, - and _, starting with a letter or digit"
         return problem(path, "not_a_slug", f"must be {rule}", value, rule)
     return None

@@ -31,7 +31,7 @@ class TenantError(ServiceError):
 
 
 class NotFound(TenantError):
-    """There is no such thing, or it is none of yours."""
+    """There is no such object, or it is not visible to you."""
 
     code = "not_found"
 
@@ -43,25 +43,25 @@ class NotAllowed(TenantError):
 
 
 class AdminOnly(TenantError):
-    """Only a platform admin may do this."""
+    """Only a platform admin can do this."""
 
     code = "not_allowed"
 
 
 class FieldsInvalid(TenantError):
-    """Some fields are wrong."""  # details["errors"]: path, code, message, got, allowed each
+    """Some fields are invalid."""  # details["errors"]: path, code, message, got, allowed each
 
     code = "invalid"
 
 
 class NameTaken(TenantError):
-    """This name is in use already: choose another."""
+    """This name is already in use: choose another."""
 
     code = "name_taken"
 
 
 class AlreadyMember(TenantError):
-    """This person is a member already. Change the role instead."""
+    """This user is already a member. Change the role instead."""
 
     code = "already_member"
 

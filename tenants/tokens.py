@@ -140,11 +140,11 @@ def _require_within_own(user: access.Person, token: Token) -> None:
         return
     if mine.tenant_id and mine.tenant_id != token.tenant_id:
         raise NotAllowed(
-            "The token you came with is bound to a tenant: it revokes itself and tokens bound to the same."
+            "This request's token is bound to a tenant: it can revoke only itself and tokens bound to the same tenant."
         )
     if RANK[Role(token.role_ceiling)] > RANK[Role(mine.role_ceiling)]:
         raise NotAllowed(
-            f"The token you came with revokes itself and tokens of at most the role {mine.role_ceiling}."
+            f"This request's token can revoke only itself and tokens of at most the role {mine.role_ceiling}."
         )
 
 
@@ -154,22 +154,26 @@ def _beyond_own(
     """Problems where the requested token exceeds the owner's membership or the caller's own token."""
     found = []
     if tenant and not Membership.objects.filter(user=owner, tenant=tenant).exists():
-        found.append(problem("tenant", "not_a_member", "the owner is no member of this tenant", tenant.slug))
+        found.append(
+            problem("tenant", "not_a_member", "the owner is not a member of this tenant", tenant.slug)
+        )
     mine = access.token_of(user)
     if mine is None:
         return found
     if mine.tenant_id and (tenant is None or tenant.pk != mine.tenant_id):
-        found.append(
-            problem("tenant", "beyond_own_token", "the token you came with is bound to another tenant")
-        )
+        found.append(problem("tenant", "beyond_own_token", "this request's token is bound to another tenant"))
     if RANK[role] > RANK[Role(mine.role_ceiling)]:
         allowed = mine.role_ceiling
         found.append(
-            problem("role", "beyond_own_token", f"your own token allows at most {allowed}", role, allowed)
+            problem(
+                "role", "beyond_own_token", f"this request's token allows at most {allowed}", role, allowed
+            )
         )
     if mine.expiry and timezone.now() + timedelta(days=days) > mine.expiry + timedelta(minutes=1):
         until = mine.expiry.date().isoformat()
         found.append(
-            problem("expires_in_days", "beyond_own_token", f"your own token ends on {until}", days, until)
+            problem(
+                "expires_in_days", "beyond_own_token", f"this request's token expires on {until}", days, until
+            )
         )
     return found

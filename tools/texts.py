@@ -3,10 +3,12 @@
     python tools/texts.py [PATH ...]      FILE:LINE: TEXT, with {…} for what is filled in
 
 Templates are split into texts, attributes that are read aloud or shown, and strings handed to template tags. Of Python
-and TypeScript all string literals count that look like language: two words, or one capitalized word. What it cannot
-know is whether such a string is ever shown, so the list has a few that are not (SQL is left out, as are log messages,
-docstrings and patterns), and misses single lower-case words and texts that are composed of such words. The texts of
-docs/ are files to read by themselves.
+and TypeScript all string literals count that look like language: two words, or one capitalized word. Whatever its form,
+a string counts where only texts are written: a check's label, a field's help, a page's message, a log line, anything in
+texts.ts. So do the docstrings that people read: of service errors, which are their messages, and of REST operations,
+which describe them. What it cannot know is whether a string is ever shown, so the list has a few that are not, and
+misses single lower-case words elsewhere. SQL, patterns and other docstrings are left out. The texts of docs/ are files
+to read by themselves.
 """
 
 import ast
@@ -27,39 +29,71 @@ SOURCES = (
     "tenants",
     "gpu_scheduler",
     "learner_agent",
+    "manage.py",
+    "examples/data",
 )
 SKIPPED = re.compile(r"/migrations/|portal/settings/")
 READ = {"title", "aria-label", "aria-roledescription", "placeholder", "alt", "content", "label"}
 TAG = re.compile(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}", re.DOTALL)
 QUOTED = re.compile(r'"([^"]*)"')
-SCRIPT = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'|`((?:[^`\\]|\\.)*)`')
+SCRIPT = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'|`')
 SCRIPT_COMMENT = re.compile(r"^\s*(//|/?\*|import\b|export .* from\b)")
 NOT_LANGUAGE = re.compile(
     r"^[\s.#\[<>(]|^(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|DROP|ALTER|LOCK|SET|AND|OR|FROM|WHERE|ORDER)\b"
     r"|[\[\]]=|^\w+(-\w+)+$|^[A-Z][A-Z0-9_]+$|\b(px|rem|nowrap)\b|^--|^/|^\^|^[\w.]+\.[\w.]+$"
     r"|^[a-z][\w-]*( [a-z][\w-]*)?$"
 )
-QUIET_CALLS = {
-    "debug",
-    "info",
-    "warning",
-    "error",
-    "exception",
-    "log",
-    "compile",
-    "execute",
-    "raw",
-    "getLogger",
-    "RunSQL",
-}
+QUIET_CALLS = {"compile", "execute", "raw", "getLogger", "RunSQL"}
+TELLERS = {"logger", "messages"}
+"""Objects whose methods are called with texts: a log's phrases, a page's messages."""
+TEXT_NAMES = {
+    "claim", "description", "done", "help", "help_text", "label", "message", "redacted", "remedy", "summary", "text",
+    "title", "verbose_name", "verbose_name_plural", "words",
+}  # fmt: skip
+"""Attributes, arguments and variables that hold texts, whatever their form."""
+ERROR_BASE = "ServiceError"
+"""Its subclasses' docstrings are their messages."""
+DESCRIBED = "operation"
+"""The decorator of functions whose docstrings the page of the REST API shows."""
 
 
 def main() -> int:
-    for path in files(sys.argv[1:] or SOURCES):
-        find = {".html": of_template, ".py": of_python, ".ts": of_script}[path.suffix]
-        for line, text in find(path.read_text()):
-            print(f"{path.relative_to(ROOT)}:{line}: {' '.join(text.split())}")
+    for path, line, text in texts(files(sys.argv[1:] or SOURCES)):
+        print(f"{path}:{line}: {text}")
     return 0
+
+
+def texts(paths: list[Path]) -> Iterator[tuple[str, int, str]]:
+    """File, line and text, with single spaces, of all that is read in these files."""
+    errors = service_errors()
+    for path in paths:
+        source = path.read_text()
+        if path.suffix == ".html":
+            found = iter(of_template(source))
+        elif path.suffix == ".ts":
+            found = of_script(source, catalog=path.name == "texts.ts")
+        else:
+            found = of_python(source, errors)
+        for line, text in found:
+            yield str(path.relative_to(ROOT)), line, " ".join(text.split())
+
+
+def service_errors() -> frozenset[str]:
+    """Names of the classes under ServiceError, in all rooms."""
+    bases: dict[str, set[str]] = {}
+    for path in files(SOURCES):
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    bases.setdefault(node.name, set()).update(_name(base) for base in node.bases)
+    found = {ERROR_BASE}
+    while more := {name for name, above in bases.items() if above & found} - found:
+        found |= more
+    return frozenset(found)
+
+
+def _name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def files(paths: list[str] | tuple[str, ...]) -> list[Path]:
@@ -115,11 +149,17 @@ def _has_letters(text: str | None) -> bool:
     return bool(text and re.search(r"[A-Za-z]{2}", text))
 
 
-def of_python(source: str) -> Iterator[tuple[int, str]]:
-    """String literals that look like language, but docstrings, log messages, patterns and queries."""
+def of_python(source: str, errors: frozenset[str] = frozenset()) -> Iterator[tuple[int, str]]:
+    """Texts of one module: see above. errors: the classes whose docstrings are messages."""
     tree = ast.parse(source)
     skipped = {id(part) for node in ast.walk(tree) for part in (ast.walk(node) if _is_quiet(node) else ())}
+    certain = {
+        id(part) for node in ast.walk(tree) for text in _certain_texts(node) for part in _parts_shown(text)
+    }
     for node in ast.walk(tree):
+        if (isinstance(node, ast.ClassDef) and node.name in errors) or _is_described(node):
+            assert isinstance(node, ast.ClassDef | ast.FunctionDef)
+            yield node.lineno, ast.get_docstring(node) or ""
         if id(node) in skipped:
             continue
         if isinstance(node, ast.JoinedStr):
@@ -131,8 +171,39 @@ def of_python(source: str) -> Iterator[tuple[int, str]]:
             text = node.value
         else:
             continue
-        if is_language(text):
+        if is_language(text) or (id(node) in certain and _has_letters(text)):
             yield node.lineno, text
+
+
+def _certain_texts(node: ast.AST) -> list[ast.expr]:
+    """Expressions whose place says that they are texts."""
+    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [node.value] if any(_name(target) in TEXT_NAMES for target in targets) else []
+    if not isinstance(node, ast.Call):
+        return []
+    found = [each.value for each in node.keywords if each.arg in TEXT_NAMES]
+    if isinstance(node.func, ast.Attribute) and _name(node.func.value) in TELLERS:
+        found += node.args
+    return found
+
+
+def _parts_shown(text: ast.expr) -> Iterator[ast.AST]:
+    """The strings that an expression can become: itself, either side of a choice, what is put together."""
+    if isinstance(text, ast.IfExp):
+        yield from _parts_shown(text.body)
+        yield from _parts_shown(text.orelse)
+    elif isinstance(text, ast.BinOp):
+        yield from _parts_shown(text.left)
+        yield from _parts_shown(text.right)
+    else:
+        yield text
+
+
+def _is_described(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and any(
+        _name(each.func if isinstance(each, ast.Call) else each) == DESCRIBED for each in node.decorator_list
+    )
 
 
 def _is_quiet(node: ast.AST) -> bool:
@@ -140,20 +211,59 @@ def _is_quiet(node: ast.AST) -> bool:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
     if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name in QUIET_CALLS
+        return _name(node.func) in QUIET_CALLS
     return isinstance(node, ast.Assert)
 
 
-def of_script(source: str) -> Iterator[tuple[int, str]]:
-    """String literals of TypeScript that look like language."""
+def of_script(source: str, *, catalog: bool = False) -> Iterator[tuple[int, str]]:
+    """String literals of TypeScript that look like language; all in the catalog of texts."""
     for number, line in enumerate(source.splitlines(), start=1):
         if SCRIPT_COMMENT.match(line):
             continue
-        for parts in SCRIPT.findall(line.split(" // ")[0]):
-            text = re.sub(r"\$\{[^}]*\}", "{…}", "".join(parts))
-            if is_language(text):
+        for text in _strings(line.split(" // ")[0]):
+            if is_language(text) or (catalog and _has_letters(text.replace("{…}", ""))):
                 yield number, text
+
+
+def _strings(line: str) -> list[str]:
+    """The string literals of a line, those within ${…} of others after them."""
+    found, at = [], 0
+    while match := SCRIPT.search(line, at):
+        found.append(match[1] or match[2] or "")
+        at = match.end()
+        if match.group() == "`":
+            text, inner, at = _template(line, at)
+            found += [text, *inner]
+    return [text for text in found if text]
+
+
+def _template(line: str, at: int) -> tuple[str, list[str], int]:
+    """A template literal from behind its first quote: its text, the strings in its ${…}, and where it ends."""
+    text, inner = "", []
+    while at < len(line) and line[at] != "`":
+        if line.startswith("${", at):
+            end = _closed(line, at + 2)
+            inner += _strings(line[at + 2 : end])
+            text += "{…}"
+            at = end + 1
+        else:
+            text += line[at]
+            at += 1
+    return text, inner, at + 1
+
+
+def _closed(line: str, at: int) -> int:
+    """Where the brace that is open before `at` closes."""
+    depth = 1
+    while at < len(line):
+        if line[at] == "`":
+            at = _template(line, at + 1)[2]
+            continue
+        depth += {"{": 1, "}": -1}.get(line[at], 0)
+        if not depth:
+            return at
+        at += 1
+    return at
 
 
 def is_language(text: str) -> bool:

@@ -93,7 +93,7 @@ def _pack(package: str, scratch: Path) -> Path:
     if result.returncode or not archives:
         free_mib = shutil.disk_usage(scratch).free // 2**20
         silence = (
-            f"it said nothing (exit code {result.returncode}, {free_mib:,} MiB free in {scratch.parent})"
+            f"it printed nothing (exit code {result.returncode}, {free_mib:,} MiB free in {scratch.parent})"
         )
         reason = (result.stderr or result.stdout).strip().splitlines() or [silence]
         raise FetchError(f"npm could not fetch {package}: {reason[-1]}")

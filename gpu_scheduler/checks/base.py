@@ -137,10 +137,9 @@ class Check(ABC):
 
 
 def unit(slot_type: str, count: int) -> str:
-    """The word for this many slots of a type: "CPUs", "a100"."""
-    if slot_type == CPU_TYPE:
-        return "CPU" if count == 1 else "CPUs"
-    return slot_type or ("GPU" if count == 1 else "GPUs")
+    """The words for this many slots of a type: "CPUs", "a100 GPUs"; "GPUs" for any type."""
+    kind = "CPU" if slot_type == CPU_TYPE else f"{slot_type} GPU".strip()
+    return kind if count == 1 else f"{kind}s"
 
 
 def shape(gang: Gang) -> str:

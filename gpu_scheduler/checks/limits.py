@@ -34,11 +34,11 @@ class MatchingPool(Check):
         if gang.slots > largest:
             return (
                 f"No node is large enough: a learner needs {gang.slots} {unit(slot_type, gang.slots)} on one"
-                f" node, the largest node has {largest}. Ask for at most {largest} per learner."
+                f" node, the largest node has {largest}. Request at most {largest} per learner."
             )
         return (
             f"The cluster is too small: {shape(gang)} {unit(slot_type, finding.on.asked)} do not fit even if"
-            f" nothing else runs. Ask for fewer learners."
+            f" nothing else runs. Request fewer learners."
         )
 
 
@@ -54,7 +54,7 @@ class MaxQuota(Check):
     holder = Holder.TENANT
     queues = False
     private = frozenset({"limit", "used"})
-    redacted = "Larger than the tenant's quota. Its members can ask for more quota, or clone the job with fewer slots."
+    redacted = "Larger than the tenant's quota. Ask for more quota, or clone the job with fewer devices."
 
     def test(self, on: Candidate) -> Finding | None:
         return Finding(self, on, None) if on.asked > on.account.limit else None
@@ -63,11 +63,11 @@ class MaxQuota(Check):
         on, limit = finding.on, finding.on.account.limit
         if not limit:
             kind = on.gang.slot_type
-            what = f"of {unit(kind, 0)}" if kind else "for any GPU type"
-            return f"The tenant has no quota {what}, this job needs {on.asked}; ask an administrator."
+            what = f"for {unit(kind, 0)}" if kind else "for any GPU type"
+            return f"The tenant has no quota {what}, this job needs {on.asked}; ask a platform admin."
         return (
             f"Larger than the tenant's quota: this job needs {on.asked} {unit(on.slot_type, on.asked)},"
-            f" the quota is {limit}. Ask for fewer, or ask an administrator for more quota."
+            f" the quota is {limit}. Request fewer, or ask a platform admin for more quota."
         )
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
@@ -93,7 +93,7 @@ class ActiveTenant(Check):
         return Finding(self, on, None) if on.jobs.suspended else None
 
     def sentence(self, finding: Finding) -> str:
-        return "The tenant is suspended: no job starts until an administrator activates it."
+        return "The tenant is suspended: no job starts until a platform admin reopens it."
 
 
 class QuotaRoom(Check):
@@ -106,7 +106,7 @@ class QuotaRoom(Check):
     label = "over quota"
     holder = Holder.TENANT
     private = frozenset({"limit", "used"})
-    redacted = "Waiting for quota: all that the tenant is allowed to use is in use."
+    redacted = "Waiting for quota: too little of it is free."
 
     def test(self, on: Candidate) -> Finding | None:
         account = on.account
@@ -129,11 +129,11 @@ class JobsLimit(Check):
     code = WaitReason.QUOTA_JOBS
     key = "jobs"
     title = "Concurrent jobs"
-    claim = "The tenant can run one more job"
+    claim = "The tenant is below its limit of concurrent jobs"
     label = "too many jobs at once"
     holder = Holder.TENANT
     private = frozenset({"jobs_limit", "jobs_used"})
-    redacted = "Waiting for another job to end: the tenant runs as many jobs as it can run at once."
+    redacted = "Waiting for another job to end: the tenant has reached its limit of concurrent jobs."
 
     def test(self, on: Candidate) -> Finding | None:
         jobs = on.jobs
@@ -144,8 +144,8 @@ class JobsLimit(Check):
     def sentence(self, finding: Finding) -> str:
         jobs = finding.on.jobs
         return (
-            f"Waiting for another job to end: the tenant runs {jobs.used} of {jobs.limit} jobs"
-            f" that it can run at once."
+            f"Waiting for another job to end: the tenant runs {jobs.used} of at most {jobs.limit} jobs"
+            f" at once."
         )
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:

@@ -14,7 +14,7 @@ class Unreserved(Check):
     code = WaitReason.FAIR_SHARE
     key = "fair_share"
     title = "Fair share"
-    claim = "No job ahead in the queue needs these slots"
+    claim = "No job ahead in the queue needs these devices"
     label = "waiting its turn"
     holder = Holder.CLUSTER
 
@@ -43,8 +43,8 @@ class Unreserved(Check):
             return f"Waiting its turn: the tenant's first job in the queue has waited too long to be skipped; {needs}."
         free, reserved = finding.numbers["free"], finding.numbers["reserved"]
         return (
-            f"Waiting its turn: {reserved} of {free} free {unit(on.slot_type, free)} are reserved for a larger job"
-            f" that has waited longest; {needs}."
+            f"Waiting its turn: {reserved} of {free} free {unit(on.slot_type, free)} {_are(reserved)} reserved"
+            f" for a larger job that has waited longest; {needs}."
         )
 
 
@@ -54,7 +54,7 @@ class Capacity(Check):
     code = WaitReason.INSUFFICIENT_CAPACITY
     key = "capacity"
     title = "Free capacity"
-    claim = "Enough slots are free"
+    claim = "Enough devices are free"
     label = "waiting for capacity"
     holder = Holder.CLUSTER
 
@@ -97,14 +97,15 @@ class WholeGang(Check):
 
     def sentence(self, finding: Finding) -> str:
         gang, numbers = finding.on.gang, finding.numbers
-        word = unit(finding.on.slot_type, numbers["free"])
+        free = numbers["free"]
+        free_now = f"{free} {unit(finding.on.slot_type, free)} {_are(free)} free"
         if gang.learners.min == 1:
             return (
-                f"Waiting for one node with {gang.slots} free: {numbers['free']} {word} are free,"
+                f"Waiting for one node with {gang.slots} free: {free_now},"
                 f" at most {numbers['largest_block']} on one node."
             )
         return (
-            f"Waiting for {shape(gang)} at the same time: {numbers['free']} {word} are free, but only"
+            f"Waiting for {shape(gang)} at the same time: {free_now}, but only"
             f" {numbers['learners_fitting']} of {gang.learners.min} learners fit on nodes."
         )
 
@@ -115,3 +116,7 @@ class WholeGang(Check):
 
     def meter_text(self, *, used: int, limit: int, asked: int) -> str:
         return f"{limit} of {asked} learner{'' if asked == 1 else 's'} would fit now"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -296,7 +296,7 @@ class MemoryCluster:
         node = self._nodes.get(learner.node)
         if node is not None and node.ready:
             return learner
-        return replace(learner, phase=LearnerPhase.UNKNOWN, message="The node does not answer.")
+        return replace(learner, phase=LearnerPhase.UNKNOWN, message="The node is not responding.")
 
     def _stop(self, name: str, grace_s: float) -> None:
         gang = self._gangs.get(name)

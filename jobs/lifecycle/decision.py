@@ -79,7 +79,7 @@ def _queued(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
         return _to(State.CANCELED, "cancel_requested", _canceled_while_it_waited(job))
     if job.intent == Intent.HALT:
-        return _to(State.HALTED, "halt_requested", "Halted while it waited; it held no slots.")
+        return _to(State.HALTED, "halt_requested", "Halted while waiting; it held no devices.")
     if job.wait_s > 0:
         return Decision(requeue_after_s=min(job.wait_s, WAIT_QUEUED_S))
     return Decision(requeue_after_s=WAIT_QUEUED_S, wants_cycle=True)
@@ -87,8 +87,8 @@ def _queued(job: JobObservation) -> Decision:
 
 def _canceled_while_it_waited(job: JobObservation) -> str:
     if not job.attempt:
-        return "Canceled while it waited; nothing had started."
-    return f"Canceled while it waited for a restart{_kept(job)}."
+        return "Canceled while waiting; nothing had started."
+    return f"Canceled while waiting for a restart{_kept(job)}."
 
 
 def _kept(job: JobObservation) -> str:
@@ -97,7 +97,7 @@ def _kept(job: JobObservation) -> str:
 
 def _halted(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
-        return _to(State.CANCELED, "cancel_requested", f"Canceled while it was halted{_kept(job)}.")
+        return _to(State.CANCELED, "cancel_requested", f"Canceled while halted{_kept(job)}.")
     if job.intent == Intent.RUN:
         return _to(State.QUEUED, "resume_requested", "Resumed; waits for the next scheduling cycle.")
     return Decision()
@@ -118,11 +118,11 @@ def _deployed(job: JobObservation) -> Decision:
     if job.all_finished:
         return Decision(move=_forward(job))
     if halt_reached(job):
-        return _halt(job, "Halting: a halt had reached the program.")
+        return _halt(job, "Halting: the halt had already reached the program.")
     if found := failure(job):
         return _stop(*found)
     if job.intent == Intent.HALT:
-        return _halt(job, "Halting: its learners save, then release their slots.")
+        return _halt(job, "Halting: its learners save, then release their devices.")
     if job.time_left_s is not None and job.time_left_s <= 0 and not all(one.over for one in job.learners):
         return _stop(
             StopReason.TIME_LIMIT,
@@ -144,8 +144,10 @@ _NEXT_PHASE = {
     State.PROCESSING: Phase.EXITED,
 }
 _FORWARD = {
-    State.DEPLOYING: Move(State.DOWNLOADING, Reason("downloading", "All learners fetch code and data.")),
-    State.DOWNLOADING: Move(State.PROCESSING, Reason("", "All learners run the program.")),
+    State.DEPLOYING: Move(
+        State.DOWNLOADING, Reason("downloading", "All learners are fetching code and data.")
+    ),
+    State.DOWNLOADING: Move(State.PROCESSING, Reason("", "All learners are running the program.")),
     State.PROCESSING: Move(
         State.STORING, Reason("storing", "Finished successfully; its results are being stored.")
     ),

@@ -27,7 +27,7 @@ def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
     if job.gang is None and job.looked:
         return StopReason.LEARNER_LOST, Reason(
             "learner_lost",
-            "The cluster no longer shows the job's learners; they were removed from outside.",
+            "The cluster no longer shows the job's learners; they were removed outside the platform.",
         )
     for learner in job.learners:
         if found := _of_learner(learner):
@@ -57,7 +57,7 @@ def node_lost(learner: LearnerObservation) -> Reason | None:
             "node_lost", f"Node {learner.node} was lost with learner {learner.rank} on it.", numbers
         )
     if learner.unknown and (learner.silent_s is None or learner.silent_s > NODE_SILENT_S):
-        words = f"Node {learner.node} does not answer and learner {learner.rank} is silent."
+        words = f"Node {learner.node} is not responding and learner {learner.rank} is silent."
         return Reason("node_lost", words, numbers)
     return None
 
@@ -81,7 +81,7 @@ def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None
     if learner.ended and learner.code is None:
         return StopReason.LEARNER_LOST, Reason(
             "learner_lost",
-            f"The processes of learner {learner.rank} on {learner.node} are gone without an exit code."
+            f"The processes of learner {learner.rank} on {learner.node} ended without reporting an exit code."
             + (f" {report.message}" if report and report.message else ""),
             numbers | {"failure_class": report.reason if report else ""},
         )

@@ -171,7 +171,7 @@ def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
         cluster.launch(launch_of(rows))
     except LaunchRefused as refused:
         reason = StopReason(refused.code)
-        message = f"The cluster refused it: {refused}"
+        message = f"The cluster refused to start it: {refused}"
         transitions.move(rows, Move(State.STOPPING, Reason(reason.value, message), reason), lease)
         return True
     fp("launch.after_cluster")
@@ -190,7 +190,7 @@ def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
     """The cluster does not answer or asks to wait: no job fails for that, and people can read it."""
     # A stop's reason is needed at its end, and no later step would restore a storing job's reason.
     if rows.observation.state not in {State.STORING, State.STOPPING}:
-        message = f"The cluster asks to wait: {busy}"
+        message = f"Waiting for the cluster: {busy}"
         transitions.note_reason(rows, lease, Reason("cluster_busy", message))
     fp("busy.after_noted")
     leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=rows.job.intent_gen)

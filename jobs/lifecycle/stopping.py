@@ -39,18 +39,18 @@ ENDED_WORDS = {
     StopReason.TIME_LIMIT: "Time limit reached. A clone can continue from its newest checkpoint.",
 }
 """What people read afterwards; other reasons keep the sentence with which the stop began."""
-TIME_IS_UP = " Nothing is left of its time limit. A clone can continue from its newest checkpoint."
+TIME_IS_UP = " Its time limit is used up. A clone can continue from its newest checkpoint."
 ORDERED_WORDS = {
-    StopReason.PREEMPTED: ("Preempting: another job needs its slots", "Preempted for another job"),
+    StopReason.PREEMPTED: ("Preempting: another job needs its devices", "Preempted for another job"),
     StopReason.RECLAIMED: (
-        "Preempting: another tenant reclaims the slots that it lent",
-        "Preempted: another tenant reclaimed the slots that it had lent",
+        "Preempting: another tenant reclaims devices that it lent",
+        "Preempted: another tenant reclaimed devices that it had lent",
     ),
     StopReason.BUDGET_EXHAUSTED: (
         "Preempting: its tenant's budget is used up",
         "Preempted: its tenant's budget is used up",
     ),
-    StopReason.RESCALED: ("Rescaling", "Stopped to be rescaled"),
+    StopReason.RESCALED: ("Rescaling", "Stopped for rescaling"),
 }
 """Of each order: what people read while it is carried out, and afterwards."""
 
@@ -233,7 +233,7 @@ def _time_is_up(job: JobObservation, target: State) -> bool:
 def _of_lost(job: JobObservation) -> str:
     """Why steps may be lost although the halt was carried out: a launcher was gone and reported nothing."""
     lost = [learner.rank for learner in job.learners if learner.exited and learner.exit_code is None]
-    return f" The processes of learner {lost[0]} were gone without an exit code." if lost else ""
+    return f" The processes of learner {lost[0]} ended without reporting an exit code." if lost else ""
 
 
 def _agents_died_early(job: JobObservation) -> bool:

@@ -218,7 +218,7 @@ def _who_may(user: access.Person, job: Job) -> str:
     if token is not None and token.role_ceiling == Role.VIEWER:
         return "This token has the role viewer, which can only read. Use a token with the role researcher."
     if job.owner_id == user.pk:
-        return f"This needs at least the role researcher in {job.tenant}, even for your own jobs."
+        return f"This requires the role researcher or higher in {job.tenant}, even for your own jobs."
     if _is_shared_to_operate(user, job):
         return f"It was shared with you to halt, resume and cancel it; anything else needs a role in {job.tenant}."
     return f"Only the job's owner ({job.owner}) or a manager of {job.tenant} can do this."

@@ -54,7 +54,7 @@ class ReasonSerializer(ReadSerializer):
     actor = serializers.ChoiceField(
         [actor.value for actor in Actor],
         allow_null=True,
-        help_text="who can end the wait: wait (time), ask (an administrator), fix (the owner changes the job)",
+        help_text="who can end the wait: wait (time), ask (a platform admin), fix (the owner changes the job)",
     )
     meter = MeterSerializer(allow_null=True, help_text="used, limit, and what the job adds, if it is counted")
 

@@ -57,9 +57,10 @@ def refuse(job: Job, verb: str) -> IllegalTransition:
     """The error for a verb that is not possible now, with what is."""
     details = _possible_now(job)
     why = ": it will end as failed" if will_fail(job) and job.intent != Intent.CANCEL else ""
-    possible = ", ".join(details["allowed_actions"])
+    *others, last = details["allowed_actions"]
+    possible = f"{', '.join(others)} or {last}" if others else last
     return IllegalTransition(
-        f"A job that is {details['phase'].lower()} cannot be {verb}{why}. Possible now: {possible}.",
+        f"A job that is {details['phase'].lower()} cannot be {verb}{why}. You can still {possible} it.",
         **details,
     )
 
@@ -72,10 +73,10 @@ def refuse_used_up(job: Job) -> TimeLimitUsedUp | None:
     ran = job.running_s + (ran_s(live.processing_at, counts_until(live.known_at, None, now)) if live else 0)
     newest = job.checkpoints.filter(state=Checkpoint.State.COMMITTED)
     saved = newest.order_by(*Checkpoint.NEWEST_FIRST).values_list("n", flat=True).first()
-    begin = f"; the clone can begin at checkpoint {saved}" if saved is not None else ""
+    begin = f"; the clone can start from checkpoint {saved}" if saved is not None else ""
     return TimeLimitUsedUp(
-        f"It has run {duration(ran)}, and its time limit is {duration(job.time_limit_s)}: a resume has no time left. "
-        f"Clone it with a larger time_limit{begin}.",
+        f"It has run for {duration(ran)}; its time limit is {duration(job.time_limit_s)}. A resume would have no time "
+        f"left. Clone it with a larger time_limit{begin}.",
         ran_s=round(ran, 1),
         time_limit_s=job.time_limit_s,
         **_possible_now(job),

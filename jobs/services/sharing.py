@@ -52,11 +52,9 @@ def job_share(*, user: access.Person, job_id: str, username: str, permission: Sh
     job = job_to_decide(user=user, job_id=job_id)
     guest = User.objects.filter(username=username, is_active=True, is_service_account=False).first()
     if guest is None:
-        raise FieldsInvalid(
-            errors=[problem("username", "user_not_found", "there is no such person", username)]
-        )
+        raise FieldsInvalid(errors=[problem("username", "user_not_found", "no such user", username)])
     if Membership.objects.filter(user=guest, tenant=job.tenant_id).exists():
-        text = f"is a member of {job.tenant} and sees the job anyway"
+        text = f"is already a member of {job.tenant} and can see the job"
         raise FieldsInvalid(errors=[problem("username", "already_member", text, username)])
     assign_perm("jobs.view_job", guest, job)
     (assign_perm if permission is SharePermission.OPERATE else remove_perm)("jobs.operate_job", guest, job)

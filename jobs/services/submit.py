@@ -42,7 +42,7 @@ class Checked:
 def may_submit(user: User, tenant: Tenant) -> None:
     """Raise JobForbidden unless the caller may submit here; a guest of a shared job may not."""
     if not access.may(user, Permission.SUBMIT, tenant.pk):
-        raise JobForbidden(f"Submitting to {tenant} takes at least the role researcher.")
+        raise JobForbidden(f"Submitting to {tenant} requires the role researcher or higher.")
 
 
 def job_check(
@@ -115,7 +115,7 @@ def _uploads(upload: str, tenant: Tenant) -> QuerySet[Upload]:
 
 
 def _not_uploaded(upload: str) -> UploadNotFound:
-    text = "there is no such upload in this tenant, or its 24 hours are over"
+    text = "no such upload in this tenant, or it has expired (24 h)"
     return UploadNotFound(
         errors=[Problem("code.upload", UploadNotFound.code, text, printable(upload)).as_dict()]
     )

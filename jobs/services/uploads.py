@@ -25,7 +25,7 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
     nothing is kept then.
     """
     if not access.may(user, Permission.SUBMIT, tenant.pk):
-        raise JobForbidden(f"Uploading to {tenant} takes at least the role researcher.")
+        raise JobForbidden(f"Uploading to {tenant} requires the role researcher or higher.")
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
     archive.seek(0)
@@ -49,7 +49,7 @@ def _invalid(found: archives.ArchiveError) -> UploadInvalid:
     more = f" ({len(faults)} faults in all)" if found.others else ""
     return UploadInvalid(
         found.code,
-        f"The archive cannot be taken: {found}{more}.",
+        f"The archive was rejected: {found}{more}.",
         [
             {"path": "archive", "code": one.code, "message": one.message, "got": one.entry, "allowed": None}
             for one in faults

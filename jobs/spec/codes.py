@@ -59,13 +59,13 @@ FIELDS = {
 INSTALLATION = {
     "data_not_found": "no such folder below the installation's data root",
     "exceeds_cluster": "no node, or not even the whole cluster, has that much",
-    "gpu_type_not_found": "this cluster has no slots of that type",
+    "gpu_type_not_found": "this cluster has no devices of that type",
     "priority_not_allowed": "the tenant may not use this priority",
     "runtime_not_found": "this installation has no such runtime",
 }
 WARNINGS = {
     "above_quota": "the job requests more than the tenant's quota, so it waits until the quota is raised",
     "checkpoint_after_limit": "the checkpoint interval is longer than the time limit",
-    "env_not_text": "a number or truth value in `env`; the program sees the text as written",
+    "env_not_text": "a number or Boolean in `env`; the program sees the text as written",
     "image_latest": "the tag `latest` may name another image when the job resumes",
 }

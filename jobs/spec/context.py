@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpu_scheduler.checks.base import unit
 from gpu_scheduler.model import CPU_TYPE
 from jobs.spec import quantities
 from jobs.spec.definition import DEFAULTS, PRIORITIES
@@ -136,9 +137,9 @@ def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
 def _holds(folders: tuple[str, ...] | None) -> str:
     """The content of the data root as text, with the remedy if there is none."""
     if folders is None:
-        return "cannot be read; an administrator must give the platform's user read access"
+        return "cannot be read; an operator of this installation must give the platform's user read access"
     if not folders:
-        return "is empty; an administrator must add data sets there"
+        return "is empty; an operator of this installation must add data sets there"
     shown = ", ".join(map(printable, folders[:DATA_SHOWN]))
     return f"holds {shown}" + (f" and {len(folders) - DATA_SHOWN} more" if len(folders) > DATA_SHOWN else "")
 
@@ -148,10 +149,9 @@ def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:
     kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
     limit = max((context.limits.get(kind, 0) for kind in kinds if kind), default=0)
     if asked > limit:
-        cpus = "CPU slot" if asked == 1 else "CPU slots"
-        what = cpus if spec.slot_type == CPU_TYPE else spec.slot_type or "GPUs of one type"
+        what = f"{asked} {unit(spec.slot_type, asked)}" if spec.slot_type else f"{asked} GPUs of one type"
         quota = f"the tenant's quota is {limit}" if limit else "the tenant has no quota for them"
-        message = f"requests {asked} {what}; {quota}, so the job waits until the quota is raised"
+        message = f"requests {what}; {quota}, so the job waits until the quota is raised"
         place = "resources.gpus" if spec.resources.gpus else "resources.cpus"
         yield Problem(place, "above_quota", message, str(asked), f"at most {limit}" if limit else "none")
 

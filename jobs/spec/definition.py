@@ -30,7 +30,7 @@ MAX_CODE_BYTES = 512 * 1024
 MAX_PATTERN_CHARS = 500
 
 SLUG = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
-SLUG_HELP = "lower-case letters, digits and . _ - inside, at most 63"
+SLUG_HELP = "lowercase letters, digits and . _ - inside, at most 63"
 # One line, no control, zero-width or direction-changing character, no space at either end.
 ONE_LINE = (
     r"^(?!\s)[^\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e"
@@ -90,7 +90,7 @@ def _identity() -> dict[str, Any]:
         },
         "tags": {
             "type": "array",
-            "description": "Words to find and group jobs by.",
+            "description": "Labels for finding and grouping jobs.",
             "maxItems": 20,
             "uniqueItems": True,
             "default": DEFAULTS["tags"],
@@ -119,7 +119,7 @@ def _program() -> dict[str, Any]:
             "maxLength": 255,
             "pattern": IMAGE,
             "x-code": "image_not_allowed",
-            "x-help": "a lower-case image reference with a tag, such as registry.example/team/image:1.2",
+            "x-help": "a lowercase image reference with a tag, such as registry.example/team/image:1.2",
         },
         "code": _code(),
         "command": {
@@ -165,7 +165,7 @@ def _code() -> dict[str, Any]:
                 "type": "string",
                 "description": "Id of an uploaded archive.",
                 "pattern": UPLOAD_ID,
-                "x-help": "the id that the upload was answered with",
+                "x-help": "the id that the upload returned",
             },
         },
     }
@@ -176,7 +176,7 @@ def _needs() -> dict[str, Any]:
     return {
         "resources": {
             "type": "object",
-            "description": "What every learner gets; a job is learners times this, all at once.",
+            "description": "What each learner gets; a job needs this for all its learners at once.",
             "additionalProperties": False,
             "default": defaults,
             "properties": {
@@ -186,7 +186,7 @@ def _needs() -> dict[str, Any]:
                 "gpus": _whole("GPUs per learner; 0 is a CPU job.", 0, MAX_GPUS, defaults["gpus"]),
                 "gpu_type": {
                     "type": "string",
-                    "description": "Which GPUs; any type when left out.",
+                    "description": "GPU type; any if omitted.",
                     "maxLength": 63,
                     "pattern": SLUG,
                     "x-help": SLUG_HELP,
@@ -201,7 +201,7 @@ def _needs() -> dict[str, Any]:
             "default": DEFAULTS["placement"],
         },
         "priority": {
-            "description": "Who is considered first; each tenant may use what its administrator allows.",
+            "description": "Which jobs are considered first; a platform admin sets which classes a tenant may use.",
             "enum": list(PRIORITIES),
             "default": DEFAULTS["priority"],
         },
@@ -245,7 +245,7 @@ def _course() -> dict[str, Any]:
             "properties": {
                 "every": _quantity(
                     "duration",
-                    "Wanted time between checkpoints; the program reads it as LUTHIER_CHECKPOINT_EVERY_S.",
+                    "Desired time between checkpoints; the program reads it as LUTHIER_CHECKPOINT_EVERY_S.",
                     "1s",
                     "7d",
                     defaults["every"],
@@ -287,7 +287,7 @@ def _course() -> dict[str, Any]:
         ),
         "time_limit": _quantity(
             "duration",
-            "Running time over all attempts, waiting not counted; no limit when left out.",
+            "Running time over all attempts, not counting waiting; no limit if omitted.",
             "1s",
             "90d",
         ),

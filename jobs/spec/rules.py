@@ -118,7 +118,7 @@ def _resource_faults(resources: Any, walk: Walk) -> Iterator[Problem]:
         return
     kind, gpus = resources.get("gpu_type"), resources.get("gpus", 0)
     if isinstance(kind, str) and kind != CPU_TYPE and gpus == 0 and not isinstance(gpus, bool):
-        message = f"asks for GPUs of type {kind}, but gpus is 0: set gpus to 1 or more, or remove gpu_type"
+        message = f"requests GPUs of type {kind}, but gpus is 0: set gpus to 1 or more, or remove gpu_type"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
     if kind == CPU_TYPE and isinstance(gpus, int | float) and gpus > 0:
         message = "cpu is not a GPU type: set gpus to 0 and use cpus instead"
@@ -130,7 +130,9 @@ def _env_faults(env: Any, walk: Walk) -> Iterator[Problem]:
         return
     for name in env:
         if isinstance(name, str) and is_reserved(name):
-            message = "is set by the platform and cannot be given: use another name, or set it in the command"
+            message = (
+                "is set by the platform and cannot be overridden: use another name, or set it in the command"
+            )
             yield walk.problem(("env", name), "env_reserved", message, name)
     total = sum(_bytes(str(name)) + _bytes(str(text)) + 2 for name, text in env.items())
     if total > MAX_ENV_BYTES:

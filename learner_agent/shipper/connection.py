@@ -147,7 +147,7 @@ class Connection:
                 self._progressed.notify_all()
 
     def _report_unreadable(self, source: str, error: Exception) -> None:
-        message = f"Metrics from {source} are not read any more in this run: {error!r}"
+        message = f"Metrics from {source} are no longer read in this run: {error!r}"
         self.report("error", code="metrics_unreadable", message=message[:1000])
 
     # --- connecting

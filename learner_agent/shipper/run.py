@@ -257,9 +257,7 @@ class Shipper:
 
     def _report_slow_rule(self, pattern: str) -> None:
         logger.warning("a metric rule was too slow and is switched off", extra={"pattern": pattern})
-        message = (
-            f"The rule {pattern[:600]} took too long on a printed line and is switched off for this run."
-        )
+        message = f"The rule {pattern[:600]} took too long on a printed line and is disabled for this run."
         self.connection.report("error", code="rule_too_slow", message=message)
 
     async def _finish(self) -> None:

@@ -148,14 +148,14 @@ def error_response(error: Exception) -> HttpResponse:
     if isinstance(error, PermissionDenied):
         return problem(HTTPStatus.FORBIDDEN, "not_allowed", "You do not have permission to do this.")
     logger.error("request failed", exc_info=error, extra={"request_id": request_id.get()})
-    text = f"Something went wrong on the server. Report request id {request_id.get()} to an administrator."
+    text = f"Something went wrong on the server. Report request id {request_id.get()} to a platform admin."
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", text)
 
 
 def unavailable(error: Exception) -> HttpResponse:
     """The database is unavailable, restarting or busy. Nothing was changed, so the request can be sent again."""
     logger.warning("request failed: no database", extra={"error": str(error).strip()[:300]})
-    text = "The database does not answer. Nothing was changed; send the request again."
+    text = "The database is not responding. Nothing was changed; send the request again."
     response = problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", text)
     response["Retry-After"] = str(RETRY_AFTER_S)
     return response
@@ -177,7 +177,7 @@ def _of_the_framework(error: drf.APIException) -> HttpResponse:
     if isinstance(error, drf.ValidationError):
         found = error.found if isinstance(error, WrongFields) else all_wrong(error.detail)
         errors = found[:MAX_ERRORS]
-        return problem(error.status_code, "invalid", "Some fields are wrong.", errors=errors)
+        return problem(error.status_code, "invalid", "Some fields are invalid.", errors=errors)
     if isinstance(error, drf.UnsupportedMediaType):
         return problem(error.status_code, "unsupported_media_type", str(error.detail))
     code, text = _CODES.get(type(error), ("bad_request", str(error.detail)))

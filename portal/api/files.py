@@ -117,7 +117,7 @@ class UploadSerializer(ReadSerializer):
     },
 )
 def upload_create(call: Call, t: str) -> dict[str, Any]:
-    """Upload code for a job; researchers. Use the returned id as code.upload of a spec within 24 hours."""
+    """Upload code for a job; for researchers and managers. Use its id as code.upload of a spec within 24 hours."""
     sent = checked(UploadRequest(data=bodies.form(call.request)))
     made = upload_store(user=call.user, tenant=call.found, archive=sent["archive"])
     return UploadSerializer.render(made)

@@ -22,7 +22,7 @@ from portal.api.operations import Call, EmptyRequest, operation
     response_example=JOB_EXAMPLE | {"intent": "HALT", "phase": "Halting"},
 )
 def halt(call: Call, job_id: str) -> dict[str, Any]:
-    """Halt a job: it saves a checkpoint, ends and releases its GPUs; its owner or a manager.
+    """Halt a job: it saves a checkpoint, ends and releases its GPUs; for its owner and managers.
 
     The receipt (step saved, steps lost, seconds taken) is in the HALTED event and in last_halt.
     """
@@ -44,7 +44,7 @@ class ResumeRequest(StrictSerializer):
     response_example=JOB_EXAMPLE | {"state": "HALTED", "intent": "RUN", "phase": "Resuming"},
 )
 def resume(call: Call, job_id: str) -> dict[str, Any]:
-    """Resume a halted job; its owner or a manager.
+    """Resume a halted job; for its owner and managers.
 
     It resumes from checkpoint n. Without one it resumes from the newest valid checkpoint, or from the one named in an
     earlier resume until a later one has been saved.
@@ -61,7 +61,7 @@ def resume(call: Call, job_id: str) -> dict[str, Any]:
     response_example=JOB_EXAMPLE | {"intent": "CANCEL", "phase": "Canceling"},
 )
 def cancel(call: Call, job_id: str) -> dict[str, Any]:
-    """Cancel a job permanently; its owner or a manager. Its checkpoints are kept."""
+    """Cancel a job permanently; for its owner and managers. Its checkpoints are kept."""
     return JobSerializer.render_for(call.user, job_cancel(user=call.user, job_id=job_id))
 
 
@@ -79,7 +79,7 @@ class CloneRequest(ResumeRequest):
     response_example=JOB_EXAMPLE | {"id": "3f9k3a1bcd2e", "cloned_from": "3f9k2m7qx4ta"},
 )
 def clone(call: Call, job_id: str) -> dict[str, Any]:
-    """Submit a copy of a job with changed fields, optionally from one of its checkpoints; researchers."""
+    """Submit a changed copy of a job, optionally from one of its checkpoints; for researchers and managers."""
     made = job_clone(
         user=call.user, job_id=job_id, changes=call.data["spec"], checkpoint=call.data["checkpoint"]
     )

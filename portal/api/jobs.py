@@ -113,14 +113,14 @@ class JobChangeRequest(StrictSerializer):
     fails=(409,),
 )
 def job_change(call: Call, job_id: str) -> dict[str, Any]:
-    """Change a job's name, tags or priority; its owner or a manager. Other fields are refused, not ignored."""
+    """Change a job's name, tags or priority; for its owner and managers. Other fields are refused, not ignored."""
     edited = job_edit(user=call.user, job_id=job_id, if_match=call.if_match, **call.data)
     return JobSerializer.render_for(call.user, edited)
 
 
 @operation(authorize=permissions.to_decide, status=204, fails=(409, 412))
 def job_remove(call: Call, job_id: str) -> None:
-    """Delete a finished job; its owner or a manager. It is hidden at once and purged after the retention time."""
+    """Delete a finished job; for its owner and managers. It is hidden at once and purged after the retention time."""
     job_delete(user=call.user, job_id=job_id, if_match=call.if_match)
 
 
@@ -134,7 +134,7 @@ def job_remove(call: Call, job_id: str) -> None:
     response_example=JOB_EXAMPLE,
 )
 def job_create(call: Call, t: str) -> dict[str, Any]:
-    """Submit a job; researchers. The body is a job spec, as JSON or as YAML (application/yaml).
+    """Submit a job; for researchers and managers. The body is a job spec, as JSON or as YAML (application/yaml).
 
     When the response arrives, the job is durable and QUEUED. A refusal lists all errors of the spec.
     """
@@ -229,7 +229,7 @@ class ValidateQuery(StrictSerializer):
     },
 )
 def job_validate(call: Call, t: str) -> dict[str, Any]:
-    """Validate a job spec as submitting it would, and change nothing; researchers.
+    """Validate a job spec as submitting it would, and change nothing; for researchers and managers.
 
     The status is 200 for a spec with errors, too.
     """

@@ -64,7 +64,7 @@ class LogsQuery(StreamQuery):
             )
         places = [name for name in ("after", "before", "tail") if name in attrs]
         if len(places) > 1:
-            raise serializers.ValidationError({places[1]: "Give one of after, before and tail."})
+            raise serializers.ValidationError({places[1]: "Give only one of after, before and tail."})
         if attrs["q"] and places and places != ["after"]:
             raise serializers.ValidationError({"q": "A search continues from `after`."})
         return attrs

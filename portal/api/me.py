@@ -186,5 +186,7 @@ def _own_tenant(call: Call, slug: str | None) -> Tenant | None:
         return None
     found = access.tenant_for(call.user, slug)
     if found is None:
-        raise FieldsInvalid(errors=[problem("tenant", "not_found", "you have no such tenant", slug)])
+        raise FieldsInvalid(
+            errors=[problem("tenant", "not_found", "you are not a member of such a tenant", slug)]
+        )
     return found

@@ -98,7 +98,7 @@ def member_change(call: Call, t: str, username: str) -> dict[str, Any]:
 
 @operation(status=204, fails=(409,))
 def member_remove(call: Call, t: str, username: str) -> None:
-    """End a membership and the tokens limited to it; managers, or the member. Jobs are kept."""
+    """End a membership and the tokens limited to it; for managers and the member. Jobs are kept."""
     members.member_remove(user=call.user, tenant=permissions.tenant(call, t), username=username)
 
 

@@ -40,7 +40,7 @@ class MetricsQuery(PagedQuery):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if {"from", "to"} <= attrs.keys() and not attrs["from"] <= attrs["to"]:
-            raise serializers.ValidationError({"from": "Must not be above `to`."})
+            raise serializers.ValidationError({"from": "Must not be greater than `to`."})
         return attrs
 
 

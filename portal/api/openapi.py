@@ -30,7 +30,7 @@ MEANING = {
     416: "The range starts after the end.",
     422: "This Idempotency-Key was used for another request.",
     429: "Too many requests; see Retry-After.",
-    503: "The database does not answer; see Retry-After.",
+    503: "The database is not responding; see Retry-After.",
 }
 
 

@@ -113,7 +113,7 @@ def _read(call: Call, cursor: str, length: int) -> list[Any]:
     except (signing.BadSignature, ValueError, TypeError):
         of, values = "", []
     if of != _list_of(call) or len(values) != length:
-        text = "this cursor was not given out for this list: take `next` as it is, with the same filters"
+        text = "this cursor is not from this list: send `next` unchanged, with the same filters"
         raise MalformedRequest(
             "The cursor is not valid.",
             code="cursor_invalid",

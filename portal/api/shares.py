@@ -42,7 +42,7 @@ def share_list(call: Call, job_id: str) -> dict[str, Any]:
     response_example=SHARE_EXAMPLE,
 )
 def share_add(call: Call, job_id: str) -> dict[str, Any]:
-    """Share one job with a person outside its tenant; its owner or a manager. A second share replaces the first."""
+    """Share one job with a person outside its tenant; for its owner and managers. A second share replaces the first."""
     made = sharing.job_share(
         user=call.user,
         job_id=job_id,

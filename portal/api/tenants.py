@@ -124,7 +124,7 @@ class TenantChangeRequest(StrictSerializer):
 def tenant_change(call: Call, t: str) -> dict[str, Any]:
     """Rename, suspend or resume a tenant, or change its priorities or job limit; platform admins only.
 
-    A suspended tenant cannot submit or start jobs. Running jobs continue and can be halted.
+    In a suspended tenant, jobs cannot be submitted, started or resumed. Running jobs continue and can be halted.
     """
     changes = dict(call.data)
     reason = changes.pop("reason")
@@ -147,7 +147,7 @@ class AuditEntrySerializer(ReadSerializer):
 
 @operation(Out=AuditEntrySerializer, Query=PagedQuery, many=True, fails=(403,))
 def audit_list(call: Call, t: str) -> dict[str, Any]:
-    """Who changed what in this tenant, and what platform admins read in it; for its managers, newest first."""
+    """Who changed what in this tenant, and what platform admins viewed in it; for its managers, newest first."""
     tenant = permissions.tenant(call, t, Permission.MANAGE_MEMBERS)
     rows = tenant.audit.select_related("actor")
     return paging.page(call, rows, AuditEntrySerializer.render, keys=("-pk",))

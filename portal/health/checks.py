@@ -64,16 +64,16 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
     "database": lambda: HealthCheck(
         "database",
         "no answer",
-        f"the database did not answer within {ANSWER_S:.0f} s",
+        f"the database did not respond within {ANSWER_S:.0f} s",
         "Check whether PostgreSQL hangs or its machine is overloaded: logs/postgres.log in the data folder.",
     ),
     "workers": lambda: HealthCheck(
-        "workers", "unknown", f"the database did not answer within {ANSWER_S:.0f} s", "See database."
+        "workers", "unknown", f"the database did not respond within {ANSWER_S:.0f} s", "See database."
     ),
     "cluster": lambda: HealthCheck(
         "cluster",
         "no answer",
-        f"the {settings.LUTHIER_CLUSTER} cluster did not answer within {ANSWER_S:.0f} s",
+        f"the {settings.LUTHIER_CLUSTER} cluster did not respond within {ANSWER_S:.0f} s",
         clusters.capabilities().remedy,
     ),
 }
@@ -88,7 +88,7 @@ def database() -> HealthCheck:
     except DatabaseError as error:
         remedy = "Start it with `manage.py up`, or correct DATABASE_URL."
         return HealthCheck(
-            "database", "no answer", f"the database does not answer: {first_line(error)}", remedy
+            "database", "no answer", f"the database is not responding: {first_line(error)}", remedy
         )
     if waiting:
         remedy = "Run `manage.py migrate`; `manage.py up` does so itself."
@@ -105,7 +105,7 @@ def workers() -> HealthCheck:
         alive = workers_alive(silence_s)
     except DatabaseError as error:
         return HealthCheck(
-            "workers", "unknown", f"the database does not answer: {first_line(error)}", "See database."
+            "workers", "unknown", f"the database is not responding: {first_line(error)}", "See database."
         )
     if not alive:
         remedy = "See logs/worker-1.log in the data folder, or start `celery -A portal.celery worker`."

@@ -2,7 +2,7 @@
 
 
 class StoreDown(Exception):
-    """The database does not answer; it is read again after a second."""
+    """The database is not responding; it is read again after a second."""
 
 
 class Unreadable(StoreDown):

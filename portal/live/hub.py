@@ -369,7 +369,9 @@ class Hub:
         if not feed.down:
             feed.down = True
             what = (
-                "The data cannot be read" if isinstance(error, Unreadable) else "The database does not answer"
+                "The data cannot be read"
+                if isinstance(error, Unreadable)
+                else "The database is not responding"
             )
             text = error_text(feed.channel.name, "unavailable", f"{what}; retrying every second.")
             for subscription in feed.subscriptions:

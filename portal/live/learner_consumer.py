@@ -119,7 +119,7 @@ class LearnerConsumer:
             await self._close(CloseConnection(CLOSE_BAD_FRAME, str(error)))
         except DatabaseError as error:
             logger.warning("learner connection failed: no database", extra={"error": str(error)[:200]})
-            await self._close(CloseConnection(CLOSE_TRY_LATER, "The database does not answer; try again."))
+            await self._close(CloseConnection(CLOSE_TRY_LATER, "The database is not responding; try again."))
         finally:
             hub.leave(self)
             for task in self._tasks:
@@ -195,7 +195,7 @@ class LearnerConsumer:
         if message is None:
             raise CloseConnection(CLOSE_BAD_FRAME, "Frames are binary messages.")
         if len(message) > MAX_MESSAGE:
-            raise CloseConnection(CLOSE_TOO_LARGE, f"A message may have {MAX_MESSAGE} bytes.")
+            raise CloseConnection(CLOSE_TOO_LARGE, f"A message can have at most {MAX_MESSAGE} bytes.")
         self.received_at = time.monotonic()
         return message
 
@@ -232,7 +232,7 @@ class LearnerConsumer:
                 answer = await in_database(checkpoints.offer, self.grant, frame)
             except DatabaseError as error:
                 logger.warning("offer failed: no database", extra={"error": str(error)[:200]})
-                self.end(CloseConnection(CLOSE_TRY_LATER, "The database does not answer; try again."))
+                self.end(CloseConnection(CLOSE_TRY_LATER, "The database is not responding; try again."))
                 return
             await self._send_frame(answer)
 

@@ -66,7 +66,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         try:
             self.user = await self.hub.in_side_reader(who, self.known)
         except StoreDown:
-            await self.close(1013, "The database does not answer; try again.")
+            await self.close(1013, "The database is not responding; try again.")
             return
         if self.user is None:
             await self.close(4401, "Log in, or send a valid token.")
@@ -74,7 +74,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self.counted_for = self.user.pk
         _sockets[self.user.pk] += 1
         if _sockets[self.user.pk] > SOCKETS_MAX:
-            await self.close(1013, f"You have {SOCKETS_MAX} sockets open already.")
+            await self.close(1013, f"You have {SOCKETS_MAX} sockets open, the most allowed.")
             return
         self.tasks = [asyncio.create_task(self._empty(viewer))]
         self.hub.guarded.add(self)
@@ -117,7 +117,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _subscribe(self, viewer: Viewer, user: User, request: Request) -> None:
         if len(viewer.subscriptions) >= CHANNELS_MAX and request.name not in viewer.subscriptions:
             self._refuse(
-                viewer, request.name, "too_many_channels", f"A socket carries {CHANNELS_MAX} channels."
+                viewer,
+                request.name,
+                "too_many_channels",
+                f"A socket carries at most {CHANNELS_MAX} channels.",
             )
             return
         channel, level = parse_channel(request.name), None
@@ -126,7 +129,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 level = await self.hub.in_side_reader(access_level, user, channel, self.known.reason)
         except StoreDown:
             self._refuse(
-                viewer, request.name, "unavailable", "The database does not answer; subscribe again."
+                viewer, request.name, "unavailable", "The database is not responding; subscribe again."
             )
             return
         if channel is None or level is None:

@@ -97,7 +97,7 @@ def _silent(job: Job, began: datetime, now: datetime) -> Notice | None:
     reported = max(began, job.progress.reported_at or began)
     if now - reported <= SILENT_FOR:
         return None
-    text = f"no line and no number for {duration((now - reported).total_seconds())}"
+    text = f"no log line or metric for {duration((now - reported).total_seconds())}"
     return Notice(job, "running", "activity", "amber", "Silent", text, reported, "Open log", "/logs")
 
 

@@ -26,8 +26,8 @@ class SignIn(AuthenticationForm):
     """One text for every wrong pair, so that it does not reveal which names exist."""
 
     error_messages = {  # Django's own attribute
-        "invalid_login": "That user name and password do not match.",
-        "inactive": "That user name and password do not match.",
+        "invalid_login": "Incorrect username or password.",
+        "inactive": "Incorrect username or password.",
     }
 
 

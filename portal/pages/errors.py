@@ -14,8 +14,8 @@ from tenants.models import Membership, Tenant, User
 from tenants.roles import Role
 
 TEXTS = {
-    400: ("Bad request", "Check the address, or go back and try again."),
-    403: ("Your role does not allow this", "Ask a manager of the tenant for the role that it needs."),
+    400: ("Bad request", "Check the URL, or go back and try again."),
+    403: ("Your role does not allow this", "Ask a manager of the tenant for the required role."),
     404: (
         "Page not found",
         "This page does not exist, or it belongs to a tenant you are not a member of. "
@@ -36,7 +36,7 @@ OLD_FORM = (
 )
 NUL = (
     "Invalid character in the request",
-    "A NUL character (code 0), which nothing here can hold, came with the address or the form. Nothing was changed: "
+    "The URL or the form contains a NUL character (code 0), which cannot be stored. Nothing was changed: "
     "remove it – it often comes along when something is pasted from a file – and send it again.",
 )
 IN_SHELL = (403, 404, 405)

@@ -163,7 +163,7 @@ def _halted_in_the_queue(job: Job) -> bool:
 
 
 def _room(job: Job, view: dict[str, Any]) -> str:
-    """What it holds or asks for: 2 × 4 CPU slots."""
+    """What it holds or requests: 2 × 4 CPUs."""
     kind = view["slot_type"] or view["gpu_type"] or ("" if job.gpus else "cpu")
     return devices(job.learners, kind, each=job.gpus or job.slots)
 

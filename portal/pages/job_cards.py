@@ -82,11 +82,11 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
     for name in primary_metrics(job, CHARTS):
         step = thousands(job["metrics"][name]["step"])
         strip.append(Kpi(name, newest(job["metrics"], name), f"step {step}", hot=f"metric:{name}", mono=True))
-    unit = "GPU-hours" if job["gpus"] else "CPU slot-hours"
+    unit = "GPU-hours" if job["gpus"] else "CPU-hours"
     strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["room"], hot="hours"))
     used, allowed = job["restarts_used"], job["max_restarts"]
     restarts = (f"{used} of {allowed}", "node failures don't count") if allowed else ("0", "not enabled")
-    strip.append(Kpi("Restarts used", *restarts, hot="restarts"))
+    strip.append(Kpi("Restarts", *restarts, hot="restarts"))
     kept = job["checkpoint"]
     strip.append(
         Kpi(

@@ -28,7 +28,7 @@ TITLES = {
     EventCode.PLACED: "Placed",
     EventCode.CHECKPOINT_STORED: "Checkpoint",
     EventCode.CHECKPOINT_CORRUPT: "Damaged checkpoint",
-    EventCode.GPUS_RETURNED: "GPUs returned",
+    EventCode.GPUS_RETURNED: "GPUs released",
     EventCode.LEARNER_RESTARTED: "Learner restarted",
     EventCode.QUOTA_CHANGED: "Quota changed",
     EventCode.EDITED: "Edited",
@@ -36,7 +36,7 @@ TITLES = {
     EventCode.CLONED: "Cloned",
     EventCode.CONDITION: "Condition",
 }
-SOURCES = {"lifecycle": "platform", "system": "platform", "admin": "administrator"}
+SOURCES = {"lifecycle": "platform", "system": "platform", "admin": "platform admin"}
 STOPPED = {
     StopReason.HALT_REQUESTED: "Halted",
     StopReason.PREEMPTED: "Preempted",
@@ -74,7 +74,7 @@ KINDS = {
     "people": Q(actor__isnull=False),
 }
 """What the tab can be narrowed to."""
-TABS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("People", "people"))
+TABS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("Users", "people"))
 PAGE = 200
 FOLDED = 3
 """From so many checkpoints in a row on, one line stands for all."""
@@ -194,7 +194,7 @@ def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> E
     event, oldest = run[0], run[-1]
     title = TITLES[EventCode(event.code)]
     if event.code == EventCode.GPUS_RETURNED and event.numbers.get("slot_type") == "cpu":
-        title = "CPU slots returned"
+        title = "CPUs released"
     by = event.actor.get_username() if event.actor else SOURCES.get(event.source, event.source)
     codes = ", ".join(code for code in (event.to_state or event.code, event.reason) if code)
     words = event.words if oldest is event else _together(run)

@@ -82,7 +82,7 @@ def _words(found: Preview, now: datetime) -> tuple[str, str, str]:
     if kind is not WAIT:
         return "Can't start as configured" if kind is FIX else "Can't start now", found.message, kind.icon
     span = foreseen(dict(found.estimate), now)
-    start = f"Starts in {approximately(span)}" if span else "Waits"
+    start = f"Starts in {approximately(span)}" if span else "Would wait in the queue"
     text = found.message if span else f"{found.message} {found.estimate['message']}"
     return start, text, kind.icon
 

@@ -36,7 +36,7 @@ class WaitKind:
 
 
 FIX = WaitKind("fix", "Fix needed", "wrench", "red", "It can't start as configured.")
-ASK = WaitKind("ask", "Ask an admin", "user-cog", "amber", "Only an administrator can change this.")
+ASK = WaitKind("ask", "Ask a platform admin", "user-cog", "amber", "Only a platform admin can change this.")
 WAIT = WaitKind("wait", "Waiting", "hourglass", "amber", "No action needed: it starts by itself.")
 CHECKING = WaitKind(
     "checking",

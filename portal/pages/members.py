@@ -66,13 +66,13 @@ def add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     try:
         access.require(request.user, Permission.MANAGE_MEMBERS, tenant)
         if not name or role is None:
-            return _page(request, tenant, ["Give a user name and one of the three roles."])
+            return _page(request, tenant, ["Enter a username and choose one of the three roles."])
         member_add(user=request.user, tenant=tenant, username=name, role=role)
     except NotAllowed as error:
         raise PermissionDenied(error.message) from error
     except ServiceError as error:
         return _page(request, tenant, problems_of(error))
-    messages.success(request, f"{name} is a {role} of {tenant} now.")
+    messages.success(request, f"{name} is now a {role} of {tenant}.")
     return HttpResponseRedirect(f"/t/{tenant.slug}/members")
 
 
@@ -88,7 +88,7 @@ def change(request: HttpRequest, tenant: Tenant, username: str) -> HttpResponse:
             request,
             lambda: member_remove(user=who, tenant=tenant, username=username),
             to="/" if leaves else back,
-            done=f"{'You are' if leaves else f'{username} is'} no member of {tenant} any more. Jobs stay.",
+            done=f"{'You are' if leaves else f'{username} is'} no longer a member of {tenant}. Jobs stay.",
         )
     role = _role(request)
     if role is None:
@@ -98,7 +98,7 @@ def change(request: HttpRequest, tenant: Tenant, username: str) -> HttpResponse:
         request,
         lambda: member_change(user=who, tenant=tenant, username=username, role=role),
         to=back,
-        done=f"{username} is a {role} of {tenant} now.",
+        done=f"{username} is now a {role} of {tenant}.",
     )
 
 

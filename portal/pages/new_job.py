@@ -152,7 +152,7 @@ def _took(source: Job) -> dict[str, Any] | None:
     """What the job that is cloned took from its first step to its last; nothing of one that did not complete."""
     if source.state != State.COMPLETED:
         return None
-    unit = "GPU-hours" if source.gpus else "CPU slot-hours"
+    unit = "GPU-hours" if source.gpus else "CPU-hours"
     hours = source.running_s * source.slots * source.learners / 3600
     return {"seconds": source.running_s, "hours": hours, "unit": unit}
 

@@ -121,7 +121,7 @@ def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
 
 
 def _ended(job: Job, on_gpus: bool) -> dict[str, Any]:
-    """hours: GPU-hours, or the CPU slot-hours of a tenant that has no GPUs; the two are never in one column."""
+    """hours: GPU-hours, or the CPU-hours of a tenant that has no GPUs; the two are never in one column."""
     view = row(JobSerializer.render(job))
     ran = job.running_s if job.started_at else None  # over all attempts, without the time it lay halted
     hours = view["slot_seconds"] / 3600 if bool(job.gpus) == on_gpus else None

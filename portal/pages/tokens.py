@@ -97,7 +97,7 @@ def account_add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         request,
         lambda: accounts.account_create(user=who, tenant=tenant, name=name, role=role),
         to=f"/t/{tenant.slug}/tokens#accounts",
-        done=f"{name} is there. Create a token for it next.",
+        done=f"{name} created. Create a token for it next.",
     )
 
 
@@ -118,7 +118,7 @@ def _read(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:
     name = request.POST.get("name", "").strip()
     problems: dict[str, str] = {}
     if not 1 <= len(name) <= 80:
-        problems["name"] = "Give one of at most 80 characters, so that you can recognize the token later."
+        problems["name"] = "Enter a name of at most 80 characters, so that you can recognize the token later."
     role = request.POST.get("role", Role.RESEARCHER)
     if role not in set(Role):
         problems["role"] = "Choose viewer, researcher or manager."

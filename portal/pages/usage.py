@@ -145,7 +145,7 @@ def _card(tenant: Tenant, use: usage.QuotaUse) -> dict[str, Any]:
     held = holders(tenant, use.gpu_type)
     return {
         "use": use,
-        "unit": "slots" if use.gpu_type == usage.CPU_TYPE else "GPUs",
+        "unit": "CPUs" if use.gpu_type == usage.CPU_TYPE else "GPUs",
         "holders": [(name, count, meters.series(index)) for index, (name, count) in enumerate(held)],
         "meter": meters.shared_meter(use.gpu_type, held, limit=use.limit, waiting=use.waiting),
         "full": use.limit and use.used >= FULL * use.limit,

@@ -14,10 +14,10 @@ def unfold(stylesheet: str) -> dict[str, object]:
     from django.templatetags.static import static
 
     return {
-        "SITE_TITLE": "Records · Luthier",
+        "SITE_TITLE": "Database admin · Luthier",
         "SITE_HEADER": "Luthier",
         "SITE_SYMBOL": "inventory_2",
-        "SITE_SUBHEADER": "Records",
+        "SITE_SUBHEADER": "Database admin",
         "SITE_DROPDOWN": [
             {"icon": "arrow_back", "title": "Admin console", "link": "/admin-console/"},
             {"icon": "home", "title": "Portal", "link": "/"},

@@ -114,7 +114,7 @@ def scheduler_policy(text: str) -> str:
 
 def name_prefix(text: str) -> str:
     if not SLUG.fullmatch(text.rstrip("-")) or len(text) > 30:
-        raise ValueError("must be lower-case letters, digits and '-', at most 30 characters")
+        raise ValueError("must be lowercase letters, digits and '-', at most 30 characters")
     return text
 
 

@@ -17,7 +17,7 @@ async def fetch_example_data(plan: StartPlan, report: Report) -> None:
     except OSError as error:  # no memory for one more process: the platform runs without it
         problem = str(error)
     if problem is None:
-        report.say("The data of the MNIST templates is there")
+        report.say("The data of the MNIST templates is in place")
     else:
         report.say(f"The MNIST templates have no data yet: {problem}. docs/examples.md says how to fetch it")
 
@@ -39,4 +39,4 @@ async def _fetch(data_root: Path) -> str | None:
             kill_tree(process.pid)
     if process.returncode == 0:
         return None
-    return (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+    return (said.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]

@@ -21,7 +21,7 @@ class DataLock:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            why = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
+            why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror
             raise BadFolder(
                 f"--data: {folder} cannot be used: {why}. Name a folder that you may write, by --data "
                 "or LUTHIER_DATA."

@@ -53,7 +53,7 @@ class Preparation:
         try:
             return await self._next()
         except CannotStart as error:
-            self._report.say(f"The demo could not be made. {error}")
+            self._report.say(f"The demo could not be created. {error}")
             return {}
 
     async def end(self) -> None:

@@ -168,4 +168,4 @@ def missing(answer: dict[str, Any]) -> str:
     reasons = [
         f"{name}: {part['reason']}" for name, part in answer.get("parts", {}).items() if "reason" in part
     ]
-    return "; ".join(reasons) or "an answer of the web server"
+    return "; ".join(reasons) or "a response from the web server"

@@ -210,7 +210,13 @@ def hours(count: Any) -> str:
 @register.filter
 def percent(part: Any, whole: Any) -> str:
     """part of whole in full percent; an em dash when there is no whole."""
-    return f"{100 * float(part) / float(whole):,.0f} %" if whole else "—"
+    return f"{100 * float(part) / float(whole):,.0f}%" if whole else "—"
+
+
+@register.filter
+def devices(count: int, kind: str | None) -> str:
+    """4 CPUs, 1 h100 GPU; kind: a slot type, or none for any GPU."""
+    return humanize.devices(count, kind or "")
 
 
 @register.filter

@@ -41,7 +41,7 @@ def account_create(
     access.require(user, Permission.MANAGE_MEMBERS, tenant)
     if role == Role.MANAGER:
         allowed = [Role.VIEWER.value, Role.RESEARCHER.value]
-        wrong = problem("role", "not_allowed", "a service account is researcher at most", role, allowed)
+        wrong = problem("role", "not_allowed", "a service account can be researcher at most", role, allowed)
         raise FieldsInvalid(errors=[wrong])
     checks.refuse(checks.slug("name", name, 60))
     username = username_of(tenant, name)
@@ -50,7 +50,7 @@ def account_create(
     )
     if not made:
         if account.is_active:
-            raise NameTaken(f"There is an account {name} in {tenant} already: choose another name.")
+            raise NameTaken(f"The account {name} already exists in {tenant}: choose another name.")
         raise NameTaken(
             f"The name {name} belonged to an account of {tenant} that is closed and stays with its jobs: "
             "choose another name."

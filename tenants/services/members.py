@@ -24,15 +24,13 @@ def member_add(*, user: access.Person, tenant: Tenant, username: str, role: Role
     access.require(user, Permission.MANAGE_MEMBERS, tenant)
     person = User.objects.filter(username=username, is_service_account=False, is_active=True).first()
     if person is None:
-        wrong = problem(
-            "username", "user_not_found", "there is no such person; a platform admin adds people", username
-        )
+        wrong = problem("username", "user_not_found", "no such user; platform admins add users", username)
         raise FieldsInvalid(errors=[wrong])
     if person.pk == user.pk:
         raise OwnRoleRaised
     membership, made = Membership.objects.get_or_create(user=person, tenant=tenant, defaults={"role": role})
     if not made:
-        raise AlreadyMember(f"{username} is a member already, as {membership.role}. Change the role instead.")
+        raise AlreadyMember(f"{username} is already a member, as {membership.role}. Change the role instead.")
     _record(user, tenant, "member.add", username, {"role": role.value})
     return membership
 
@@ -55,7 +53,11 @@ def member_change(
         raise OwnRoleRaised
     if membership.user.is_service_account and role == Role.MANAGER:
         wrong = problem(
-            "role", "not_allowed", "a service account is researcher at most", role, ["viewer", "researcher"]
+            "role",
+            "not_allowed",
+            "a service account can be researcher at most",
+            role,
+            ["viewer", "researcher"],
         )
         raise FieldsInvalid(errors=[wrong])
     before = membership.role

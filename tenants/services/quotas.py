@@ -114,21 +114,19 @@ def _tenants(changes: Sequence[Change], capacity: Mapping[str, int]) -> dict[str
     for index, change in enumerate(changes):
         at = f"changes[{index}]"
         if change.tenant not in found:
-            wrong.append(
-                problem(f"{at}.tenant", "tenant_not_found", "there is no such tenant", change.tenant)
-            )
+            wrong.append(problem(f"{at}.tenant", "tenant_not_found", "no such tenant", change.tenant))
         if change.gpu_type not in known:
             wrong.append(
                 problem(
                     f"{at}.gpu_type",
                     "gpu_type_not_found",
-                    "the cluster has no such type",
+                    "the cluster has no devices of this type",
                     change.gpu_type,
                     sorted(known),
                 )
             )
         if (change.tenant, change.gpu_type) in seen:
-            wrong.append(problem(at, "repeated", "this tenant and type are changed twice", change.tenant))
+            wrong.append(problem(at, "repeated", "this tenant and type appear twice", change.tenant))
         seen.add((change.tenant, change.gpu_type))
     if wrong:
         raise FieldsInvalid(errors=wrong)

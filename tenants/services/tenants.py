@@ -34,7 +34,7 @@ def tenant_create(
     )
     tenant, made = Tenant.objects.get_or_create(slug=slug, defaults={"name": name, **values})
     if not made:
-        raise NameTaken(f"There is a tenant {slug} already.")
+        raise NameTaken(f"The tenant {slug} already exists.")
     audit.record(
         actor=user,
         action="tenant.create",

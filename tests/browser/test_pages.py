@@ -184,7 +184,7 @@ def test_a_role_changes_by_choosing_it(
     page = contexts("dave", "light", 1440).new_page()
     page.goto(f"{showcase.url}/t/vision-lab/members")
     page.get_by_label("Role of erin", exact=True).select_option("viewer")
-    page.get_by_text("erin is a viewer of vision-lab now.").wait_for()
+    page.get_by_text("erin is now a viewer of vision-lab.").wait_for()
     page.close()
 
 
@@ -255,23 +255,23 @@ def test_finding_a_tenant_keeps_the_draft_and_the_address(
     page.goto(f"{showcase.url}/admin-console/quotas")
     robotics, speech = (page.get_by_label(f"Limit of {name} for cpu") for name in ("robotics", "speech"))
     robotics.fill("3")
-    page.get_by_label("Find tenant").fill("pee")
+    page.get_by_label("Search tenants").fill("pee")
     expect(speech).to_be_visible()
     expect(robotics).to_be_hidden()
     expect(page.locator("#found")).to_have_text(re.compile(r"^1 of \d+$"))
-    page.get_by_label("Find tenant").press("Enter")  # nothing is sent: the draft would be lost
+    page.get_by_label("Search tenants").press("Enter")  # nothing is sent: the draft would be lost
     speech.press("ArrowUp")  # no other tenant is shown
     expect(speech).to_be_focused()
-    page.get_by_label("Find tenant").fill("")
+    page.get_by_label("Search tenants").fill("")
     expect(robotics).to_have_value("3")
-    page.get_by_label("Find tenant").fill("robot")
+    page.get_by_label("Search tenants").fill("robot")
     page.reload()
-    expect(page.get_by_label("Find tenant")).to_have_value("robot")
+    expect(page.get_by_label("Search tenants")).to_have_value("robot")
     expect(robotics).to_be_visible()
     expect(speech).to_be_hidden()
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{showcase.url}/t/vision-lab/members")
-    page.get_by_label("Find member").fill("no such name")
+    page.get_by_label("Search members").fill("no such name")
     expect(page.locator("#found")).to_have_text("No matches")
     box = page.locator("#found").bounding_box()
     assert box

@@ -63,7 +63,7 @@ def test_on_a_phone_more_leads_to_every_page_of_the_sidebar(open_as: Open, pictu
     """From the profile an administrator finds the way back to the console, and a manager to the members."""
     for who, path, links in (
         ("admin", "/me", {"Admin console", "Profile"}),
-        ("admin", "/admin-console/audit", {"Quota history", "Audit log", "Records"}),
+        ("admin", "/admin-console/audit", {"Quota history", "Audit log", "Database admin"}),
         ("dave", "/cluster", {"Members", "Quota & usage", "API tokens", "Vision Lab manager"}),
     ):
         page = open_as(who, path, width=390, height=844, theme="dark")
@@ -221,11 +221,11 @@ def test_what_was_said_of_a_field_goes_as_soon_as_one_types(open_as: Open) -> No
 
 def test_adding_a_member_who_does_not_exist(open_as: Open, picture: Picture) -> None:
     page = open_as("dave", "/t/vision-lab/members")
-    page.get_by_label("User name").fill("no-such-user")
+    page.get_by_label("Username").fill("no-such-user")
     page.get_by_role("button", name="Add member").click()
-    expect(page.get_by_role("alert")).to_contain_text("there is no such person")
-    expect(page.get_by_label("User name")).to_have_value("no-such-user")
-    expect(page.get_by_label("User name")).to_be_focused()
+    expect(page.get_by_role("alert")).to_contain_text("no such user")
+    expect(page.get_by_label("Username")).to_have_value("no-such-user")
+    expect(page.get_by_label("Username")).to_be_focused()
     assert not faults(page, picture, "refused-member")
 
 

@@ -58,7 +58,7 @@ def test_a_node_that_is_not_ready_gets_nothing_and_is_mentioned() -> None:
     made = plan(snapshot([*nodes(a1=2), down], [gang("j1", 1, 4)]))
     wait = why(made, "j1")
     assert wait.code is WaitReason.INSUFFICIENT_CAPACITY
-    assert wait.message == "Waiting for capacity: 2 of 2 a100 free, this job needs 4; 1 node is down."
+    assert wait.message == "Waiting for capacity: 2 of 2 a100 GPUs free, this job needs 4; 1 node is down."
 
 
 def test_any_type_goes_where_the_largest_part_is_free() -> None:
@@ -147,8 +147,8 @@ def test_after_the_starvation_timeout_nothing_takes_what_the_head_needs() -> Non
     assert started(made) == []
     assert why(made, "j2").code is WaitReason.FAIR_SHARE
     assert why(made, "j3").message == (
-        "Waiting its turn: 15 of 15 free a100 are reserved for a larger job that has waited longest;"
-        " this job needs 1 a100."
+        "Waiting its turn: 15 of 15 free a100 GPUs are reserved for a larger job that has waited longest;"
+        " this job needs 1 a100 GPU."
     )
     assert why(made, "j1").code is WaitReason.INSUFFICIENT_CAPACITY
 
@@ -219,7 +219,7 @@ def test_waiting_for_quota_shows_the_arithmetic() -> None:
         "j1",
     )
     assert wait.code is WaitReason.QUOTA_GPUS
-    assert wait.message == "Waiting for quota: 6 of 8 a100 in use, this job needs 4."
+    assert wait.message == "Waiting for quota: 6 of 8 a100 GPUs in use, this job needs 4."
     assert wait.numbers | {"checks": None} == {
         "slot_type": "a100",
         "learners": 1,
@@ -259,7 +259,7 @@ def test_a_fragmented_cluster_is_distinguished_from_a_full_one() -> None:
     wait = why(made, "j1")
     assert wait.code is WaitReason.GANG_FRAGMENTED
     assert wait.message == (
-        "Waiting for 2 × 6 at the same time: 14 a100 are free, but only 1 of 2 learners fit on nodes."
+        "Waiting for 2 × 6 at the same time: 14 a100 GPUs are free, but only 1 of 2 learners fit on nodes."
     )
 
 
@@ -274,19 +274,19 @@ def test_a_fragmented_cluster_is_distinguished_from_a_full_one() -> None:
         (
             gang("j1", 1, 9),
             WaitReason.NO_MATCHING_POOL,
-            "No node is large enough: a learner needs 9 a100 on one node, the largest node has 8."
-            " Ask for at most 8 per learner.",
+            "No node is large enough: a learner needs 9 a100 GPUs on one node, the largest node has 8."
+            " Request at most 8 per learner.",
         ),
         (
             gang("j1", 3, 8),
             WaitReason.NO_MATCHING_POOL,
-            "The cluster is too small: 3 × 8 a100 do not fit even if nothing else runs. Ask for fewer learners.",
+            "The cluster is too small: 3 × 8 a100 GPUs do not fit even if nothing else runs. Request fewer learners.",
         ),
         (
             gang("j1", 2, 8),
             WaitReason.EXCEEDS_MAX_QUOTA,
-            "Larger than the tenant's quota: this job needs 16 a100, the quota is 12."
-            " Ask for fewer, or ask an administrator for more quota.",
+            "Larger than the tenant's quota: this job needs 16 a100 GPUs, the quota is 12."
+            " Request fewer, or ask a platform admin for more quota.",
         ),
     ],
 )
@@ -297,14 +297,14 @@ def test_what_can_never_start_says_what_to_change(job, code, message) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "of"), [("a100", "of a100"), ("cpu", "of CPUs"), (None, "for any GPU type")]
+    ("kind", "of"), [("a100", "for a100 GPUs"), ("cpu", "for CPUs"), (None, "for any GPU type")]
 )
 def test_no_quota_row_means_no_quota_and_no_advice_to_ask_for_fewer(kind: str | None, of: str) -> None:
     there = (Node.with_slots("n1", kind or "a100", 8),)
     wait = why(plan(replace(snapshot(there, [gang("j1", slot_type=kind)]), shares=())), "j1")
     assert wait.code is WaitReason.EXCEEDS_MAX_QUOTA
     assert wait.numbers["limit"] == 0
-    assert wait.message == f"The tenant has no quota {of}, this job needs 1; ask an administrator."
+    assert wait.message == f"The tenant has no quota {of}, this job needs 1; ask a platform admin."
 
 
 def test_a_suspended_tenant_starts_nothing() -> None:
@@ -323,7 +323,7 @@ def test_the_jobs_limit_counts_the_starts_of_this_very_plan() -> None:
     )
     assert started(made) == ["j1"]
     assert why(made, "j2").message == (
-        "Waiting for another job to end: the tenant runs 3 of 3 jobs that it can run at once."
+        "Waiting for another job to end: the tenant runs 3 of at most 3 jobs at once."
     )
 
 

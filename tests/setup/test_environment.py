@@ -176,7 +176,9 @@ def test_a_folder_into_which_we_may_not_look_is_left_to_the_lock(tmp_path: Path)
 def test_a_wrong_option_is_called_by_its_own_name_and_a_variable_by_its() -> None:
     assert "  --nodes: 'abc' is not name:type:slots; write" in start("--nodes", "abc").stderr
     twice = start("--nodes", "a:cpu:1,a:cpu:2,b:cpu:99999,-c:cpu:1").stderr
-    assert all(words in twice for words in ("'a' is named twice", "from 1 to 4096", "the name '-c' may have"))
+    assert all(
+        words in twice for words in ("'a' is named twice", "from 1 to 4096", "the name '-c' may contain")
+    )
     assert "  LOCAL_NODES: 'abc' is not name:type:slots; write" in start(LOCAL_NODES="abc").stderr
 
 

@@ -148,7 +148,7 @@ def test_a_node_daemon_that_is_frozen_is_named_in_time(
     for answer in both:
         assert answer.status_code == 503
         found = answer.json()["parts"]
-        assert found["cluster"]["reason"] == "the local cluster did not answer within 1 s", (
+        assert found["cluster"]["reason"] == "the local cluster did not respond within 1 s", (
             "not the daemon's 30 s"
         )
         assert (found["database"]["ready"], found["workers"]["ready"]) == (True, True)
@@ -163,7 +163,7 @@ def test_a_database_that_is_frozen_is_named_in_time(client: Client) -> None:
     assert answer.status_code == 503
     found = answer.json()["parts"]
     assert (
-        found["database"]["reason"] == found["workers"]["reason"] == "the database did not answer within 1 s"
+        found["database"]["reason"] == found["workers"]["reason"] == "the database did not respond within 1 s"
     )
     assert found["cluster"]["ready"] is True
 

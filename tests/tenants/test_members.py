@@ -93,7 +93,7 @@ def test_a_service_account_is_researcher_at_most_and_cannot_log_in(people: Peopl
         members.member_change(
             user=people.dave, tenant=people.vision, username=made.user.username, role=Role.MANAGER
         )
-    with pytest.raises(NameTaken, match="There is an account ci in vision-lab already: choose another name"):
+    with pytest.raises(NameTaken, match="The account ci already exists in vision-lab: choose another name"):
         accounts.account_create(user=people.dave, tenant=people.vision, name="ci")
 
 

@@ -20,7 +20,7 @@ def request(path: str | Path, op: str, *, timeout_s: float = RESPONSE_S, **value
         line = _exchange(path, {"op": op, **values}, timeout_s)
         response = json.loads(line)
     except (OSError, ValueError) as error:
-        raise ClusterBusy(f"The node daemon does not answer: {error or type(error).__name__}.") from error
+        raise ClusterBusy(f"The node daemon is not responding: {error or type(error).__name__}.") from error
     if response["ok"]:
         return response["result"]
     match response["error"]:

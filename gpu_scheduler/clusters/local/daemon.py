@@ -133,7 +133,7 @@ class Daemon:
             return {"ok": False, "error": "bad_request", "message": f"{type(error).__name__}: {error}"}
         except OSError as error:
             logger.error("request failed", extra={"error": str(error)})
-            return {"ok": False, "error": "busy", "message": f"The node daemon cannot do it now: {error}"}
+            return {"ok": False, "error": "busy", "message": f"The node daemon cannot do this now: {error}"}
 
     def _watch(self) -> Iterator[dict[str, Any]]:
         """The messages of one watch; a driver that has gone ends it with the next message."""

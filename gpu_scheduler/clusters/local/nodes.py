@@ -86,7 +86,9 @@ def _entry(entry: str) -> LocalNode | str:
     name, slot_type, slots = parts
     for what, word in (("name", name), ("type", slot_type)):
         if not _NAME.fullmatch(word):
-            return f"{entry!r}: the {what} {word!r} may have lower-case letters, digits and inner dashes only"
+            return (
+                f"{entry!r}: the {what} {word!r} may contain only lowercase letters, digits and inner dashes"
+            )
     if not slots.isascii() or not slots.isdigit() or not 1 <= int(slots) <= _MAX_SLOTS:
         return f"{entry!r}: {slots!r} is not a number of slots from 1 to {_MAX_SLOTS}"
     return LocalNode(name, slot_type, int(slots))

@@ -58,7 +58,7 @@ def parse_gang_name(value: object) -> str:
     """A name that may be part of a path. Raises MalformedCommand."""
     if not isinstance(value, str) or not _GANG_NAME.fullmatch(value):
         raise MalformedCommand(
-            f"name: {str(value)[:80]!r} may have lower-case letters, digits and inner dashes only"
+            f"name: {str(value)[:80]!r} may contain only lowercase letters, digits and inner dashes"
         )
     return value
 

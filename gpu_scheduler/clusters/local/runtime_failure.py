@@ -9,9 +9,9 @@ from collections.abc import Sequence
 NO_SPACE = "No space is left on {where} while preparing the runtime {name}."
 UNREACHABLE = "The package index could not be reached from {where} while preparing the runtime {name}."
 OTHER = "The runtime {name} could not be prepared on {where}; the log of its node daemon says why."
-MISMATCH = "The runtime {name} cannot be made: {package} is not the package that its requirements pin (hash mismatch)."
-UNMAKEABLE = "The runtime {name} cannot be made from its requirements; the log of the node daemon says why."
-NO_BUILDER = "The runtime {name} cannot be made: uv is not installed on {where}; `make env` installs it."
+MISMATCH = "The runtime {name} cannot be built: {package} is not the package that its requirements pin (hash mismatch)."
+UNMAKEABLE = "The runtime {name} cannot be built from its requirements; the log of the node daemon says why."
+NO_BUILDER = "The runtime {name} cannot be built: uv is not installed on {where}; `make env` installs it."
 
 _FULL = re.compile(r"no space left|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
 _AWAY = re.compile(

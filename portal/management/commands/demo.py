@@ -21,7 +21,9 @@ class Command(BaseCommand):
         try:
             users = demo.make_demo()
         except OperationalError as error:
-            raise CommandError(f"The database does not answer; is `manage.py up` running? {error}") from error
+            raise CommandError(
+                f"The database is not responding; is `manage.py up` running? {error}"
+            ) from error
         except ClusterError as error:
             raise CommandError(f"The cluster does not report its nodes: {error}") from error
         if options["json"]:

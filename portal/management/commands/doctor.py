@@ -24,4 +24,4 @@ class Command(BaseCommand):
         if sick:
             self.stdout.write(f"\n{len(sick)} of {len(found)} need attention.")
             sys.exit(1)
-        self.stdout.write("\nNothing is wrong.")
+        self.stdout.write("\nNo problems found.")

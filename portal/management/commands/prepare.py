@@ -21,7 +21,7 @@ POLL_S = 0.05
 
 
 class Command(BaseCommand):
-    help = "Bring the database up to date; make the demo when it is empty."
+    help = "Bring the database up to date; create the demo if it is empty."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -154,7 +154,7 @@ def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse 
     used, free, down = (pool.used, pool.free, pool.down) if pool else (0, 0, 0)
     return Column(
         kind,
-        "slots" if kind == usage.CPU_TYPE else "GPUs",
+        "CPUs" if kind == usage.CPU_TYPE else "GPUs",
         pool,
         sum(row.cells[index].before for row in rows),
         sum(limits),

@@ -84,7 +84,8 @@ def page(request: HttpRequest) -> HttpResponse:
         except TenantError as error:  # another admin changed a limit after the review
             review = _refused(error, changes)
         else:
-            messages.success(request, f"{len(made.changes)} limit{'s' * (len(made.changes) != 1)} set.")
+            count = len(made.changes)
+            messages.success(request, "Quota updated." if count == 1 else f"{count} quotas updated.")
             return HttpResponseRedirect("/admin-console/quota-history")
     return _page(request, drawn, review, reason, applies=applies)
 
@@ -141,7 +142,7 @@ def _refused(error: TenantError, changes: list[Change]) -> Review:
         if found := CHANGE.match(each["path"]):
             change = changes[int(found[1])]
             if each["code"] == "limit_changed":
-                text = f"You saw {each['got']}, meanwhile it was set to {each['allowed']}. Apply again to overrule."
+                text = f"You saw {each['got']}, but the limit is now {each['allowed']}. Apply again to overwrite it."
             limits[change.tenant, change.gpu_type] = text
         elif each["path"] == "reason":
             reason = text

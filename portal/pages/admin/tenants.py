@@ -109,7 +109,7 @@ def new(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         problems = _create(request, values, draft)
         if not problems:
-            messages.success(request, f"{values['name']} is there.")
+            messages.success(request, f"{values['name']} created.")
             return HttpResponseRedirect(f"/admin-console/tenants/{values['slug']}")
     limits = {kind: str(limit) for (_, kind), limit in draft.requested.items()}
     limits |= {kind: text for (_, kind), text in draft.wrong.items()}
@@ -153,13 +153,13 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
     name, role = request.POST.get("username", "").strip(), request.POST.get("role", "")
     back = f"/admin-console/tenants/{slug}"
     if not name or role not in set(Role):
-        messages.error(request, "Give a user name and one of the three roles.")
+        messages.error(request, "Enter a username and choose one of the three roles.")
         return HttpResponseRedirect(back)
     return after(
         request,
         lambda: member_add(user=person(request), tenant=tenant, username=name, role=Role(role)),
         to=back,
-        done=f"{name} is a {role} of {tenant} now.",
+        done=f"{name} is now a {role} of {tenant}.",
     )
 
 
@@ -181,9 +181,11 @@ def _get(slug: str) -> Tenant:
 def _missing(values: dict[str, str], draft: LimitsDraft) -> dict[str, str]:
     problems = {f"limit-{kind}": not_a_limit(text) for (_, kind), text in draft.wrong.items()}
     if not 1 <= len(values["name"]) <= 120:
-        problems["name"] = "Give a name of at most 120 characters."
+        problems["name"] = "Enter a name of at most 120 characters."
     if values["slug"] != slugify(values["slug"]) or not 1 <= len(values["slug"]) <= 40:
-        problems["slug"] = "Lower-case letters, digits and dashes, at most 40; it is used in URLs."
+        problems["slug"] = (
+            "Use lowercase letters, digits and dashes, at most 40 characters; the slug is used in URLs."
+        )
     if not values["reason"]:
         problems["reason"] = "A reason is required; it goes into the audit log."
     return problems
@@ -234,7 +236,7 @@ def _by_field(error: TenantError, otherwise: str, limits: list[str]) -> dict[str
 
 
 def _chart(tenant: Tenant, resource: str) -> charts.Bars:
-    """30 days by slot type; GPU-hours and CPU slot-hours are never added up."""
+    """30 days by slot type; GPU-hours and CPU-hours are never added up."""
     now = timezone.now()
     today = now.astimezone(UTC).date()
     first = today - timedelta(days=DAYS - 1)

@@ -159,7 +159,7 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
         ),
         (
             "error: No solution found when resolving dependencies",
-            "cannot be made from its requirements",
+            "cannot be built from its requirements",
             False,
         ),
         ("  cause: Disk quota exceeded (os error 122)", "No space is left on node a", True),

@@ -64,7 +64,7 @@ def test_a_night_in_which_the_platform_was_off_neither_counts_nor_is_charged(wor
     assert used(world) == pytest.approx(again.slot_seconds, abs=2 * PAUSE_S)
     assert shown(job) == pytest.approx(again.slot_seconds, abs=2 * PAUSE_S)
     returned = job.events.get(code=EventCode.GPUS_RETURNED)
-    assert returned.message.startswith("Released 2 CPU slots after 8 h")
+    assert returned.message.startswith("Released 2 CPUs after 8 h")
     assert returned.message.endswith(" is charged; contact was lost after that.")
     assert returned.numbers["counted_seconds"] == pytest.approx(again.slot_seconds / 2, abs=0.1)
     left_s = 1000 - again.running_s
@@ -206,7 +206,7 @@ def test_a_lost_job_without_time_left_ends_without_a_new_place(world: World) -> 
     world.settle()
     ended = job_of(job)
     assert (ended.state, ended.reason_code, ended.attempt) == (State.FAILED, "time_limit", 1)
-    assert "Nothing is left of its time limit. A clone can continue" in ended.reason_message
+    assert "Its time limit is used up. A clone can continue" in ended.reason_message
 
 
 def test_a_requested_halt_keeps_a_lost_job_whose_time_is_up(world: World) -> None:

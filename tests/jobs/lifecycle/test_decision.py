@@ -407,7 +407,7 @@ def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> N
 
 def test_a_halt_that_met_a_dead_learner_says_so() -> None:
     for code, words in (
-        (None, "Halted. The processes of learner 1 were gone without an exit code."),
+        (None, "Halted. The processes of learner 1 ended without reporting an exit code."),
         (143, "Halted."),
     ):
         dead = learner(shown=None, rank=1, **EXITED, exit_code=code, halted=True)
@@ -459,14 +459,14 @@ def test_canceling_beats_every_reason_to_stop() -> None:
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (JobObservation("x", State.QUEUED, **CANCEL), "Canceled while it waited; nothing had started."),
+        (JobObservation("x", State.QUEUED, **CANCEL), "Canceled while waiting; nothing had started."),
         (
             JobObservation("x", State.QUEUED, attempt=1, **CANCEL),
-            "Canceled while it waited for a restart.",
+            "Canceled while waiting for a restart.",
         ),
         (
             JobObservation("x", State.QUEUED, attempt=2, has_checkpoint=True, **CANCEL),
-            "Canceled while it waited for a restart; its checkpoints remain.",
+            "Canceled while waiting for a restart; its checkpoints remain.",
         ),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_shared_job_is_seen_and_with_operate_also_halted(people: People) -> No
 def test_a_refusal_says_what_the_caller_lacks(people: People) -> None:
     job = factories.job(owner=people.alice)
     people.alice.memberships.update(role=Role.VIEWER)
-    with pytest.raises(JobForbidden, match="at least the role researcher in"):
+    with pytest.raises(JobForbidden, match="the role researcher or higher in"):
         job_to_operate(user=people.alice, job_id=job.pk)
     people.alice.memberships.update(role=Role.RESEARCHER)
     people.alice.token = Token(user=people.alice, role_ceiling=Role.VIEWER)

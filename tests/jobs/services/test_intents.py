@@ -255,7 +255,7 @@ def test_no_request_is_accepted_that_the_coming_failure_would_drop(
     verbs = [job_resume, job_halt] if intent == Intent.RUN else [job_resume]
     for verb in verbs:
         with pytest.raises(
-            IllegalTransition, match=r"it will end as failed\. Possible now: cancel"
+            IllegalTransition, match=r"it will end as failed\. You can still cancel, clone or edit it"
         ) as caught:
             verb(user=people.alice, job_id=job.pk)
         assert caught.value.code == "illegal_transition"
@@ -288,8 +288,8 @@ def test_a_resume_without_time_left_says_what_to_do_and_changes_nothing(people: 
     with pytest.raises(TimeLimitUsedUp) as caught:
         job_resume(user=people.alice, job_id=job.pk)
     assert caught.value.message == (
-        "It has run 9.2 s, and its time limit is 5 s: a resume has no time left. "
-        f"Clone it with a larger time_limit; the clone can begin at checkpoint {saved.n}."
+        "It has run for 9.2 s; its time limit is 5 s. A resume would have no time left. "
+        f"Clone it with a larger time_limit; the clone can start from checkpoint {saved.n}."
     )
     assert caught.value.details["allowed_actions"] == ["cancel", "clone", "edit"]
     assert not requests(job)

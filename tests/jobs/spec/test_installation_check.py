@@ -102,8 +102,8 @@ def test_missing_data_is_refused_unless_the_root_cannot_be_seen() -> None:
 @pytest.mark.parametrize(
     ("folders", "said"),
     [
-        ((), "is empty; an administrator must add data sets there"),
-        (None, "cannot be read; an administrator must give the platform's user read access"),
+        ((), "is empty; an operator of this installation must add data sets there"),
+        (None, "cannot be read; an operator of this installation must give the platform's user read access"),
         (("imagenet", "mnist"), "holds imagenet, mnist"),
         (tuple(f"d{n:02}" for n in range(12)), "d09 and 2 more"),
     ],
@@ -121,11 +121,11 @@ def test_more_than_the_quota_waits_and_is_warned_about() -> None:
     assert findings.errors == ()
     (problem,) = findings.warnings
     assert problem.code == "above_quota"
-    assert problem.message.startswith("requests 8 a100; the tenant's quota is ")
+    assert problem.message.startswith("requests 8 a100 GPUs; the tenant's quota is ")
 
 
 def test_without_any_quota_of_the_type_the_warning_says_so() -> None:
     (problem,) = check(parse(spec_with()), replace(HERE, limits={})).warnings
     assert problem.message == (
-        "requests 1 CPU slot; the tenant has no quota for them, so the job waits until the quota is raised"
+        "requests 1 CPU; the tenant has no quota for them, so the job waits until the quota is raised"
     )

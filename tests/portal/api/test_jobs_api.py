@@ -411,7 +411,7 @@ def test_an_archive_that_climbs_out_is_refused_with_every_name_that_does(alice: 
     answered = answer.json()
     assert (answer.status_code, answered["code"]) == (400, "archive_unsafe_path")
     assert answered["detail"] == (
-        "The archive cannot be taken: ../x: the name leaves its folder with .. (2 faults in all)."
+        "The archive was rejected: ../x: the name leaves its folder with .. (2 faults in all)."
     )
     assert [(error["path"], error["got"]) for error in answered["errors"]] == [
         ("archive", "../x"),
@@ -579,4 +579,4 @@ def test_of_an_ended_job_name_and_tags_may_be_edited_and_the_refusal_of_a_priori
     assert alice.patch(f"/jobs/{job}", {"name": "kept", "tags": ["best"]}).status_code == 200
     refused = alice.patch(f"/jobs/{job}", {"priority": "low"})
     assert refused.status_code == 409
-    assert "another priority, only another name or other tags. Possible now" in refused.json()["detail"]
+    assert "another priority, only another name or other tags. You can still" in refused.json()["detail"]

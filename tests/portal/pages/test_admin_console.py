@@ -194,7 +194,7 @@ def test_a_set_on_another_page_is_linked(signed_in: SignIn, lab: Tenant, admin: 
     [
         (
             {"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "5", "reason": "x"},
-            "You saw 5, meanwhile it was set to 8",
+            "You saw 5, but the limit is now 8",
         ),
         (
             {"limit:vision-lab:cpu": "6", "if:vision-lab:cpu": "8", "reason": " "},
@@ -310,7 +310,7 @@ def test_a_tenant_is_made_with_limits_and_manager_or_not_at_all(signed_in: SignI
     }
     refused = client.post("/admin-console/tenants/new", form)
     assert refused.status_code == 422
-    assert "There is no such person" in markup(refused)
+    assert "No such user" in markup(refused)
     assert 'value="Genomics"' in markup(refused)
     assert not Tenant.objects.filter(slug="genomics").exists()
     factories.user("trent")
@@ -452,7 +452,7 @@ def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
     ]
     monkeypatch.setattr(system, "run_checks", lambda: found)
     monkeypatch.setattr(
-        system, "broker", lambda: HealthCheck("broker", "no answer", "Valkey does not answer", "Slower.")
+        system, "broker", lambda: HealthCheck("broker", "no answer", "Valkey is not responding", "Slower.")
     )
     client = signed_in(admin)
     assert 'data-fetch="/admin-console/system"' in client.get("/admin-console/").content.decode()

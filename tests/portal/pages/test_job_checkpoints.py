@@ -184,7 +184,7 @@ def test_the_strip_counts_the_job_and_its_tenant(signed_in: SignIn, lab: Tenant,
     strip = page.split('<dl class="kpis"', 1)[1].split("</dl>")[0]
     text = " ".join(re.sub(r"<[^>]*>", " ", strip).split())
     assert "This job 1.0 KiB 1 kept of 2 saved" in text
-    assert "Tenant vision-lab 4.0 KiB of checkpoints, this job 25 %" in text
+    assert "Tenant vision-lab 4.0 KiB of checkpoints, this job 25%" in text
 
 
 def test_a_removed_checkpoint_stays_as_a_row_that_says_why(

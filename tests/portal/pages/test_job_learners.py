@@ -93,5 +93,5 @@ def test_a_program_too_quick_to_be_seen_is_not_said_never_to_have_begun(
         phase=Phase.DONE, downloading_at=timezone.now(), exited_at=timezone.now(), exit_code=0
     )
     page = markup(signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners"))
-    assert "1 of 1 not seen to start" in page
+    assert "1 of 1 without a recorded start" in page
     assert "never began" not in page

@@ -137,7 +137,7 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
     job = factories.job(
         owner=alice,
         reason_code="QUOTA_GPUS",
-        reason_message="Waiting for quota: 6 of 8 CPU slots in use, this job needs 4.",
+        reason_message="Waiting for quota: 6 of 8 CPUs in use, this job needs 4.",
         reason_numbers={
             "position": 3,
             "cluster_position": 9,
@@ -157,7 +157,7 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
     )
     page = open_page(alice, job)
     for words in (
-        "6 of 8 CPU slots in use",
+        "6 of 8 CPUs in use",
         "#3",
         "Waiting",
         "Tenant quota",
@@ -174,7 +174,7 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
 def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
     alice: User, open_page: Callable[..., str]
 ) -> None:
-    why = "Larger than the tenant's quota: this job needs 2 CPU slots, the quota is 1."
+    why = "Larger than the tenant's quota: this job needs 2 CPUs, the quota is 1."
     larger = {"check": "max_quota", "ok": False, "used": 0, "limit": 1, "asked": 2, "text": why}
     rest = [
         {"check": name, "ok": None, "used": None, "limit": None, "asked": None, "text": ""}
@@ -188,7 +188,7 @@ def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
     )
     Estimate.objects.create(job=job, tenant=job.tenant, why_none="cannot_start")
     panel = open_page(alice, job).partition('class="card why fix"')[2].partition("</section>")[0]
-    assert panel.count("this job needs 2 CPU slots") == 1
+    assert panel.count("this job needs 2 CPUs") == 1
     assert "needs 2, the quota is 1" in panel
     assert "cannot start" not in panel
     assert '<svg x="50.0%" overflow="visible"><rect class="limit-tick"' in panel, (
@@ -202,7 +202,7 @@ def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
 
 @pytest.mark.parametrize(
     ("code", "chip"),
-    [("EXCEEDS_MAX_QUOTA", "Fix needed"), ("TENANT_SUSPENDED", "Ask an admin"), ("", "Checking")],
+    [("EXCEEDS_MAX_QUOTA", "Fix needed"), ("TENANT_SUSPENDED", "Ask a platform admin"), ("", "Checking")],
 )
 def test_the_chip_says_who_has_to_act(
     alice: User, open_page: Callable[..., str], code: str, chip: str
@@ -246,7 +246,7 @@ def test_a_job_halted_in_the_queue_held_nothing(alice: User, open_page: Callable
     moved(job, State.QUEUED)
     moved(job, State.HALTED)
     page = open_page(alice, job)
-    for words in ("Removed from the queue", "it never ran", "nothing<small>it held no slots"):
+    for words in ("Removed from the queue", "it never ran", "none<small>it held no devices"):
         assert words in page
     assert "released 0.2" not in page
 

@@ -62,7 +62,7 @@ def test_a_resume_over_quota_says_what_it_would_wait_for(alice: User, signed_in:
     Quota.objects.update(used=6, limit=8)
     text = card(alice, halted(alice), signed_in)
     assert "Can start now" not in text
-    assert "Waits" in text
+    assert "Would wait in the queue" in text
     assert "quota" in text
     assert "6 → 10 of 8" in text
 

@@ -51,7 +51,7 @@ def failed_twice(alice: User) -> Job:
     )
     happened(job, to=State.STOPPING, reason="learner_failed", message=FAILED)
     returned = {"slots": 1, "slot_type": "cpu", "seconds": 272.0}
-    happened(job, EventCode.GPUS_RETURNED, message="1 CPU slot went back after 4 min 32 s.", numbers=returned)
+    happened(job, EventCode.GPUS_RETURNED, message="Released 1 CPU after 4 min 32 s.", numbers=returned)
     happened(job, to=State.FAILED, reason="learner_failed", message=f"{FAILED} Its 1 restart is used up.")
     Attempt.objects.create(
         job=job, tenant=job.tenant, n=7, cluster="local", slot_type="cpu", slots=1, learners=1,
@@ -85,7 +85,7 @@ def test_an_exit_is_shown_once_and_a_stop_says_what_for(alice: User, client: Cli
     text = text_of(client, failed_twice(alice), "/events")
     assert text.count(FAILED) == 1
     assert "Its 1 restart is used up." in text
-    assert "CPU slots returned" in text
+    assert "CPUs released" in text
     job = factories.job(owner=alice, state=State.STOPPING, stop_reason="halt_requested")
     happened(job, to=State.STOPPING, reason="halt_requested", message="Halting: its learners save.")
     assert "Halting Halting: its learners save." in text_of(client, job, "/events")
@@ -232,8 +232,8 @@ def test_one_way_to_say_how_long(seconds: float, words: str) -> None:
 
 
 def test_one_way_to_say_what_is_held() -> None:
-    assert devices(1, "cpu") == "1 CPU slot"
-    assert devices(2, "cpu", each=4) == "2 × 4 CPU slots"
+    assert devices(1, "cpu") == "1 CPU"
+    assert devices(2, "cpu", each=4) == "2 × 4 CPUs"
     assert devices(1, "h100", each=8) == "8 h100 GPUs"
     assert devices(1, "") == "1 GPU"
 
@@ -260,19 +260,19 @@ def test_a_metric_rule_that_was_switched_off_is_reported_on_the_pages_with_metri
 ) -> None:
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
-    said = r"The rule (a+)+(?P<x>b) took too long on a printed line and is switched off for this run."
+    said = r"The rule (a+)+(?P<x>b) took too long on a printed line and is disabled for this run."
     slow = Learner.objects.filter(job=job, attempt=2)
     for tab in ("", "/metrics"):
         slow.update(error_code="", message="")
-        assert "switched off" not in text_of(client, job, tab)
+        assert "rule was disabled" not in text_of(client, job, tab)
         slow.update(error_code="rule_too_slow", message=said)
         text = text_of(client, job, tab)
-        assert "A metric rule was switched off." in text
+        assert "A metric rule was disabled." in text
         assert "Learner 0: The rule (a+)+(?P&lt;x&gt;b) took too long" in text
         assert "Fix the rule and resubmit" in text
     Learner.objects.filter(job=job).update(error_code="", message="")
     Learner.objects.filter(job=job, attempt=1).update(error_code="rule_too_slow", message=said)
-    assert "switched off" not in text_of(client, job, "/metrics")
+    assert "rule was disabled" not in text_of(client, job, "/metrics")
 
 
 def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> None:
@@ -290,7 +290,7 @@ def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> N
     queued = factories.job(owner=alice)
     client.force_login(factories.user("admin", is_superuser=True))
     console = " ".join(markup(client.get("/admin-console/")).split())
-    assert "1 slot requested<" in console
+    assert "1 device requested<" in console
     client.force_login(alice)
     answer = markup(client.post("/t/vision-lab/jobs/halt", {"job": queued.pk}, follow=True))
     assert "Halting 1 of 1 job." in answer

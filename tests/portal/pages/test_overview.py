@@ -261,7 +261,7 @@ def test_a_quota_of_nothing_draws_no_meter(lab: Tenant, alice: User, signed_in: 
     assert page.count('class="cells"') == 1
 
 
-@pytest.mark.parametrize(("limit", "column", "hours"), [(0, "CPU slot-hours", "2.0"), (4, "GPU-hours", "—")])
+@pytest.mark.parametrize(("limit", "column", "hours"), [(0, "CPU-hours", "2.0"), (4, "GPU-hours", "—")])
 def test_hours_of_what_ended_are_of_cpu_slots_only_where_a_tenant_has_no_gpus(
     alice: User, client: Client, limit: int, column: str, hours: str
 ) -> None:

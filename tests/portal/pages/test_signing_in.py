@@ -50,7 +50,7 @@ def test_a_wrong_password_and_an_unknown_name_read_alike(alice: User) -> None:
         answer = Client().post("/login", {"username": name, "password": "wrong"})
         assert answer.status_code == 200
         pages.append(answer.context["form"].non_field_errors())
-    assert pages[0] == pages[1] == ["That user name and password do not match."]
+    assert pages[0] == pages[1] == ["Incorrect username or password."]
 
 
 def test_after_a_wrong_password_one_types_the_next_at_once(alice: User) -> None:
@@ -63,7 +63,7 @@ def test_after_a_wrong_password_one_types_the_next_at_once(alice: User) -> None:
 def test_service_accounts_and_closed_accounts_read_as_unknown(alice: User) -> None:
     User.objects.filter(pk=alice.pk).update(is_active=False)
     answer = Client().post("/login", {"username": "alice", "password": factories.PASSWORD})
-    assert answer.context["form"].non_field_errors() == ["That user name and password do not match."]
+    assert answer.context["form"].non_field_errors() == ["Incorrect username or password."]
 
 
 def test_the_wait_is_shown_in_advance_counts_down_and_ends(alice: User, settings: LazySettings) -> None:
@@ -72,7 +72,7 @@ def test_the_wait_is_shown_in_advance_counts_down_and_ends(alice: User, settings
     client = Client()
     for left in (3, 2, 1):
         page = markup(client.post("/login", {"username": "alice", "password": "wrong"}))
-        assert f"{left} tr{'y' if left == 1 else 'ies'} left, then a wait of 5 min" in page
+        assert f"{left} attempt{'s' * (left != 1)} left, then a wait of 5 min" in page
     client.post("/login", {"username": "alice", "password": "wrong"})
     AccessAttempt.objects.update(attempt_time=F("attempt_time") - timedelta(minutes=3))
     for _ in range(2):  # a try meanwhile does not restart the wait

@@ -37,7 +37,7 @@ def test_an_unknown_member_is_refused_with_the_field_and_the_remedy(signed_in: S
     answer = signed_in(dave).post("/t/vision-lab/members/add", {"username": "nobody", "role": "viewer"})
     page = markup(answer)
     assert answer.status_code == 422
-    assert "Username: there is no such person" in page
+    assert "Username: no such user" in page
     assert 'value="nobody"' in page, "what was typed is still there"
     assert '<option value="viewer" selected>' in page
 
@@ -75,7 +75,7 @@ def test_a_tokens_secret_is_shown_once_and_opens_the_api(signed_in: SignIn, alic
 def test_a_token_without_a_name_is_refused_and_the_rest_is_kept(signed_in: SignIn, alice: User) -> None:
     answer = signed_in(alice).post("/t/vision-lab/tokens/new", {"name": "", "role": "viewer", "days": "7"})
     assert answer.status_code == 422
-    assert "Give one of at most 80 characters" in markup(answer)
+    assert "Enter a name of at most 80 characters" in markup(answer)
     assert 'aria-invalid="true"' in markup(answer).split('id="again-name"')[1].split(">")[0]
     assert answer.context["values"]["days"] == 7
     assert not Token.objects.exists()
@@ -280,7 +280,7 @@ def test_any_member_may_leave_and_is_redirected_to_a_page_that_they_may_see(
     assert page.count("Leave<span") == 1
     assert 'aria-label="Remove alice"' not in page
     left = client.post("/t/vision-lab/members/carol", {"remove": "yes"}, follow=True)
-    assert "You are no member of" in markup(left)
+    assert "You are no longer a member of" in markup(left)
     assert not Membership.objects.filter(user=carol).exists()
 
 

@@ -96,7 +96,7 @@ def test_a_toy_check_is_on_the_pages(job: Job, toy: Check, admin: User) -> None:
     address = f"/t/{job.tenant.slug}/jobs/{job.pk}"
     page = markup(browser(job.owner).get(address))
     panel = page.partition('class="card why ask"')[2].partition("</section>")[0]
-    for text in ("Maintenance begins in 41 minutes", "Ask an admin", toy.title, "41 of 60 minutes"):
+    for text in ("Maintenance begins in 41 minutes", "Ask a platform admin", toy.title, "41 of 60 minutes"):
         assert text in panel
     assert "#user-cog" in markup(browser(job.owner).get(f"{address}/events"))
     assert "held" in markup(browser(job.owner).get(f"/t/{job.tenant.slug}/")), "it needs attention"

@@ -58,7 +58,7 @@ def test_it_has_the_portal_s_colours_and_font_and_a_way_back(people: People) -> 
         assert f"{weight}: rgb({red}, {green}, {blue});" in page
     assert "dist/staff" in page
     assert 'href="/admin-console/"' in page
-    assert "Records · Luthier" in page
+    assert "Database admin · Luthier" in page
 
 
 def test_what_has_its_own_page_is_not_changed_here(people: People) -> None:

@@ -26,7 +26,7 @@ test("a job that can start names its nodes once", () => {
 });
 
 test("a job that waits says why, and when it would start if that is known", () => {
-  assert.equal(headline(waits, "wait"), "Waits");
+  assert.equal(headline(waits, "wait"), "Would wait in the queue");
   assert.equal(oneLine(waits), "The quota is used up.");
   const soon = (seconds: number): string => new Date(Date.now() + seconds * 1000).toISOString();
   const known = { ...waits, now: { ...now, estimate: { from: soon(1500), to: soon(2400), message: "" } } };
@@ -38,7 +38,7 @@ test("a job that waits says why, and when it would start if that is known", () =
 test("a spec with errors has not been checked further", () => {
   assert.equal(headline(wrong, "bad"), "Not checked yet");
   assert.equal(details(wrong), "");
-  assert.equal(headline({ ...wrong, errors: [], problem: "The server does not respond" }, "bad"), "The server does not respond");
+  assert.equal(headline({ ...wrong, errors: [], problem: "The server is not responding" }, "bad"), "The server is not responding");
   assert.equal(headline(waits, "bad"), "It can't start as configured");
 });
 
