@@ -135,7 +135,9 @@ def _demand(permission: Permission, tenant: Tenant, granted: frozenset[Permissio
     if not granted:
         raise NotFound
     if permission not in granted:
-        raise NotAllowed(f"In {tenant} this takes at least the role {LEAST_ROLE[permission]}.")
+        least = LEAST_ROLE[permission]
+        above = "" if least is Role.MANAGER else " or higher"
+        raise NotAllowed(f"This requires the role {least}{above} in {tenant}.")
 
 
 def _under_ceiling(user: Person, role: Role) -> Role:

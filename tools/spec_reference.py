@@ -69,21 +69,21 @@ def takes(field: dict) -> str:
     if "enum" in field:
         return ", ".join(f"`{choice}`" for choice in field["enum"])
     if "oneOf" in field:
-        return f"one line of text, at most {field['oneOf'][0]['maxLength']} characters; or a list of texts"
+        return f"one-line string, at most {field['oneOf'][0]['maxLength']} characters; or a list of strings"
     if "x-unit" in field:
         return f"{UNITS[field['x-unit']]}, {field['x-minimum']} to {field['x-maximum']}"
     match field["type"]:
         case "integer":
             return f"whole number, {field['minimum']} to {field['maximum']}"
         case "array":
-            entries = "mappings" if "properties" in field["items"] else "texts"
+            entries = "mappings" if "properties" in field["items"] else "strings"
             return f"list of at most {field['maxItems']} {entries}" + (help_of(field["items"]))
         case "object":
             if children(field):
                 return "exactly one of its keys" if field.get("maxProperties") == 1 else "mapping"
-            return f"mapping of at most {field['maxProperties']} names to texts"
+            return f"mapping of at most {field['maxProperties']} names to strings"
     limit = f", at most {field['maxLength']} characters" if "maxLength" in field else ""
-    return f"text{limit}{help_of(field)}"
+    return f"string{limit}{help_of(field)}"
 
 
 def help_of(field: dict) -> str:

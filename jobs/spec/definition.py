@@ -30,8 +30,8 @@ MAX_CODE_BYTES = 512 * 1024
 MAX_PATTERN_CHARS = 500
 
 SLUG = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
-SLUG_HELP = "lowercase letters, digits and . _ - inside, at most 63"
-# One line, no control, zero-width or direction-changing character, no space at either end.
+SLUG_HELP = "lowercase letters and digits, with . _ - in between"
+# One line, no control, zero-width or direction-changing character, no leading or trailing space.
 ONE_LINE = (
     r"^(?!\s)[^\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\ufeff\ufff9-\ufffb]+(?<!\s)$"
@@ -86,7 +86,7 @@ def _identity() -> dict[str, Any]:
             "minLength": 1,
             "maxLength": 100,
             "pattern": ONE_LINE,
-            "x-help": "one line of visible characters, no space at either end",
+            "x-help": "one line of visible characters, no leading or trailing space",
         },
         "tags": {
             "type": "array",
@@ -220,7 +220,7 @@ def _needs() -> dict[str, Any]:
                         "description": "Name of the folder below $DATA_DIR.",
                         "maxLength": 63,
                         "pattern": r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9_-])?$",
-                        "x-help": "letters, digits and . _ - inside",
+                        "x-help": "letters and digits, with . _ - in between",
                     },
                     "path": {
                         "type": "string",

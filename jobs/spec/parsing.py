@@ -74,7 +74,7 @@ def _faults(document: Document, walk: Walk) -> Iterator[Problem]:
 def _warnings(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     for name, item in value.get("env", {}).items():
         if not isinstance(item, str):
-            message = f'is a number or true/false; the program sees the text "{printable(written(item))}"'
+            message = f'is a number or true/false; the program sees the string "{printable(written(item))}"'
             yield walk.problem(("env", name), "env_not_text", message, written(item))
     path: Path = ("image",)
     if str(value.get("image", "")).endswith(":latest"):
@@ -177,7 +177,7 @@ def _find_value_problems(value: Any, places: Mapping[Path, tuple[int, int]]) -> 
 
 def _key_problems(path: Path, item: Mapping[Any, Any]) -> Iterator[Problem]:
     for key in item:
-        fault = _value_fault(key) if isinstance(key, str) else ("key_not_text", "a key must be text")
+        fault = _value_fault(key) if isinstance(key, str) else ("key_not_text", "a key must be a string")
         if fault:
             yield Problem(path_text(path), *fault, got=printable(key))
 

@@ -36,7 +36,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "array": (list, tuple),
 }
 _TYPE_WORDS = {
-    "string": "text",
+    "string": "a string",
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",

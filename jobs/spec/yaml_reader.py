@@ -133,7 +133,7 @@ class YamlReader:
         if len(stack) > MAX_DEPTH:
             self._stop(event, "body_too_deep", f"the document is nested deeper than {MAX_DEPTH} levels")
         if parent.expects_key:
-            self._stop(event, "yaml_key_not_text", "a key must be plain text, not a mapping or a list")
+            self._stop(event, "yaml_key_not_text", "a key must be a string, not a mapping or a list")
         path = parent.next_path
         self.places.setdefault(path, _place(event))
         value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []

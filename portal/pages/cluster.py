@@ -40,7 +40,7 @@ def pool_view(pool: cluster.PoolUse) -> dict[str, Any]:
     """A pool with its meter. Slots are GPUs, or CPU slots for the type "cpu"."""
     return {
         "pool": pool,
-        "unit": "slots" if pool.slot_type == "cpu" else "GPUs",
+        "unit": "CPUs" if pool.slot_type == "cpu" else f"{pool.slot_type} GPUs",
         "usable": pool.slots - pool.down,
         "meter": pool_meter(pool.slot_type, used=pool.used, free=pool.free, down=pool.down),
     }

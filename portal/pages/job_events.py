@@ -244,6 +244,6 @@ def _once(event: JobEvent, words: str, before: Sequence[JobEvent]) -> str:
     if not words.startswith(stop.message):
         return words
     rest = words.removeprefix(stop.message).strip()
-    return rest or {State.FAILED: "The job has failed.", State.QUEUED: "It waits to restart."}.get(
-        State(event.to_state), "The learners are gone."
+    return rest or {State.FAILED: "The job has failed.", State.QUEUED: "It is waiting to restart."}.get(
+        State(event.to_state), "The learners have ended."
     )

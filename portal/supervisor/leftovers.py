@@ -56,7 +56,9 @@ def end_leftovers(run: Path, report: Report) -> None:
     path = run / PROCESSES
     alive = [process for noted in _read(path) if (process := _find(noted))]
     if alive:
-        report.say(f"Ending what an earlier start left behind ({len(alive)} processes)")
+        report.say(
+            f"Stopping what an earlier start left running ({len(alive)} process{'es' * (len(alive) != 1)})"
+        )
     signals = {noted.pid: noted.stop_signal for noted in _read(path)}
     for process in reversed(alive):
         _signal(process, signals[process.pid])

@@ -82,7 +82,9 @@ class Supervised:
         if self.service.stopping_note and not impatient:
             self._report.say(self.service.stopping_note)
         if not await _gone(process, self.service.stop_s - NOTE_AFTER_S):
-            self._report.say(f"{self.service.title} did not end in {self.service.stop_s:.0f} s and is killed")
+            self._report.say(
+                f"{self.service.title} did not stop within {self.service.stop_s:.0f} s; killing it"
+            )
             kill_tree(process.pid)
             await process.wait()
 
@@ -95,7 +97,7 @@ class Supervised:
             failures = 0 if time.monotonic() - born > STEADY_S else failures + 1
             pause_s = backoff_s(failures - 1) if failures else 0.0
             self._report.say(
-                f"{self.service.title} {ended(code)} (see {self._log_path}); starting it again in {pause_s:.1f} s"
+                f"{self.service.title} {ended(code)} (see {self._log_path}); restarting in {pause_s:.1f} s"
             )
             await asyncio.sleep(pause_s)
             process = await self._spawn()
@@ -136,7 +138,7 @@ class Supervised:
             what = ended(process.returncode)
         tail = self._log_path.read_text(errors="replace").splitlines()[-15:]
         return "\n".join(
-            [f"{self.service.title} {what}. The end of {self._log_path}:", *(f"  {line}" for line in tail)]
+            [f"{self.service.title} {what}. Last lines of {self._log_path}:", *(f"  {line}" for line in tail)]
         )
 
     def bound_log(self) -> None:

@@ -124,7 +124,7 @@ class Supervisor:
                 reported_at = self._report.seconds
                 self._report.say(f"Waiting for {missing(answer)}")
             await asyncio.sleep(READY_POLL_S)
-        self._report.say(f"Luthier runs, but not all of it is ready: {missing(answer)}")
+        self._report.say(f"Luthier is running, but not everything is ready: {missing(answer)}")
 
     async def _tend_logs(self, until: asyncio.Task[Any]) -> None:
         """Rotate the logs, so that they stay bounded over a long run."""

@@ -22,7 +22,7 @@ def test_a_refusal_names_the_role_the_helper_and_what_was_asked(
     page = markup(answer)
     assert answer.status_code == 403
     for text in (
-        "at least the role manager",
+        "requires the role manager in vision-lab",
         "<b>dave</b>",
         "POST /t/vision-lab/members/add",
         "viewer, since",
@@ -36,7 +36,7 @@ def test_a_viewer_who_opens_the_form_of_a_new_job_sees_who_can_help(
     answer = signed_in(carol).get("/t/vision-lab/jobs/new")
     page = markup(answer)
     assert answer.status_code == 403
-    for text in ("at least the role researcher", "<b>dave</b>", "viewer, since"):
+    for text in ("requires the role researcher or higher", "<b>dave</b>", "viewer, since"):
         assert text in page
     stranger = factories.member(factories.tenant("nlp-research"), "bob")
     assert signed_in(stranger).get("/t/vision-lab/jobs/new").status_code == 404

@@ -117,14 +117,14 @@ def test_between_attempts_the_text_says_how_the_earlier_ended(alice: User, clien
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING)
     Attempt.objects.filter(job=job, n=1).update(outcome="learner_failed")
-    happened(job, to=State.QUEUED, message="It waits to restart.")
+    happened(job, to=State.QUEUED, message="It is waiting to restart.")
     job.attempt = 2
     happened(job, EventCode.PLACED, message="Placed on node-b.")
     happened(job, to=State.PROCESSING, message="Learners ran.")
     text = text_of(client, job, "/events")
     assert text.count("follows.") == 1
     border = "Attempt 1 ended: a learner failed. Attempt 2 follows."
-    assert text.index("Placed on node-b.") < text.index(border) < text.index("It waits to restart.")
+    assert text.index("Placed on node-b.") < text.index(border) < text.index("It is waiting to restart.")
 
 
 def test_attempts_that_a_search_passes_over_are_not_said_away(alice: User, client: Client) -> None:
