@@ -57,7 +57,7 @@ def member(of: Tenant, username: str = "", role: Role = Role.RESEARCHER, **field
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    """A normalised luthier/v1 spec of a one-learner CPU job; resources and the rest by keyword, wrong ones too."""
+    """A normalized luthier/v1 spec of a one-learner CPU job; resources and the rest by keyword, wrong ones too."""
     resources = {"learners": 1, "gpus": 0, "cpus": 1, "memory": "1Gi"}
     resources.update(changes.pop("resources", {}))
     least = {

@@ -52,6 +52,9 @@ BANNED = {
     r"foret(ell|ells|old)": "forecast",
     r"g(o|oes|one) on from": "resume from",
     r"gone on with": "continued",
+    # British spelling
+    r"(colour|favour|behaviour|honour)\w*": "American spelling",
+    r"(normal|recogn|organ|initial|serial)is(e[ds]?|ing|ations?)": "American spelling",
 }
 """Regular expression over lower-case words -> what to write instead."""
 

@@ -33,7 +33,7 @@ class Job(models.Model):
     )
     name = models.CharField(max_length=120)
     tags = ArrayField(models.CharField(max_length=60), default=list, blank=True)
-    spec: models.JSONField[Any, Any] = models.JSONField()  # normalised luthier/v1
+    spec: models.JSONField[Any, Any] = models.JSONField()  # normalized luthier/v1
     spec_text = models.TextField(blank=True)  # as submitted
     code = models.ForeignKey(Blob, null=True, on_delete=models.PROTECT, related_name="+")
     cloned_from = models.ForeignKey(

@@ -95,7 +95,7 @@ def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def _code(source: Job, spec: Spec, user: User) -> Blob | None:
     """The source's own archive unless the code was changed: an upload's id is valid only for a day, its blob longer."""
-    same = spec.normalised.get("code") == source.spec.get("code")
+    same = spec.normalized.get("code") == source.spec.get("code")
     return source.code if same else store_code(spec, user, source.tenant)
 
 

@@ -60,7 +60,7 @@ def _apply(job: Job, changes: dict[str, Any], user: User) -> None:
         tags=list(spec.tags),
         priority=spec.priority,
         priority_rank=Priority[spec.priority.upper()],
-        spec=spec.normalised,
+        spec=spec.normalized,
     )
     events.append(
         job_id=job.pk,

@@ -63,7 +63,7 @@ def job_check(
     spec = parse_spec(source, content_type)
     findings = check(spec, spec_context(tenant, spec))
     errors = SpecError(findings.errors).as_list()
-    upload = spec.code.upload if spec.code and spec.normalised.get("code") != kept else None
+    upload = spec.code.upload if spec.code and spec.normalized.get("code") != kept else None
     if upload and not _uploads(upload, tenant).exists():
         if not errors:
             raise _not_uploaded(upload)
@@ -137,7 +137,7 @@ def create_job(
         owner=user,
         name=spec.name,
         tags=list(spec.tags),
-        spec=spec.normalised,
+        spec=spec.normalized,
         spec_text=_text(source),
         code=code,
         cloned_from=cloned_from,

@@ -1,4 +1,4 @@
-"""The job spec ``luthier/v1``: read, check, normalise, print. Pure Python: no Django, no I/O, no clock.
+"""The job spec ``luthier/v1``: read, check, normalize, print. Pure Python: no Django, no I/O, no clock.
 
 ``parse`` answers what a spec means; ``check`` whether this installation can serve it.
 """

@@ -80,7 +80,7 @@ class Spec:
         return self.resources.gpu_type if self.resources.gpus else CPU_TYPE
 
     @property
-    def normalised(self) -> dict[str, Any]:
+    def normalized(self) -> dict[str, Any]:
         """Return the spec as plain JSON values: every default filled, units canonical, absent keys left out.
 
         Parsing it again gives an equal Spec.

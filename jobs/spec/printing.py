@@ -37,7 +37,7 @@ def _in_order(value: Any, schema: Mapping[str, Any]) -> Any:
 
 def to_yaml(spec: Spec | Mapping[str, Any]) -> str:
     """Return YAML which parses to an equal spec; keys stay in the order of the format."""
-    value = spec.normalised if isinstance(spec, Spec) else dict(spec)
+    value = spec.normalized if isinstance(spec, Spec) else dict(spec)
     return yaml.dump(
         _in_order(value, json_schema()), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110
     )

@@ -39,7 +39,7 @@ def rule_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
 
 
 def foreign_manifest(value: Mapping[str, Any], walk: Walk) -> Problem | None:
-    """Recognise an FfDL manifest, which would otherwise give a page of unknown fields."""
+    """Recognize an FfDL manifest, which would otherwise give a page of unknown fields."""
     if "apiVersion" in value or not isinstance(value.get("framework"), Mapping):
         return None
     if not FFDL_KEYS & value.keys():

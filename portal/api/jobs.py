@@ -256,7 +256,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             "valid": True,
             "errors": [],
             "warnings": [warning.as_dict() for warning in checked.findings.warnings],
-            "spec": checked.spec.normalised,
+            "spec": checked.spec.normalized,
             "now": foreseen,
             "quota": foreseen.quota,
             "checks": validation.of_valid(

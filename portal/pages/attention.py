@@ -38,7 +38,7 @@ class Notice:
     job: Job
     kind: str
     icon: str
-    colour: str
+    color: str
     title: str
     text: str
     since: datetime | None

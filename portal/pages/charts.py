@@ -70,7 +70,7 @@ class Bars:
 def stacked_days(
     values: Mapping[tuple[date, str], float], *, first: date, days: int, today: date, possible: float = 0.0
 ) -> Bars:
-    """values: by day and name. Names are ordered by their total; those after the sixth share one colour.
+    """values: by day and name. Names are ordered by their total; those after the sixth share one color.
 
     What is possible a day is drawn as long as that leaves the highest bar a quarter of the plot.
     """

@@ -26,7 +26,7 @@ STARTING = (
     ("amber", "starting"),
     ("blue", "processing"),
 )
-"""Phases of a start in order, each with its colour family."""
+"""Phases of a start in order, each with its color family."""
 ENDED = (Phase.EXITED, Phase.STORING, Phase.DONE)
 UP = (Phase.PROCESSING, *ENDED)
 

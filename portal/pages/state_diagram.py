@@ -34,7 +34,7 @@ def _column(n: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A state by its centre."""
+    """A state by its center."""
 
     x: float
     y: float
@@ -186,12 +186,12 @@ def _line(route: Route) -> str:
 
 def _box(name: str) -> SafeString:
     """An end has a second border; a stop is amber, as in a job's header."""
-    box, (colour, _) = BOXES[name], PHASE_BADGES.get(name.title(), ("amber", ""))
+    box, (color, _) = BOXES[name], PHASE_BADGES.get(name.title(), ("amber", ""))
     rect = '<rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
     outer = format_html(rect, box.left, box.top, box.width, BOX_H)
     inner = format_html(rect, box.left + 3, box.top + 3, box.width - 6, BOX_H - 6) if name in FINAL else ""
     text = format_html('<text x="{}" y="{}">{}</text>', box.x, box.y + 4, name)
-    return format_html('<g class="{}">{}{}{}</g>', colour, outer, inner, text)
+    return format_html('<g class="{}">{}{}{}</g>', color, outer, inner, text)
 
 
 def _word(route: Route, word: str) -> SafeString:

@@ -97,7 +97,7 @@ def icon(name: str, classes: str = "") -> SafeString:
 
 @register.simple_tag
 def badge(phase: str, *, still: bool = False) -> SafeString:
-    """The badge of a display phase: colour family, icon and word. still: of the past, so nothing turns."""
+    """The badge of a display phase: color family, icon and word. still: of the past, so nothing turns."""
     family, name = PHASE_BADGES.get(phase, ("amber", "circle-dashed"))
     spin = " spin" if phase == "Processing" and not still else ""
     return format_html(

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 SOURCE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-COLOURS = ["color-contrast", "link-in-text-block"]
+COLORS = ["color-contrast", "link-in-text-block"]
 
 
 def violations(page: Page, rules: list[str] | None = None) -> list[str]:
@@ -31,7 +31,7 @@ def violations(page: Page, rules: list[str] | None = None) -> list[str]:
 def in_both_themes(page: Page, picture: Callable[..., None], name: str, **more: Any) -> list[str]:
     """The violations of a page opened in the light theme, then of the same page when the system turns dark.
 
-    Colours are all that differs between themes, so the second time only the rules about them are asked. A picture
+    Colors are all that differs between themes, so the second time only the rules about them are asked. A picture
     NAME-THEME is taken of each.
     """
     picture(page, f"{name}-light", **more)
@@ -39,4 +39,4 @@ def in_both_themes(page: Page, picture: Callable[..., None], name: str, **more: 
     page.emulate_media(color_scheme="dark")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     picture(page, f"{name}-dark", **more)
-    return found + [f"dark: {line}" for line in violations(page, COLOURS)]
+    return found + [f"dark: {line}" for line in violations(page, COLORS)]

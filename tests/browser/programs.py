@@ -69,7 +69,7 @@ def train():
 train()
 """
 
-COLOURS = """\
+COLORS = """\
 import sys
 print("\\x1b[1mbold\\x1b[0m \\x1b[31mred\\x1b[0m \\x1b[38;5;208morange\\x1b[0m \\x1b[38;2;20;200;120mgreen\\x1b[0m")
 print("<img src=x onerror=alert(1)> & <b>not bold</b>")

@@ -33,7 +33,7 @@ def jobs(platform: Any) -> Iterator[dict[str, str]]:
     made = {"running": submit("digits-sgd", programs.TRAINER, "40000 0.1")}
     made["halted"] = submit("vit-tiny", programs.TRAINER, "4000 0.05")
     made["failed"] = submit("broken-data", programs.BROKEN)
-    made["completed"] = submit("colours", programs.COLOURS)
+    made["completed"] = submit("colors", programs.COLORS)
     client.wait_state(made["halted"], "PROCESSING")
     wait_for(lambda: (client.job(made["halted"])["progress"]["step"] or 0) > 20, within_s=60)
     client.post(f"/jobs/{made['halted']}/halt")

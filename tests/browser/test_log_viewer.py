@@ -187,7 +187,7 @@ def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(
 
 
 def test_output_is_text_whatever_it_says(alice: Client, open_as: Open) -> None:
-    job = submitted(alice, "colours", programs.COLOURS)
+    job = submitted(alice, "colors", programs.COLORS)
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
     dialogs: list[str] = []

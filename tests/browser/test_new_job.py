@@ -326,18 +326,18 @@ def test_the_verdict_is_green_only_for_what_starts_now(open_as: Open) -> None:
     page = open_as("alice", f"{NEW}?template=digits-sklearn")
     verdict = page.locator("[data-verdict]")
     expect(verdict).to_have_attribute("data-kind", "good", timeout=60_000)
-    colours = {"good": colour(verdict)}
+    colors = {"good": color(verdict)}
     memory = page.get_by_label("Memory each")
     for kind, actor in (("wait", "wait"), ("bad", "fix")):
         page.route("**/jobs:validate", judging(actor))
         memory.fill("2Gi" if kind == "wait" else "3Gi")
         expect(verdict).to_have_attribute("data-kind", kind, timeout=60_000)
         expect(verdict).to_contain_text(f"who acts: {actor}")
-        colours[kind] = colour(verdict)
-    assert len(set(colours.values())) == 3, colours
+        colors[kind] = color(verdict)
+    assert len(set(colors.values())) == 3, colors
 
 
-def colour(of: Locator) -> str:
+def color(of: Locator) -> str:
     return str(of.evaluate("it => getComputedStyle(it).color"))
 
 

@@ -1,4 +1,4 @@
-"""Watches in which order transactions lock rows: one order for all, or two of them can wait for each other for ever."""
+"""Watches in which order transactions lock rows: one order for all, or two of them can wait for each other forever."""
 
 from __future__ import annotations
 

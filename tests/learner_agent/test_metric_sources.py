@@ -182,7 +182,7 @@ def test_a_step_that_is_no_whole_number_or_too_large_gives_nothing(spool: Spool)
     assert [step for _, step, _, _ in points] == [1, 2]
 
 
-def test_rules_read_coloured_lines_as_people_see_them(spool: Spool) -> None:
+def test_rules_read_colored_lines_as_people_see_them(spool: Spool) -> None:
     log(spool, b"\x1b[31mstep=11\x1b[0m acc=\x1b[1;38:5:9m0.5\x1b[0m\n\x1b[Kstep=\x1b[32m12\x1b[m acc=0.75\n")
 
     points = drain(LogRules(spool, [r"^step=(?P<step>\d+) acc=(?P<acc>\S+)$"]))

@@ -14,6 +14,7 @@ from tools.words import findings
         ("# Somebody asked for something else.", "somebody"),
         ('"Nobody raises his own role."', "nobody"),
         (".log-keeper { color: red }", "keeper"),
+        ("the normalised spec", "normalised"),
     ],
 )
 def test_a_banned_word_is_found_in_names_and_in_prose(line: str, word: str) -> None:

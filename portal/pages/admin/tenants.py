@@ -164,7 +164,7 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _held(drawn: Matrix, index: int, column: Column) -> dict[str, Any]:
-    """One pool by tenant, in the order and the colours of the table."""
+    """One pool by tenant, in the order and the colors of the table."""
     free, down = (column.pool.free, column.pool.down) if column.pool else (0, 0)
     rows = [(each.tenant.name, meters.series(n), each.cells[index].used) for n, each in enumerate(drawn.rows)]
     meter = meters.held_meter(column.kind, rows, free=free, down=down)

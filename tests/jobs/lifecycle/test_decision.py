@@ -223,7 +223,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ),
     ("results refused, its log still comes", seen(State.STORING, learner(**REFUSED)), "wait"),
     ("results refused, server away", seen(State.STORING, learner(**REFUSED, silent_s=3000)), "wait"),
-    ("results refused, silent for ever", seen(State.STORING, learner(**REFUSED, silent_s=3601)), "remove"),
+    ("results refused, silent forever", seen(State.STORING, learner(**REFUSED, silent_s=3601)), "remove"),
     (
         "results refused, the other one still stores",
         seen(State.STORING, learner(**REFUSED, done=True), learner(**EXITED, rank=1)),
@@ -286,7 +286,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("cancel gives up waiting", seen(S, stop_s=131, stop_reason="cancel_requested", **CANCEL), "remove"),
     ("failed gang is stopped", seen(S, learner(**EXITED, exit_code=1), learner(rank=1), **FAILING), "stop"),
     ("failed, stores what it left", seen(S, learner(**STORES), stop_s=3000, **FAILING), "wait"),
-    ("failed, stores for ever", seen(S, learner(**STORES), stop_s=3631, **FAILING), "remove"),
+    ("failed, stores forever", seen(S, learner(**STORES), stop_s=3631, **FAILING), "remove"),
     ("failed, only its log is left", seen(S, learner(**EXITED), stop_s=151, **FAILING), "remove"),
     (
         "failed, one stores and one will not end",

@@ -187,7 +187,7 @@ def test_got_is_short_and_escaped() -> None:
     assert "\x1b" not in problem.got
 
 
-def test_ffdl_manifest_is_recognised() -> None:
+def test_ffdl_manifest_is_recognized() -> None:
     manifest = {
         "name": "x",
         "learners": 1,

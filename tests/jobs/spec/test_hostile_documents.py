@@ -165,7 +165,7 @@ def test_any_object_gives_a_spec_or_named_problems(source: dict[str, object]) ->
 
 @given(st.data())
 def test_any_value_in_any_field_gives_a_spec_or_named_problems(data: st.DataObject) -> None:
-    spec = parse(FULL).normalised
+    spec = parse(FULL).normalized
     place = spec
     while True:
         key = data.draw(st.sampled_from(sorted(place)))

@@ -56,7 +56,7 @@ def test_schema_is_a_fresh_copy() -> None:
     assert json_schema()["properties"]
 
 
-@pytest.mark.parametrize("spec", [LEAST, parse(FULL).normalised, parse(LEAST).normalised])
+@pytest.mark.parametrize("spec", [LEAST, parse(FULL).normalized, parse(LEAST).normalized])
 def test_valid_specs_pass_the_published_schema(spec: dict[str, object]) -> None:
     VALIDATOR.validate(spec)
 
@@ -91,15 +91,15 @@ def test_patterns_mean_the_same_in_browsers() -> None:
 
 @given(st.data())
 def test_whatever_the_check_takes_the_schema_takes(data: st.DataObject) -> None:
-    """Mutate a valid spec; specs that still pass must pass the schema, as given and normalised."""
-    spec = copy.deepcopy(data.draw(st.sampled_from([spec_with(), parse(FULL).normalised])))
+    """Mutate a valid spec; specs that still pass must pass the schema, as given and normalized."""
+    spec = copy.deepcopy(data.draw(st.sampled_from([spec_with(), parse(FULL).normalized])))
     schema = json_schema()["properties"]
     for key in data.draw(st.sets(st.sampled_from(sorted(schema)), max_size=3)):
         spec[key] = data.draw(values_for(schema[key]))
     if not codes(spec):
         VALIDATOR.validate(spec)
-        VALIDATOR.validate(parse(spec).normalised)
-        assert parse(parse(spec).normalised) == parse(spec)
+        VALIDATOR.validate(parse(spec).normalized)
+        assert parse(parse(spec).normalized) == parse(spec)
 
 
 def values_for(schema: dict[str, object]) -> st.SearchStrategy[object]:

@@ -63,12 +63,12 @@ def test_full_spec_is_read_field_by_field() -> None:
 
 
 def test_least_spec_gets_every_default() -> None:
-    normalised = parse(LEAST).normalised
-    assert normalised["resources"] == {"learners": 1, "gpus": 0, "cpus": 1, "memory": "4Gi"}
-    assert normalised["checkpoint"] == {"every": "10m", "keep": 3, "grace": "60s"}
-    assert (normalised["placement"], normalised["priority"]) == ("pack", "normal")
-    assert (normalised["max_restarts"], normalised["env"], normalised["tags"]) == (0, {}, [])
-    assert "time_limit" not in normalised
+    normalized = parse(LEAST).normalized
+    assert normalized["resources"] == {"learners": 1, "gpus": 0, "cpus": 1, "memory": "4Gi"}
+    assert normalized["checkpoint"] == {"every": "10m", "keep": 3, "grace": "60s"}
+    assert (normalized["placement"], normalized["priority"]) == ("pack", "normal")
+    assert (normalized["max_restarts"], normalized["env"], normalized["tags"]) == (0, {}, [])
+    assert "time_limit" not in normalized
 
 
 def test_partly_given_mappings_keep_the_other_defaults() -> None:
@@ -78,11 +78,11 @@ def test_partly_given_mappings_keep_the_other_defaults() -> None:
 
 
 @pytest.mark.parametrize("source", [FULL, LEAST, spec_with(command=["python", "train.py", "a b\nc"])])
-def test_printed_and_normalised_specs_read_back_equal(source: object) -> None:
+def test_printed_and_normalized_specs_read_back_equal(source: object) -> None:
     spec = parse(source)  # type: ignore[arg-type]
     assert parse(to_yaml(spec), "application/yaml") == spec
-    assert parse(json.dumps(spec.normalised), "application/json") == spec
-    assert parse(spec.normalised).normalised == spec.normalised
+    assert parse(json.dumps(spec.normalized), "application/json") == spec
+    assert parse(spec.normalized).normalized == spec.normalized
 
 
 def test_yaml_and_json_of_one_spec_are_equal() -> None:
@@ -125,7 +125,7 @@ def test_environment_numbers_of_json_keep_their_digits() -> None:
 def test_a_number_without_fraction_is_whole_however_it_is_written() -> None:
     spec = parse(spec_with(resources={"learners": 2.0, "gpus": 0.0, "cpus": 1.0}, max_restarts=3.0))
     assert spec == parse(spec_with(resources={"learners": 2, "gpus": 0, "cpus": 1}, max_restarts=3))
-    assert json.dumps(spec.normalised["resources"]).startswith('{"learners": 2, "gpus": 0,')
+    assert json.dumps(spec.normalized["resources"]).startswith('{"learners": 2, "gpus": 0,')
     assert codes(json.dumps(spec_with(resources={"learners": 2.5}))) == {"resources.learners": "wrong_type"}
     refused = codes(spec_with(resources={"gpus": 1.0, "gpu_type": "cpu"}))
     assert refused == codes(spec_with(resources={"gpus": 1, "gpu_type": "cpu"})) != {}

@@ -1,4 +1,4 @@
-"""Patterns that read metrics: useful ones pass, those that take for ever by their form do not."""
+"""Patterns that read metrics: useful ones pass, those that take forever by their form do not."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> N
         (constants.INFO, "info", "#info", "status"),
     ],
 )
-def test_a_message_has_the_colour_and_icon_of_its_kind(level: int, kind: str, icon: str, role: str) -> None:
+def test_a_message_has_the_color_and_icon_of_its_kind(level: int, kind: str, icon: str, role: str) -> None:
     from django.contrib.messages.storage.base import Message
     from django.template.loader import render_to_string
 

@@ -48,7 +48,7 @@ def test_a_platform_admin_sees_every_list(people: People) -> None:
             assert admin.get(reverse(address)).status_code == 200, address
 
 
-def test_it_has_the_portal_s_colours_and_font_and_a_way_back(people: People) -> None:
+def test_it_has_the_portal_s_colors_and_font_and_a_way_back(people: People) -> None:
     page = markup(signed_in(people.admin).get("/staff/"))
     light, dark = (ROOT / "static/src/css/tokens.css").read_text().split('[data-theme="dark"]')
     for weight, scheme, token in ((600, light, "accent"), (400, dark, "accent"), (200, light, "border")):
