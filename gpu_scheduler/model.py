@@ -171,7 +171,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Run this job with so many learners. It saves a checkpoint, then queues again in the new size."""
+    """Run this job with this number of learners. It saves a checkpoint, then queues again in the new size."""
 
     job: str
     learners: int

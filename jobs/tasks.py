@@ -10,8 +10,8 @@ from typing import Any
 from celery import bootsteps, current_app, shared_task
 
 from jobs.lifecycle import ticker
+from jobs.lifecycle.leases import owner
 from jobs.lifecycle.reconcile import reconcile
-from jobs.lifecycle.workers import owner
 
 
 @shared_task(name="jobs.tasks.reconcile_job")

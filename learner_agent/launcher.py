@@ -84,10 +84,10 @@ class Launcher:
             self.spool.notify(state=True)  # from now on `exit` counts
 
     def _hold_lock(self) -> Optional[int]:
-        give_up = time.monotonic() + LOCK_S
+        deadline = time.monotonic() + LOCK_S
         while True:
             lock = self.spool.hold_lock()
-            if lock is not None or time.monotonic() > give_up:
+            if lock is not None or time.monotonic() > deadline:
                 return lock
             time.sleep(0.01)
 

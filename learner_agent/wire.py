@@ -15,7 +15,7 @@ import enum
 import math
 import struct
 import zlib
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -47,10 +47,10 @@ from learner_agent.wire_fields import (
     Reason,
     ShortText,
     UploadState,
-    number_out,
 )
 
-PROTO = 1
+PROTO = 2
+"""The version of this protocol. Increase it with every change that an older end would misread."""
 MAX_HEADER = 65_535
 MAX_MESSAGE = 1024 * 1024
 """Bytes of any one message; the server closes with 4413 before it buffers more."""
@@ -61,6 +61,7 @@ CLOSE_FORBIDDEN = 4403
 CLOSE_SILENT = 4408
 CLOSE_FENCED = 4409
 CLOSE_TOO_LARGE = 4413
+CLOSE_VERSION = 4426
 CLOSE_RESTART = 1012
 CLOSE_TRY_LATER = 1013
 
@@ -328,6 +329,13 @@ def _parts(frame: WireFrame) -> tuple[bytes, bytes]:
     if isinstance(frame, Ckpt):
         return _encoder.encode(replace(frame, files=[])), _encoder.encode(frame.files)
     return _encoder.encode(frame), b""
+
+
+def number_out(value: float) -> Any:
+    """Write a float for JSON, which has no NaN and no infinities: those become strings (NOT_FINITE)."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def decode(message: bytes) -> WireFrame:

@@ -9,7 +9,8 @@ tests/gpu_scheduler/clusters/test_cluster_contract.py checks each sentence of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -197,7 +198,8 @@ class LearnerReport:
     """What the cluster knows of one rank. uid identifies this process or pod and is never reused.
 
     exit_code is the training program's (128 + signal if a signal ended it), None while unknown. reason: why it ended,
-    None before. message is for people; numbers: facts for programs as plain JSON (peak_memory_mib, …).
+    or why the driver is ending it; None before that is certain. message is for people;
+    numbers: facts for programs as plain JSON (peak_memory_mib, …).
     """
 
     rank: int
@@ -208,13 +210,13 @@ class LearnerReport:
     reason: EndReason | None = None
     message: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    over: bool = False
+    program_ended: bool = False
     """Its program has ended or died; its shipper may still be working."""
 
     @property
     def may_run(self) -> bool:
         """As far as the cluster knows, its program runs or is about to. False on a node that does not answer."""
-        return self.phase in {LearnerPhase.PREPARING, LearnerPhase.RUNNING} and not self.over
+        return self.phase in {LearnerPhase.PREPARING, LearnerPhase.RUNNING} and not self.program_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +276,59 @@ class Removal(StrEnum):
     TERMINATING = "terminating"
 
 
+OnChange = Callable[[set[str]], None]
+
+
 class Watch(Protocol):
     """A running watch."""
 
     def close(self) -> None:
         """End it. A second call does nothing; afterwards no more changes are reported."""
+
+
+class Watches:
+    """The open watches of one driver, for drivers to build `watch` on. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[OpenWatch] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def add(self, on_change: OnChange, on_close: Callable[[], None] = lambda: None) -> OpenWatch:
+        """Report changes to on_change until the watch is closed; then call on_close."""
+        watch = OpenWatch(self, on_change, on_close)
+        with self._lock:
+            self._open.append(watch)
+        return watch
+
+    def drop(self, watch: OpenWatch) -> bool:
+        """Forget a watch; False if it was forgotten before."""
+        with self._lock:
+            if watch not in self._open:
+                return False
+            self._open.remove(watch)
+            return True
+
+    def notify(self, names: Collection[str]) -> None:
+        """Report these gangs as changed."""
+        if names:
+            for watch in list(self._open):
+                watch.on_change(set(names))
+
+
+class OpenWatch:
+    """See Watch."""
+
+    def __init__(self, watches: Watches, on_change: OnChange, on_close: Callable[[], None]) -> None:
+        self.on_change = on_change
+        self._watches = watches
+        self._on_close = on_close
+
+    def close(self) -> None:
+        if self._watches.drop(self):
+            self._on_close()
 
 
 class Cluster(Protocol):
@@ -313,4 +363,4 @@ class Cluster(Protocol):
 
     def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal: ...
 
-    def watch(self, on_change: Callable[[set[str]], None]) -> Watch: ...
+    def watch(self, on_change: OnChange) -> Watch: ...

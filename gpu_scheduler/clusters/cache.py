@@ -1,4 +1,4 @@
-"""The watches of a driver, and its cache of the gangs, fed by a stream of changes. Safe to share between threads.
+"""A driver's cache of its gangs, fed by a stream of changes. Safe to share between threads.
 
 The stream numbers its changes (revision). After its own change a driver calls ``require`` with that revision; the cache
 returns nothing older, so a process always reads its own writes.
@@ -10,54 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from gpu_scheduler.clusters.base import STALE_S, GangReport, Observation
-
-OnChange = Callable[[set[str]], None]
-
-
-class Watches:
-    """The open watches of one driver."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: list[OpenWatch] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
-
-    def add(self, on_change: OnChange, on_close: Callable[[], None] = lambda: None) -> OpenWatch:
-        """Report changes to on_change until the watch is closed; then call on_close."""
-        watch = OpenWatch(self, on_change, on_close)
-        with self._lock:
-            self._open.append(watch)
-        return watch
-
-    def drop(self, watch: OpenWatch) -> bool:
-        """Forget a watch; False if it was forgotten before."""
-        with self._lock:
-            if watch not in self._open:
-                return False
-            self._open.remove(watch)
-            return True
-
-    def notify(self, names: Collection[str]) -> None:
-        """Report these gangs as changed."""
-        if names:
-            for watch in list(self._open):
-                watch.on_change(set(names))
-
-
-class OpenWatch:
-    """See ``base.Watch``."""
-
-    def __init__(self, watches: Watches, on_change: OnChange, on_close: Callable[[], None]) -> None:
-        self.on_change = on_change
-        self._watches = watches
-        self._on_close = on_close
-
-    def close(self) -> None:
-        if self._watches.drop(self):
-            self._on_close()
+from gpu_scheduler.clusters.base import STALE_S, GangReport, Observation, Watches
 
 
 class GangCache:
@@ -81,13 +34,17 @@ class GangCache:
         self.watches.notify(changed)
 
     def update(self, changed: Iterable[GangReport], gone: Collection[str], revision: int) -> None:
-        """Apply changes. Without any, the cluster confirms that there were none."""
+        """Apply changes. Without any, the cluster confirms that there were none.
+
+        Changes do not complete a cache that was lost or never filled; the watches still learn of them.
+        """
         fresh = {gang.name: gang for gang in changed}
         with self._lock:
-            self._gangs |= fresh
-            for name in gone:
-                self._gangs.pop(name, None)
-            self._advance(revision)
+            if self._seen_at is not None:
+                self._gangs |= fresh
+                for name in gone:
+                    self._gangs.pop(name, None)
+                self._advance(revision)
         self.watches.notify(fresh.keys() | set(gone))
 
     def _advance(self, revision: int) -> None:

@@ -38,11 +38,12 @@ from gpu_scheduler.clusters.base import (
     LearnerPhase,
     LearnerReport,
     Observation,
+    OnChange,
     RefusalCode,
     Removal,
     Watch,
+    Watches,
 )
-from gpu_scheduler.clusters.cache import OnChange, Watches
 from gpu_scheduler.model import CPU_TYPE, Node
 
 Hook = Callable[[str, str, str], None]
@@ -166,11 +167,11 @@ class MemoryCluster:
         with self._changing():
             self._end(gang, rank, LearnerPhase.FAILED, None, reason, "The learner's processes are gone.")
 
-    def over(self, gang: str) -> None:
+    def end_programs(self, gang: str) -> None:
         """End the programs of a gang while their shippers keep working."""
         with self._changing():
             learners = self._gangs[gang].learners
-            learners.update({rank: replace(shown, over=True) for rank, shown in learners.items()})
+            learners.update({rank: replace(shown, program_ended=True) for rank, shown in learners.items()})
             self._changed.add(gang)
 
     def out_of_memory(self, gang: str, rank: int, *, peak_mib: int = 4096) -> None:

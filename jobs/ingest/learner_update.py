@@ -66,7 +66,7 @@ class LearnerUpdate:
     restart: bool = False
     """The stream starts over: what is stored of it is deleted …"""
     freed: int = 0
-    """… which is so many bytes."""
+    """… which frees this many bytes."""
     exit_ago_s: float = 0
     """How long ago the program ended, by its learner's clock."""
     reached: dict[str, float] = field(default_factory=dict)

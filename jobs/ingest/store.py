@@ -30,8 +30,7 @@ from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head
 from jobs.states import EventCode, Phase
 from jobs.tokens import Grant
-from learner_agent.wire import Ack, Nack, StreamFrame
-from learner_agent.wire_fields import number_out
+from learner_agent.wire import Ack, Nack, StreamFrame, number_out
 
 ZSTD_LEVEL = 3
 _of_thread = threading.local()

@@ -2,22 +2,23 @@
 
 Decide. ``decision.decide`` is a pure function: from a ``facts.JobObservation`` to one next step, a move to another
 state or one act on the cluster. ``stopping`` is its part for jobs on their way out: when to ask the learners, when to
-stop them through the cluster, and where the job goes then. ``failures`` says which failure is certain, and whose.
+stop them through the cluster, and where the job goes then.
 
-Observe. ``observation`` reads a job's rows, adds what the cluster shows, and yields the JobObservation.
+Observe. ``facts`` has the values, what they mean together, and which failure is certain, and whose. ``observation``
+reads a job's rows, adds what the cluster shows, and yields the JobObservation.
 
 Effects. ``transitions`` writes moves, each with its event in one transaction, guarded by state, attempt and lease.
-``gangs`` turns a placed job into what a cluster launches, ``receipts`` computes what a halt saved. ``admission`` gives
-a waiting job its slots and its next attempt. ``orders`` stores what the scheduler orders for running jobs.
+``receipts`` computes what a halt saved. ``admission`` gives a waiting job its slots and its next attempt. ``orders``
+stores what the scheduler orders for running jobs.
 
 Loops. ``reconcile`` brings one job as far as it can go: observe, decide, act, again. ``cycle`` asks the scheduler's
 ``plan`` which waiting jobs start, which running ones stop, and why the rest waits (``explaining``); ``forecasting``
 estimates starts. ``periodic`` runs the installation's periodic tasks. ``ticker``, one thread in every worker process,
 runs all of them when they are due; Celery messages only make it prompt.
 
-Who may act. ``leases`` lets one worker at a time work on a job; ``workers`` registers worker processes, so that the
-leases of a dead one are free at once. Any process may die at any point: every effect can be repeated, and every write
-is void if another worker has taken the job meanwhile.
+Who may act. ``leases`` lets one worker at a time work on a job, and registers worker processes, so that the leases of a
+dead one are free at once. Any process may die at any point: every effect can be repeated, and every write is void if
+another worker has taken the job meanwhile.
 
 docs/job_states.md has the states and who wins a race; docs/adr/0010 the leases. Only jobs.tasks imports this package.
 """

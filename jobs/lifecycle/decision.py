@@ -6,16 +6,27 @@ each, so that a job goes as far as it can. The tables in tests/jobs/lifecycle/te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from jobs.lifecycle import stopping
-from jobs.lifecycle.facts import PREPARING, JobObservation, LearnerObservation, Order, Reason
-from jobs.lifecycle.failures import failure, halt_reached, node_lost
+from jobs.lifecycle.facts import (
+    CLUSTER_UNAVAILABLE,
+    PREPARING,
+    JobObservation,
+    LearnerObservation,
+    Order,
+    Reason,
+    failure,
+    halt_reached,
+    node_lost,
+)
 from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReason
 
 SILENT_S = 45.0
 WAIT_MOVING_S, WAIT_PROCESSING_S = 1.0, 5.0
+UNAVAILABLE_S = 60.0  # between two attempts to reach a cluster that is not configured
 WAIT_QUEUED_S = 600.0  # waiting jobs are the scheduling cycle's business
 
 
@@ -75,6 +86,50 @@ def decide(job: JobObservation) -> Decision:
     return _deployed(job)
 
 
+def decide_without_cluster(job: JobObservation, *, cluster: str, error: str, now: datetime) -> Decision:
+    """The next step for a job whose attempt runs on a cluster that this installation's settings do not reach.
+
+    Nothing is known of its learners, so the job stays as it is and says so. Only a cancel ends it, without the
+    cluster's confirmation, once the reason has said so for UNAVAILABLE_S: wrong settings may be there for a moment.
+    """
+    said_before = job.reason.code == CLUSTER_UNAVAILABLE
+    since = (
+        str(job.reason.numbers["since"]) if said_before and "since" in job.reason.numbers else now.isoformat()
+    )
+    numbers = {"cluster": cluster, "since": since}
+    left_s = UNAVAILABLE_S - (now - datetime.fromisoformat(since)).total_seconds()
+    if job.intent == Intent.CANCEL and said_before and left_s <= 0:
+        if job.state != State.STOPPING:
+            stopping_reason = Reason(
+                CLUSTER_UNAVAILABLE, "Canceling without the cluster's confirmation.", numbers
+            )
+            return _stop(StopReason.CANCEL_REQUESTED, stopping_reason)
+        words = (
+            f"Canceled without confirmation from the cluster {cluster!r}, which cannot be reached: its learners may"
+            " still run there. Committed checkpoints remain."
+        )
+        return Decision(move=Move(State.CANCELED, Reason("cancel_requested", words, numbers)))
+    note = Reason(
+        CLUSTER_UNAVAILABLE,
+        f"Attempt {job.attempt} runs on the cluster {cluster!r}, which cannot be reached: {error.rstrip('.')}. Its"
+        f" learners may still run there.{_WITHOUT_CLUSTER[job.intent]}",
+        numbers,
+    )
+    waits_s = max(1.0, left_s) if job.intent == Intent.CANCEL else UNAVAILABLE_S
+    return Decision(requeue_after_s=waits_s, note=note)
+
+
+_CANCEL_HERE = "a cancel ends it here, without confirmation that they have ended."
+_WITHOUT_CLUSTER = {
+    Intent.RUN: f" The job continues once the cluster is configured again; {_CANCEL_HERE}",
+    Intent.HALT: f" The halt completes once the cluster is configured again; {_CANCEL_HERE}",
+    Intent.CANCEL: (
+        f" If the cluster stays unavailable, the job is canceled here after {UNAVAILABLE_S:.0f} s, without confirmation"
+        " that they have ended."
+    ),
+}
+
+
 def _queued(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
         return _to(State.CANCELED, "cancel_requested", _canceled_while_it_waited(job))
@@ -103,27 +158,33 @@ def _halted(job: JobObservation) -> Decision:
     return Decision()
 
 
+_CANCELING = Reason("cancel_requested", "Canceling: its learners are stopped.")
+_HALTING = Reason("halt_requested", "Halting: its learners save, then release their devices.")
+
+
 def _deployed(job: JobObservation) -> Decision:
     """DEPLOYING, DOWNLOADING and PROCESSING: the gang is being launched or works."""
     if job.intent == Intent.CANCEL:
-        return _stop(
-            StopReason.CANCEL_REQUESTED, Reason("cancel_requested", "Canceling: its learners are stopped.")
-        )
+        return _stop(StopReason.CANCEL_REQUESTED, _CANCELING)
     if not job.launched:
         if job.intent == Intent.HALT:
             return _halt(job, "Halting before it was deployed.")
         if job.pending_order is not None:
             return _carry_out(job.pending_order)
         return Decision(act=Act.LAUNCH)
-    if job.all_finished:
+    if job.all_succeeded:
         return Decision(move=_forward(job))
     if halt_reached(job):
         return _halt(job, "Halting: the halt had already reached the program.")
     if found := failure(job):
         return _stop(*found)
     if job.intent == Intent.HALT:
-        return _halt(job, "Halting: its learners save, then release their devices.")
-    if job.time_left_s is not None and job.time_left_s <= 0 and not all(one.over for one in job.learners):
+        return _halt(job, _HALTING.message)
+    if (
+        job.time_left_s is not None
+        and job.time_left_s <= 0
+        and not all(one.program_ended for one in job.learners)
+    ):
         return _stop(
             StopReason.TIME_LIMIT,
             Reason("time_limit", "Time limit reached: it saves a checkpoint, then ends as failed."),
@@ -164,23 +225,25 @@ def _storing(job: JobObservation) -> Decision:
             StopReason.CANCEL_REQUESTED, Reason("cancel_requested", "Canceled while its results were stored.")
         )
     for learner in job.learners:
-        if not learner.done and (reason := node_lost(learner)):
+        if not learner.delivered and (reason := node_lost(learner)):
             return _stop(StopReason.NODE_LOST, reason)
     unkept = next((learner for learner in job.learners if learner.error_code == RESULTS_NOT_KEPT), None)
     if job.gang is not None:
         # A shipper that lost results still sends the rest of the log; it is awaited unless it has been silent for long.
-        may_go = job.all_quiet or (unkept is not None and stopping.fell_silent(job))
+        removable = job.none_active or (unkept is not None and stopping.fell_silent(job))
         return (
             Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
-            if may_go
+            if removable
             else Decision(requeue_after_s=WAIT_MOVING_S)
         )
-    if job.all_done and not unkept:
+    if job.all_delivered and not unkept:
         return _to(State.COMPLETED, "completed", "Finished successfully; its results are stored.")
     if unkept:
         return _not_stored(unkept, unkept.message)
-    missing = next(learner for learner in job.learners if not learner.done)
-    return _not_stored(missing, missing.shown or "its processes ended before everything was uploaded")
+    missing = next(learner for learner in job.learners if not learner.delivered)
+    return _not_stored(
+        missing, missing.cluster_message or "its processes ended before everything was uploaded"
+    )
 
 
 def _not_stored(learner: LearnerObservation, why: str) -> Decision:
@@ -189,16 +252,24 @@ def _not_stored(learner: LearnerObservation, why: str) -> Decision:
 
 
 def _stopping(job: JobObservation) -> Decision:
-    if job.all_finished and stopping.is_asked_first(job) and (job.gang is not None or job.all_done):
+    if job.all_succeeded and stopping.is_graceful(job) and (job.gang is not None or job.all_delivered):
         return Decision(move=_FORWARD[State.PROCESSING])  # finishing wins over halting
     if job.gang is None:
         return Decision(move=_left(job))
     step = stopping.next_step(job)
+    waits = Decision(requeue_after_s=WAIT_MOVING_S, note=_note_after_outage(job))
     if step.remove:
-        return Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
+        return replace(waits, act=Act.REMOVE)
     if step.stop_grace_s is not None:
-        return Decision(act=Act.STOP, grace_s=step.stop_grace_s, requeue_after_s=WAIT_MOVING_S)
-    return Decision(requeue_after_s=WAIT_MOVING_S)
+        return replace(waits, act=Act.STOP, grace_s=step.stop_grace_s)
+    return waits
+
+
+def _note_after_outage(job: JobObservation) -> Reason | None:
+    """The cluster is reachable again, so the reason must no longer say otherwise."""
+    if job.reason.code != CLUSTER_UNAVAILABLE:
+        return None
+    return _CANCELING if job.intent == Intent.CANCEL else _HALTING
 
 
 def _left(job: JobObservation) -> Move:

@@ -1,6 +1,7 @@
-"""What is known of one job at one moment, as frozen values: all that a decision depends on.
+"""What is known of one job at one moment, as frozen values, and which failure it shows: all that a decision depends on.
 
-Seconds are counted by the database's clock; None means that it never happened.
+Seconds are counted by the database's clock; None means that it never happened. The cluster's report (exit codes, lost
+nodes) has precedence over the learner's, which a program could forge; silence alone is never a failure.
 """
 
 from __future__ import annotations
@@ -9,12 +10,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.clusters.base import ENDED, GangReport, LearnerPhase, LearnerReport, gang_name
-from jobs.states import Intent, Phase, State, StopReason
+from gpu_scheduler.clusters.base import (
+    CAUSES,
+    ENDED,
+    Cause,
+    EndReason,
+    GangReport,
+    LearnerPhase,
+    LearnerReport,
+    gang_name,
+)
+from jobs.states import FATAL_ERRORS, Intent, Phase, State, StopReason
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
+CLUSTER_UNAVAILABLE = "cluster_unavailable"
+"""The reason's code while the attempt's own cluster cannot be reached with the settings of this installation."""
 PHASE_ORDER = {phase: order for order, phase in enumerate(Phase)}
+NODE_SILENT_S = 45.0
+"""A node that does not answer is lost only if its learner has been silent for this long, too."""
+
+SIGNALS = {
+    130: "was interrupted (SIGINT)",
+    134: "aborted (SIGABRT)",
+    137: "was killed (often out of memory)",
+    139: "crashed (SIGSEGV)",
+    143: "was terminated (SIGTERM)",
+}
+"""What happened to a program, by exit code 128 + signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +60,19 @@ class LearnerObservation:
     exit_code: int | None = None
     halted: bool = False
     finished_mark: bool = False
-    done: bool = False
+    delivered: bool = False
+    """Its agent has sent everything, and the server has stored it."""
     error_code: str = ""
     message: str = ""
     gen_seen: int = 0
     silent_s: float | None = None
-    shown: str = ""
-    """What the cluster last said of it before its gang was removed."""
+    cluster_message: str = ""
+    """What the cluster last reported of it before its gang was removed."""
     report: LearnerReport | None = None
 
     @property
-    def ended(self) -> bool:
-        """The cluster shows that none of its processes is left."""
+    def processes_ended(self) -> bool:
+        """The cluster shows that none of its processes is left, program or agent."""
         return self.report is not None and self.report.phase in ENDED
 
     @property
@@ -56,9 +80,9 @@ class LearnerObservation:
         return self.report is not None and self.report.phase is LearnerPhase.UNKNOWN
 
     @property
-    def over(self) -> bool:
-        """The cluster shows that its program has ended or died, although something may still be shipped."""
-        return self.report is not None and (self.ended or self.report.over)
+    def program_ended(self) -> bool:
+        """The cluster shows that its program has ended or died; its agent may still be sending."""
+        return self.report is not None and (self.processes_ended or self.report.program_ended)
 
     @property
     def code(self) -> int | None:
@@ -66,14 +90,14 @@ class LearnerObservation:
 
         While the shipper lives, the learner's report is awaited: only that says whether a halt reached the program.
         """
-        if not (self.exited or self.ended):
+        if not (self.exited or self.processes_ended):
             return None
         shown = self.report.exit_code if self.report else None
         return shown if shown is not None else self.exit_code
 
     @property
-    def finished(self) -> bool:
-        """It ended well and by itself: its own mark wins over a halt that reached it."""
+    def succeeded(self) -> bool:
+        """Its program ended by itself and without an error: its own mark wins over a halt that reached it."""
         return self.code == 0 and (self.finished_mark or not self.halted)
 
     def reached(self, phase: Phase) -> bool:
@@ -82,7 +106,7 @@ class LearnerObservation:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the scheduler ordered for a running job: to stop for this reason, or to run with so many learners.
+    """What the scheduler ordered for a running job: to stop for this reason, or to run with this number of learners.
 
     for_job: the job that needs the slots, or "" if it belongs to another tenant. generation: the job's intent_gen when
     the order was decided.
@@ -102,7 +126,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class JobObservation:
-    """One job. gang is None when the cluster answered that there is none; looked is False if it was not asked."""
+    """One job. gang is None when the cluster answered that there is none; observed is False if it was not asked."""
 
     id: str
     state: State
@@ -118,7 +142,7 @@ class JobObservation:
     launched: bool = False
     learners: tuple[LearnerObservation, ...] = ()
     gang: GangReport | None = None
-    looked: bool = True
+    observed: bool = True
     grace_s: float = 60
     max_restarts: int = 0
     restarts_used: int = 0
@@ -153,19 +177,112 @@ class JobObservation:
         return gang_name(self.id, self.attempt)
 
     @property
-    def all_done(self) -> bool:
-        return all(learner.done for learner in self.learners)
+    def all_delivered(self) -> bool:
+        return all(learner.delivered for learner in self.learners)
 
     @property
-    def all_finished(self) -> bool:
-        return bool(self.learners) and all(learner.finished for learner in self.learners)
+    def all_succeeded(self) -> bool:
+        return bool(self.learners) and all(learner.succeeded for learner in self.learners)
 
     @property
-    def all_quiet(self) -> bool:
+    def none_active(self) -> bool:
         """Nothing more will come from any learner."""
-        return not self.unquiet
+        return not self.active
 
     @property
-    def unquiet(self) -> list[LearnerObservation]:
+    def active(self) -> list[LearnerObservation]:
         """Learners that have not shipped everything yet and of which some process is left."""
-        return [learner for learner in self.learners if not (learner.done or learner.ended)]
+        return [learner for learner in self.learners if not (learner.delivered or learner.processes_ended)]
+
+
+def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
+    """The first failure that is certain, or None. A gang ends as soon as one of its learners failed."""
+    if job.gang is None and job.observed:
+        return StopReason.LEARNER_LOST, Reason(
+            "learner_lost",
+            "The cluster no longer shows the job's learners; they were removed outside the platform.",
+        )
+    for learner in job.learners:
+        if found := _of_learner(learner):
+            return found
+    return None
+
+
+def halt_reached(job: JobObservation) -> bool:
+    """A learner ended after a halt had reached it, without the mark that it was finished.
+
+    A node that shuts down sends its learners the same signal; without a requested halt, that is a lost node.
+    """
+    return any(
+        learner.code is not None and learner.halted and not learner.finished_mark
+        for learner in job.learners
+        if job.intent == Intent.HALT
+        or learner.report is None
+        or learner.report.reason is not EndReason.NODE_LOST
+    )
+
+
+def node_lost(learner: LearnerObservation) -> Reason | None:
+    """The cluster says that the node is lost, or the node does not answer and its learner is silent, too."""
+    numbers = {"learner": learner.rank, "node": learner.node}
+    if learner.report is not None and learner.report.reason is EndReason.NODE_LOST:
+        return Reason(
+            "node_lost", f"Node {learner.node} was lost with learner {learner.rank} on it.", numbers
+        )
+    if learner.unknown and (learner.silent_s is None or learner.silent_s > NODE_SILENT_S):
+        words = f"Node {learner.node} is not responding and learner {learner.rank} is silent."
+        return Reason("node_lost", words, numbers)
+    return None
+
+
+def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None:
+    numbers = {"learner": learner.rank, "node": learner.node}
+    report = learner.report
+    if learner.error_code in FATAL_ERRORS:
+        reason = FATAL_ERRORS[learner.error_code]
+        return reason, Reason(learner.error_code, f"Learner {learner.rank}: {learner.message}", numbers)
+    end = report.reason if report is not None else None
+    cause = CAUSES[end] if end is not None else None
+    if end is not None and cause is Cause.REQUEST:
+        return StopReason(end.value), Reason(end.value, _end_message(learner, end), numbers)
+    if not learner.succeeded and (lost := node_lost(learner)):
+        return StopReason.NODE_LOST, lost
+    if end is not None and cause is Cause.CLUSTER and not learner.succeeded:
+        return StopReason.LEARNER_LOST, Reason(end.value, _end_message(learner, end), numbers)
+    if learner.code:
+        return StopReason.LEARNER_FAILED, _exit_reason(learner, numbers)
+    if learner.processes_ended and learner.code is None:
+        return StopReason.LEARNER_LOST, Reason(
+            "learner_lost",
+            f"The processes of learner {learner.rank} on {learner.node} ended without reporting an exit code."
+            + (f" {report.message}" if report and report.message else ""),
+            numbers | {"failure_class": report.reason if report else ""},
+        )
+    return None
+
+
+def _end_message(learner: LearnerObservation, end: EndReason) -> str:
+    said = learner.report.message if learner.report is not None else ""
+    match end:
+        case EndReason.EVICTED:
+            return f"Node {learner.node} evicted learner {learner.rank}: {said}"
+        case EndReason.PREEMPTED_BY_CLUSTER:
+            return f"The cluster preempted learner {learner.rank} on node {learner.node}: {said}"
+        case EndReason.NOT_PREPARED:
+            return said
+    return f"Learner {learner.rank}: {said}"
+
+
+def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Reason:
+    code = learner.code
+    numbers = {**numbers, "exit_code": code}
+    if learner.report is not None and learner.report.reason is EndReason.OUT_OF_MEMORY:
+        numbers |= dict(learner.report.numbers)
+        said = learner.report.message or "Killed (out of memory)."
+        words = f"Learner {learner.rank}: {said} Request more memory."
+        return Reason(EndReason.OUT_OF_MEMORY.value, words, numbers)
+    signal = SIGNALS.get(code or 0)
+    words = f"{signal}, exit code {code}" if signal else f"exited with code {code}"
+    return Reason(
+        "learner_failed", f"Learner {learner.rank} on {learner.node} {words}. See the log.", numbers
+    )

@@ -1,11 +1,15 @@
-"""Who may act on a job: a lease of a few seconds, taken by one UPDATE and guarded by a random token.
+"""Who may act on a job: registered workers, and a lease of a few seconds per job, guarded by a random token.
 
 A lease only reduces overlap. Overlap is harmless because every result is written WHERE lease_token is still the one
-with which the job was read. See docs/adr/0010-leases-and-worker-registrations.md.
+with which the job was read. A registration is one row and one advisory lock per worker process, so that its death frees
+its leases at once. The ticker's connection holds the lock; a lost connection loses the registration, and the worker
+registers again. See docs/adr/0010-leases-and-worker-registrations.md.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 import uuid
 from collections.abc import Sequence
@@ -13,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models.functions import Now
 
-from jobs.models import WORKER_LOCKS
+from jobs.models import WORKER_LOCKS, Worker
 from jobs.states import HOLDS_GPUS
 
 SOON_S = 1.5
@@ -65,6 +70,8 @@ UPDATE jobs_job SET lease_until = statement_timestamp() + make_interval(secs => 
 WHERE id = %(job_id)s AND lease_token = %(token)s
 """
 
+_owner = ""
+
 
 @dataclass(slots=True)
 class Lease:
@@ -76,7 +83,7 @@ class Lease:
     ends: float
 
     def may_act(self, call_s: float = 1.0) -> bool:
-        """Say whether a call that may take so long would still end within the lease."""
+        """True if a call of this duration would still end within the lease."""
         return time.monotonic() + call_s < self.ends
 
 
@@ -132,14 +139,14 @@ def release_later(lease: Lease, requeue_after_s: float) -> int | None:
     return int(row[0]) if row else None
 
 
-def make_due(job_ids: Sequence[str]) -> None:
-    """Have these jobs reconciled soon, unless they are due within SOON_S anyway or hold no GPUs."""
+def make_due(job_ids: Sequence[str] | None) -> None:
+    """Have these jobs (None: all) reconciled soon, unless they are due within SOON_S anyway or hold no GPUs."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE jobs_job SET next_reconcile_at = clock_timestamp()"
-            " WHERE id = ANY(%s) AND NOT settled AND state = ANY(%s)"
+            " WHERE (%s OR id = ANY(%s)) AND NOT settled AND state = ANY(%s)"
             " AND next_reconcile_at > clock_timestamp() + make_interval(secs => %s)",
-            [list(job_ids), sorted(HOLDS_GPUS), SOON_S],
+            [job_ids is None, list(job_ids or ()), sorted(HOLDS_GPUS), SOON_S],
         )
 
 
@@ -150,3 +157,52 @@ def _take(statement: str, values: dict[str, Any]) -> list[Lease]:
         rows: Sequence[tuple[str, uuid.UUID, int]] = cursor.fetchall()
     ends = before + settings.LUTHIER_LEASE_S
     return [Lease(job_id, token, fence, ends) for job_id, token, fence in rows]
+
+
+def owner() -> str:
+    """The name under which this process takes leases: the id of its registration. Without one, a name that no lock
+    backs, so that its leases end only by time."""
+    return _owner or f"process-{socket.gethostname()}-{os.getpid()}"
+
+
+def register_worker(name: str) -> int:
+    """Register this worker and take its liveness lock on the calling thread's connection. Returns its id."""
+    global _owner
+    worker = Worker.objects.create(name=name)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCKS, worker.pk])
+    _owner = str(worker.pk)
+    return worker.pk
+
+
+def keep_worker_alive(worker_id: int) -> bool:
+    """Record that this worker is alive. False if its registration is gone and it must register again."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = %s"
+            " AND pid = pg_backend_pid()",
+            [WORKER_LOCKS, worker_id],
+        )
+        return (
+            cursor.fetchone() is not None and Worker.objects.filter(pk=worker_id).update(seen_at=Now()) == 1
+        )
+
+
+def deregister_worker(worker_id: int) -> None:
+    """Deregister on shutdown, so that this worker is not reported as silent."""
+    global _owner
+    _owner = ""
+    Worker.objects.filter(pk=worker_id).delete()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_unlock(%s, %s)", [WORKER_LOCKS, worker_id])
+
+
+def remove_dead_workers() -> int:
+    """Remove the rows of workers that died without deregistering; returns how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM jobs_worker w WHERE seen_at < clock_timestamp() - interval '1 hour' AND NOT EXISTS ("
+            " SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = w.id)",
+            [WORKER_LOCKS],
+        )
+        return int(cursor.rowcount)

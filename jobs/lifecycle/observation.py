@@ -62,13 +62,13 @@ def with_report(rows: JobRows, report: GangReport | None) -> JobObservation:
     learners = tuple(
         replace(learner, report=reports.get(learner.rank)) for learner in rows.observation.learners
     )
-    observation = replace(rows.observation, learners=learners, gang=report, looked=True)
-    if lives(rows, report):
+    observation = replace(rows.observation, learners=learners, gang=report, observed=True)
+    if proves_alive(rows, report):
         observation = replace(observation, time_left_s=_time_left_s(rows.job, rows.attempt, rows.now))
     return observation
 
 
-def lives(rows: JobRows, report: GangReport | None) -> bool:
+def proves_alive(rows: JobRows, report: GangReport | None) -> bool:
     """True if this report proves that a program may run now, or ended recently and is still uploading.
 
     Not after a silence: then only the agent knows when the program ended."""
@@ -114,7 +114,7 @@ def _facts(
         attempt=job.attempt,
         launched=attempt is not None and attempt.launched_at is not None,
         learners=tuple(_learner(learner, now) for learner in learners),
-        looked=False,
+        observed=False,
         grace_s=job.grace_s,
         max_restarts=job.max_restarts,
         restarts_used=job.restarts_used,
@@ -148,12 +148,12 @@ def _learner(row: Learner, now: datetime) -> LearnerObservation:
         exit_code=row.exit_code,
         halted=row.halted,
         finished_mark=row.finished_mark,
-        done=row.done_at is not None,
+        delivered=row.done_at is not None,
         error_code=row.error_code,
         message=row.message,
         gen_seen=row.gen_seen,
         silent_s=_since(row.last_seen_at, now),
-        shown=row.cluster_message,
+        cluster_message=row.cluster_message,
     )
 
 

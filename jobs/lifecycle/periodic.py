@@ -22,7 +22,7 @@ from gpu_scheduler.clusters.base import ClusterBusy, GangReport
 from jobs import blobs, clusters
 from jobs.failpoints import fp
 from jobs.invariants import unowned
-from jobs.lifecycle import forecasting, workers
+from jobs.lifecycle import forecasting, leases
 from jobs.models import (
     CheckpointFile,
     IdempotentAnswer,
@@ -165,7 +165,7 @@ def tidy(_: Result) -> Result:
     return {
         "answers": answers,
         "uploads": uploads,
-        "workers": workers.remove_dead(),
+        "workers": leases.remove_dead_workers(),
         "swept": blobs.sweep(KEEP),
     }
 

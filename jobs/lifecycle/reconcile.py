@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+from typing import Any
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
@@ -19,28 +20,29 @@ from gpu_scheduler.clusters.base import (
     Cluster,
     ClusterBusy,
     ClusterError,
+    Launch,
     LaunchRefused,
+    LearnerSpec,
     Removal,
 )
 from gpu_scheduler.clusters.registry import ClusterMisconfigured
-from jobs import clusters, events
+from jobs import clusters, events, tokens
 from jobs.failpoints import fp
 from jobs.lifecycle import leases, transitions
-from jobs.lifecycle.decision import Act, Decision, Move, decide
+from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_cluster
 from jobs.lifecycle.facts import JobObservation, Reason
-from jobs.lifecycle.gangs import launch_of
 from jobs.lifecycle.leases import Lease
-from jobs.lifecycle.observation import JobRows, lives, load, with_report
-from jobs.states import HOLDS_GPUS, EventCode, State, StopReason
+from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
+from jobs.spec.quantities import parse_duration, parse_memory
+from jobs.states import HOLDS_GPUS, EventCode, Intent, State, StopReason
 
 logger = logging.getLogger(__name__)
 
 MAX_STEPS = 12
 CALL_S = 2.0  # a call to the cluster is begun only if the lease lasts that much longer
 BUSY_S = 2.0  # a cluster that asks to wait
-UNAVAILABLE_S = 60.0  # the cluster of an attempt is not configured
 BACK_OFF_MAX_S = 60.0
-QUARANTINE_AFTER, QUARANTINE_S = 8, 3600.0
+PERSISTENT_AFTER, PERSISTENT_RETRY_S = 8, 3600.0
 
 _absences = Absences()
 
@@ -75,7 +77,7 @@ def hold(lease: Lease) -> bool:
     except DatabaseFault:
         raise  # nothing can be written now; the lease ends by itself
     except Exception:
-        _quarantine(lease)
+        _back_off(lease)
     return False
 
 
@@ -89,7 +91,7 @@ def _walk(lease: Lease) -> bool:
         if rows is None:
             return False
         try:
-            rows, observation = _look(rows, lease)
+            rows, observation = _observe(rows, lease)
             decision = decide(observation)
             if decision.move is not None:
                 transitions.move(rows, decision.move, lease)
@@ -103,8 +105,10 @@ def _walk(lease: Lease) -> bool:
             _wait_for_cluster(rows, lease, busy)
             return wants_cycle
         except ClusterMisconfigured as error:
-            _wait_for_settings(rows, lease, error)
-            return wants_cycle
+            if not _without_cluster(rows, lease, error):
+                return wants_cycle
+            wants_cycle = True
+            continue
         if decision.note is not None:
             transitions.note_reason(rows, lease, decision.note)
         fp("reconcile.before_release")
@@ -117,7 +121,7 @@ def _walk(lease: Lease) -> bool:
     return wants_cycle
 
 
-def _look(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
+def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     """The observation with the cluster's report, which is requested only for a gang that may exist."""
     if not rows.holds_gpus:
         return rows, rows.observation
@@ -129,10 +133,10 @@ def _look(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     report = found.gangs.get(name)
     if report is None and not _absences.is_gone(name, found):
         raise ClusterBusy(f"The cluster does not yet say whether {name} exists.")
-    if lives(rows, report):
+    if proves_alive(rows, report):
         transitions.note_alive(rows)
     observation = with_report(rows, report)
-    if any(learner.ended and not learner.exited for learner in observation.learners):
+    if any(learner.processes_ended and not learner.exited for learner in observation.learners):
         # It ended after its rows were read. A shipper leaves once its report is stored, and only that shows whether
         # a halt had reached the program: an exit code alone would make a halted job a completed one.
         rows = load(lease.job_id) or rows
@@ -158,7 +162,7 @@ def _act(rows: JobRows, observation: JobObservation, decision: Decision, lease: 
             fp("stop.after_cluster")
             return False
         case Act.REMOVE:
-            transitions.note_shown(rows, observation)
+            transitions.note_reports(rows, observation)
             uids = [learner.report.uid for learner in observation.learners if learner.report is not None]
             removal = cluster.remove(observation.gang_name, uids=uids)
             fp("remove.after_cluster")
@@ -168,7 +172,7 @@ def _act(rows: JobRows, observation: JobObservation, decision: Decision, lease: 
 
 def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
     try:
-        cluster.launch(launch_of(rows))
+        cluster.launch(_gang_to_launch(rows))
     except LaunchRefused as refused:
         reason = StopReason(refused.code)
         message = f"The cluster refused to start it: {refused}"
@@ -178,6 +182,39 @@ def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
     transitions.note_launched(rows, lease)
     fp("launch.after_noted")
     return True
+
+
+def _gang_to_launch(rows: JobRows) -> Launch:
+    """The gang of the job's live attempt: the same for every call, secrets included."""
+    job, attempt = rows.job, rows.attempt
+    assert attempt is not None
+    spec: dict[str, Any] = job.spec
+    resources = spec.get("resources", {})
+    return Launch(
+        name=rows.observation.gang_name,
+        job=job.pk,
+        attempt=attempt.n,
+        tenant=job.tenant.slug,
+        learners=[
+            LearnerSpec(
+                rank=learner.rank,
+                node=learner.node,
+                env=spec.get("env", {}),
+                secret=tokens.derive(job.pk, attempt.n, learner.rank)[0],
+            )
+            for learner in rows.learners
+        ],
+        slots=attempt.slots,
+        slot_type=attempt.slot_type,
+        cpus=float(resources.get("cpus", 1)),
+        memory_mib=parse_memory(resources.get("memory", "4Gi")),
+        command=spec["command"],
+        ingest_url=settings.LUTHIER_INGEST_URL,
+        runtime=spec.get("framework"),
+        image=spec.get("image"),
+        grace_s=job.grace_s,
+        checkpoint_every_s=parse_duration(spec["checkpoint"]["every"]),
+    )
 
 
 def _require(lease: Lease) -> None:
@@ -196,35 +233,48 @@ def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
     leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=rows.job.intent_gen)
 
 
-def _wait_for_settings(rows: JobRows, lease: Lease, error: ClusterMisconfigured) -> None:
-    """The attempt's own cluster cannot be reached with this installation's settings. Leave the job as it is and say so:
-    another driver would not know its learners."""
+def _without_cluster(rows: JobRows, lease: Lease, error: ClusterMisconfigured) -> bool:
+    """The attempt's own cluster cannot be reached with this installation's settings, and another driver would not know
+    its learners. True if the job moved; otherwise it says so, and its lease is released."""
     assert rows.attempt is not None
-    reason = Reason(
-        "cluster_unavailable",
-        f"Attempt {rows.attempt.n} runs on the cluster {rows.attempt.cluster!r}, which cannot be reached: {error}.",
-        {"cluster": rows.attempt.cluster},
-    )
-    logger.error("cluster unavailable", extra={"job": lease.job_id, "cluster": rows.attempt.cluster})
-    transitions.note_condition(rows, reason)
-    if rows.observation.state not in {State.STORING, State.STOPPING}:
-        transitions.note_reason(rows, lease, reason)
-    leases.release(lease, requeue_after_s=UNAVAILABLE_S, intent_gen=rows.job.intent_gen)
+    cluster = rows.attempt.cluster
+    logger.error("cluster unavailable", extra={"job": lease.job_id, "cluster": cluster})
+    decision = decide_without_cluster(rows.observation, cluster=cluster, error=str(error), now=rows.now)
+    if decision.move is not None:
+        transitions.move(rows, decision.move, lease)
+        return True
+    assert decision.note is not None
+    transitions.note_condition(rows, lease, decision.note)
+    if _may_replace_reason(rows.observation):
+        transitions.note_reason(rows, lease, decision.note)
+    leases.release(lease, requeue_after_s=decision.requeue_after_s, intent_gen=rows.job.intent_gen)
+    return False
 
 
-def _quarantine(lease: Lease) -> None:
+def _may_replace_reason(job: JobObservation) -> bool:
+    """False where a stop's reason is needed at its end, or no later step would restore a storing job's reason."""
+    if job.intent == Intent.CANCEL:
+        return True  # it ends as canceled, whatever it was on its way to
+    return job.state not in {State.STORING, State.STOPPING} or job.stop_reason == StopReason.HALT_REQUESTED
+
+
+def _back_off(lease: Lease) -> None:
     """Retry later with exponential back-off. From the 8th error in a row, retry hourly and publish an event once."""
     logger.exception("reconcile failed", extra={"job": lease.job_id})
     rows = load(lease.job_id)
     if rows is None:
         return
     streak = rows.job.fail_streak + 1
-    persistent = streak >= QUARANTINE_AFTER
-    wait_s = QUARANTINE_S if persistent else random.uniform(0.5, 1) * min(BACK_OFF_MAX_S, 2.0 ** (streak - 1))
+    persistent = streak >= PERSISTENT_AFTER
+    wait_s = (
+        PERSISTENT_RETRY_S
+        if persistent
+        else random.uniform(0.5, 1) * min(BACK_OFF_MAX_S, 2.0 ** (streak - 1))
+    )
     with transaction.atomic():  # the event is written once, so it must not be lost between the two
-        if leases.release_later(lease, wait_s) != QUARANTINE_AFTER:
+        if leases.release_later(lease, wait_s) != PERSISTENT_AFTER:
             return
-        fp("quarantine.after_release")
+        fp("back_off.after_release")
         events.append(
             job_id=lease.job_id,
             tenant_id=rows.job.tenant_id,

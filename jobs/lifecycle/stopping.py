@@ -1,7 +1,7 @@
-"""STOPPING, the one way out of a running job: ask the learners, then insist, then go where the reason leads. Pure.
+"""STOPPING, the one way out of a running job: ask the learners, then force them, then go where the reason leads. Pure.
 
-Asked first (halt, order, time limit): every answer to the learners carries the intent, and their launchers escalate by
-themselves (SIGTERM, SIGKILL). Stopped at once: cancel and failures. Times are seconds since STOPPING began.
+Graceful (halt, order, time limit): every answer to the learners carries the intent, and their launchers escalate by
+themselves (SIGTERM, SIGKILL). Forced at once: cancel and failures. Times are seconds since STOPPING began.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jobs.humanize import duration
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
 from jobs.states import AFTER_STOPPING, BY_ORDER, OWN_FAILURES, Intent, Phase, State, StopReason
 
-ASKED_FIRST = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT}
+GRACEFUL = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT}
 ACKNOWLEDGED_S = 10.0  # a learner that has not acknowledged by then is stopped through the cluster
 CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
 SLACK_S = 15.0  # between the launcher's last escalation and a stop through the cluster
@@ -57,7 +57,7 @@ ORDERED_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Ask the cluster to stop the gang within so many seconds, or to remove it, or wait."""
+    """Ask the cluster to stop the gang with this grace in seconds, or to remove it, or wait."""
 
     stop_grace_s: float | None = None
     remove: bool = False
@@ -85,20 +85,20 @@ def ordered(order: Order) -> str:
     return f"{ORDERED_WORDS[order.reason][0]}{size}. It saves a checkpoint, then queues again."
 
 
-def is_asked_first(job: JobObservation) -> bool:
+def is_graceful(job: JobObservation) -> bool:
     """Its learners may save first, and may still finish: finishing wins over halting, not over a cancel or failure."""
-    return job.intent != Intent.CANCEL and StopReason(job.stop_reason) in ASKED_FIRST
+    return job.intent != Intent.CANCEL and StopReason(job.stop_reason) in GRACEFUL
 
 
 def next_step(job: JobObservation) -> Step:
     """What to do about a gang that is still there."""
-    if job.all_quiet or _given_up(job):
+    if job.none_active or _waited_too_long(job):
         return Step(remove=True)
-    running = [learner for learner in job.learners if not (learner.exited or learner.ended)]
+    running = [learner for learner in job.learners if not (learner.exited or learner.processes_ended)]
     if not running:
         return Step()  # the programs are gone, what they left is being shipped
-    if not is_asked_first(job):
-        return Step(stop_grace_s=_insisting_grace_s(job))
+    if not is_graceful(job):
+        return Step(stop_grace_s=_forced_grace_s(job))
     if not any(learner.reached(Phase.PROCESSING) for learner in job.learners):
         return Step(stop_grace_s=UNSTARTED_GRACE_S)
     if job.stop_s > 2 * job.grace_s + SLACK_S:
@@ -108,32 +108,32 @@ def next_step(job: JobObservation) -> Step:
     return Step()
 
 
-def _given_up(job: JobObservation) -> bool:
+def _waited_too_long(job: JobObservation) -> bool:
     """Waiting longer is useless: a dead node, or a stop with its uploads that took far too long."""
-    waited = job.unquiet
-    if all(learner.unknown for learner in waited) and job.stop_s > NODE_LOST_S:
+    active = job.active
+    if all(learner.unknown for learner in active) and job.stop_s > NODE_LOST_S:
         return True
-    if not is_asked_first(job):
-        return job.stop_s > _insisting_grace_s(job) + (STORING_S if _still_stores(job) else SHIPPING_S)
+    if not is_graceful(job):
+        return job.stop_s > _forced_grace_s(job) + (STORING_S if _still_stores(job) else SHIPPING_S)
     if job.stop_s <= 3 * job.grace_s + SHIPPING_S:
         return False
-    return not all(learner.exited for learner in waited) or fell_silent(job)
+    return not all(learner.exited for learner in active) or fell_silent(job)
 
 
 def _still_stores(job: JobObservation) -> bool:
     """A program that failed has ended, and its files are being uploaded: the next attempt resumes from them."""
-    stores = any(learner.exited and learner.reached(Phase.STORING) for learner in job.unquiet)
+    stores = any(learner.exited and learner.reached(Phase.STORING) for learner in job.active)
     return stores and job.intent != Intent.CANCEL
 
 
 def fell_silent(job: JobObservation) -> bool:
     """No learner that still has something to upload has sent a heartbeat for long."""
-    return all(learner.silent_s is None or learner.silent_s > SILENCE_S for learner in job.unquiet)
+    return all(learner.silent_s is None or learner.silent_s > SILENCE_S for learner in job.active)
 
 
-def _insisting_grace_s(job: JobObservation) -> float:
-    most = CANCEL_GRACE_S if job.intent == Intent.CANCEL else FAILED_GRACE_S
-    return min(job.grace_s, most)
+def _forced_grace_s(job: JobObservation) -> float:
+    limit_s = CANCEL_GRACE_S if job.intent == Intent.CANCEL else FAILED_GRACE_S
+    return min(job.grace_s, limit_s)
 
 
 def _acknowledged(learner: LearnerObservation, job: JobObservation) -> bool:
@@ -158,7 +158,10 @@ def ending(job: JobObservation) -> Ending:
     if _time_is_up(job, target):
         return Ending(State.FAILED, Reason("time_limit", job.reason.message + TIME_IS_UP, job.reason.numbers))
     if reason in ENDED_WORDS:
-        return Ending(target, Reason(reason.value, ENDED_WORDS[reason] + _of_lost(job), job.reason.numbers))
+        numbers = (
+            job.reason.numbers if job.reason.code == reason else {}
+        )  # not those of an outage of the cluster
+        return Ending(target, Reason(reason.value, ENDED_WORDS[reason] + _of_lost(job), numbers))
     if target == State.QUEUED and job.intent == Intent.HALT:
         before = ORDERED_WORDS[reason][1] + "." if reason in BY_ORDER else job.reason.message
         return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {before}"))
@@ -217,7 +220,7 @@ def _early_ends(job: JobObservation) -> int:
 
 
 def back_off_s(early_ends: int) -> float:
-    """Seconds that the next attempt waits after so many early ends in a row, whatever their cause."""
+    """Seconds that the next attempt waits after this number of early ends in a row, whatever their cause."""
     if early_ends < BACK_OFF_FROM:
         return 0
     return min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(early_ends - BACK_OFF_FROM, 10))

@@ -11,7 +11,6 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
@@ -19,12 +18,38 @@ from django.db import connection
 
 from gpu_scheduler.clusters.base import Watch, job_of_gang
 from jobs import clusters
-from jobs.lifecycle import cycle, leases, periodic, reconcile, workers
+from jobs.lifecycle import cycle, leases, periodic, reconcile
 
 logger = logging.getLogger(__name__)
 
 THREADS = 4
 BATCH = 16
+MAX_CHANGED = 10_000
+"""Names of changed gangs kept between two ticks; beyond that, every gang counts as changed."""
+
+
+class ChangedGangs:
+    """The gangs that a watch reported since the last ``take``, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names: set[str] = set()
+        self._all = False
+
+    def add(self, names: set[str]) -> None:
+        """Callable from any thread."""
+        with self._lock:
+            if not self._all:
+                self._names |= names
+                if len(self._names) > MAX_CHANGED:
+                    self._names, self._all = set(), True
+
+    def take(self) -> set[str] | None:
+        """The names, which are then forgotten; None for all gangs."""
+        with self._lock:
+            names, every = self._names, self._all
+            self._names, self._all = set(), False
+        return None if every else names
 
 
 class Ticker(threading.Thread):
@@ -37,7 +62,7 @@ class Ticker(threading.Thread):
         self._over = threading.Event()
         self._worker_id: int | None = None
         self._watch: Watch | None = None
-        self._changed_gangs: SimpleQueue[set[str]] = SimpleQueue()
+        self._changed_gangs = ChangedGangs()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lifecycle")
         self._busy: set[Future[None]] = set()
         self._cycle_turn, self._periodic_turn = threading.Lock(), threading.Lock()
@@ -58,12 +83,12 @@ class Ticker(threading.Thread):
 
     def tick(self) -> None:
         """One look: keep the registration, take what is due and hand it to the threads, do not wait for them."""
-        if self._worker_id is None or not workers.keep_alive(self._worker_id):
-            self._worker_id = workers.register(self.worker_name)
+        if self._worker_id is None or not leases.keep_worker_alive(self._worker_id):
+            self._worker_id = leases.register_worker(self.worker_name)
         self._busy = {work for work in self._busy if not work.done()}
         room = 2 * BATCH - len(self._busy)
         if room > 0:
-            for lease in leases.claim_due(workers.owner(), min(BATCH, room)):
+            for lease in leases.claim_due(leases.owner(), min(BATCH, room)):
                 self._do(lambda lease=lease: self._hold(lease))  # type: ignore[misc]
         due = periodic.due()
         if cycle.TASK in due or cycle.has_new():
@@ -75,11 +100,11 @@ class Ticker(threading.Thread):
     def _follow_cluster(self) -> None:
         """Keep a watch open, which makes observations free of calls, and reconcile the jobs that it reports soon."""
         if self._watch is None:
-            self._watch = clusters.current().watch(self._changed_gangs.put)
-        changed: set[str] = set()
-        while not self._changed_gangs.empty():
-            changed |= self._changed_gangs.get()
-        if changed:
+            self._watch = clusters.current().watch(self._changed_gangs.add)
+        changed = self._changed_gangs.take()
+        if changed is None:
+            leases.make_due(None)
+        elif changed:
             leases.make_due([job_of_gang(name) for name in changed])
 
     def stop(self, timeout_s: float = 10) -> None:
@@ -125,7 +150,7 @@ class Ticker(threading.Thread):
     def _deregister(self) -> None:
         try:
             if self._worker_id is not None:
-                workers.deregister(self._worker_id)
+                leases.deregister_worker(self._worker_id)
         except DatabaseFault:
             pass  # the lock ends with the connection, the row is tidied up later
         finally:
@@ -141,5 +166,5 @@ def _close_connection(together: threading.Barrier) -> None:
 def run_cycle(*, request: bool) -> None:
     """Start what can start, and take each started job as far as it goes, in this very thread, until nothing starts."""
     while started := cycle.run(request=request):
-        wanted = [reconcile.reconcile(job_id, owner=workers.owner()) for job_id in started]
+        wanted = [reconcile.reconcile(job_id, owner=leases.owner()) for job_id in started]
         request = any(wanted)

@@ -37,7 +37,7 @@ RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - op
 """
 
 NOTED_EVERY = timedelta(seconds=NOTED_EVERY_S)
-SHOWN_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "failure_details"]
+REPORT_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "failure_details"]
 
 
 class StaleJob(Exception):
@@ -123,9 +123,9 @@ def note_alive(rows: JobRows) -> None:
 
 
 @retry_on_serialization_failure
-def note_shown(rows: JobRows, observation: JobObservation) -> None:
+def note_reports(rows: JobRows, observation: JobObservation) -> None:
     """Keep the cluster's report on learners that ended, before it is gone with the gang. Repeats are harmless."""
-    reports = {learner.rank: learner.report for learner in observation.learners if learner.ended}
+    reports = {learner.rank: learner.report for learner in observation.learners if learner.processes_ended}
     shown = []
     for row in rows.learners:
         if (report := reports.get(row.rank)) is not None:
@@ -133,7 +133,7 @@ def note_shown(rows: JobRows, observation: JobObservation) -> None:
             row.cluster_exit_code, row.cluster_message = report.exit_code, report.message
             row.failure_details = dict(report.numbers)
             shown.append(row)
-    Learner.objects.bulk_update(shown, SHOWN_FIELDS)
+    Learner.objects.bulk_update(shown, REPORT_FIELDS)
 
 
 def note_reason(rows: JobRows, lease: Lease, reason: Reason) -> None:
@@ -147,27 +147,33 @@ def note_reason(rows: JobRows, lease: Lease, reason: Reason) -> None:
     with transaction.atomic():
         _swap(rows, lease, _reason_fields(reason))
         job = rows.job
-        if reason.code == PREPARING and note_condition(rows, reason):
+        if reason.code == PREPARING and _append_condition(rows, reason):
             return
         transaction.on_commit(partial(pubsub.job_changed, job.pk, job.tenant_id, job.event_seq), robust=True)
 
 
-def note_condition(rows: JobRows, reason: Reason) -> bool:
-    """Append an event about the live attempt, once per reason code. True if it was the first."""
+def note_condition(rows: JobRows, lease: Lease, reason: Reason) -> None:
+    """Append an event about the live attempt, once per reason code. Raises StaleJob."""
+    with transaction.atomic():
+        _swap(rows, lease, {})
+        _append_condition(rows, reason)
+
+
+def _append_condition(rows: JobRows, reason: Reason) -> bool:
+    """True if it was the first of its code; the caller's transaction has the job's row locked."""
     job = rows.job
     if JobEvent.objects.filter(job=job, attempt=job.attempt, reason=reason.code).exists():
         return False
-    with transaction.atomic():
-        events.append(
-            job_id=job.pk,
-            tenant_id=job.tenant_id,
-            code=EventCode.CONDITION,
-            attempt=job.attempt,
-            reason=reason.code,
-            message=f"{reason.message.rstrip('.')}.",
-            numbers=dict(reason.numbers),
-            source="lifecycle",
-        )
+    events.append(
+        job_id=job.pk,
+        tenant_id=job.tenant_id,
+        code=EventCode.CONDITION,
+        attempt=job.attempt,
+        reason=reason.code,
+        message=f"{reason.message.rstrip('.')}.",
+        numbers=dict(reason.numbers),
+        source="lifecycle",
+    )
     return True
 
 

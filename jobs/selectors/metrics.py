@@ -16,7 +16,7 @@ from typing import Any, Literal
 from django.db import connection
 
 from jobs.models import Progress
-from learner_agent.wire_fields import number_out
+from learner_agent.wire import number_out
 
 Axis = Literal["step", "time"]
 Bucket = tuple[float, float | None, float | None, float | str]

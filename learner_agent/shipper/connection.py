@@ -21,8 +21,7 @@ from learner_agent import VERSION
 from learner_agent.log_segments import log_span
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.log_sender import LogSender
-from learner_agent.shipper.metric_sender import MetricSender
-from learner_agent.shipper.metrics import PointSource
+from learner_agent.shipper.metrics import MetricSender, PointSource
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import now_ms
 from learner_agent.wire import (
@@ -31,6 +30,7 @@ from learner_agent.wire import (
     CLOSE_RESTART,
     CLOSE_TRY_LATER,
     CLOSE_UNAUTHORIZED,
+    CLOSE_VERSION,
     MAX_MESSAGE,
     Ack,
     Beat,
@@ -59,6 +59,10 @@ UNAUTHORIZED_TRIES = 5
 
 class Fenced(Exception):
     """The server accepts nothing more of this attempt: a newer one took over, or its time is up."""
+
+
+class WrongVersion(Exception):
+    """The server speaks another version of the protocol, which this process will never do."""
 
 
 class Connection:
@@ -153,7 +157,7 @@ class Connection:
     # --- connecting
 
     async def run(self) -> None:
-        """Keep a connection until canceled. Raises Fenced when the server accepts nothing more."""
+        """Keep a connection until canceled. Raises Fenced when the server accepts nothing more, or WrongVersion."""
         tries = 0
         while True:
             began = time.monotonic()
@@ -175,9 +179,11 @@ class Connection:
             await asyncio.sleep(pause)
 
     def _check_end(self, error: Exception) -> None:
-        """Decide from the error that ended a connection when to reconnect. Raises Fenced if never."""
+        """Decide from the error that ended a connection when to reconnect. Raises Fenced or WrongVersion if never."""
         code = error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd is not None else 0
         logger.info("connection ended", extra={"code": code, "error": str(error)[:200]})
+        if code == CLOSE_VERSION:
+            raise WrongVersion(str(error)) from error
         if code in (CLOSE_FENCED, CLOSE_FORBIDDEN):
             raise Fenced(str(error)) from error
         if code == CLOSE_UNAUTHORIZED:

@@ -17,7 +17,7 @@ from learner_agent.log_segments import LogReader, log_span
 from learner_agent.settings import ShipperSettings, shipper_settings
 from learner_agent.shipper import inputs
 from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
-from learner_agent.shipper.connection import Connection, Fenced
+from learner_agent.shipper.connection import Connection, Fenced, WrongVersion
 from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
 from learner_agent.shipper.metrics.log_rules import LogRules
@@ -36,7 +36,7 @@ POLL_S = 0.5
 DEATH_S = 1.0
 """A launcher whose lock has been free this long without an ``exit`` has died."""
 JOB = "shipper/job.json"
-EXIT_FENCED = 76
+EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
 NOT_RANK_0 = (
     "The files in its CHECKPOINT_DIR are not stored: of a gang that saves without manifests only learner 0's count."
     " Save with training.checkpoint(step, part=rank, of=learners)."
@@ -72,6 +72,10 @@ class Shipper:
                 if task.done():
                     task.result()
             return 0
+        except WrongVersion as error:
+            # The program goes on, and the node daemon starts a shipper from the installed code in place of this one.
+            logger.warning("the server speaks another version", extra={"reason": str(error)[:200]})
+            return EXIT_WRONG_VERSION
         except Fenced as fence:
             logger.warning("the server closed the attempt", extra={"reason": str(fence)[:200]})
             self.spool.write("halt", {"intent": "CANCEL", "gen": 2**53, "grace_s": 10})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from jobs.retries import database_away
-from portal.live.errors import StoreDown
+from portal.live.frames import StoreDown
 from portal.live.identity import Credentials, watchable, who
 from portal.live.protocol import parse_channel
 from tenants.models import User

@@ -21,9 +21,8 @@ from jobs import pubsub
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 from portal.database.threads import DatabaseThreads
-from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest, first_row, store_cursor
-from portal.live.errors import StoreDown, Unreadable
-from portal.live.frames import error_text
+from portal.live import frames
+from portal.live.frames import ChannelSource, FrameBatch, ReadRequest, StoreDown, Unreadable
 from portal.live.guard import Guard, Watcher
 from portal.live.protocol import Channel, Topic
 from portal.live.sources import SOURCES
@@ -53,9 +52,7 @@ class ChannelFeed:
     due: float = 0.0  # not read again before this time of the loop's clock
     cached_at: float = 0.0  # when it was last served from memory
     down: bool = False
-    alone: bool = (
-        False  # it could not be read: until it can, it is read separately, so that others are not affected
-    )
+    alone: bool = False  # it could not be read, so it is read separately and does not affect others
     subscriptions: set[Subscription] = field(default_factory=set)
 
 
@@ -99,7 +96,7 @@ class Hub:
         feed = self.feeds.setdefault(channel.name, ChannelFeed(channel))
         subscription = Subscription(viewer, channel.name, -1 if after is None else after, is_guest=is_guest)
         if after is not None and SOURCES[channel.topic].counts_rows:
-            subscription.given, subscription.cursor = after, store_cursor(after)
+            subscription.given, subscription.cursor = after, frames.store_cursor(after)
         viewer.subscriptions[channel.name] = subscription
         feed.subscriptions.add(subscription)
         self._spawn(self._catch_up_or_close(feed, subscription))
@@ -328,7 +325,7 @@ class Hub:
                 if not placed:
                     newest = await self.in_side_reader(source.head, feed.channel)
                     if subscription.cursor < 0:
-                        subscription.cursor, subscription.given = newest, first_row(newest)
+                        subscription.cursor, subscription.given = newest, frames.first_row(newest)
                     subscription.cursor = min(subscription.cursor, newest)
                     placed = True
                 request = ReadRequest(feed.channel, subscription.cursor, upto=feed.head)
@@ -373,7 +370,7 @@ class Hub:
                 if isinstance(error, Unreadable)
                 else "The database is not responding"
             )
-            text = error_text(feed.channel.name, "unavailable", f"{what}; retrying every second.")
+            text = frames.error_text(feed.channel.name, "unavailable", f"{what}; retrying every second.")
             for subscription in feed.subscriptions:
                 subscription.viewer.put(text)
 

@@ -30,6 +30,7 @@ from learner_agent.wire import (
     CLOSE_TOO_LARGE,
     CLOSE_TRY_LATER,
     CLOSE_UNAUTHORIZED,
+    CLOSE_VERSION,
     MAX_MESSAGE,
     PROTO,
     Ack,
@@ -169,7 +170,7 @@ class LearnerConsumer:
         if not isinstance(hello, Hello):
             raise CloseConnection(CLOSE_BAD_FRAME, "The first frame must be HELLO.")
         if hello.proto != PROTO:
-            raise CloseConnection(CLOSE_BAD_FRAME, f"proto: this server speaks {PROTO}.")
+            raise CloseConnection(CLOSE_VERSION, f"proto: this server speaks {PROTO}.")
         if (hello.job, hello.attempt, hello.rank) != (grant.job_id, grant.attempt, grant.rank):
             raise CloseConnection(CLOSE_FORBIDDEN, "This secret belongs to another learner.")
         hub.join(self)

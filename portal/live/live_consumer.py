@@ -17,8 +17,7 @@ from typing import Any
 from asgiref.typing import WebSocketSendEvent
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from portal.live.errors import StoreDown
-from portal.live.frames import PONG, error_text
+from portal.live.frames import PONG, StoreDown, error_text
 from portal.live.hub import Hub, hub
 from portal.live.identity import AccessLevel, Credentials, access_level, credentials, who
 from portal.live.protocol import BadFrame, Request, parse_channel, parse_request

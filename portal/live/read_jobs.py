@@ -14,8 +14,15 @@ from jobs.selectors import redaction
 from jobs.selectors.jobs import with_details
 from jobs.selectors.serializers import EventSerializer, JobSerializer, ProgressSerializer
 from jobs.states import FINAL, Intent, State, StopReason, display_phase
-from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
-from portal.live.frames import ViewerFrame, cut_items, items_frame, state_frame
+from portal.live.frames import (
+    ChannelSource,
+    FrameBatch,
+    ReadRequest,
+    ViewerFrame,
+    cut_items,
+    items_frame,
+    state_frame,
+)
 from portal.live.protocol import Channel
 
 PAGE_EVENTS = 1_000

@@ -8,8 +8,17 @@ from typing import Any
 
 from jobs.selectors import log_cache, logs
 from jobs.selectors.log_lines import Hole, LogLine, Plain, plain, size_of
-from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
-from portal.live.frames import FRAME_BYTES, FRAME_ITEMS, ViewerFrame, cut_items, gap_frame, items_frame
+from portal.live.frames import (
+    FRAME_BYTES,
+    FRAME_ITEMS,
+    ChannelSource,
+    FrameBatch,
+    ReadRequest,
+    ViewerFrame,
+    cut_items,
+    gap_frame,
+    items_frame,
+)
 from portal.live.protocol import Channel
 
 PAGE_LINES = 2_000  # of one learner in one look, so that many loud ones take turns

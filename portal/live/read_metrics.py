@@ -10,9 +10,8 @@ from django.db.models import Q
 
 from jobs.models import MetricPoint, Progress
 from jobs.serialization import rfc3339
-from learner_agent.wire_fields import number_out
-from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
-from portal.live.frames import cut_items, items_frame
+from learner_agent.wire import number_out
+from portal.live.frames import ChannelSource, FrameBatch, ReadRequest, cut_items, items_frame
 from portal.live.protocol import Channel
 
 PAGE_POINTS = 5_000

@@ -11,8 +11,7 @@ from django.db.models import Max
 from jobs.models import Attempt, ClusterNode, JobEvent
 from jobs.selectors import usage
 from jobs.selectors.serializers import QuotaSerializer
-from portal.live.channel_source import ChannelSource, FrameBatch, ReadRequest
-from portal.live.frames import state_frame
+from portal.live.frames import ChannelSource, FrameBatch, ReadRequest, state_frame
 from portal.live.protocol import Channel
 from tenants.models import QuotaChange, Tenant
 

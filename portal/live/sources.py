@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portal.live.channel_source import ChannelSource
+from portal.live.frames import ChannelSource
 from portal.live.protocol import Topic
 from portal.live.read_jobs import JobSource, TenantJobsSource
 from portal.live.read_logs import LogSource

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
+from gpu_scheduler.policies.fair_share import FairShare
 from jobs import invariants
-from jobs.models import Job, JobEvent, Learner, PeriodicTask
+from jobs.models import Job, JobEvent, Learner, PeriodicTask, SchedulerState
 from tests import factories
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("latest_again")]
@@ -79,3 +81,41 @@ def test_rows_of_release_1_migrate_to_the_field_s_terms() -> None:
     assert invariants.violations() == []
     with pytest.raises(Exception, match="append-only"):
         JobEvent.objects.filter(n=2).update(code="WISHED")
+
+
+def test_queue_heads_keep_since_when_they_wait_in_both_directions() -> None:
+    """0012: the column of a job becomes the state of the policy."""
+    before = models_at("0011_orders")
+    tenant, owner = factories.tenant("vision-lab"), factories.user("alice")
+    since = timezone.now() - timedelta(minutes=12)
+    row: dict[str, Any] = {
+        "tenant_id": tenant.pk,
+        "owner_id": owner.pk,
+        "name": "train",
+        "spec": factories.spec(),
+        "framework": "sklearn",
+        "learners": 1,
+        "gpus": 0,
+        "slots": 1,
+        "placement": "pack",
+        "priority": "normal",
+        "priority_rank": 1,
+        "max_restarts": 0,
+    }
+    jobs = before.get_model("jobs", "Job").objects
+    jobs.create(id="queuehead001", head_since=since, **row)
+    jobs.create(id="waitsbehind1", **row)
+
+    call_command("migrate", "jobs", "0012_scheduler_state", verbosity=0)
+    (kept,) = SchedulerState.objects.all()
+    assert (kept.policy, kept.state) == (FairShare.name, {"queuehead001": since.isoformat()})
+    assert FairShare().load(kept.state) == {"queuehead001": since}, "as the policy reads it"
+
+    again = models_at("0011_orders").get_model("jobs", "Job").objects
+    assert dict(again.values_list("pk", "head_since")) == {"queuehead001": since, "waitsbehind1": None}
+
+
+def test_without_a_queue_head_no_policy_has_a_state() -> None:
+    models_at("0011_orders")
+    call_command("migrate", "jobs", "0012_scheduler_state", verbosity=0)
+    assert not SchedulerState.objects.exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.lifecycle.stopping import ASKED_FIRST
+from jobs.lifecycle.stopping import GRACEFUL
 from jobs.states import (
     AFTER_STOPPING,
     FINAL,
@@ -52,7 +52,7 @@ def test_the_pages_table_says_where_each_reason_leads() -> None:
     for reason in StopReason:
         _, target, asked, charged = documented[reason]
         assert target.startswith(AFTER_STOPPING[reason])
-        assert (asked == "yes") == (reason in ASKED_FIRST)
+        assert (asked == "yes") == (reason in GRACEFUL)
         assert (charged == "yes") == (reason in OWN_FAILURES)
 
 

@@ -240,13 +240,16 @@ def test_data_before_hello_is_refused(server: AgentServer, job: Job) -> None:
     assert run(scenario()) == (wire.CLOSE_BAD_FRAME, "The first frame must be HELLO.")
 
 
-def test_an_unknown_protocol_is_refused_with_the_known_one(server: AgentServer, job: Job) -> None:
+@pytest.mark.parametrize("proto", [1, wire.PROTO + 1])
+def test_another_version_is_refused_for_good_with_the_known_one(
+    server: AgentServer, job: Job, proto: int
+) -> None:
     async def scenario() -> tuple[int, str]:
         socket = await dial(server, factories.secret(job, job.attempt, 0))
-        await socket.send(encode(Hello(job.pk, job.attempt, 0, proto=99)))
+        await socket.send(encode(Hello(job.pk, job.attempt, 0, proto=proto)))
         return await closed_with(socket)
 
-    assert run(scenario()) == (wire.CLOSE_BAD_FRAME, "proto: this server speaks 1.")
+    assert run(scenario()) == (wire.CLOSE_VERSION, "proto: this server speaks 2.")
 
 
 def test_a_gap_is_answered_with_where_to_go_on_and_the_connection_stays(

@@ -15,7 +15,7 @@ from gpu_scheduler.clusters.local import processes
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
 from gpu_scheduler.clusters.local.gangs import Gangs
-from gpu_scheduler.clusters.local.memory import Cgroups
+from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
 from gpu_scheduler.clusters.local.runtimes import Runtimes
 

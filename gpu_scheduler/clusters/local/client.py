@@ -23,13 +23,17 @@ def request(path: str | Path, op: str, *, timeout_s: float = RESPONSE_S, **value
         raise ClusterBusy(f"The node daemon is not responding: {error or type(error).__name__}.") from error
     if response["ok"]:
         return response["result"]
+    raise _error_of(response)
+
+
+def _error_of(response: dict[str, Any]) -> ClusterError:
     match response["error"]:
         case "refused":
-            raise LaunchRefused(response["message"], code=RefusalCode(response["code"]))
+            return LaunchRefused(response["message"], code=RefusalCode(response["code"]))
         case "busy":
-            raise ClusterBusy(response["message"])
+            return ClusterBusy(response["message"])
         case _:
-            raise ClusterError(response["message"])
+            return ClusterError(response["message"])
 
 
 def ping(path: str | Path, *, timeout_s: float = CONNECT_S) -> dict[str, Any]:
@@ -52,12 +56,18 @@ def connect(path: str | Path, timeout_s: float = CONNECT_S) -> socket.socket:
 
 
 def changes(connection: socket.socket) -> Iterator[dict[str, Any]]:
-    """The daemon's changes, all gangs first; at least one message per second. Raises OSError, ValueError."""
+    """The daemon's changes, all gangs first; at least one message per second.
+
+    Raises OSError, ValueError, and the daemon's own errors.
+    """
     connection.settimeout(STALE_S)
     connection.sendall(b'{"op": "watch"}\n')
     with connection.makefile("rb") as lines:
         for line in lines:
-            yield json.loads(line)
+            change = json.loads(line)
+            if not change.get("ok", True):
+                raise _error_of(change)
+            yield change
     raise ConnectionError("the connection was closed")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_scheduler.clusters.local.environment import Folders
-from gpu_scheduler.clusters.local.memory import Cgroups
+from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.store import LearnerRecord
 
 LAST_BYTES = 4096
@@ -33,15 +33,15 @@ class DaemonContext:
         return Folders(self.data / "nodes" / learner.node / f"{gang}-{learner.rank}")
 
 
-def read_plain(path: Path, *, most: int) -> bytes:
-    """The whole of a plain file. Raises OSError if it is none, ValueError above most bytes.
+def read_plain(path: Path, *, max_bytes: int) -> bytes:
+    """The whole of a plain file. Raises OSError if it is none, ValueError above max_bytes bytes.
 
     A program may have put a link, a FIFO or anything else there, and one daemon serves all tenants.
     """
     with open(_open(path), "rb") as source:
-        content = source.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"{path} holds more than {most} bytes")
+        content = source.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"{path} holds more than {max_bytes} bytes")
     return content
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
 from gpu_scheduler.clusters.local import processes, protocol
 from gpu_scheduler.clusters.local.gangs import Gangs
-from gpu_scheduler.clusters.local.protocol import MalformedCommand
+from gpu_scheduler.clusters.local.protocol import MalformedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ class Daemon:
             if self._signals > 1:
                 logger.warning("node daemon ends at once; learners keep running")
                 return
-            wait_s = self._gangs.look()
-            if stopping and self._gangs.may_go():
+            wait_s = self._gangs.advance()
+            if stopping and self._gangs.can_exit():
                 self._gangs.abandon()
                 return
             self._wait(wait_s)
@@ -123,13 +123,13 @@ class Daemon:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
-                raise MalformedCommand("an object is expected")
+                raise MalformedRequest("an object is expected")
             return {"ok": True, "result": self._do(request)}
         except LaunchRefused as refusal:
             return {"ok": False, "error": "refused", "code": refusal.code, "message": str(refusal)}
         except ClusterBusy as busy:
             return {"ok": False, "error": "busy", "message": str(busy)}
-        except (MalformedCommand, ValueError, KeyError, TypeError) as error:
+        except (MalformedRequest, ValueError, KeyError, TypeError) as error:
             return {"ok": False, "error": "bad_request", "message": f"{type(error).__name__}: {error}"}
         except OSError as error:
             logger.error("request failed", extra={"error": str(error)})
@@ -171,7 +171,7 @@ class Daemon:
                 )
                 return {"removal": removal, "revision": revision}
             case other:
-                raise MalformedCommand(
+                raise MalformedRequest(
                     f"op: {str(other)[:40]!r} is none of ping, nodes, launch, observe, stop, remove, watch"
                 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from gpu_scheduler.clusters.base import (
     Launch,
     LaunchRefused,
     Observation,
+    OnChange,
     RefusalCode,
     Removal,
     Watch,
@@ -73,7 +74,7 @@ class LocalCluster:
         result = self._effect("remove", name=name, uids=None if uids is None else list(uids))
         return Removal(result["removal"])
 
-    def watch(self, on_change: Callable[[set[str]], None]) -> Watch:
+    def watch(self, on_change: OnChange) -> Watch:
         return self._feed.watch(on_change)
 
     def _effect(self, op: str, **values: Any) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def refusal(folders: Folders) -> tuple[EndReason, str]:
 def _object(path: Path) -> dict[str, Any] | None:
     """A small JSON object, or None for anything else."""
     try:
-        value = json.loads(read_plain(path, most=MOST_BYTES))
+        value = json.loads(read_plain(path, max_bytes=MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import Observation, Watch
+from gpu_scheduler.clusters.base import ClusterError, Observation, OnChange, Watch
 from gpu_scheduler.clusters.cache import GangCache
 from gpu_scheduler.clusters.local import client, protocol
 
 logger = logging.getLogger(__name__)
 
-RECONNECT_S = 0.5
+RECONNECT_S, RECONNECT_MAX_S = 0.5, 8.0
+"""Seconds between two attempts: doubled after each one that brought no change, up to the second number."""
 
 
 class Feed:
@@ -34,7 +35,7 @@ class Feed:
     def require(self, revision: int) -> None:
         self._cache.require(revision)
 
-    def watch(self, on_change: Callable[[set[str]], None]) -> Watch:
+    def watch(self, on_change: OnChange) -> Watch:
         watch = self._cache.watches.add(on_change, on_close=self._close_if_unwatched)
         with self._lock:
             if self._thread is None:
@@ -50,7 +51,7 @@ class Feed:
 
 
 class _Stream(threading.Thread):
-    """Reads changes until it is closed; reconnects after every error."""
+    """Reads changes until it is closed; reconnects after every error, with exponential back-off."""
 
     def __init__(self, path: str | Path, cache: GangCache) -> None:
         super().__init__(name="cluster watch", daemon=True)
@@ -58,18 +59,20 @@ class _Stream(threading.Thread):
         self._cache = cache
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
+        self._failures = 0
 
     def run(self) -> None:
         while not self._closed.is_set():
             try:
                 self._read()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, ClusterError) as error:
                 if not self._closed.is_set():
                     logger.info("cluster watch interrupted", extra={"error": str(error)})
             except Exception:
                 logger.exception("cluster watch failed")
             self._cache.lose()
-            self._closed.wait(RECONNECT_S)
+            self._closed.wait(min(RECONNECT_MAX_S, RECONNECT_S * 2.0 ** min(self._failures, 10)))
+            self._failures += 1
 
     def _read(self) -> None:
         with client.connect(self._path) as self._connection:
@@ -77,6 +80,7 @@ class _Stream(threading.Thread):
                 if self._closed.is_set():
                     return
                 self._apply(change)
+                self._failures = 0
 
     def _apply(self, change: dict[str, Any]) -> None:
         reports = [protocol.report_from_json(report) for report in change["changed"]]

@@ -17,7 +17,7 @@ class LocalGang:
         self.message = ""
         self.unsaved = False
         self._shown: tuple[object, ...] = ()
-        self.trouble = ""
+        self.last_error = ""
         """The error that prevents this machine from managing the gang now; retried until it is gone."""
 
     @property
@@ -34,13 +34,13 @@ class LocalGang:
 
     def report(self) -> GangReport:
         learners = tuple(learner.report() for learner in self.learners)
-        message = f"Error on the node, retrying: {self.trouble}" if self.trouble else self.message
+        message = f"Error on the node, retrying: {self.last_error}" if self.last_error else self.message
         return GangReport(self.name, learners, self.record.stop_at is not None, message)
 
     def has_new_report(self) -> bool:
         """True if what ``report`` shows has changed since the last call."""
         learners = tuple(learner.shown() for learner in self.learners)
-        now = (learners, self.record.stop_at is None, self.trouble or self.message)
+        now = (learners, self.record.stop_at is None, self.last_error or self.message)
         before, self._shown = self._shown, now
         return before != now
 

@@ -30,7 +30,7 @@ from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.gang import LocalGang
 from gpu_scheduler.clusters.local.journal import Changes, Journal
 from gpu_scheduler.clusters.local.learner import LocalLearner
-from gpu_scheduler.clusters.local.memory import machine_mib
+from gpu_scheduler.clusters.local.memory_limits import machine_mib
 from gpu_scheduler.clusters.local.nodes import LocalNode
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 from gpu_scheduler.clusters.local.runtimes import Preparing, Runtimes
@@ -130,9 +130,9 @@ class Gangs:
             for learner in targets:
                 # From here on the loop neither starts nor restarts its processes.
                 learner.removing = True
-        give_up = time.monotonic() + REMOVE_S
+        deadline = time.monotonic() + REMOVE_S
         while not self._are_gone(targets):
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 return Removal.TERMINATING, self._journal.revision
             time.sleep(0.01)
         with self._lock:
@@ -166,7 +166,7 @@ class Gangs:
         self._empty_trash()
         self._runtimes.sweep()
 
-    def look(self) -> float:
+    def advance(self) -> float:
         """Advance every gang. Returns after how many seconds to do so again if nothing happens before."""
         now = boot_clock()
         with self._lock:
@@ -208,7 +208,7 @@ class Gangs:
                     self._store.save(gang.record)
                     self._journal.changed(gang.name)
 
-    def may_go(self) -> bool:
+    def can_exit(self) -> bool:
         """True if there is nothing left to wait for."""
         now = boot_clock()
         with self._lock:
@@ -260,42 +260,42 @@ class Gangs:
     def _update(self, gang: LocalGang, now: float) -> None:
         """Advance one gang and save its file. An error of one gang does not affect the others."""
         try:
-            gang.unsaved |= self._move_on(gang, now)
+            gang.unsaved |= self._advance_gang(gang, now)
             if gang.unsaved:
                 self._store.save(gang.record)
                 gang.unsaved = False
-                gang.trouble = ""
+                gang.last_error = ""
         except Exception as error:
             gang.unsaved = True
             message = str(error) if isinstance(error, OSError) else repr(error)
-            if gang.trouble != message:
-                gang.trouble = message
+            if gang.last_error != message:
+                gang.last_error = message
                 known = isinstance(error, OSError)  # a full disk; anything else is a fault of ours
                 logger.error(
                     "gang not managed", extra={"gang": gang.name, "error": message}, exc_info=not known
                 )
 
-    def _move_on(self, gang: LocalGang, now: float) -> bool:
+    def _advance_gang(self, gang: LocalGang, now: float) -> bool:
         """One step of one gang; True if its record changed.
 
         Raises the first error, but only after every learner was updated and its stop enforced.
         """
         if gang.ended:
             return False
-        troubles: list[Exception] = []
+        errors: list[Exception] = []
         changed = False
-        with _noted(troubles):
+        with _collected(errors):
             if gang.preparing and not any(learner.removing for learner in gang.learners):
                 changed = self._prepare(gang, now)
         for learner in gang.learners:
-            with _noted(troubles):
-                changed |= learner.look(now)
+            with _collected(errors):
+                changed |= learner.advance(now)
         if gang.record.kill_at is not None:
             for learner in gang.learners:
-                with _noted(troubles):
+                with _collected(errors):
                     learner.enforce_stop(now, kill_at=gang.record.kill_at)
-        if troubles:
-            raise troubles[0]
+        if errors:
+            raise errors[0]
         return changed
 
     def _prepare(self, gang: LocalGang, now: float) -> bool:
@@ -375,12 +375,12 @@ class Gangs:
 
 
 @contextmanager
-def _noted(troubles: list[Exception]) -> Iterator[None]:
+def _collected(errors: list[Exception]) -> Iterator[None]:
     """Collect an exception of the block and continue after it."""
     try:
         yield
-    except Exception as trouble:
-        troubles.append(trouble)
+    except Exception as error:
+        errors.append(error)
 
 
 def _free_ports(count: int, taken: set[int]) -> list[int]:

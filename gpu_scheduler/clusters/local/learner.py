@@ -19,7 +19,7 @@ from gpu_scheduler.clusters.base import ENDED, EndReason, LearnerPhase, LearnerR
 from gpu_scheduler.clusters.local import ending as endings
 from gpu_scheduler.clusters.local import environment, processes
 from gpu_scheduler.clusters.local.context import DaemonContext, clean, last_output
-from gpu_scheduler.clusters.local.memory import MIB
+from gpu_scheduler.clusters.local.memory_limits import MIB
 from gpu_scheduler.clusters.local.processes import Process, Stat
 from gpu_scheduler.clusters.local.shipper import ShipperProcess
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
@@ -34,7 +34,7 @@ SIGNALLED = 128
 
 
 class LocalLearner:
-    """One rank of a gang. ``look`` brings the record up to date; times are of the boot clock."""
+    """One rank of a gang. ``advance`` brings the record up to date; times are of the boot clock."""
 
     def __init__(self, context: DaemonContext, gang: GangRecord, record: LearnerRecord) -> None:
         self.record = record
@@ -67,7 +67,7 @@ class LocalLearner:
             reason=record.reason or leaving,
             message=clean(record.message),
             numbers=dict(record.numbers),
-            over=record.phase is not LearnerPhase.PREPARING and not self._has_launcher(),
+            program_ended=record.phase is not LearnerPhase.PREPARING and not self._has_launcher(),
         )
 
     def shown(self) -> tuple[object, ...]:
@@ -150,22 +150,22 @@ class LocalLearner:
 
     # Watching
 
-    def look(self, now: float) -> bool:
+    def advance(self, now: float) -> bool:
         """Update the record; True if it changed. Raises OSError."""
         # PREPARING on disk may mean that an earlier daemon died while it started the gang: `run` goes on with it.
         if self.ended or self.removing or self.record.phase is LearnerPhase.PREPARING:
             return False
         before = self._seen()
-        self._look_at_launcher(now)
+        self._check_launcher(now)
         ending = None
         if self._launcher_dead_at is not None:  # before that, only a program can have written one
             ending = endings.read(self.folders)
             if ending is None and not endings.began(self.folders):
                 ending = self._write_exit_of_launcher()
         self.record.exit_code = endings.code_of(ending)
-        if (given_up := self._shipper.look(now)) is not None:
-            self._note_kill_reason(given_up.reason, given_up.message)
-            if given_up.ends_program:
+        if (failure := self._shipper.advance(now)) is not None:
+            self._note_kill_reason(failure.reason, failure.message)
+            if failure.ends_program:
                 processes.kill_tree(self._launcher, [self.record.mark], root_too=True)
         if self._launcher_dead_at is not None and self.record.shipper_done:
             waited = now - self._launcher_dead_at >= LOST_S
@@ -177,7 +177,7 @@ class LocalLearner:
         record = self.record
         return record.phase, record.exit_code, record.shipper, record.shipper_done, record.kill_reason
 
-    def _look_at_launcher(self, now: float) -> None:
+    def _check_launcher(self, now: float) -> None:
         if not self._has_launcher() and self._launcher_dead_at is None:
             self._launcher_dead_at = now
             # The program dies with its launcher; kill what it had started.

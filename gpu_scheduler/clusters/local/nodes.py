@@ -35,7 +35,7 @@ class LocalNode:
     devices: tuple[str, ...] = ()
 
     def on(self, memory_mib: int | None) -> Node:
-        """This node on a machine with so much memory."""
+        """This node on a machine with this memory."""
         return Node.with_slots(self.name, self.slot_type, self.slots, memory_mib=memory_mib)
 
 

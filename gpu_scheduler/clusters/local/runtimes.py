@@ -106,7 +106,7 @@ class Runtimes:
     def _sweep(self) -> None:
         for leftover in self._home.glob(f"*{_BUILDING}*"):
             folder = leftover.with_name(leftover.name.partition(_BUILDING)[0])
-            with suppress(OSError), _alone(folder, wait=False) as is_ours:
+            with suppress(OSError), _exclusive_lock(folder, wait=False) as is_ours:
                 if is_ours:  # else another builder works there and has already cleaned up
                     shutil.rmtree(leftover, ignore_errors=True)
 
@@ -115,7 +115,7 @@ class Runtimes:
         with self._lock:
             builds = list(self._builds.values())
         for build in builds:
-            build.give_up()
+            build.cancel()
 
     def _run(self, build: _Build) -> None:
         build.run()
@@ -137,7 +137,7 @@ class _Build:
         self._step = ""
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._child: subprocess.Popen[str] | None = None
-        self._given_up = False
+        self._canceled = False
 
     def progress(self) -> str:
         """For people: "Preparing runtime pytorch: its packages are installed once per machine, 1.1 of 2.4 GB …".
@@ -162,7 +162,7 @@ class _Build:
         """Make it unless it is there; ``failed`` says why it could not."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(self.folder):
+            with _exclusive_lock(self.folder):
                 if not works(self.folder):
                     self._make()
         except RuntimeFailed as failed:
@@ -172,9 +172,9 @@ class _Build:
         finally:
             self.done = True
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Kill the builder, if one is at work."""
-        self._given_up = True
+        self._canceled = True
         if self._child is not None:
             self._child.kill()
 
@@ -198,14 +198,14 @@ class _Build:
             raise
 
     def _call(self, *arguments: str) -> None:
-        if self._given_up:
+        if self._canceled:
             raise runtime_failure.of_builder(self.name, ["the node daemon is going down"])
         uv = find_uv()
         if not uv:
             raise RuntimeFailed(runtime_failure.NO_BUILDER, self.name, temporary=False)
         with processes.spawning:
             child = self._child = subprocess.Popen(
-                [*_dying_with_us(), *uv, *arguments],
+                [*_killed_with_parent(), *uv, *arguments],
                 env=_uv_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -258,7 +258,7 @@ def find_uv() -> list[str]:
     return []
 
 
-def _dying_with_us() -> list[str]:
+def _killed_with_parent() -> list[str]:
     """A wrapper that lets the kernel kill a builder whose daemon was killed, where the machine has one."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
@@ -275,7 +275,7 @@ def _uv_environment() -> dict[str, str]:
 
 
 @contextmanager
-def _alone(folder: Path, *, wait: bool = True) -> Iterator[bool]:
+def _exclusive_lock(folder: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold the one builder's place for this runtime: waits for another builder to finish, or says that there is one."""
     with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
         try:

@@ -1,12 +1,17 @@
 """Keeps one learner's shipper running until it has delivered everything.
 
-The shipper's only state is the spool, so it may die at any time and is restarted after a pause.
+The shipper's only state is the spool, so it may die at any time and is restarted after a pause. One that runs other
+code than the installed one, such as a shipper that outlived an upgrade, is replaced: it may speak another version of
+the wire protocol than the server. The launcher and the program beside it keep running.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpu_scheduler.clusters.base import EndReason
 from gpu_scheduler.clusters.local import environment, processes
@@ -18,7 +23,7 @@ from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 logger = logging.getLogger(__name__)
 
 DONE, FENCED, MISCONFIGURED = 0, 76, 78
-"""Exit codes of ``learner_agent shipper``; any other is a death."""
+"""Exit codes of ``learner_agent shipper``. Any other is a death, also 75: the server speaks another version."""
 BACKOFF_S = 0.2
 BACKOFF_MAX_S = 15.0
 QUICK_DEATHS = 10
@@ -30,7 +35,7 @@ UNSTARTED_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class ShipperFailure:
     """The shipper will not be restarted. ends_program: the program must be ended, too."""
 
     reason: EndReason
@@ -64,11 +69,15 @@ class ShipperProcess:
         self.process = processes.reattach(self._record.shipper, self.mark, self._context.boot)
         if self.process is not None:
             self._record.shipper = self.process.identity
+            if self._record.shipper_code != code_version(self._context.agent):
+                logger.info("replacing a shipper of another version", extra={"learner": self._record.uid})
+                self.process.signal(signal.SIGKILL)
         self._started_at = now
 
     def start(self, now: float) -> None:
         """Raises OSError."""
         agent = self._context.agent
+        code = code_version(agent)
         self._folders.root.mkdir(parents=True, exist_ok=True)  # a program may have removed it
         env = environment.of_shipper(
             self._gang.launch,
@@ -88,9 +97,10 @@ class ShipperProcess:
         self._started_at = now
         self._unstarted_since = None
         self._record.shipper = self.process.identity
+        self._record.shipper_code = code
 
-    def look(self, now: float) -> GivenUp | None:
-        """Handle its end: done, given up, or to be restarted after a pause."""
+    def advance(self, now: float) -> ShipperFailure | None:
+        """Handle its end: done, failed for good, or to be restarted after a pause."""
         if self._record.shipper_done:
             return None
         if self.process is not None:
@@ -99,31 +109,37 @@ class ShipperProcess:
                     self._quick_deaths = 0
                 return None
             code, self.process = self.process.exit_code, None
-            if code != DONE and (given_up := self._assess(code, now)) is not None:
+            if code != DONE and (failure := self._assess(code, now)) is not None:
                 self._record.shipper_done = True
-                return given_up
+                return failure
             self._record.shipper_done = code == DONE
         if not self._record.shipper_done and now >= self._due:
             return self._restart(now)
         return None
 
-    def _assess(self, code: int | None, now: float) -> GivenUp | None:
+    def _assess(self, code: int | None, now: float) -> ShipperFailure | None:
         """Decide whether to restart a shipper that ended before it was done."""
         if code == FENCED:
             # The server has closed the attempt; the shipper has made the launcher end.
-            return GivenUp(EndReason.FENCED, "The server no longer knows this attempt.", ends_program=False)
+            return ShipperFailure(
+                EndReason.FENCED, "The server no longer knows this attempt.", ends_program=False
+            )
         if code == MISCONFIGURED:
-            return GivenUp(EndReason.DEPLOY_FAILED, f"The shipper could not start: {self._last_output()}")
+            return ShipperFailure(
+                EndReason.DEPLOY_FAILED, f"The shipper could not start: {self._last_output()}"
+            )
         before, self._acked = self._acked, self._acknowledged()
         self._quick_deaths = self._quick_deaths + 1 if before == self._acked else 1
         if self._quick_deaths >= QUICK_DEATHS:
-            return GivenUp(EndReason.SHIPPER_FAILED, f"The shipper keeps failing: {self._last_output()}")
+            return ShipperFailure(
+                EndReason.SHIPPER_FAILED, f"The shipper keeps failing: {self._last_output()}"
+            )
         pause = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (self._quick_deaths - 1))
         self._due = now + pause
         logger.warning("shipper died", extra={"learner": self._record.uid, "code": code, "again_in_s": pause})
         return None
 
-    def _restart(self, now: float) -> GivenUp | None:
+    def _restart(self, now: float) -> ShipperFailure | None:
         if (self._folders.state / "shipper" / "done.json").exists():
             # It succeeded while no daemon was running to see its exit code.
             self._record.shipper_done = True
@@ -137,14 +153,22 @@ class ShipperProcess:
                 self._unstarted_since = now
             if now - self._unstarted_since > UNSTARTED_S:
                 self._record.shipper_done = True
-                return GivenUp(EndReason.SHIPPER_FAILED, f"The shipper cannot be started: {error}")
+                return ShipperFailure(EndReason.SHIPPER_FAILED, f"The shipper cannot be started: {error}")
         return None
 
     def _acknowledged(self) -> bytes:
         try:
-            return read_plain(self._folders.state / "log" / "acked", most=100)
+            return read_plain(self._folders.state / "log" / "acked", max_bytes=100)
         except (OSError, ValueError):
             return b""
 
     def _last_output(self) -> str:
         return last_output(self._folders.shipper_log)
+
+
+def code_version(package: Path) -> str:
+    """A fingerprint of the package's code as it is installed now. Raises OSError."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

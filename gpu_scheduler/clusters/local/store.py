@@ -43,6 +43,8 @@ class LearnerRecord:
     numbers: dict[str, Any] = field(default_factory=dict)
     launcher: Identity | None = None
     shipper: Identity | None = None
+    shipper_code: str = ""
+    """Fingerprint of the code that the shipper was started from; "" if an earlier version started it."""
     started: bool = False
     shipper_done: bool = False
     kill_reason: EndReason | None = None

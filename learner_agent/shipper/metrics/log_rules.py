@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from learner_agent.log_segments import LogReader
-from learner_agent.shipper.metrics import BATCH_POINTS
+from learner_agent.shipper.metrics import BATCH_POINTS, point_of
 from learner_agent.spool import Gap, Spool
 from learner_agent.untrusted_files import number_or
 from learner_agent.wire import Metric
-from learner_agent.wire_fields import MAX_OFFSET, Point, point_of
+from learner_agent.wire_fields import MAX_OFFSET, Point
 
 STATE = "shipper/rules.json"
 HEX = re.compile("(?:[0-9a-f]{2})*")

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from learner_agent.shipper.metrics import BATCH_POINTS
+from learner_agent.shipper.metrics import BATCH_POINTS, point_of, time_ms
 from learner_agent.spool import TORN
 from learner_agent.wire import Metric
-from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point, point_of, time_ms
+from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point
 
 READ_BYTES = 256 * 1024
 MAX_LINE = 64 * 1024

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learner_agent.shipper.metrics import BATCH_POINTS
+from learner_agent.shipper.metrics import BATCH_POINTS, point_of, time_ms
 from learner_agent.shipper.metrics.event_files import NotAnEventFile, records, scalars
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, number_or
-from learner_agent.wire import Metric
-from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point, number_out, point_of, time_ms
+from learner_agent.wire import Metric, number_out
+from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point
 
 STATE = "shipper/tensorboard.json"
 READ_BYTES = 1024 * 1024

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
+from pathlib import Path
+
+import pytest
 
 from gpu_scheduler.clusters.base import STALE_S, Absences, GangReport, Observation
 from gpu_scheduler.clusters.cache import GangCache
+from gpu_scheduler.clusters.local import feed
 from gpu_scheduler.clusters.local.journal import KEPT, Journal
 
 X, Y = GangReport("job-x-1", ()), GangReport("job-y-1", ())
@@ -49,6 +55,43 @@ def test_a_cache_answers_nothing_once_it_is_stale_or_its_stream_broke() -> None:
     assert cache.observation(None) is not None
     cache.lose()
     assert cache.observation(None) is None
+
+
+def test_a_change_does_not_complete_a_lost_or_empty_cache_but_is_reported() -> None:
+    for cache in (filled(Clock()), GangCache(Clock())):
+        reported: list[set[str]] = []
+        cache.watches.add(reported.append)
+        cache.lose()
+        cache.update([X], ["job-y-1"], 8)
+        assert cache.observation(None) is None
+        assert cache.observation(["job-x-1"]) is None
+        assert reported == [{"job-x-1", "job-y-1"}]
+
+
+def test_a_feed_waits_longer_after_each_error_up_to_a_bound_until_a_change_arrives(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The daemon answers with an error, then with one change, then with errors again."""
+    change = {"all": True, "changed": [], "gone": [], "revision": 1}
+    refusal = {"ok": False, "error": "bad_request", "message": "op: 'watch' is unknown"}
+    answers = [[refusal]] * 6 + [[change, refusal]] + [[refusal]]
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(tmp_path / "socket"))
+        daemon.listen()
+        stream = feed._Stream(tmp_path / "socket", GangCache())
+        pauses: list[float] = []
+        monkeypatch.setattr(stream._closed, "wait", pauses.append)
+        stream.start()
+        for number, lines in enumerate(answers):
+            connection, _ = daemon.accept()
+            with connection, connection.makefile("rwb") as both:
+                both.readline()
+                if number == len(answers) - 1:
+                    stream._closed.set()
+                both.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        stream.join()
+    assert pauses[:6] == [0.5, 1, 2, 4, 8, 8]
+    assert pauses[6:] == [0.5, 1]
 
 
 def test_a_cache_that_lags_behind_an_own_effect_answers_nothing() -> None:

@@ -49,7 +49,7 @@ def running(gangs: Gangs, *programs: str) -> list[LocalLearner]:
     learners = gangs._gangs["job-x-1"].learners
 
     def all_run() -> bool:
-        gangs.look()
+        gangs.advance()
         return all((learner.folders.state / "phase").exists() for learner in learners)
 
     wait_for(all_run)
@@ -68,7 +68,7 @@ def test_a_gang_under_removal_is_not_started_by_the_loop(
     def kill_then_let_the_loop_look(learner):
         gone = killed(learner)
         for _ in range(50):
-            gangs.look()
+            gangs.advance()
             time.sleep(0.002)  # the runtime is looked at in a thread
         return gone
 
@@ -93,14 +93,14 @@ def test_a_disk_that_takes_no_file_stops_no_other_gang_and_is_caught_up_with(
     monkeypatch.setattr(gangs._store, "save", full_for_x)
 
     def y_is_through() -> bool:
-        gangs.look()
+        gangs.advance()
         return gangs.observe(["job-y-1"])[0].all_ended
 
     wait_for(y_is_through)
     monkeypatch.setattr(gangs._store, "save", save)
 
     def x_is_through() -> bool:
-        gangs.look()
+        gangs.advance()
         return gangs.observe(["job-x-1"])[0].all_ended
 
     wait_for(x_is_through)
@@ -116,7 +116,7 @@ def test_a_shipper_is_started_again_whatever_took_the_place_of_its_log(
     learner = gangs._gangs["job-x-1"].learners[0]
 
     def shipper_runs() -> bool:
-        gangs.look()
+        gangs.advance()
         return learner._shipper.process is not None and learner._shipper.process.is_alive()
 
     wait_for(shipper_runs)
@@ -154,7 +154,7 @@ def test_a_shipper_that_cannot_be_started_for_long_is_given_up(
     learner = gangs._gangs["job-x-1"].learners[0]
 
     def shipper_runs() -> bool:
-        gangs.look()
+        gangs.advance()
         return learner._shipper.process is not None
 
     wait_for(shipper_runs)
@@ -167,16 +167,16 @@ def test_a_shipper_that_cannot_be_started_for_long_is_given_up(
     learner._shipper.process.signal(signal.SIGKILL)
     wait_for(lambda: not learner._shipper.process.is_alive())
     for later in (1, 2, 100, 590):
-        learner.look(began + later)
+        learner.advance(began + later)
         assert not learner.record.kill_reason
-    learner.look(began + 700)
+    learner.advance(began + 700)
     assert (learner.record.kill_reason, learner.record.message) == (
         "shipper_failed",
         "The shipper cannot be started: [Errno 12] Cannot allocate memory",
     )
 
 
-def test_a_stop_is_carried_out_although_no_look_at_a_learner_succeeds(
+def test_a_stop_is_carried_out_although_no_learner_can_be_advanced(
     gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learners = running(gangs, "runs", "runs")
@@ -186,11 +186,11 @@ def test_a_stop_is_carried_out_although_no_look_at_a_learner_succeeds(
         looked.append(learner.record.rank)
         raise ValueError("junk in the spool")
 
-    monkeypatch.setattr(type(learners[0]), "look", spoilt)
+    monkeypatch.setattr(type(learners[0]), "advance", spoilt)
     gangs.stop("job-x-1", 0)
 
     def all_dead() -> bool:
-        gangs.look()
+        gangs.advance()
         return not any(learner._launcher.is_alive() for learner in learners)
 
     wait_for(all_dead)
@@ -210,7 +210,7 @@ def test_a_learner_that_cannot_be_pressed_keeps_no_other_from_its_stop(
     gangs.stop("job-x-1", 0)
 
     def second_is_dead() -> bool:
-        gangs.look()
+        gangs.advance()
         return not second._launcher.is_alive()
 
     wait_for(second_is_dead)
@@ -233,7 +233,7 @@ def test_a_start_that_breaks_off_half_way_goes_on_and_what_runs_is_looked_at_mea
     monkeypatch.setattr(second, "_start_launcher", no_room)
 
     def the_first_is_through() -> bool:
-        gangs.look()
+        gangs.advance()
         return first.ended
 
     wait_for(the_first_is_through)
@@ -242,7 +242,7 @@ def test_a_start_that_breaks_off_half_way_goes_on_and_what_runs_is_looked_at_mea
     monkeypatch.setattr(second, "_start_launcher", start)
 
     def all_are_through() -> bool:
-        gangs.look()
+        gangs.advance()
         return second.ended
 
     wait_for(all_are_through)
@@ -258,7 +258,7 @@ def test_a_start_that_broke_off_half_way_ends_when_it_is_stopped(
     monkeypatch.setattr(second, "_start_launcher", no_room)
 
     def the_first_runs() -> bool:
-        gangs.look()
+        gangs.advance()
         return (first.folders.state / "phase").exists()
 
     wait_for(the_first_runs)
@@ -266,7 +266,7 @@ def test_a_start_that_broke_off_half_way_ends_when_it_is_stopped(
     gangs.stop("job-x-1", 5)
 
     def both_are_through() -> bool:
-        gangs.look()
+        gangs.advance()
         return first.ended and second.ended
 
     wait_for(both_are_through)
@@ -292,7 +292,7 @@ def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_pat
     gangs.launch(launch("job-x-1", "runs"))
 
     def over() -> bool:
-        gangs.look()
+        gangs.advance()
         return gangs.observe(None)[0].all_ended
 
     wait_for(over)

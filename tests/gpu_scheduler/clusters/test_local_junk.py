@@ -114,18 +114,18 @@ def test_a_fault_met_in_one_gang_is_reported_of_it_and_leaves_the_others_alone(
     gangs = Gangs(context, [LocalNode("node-a", "cpu", 2)], Runtimes(tmp_path, tmp_path))
     looked = []
 
-    def move_on(gang: LocalGang, now: float) -> bool:
+    def advance_gang(gang: LocalGang, now: float) -> bool:
         looked.append(gang.name)
         if gang.name == "job-x-1":
             raise RecursionError("too deep")
         return False
 
-    monkeypatch.setattr(gangs, "_move_on", move_on)
+    monkeypatch.setattr(gangs, "_advance_gang", advance_gang)
     monkeypatch.setattr(gangs._runtimes, "has", lambda name: True)
     for name in ("job-x-1", "job-y-1"):
         gangs.launch(launch(name, "runs"))
 
-    gangs.look()
+    gangs.advance()
 
     assert looked == ["job-x-1", "job-y-1"]
     first, second = gangs.observe(None)

@@ -176,10 +176,10 @@ def test_a_shipper_that_keeps_dying_is_given_up_unless_it_gets_on(tmp_path: Path
         acked.write_text(str(n))
         assert shipper_process._assess(1, float(n)) is None
 
-    given_up = [shipper_process._assess(1, 100.0) for _ in range(QUICK_DEATHS)]
+    failures = [shipper_process._assess(1, 100.0) for _ in range(QUICK_DEATHS)]
 
-    assert given_up[:-2] == [None] * (QUICK_DEATHS - 2)
-    assert [found.reason for found in given_up if found] == ["shipper_failed"] * 2
+    assert failures[:-2] == [None] * (QUICK_DEATHS - 2)
+    assert [found.reason for found in failures if found] == ["shipper_failed"] * 2
 
 
 def test_a_node_whose_folder_is_on_a_disk_of_its_own_is_cleared_too(daemon: NodeDaemon) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.local import nodes
-from gpu_scheduler.clusters.local.memory import machine_mib
+from gpu_scheduler.clusters.local.memory_limits import machine_mib
 from gpu_scheduler.clusters.local.nodes import BadNodes, LocalNode, read_nodes, slug_of
 
 

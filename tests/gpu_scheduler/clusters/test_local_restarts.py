@@ -29,17 +29,58 @@ def test_learners_outlive_a_killed_daemon_and_the_next_one_knows_them(daemon: No
     assert [learner.exit_code for learner in ended(daemon)] == [143, 143]
 
 
+def test_a_shipper_that_outlived_an_upgrade_is_replaced_beside_its_running_program(
+    daemon: NodeDaemon,
+) -> None:
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    wait_for(lambda: pids(daemon, "shipper"))
+    launchers, shippers = pids(daemon, "launcher"), pids(daemon, "shipper")
+    daemon.kill()
+    daemon.start()
+    assert (pids(daemon, "launcher"), pids(daemon, "shipper")) == (launchers, shippers), "of the same code"
+    daemon.kill()
+    file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
+    saved = json.loads(file.read_text())
+    del saved["learners"][0]["shipper_code"]  # as an earlier version wrote it
+    file.write_text(json.dumps(saved))
+    daemon.start()
+    wait_for(lambda: len(pids(daemon, "shipper")) == 1 and pids(daemon, "shipper") != shippers)
+    assert pids(daemon, "launcher") == launchers
+    daemon.cluster.stop("job-x-1", grace_s=5)
+    (learner,) = ended(daemon)
+    assert (learner.exit_code, learner.reason) == (143, "exited")
+
+
+def test_a_shipper_that_the_server_does_not_understand_is_started_again(daemon: NodeDaemon) -> None:
+    """75: the server speaks another version. The next one is of the installed code."""
+    daemon.cluster.launch(launch("job-x-1", "runs"))
+    running(daemon)
+    wait_for(lambda: pids(daemon, "shipper"))
+    launchers, (shipper,) = pids(daemon, "launcher"), pids(daemon, "shipper")
+    fault, lives = daemon.learner("job-x-1") / "fault", daemon.learner("job-x-1") / "state" / "shipper_lives"
+    fault.write_text("75")
+    os.kill(shipper, signal.SIGKILL)
+    wait_for(lambda: len(lives.read_text().split()) >= 3)
+    fault.unlink()
+    wait_for(lambda: pids(daemon, "shipper"))
+    assert pids(daemon, "launcher") == launchers
+    assert learners(daemon)[0].phase is LearnerPhase.RUNNING
+    daemon.cluster.stop("job-x-1", grace_s=5)
+    assert ended(daemon)[0].reason == "exited"
+
+
 def test_a_dead_launcher_is_reported_before_its_shipper_has_said_how_it_ended(daemon: NodeDaemon) -> None:
     daemon.cluster.launch(launch("job-x-1", "runs"))
     running(daemon)
-    assert not learners(daemon)[0].over
+    assert not learners(daemon)[0].program_ended
     assert learners(daemon)[0].may_run
     (launcher,), (shipper,) = pids(daemon, "launcher"), pids(daemon, "shipper")
     daemon.kill()
     os.kill(shipper, signal.SIGSTOP)
     os.kill(launcher, signal.SIGKILL)
     daemon.start()
-    assert [(one.phase, one.over, one.may_run) for one in learners(daemon)] == [
+    assert [(one.phase, one.program_ended, one.may_run) for one in learners(daemon)] == [
         (LearnerPhase.RUNNING, True, False)
     ]
     os.kill(shipper, signal.SIGCONT)

@@ -36,9 +36,9 @@ def runtimes(tmp_path: Path) -> Runtimes:
 
 
 def await_runtime(runtimes: Runtimes, name: str) -> Path:
-    give_up = time.monotonic() + 2 * TIMEOUT_S
+    deadline = time.monotonic() + 2 * TIMEOUT_S
     while isinstance(found := runtimes.get(name), Preparing):
-        assert time.monotonic() < give_up, found.text
+        assert time.monotonic() < deadline, found.text
         time.sleep(0.02)
     return found
 
@@ -135,7 +135,7 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
     assert not left.exists()
     held = home / "busy-0123456789ab.building-123"
     held.mkdir()
-    with runtimes_module._alone(home / "busy-0123456789ab"):
+    with runtimes_module._exclusive_lock(home / "busy-0123456789ab"):
         runtimes.sweep().join()
         assert held.exists(), "another builder works there"
     assert not other.exists()
@@ -258,7 +258,7 @@ def test_a_gang_stopped_while_its_runtime_is_made_never_starts(daemon: NodeDaemo
 def no_builds(daemon: NodeDaemon, name: str) -> Iterator[None]:
     """Write the requirements of this runtime, and hold its one builder's place: the daemon's waits."""
     (daemon.requirements / f"{name}.txt").write_text(NOTHING)
-    with runtimes_module._alone(Runtimes(daemon.data, daemon.requirements).folder(name)):
+    with runtimes_module._exclusive_lock(Runtimes(daemon.data, daemon.requirements).folder(name)):
         yield
 
 

@@ -29,7 +29,7 @@ def test_what_is_no_small_plain_file_is_refused_and_costs_no_handle(tmp_path: Pa
 
     for _ in range(20):
         with pytest.raises((OSError, ValueError)):
-            read_plain(place, most=100)
+            read_plain(place, max_bytes=100)
         last_output(place)
 
     assert open_files() == before
@@ -38,4 +38,4 @@ def test_what_is_no_small_plain_file_is_refused_and_costs_no_handle(tmp_path: Pa
 def test_a_small_plain_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "acked").write_bytes(b"7")
 
-    assert read_plain(tmp_path / "acked", most=100) == b"7"
+    assert read_plain(tmp_path / "acked", max_bytes=100) == b"7"

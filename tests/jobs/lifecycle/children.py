@@ -18,7 +18,7 @@ from django.db import connection
 
 from gpu_scheduler.clusters.memory import MemoryCluster
 from jobs import clusters, failpoints
-from jobs.lifecycle import workers
+from jobs.lifecycle import leases
 
 VERBS = ("nodes", "launch", "observe", "stop", "remove")
 
@@ -103,7 +103,7 @@ def in_child(work: Callable[[], object], served: Served, *, kill_at: str = "") -
         try:
             connection.connection = None  # the parent's; its socket must not be spoken on here
             clusters.use(Remote(served.address))  # type: ignore[arg-type]
-            workers.register(f"child-{os.getpid()}")
+            leases.register_worker(f"child-{os.getpid()}")
             failpoints.arm(lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == kill_at else None)
             work()
             code = 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from gpu_scheduler.clusters.base import ClusterBusy
 from gpu_scheduler.model import Resize, Stop
 from jobs.lifecycle import orders
-from jobs.lifecycle.reconcile import QUARANTINE_AFTER
+from jobs.lifecycle.reconcile import PERSISTENT_AFTER
 from jobs.models import Job
 from jobs.states import Intent, Phase, State
 from tests.jobs.lifecycle.world import World, job_of, state
@@ -179,7 +179,7 @@ def kept_waiting_by_the_cluster(world: World, look: Look) -> Iterator[Job]:
 def quarantined_then_canceled(world: World, look: Look) -> Iterator[Job]:
     job = world.submit(spec={"invalid": True})
     yield job
-    for _ in range(QUARANTINE_AFTER + 1):  # one more for the one that was killed
+    for _ in range(PERSISTENT_AFTER + 1):  # one more for the one that was killed
         look()
         world.elapse(70)
     assert job.events.filter(reason="quarantined").count() == 1

@@ -16,7 +16,7 @@ ROOM = Path(__file__).parents[3] / "jobs"
 SOURCES = sorted(ROOM.rglob("*.py"))
 LIFECYCLE = [path for path in SOURCES if path.parent.name == "lifecycle" and path.name != "periodic.py"]
 INSIDE = ("admit.before_move", "admit.after_move", "admit.after_slots_taken", "admit.after_quota")
-INSIDE += ("admit.after_attempt", "admit.after_rows", "admit.before_commit", "quarantine.after_release")
+INSIDE += ("admit.after_attempt", "admit.after_rows", "admit.before_commit", "back_off.after_release")
 INSIDE += ("move.after_swap", "move.after_attempt_started", "move.after_attempt_closed")
 INSIDE += (
     "move.after_quota_returned",

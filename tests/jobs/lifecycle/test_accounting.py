@@ -126,7 +126,7 @@ def test_a_program_that_ended_in_an_outage_counts_until_its_end(world: World) ->
     world.elapse(NIGHT_S)
     world.exit(job, 1)
     Learner.objects.filter(job=job).update(exited_at=Now() - timedelta(seconds=NIGHT_S - 600))
-    world.cluster.over(gang(job))
+    world.cluster.end_programs(gang(job))
     world.settle()
     assert (state(job), job_of(job).stop_reason) == (State.STOPPING, "learner_failed")
     world.elapse(100)
@@ -142,7 +142,7 @@ def test_an_exit_that_no_agent_saw_says_nothing_of_when_it_was(world: World) -> 
     """A shipper that is started again in the morning finds its launcher dead."""
     job = world.running(time_limit_s=600)
     world.elapse(NIGHT_S)
-    world.cluster.over(gang(job))
+    world.cluster.end_programs(gang(job))
     world.report(job)
     world.settle()
     assert state(job) == State.PROCESSING, "not ended by its time limit while its agent finds out"
@@ -157,7 +157,7 @@ def test_an_exit_that_no_agent_saw_says_nothing_of_when_it_was(world: World) -> 
 def test_what_is_stored_after_the_program_counts_as_use(world: World) -> None:
     job = world.running()
     world.exit(job, 0)
-    world.cluster.over(gang(job))
+    world.cluster.end_programs(gang(job))
     for _ in range(12):
         world.settle()
         world.elapse(25)
@@ -194,7 +194,7 @@ def test_many_looks_write_few_signs(world: World) -> None:
 
 def over(world: World, job: Job) -> None:
     """The cluster shows the programs ended, their shippers at work."""
-    world.cluster.over(gang(job))
+    world.cluster.end_programs(gang(job))
 
 
 def test_a_lost_job_without_time_left_ends_without_a_new_place(world: World) -> None:

@@ -40,10 +40,10 @@ def learner(
     return LearnerObservation(rank=rank, node="node-a", phase=phase, report=report, **fields)
 
 
-def over(one: LearnerObservation) -> LearnerObservation:
+def program_ended(one: LearnerObservation) -> LearnerObservation:
     """Its launcher is dead, its shipper at work."""
     assert one.report is not None
-    return replace(one, report=replace(one.report, over=True))
+    return replace(one, report=replace(one.report, program_ended=True))
 
 
 def seen(state: State, *learners: LearnerObservation, gone: bool = False, **fields: Any) -> JobObservation:
@@ -90,7 +90,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("halted, cancel", JobObservation("x", State.HALTED, **CANCEL), "CANCELED"),
     *((f"{state} rests", JobObservation("x", state), "settle") for state in sorted(FINAL)),
     # Deploying
-    ("not launched", seen(State.DEPLOYING, gone=True, launched=False, looked=False), "launch"),
+    ("not launched", seen(State.DEPLOYING, gone=True, launched=False, observed=False), "launch"),
     (
         "not launched, halt",
         seen(State.DEPLOYING, gone=True, launched=False, **HALT),
@@ -136,7 +136,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("processing, halt", seen(P, **HALT), "STOPPING halt_requested"),
     ("processing, cancel", seen(P, **CANCEL), "STOPPING cancel_requested"),
     ("time is up", seen(P, time_left_s=-0.1), "STOPPING time_limit"),
-    ("time is up, but the program is over", seen(P, over(learner()), time_left_s=-1), "wait"),
+    ("time is up, but the program is over", seen(P, program_ended(learner()), time_left_s=-1), "wait"),
     ("time is not up", seen(P, time_left_s=0.1), "wait"),
     ("exited well", seen(P, learner(**EXITED, exit_code=0)), "STORING"),
     ("exited well, halt came too late", seen(P, learner(**EXITED, exit_code=0), **HALT), "STORING"),
@@ -207,6 +207,12 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         "STOPPING node_lost",
     ),
     ("silence alone", seen(P, learner(silent_s=1e6)), "wait"),
+    (
+        "its start was refused, its processes are still being ended",
+        seen(State.DEPLOYING, learner(Phase.WAITING, why="deploy_failed")),
+        "STOPPING deploy_failed",
+    ),
+    ("killed for its memory, no exit code yet", seen(P, learner(why="out_of_memory")), "wait"),
     # Storing
     ("storing", seen(State.STORING, learner(**EXITED, exit_code=0)), "wait"),
     ("storing, halt", seen(State.STORING, learner(**EXITED, exit_code=0), **HALT), "wait"),
@@ -215,10 +221,14 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         seen(State.STORING, learner(**EXITED, exit_code=0), **CANCEL),
         "STOPPING cancel_requested",
     ),
-    ("stored, gang still there", seen(State.STORING, learner(**EXITED, exit_code=0, done=True)), "remove"),
+    (
+        "stored, gang still there",
+        seen(State.STORING, learner(**EXITED, exit_code=0, delivered=True)),
+        "remove",
+    ),
     (
         "stored, gang gone",
-        seen(State.STORING, learner(shown=None, **EXITED, done=True), gone=True),
+        seen(State.STORING, learner(shown=None, **EXITED, delivered=True), gone=True),
         "COMPLETED",
     ),
     ("results refused, its log still comes", seen(State.STORING, learner(**REFUSED)), "wait"),
@@ -226,16 +236,18 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("results refused, silent forever", seen(State.STORING, learner(**REFUSED, silent_s=3601)), "remove"),
     (
         "results refused, the other one still stores",
-        seen(State.STORING, learner(**REFUSED, done=True), learner(**EXITED, rank=1)),
+        seen(State.STORING, learner(**REFUSED, delivered=True), learner(**EXITED, rank=1)),
         "wait",
     ),
     ("results refused, shipper given up", seen(State.STORING, learner(shown=FAILED, **REFUSED)), "remove"),
-    ("results refused, log shipped", seen(State.STORING, learner(**REFUSED, done=True)), "remove"),
+    ("results refused, log shipped", seen(State.STORING, learner(**REFUSED, delivered=True)), "remove"),
     ("silence alone loses no results", seen(State.STORING, learner(**EXITED, silent_s=9999)), "wait"),
     (
         "results refused, gone",
         seen(
-            State.STORING, learner(shown=None, **EXITED, done=True, error_code="results_not_kept"), gone=True
+            State.STORING,
+            learner(shown=None, **EXITED, delivered=True, error_code="results_not_kept"),
+            gone=True,
         ),
         "FAILED",
     ),
@@ -245,7 +257,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         seen(State.STORING, learner(Phase.STORING, FAILED, why="node_lost")),
         "STOPPING node_lost",
     ),
-    # Stopping: ask, then insist
+    # Stopping: ask, then force
     ("asked, it saves", seen(S, stop_s=5, **HALTING), "wait"),
     ("asked, not acknowledged", seen(S, stop_s=11, **HALTING), "stop"),
     ("asked and acknowledged", seen(S, learner(gen_seen=2), stop_s=11, **HALTING), "wait"),
@@ -262,7 +274,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         seen(S, learner(**EXITED, halted=True, silent_s=4000), stop_s=9000, **HALTING),
         "remove",
     ),
-    ("all shipped", seen(S, learner(**EXITED, halted=True, done=True), stop_s=9, **HALTING), "remove"),
+    ("all shipped", seen(S, learner(**EXITED, halted=True, delivered=True), stop_s=9, **HALTING), "remove"),
     ("all processes ended", seen(S, learner(shown=FAILED), stop_s=9, **HALTING), "remove"),
     ("gone", seen(S, learner(shown=None), gone=True, **HALTING), "HALTED"),
     (
@@ -281,7 +293,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         seen(S, learner(**EXITED, exit_code=0), stop_reason="cancel_requested", **CANCEL),
         "wait",
     ),
-    ("cancel insists at once", seen(S, stop_reason="cancel_requested", **CANCEL), "stop"),
+    ("cancel forces at once", seen(S, stop_reason="cancel_requested", **CANCEL), "stop"),
     ("cancel overtakes a halt", seen(S, stop_reason="halt_requested", **CANCEL), "stop"),
     ("cancel gives up waiting", seen(S, stop_s=131, stop_reason="cancel_requested", **CANCEL), "remove"),
     ("failed gang is stopped", seen(S, learner(**EXITED, exit_code=1), learner(rank=1), **FAILING), "stop"),
@@ -365,7 +377,10 @@ def test_a_job_is_never_settled_while_it_holds_slots_or_waits(
 
 
 def test_a_program_that_is_over_beyond_its_time_limit_is_not_looked_at_without_a_pause() -> None:
-    waits = [decide(seen(P, over(learner()), time_left_s=left_s)).requeue_after_s for left_s in (None, -1, 0)]
+    waits = [
+        decide(seen(P, program_ended(learner()), time_left_s=left_s)).requeue_after_s
+        for left_s in (None, -1, 0)
+    ]
     assert waits == [WAIT_PROCESSING_S] * 3
     assert decide(seen(P, time_left_s=2.0)).requeue_after_s == 2.0
 

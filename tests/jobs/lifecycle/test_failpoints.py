@@ -16,7 +16,7 @@ from pytest_django import Settings
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters, failpoints, invariants
-from jobs.lifecycle import workers
+from jobs.lifecycle import leases
 from jobs.models import Job, Worker
 from jobs.states import FINAL, State
 from tests.jobs.lifecycle.children import Remote, Served, in_child
@@ -86,7 +86,7 @@ def test_the_jobs_of_a_worker_killed_there_are_taken_over(
     taken_over = False
 
     def tick() -> None:
-        world.tick(workers.owner())
+        world.tick(leases.owner())
 
     def look() -> None:
         """One worker looks, and is killed at the point if it comes there; then others go on."""

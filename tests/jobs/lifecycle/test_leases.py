@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from jobs.lifecycle import cycle, leases, observation, reconcile, transitions, workers
+from jobs.lifecycle import cycle, leases, observation, reconcile, transitions
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
 from jobs.models import Job, Worker
@@ -129,7 +129,7 @@ def test_a_job_on_which_the_platform_fails_backs_off_is_quarantined_and_harms_no
         world.elapse(100)
         world.tick()
     sick = job_of(bad)
-    assert sick.fail_streak == reconcile.QUARANTINE_AFTER
+    assert sick.fail_streak == reconcile.PERSISTENT_AFTER
     assert sick.events.filter(reason="quarantined").count() == 1
     assert sick.state == State.QUEUED
     monkeypatch.setattr(reconcile, "decide", decide)
@@ -159,13 +159,13 @@ def test_a_dead_workers_leases_are_open_at_once() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_that_deregisters_leaves_neither_row_nor_lock() -> None:
-    worker = workers.register("w")
-    assert workers.owner() == str(worker)
-    assert workers.keep_alive(worker)
-    workers.deregister(worker)
+    worker = leases.register_worker("w")
+    assert leases.owner() == str(worker)
+    assert leases.keep_worker_alive(worker)
+    leases.deregister_worker(worker)
     assert not Worker.objects.exists()
-    assert not workers.keep_alive(worker)
-    assert workers.owner().startswith("process-")
+    assert not leases.keep_worker_alive(worker)
+    assert leases.owner().startswith("process-")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -198,3 +198,6 @@ def test_a_change_on_the_cluster_makes_a_running_job_due_and_a_waiting_one_not(w
     leases.make_due([running.pk, waiting.pk, "no-such-job"])
     due = Job.objects.filter(next_reconcile_at__lte=Now())
     assert list(due) == [running]
+    Job.objects.update(**later)
+    leases.make_due(None)
+    assert list(due.all()) == [running]

@@ -19,7 +19,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters
 from jobs.lifecycle import periodic
-from jobs.lifecycle.ticker import Ticker
+from jobs.lifecycle.ticker import MAX_CHANGED, ChangedGangs, Ticker
 from jobs.models import Job, Learner, PeriodicTask, Worker
 from jobs.states import Phase, State
 from tests import factories
@@ -73,6 +73,17 @@ def test_a_ticker_whose_connection_was_cut_sits_down_again(ticker: Ticker) -> No
     wait_for(lambda: Worker.objects.filter(pk__gt=first).exists())
     job = factories.job()
     wait_for(lambda: state(job) == State.DEPLOYING)
+
+
+def test_changed_gangs_that_are_not_taken_become_all_gangs() -> None:
+    changed = ChangedGangs()
+    for number in range(MAX_CHANGED + 1):
+        changed.add({f"job-{number}-1", "job-again-1"})
+    assert len(changed._names) == 0
+    assert changed.take() is None
+    changed.add({"job-x-1"})
+    assert changed.take() == {"job-x-1"}
+    assert changed.take() == set()
 
 
 def worker_process(name: str) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ import pytest
 from django.db import OperationalError
 
 from portal.live import guard
-from portal.live.errors import StoreDown
+from portal.live.frames import StoreDown
 from portal.live.guard import Guard
 from tenants.models import User
 

@@ -22,7 +22,7 @@ from jobs.states import EventCode, State
 from portal.live import guard, read_jobs
 from portal.live import hub as hubs
 from portal.live import viewer as viewers
-from portal.live.channel_source import FrameBatch, ReadRequest
+from portal.live.frames import FrameBatch, ReadRequest
 from portal.live.hub import hub
 from portal.live.identity import Credentials
 from portal.live.protocol import Topic

@@ -6,7 +6,7 @@ import json
 
 from jobs.selectors.log_lines import Hole
 from jobs.selectors.logs import Head, LogPage
-from portal.live.channel_source import ReadRequest
+from portal.live.frames import ReadRequest
 from portal.live.protocol import parse_channel
 from portal.live.read_logs import _page
 

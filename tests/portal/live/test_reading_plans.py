@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.selectors.throughput import _Past
 from jobs.states import State
-from portal.live.channel_source import ReadRequest
+from portal.live.frames import ReadRequest
 from portal.live.protocol import parse_channel
 from portal.live.read_jobs import TenantJobsSource
 from tests import factories

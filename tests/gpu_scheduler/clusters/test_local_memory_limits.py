@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_scheduler.clusters.local.memory import Cgroups, machine_mib
+from gpu_scheduler.clusters.local.memory_limits import Cgroups, machine_mib
 
 
 def kernel(mount: Path, *, controllers: str) -> Path:
