@@ -1,7 +1,8 @@
-"""How long plan() takes for a full queue: 10,000 waiting jobs on 1,250 nodes of 8.
+"""How long plan() takes for a full queue: 10,000 waiting jobs on 1,250 nodes of 8; and how long a forecast takes.
 
 Three states: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
-queue heads whose starvation timeout is over.
+queue heads whose starvation timeout is over. Two forecasts on a full cluster, all run times known: one of few plans
+over 2,000 jobs, one of many plans over 300 jobs on 60 nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from datetime import UTC, datetime, timedelta
 
 from bench.record import record
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Gang, Node, Placing, Range, Resources, Running, Share, Snapshot, TenantState
+from gpu_scheduler.forecast import FORECAST_JOBS, Basis, RunTime, forecast
+from gpu_scheduler.model import (
+    Gang,
+    Node,
+    Placing,
+    QuotaUse,
+    Range,
+    Resources,
+    Running,
+    Snapshot,
+    TenantState,
+)
 from gpu_scheduler.policies.fair_share import FairShare
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -46,10 +58,10 @@ def world(jobs: int, nodes: int, *, full: bool, impatient: bool, seed: int = 7) 
         )
         for i in range(jobs)
     )
-    shares = tuple(Share(t, s, 2000, used.get((t, s), 0)) for t in tenants for s in TYPES)
+    quotas = tuple(QuotaUse(t, s, 2000, used.get((t, s), 0)) for t in tenants for s in TYPES)
     heads = {job.job: NOW - timedelta(hours=1) for job in waiting[:100]} if impatient else {}
     return Snapshot(
-        NOW, machines, waiting, busy, shares, FairShare(), tuple(map(TenantState, tenants)), heads
+        NOW, machines, waiting, busy, quotas, FairShare(), tuple(map(TenantState, tenants)), heads
     )
 
 
@@ -72,6 +84,22 @@ def measure(snapshot: Snapshot, repeats: int) -> dict[str, float]:
     }
 
 
+def measure_forecast(snapshot: Snapshot, repeats: int, seed: int = 3) -> dict[str, float]:
+    chance = random.Random(seed)
+    jobs = [*snapshot.running, *snapshot.waiting]
+    runs = {job.job: RunTime((float(chance.randint(60, 100_000)),), Basis.PROGRESS) for job in jobs}
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        found = forecast(snapshot, runs)
+        times.append((time.perf_counter() - began) * 1000)
+    return {
+        "p50_ms": round(statistics.median(times), 1),
+        "max_ms": round(max(times), 1),
+        "estimates": sum(estimate.soonest is not None for estimate in found.values()),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
@@ -86,11 +114,19 @@ def main() -> None:
             ("full_cluster_impatient_heads", True, True),
         )
     }
+    aims = {f"{name}_p50_ms": BUDGET_MS for name in figures}
+    figures |= {
+        name: measure_forecast(world(jobs, nodes, full=True, impatient=False), asked.repeats)
+        for name, jobs, nodes in (
+            ("forecast_full_cluster", asked.jobs // 5, asked.nodes),
+            ("forecast_many_ends", FORECAST_JOBS, 60),
+        )
+    }
     record(
         "plan_speed",
         {f"{name}_{key}": value for name, figure in figures.items() for key, value in figure.items()},
         command=f"python -m bench.plan_speed --jobs {asked.jobs} --nodes {asked.nodes}",
-        aims={f"{name}_p50_ms": BUDGET_MS for name in figures},
+        aims=aims,
     )
 
 

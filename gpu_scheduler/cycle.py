@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from gpu_scheduler.checks import Candidate, Finding, Holder, listed
+from gpu_scheduler.checks import Finding, Scope, Supply, listed
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Explanation, Gang, Plan, Snapshot, Start
 from gpu_scheduler.policies.base import policy_of
@@ -32,23 +32,26 @@ class _Cycle:
         self._policy = policy_of(snapshot)
         self._draft = Draft(snapshot)
         self._round = self._policy.begin(self._draft)
-        self._tests: dict[str, list[Callable[[Candidate], Finding | None]]] = {}
+        self._supplies = self._draft.supplies  # read once or more for each gang
+        self._tests: dict[str, list[Callable[[Gang, Supply], Finding | None]]] = {}
 
     def run(self, *, explained: bool) -> Plan:
         starts: list[Start] = []
-        waits: list[tuple[Gang, Finding]] = []
+        waits: list[Gang] = []
+        findings: list[Finding] = []
         failed = self._draft.failed
         for gang in self._round.order():
-            shape = self._shape(gang)
+            shape = _shape(gang)
             outcome = failed.get(shape) or self._evaluate(gang)
             if isinstance(outcome, str):
                 starts.append(self._draft.start(gang, outcome))
             else:
                 failed[shape] = outcome
-                waits.append((gang, outcome))
+                waits.append(gang)
+                findings.append(outcome)
                 self._round.wait(gang, outcome)
-        stops, resizes = self._round.orders(waits)
-        explanations = self._explained([gang for gang, _ in waits]) if explained else ()
+        stops, resizes = self._round.orders(zip(waits, findings, strict=True))
+        explanations = self._explained(waits) if explained else ()
         return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, self._round.state())
 
     def _evaluate(self, gang: Gang) -> str | Finding:
@@ -58,33 +61,32 @@ class _Cycle:
         passes the most checks is the one to explain.
         """
         if gang.slot_type is not None:
-            _, finding = self._first_failure(gang, gang.slot_type)
-            return gang.slot_type if finding is None else finding
-        furthest, explained, open_types = -1, None, []
+            return self._first_failure(gang, gang.slot_type) or gang.slot_type
+        furthest, explained, unobstructed = -1, None, []
         for slot_type in self._draft.gpu_types:
-            passed, finding = self._first_failure(gang, slot_type)
+            finding = self._first_failure(gang, slot_type)
             if finding is None:
-                open_types.append(slot_type)
-            elif passed > furthest:
+                unobstructed.append(slot_type)
+            elif (passed := self._policy.checks_for(slot_type).index(finding.check)) > furthest:
                 furthest, explained = passed, finding
-        if open_types:
-            return min(open_types, key=lambda slot_type: (-self._part_open(slot_type), slot_type))
+        if unobstructed:
+            return min(unobstructed, key=lambda slot_type: (-self._unreserved_fraction(slot_type), slot_type))
         assert explained is not None
         return explained
 
-    def _first_failure(self, gang: Gang, slot_type: str) -> tuple[int, Finding | None]:
-        """How many checks the gang passes on this type, and the first one that it fails."""
+    def _first_failure(self, gang: Gang, slot_type: str) -> Finding | None:
+        """The first check that the gang fails on this type."""
         tests = self._tests.get(slot_type)
         if tests is None:
             tests = self._tests[slot_type] = [check.test for check in self._policy.checks_for(slot_type)]
-        candidate = self._draft.candidate(gang, slot_type)
-        for passed, test in enumerate(tests):
-            finding = test(candidate)
+        supply = self._supplies.get((gang.tenant, slot_type)) or self._draft.supply(gang.tenant, slot_type)
+        for test in tests:
+            finding = test(gang, supply)
             if finding is not None:
-                return passed, finding
-        return len(tests), None
+                return finding
+        return None
 
-    def _part_open(self, slot_type: str) -> float:
+    def _unreserved_fraction(self, slot_type: str) -> float:
         pool = self._draft.pools[slot_type]
         return pool.open.total / pool.total if pool.total else 0.0
 
@@ -95,21 +97,24 @@ class _Cycle:
         notes = self._round.notes()
         explanations = []
         for gang in waits:
-            shape = self._shape(gang)
-            shared = by_shape.get(shape)
+            shape = _shape(gang)
+            # What is reserved for the job itself is no obstacle to it.
+            key = (shape, gang.job in self._draft.ledger.with_reservation)
+            shared = by_shape.get(key)
             if shared is None:
-                shared = by_shape[shape] = self._explain(gang, self._draft.failed.get(shape))
+                known = None if key[1] else self._draft.failed.get(shape)
+                shared = by_shape[key] = self._explain(gang, known)
             finding, sentence, common = shared
             numbers = dict(common)
             if finding.check.queues:
                 # A job of another type is ahead only where the tenant's jobs are counted; one that its own tenant's
                 # limits hold back is not ahead of other tenants.
-                limited = finding.on.jobs.limit is not None
-                own = (gang.tenant, "" if limited else finding.on.slot_type)
-                whole = ("", finding.on.slot_type)
+                limited = finding.supply.jobs.limit is not None
+                own = (gang.tenant, "" if limited else finding.supply.slot_type)
+                whole = ("", finding.supply.slot_type)
                 numbers["position"], numbers["cluster_position"] = ahead[own] + 1, ahead[whole] + 1
                 ahead[own] += 1
-                ahead[whole] += finding.holder is Holder.CLUSTER
+                ahead[whole] += finding.scope is Scope.CLUSTER
             if gang.job in notes:
                 numbers |= notes[gang.job]
             explanations.append(Explanation(gang.job, finding.check.code, sentence, numbers))
@@ -119,16 +124,10 @@ class _Cycle:
         finding = known or self._evaluate(gang)
         assert isinstance(finding, Finding)
         sentence = finding.check.sentence(finding)
-        checks = self._policy.checks_for(finding.on.slot_type)
+        checks = self._policy.checks_for(finding.supply.slot_type)
         return finding, sentence, finding.numbers | {"checks": listed(finding, sentence, checks)}
 
-    def _shape(self, gang: Gang) -> tuple[Any, ...]:
-        """What a gang's finding, sentence and checks depend on; only the queue position is a job's own."""
-        return (
-            gang.tenant,
-            gang.slot_type,
-            gang.learners.min,
-            gang.slots,
-            gang.runs_at_most_s,
-            gang.job in self._draft.ledger.with_reservation,
-        )
+
+def _shape(gang: Gang) -> tuple[Any, ...]:
+    """What a gang's finding, sentence and checks depend on; only the queue position and a reservation are its own."""
+    return (gang.tenant, gang.slot_type, gang.slots, gang.asked, gang.runs_at_most_s)

@@ -3,48 +3,174 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from gpu_scheduler.checks import Candidate, Finding
-from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start
+from gpu_scheduler.model import (
+    CPU_TYPE,
+    Gang,
+    Node,
+    Placement,
+    QuotaUse,
+    Running,
+    Snapshot,
+    Start,
+    TenantState,
+)
 from gpu_scheduler.placement import Pool
-from gpu_scheduler.quota import Ledger
+
+
+@dataclass(slots=True)
+class Account:
+    """One tenant's slots of one type. reserved: slots that its later jobs leave to the job reserved_for."""
+
+    limit: int = 0
+    used: int = 0
+    reserved: int = 0
+    reserved_for: str = ""
+
+
+@dataclass(slots=True)
+class JobCount:
+    """One tenant's live jobs; limit None means no limit."""
+
+    suspended: bool = False
+    limit: int | None = None
+    used: int = 0
+    reserved: int = 0
+
+
+class Ledger:
+    """Use and limits of all tenants. A type without a quota has limit 0: a tenant has no slots by default.
+
+    with_reservation: the jobs for which something is reserved.
+    """
+
+    def __init__(self, quotas: Iterable[QuotaUse], tenants: Iterable[TenantState]) -> None:
+        self._accounts: dict[tuple[str, str], Account] = {
+            (quota.tenant, quota.slot_type): Account(quota.limit, quota.used) for quota in quotas
+        }
+        self._jobs: dict[str, JobCount] = {
+            state.tenant: JobCount(state.suspended, state.jobs_limit, state.jobs_used) for state in tenants
+        }
+        self.with_reservation: set[str] = set()
+        self._dominant: dict[str, float] = {}
+        for (tenant, _), account in self._accounts.items():
+            self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
+
+    def account(self, tenant: str, slot_type: str) -> Account:
+        """The tenant's account of that type, an empty one if it has none."""
+        key = (tenant, slot_type)
+        found = self._accounts.get(key)
+        if found is None:
+            found = self._accounts[key] = Account()
+        return found
+
+    def jobs(self, tenant: str) -> JobCount:
+        found = self._jobs.get(tenant)
+        if found is None:
+            found = self._jobs[tenant] = JobCount()
+        return found
+
+    def take(self, tenant: str, slot_type: str, slots: int) -> None:
+        """Count one more live job that holds this many slots."""
+        account = self.account(tenant, slot_type)
+        account.used += slots
+        self.jobs(tenant).used += 1
+        self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
+
+    def reserve(self, tenant: str, slot_type: str, slots: int, *, job: str) -> bool:
+        """Reserve slots and one live job of the tenant's limits for this job, against the tenant's later ones.
+
+        False if there is a reservation already: the first job per tenant and type wins.
+        """
+        account = self.account(tenant, slot_type)
+        if account.reserved:
+            return False
+        account.reserved, account.reserved_for = slots, job
+        self.with_reservation.add(job)
+        self.jobs(tenant).reserved += 1
+        return True
+
+    def dominant_share(self, tenant: str) -> float:
+        """The largest utilization of the tenant's quotas over all types: 0 nothing, 1 all of one type.
+
+        Dominant resource fairness with the quotas as weights (Ghodsi et al., NSDI 2011).
+        """
+        return self._dominant.get(tenant, 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class Supply:
+    """What the gangs of one tenant can get of one slot type. pool: None if no node has this type."""
+
+    slot_type: str
+    pool: Pool | None
+    account: Account
+    jobs: JobCount
+    now: datetime
+
+    def numbers(self, gang: Gang) -> dict[str, Any]:
+        """The facts behind every check of a gang, as plain JSON. Counts are slots unless the name says otherwise."""
+        account, pool = self.account, self.pool
+        found: dict[str, Any] = {
+            "slot_type": self.slot_type,
+            "learners": gang.learners.min,
+            "slots": gang.slots,
+            "asked": gang.asked,
+            "limit": account.limit,
+            "used": account.used,
+            "jobs_limit": self.jobs.limit,
+            "jobs_used": self.jobs.used,
+        }
+        if pool is not None:
+            found |= {
+                "free": pool.free.total,
+                "total": pool.total,
+                "reserved": pool.reserved_free(),
+                "largest_block": pool.free.largest,
+                "largest_node": pool.largest_node,
+                "learners_fitting": pool.free.capacity(gang.slots),
+                "nodes_down": pool.nodes_down,
+            }
+        return found
 
 
 class Draft:
     """Pools and ledger of one snapshot; a policy reserves in it, the cycle starts gangs in it.
 
     waiting: the gangs that the policy at hand orders. state: what that policy asked to have carried over.
-    failed: findings by shape of gang, valid until slots are taken or reserved.
+    failed: what the cycle found out by shape of gang; emptied when slots are taken or reserved.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.waiting: Sequence[Gang] = snapshot.waiting
         self.state: Mapping[str, Any] = snapshot.policy_state
-        self.ledger = Ledger(snapshot.shares, snapshot.tenants)
+        self.ledger = Ledger(snapshot.quotas, snapshot.tenants)
         self.pools = _pools(snapshot)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
-        self.failed: dict[Hashable, Finding] = {}
+        self.failed: dict[Hashable, Any] = {}
+        self.supplies: dict[tuple[str, str], Supply] = {}
 
-    def part(self, waiting: Sequence[Gang], state: Mapping[str, Any]) -> Draft:
+    def limited_to(self, waiting: Sequence[Gang], state: Mapping[str, Any]) -> Draft:
         """The same draft for a policy that orders only these gangs."""
-        part = copy(self)
-        part.waiting, part.state = waiting, state
-        return part
+        limited = copy(self)
+        limited.waiting, limited.state = waiting, state
+        return limited
 
-    def candidate(self, gang: Gang, slot_type: str) -> Candidate:
-        return Candidate(
-            gang,
-            slot_type,
-            gang.learners.min * gang.slots,
-            self.pools.get(slot_type),
-            self.ledger.account(gang.tenant, slot_type),
-            self.ledger.jobs(gang.tenant),
-            self.snapshot.now,
-        )
+    def supply(self, tenant: str, slot_type: str) -> Supply:
+        """Follows what is started and reserved in this draft."""
+        key = (tenant, slot_type)
+        found = self.supplies.get(key)
+        if found is None:
+            account, jobs = self.ledger.account(tenant, slot_type), self.ledger.jobs(tenant)
+            found = Supply(slot_type, self.pools.get(slot_type), account, jobs, self.snapshot.now)
+            self.supplies[key] = found
+        return found
 
     def start(self, gang: Gang, slot_type: str) -> Start:
         """Place a gang that passed all checks on this type, and count its slots and itself as used."""
@@ -58,10 +184,10 @@ class Draft:
 
         Does nothing where the tenant's account, or the pool, has a reservation already.
         """
-        self.ledger.reserve(gang.tenant, slot_type, slots, job=gang.job)
-        if on_nodes:
-            self.pools[slot_type].reserve_for(gang)
-        self.failed.clear()
+        in_quota = self.ledger.reserve(gang.tenant, slot_type, slots, job=gang.job)
+        on_pool = on_nodes and self.pools[slot_type].reserve_for(gang)
+        if in_quota or on_pool:
+            self.failed.clear()
 
 
 def _pools(snapshot: Snapshot) -> Mapping[str, Pool]:
@@ -75,3 +201,9 @@ def _pools(snapshot: Snapshot) -> Mapping[str, Pool]:
         slot_type: Pool(slot_type, by_type[slot_type], held[slot_type], snapshot.now)
         for slot_type in sorted(by_type)
     }
+
+
+def _utilization(account: Account) -> float:
+    if account.limit:
+        return account.used / account.limit
+    return 1.0 if account.used else 0.0

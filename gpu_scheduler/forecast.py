@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -172,6 +172,7 @@ class _Draw:
         self._begin, self._plans, self._ended, self._cut = begin.now, 0, _Ended(), False
         self._left_s: dict[str, float] = {}
         self._runs = {run.job: self._in_draw(run) for run in begin.running}
+        self._follow_orders(begin.running)
 
     def run(self) -> None:
         """Plan, start, go to the next moment at which something may start; until all that is wanted has started."""
@@ -207,31 +208,31 @@ class _Draw:
         decided = plan(self.world, explained=False)
         self.world = world.apply(self.world, decided)
         if decided.starts:
-            self._follow_starts()
+            self._follow_starts(self.world.running[-len(decided.starts) :])
         if decided.stops or decided.resizes:
-            self._follow_orders()
+            before = {job for job, run in self._runs.items() if run.running.order is not None}
+            self._follow_orders(run for run in self.world.running if run.job not in before)
 
-    def _follow_starts(self) -> None:
-        for run in self.world.running:
-            if run.job not in self._runs:
-                self._runs[run.job] = self._in_draw(run)
-                self.started.setdefault(run.job, self.now)
-                self.behind.setdefault(run.job, self._ended.behind(run.slot_type, run.tenant))
+    def _follow_starts(self, starts: Iterable[Running]) -> None:
+        for run in starts:
+            self._runs[run.job] = self._in_draw(run)
+            self.started.setdefault(run.job, self.now)
+            self.behind.setdefault(run.job, self._ended.behind(run.slot_type, run.tenant))
 
-    def _follow_orders(self) -> None:
-        """A run with a new order ends once its checkpoint is saved; what is left of it runs after its next start."""
-        for run in self.world.running:
-            known = self._runs[run.job]
-            if run.order is None or known.running.order is not None:
+    def _follow_orders(self, runs: Iterable[Running]) -> None:
+        """A run with an order ends once its checkpoint is saved; what is left of it runs after its next start.
+        If that is not known, no start that waits for its second end is estimated."""
+        for run in runs:
+            if run.order is None or not run.requeues:
                 continue
+            known = self._runs[run.job]
             if known.end is not None:
                 left_s = (known.end - self.now).total_seconds() + (run.restart_cost_s or 0.0)
                 self._left_s[run.job] = left_s
             save_s = SAVE_S if run.checkpoint_cost_s is None else run.checkpoint_cost_s
             saved = self.now + timedelta(seconds=save_s)
-            self._runs[run.job] = _Run(
-                run, saved if known.end is None else min(saved, known.end), known.basis
-            )
+            if known.end is None or saved < known.end:
+                self._runs[run.job] = _Run(run, saved, None)
 
     def _in_draw(self, run: Running) -> _Run:
         known = self._lengths.get(run.job, RunTime())

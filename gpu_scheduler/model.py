@@ -24,7 +24,7 @@ class Placing(StrEnum):
 
 
 class Priority(IntEnum):
-    """A job's class. Ranks are one apart: ageing lifts a waiting head by one class at a time."""
+    """A job's class. Ranks are one apart: aging raises a queue head by one class at a time."""
 
     LOW = 0
     NORMAL = 1
@@ -141,9 +141,12 @@ class Gang:
     runs_at_most_s: float | None = None
     user: str = ""
     slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
+    asked: int = field(init=False, repr=False, compare=False)  # the fewest over all learners, derived
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "slots", self.resources.slots(self.slot_type))
+        slots = self.resources.slots(self.slot_type)
+        object.__setattr__(self, "slots", slots)
+        object.__setattr__(self, "asked", self.learners.min * slots)
 
     def resized(self, *, learners: int | None = None, slots: int | None = None) -> Gang:
         """The same gang with a fixed number of learners, or with other slots for each of them."""
@@ -184,9 +187,11 @@ class Running:
 
     slot_type: the type it was placed on, also where the gang accepts any. nodes: a node's name per rank.
     ends_by: when it has certainly ended, if a limit is known. borrowed: how many of its slots are not covered by its
-    tenant's quota. last_checkpoint_at: when it last saved, None if never. checkpoint_cost_s and restart_cost_s: seconds
-    that a save and a start from it take, None if never measured. stopping: its learners were ordered to end.
-    order: what the scheduler ordered and the job's own reconciliation has not completed yet. generation: the intent's.
+    tenant's quota; 0 as long as no quota lends slots. last_checkpoint_at: when it last saved, None if never.
+    checkpoint_cost_s and restart_cost_s: seconds that a save and a start from it take, None if never measured.
+    stopping: it is on its way out, stopped or finished, and cannot be stopped or resized. requeues: False if its owner
+    halts or cancels it: then it does not queue again after an order. order: what the scheduler ordered and the job's
+    own reconciliation has not completed yet. generation: that of the job's intent.
     """
 
     gang: Gang
@@ -199,6 +204,7 @@ class Running:
     checkpoint_cost_s: float | None = None
     restart_cost_s: float | None = None
     stopping: bool = False
+    requeues: bool = True
     order: Stop | Resize | None = None
     generation: int = 0
 
@@ -221,8 +227,8 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one tenant may hold of one slot type: limit and use in slots."""
+class QuotaUse:
+    """A tenant's quota of one slot type and what is in use of it, in slots."""
 
     tenant: str
     slot_type: str
@@ -252,18 +258,19 @@ class Snapshot:
     """Everything that plan() knows. now and the policy's own state are values in here, so plan() is pure.
 
     policy_state: the policy_state of the last plan, carried over by the caller; only the policy reads it. promised:
-    waiting jobs for which others were stopped, and until when they are offered slots before all others.
+    waiting jobs for which others were stopped, and until when they are offered slots before all others; None: as long
+    as some of the others still hold theirs.
     """
 
     now: datetime
     nodes: tuple[Node, ...]
     waiting: tuple[Gang, ...]
     running: tuple[Running, ...]
-    shares: tuple[Share, ...]
+    quotas: tuple[QuotaUse, ...]
     policy: NamedPolicy
     tenants: tuple[TenantState, ...] = ()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
-    promised: Mapping[str, datetime] = field(default_factory=dict)
+    promised: Mapping[str, datetime | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,29 +81,36 @@ class Pool:
         nodes = list(nodes)
         self._ready = {node.name: node.slots for node in nodes if node.takes_learners(now)}
         self._empty = Slots({node.name: node.slots for node in nodes})
+        self._most_learners: dict[int, int] = {}  # by slots per learner, on the empty nodes
         self._empty_ready = Slots(self._ready)
         self.total = self._empty_ready.total
         self.nodes_down = len(nodes) - len(self._ready)
         self.largest_node = self._empty.largest
         self._running = list(running)
         free = dict(self._ready)
-        for node in nodes:
-            if node.used_by_others is not NOTHING and node.name in free:
+        for node in [node for node in nodes if node.used_by_others is not NOTHING]:
+            if node.name in free:
                 free[node.name] = max(0, free[node.name] - node.used_by_others.slots(slot_type))
         for run in self._running:
             slots = run.gang.slots
             for name in run.nodes:
                 if name in free:
-                    # Below zero when a node has lost devices under its learners.
-                    free[name] = max(0, free[name] - slots)
+                    left = free[name] - slots
+                    free[name] = (
+                        left if left > 0 else 0
+                    )  # below zero if a node lost devices under its learners
         self.free = Slots(free)
         self.open = Slots(free)
+        self.has_reservation = False
         self._reserved: dict[str, int] = {}
         self._shadow: datetime | None = None
 
     def could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if every node of the type were up and empty."""
-        return self._empty.capacity(gang.slots) >= gang.learners.min
+        most = self._most_learners.get(gang.slots)
+        if most is None:
+            most = self._most_learners[gang.slots] = self._empty.capacity(gang.slots)
+        return most >= gang.learners.min
 
     def up_could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if the nodes that are up were empty."""
@@ -143,17 +150,18 @@ class Pool:
         what is lacking only shrinks from plan to plan: the gang starts at the latest when the learners that run there
         now have ended, whatever else arrives.
         """
-        if self._reserved or not self.up_could_hold(gang):
+        if self.has_reservation or not self.up_could_hold(gang):
             return False
-        lacking = []
+        learners, slots, free, lacking = gang.learners.min, gang.slots, self.free.of, []
         for name, size in self._ready.items():
-            for nth in range(1, min(gang.learners.min, size // gang.slots) + 1):
-                missing = nth * gang.slots - self.free.of[name]
-                lacking.append((min(max(missing, 0), gang.slots), name, nth))
-        for _, name, _ in heapq.nsmallest(gang.learners.min, lacking):
-            self._reserved[name] = self._reserved.get(name, 0) + gang.slots
+            for nth in range(1, min(learners, size // slots) + 1):
+                missing = nth * slots - free[name]
+                lacking.append((0 if missing < 0 else slots if missing > slots else missing, name, nth))
+        for _, name, _ in heapq.nsmallest(learners, lacking):
+            self._reserved[name] = self._reserved.get(name, 0) + slots
         for name, reserved in self._reserved.items():
             self.open.lower(name, max(0, self.free.of[name] - reserved))
+        self.has_reservation = True
         self._shadow = self._all_reserved_free_at()
         return True
 

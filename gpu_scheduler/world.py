@@ -6,46 +6,61 @@ The forecast, what-if questions and tests move through time with it. Time itself
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from gpu_scheduler.model import Gang, Plan, Range, Resize, Running, Snapshot, Start, Stop
+from gpu_scheduler.model import (
+    Gang,
+    Plan,
+    QuotaUse,
+    Range,
+    Resize,
+    Running,
+    Snapshot,
+    Start,
+    Stop,
+    TenantState,
+)
 
 PROMISE_S = 60.0
-"""Seconds for which the slots of a job that was stopped for another one are offered to that one first."""
+"""Seconds for which slots freed for a job are offered to it first, from when the last run stopped for it has left."""
 
 
 def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] = ()) -> Snapshot:
     """What the next snapshot shows once this plan is carried out, and these running jobs have released their slots.
 
-    Starts hold their slots from now. Stops and resizes are pending orders: the job holds its slots until it is in
-    ended; then it waits again with its first queued_at, and the slots are promised to the job that it was stopped for.
-    A job that ended without an order is gone. plan None: nothing was decided, the policy's state stays. O(n).
+    Starts hold their slots from now and are the last in running, in the plan's order. Stops and resizes are pending
+    orders: the job holds its slots until it is in ended; then it waits again with its first queued_at, and the slots
+    are promised to the job that it was stopped for. A job that ended without an order is gone. plan None: nothing was
+    decided, the policy's state stays. O(n), and what does not change is not copied: forecasts call this at each event.
     """
-    running = {run.job: run for run in snapshot.running}
-    waiting = {gang.job: gang for gang in snapshot.waiting}
+    waiting, running = snapshot.waiting, snapshot.running
     began: list[Running] = []
-    for start in plan.starts if plan else ():
-        run = started(snapshot, waiting.pop(start.job), start)
-        running[run.job] = run
-        began.append(run)
-    orders: list[Stop | Resize] = [*plan.stops, *plan.resizes] if plan else []
-    for order in orders:
-        if order.job in running:
-            running[order.job] = ordered(running[order.job], order)
-    over = [running.pop(job) for job in ended if job in running]
-    back = [_queued_again(run, snapshot) for run in over if run.order is not None]
-    promised = dict(snapshot.promised)
-    for run in over:
-        if isinstance(run.order, Stop) and run.order.for_job is not None:
-            promised[run.order.for_job] = snapshot.now + timedelta(seconds=PROMISE_S)
+    over: list[Running] = []
+    if plan is not None and plan.starts:
+        starts = {start.job for start in plan.starts}
+        gangs = {gang.job: gang for gang in waiting if gang.job in starts}
+        began = [started(snapshot, gangs[start.job], start) for start in plan.starts]
+        waiting = tuple([gang for gang in waiting if gang.job not in starts])
+        running = (*running, *began)
+    if plan is not None and (plan.stops or plan.resizes):
+        running = _with_orders(running, (*plan.stops, *plan.resizes))
+    if ended:
+        gone = frozenset(ended)
+        over = [run for run in running if run.gang.job in gone]
+        running = tuple([run for run in running if run.gang.job not in gone])
+        back = [_queued_again(run, snapshot) for run in over if run.order is not None and run.requeues]
+        waiting = (*waiting, *back) if back else waiting
+    quotas, tenants = _use(snapshot, began, over)
     return replace(
-        _with_use(snapshot, began, over),
-        waiting=(*waiting.values(), *back),
-        running=tuple(running.values()),
-        policy_state=plan.policy_state if plan else snapshot.policy_state,
-        promised=promised,
+        snapshot,
+        waiting=waiting,
+        running=running,
+        quotas=quotas,
+        tenants=tenants,
+        policy_state=snapshot.policy_state if plan is None else plan.policy_state,
+        promised=_promised(snapshot, running, over),
     )
 
 
@@ -58,16 +73,17 @@ def started(snapshot: Snapshot, gang: Gang, start: Start) -> Running:
 
 
 def ordered(run: Running, order: Stop | Resize) -> Running:
-    """The run with this order, unless it is void: the job's intent is newer, a newer order is pending, the run is
-    already stopping, or a stop is pending and this is a resize."""
-    if order.generation < run.generation or run.stopping:
-        return run
+    """The run with this order, unless it is void: decided for another generation of the intent; for a run that is
+    stopping (but a stop replaces a resize that is being carried out); a resize where a stop is pending, or to the size
+    that the run has. The write of an order refuses the same ones."""
     pending = run.order
-    if pending is not None and order.generation < pending.generation:
+    if order.generation != run.generation:
         return run
-    if isinstance(pending, Stop) and isinstance(order, Resize):
-        return run
-    return replace(run, order=order)
+    if isinstance(order, Stop):
+        void = run.stopping and not (run.requeues and isinstance(pending, Resize))
+    else:
+        void = run.stopping or isinstance(pending, Stop) or order.learners == len(run.nodes)
+    return run if void else replace(run, order=order)
 
 
 def instead(snapshot: Snapshot, old: str, new: Gang) -> Snapshot:
@@ -86,26 +102,49 @@ def _queued_again(run: Running, snapshot: Snapshot) -> Gang:
     return replace(gang, runs_at_most_s=max(0.0, (run.ends_by - snapshot.now).total_seconds()))
 
 
-def _with_use(snapshot: Snapshot, began: Iterable[Running], over: Iterable[Running]) -> Snapshot:
-    """Quota and jobs limits follow."""
+def _with_orders(running: Iterable[Running], orders: Iterable[Stop | Resize]) -> tuple[Running, ...]:
+    by_job = {run.gang.job: run for run in running}
+    for order in orders:
+        if order.job in by_job:
+            by_job[order.job] = ordered(by_job[order.job], order)
+    return tuple(by_job.values())
+
+
+def _promised(
+    snapshot: Snapshot, running: Iterable[Running], over: Iterable[Running]
+) -> Mapping[str, datetime | None]:
+    """Freed slots are promised for PROMISE_S, counted from when the last run that was stopped for the job has left."""
+    freed_for = [run.order.for_job for run in over if isinstance(run.order, Stop)]
+    promised = {**snapshot.promised, **{job: None for job in freed_for if job is not None}}
+    if not promised:
+        return promised
+    leaving = {run.order.for_job for run in running if isinstance(run.order, Stop)}
+    until = snapshot.now + timedelta(seconds=PROMISE_S)
+    return {job: None if job in leaving else at or until for job, at in promised.items()}
+
+
+def _use(
+    snapshot: Snapshot, began: Collection[Running], over: Collection[Running]
+) -> tuple[tuple[QuotaUse, ...], tuple[TenantState, ...]]:
+    """The use of quotas and of limits on live jobs after these starts and ends."""
+    if not (began or over):
+        return snapshot.quotas, snapshot.tenants
     slots: Counter[tuple[str, str]] = Counter()
     jobs: Counter[str] = Counter()
     for runs, sign in ((began, 1), (over, -1)):
         for run in runs:
-            slots[run.tenant, run.slot_type] += sign * run.gang.slots * len(run.nodes)
+            slots[run.tenant, run.slot_type] += sign * run.slots * len(run.nodes)
             jobs[run.tenant] += sign
-    if not jobs:
-        return snapshot
-    shares = (
-        replace(share, used=max(0, share.used + slots[share.tenant, share.slot_type]))
-        if (share.tenant, share.slot_type) in slots
-        else share
-        for share in snapshot.shares
+    quotas = tuple(
+        replace(quota, used=max(0, quota.used + slots[quota.tenant, quota.slot_type]))
+        if (quota.tenant, quota.slot_type) in slots
+        else quota
+        for quota in snapshot.quotas
     )
-    tenants = (
+    tenants = tuple(
         replace(state, jobs_used=max(0, state.jobs_used + jobs[state.tenant]))
         if state.tenant in jobs
         else state
         for state in snapshot.tenants
     )
-    return replace(snapshot, shares=tuple(shares), tenants=tuple(tenants))
+    return quotas, tenants

@@ -76,6 +76,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
 HOLDS_GPUS = frozenset({State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.STOPPING})
+TAKES_ORDERS = frozenset({State.DEPLOYING, State.DOWNLOADING, State.PROCESSING})
+"""States in which the scheduler can order a job to stop or to be resized."""
 STOPPING_FROM_STORING = frozenset({StopReason.CANCEL_REQUESTED, StopReason.NODE_LOST})
 """The only reasons that may take a storing job to STOPPING."""
 

@@ -8,47 +8,37 @@ Readers outside the scheduler (REST, pages, events) use:
 * ``PRIVATE``: names of all numbers that people outside the tenant must not see;
 * ``NOT_QUEUED``: codes with which a job has no queue position; ``AWAITS_CLUSTER``: codes of jobs that wait for nodes.
 
-To add a rule: write a ``Check``, list it in ``CHECKS``, and add its code to ``model.WaitReason``. Nothing else.
+To add a rule: write a ``Check`` in ``rules``, list it there, and add its code to ``model.WaitReason``. Nothing else.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpu_scheduler.checks.base import Actor, Candidate, Check, Finding, Holder, Meter, unit
-from gpu_scheduler.checks.limits import ActiveTenant, JobsLimit, MatchingPool, MaxQuota, QuotaRoom
-from gpu_scheduler.checks.nodes import Capacity, Unreserved, WholeGang
+from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope, unit
+from gpu_scheduler.checks.rules import CHECKS
+from gpu_scheduler.draft import Supply
 
 __all__ = [
     "AWAITS_CLUSTER",
     "CHECKS",
     "NOT_QUEUED",
     "PRIVATE",
-    "Actor",
-    "Candidate",
     "Check",
     "Finding",
-    "Holder",
     "Meter",
+    "Remedy",
+    "Scope",
+    "Supply",
     "check_named",
     "check_of",
     "listed",
     "unit",
 ]
 
-CHECKS: tuple[Check, ...] = (
-    MatchingPool(),
-    MaxQuota(),
-    ActiveTenant(),
-    QuotaRoom(),
-    JobsLimit(),
-    Unreserved(),
-    Capacity(),
-    WholeGang(),
-)
 PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in CHECKS))
 NOT_QUEUED = frozenset(check.code for check in CHECKS if not check.queues)
-AWAITS_CLUSTER = frozenset(check.code for check in CHECKS if check.queues and check.holder is Holder.CLUSTER)
+AWAITS_CLUSTER = frozenset(check.code for check in CHECKS if check.queues and check.scope is Scope.CLUSTER)
 
 _BY_CODE: dict[str, Check] = {check.code.value: check for check in CHECKS}
 _BY_KEY: dict[str, Check] = {check.key: check for check in CHECKS}

@@ -6,7 +6,7 @@ The cycle, the forecast and the snapshot's queries ask the policy and know none 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -48,7 +48,7 @@ class Round(ABC):
     def wait(self, gang: Gang, finding: Finding) -> None:
         """This gang cannot start now. Reserve for it in the draft what later ones must not take."""
 
-    def orders(self, waits: Sequence[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
+    def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
         """Which running jobs to stop or resize, after all waiting ones were offered slots. None by default.
 
         waits: every gang that cannot start, with the check that it failed when it was offered slots.
@@ -76,7 +76,15 @@ class Policy(ABC):
 
     @abstractmethod
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
-        """When its decisions can next change without a start, an end or a new job; None: never."""
+        """When its decisions can next change without a start, an end or a new job; None: never.
+
+        Later than the snapshot's now. The next cycle, and the forecast's next plan, is made then at the latest.
+        """
+
+    def plans_without_queue(self, state: PolicyState) -> bool:
+        """Whether a plan can change anything while no job waits: the state, or running jobs. A policy that stops or
+        resizes jobs for other reasons than a waiting one returns True; then every cycle makes a plan."""
+        return bool(state)
 
     @abstractmethod
     def window(self, state: PolicyState) -> Window:

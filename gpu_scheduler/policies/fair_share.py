@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from gpu_scheduler.checks import Finding, Holder
+from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Snapshot
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
+
+NO_TIME = timedelta()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class FairShare(Policy):
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
         """The end of a queue head's starvation timeout, its rise by a class, or the end of a promise."""
-        now, changes = snapshot.now, list(snapshot.promised.values())
+        now, changes = snapshot.now, [until for until in snapshot.promised.values() if until is not None]
         for since in snapshot.policy_state.values():
             changes.append(since + timedelta(seconds=self.starvation_timeout_s))
             if self.aging_s > 0:
@@ -63,39 +65,59 @@ class FairShareRound(Round):
         self._draft = draft
         self._now = draft.snapshot.now
         self._since: Mapping[str, datetime] = draft.state
-        self._promised = {job for job, until in draft.snapshot.promised.items() if self._now < until}
+        promised = draft.snapshot.promised.items()
+        self._promised = {job for job, until in promised if until is None or self._now < until}
         self._timeout = timedelta(seconds=policy.starvation_timeout_s)
         self._aging = timedelta(seconds=policy.aging_s)
         self._queues_with_head: set[tuple[str, str]] = set()
         self._marks: dict[str, datetime] = {}
+        self._must_start_next: set[str] = set()
 
     def order(self) -> Iterator[Gang]:
-        """Gangs that slots are promised to, then by level. Inside a level, the tenants' order follows their shares as
-        starts are counted. O(n log n)."""
-        levels: defaultdict[int, list[Gang]] = defaultdict(list)
-        promised = []
+        """Gangs that slots are promised to, then by level. Inside a level come those that must start next, then the
+        others: the tenants' order follows their use as starts are counted. O(n log n)."""
+        promised: list[tuple[int, Gang]] = []
+        next_ones: defaultdict[int, list[Gang]] = defaultdict(list)
+        others: defaultdict[int, list[Gang]] = defaultdict(list)
+        since_of = self._since.get
         for gang in self._draft.waiting:
-            if gang.job in self._promised:
-                promised.append(gang)
+            job, level, is_next = gang.job, gang.priority, False
+            since = since_of(job)
+            if since is not None:
+                waited = self._now - since
+                is_next = waited >= self._timeout
+                if self._aging and waited > NO_TIME:
+                    level += waited // self._aging  # one class for each whole aging time as a queue head
+            if job in self._promised:
+                self._must_start_next.add(job)
+                promised.append((level, gang))
+            elif is_next:
+                self._must_start_next.add(job)
+                next_ones[level].append(gang)
             else:
-                levels[self._level(gang)].append(gang)
-        yield from sorted(promised, key=lambda gang: (-self._level(gang), gang.queued_at, gang.job))
-        for level in sorted(levels, reverse=True):
-            yield from self._within_level(levels[level])
+                others[level].append(gang)
+        promised.sort(key=lambda each: (-each[0], each[1].queued_at, each[1].job))
+        yield from (gang for _, gang in promised)
+        for level in sorted(next_ones.keys() | others.keys(), reverse=True):
+            overdue = next_ones.get(level, [])
+            overdue.sort(key=lambda gang: (self._since[gang.job], gang.queued_at, gang.job))
+            yield from overdue
+            yield from self._by_tenant(others.get(level, []))
 
     def wait(self, gang: Gang, finding: Finding) -> None:
         """Note since when a queue head waits, and reserve slots for it once its starvation timeout is over."""
         if not finding.check.queues:
             return
-        slot_type = finding.on.slot_type
-        since = self._since.get(gang.job)
-        queue = (gang.tenant, slot_type)
-        if since is not None or queue not in self._queues_with_head:
-            self._marks[gang.job] = since or self._now
+        slot_type = finding.supply.slot_type
+        since, queue = self._since.get(gang.job), (gang.tenant, slot_type)
+        if since is not None:
+            self._marks[gang.job] = since
+        elif queue not in self._queues_with_head:
+            self._marks[gang.job] = self._now
         self._queues_with_head.add(queue)
-        if self._must_start_next(gang):
-            on_nodes = finding.holder is Holder.CLUSTER
-            self._draft.reserve(gang, slot_type, finding.on.asked, on_nodes=on_nodes)
+        if gang.job in self._must_start_next:
+            on_nodes = finding.scope is Scope.CLUSTER
+            self._draft.reserve(gang, slot_type, gang.asked, on_nodes=on_nodes)
 
     def state(self) -> PolicyState:
         return self._marks
@@ -103,31 +125,13 @@ class FairShareRound(Round):
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         return {job: {"queue_head_since": _timestamp(since)} for job, since in self._marks.items()}
 
-    def _must_start_next(self, gang: Gang) -> bool:
-        """Others were stopped for this gang, or its starvation timeout is over."""
-        since = self._since.get(gang.job)
-        if since is not None and self._now - since >= self._timeout:
-            return True
-        return gang.job in self._promised
-
-    def _level(self, gang: Gang) -> int:
-        """The gang's priority class, raised by one for each whole aging time as a queue head."""
-        since = self._since.get(gang.job)
-        if since is None or since >= self._now or not self._aging:
-            return gang.priority
-        return gang.priority + (self._now - since) // self._aging
-
-    def _within_level(self, gangs: list[Gang]) -> Iterator[Gang]:
-        overdue, queues = [], defaultdict(list)
+    def _by_tenant(self, gangs: list[Gang]) -> Iterator[Gang]:
+        """The gangs of one level: next is always the first gang of the tenant that uses the least of its quota."""
+        queues: defaultdict[str, list[Gang]] = defaultdict(list)
         for gang in gangs:
-            if self._must_start_next(gang):
-                overdue.append(gang)
-            else:
-                queues[gang.tenant].append(gang)
-        overdue.sort(key=lambda gang: (self._since[gang.job], gang.queued_at, gang.job))
-        yield from overdue
-
-        share, heads = self._draft.ledger.dominant_share, []
+            queues[gang.tenant].append(gang)
+        share = self._draft.ledger.dominant_share
+        heads: list[tuple[float, datetime, str]] = []
         for tenant, queue in queues.items():
             # Last is next: popping from a list's end is cheap.
             queue.sort(key=_first_come, reverse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
@@ -41,25 +41,30 @@ class PerPool(Policy):
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
         changes = [
             policy.next_event_at(
-                replace(snapshot, policy=policy, policy_state=_part(snapshot.policy_state, key))
+                replace(snapshot, policy=policy, policy_state=_state_of(snapshot.policy_state, key))
             )
             for key, policy in self.policies().items()
         ]
         return min((at for at in changes if at is not None), default=None)
 
+    def plans_without_queue(self, state: PolicyState) -> bool:
+        return any(
+            policy.plans_without_queue(_state_of(state, key)) for key, policy in self.policies().items()
+        )
+
     def window(self, state: PolicyState) -> Window:
         """The default's order, with the first jobs of all."""
-        windows = [policy.window(_part(state, key)) for key, policy in self.policies().items()]
+        windows = [policy.window(_state_of(state, key)) for key, policy in self.policies().items()]
         return replace(windows[-1], first=frozenset().union(*(window.first for window in windows)))
 
     def checks_for(self, slot_type: str) -> tuple[Check, ...]:
         return self.policies()[self.key(slot_type)].checks_for(slot_type)
 
     def dump(self, state: PolicyState) -> dict[str, Any]:
-        return {key: policy.dump(_part(state, key)) for key, policy in self.policies().items()}
+        return {key: policy.dump(_state_of(state, key)) for key, policy in self.policies().items()}
 
     def load(self, stored: Mapping[str, Any]) -> PolicyState:
-        return {key: policy.load(_part(stored, key)) for key, policy in self.policies().items()}
+        return {key: policy.load(_state_of(stored, key)) for key, policy in self.policies().items()}
 
 
 class PerPoolRound(Round):
@@ -71,7 +76,7 @@ class PerPoolRound(Round):
             waiting[policy.key(gang.slot_type)].append(gang)
         self._key = policy.key
         self._rounds = {
-            key: each.begin(draft.part(waiting[key], _part(draft.state, key)))
+            key: each.begin(draft.limited_to(waiting[key], _state_of(draft.state, key)))
             for key, each in policy.policies().items()
         }
 
@@ -82,12 +87,14 @@ class PerPoolRound(Round):
     def wait(self, gang: Gang, finding: Finding) -> None:
         self._rounds[self._key(gang.slot_type)].wait(gang, finding)
 
-    def orders(self, waits: Sequence[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
+    def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
         stops: list[Stop] = []
         resizes: list[Resize] = []
+        own: defaultdict[str, list[tuple[Gang, Finding]]] = defaultdict(list)
+        for gang, finding in waits:
+            own[self._key(gang.slot_type)].append((gang, finding))
         for key, each in self._rounds.items():
-            own = [(gang, finding) for gang, finding in waits if self._key(gang.slot_type) == key]
-            more_stops, more_resizes = each.orders(own)
+            more_stops, more_resizes = each.orders(own[key])
             stops += more_stops
             resizes += more_resizes
         return stops, resizes
@@ -99,6 +106,6 @@ class PerPoolRound(Round):
         return {job: note for each in self._rounds.values() for job, note in each.notes().items()}
 
 
-def _part(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _state_of(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = state.get(key, {})
     return found

@@ -8,13 +8,13 @@ Observe. ``facts`` has the values, what they mean together, and which failure is
 reads a job's rows, adds what the cluster shows, and yields the JobObservation.
 
 Effects. ``transitions`` writes moves, each with its event in one transaction, guarded by state, attempt and lease.
-``receipts`` computes what a halt saved. ``admission`` gives a waiting job its slots and its next attempt. ``orders``
-stores what the scheduler orders for running jobs.
+``receipts`` computes what a halt saved. ``plan_effects`` writes what the scheduler decided: a start with its slots and
+its next attempt, orders for running jobs, and why each other job waits.
 
 Loops. ``reconcile`` brings one job as far as it can go: observe, decide, act, again. ``cycle`` asks the scheduler's
-``plan`` which waiting jobs start, which running ones stop, and why the rest waits (``explaining``); ``forecasting``
-estimates starts. ``periodic`` runs the installation's periodic tasks. ``ticker``, one thread in every worker process,
-runs all of them when they are due; Celery messages only make it prompt.
+``plan`` which waiting jobs start, which running ones stop, and why the rest waits; ``forecasting`` estimates starts.
+``periodic`` runs the installation's periodic tasks. ``ticker``, one thread in every worker process, runs all of them
+when they are due; Celery messages only make it prompt.
 
 Who may act. ``leases`` lets one worker at a time work on a job, and registers worker processes, so that the leases of a
 dead one are free at once. Any process may die at any point: every effect can be repeated, and every write is void if

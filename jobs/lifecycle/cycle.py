@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 from django.conf import settings
@@ -23,22 +24,20 @@ from gpu_scheduler.model import Node, Plan, Snapshot, Start, WaitReason
 from gpu_scheduler.policies.base import policy_of
 from jobs import clusters, pubsub
 from jobs.failpoints import fp
-from jobs.lifecycle import orders
-from jobs.lifecycle.admission import NotAdmitted, admit
-from jobs.lifecycle.explaining import explain, explain_cluster_busy
 from jobs.lifecycle.forecasting import TASK as FORECAST
-from jobs.lifecycle.forecasting import has_unforeseen
+from jobs.lifecycle.forecasting import lacks_estimates
+from jobs.lifecycle.plan_effects import NotAdmitted, admit, explain, explain_cluster_busy, write_orders
 from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
 from jobs.retries import retry_on_serialization_failure
-from jobs.selectors.snapshot import snapshot
+from jobs.selectors.snapshot import needs_plan, snapshot
 from jobs.states import Intent, State
 
 logger = logging.getLogger(__name__)
 
 CYCLE_LOCK = 76
 TASK = "cycle"
-EVERY_S = 5.0  # the interval of passes while jobs wait, whatever hints were lost
-MANY = 300  # with so many waiting jobs, a pass takes noticeable time
+EVERY_S = 5.0  # the interval of passes, whatever hints were lost
+MANY = 300  # with this many waiting jobs, a pass takes noticeable time
 PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
 PAUSE_MOST_S = 2.0
 
@@ -71,7 +70,7 @@ def has_new() -> bool:
 
 
 def one_pass() -> list[str]:
-    """Look once at everything that waits; the ids of the jobs that were started."""
+    """Plan once for everything that waits and runs; the ids of the jobs that were started."""
     began = time.monotonic()
     cluster = clusters.current()
     try:
@@ -81,21 +80,21 @@ def one_pass() -> list[str]:
         return []
     _keep_nodes(cluster.name, nodes)
     fp("cycle.after_nodes_kept")
-    now = _database_now()
-    seen = snapshot(nodes=nodes, now=now)
-    if not seen.waiting:
+    if not needs_plan():
         return []
+    seen = snapshot(nodes=nodes, now=_database_now())
     decided = plan(seen)
     started = [start.job for start in decided.starts if _admit(start, cluster.name)]
     fp("cycle.after_starts")
-    orders.write((*decided.stops, *decided.resizes))
+    write_orders((*decided.stops, *decided.resizes))
     fp("cycle.after_orders")
     explain(decided.waits)
-    if started or has_unforeseen():
+    if started or lacks_estimates():
         PeriodicTask.objects.filter(name=FORECAST).update(next_at=Now())
     fp("cycle.after_explained")
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
+    _plan_again_at(policy_of(seen).next_event_at(replace(seen, policy_state=decided.policy_state)))
     if len(seen.waiting) >= MANY:
         _rest(min(PAUSE_MOST_S, PAUSE_FACTOR * (time.monotonic() - began)))
     return started
@@ -177,6 +176,18 @@ def _rest(seconds: float) -> None:
             " result = jsonb_build_object('rests_until', now.at + make_interval(secs => %s))"
             " FROM (SELECT clock_timestamp() AS at) now WHERE name = %s",
             [seconds, seconds, TASK],
+        )
+
+
+def _plan_again_at(at: datetime | None) -> None:
+    """Make the next pass at this time at the latest: then the policy can decide otherwise, without any event."""
+    if at is None:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_periodictask SET next_at = GREATEST(%s, (result->>'rests_until')::timestamptz)"
+            " WHERE name = %s AND next_at > GREATEST(%s, (result->>'rests_until')::timestamptz)",
+            [at, TASK, at],
         )
 
 

@@ -24,19 +24,19 @@ TASK = "forecast"
 EVERY_S = 10.0
 FAR_AT_ONCE = 5_000
 SAME = timedelta(seconds=5)
-SAME_PART = 0.05
-"""An estimate that moved by less than SAME, or by less than this part of the time to it, has not changed."""
+SAME_FRACTION = 0.05
+"""An estimate that moved by less than SAME, or by less than this fraction of the time to it, has not changed."""
 
 Row = dict[str, Any]
 
 
-def has_unforeseen() -> bool:
+def lacks_estimates() -> bool:
     """A job waits that has no estimate since it queued."""
     return queued_rows().filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
 
 
-def foresee(_: Row) -> Row:
-    """Forecast the queue once and keep what is new of it."""
+def update_estimates(_: Row) -> Row:
+    """Forecast the queue once and store what changed."""
     if not queued_rows().exists():
         return {}
     now = timezone.now()
@@ -47,7 +47,7 @@ def foresee(_: Row) -> Row:
         changed += _too_far(found)
     with transaction.atomic():
         _write(changed)
-    return {"foreseen": len(found), "changed": len(changed)}
+    return {"estimated": len(found), "changed": len(changed)}
 
 
 def _changed(found: Mapping[str, StartForecast], now: datetime) -> list[Row]:
@@ -72,7 +72,7 @@ def _changed(found: Mapping[str, StartForecast], now: datetime) -> list[Row]:
 def _moved(old: datetime | None, new: datetime | None, now: datetime) -> bool:
     if old is None or new is None:
         return old != new
-    return abs(new - old) > max(SAME, (new - now) * SAME_PART)
+    return abs(new - old) > max(SAME, (new - now) * SAME_FRACTION)
 
 
 # A job that is just being started is locked and left out. One that queues again gets a new first estimate.

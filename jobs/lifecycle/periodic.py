@@ -171,7 +171,7 @@ def tidy(_: Result) -> Result:
 
 
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
-    forecasting.TASK: (forecasting.EVERY_S, forecasting.foresee),
+    forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),
     "tidy": (3600.0, tidy),

@@ -18,7 +18,6 @@ from jobs import events, pubsub
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
 from jobs.humanize import devices, duration
-from jobs.lifecycle import orders
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
@@ -36,6 +35,8 @@ RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - op
   extract(epoch FROM known_at - opened_at)
 """
 
+NO_ORDER: dict[str, Any] = {"order_reason": "", "order_for_job": "", "order_learners": None}
+"""The row of a job without an order. order_gen stays: the newest generation ever ordered for."""
 NOTED_EVERY = timedelta(seconds=NOTED_EVERY_S)
 REPORT_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "failure_details"]
 
@@ -190,7 +191,7 @@ def _fields(rows: JobRows, move: Move, reason: Reason) -> dict[str, Any]:
     if move.to == State.STOPPING:
         fields |= {"stop_reason": move.stop_reason, "stop_at": Now()}
     if move.to == State.STORING or (move.to == State.STOPPING and move.stop_reason not in BY_ORDER):
-        fields |= orders.NONE  # the job ends for another reason: the order is void
+        fields |= NO_ORDER  # the job ends for another reason: the order is void
     if move.learners is not None:
         fields["learners"] = move.learners
     if move.to == State.PROCESSING:
@@ -253,7 +254,7 @@ def _return_slots(rows: JobRows, move: Move) -> None:
     Job.objects.filter(pk=job.pk).update(
         slot_seconds=F("slot_seconds") + counted_s * slots,
         running_s=F("running_s") + ran_s(began, until),
-        **orders.NONE,
+        **NO_ORDER,
     )
     events.append(
         job_id=job.pk,

@@ -70,7 +70,7 @@ class Job(models.Model):
     stop_reason = models.CharField(max_length=24, blank=True)  # while STOPPING, and of the last stop after it
     stop_at = models.DateTimeField(null=True)  # when STOPPING began
     last_halt: models.JSONField[Any, Any] = models.JSONField(null=True)  # receipt of the last halt
-    # The scheduler's pending order (lifecycle.orders): stop the job, or run it in another size.
+    # The scheduler's pending order (lifecycle.plan_effects): stop the job, or run it in another size.
     order_reason = models.CharField(
         max_length=24, blank=True, db_default=""
     )  # a StopReason in BY_ORDER; "": none

@@ -12,7 +12,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
-from gpu_scheduler.checks import AWAITS_CLUSTER, NOT_QUEUED, Holder, check_of
+from gpu_scheduler.checks import AWAITS_CLUSTER, NOT_QUEUED, Scope, check_of
 from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
 from gpu_scheduler.model import CPU_TYPE
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
@@ -52,7 +52,7 @@ def queue_around(user: access.Person, job: Job, now: datetime) -> QueueSection |
     """Up to three jobs ahead and three behind; None for a job without a queue position. Three queries."""
     numbers = job.reason_numbers
     check = check_of(job.reason_code)
-    of_tenant = check is not None and check.holder is Holder.TENANT
+    of_tenant = check is not None and check.scope is Scope.TENANT
     key = "position" if of_tenant else "cluster_position"
     place, slot_type = numbers.get(key), numbers.get("slot_type", "")
     if job.state != State.QUEUED or place is None:

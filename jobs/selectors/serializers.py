@@ -17,7 +17,7 @@ from jobs.selectors.queue import estimate_view
 from jobs.selectors.redaction import redacted_job
 from jobs.selectors.throughput import Run, Throughput, throughput
 from jobs.selectors.usage import QuotaUse, quota_etag
-from jobs.selectors.wait_reasons import Actor, Meter, check_of, failed_meter
+from jobs.selectors.wait_reasons import Meter, Remedy, check_of, failed_meter
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.spec.definition import PRIORITIES
 from jobs.states import EventCode, Intent, State, display_phase
@@ -52,7 +52,7 @@ class ReasonSerializer(ReadSerializer):
     numbers = serializers.DictField(help_text="the numbers in the message, by code")
     title = serializers.CharField(allow_null=True, help_text="what was checked")
     actor = serializers.ChoiceField(
-        [actor.value for actor in Actor],
+        [remedy.value for remedy in Remedy],
         allow_null=True,
         help_text="who can end the wait: wait (time), ask (a platform admin), fix (the owner changes the job)",
     )
@@ -66,7 +66,7 @@ class ReasonSerializer(ReadSerializer):
     @staticmethod
     def get_actor(reason: ReasonRow, context: object) -> str | None:
         check = check_of(reason.code)
-        return check.actor.value if check else None
+        return check.remedy.value if check else None
 
     @staticmethod
     def get_meter(reason: ReasonRow, context: object) -> Meter | None:

@@ -18,11 +18,11 @@ from gpu_scheduler.model import (
     Gang,
     Node,
     Placing,
+    QuotaUse,
     Range,
     Resize,
     Resources,
     Running,
-    Share,
     Snapshot,
     Stop,
     TenantState,
@@ -31,7 +31,7 @@ from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
 from gpu_scheduler.world import PROMISE_S
 from jobs.models import Attempt, Checkpoint, ClusterNode, Job, SchedulerState
-from jobs.states import Intent, State
+from jobs.states import TAKES_ORDERS, Intent, State
 from tenants.models import Quota, Tenant
 
 OF_A_GANG = (
@@ -53,10 +53,11 @@ def snapshot(
 ) -> Snapshot:
     """Everything that waits and runs, with quotas and use, as of `now` (the database's clock).
 
-    at_most: evaluate only so many waiting jobs, those that the policy puts first, and with_job.
+    at_most: evaluate only this many waiting jobs, those that the policy puts first, and with_job.
     """
     policy = scheduling_policy()
     state = policy_state(policy)
+    running = tuple(_running())
     rows: Iterable[Sequence[Any]]
     if at_most is None:
         rows = waiting_rows().order_by("queued_at", "pk").values_list(*OF_A_GANG)
@@ -66,9 +67,9 @@ def snapshot(
         now=now,
         nodes=tuple(nodes),
         waiting=tuple(_gang(*row) for row in rows),
-        running=tuple(_running()),
-        shares=tuple(
-            Share(*row)
+        running=running,
+        quotas=tuple(
+            QuotaUse(*row)
             for row in Quota.objects.values_list("tenant__slug", "gpu_type", "limit", "used").order_by("pk")
         ),
         policy=policy,
@@ -79,8 +80,16 @@ def snapshot(
             for tenant in Tenant.objects.order_by("pk")
         ),
         policy_state=state,
-        promised=_promised(now),
+        promised=_promised(running, now),
     )
+
+
+def needs_plan() -> bool:
+    """A job waits, or the policy can change something without one. One query if a job waits, else two."""
+    if waiting_rows().exists():
+        return True
+    policy = scheduling_policy()
+    return policy.plans_without_queue(policy_state(policy))
 
 
 def scheduling_policy() -> Policy:
@@ -97,11 +106,19 @@ def policy_state(policy: Policy) -> PolicyState:
     return policy.load(stored.values_list("state", flat=True).first() or {})
 
 
-def _promised(now: datetime) -> dict[str, datetime]:
-    """Jobs for which others were stopped by order, and until when their slots are offered to them first."""
-    freed = Attempt.objects.exclude(freed_for="").filter(closed_at__gt=now - PROMISED_FOR)
+def _promised(running: Iterable[Running], now: datetime) -> dict[str, datetime | None]:
+    """Jobs for which others were stopped by order, and until when their slots are offered to them first: counted from
+    when the last of the others has left, None before that."""
+    leaving = {run.order.for_job for run in running if isinstance(run.order, Stop) and run.order.for_job}
+    freed = Attempt.objects.exclude(freed_for="").filter(
+        Q(closed_at__gt=now - PROMISED_FOR) | Q(freed_for__in=leaving)
+    )
     latest = freed.order_by("closed_at").values_list("freed_for", "closed_at")
-    return {job: closed_at + PROMISED_FOR for job, closed_at in latest if closed_at is not None}
+    return {
+        job: None if job in leaving else closed_at + PROMISED_FOR
+        for job, closed_at in latest
+        if closed_at is not None
+    }
 
 
 def _gang(
@@ -211,6 +228,11 @@ def _run(
     *of_gang: Any,
 ) -> Running:
     gang = _gang(*of_gang)
+    order: Stop | Resize | None = None
+    if order_reason and order_learners is None:
+        order = Stop(gang.job, order_reason, for_job or None, order_gen)
+    elif order_learners is not None and intent == Intent.RUN and order_gen == generation:
+        order = Resize(gang.job, order_learners, order_gen)  # any request of the owner voids a resize
     since, limit_s = processing_at or opened_at, gang.runs_at_most_s
     return Running(
         gang,
@@ -221,17 +243,8 @@ def _run(
         last_checkpoint_at=saved_at,
         checkpoint_cost_s=save_s,  # measured at the last halt
         restart_cost_s=None if processing_at is None else (processing_at - opened_at).total_seconds(),
-        stopping=state == State.STOPPING or intent != Intent.RUN,
-        order=_order(gang.job, order_reason, for_job, order_learners, order_gen),
+        stopping=state not in TAKES_ORDERS or intent != Intent.RUN,
+        requeues=intent == Intent.RUN,
+        order=order,
         generation=generation,
     )
-
-
-def _order(
-    job: str, reason: str, for_job: str, learners: int | None, generation: int
-) -> Stop | Resize | None:
-    if not reason:
-        return None
-    if learners is not None:
-        return Resize(job, learners, generation)
-    return Stop(job, reason, for_job or None, generation)

@@ -80,7 +80,7 @@ def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, G
         yield "gpus" if job.gpus else "cpus", str(slots), new.resized(slots=slots)
     if job.gpus:
         asked = own.learners.min * own.slots
-        limits = {share.slot_type: share.limit for share in seen.shares if share.tenant == own.tenant}
+        limits = {quota.slot_type: quota.limit for quota in seen.quotas if quota.tenant == own.tenant}
         for slot_type in sorted({node.slot_type for node in seen.nodes} - {CPU_TYPE, own.slot_type}):
             if own.slot_type is not None and limits.get(slot_type, 0) >= asked:
                 yield "gpu_type", slot_type, replace(new, slot_type=slot_type)

@@ -15,7 +15,7 @@ from django.db.models import Q
 from gpu_scheduler.forecast import Basis, RunTime
 from gpu_scheduler.model import Snapshot
 from jobs.models import Attempt, Job
-from jobs.states import Intent, State
+from jobs.states import BY_ORDER, Intent, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def run_times(seen: Snapshot) -> dict[str, RunTime]:
     for run in seen.running:
         limits[run.job] = None if run.ends_by is None else max(0.0, (run.ends_by - seen.now).total_seconds())
     rows = Job.objects.filter(pk__in=list(limits)).values_list(
-        "pk", "tenant_id", "framework", "state", "intent", "grace_s", "running_s",
+        "pk", "tenant_id", "framework", "state", "stop_reason", "intent", "grace_s", "running_s",
         "progress__step", "progress__total", "progress__reported_at",
     )  # fmt: skip
     facts = [_Facts(*row) for row in rows]
@@ -110,6 +110,7 @@ class _Facts:
     tenant_id: int
     framework: str
     state: str
+    stop_reason: str
     intent: str
     grace_s: int
     ran_s: float
@@ -127,7 +128,10 @@ def _known(
     now: datetime,
 ) -> RunTime | None:
     since, began_step = live.get(fact.job, (None, 0))
-    if fact.job in live and (fact.state == State.STOPPING or fact.intent != Intent.RUN):
+    leaves = (
+        fact.state == State.STOPPING and fact.stop_reason not in BY_ORDER
+    )  # after an order it runs on later
+    if fact.job in live and (leaves or fact.intent != Intent.RUN):
         return RunTime((float(fact.grace_s),), Basis.TIME_LIMIT)
     if found := throughput(
         Run(fact.step, fact.total, fact.reported_at, fact.ran_s, origin, since, began_step), now

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from gpu_scheduler.checks import Holder, check_of
+from gpu_scheduler.checks import Scope, check_of
 from jobs import clusters, humanize
 from jobs.models import Upload
 from jobs.selectors.what_if import Preview
@@ -105,8 +105,8 @@ def _data(spec: Spec) -> Check:
 
 def _outlook(spec: Spec, foreseen: Preview) -> list[Check]:
     """Quota and gang. Placement is not checked until the tenant's limits admit the job."""
-    learners, share = spec.resources.learners, foreseen.quota
-    sum_ = f"{share.slot_type}: {share.used} in use + {spec.slots_per_learner * learners} of {share.limit}"
+    learners, quota = spec.resources.learners, foreseen.quota
+    sum_ = f"{quota.slot_type}: {quota.used} in use + {spec.slots_per_learner * learners} of {quota.limit}"
     if foreseen.starts:
         where = ", ".join(sorted(set(foreseen.nodes)))
         fits = (
@@ -116,7 +116,7 @@ def _outlook(spec: Spec, foreseen: Preview) -> list[Check]:
         )
         return [_check("quota", Result.PASSED, sum_), _check("gang", Result.PASSED, fits)]
     check = check_of(foreseen.code)
-    if check is not None and check.holder is Holder.TENANT:
+    if check is not None and check.scope is Scope.TENANT:
         later = "Not checked until the tenant's limits admit the job"
         return [_check("quota", Result.WAITS, foreseen.message), _check("gang", Result.SKIPPED, later)]
     return [_check("quota", Result.PASSED, sum_), _check("gang", Result.WAITS, foreseen.message)]

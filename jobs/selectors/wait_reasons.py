@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_scheduler import checks
-from gpu_scheduler.checks import Actor, Holder, Meter, check_of
+from gpu_scheduler.checks import Meter, Remedy, Scope, check_of
 
 __all__ = [
-    "Actor",
     "CheckResult",
-    "Holder",
     "Meter",
+    "Remedy",
+    "Scope",
     "check_of",
     "check_results",
     "codes_of",
@@ -50,9 +50,9 @@ def label_of(code: str) -> str:
     return check.label if check else NOT_CHECKED
 
 
-def codes_of(*actors: Actor) -> list[str]:
-    """The codes of all reasons for which one of these has to act."""
-    return [check.code.value for check in checks.CHECKS if check.actor in actors]
+def codes_of(*remedies: Remedy) -> list[str]:
+    """The codes of all reasons that one of these ends."""
+    return [check.code.value for check in checks.CHECKS if check.remedy in remedies]
 
 
 def failed_meter(numbers: Mapping[str, Any]) -> Meter | None:

@@ -21,9 +21,9 @@ from gpu_scheduler.model import (
     Gang,
     Placing,
     Priority,
+    QuotaUse,
     Range,
     Resources,
-    Share,
     Snapshot,
 )
 from gpu_scheduler.world import apply
@@ -83,11 +83,11 @@ def would_start(limits: Mapping[tuple[str, str], int]) -> Outcome:
 
 def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int]) -> Snapshot:
     left = dict(limits)
-    shares = [
-        replace(share, limit=left.pop((share.tenant, share.slot_type), share.limit)) for share in seen.shares
+    quotas = [
+        replace(quota, limit=left.pop((quota.tenant, quota.slot_type), quota.limit)) for quota in seen.quotas
     ]
-    shares += [Share(tenant, slot_type, limit, 0) for (tenant, slot_type), limit in left.items()]
-    return replace(seen, shares=tuple(shares))
+    quotas += [QuotaUse(tenant, slot_type, limit, 0) for (tenant, slot_type), limit in left.items()]
+    return replace(seen, quotas=tuple(quotas))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Preview:
     message: str
     numbers: Mapping[str, Any]
     estimate: Mapping[str, Any]
-    quota: Share
+    quota: QuotaUse
 
 
 def preview(tenant: Tenant, spec: Spec) -> Preview:
@@ -145,25 +145,25 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
             message = f"Can start now on {where}."
             estimate = foreseen_view(StartForecast(now, now), now)
             kind = start.placement.slot_type
-            share = _share(after, gang.tenant, kind)
-            return Preview(True, kind, start.placement.nodes, "", message, {}, estimate, share)
+            quota = _quota(after, gang.tenant, kind)
+            return Preview(True, kind, start.placement.nodes, "", message, {}, estimate, quota)
     wait = next(wait for wait in decided.waits if wait.job == NEW)
     near = nearest(seen, [start.job for start in decided.starts], decided.waits)
     foreseen = forecast(near, run_times(near), of=[NEW], work=REQUEST_WORK).get(NEW, TOO_FAR)
     if wait.code in NOT_QUEUED:
         foreseen = StartForecast(why_none=WhyNone.CANNOT_START)
-    estimate, share = foreseen_view(foreseen, now), _share(after, gang.tenant, gang.slot_type)
-    return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, share)
+    estimate, quota = foreseen_view(foreseen, now), _quota(after, gang.tenant, gang.slot_type)
+    return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, quota)
 
 
-def _share(seen: Snapshot, tenant: str, slot_type: str | None) -> Share:
-    """The tenant's share of a type; None: of the GPU type with the most room. No quota counts as a limit of 0."""
-    own = [share for share in seen.shares if share.tenant == tenant]
+def _quota(seen: Snapshot, tenant: str, slot_type: str | None) -> QuotaUse:
+    """The tenant's quota of a type; None: of the GPU type with the most room. No quota counts as a limit of 0."""
+    own = [quota for quota in seen.quotas if quota.tenant == tenant]
     if slot_type is None:
         kinds = {node.slot_type for node in seen.nodes} - {CPU_TYPE}
-        found = [share for share in own if share.slot_type in kinds]
-        return max(found, key=lambda share: share.limit - share.used, default=Share(tenant, "GPU", 0, 0))
-    return next((share for share in own if share.slot_type == slot_type), Share(tenant, slot_type, 0, 0))
+        found = [quota for quota in own if quota.slot_type in kinds]
+        return max(found, key=lambda quota: quota.limit - quota.used, default=QuotaUse(tenant, "GPU", 0, 0))
+    return next((quota for quota in own if quota.slot_type == slot_type), QuotaUse(tenant, slot_type, 0, 0))
 
 
 def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:

@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_datetime
 
 from jobs.models import Job
 from jobs.selectors.jobs import detailed
-from jobs.selectors.wait_reasons import Actor, codes_of
+from jobs.selectors.wait_reasons import Remedy, codes_of
 from jobs.spec.quantities import parse_duration
 from jobs.states import State
 from portal.pages import job_failure
@@ -76,7 +76,7 @@ def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
 
 
 def _stuck(jobs: QuerySet[Job]) -> Iterator[Notice]:
-    rows = jobs.filter(state=State.QUEUED, reason_code__in=codes_of(Actor.FIX, Actor.ASK)).order_by(
+    rows = jobs.filter(state=State.QUEUED, reason_code__in=codes_of(Remedy.FIX, Remedy.ASK)).order_by(
         "queued_at"
     )
     for job in detailed(rows.only("pk")[:SHOWN]):

@@ -13,7 +13,7 @@ from jobs.models import Job, JobEvent
 from jobs.selectors.queue import QueueSection, checked_at, queue_around
 from jobs.selectors.redaction import is_guest, redact
 from jobs.selectors.suggestions import Suggestion, suggestions_for
-from jobs.selectors.wait_reasons import Actor, CheckResult, check_of, check_results, label_of
+from jobs.selectors.wait_reasons import CheckResult, Remedy, check_of, check_results, label_of
 from portal.templatetags.ui import duration, foreseen
 from tenants import access
 from tenants.models import Tenant
@@ -53,13 +53,13 @@ BACKING_OFF = WaitKind(
     "It failed early several times in a row. The next attempt starts by itself;"
     " no GPUs are held while waiting.",
 )
-BY_ACTOR = {Actor.FIX: FIX, Actor.ASK: ASK, Actor.WAIT: WAIT}
+BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}
 
 
 def kind_of(code: str) -> WaitKind:
     """How a wait for this reason is shown."""
     check = check_of(code)
-    return BY_ACTOR[check.actor] if check else CHECKING
+    return BY_REMEDY[check.remedy] if check else CHECKING
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpu_scheduler.checks import Finding, Holder
+from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Running, Stop
 from gpu_scheduler.policies.fair_share import FairShare, FairShareRound
@@ -26,7 +26,7 @@ class Preempting(FairShare):
 class PreemptingRound(FairShareRound):
     """Lowest priority first, then the newest run."""
 
-    def orders(self, waits: Sequence[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
+    def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
         runs = sorted(
             self._draft.snapshot.running, key=lambda run: (run.gang.priority, run.gang.queued_at, run.job)
         )
@@ -34,12 +34,12 @@ class PreemptingRound(FairShareRound):
         stops: list[Stop] = []
         resizes: list[Resize] = []
         for gang, finding in waits:
-            if finding.holder is not Holder.CLUSTER:
+            if finding.scope is not Scope.CLUSTER:
                 continue
-            assert finding.on.pool is not None
-            missing = finding.on.asked - finding.on.pool.free.total - _promised(gang, runs)
+            assert finding.supply.pool is not None
+            missing = gang.asked - finding.supply.pool.free.total - _promised(gang, runs)
             for run in list(untouched.values()):
-                if missing <= 0 or run.slot_type != finding.on.slot_type or run.priority >= gang.priority:
+                if missing <= 0 or run.slot_type != finding.supply.slot_type or run.priority >= gang.priority:
                     continue
                 del untouched[run.job]
                 fewest = run.gang.learners.min

@@ -88,7 +88,7 @@ def test_no_estimate_precedes_now_and_the_same_snapshot_says_the_same(
         world,
         **{
             part: tuple(chance.sample(getattr(world, part), len(getattr(world, part))))
-            for part in ("nodes", "waiting", "running", "shares")
+            for part in ("nodes", "waiting", "running", "quotas")
         },
     )
     assert forecast(mixed, runs) == estimates

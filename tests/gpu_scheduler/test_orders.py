@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import Basis, RunTime, forecast
-from gpu_scheduler.model import Plan, Priority, Range, Resize, Running, Snapshot, Stop
+from gpu_scheduler.forecast import Basis, RunTime, WhyNone, forecast
+from gpu_scheduler.model import Plan, Priority, Range, Resize, Running, Snapshot, Stop, TenantState
 from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.preempting import Preempting
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
@@ -90,17 +90,34 @@ def test_a_run_that_can_shrink_is_resized_and_starts_again_in_the_new_size() -> 
     ("pending", "order", "wins"),
     [
         (None, Stop("r1", "preempted", None, 2), "order"),
-        (None, Stop("r1", "preempted", None, 0), "pending"),
-        (Resize("r1", 1, 1), Stop("r1", "preempted", None, 1), "order"),
-        (Stop("r1", "preempted", None, 1), Resize("r1", 1, 1), "pending"),
-        (Resize("r1", 1, 2), Resize("r1", 2, 3), "order"),
-        (Resize("r1", 1, 2), Resize("r1", 2, 1), "pending"),
+        (None, Stop("r1", "preempted", None, 1), "pending"),
+        (None, Resize("r1", 2, 2), "pending"),
+        (Resize("r1", 1, 2), Stop("r1", "preempted", None, 2), "order"),
+        (Stop("r1", "preempted", None, 2), Resize("r1", 1, 2), "pending"),
+        (Resize("r1", 1, 1), Resize("r1", 3, 2), "order"),
+        (Resize("r1", 1, 2), Resize("r1", 3, 1), "pending"),
     ],
-    ids=["first", "older than the intent", "stop over resize", "resize under stop", "newer", "older"],
+    ids=[
+        "first",
+        "older than the intent",
+        "it has that size",
+        "stop over resize",
+        "resize under stop",
+        "newer",
+        "older",
+    ],
 )
 def test_which_of_two_orders_wins(pending: Stop | Resize | None, order: Stop | Resize, wins: str) -> None:
-    run = replace(low("r1", "a1", "a2"), order=pending, generation=1)
+    run = replace(low("r1", "a1", "a2"), order=pending, generation=2)
     assert world.ordered(run, order).order == (order if wins == "order" else pending)
+
+
+def test_a_stop_replaces_a_resize_that_is_being_carried_out() -> None:
+    run = replace(low("r1", "a1", "a2"), order=Resize("r1", 1), stopping=True)
+    stop = Stop("r1", "preempted")
+    assert world.ordered(run, stop).order == stop
+    assert world.ordered(run, Resize("r1", 3)).order == run.order
+    assert world.ordered(replace(run, requeues=False), stop).order == run.order
 
 
 def test_a_run_that_is_stopping_takes_no_order_and_does_not_queue_again() -> None:
@@ -132,6 +149,102 @@ def test_the_forecast_lets_a_stopped_run_finish_later() -> None:
     assert forecast(before, known)["j2"].soonest == NOON + timedelta(seconds=20 + 100 + 1000 + 10)
 
 
+def test_the_forecast_knows_the_orders_that_are_stored() -> None:
+    """r1 was ordered to stop before the forecast: it saves for 20 s; r2 runs for 500 s."""
+    stopped = replace(low("r1", "a1"), checkpoint_cost_s=20, order=Stop("r1", "preempted", "j1"))
+    before = replace(full(stopped, low("r2", "a2")), policy=FairShare(9e9, 0))
+    known = {"r1": RunTime((1000.0,), Basis.PROGRESS), "r2": RunTime((500.0,), Basis.PROGRESS)}
+    start = forecast(before, known)["j1"]
+    assert (start.soonest, start.basis) == (NOON + timedelta(seconds=20), ())
+    assert forecast(before, {})["j1"].soonest == NOON + timedelta(seconds=20)
+
+
+def test_when_a_stopped_run_of_unknown_length_ends_again_stays_unknown() -> None:
+    """j2 needs both nodes: r1 saves within a minute, r2 ends after 30 s; but r1 then runs again before j2."""
+    stopped = replace(low("r1", "a1"), order=Stop("r1", "preempted"))
+    late = gang("j2", 2, 8, queued_at=NOON, priority=Priority.LOW)
+    before = snapshot(nodes(a1=8, a2=8), [late], [stopped, low("r2", "a2")], policy=FairShare(9e9, 0))
+    known = {"r2": RunTime((90.0,), Basis.PROGRESS)}
+    assert forecast(before, known)["j2"].why_none is WhyNone.UNKNOWN_END
+    long = known | {"r1": RunTime((1000.0,), Basis.PROGRESS)}
+    assert forecast(before, long)["j2"].soonest == NOON + timedelta(seconds=60 + 940 + 60)
+
+
+def test_a_run_that_its_owner_halts_does_not_queue_again_after_an_order() -> None:
+    halting = replace(low("r1", "a1"), order=Stop("r1", "preempted", "j1"), stopping=True, requeues=False)
+    after = world.apply(full(halting, low("r2", "a2")), ended=["r1"])
+    assert [job.job for job in after.waiting] == ["j1"]
+    assert set(after.promised) == {"j1"}
+
+
+def test_freed_slots_are_promised_until_the_last_run_stopped_for_the_job_has_left() -> None:
+    """j1 needs both nodes. r1 leaves at once, r2 only after 90 s; j2, queued earlier, waits for one node."""
+    stops = [
+        replace(low(job, node), order=Stop(job, "preempted", "j1"))
+        for job, node in (("r1", "a1"), ("r2", "a2"))
+    ]
+    waiting = [gang("j1", 2, 8, queued_at=NOON), gang("j2", 1, 8)]
+    state = snapshot(nodes(a1=8, a2=8), waiting, stops, policy=FairShare(9e9, 0))
+    state = world.apply(state, ended=["r1"])
+    assert state.promised == {"j1": None}
+    state = replace(state, now=NOON + timedelta(seconds=90))
+    assert not plan(state).starts, "the promise must not end before r2 has left"
+    state = world.apply(state, ended=["r2"])
+    assert state.promised == {"j1": NOON + timedelta(seconds=90 + world.PROMISE_S)}
+    assert [start.job for start in plan(state).starts] == ["j1"]
+
+
+def test_a_promise_is_bounded_once_no_run_is_stopped_for_the_job_any_more() -> None:
+    stops = [
+        replace(low(job, node), order=Stop(job, "preempted", "j1"))
+        for job, node in (("r1", "a1"), ("r2", "a2"))
+    ]
+    state = world.apply(snapshot(nodes(a1=8, a2=8), [gang("j1", 2, 8)], stops), ended=["r1"])
+    finished = replace(state, running=tuple(replace(run, order=None) for run in state.running))
+    assert world.apply(finished, ended=["r2"]).promised == {"j1": NOON + timedelta(seconds=world.PROMISE_S)}
+
+
+def test_what_apply_changes_and_what_it_leaves_alone() -> None:
+    before = full(
+        replace(low("r1", "a1"), ends_by=NOON + timedelta(seconds=70)),
+        low("r2", "a2"),
+        tenants=(TenantState("red", jobs_limit=3, jobs_used=2),),
+        policy_state={"j1": NOON},
+    )
+    assert world.apply(before) == before
+    assert world.apply(before, ended=["unknown"]) == before
+    assert world.apply(before, Plan(stops=(Stop("unknown", "preempted"),))).running == before.running
+
+    gone = world.apply(before, ended=["r1"])
+    assert [run.job for run in gone.running] == ["r2"]
+    assert [job.job for job in gone.waiting] == ["j1"], "it ended without an order"
+    assert gone.tenants == (TenantState("red", jobs_limit=3, jobs_used=1),)
+    assert [quota.used for quota in gone.quotas if (quota.tenant, quota.slot_type) == ("red", "a100")] == [8]
+    assert (gone.policy_state, gone.now) == ({"j1": NOON}, NOON)
+
+    ordered = world.apply(before, Plan(stops=(Stop("r1", "preempted"),)))
+    assert ordered.policy_state == {}, "that of the plan"
+    assert (ordered.quotas, ordered.tenants) == (before.quotas, before.tenants), "it still holds its slots"
+    later = world.apply(replace(ordered, now=NOON + timedelta(seconds=30)), ended=["r1"])
+    assert [(job.job, job.runs_at_most_s) for job in later.waiting] == [("j1", None), ("r1", 40)]
+    assert later.promised == {}, "it was stopped for no job"
+
+
+def test_a_start_holds_its_slots_and_counts_in_quota_and_jobs() -> None:
+    limited = gang("j1", 2, 4, tenant="green", runs_at_most_s=50.0)
+    before = snapshot(nodes(a1=4, a2=4), [limited, gang("j2")], tenants=(TenantState("green"),))
+    decided = plan(before)
+    after = world.apply(before, replace(decided, starts=decided.starts[:1]))
+    assert [job.job for job in after.waiting] == ["j2"]
+    (run,) = after.running
+    assert (run.gang, run.nodes, run.started_at) == (limited, ("a1", "a2"), NOON)
+    assert run.ends_by == NOON + timedelta(seconds=50)
+    assert after.tenants == (TenantState("green", jobs_used=1),)
+    assert [quota.used for quota in after.quotas if (quota.tenant, quota.slot_type) == ("green", "a100")] == [
+        8
+    ]
+
+
 @EVERYDAY
 @given(mixed_worlds(), st.data())
 def test_no_order_breaks_a_gang_a_node_or_a_count(made: Snapshot, data: st.DataObject) -> None:
@@ -152,7 +265,7 @@ def test_no_order_breaks_a_gang_a_node_or_a_count(made: Snapshot, data: st.DataO
         held: Counter[tuple[str, str]] = Counter()
         for run in after.running:
             held[run.tenant, run.slot_type] += run.slots * len(run.nodes)
-        assert all(share.used == held[share.tenant, share.slot_type] for share in after.shares)
+        assert all(quota.used == held[quota.tenant, quota.slot_type] for quota in after.quotas)
         assert all(tenant.jobs_used == live[tenant.tenant] for tenant in after.tenants)
         jobs = [job.job for job in (*after.waiting, *after.running)]
         assert len(jobs) == len(set(jobs))

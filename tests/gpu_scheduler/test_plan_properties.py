@@ -77,7 +77,7 @@ def test_a_gang_starts_whole_on_the_type_it_asked_for(world: Snapshot) -> None:
 def test_no_start_takes_a_tenant_above_its_quota_or_its_jobs_limit(world: Snapshot) -> None:
     made = plan(world)
     used, live = usage_after(world, made)
-    limits = {(share.tenant, share.slot_type): share.limit for share in world.shares}
+    limits = {(quota.tenant, quota.slot_type): quota.limit for quota in world.quotas}
     states = {state.tenant: state for state in world.tenants}
     jobs = {job.job: job for job in world.waiting}
     for start in made.starts:
@@ -131,7 +131,7 @@ def _could_start(job: Gang, world: Snapshot, free, used, live) -> bool:
     state = next(state for state in world.tenants if state.tenant == job.tenant)
     if state.suspended or (state.jobs_limit is not None and live[job.tenant] >= state.jobs_limit):
         return False
-    limits = {(share.tenant, share.slot_type): share.limit for share in world.shares}
+    limits = {(quota.tenant, quota.slot_type): quota.limit for quota in world.quotas}
     types = [job.slot_type] if job.slot_type else [one for one in TYPES if one != CPU_TYPE]
     for slot_type in types:
         key = (job.tenant, slot_type)
@@ -243,7 +243,7 @@ def test_a_large_gang_starts_although_small_jobs_never_stop_coming(
         limits={"red": 32, "green": 32, "blue": 32},
         policy=policy,
     )
-    world = replace(world, shares=tuple(replace(share, limit=32) for share in _shares_for(world)))
+    world = replace(world, quotas=tuple(replace(quota, limit=32) for quota in _quotas_for(world)))
     ends: dict[str, int] = {}
     bound = (max(0, small_priority - 1) + 1) * 30 + 5 + lasts + 2
     for minute in range(bound):
@@ -270,9 +270,9 @@ def test_a_large_gang_starts_although_small_jobs_never_stop_coming(
     raise AssertionError(f"the gang still waits after {bound} minutes")
 
 
-def _shares_for(world: Snapshot):
+def _quotas_for(world: Snapshot):
     both = snapshot(world.nodes, [gang("x", tenant="green"), gang("y", tenant="blue"), *world.waiting])
-    return both.shares
+    return both.quotas
 
 
 @settings(max_examples=40, deadline=None)

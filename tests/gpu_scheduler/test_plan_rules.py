@@ -76,8 +76,8 @@ def test_any_type_never_means_cpu() -> None:
 
 def test_any_type_avoids_a_type_without_quota() -> None:
     world = snapshot(nodes(a1=8, h1=8), [gang("j1", slot_type=None)])
-    shares = tuple(replace(share, limit=0) if share.slot_type == "a100" else share for share in world.shares)
-    assert plan(replace(world, shares=shares)).starts[0].placement.slot_type == "h200"
+    quotas = tuple(replace(quota, limit=0) if quota.slot_type == "a100" else quota for quota in world.quotas)
+    assert plan(replace(world, quotas=quotas)).starts[0].placement.slot_type == "h200"
 
 
 # Order
@@ -301,7 +301,7 @@ def test_what_can_never_start_says_what_to_change(job, code, message) -> None:
 )
 def test_no_quota_row_means_no_quota_and_no_advice_to_ask_for_fewer(kind: str | None, of: str) -> None:
     there = (Node.with_slots("n1", kind or "a100", 8),)
-    wait = why(plan(replace(snapshot(there, [gang("j1", slot_type=kind)]), shares=())), "j1")
+    wait = why(plan(replace(snapshot(there, [gang("j1", slot_type=kind)]), quotas=())), "j1")
     assert wait.code is WaitReason.EXCEEDS_MAX_QUOTA
     assert wait.numbers["limit"] == 0
     assert wait.message == f"The tenant has no quota {of}, this job needs 1; ask a platform admin."

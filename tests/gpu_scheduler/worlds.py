@@ -16,10 +16,10 @@ from gpu_scheduler.model import (
     Node,
     Placing,
     Plan,
+    QuotaUse,
     Range,
     Resources,
     Running,
-    Share,
     Snapshot,
     TenantState,
 )
@@ -69,18 +69,18 @@ def snapshot(
     limits: dict[str, int] | None = None,
     **changes: Any,
 ) -> Snapshot:
-    """A snapshot whose shares follow from what runs; limits maps tenant to its limit of every type (100)."""
+    """A snapshot whose quotas follow from what runs; limits maps tenant to its limit of every type (100)."""
     waiting, busy = tuple(waiting), tuple(busy)
     used: Counter[tuple[str, str]] = Counter()
     for job in busy:
         used[job.tenant, job.slot_type] += job.slots * len(job.nodes)
     tenants = {job.tenant for job in (*waiting, *busy)}
-    shares = tuple(
-        Share(tenant, slot_type, (limits or {}).get(tenant, 100), used[tenant, slot_type])
+    quotas = tuple(
+        QuotaUse(tenant, slot_type, (limits or {}).get(tenant, 100), used[tenant, slot_type])
         for tenant in sorted(tenants)
         for slot_type in ("a100", "cpu", "h200")
     )
-    values: dict[str, Any] = {"now": NOON, "shares": shares, "policy": FairShare()}
+    values: dict[str, Any] = {"now": NOON, "quotas": quotas, "policy": FairShare()}
     return Snapshot(nodes=tuple(on), waiting=waiting, running=busy, **(values | changes))
 
 
@@ -113,8 +113,8 @@ def worlds(draw: st.DrawFn) -> Snapshot:
     for job in busy:
         used[job.tenant, job.slot_type] += job.slots * len(job.nodes)
         live[job.tenant] += 1
-    shares = tuple(
-        Share(tenant, slot_type, draw(st.integers(0, 20)), used[tenant, slot_type])
+    quotas = tuple(
+        QuotaUse(tenant, slot_type, draw(st.integers(0, 20)), used[tenant, slot_type])
         for tenant in TENANTS
         for slot_type in TYPES
         if draw(st.integers(0, 5))
@@ -128,7 +128,7 @@ def worlds(draw: st.DrawFn) -> Snapshot:
         for job in waiting
         if draw(st.integers(0, 3)) == 0
     }
-    return Snapshot(NOON, machines, waiting, busy, shares, FairShare(300, 3600), states, heads)
+    return Snapshot(NOON, machines, waiting, busy, quotas, FairShare(300, 3600), states, heads)
 
 
 def _busy(draw: st.DrawFn, machines: tuple[Node, ...]) -> tuple[Running, ...]:
@@ -187,7 +187,7 @@ def free_after(world: Snapshot, plan: Plan) -> dict[str, int]:
 def usage_after(world: Snapshot, plan: Plan) -> tuple[Counter[tuple[str, str]], Counter[str]]:
     """Slots per (tenant, type) and live jobs per tenant once the plan is carried out."""
     used: Counter[tuple[str, str]] = Counter(
-        {(share.tenant, share.slot_type): share.used for share in world.shares}
+        {(quota.tenant, quota.slot_type): quota.used for quota in world.quotas}
     )
     live: Counter[str] = Counter({state.tenant: state.jobs_used for state in world.tenants})
     jobs = {job.job: job for job in world.waiting}

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.selectors import cluster, installation, queue
-from jobs.selectors.wait_reasons import Actor, Holder, check_of, label_of
+from jobs.selectors.wait_reasons import Remedy, Scope, check_of, label_of
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
@@ -76,9 +76,9 @@ def _who_acts(code: str) -> str:
     check = check_of(code)
     if check is None:
         return ""
-    if check.actor is Actor.FIX:
+    if check.remedy is Remedy.FIX:
         return "owner"
-    return "admin" if check.actor is Actor.ASK or check.holder is Holder.TENANT else ""
+    return "admin" if check.remedy is Remedy.ASK or check.scope is Scope.TENANT else ""
 
 
 def _changes() -> list[tuple[QuotaChange, int]]:

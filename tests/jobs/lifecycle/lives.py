@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from gpu_scheduler.model import Resize, Stop
-from jobs.lifecycle import orders
+from jobs.lifecycle import plan_effects
 from jobs.lifecycle.reconcile import PERSISTENT_AFTER
 from jobs.models import Job
 from jobs.states import Intent, Phase, State
@@ -69,7 +69,7 @@ def preempted_and_rescaled_by_order(world: World, look: Look) -> Iterator[Job]:
     job = world.running(grace_s=10)
     yield job
     for order in (Stop(job.pk, "preempted", None, 1), Resize(job.pk, 2, 1)):
-        orders.write([order])
+        plan_effects.write_orders([order])
         look()
         assert state(job) == State.STOPPING
         world.save(job, 10)

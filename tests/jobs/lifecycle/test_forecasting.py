@@ -47,7 +47,7 @@ def test_the_throughput_of_the_running_job_gives_the_start(world: World) -> None
     holder, waiter = full(world)
     world.elapse(600)
     Progress.objects.filter(job=holder).update(step=250, total=1000, reported_at=timezone.now())
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     assert minutes(world, waiter) == pytest.approx(30, abs=0.2)
     assert estimate(world, waiter)["basis"] == ["progress"]
     assert estimate(world, waiter)["message"] == "Based on the progress of running jobs; assumes no new jobs."
@@ -58,11 +58,11 @@ def test_without_progress_the_time_limit_counts_then_the_past(world: World) -> N
         factories.job(owner=world.alice, of=world.tenant, state=State.COMPLETED, running_s=seconds)
     holder, waiter = full(world)
     world.elapse(60)
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     assert estimate(world, waiter)["basis"] == ["history"]
     assert 19 - 0.1 <= minutes(world, waiter) <= 79
     Job.objects.filter(pk=holder.pk).update(time_limit_s=660)
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     assert estimate(world, waiter)["basis"] == ["time_limit"]
     assert minutes(world, waiter) == pytest.approx(10, abs=0.2)
 
@@ -72,32 +72,32 @@ def test_another_tenants_past_says_nothing(world: World) -> None:
     for seconds in (1200, 2400, 3600):
         factories.job(of=other, state=State.COMPLETED, running_s=seconds)
     _, waiter = full(world)
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     assert estimate(world, waiter)["from"] is None
     assert "no known end" in str(estimate(world, waiter)["message"])
 
 
 def test_an_estimate_in_the_past_is_shown_as_now(world: World) -> None:
     _, waiter = full(world, time_limit_s=600)
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     world.elapse(3600)
     assert minutes(world, waiter) == pytest.approx(0, abs=0.1)
 
 
 def test_only_what_changed_is_written_and_the_first_one_stays(world: World) -> None:
     holder, waiter = full(world, time_limit_s=600)
-    assert forecasting.foresee({})["changed"] == 1
+    assert forecasting.update_estimates({})["changed"] == 1
     first = estimate(world, waiter)["first"]
-    assert forecasting.foresee({})["changed"] == 0
+    assert forecasting.update_estimates({})["changed"] == 0
     Job.objects.filter(pk=holder.pk).update(time_limit_s=6000)
-    assert forecasting.foresee({})["changed"] == 1
+    assert forecasting.update_estimates({})["changed"] == 1
     assert estimate(world, waiter)["first"] == first
     assert minutes(world, waiter) == pytest.approx(100, abs=1)
 
 
 def test_after_the_start_the_first_estimate_is_shown_beside_the_actual_start(world: World) -> None:
     holder, waiter = full(world, time_limit_s=600)
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     world.elapse(540)
     world.exit(holder)
     world.done(holder)
@@ -131,7 +131,7 @@ def test_a_job_that_queues_again_gets_a_new_estimate(world: World) -> None:
         started_at=long_ago,
     )
     assert estimate(world, waiter)["message"] == "The first estimate follows within seconds."
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     first = estimate(world, waiter)["first"]
     assert isinstance(first, dict)
     assert first["from"] == estimate(world, waiter)["from"]
@@ -160,7 +160,7 @@ def test_a_long_queue_costs_no_more_queries_and_its_end_is_reported_as_too_far(
             last = world.submit(learners=2, slots=4, time_limit_s=60)
         Estimate.objects.all().delete()
         with CaptureQueriesContext(connection) as queries:
-            forecasting.foresee({})
+            forecasting.update_estimates({})
         counts.append(len(queries))
     assert counts[0] == counts[1] <= 17
     assert estimate(world, last)["message"] == "Too many jobs are ahead of it to estimate."
@@ -173,7 +173,7 @@ def test_learners_that_have_not_begun_count_from_their_placement(world: World) -
     world.report(holder, phase=Phase.DOWNLOADING)
     waiter = world.submit(learners=2, slots=4)
     world.settle()
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     assert minutes(world, waiter) == pytest.approx(10, abs=0.2)
 
 
@@ -183,7 +183,7 @@ def test_right_after_a_resume_forecast_pages_and_rest_say_the_same(world: World)
     kept = factories.checkpoint(holder, step=500)
     Attempt.objects.filter(job=holder).update(n=2, resume_from=kept)
     Progress.objects.filter(job=holder).update(step=500, total=1000, reported_at=None)
-    forecasting.foresee({})
+    forecasting.update_estimates({})
     view = JobSerializer.render(job_get(user=world.alice, job_id=holder.pk))
     assert view["pace"]["seconds_left"] == pytest.approx(300, abs=5)
     assert minutes(world, waiter) == pytest.approx(5, abs=0.1)

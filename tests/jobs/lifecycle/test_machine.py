@@ -30,7 +30,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node, Resize, Stop
 from jobs import clusters, failpoints, invariants
 from jobs.errors import JobError
-from jobs.lifecycle import orders, periodic, reconcile
+from jobs.lifecycle import periodic, plan_effects, reconcile
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, PeriodicTask, Progress
 from jobs.services import answer_once, job_cancel, job_halt, job_resume
 from jobs.states import FINAL, HOLDS_GPUS, Intent, Phase, State
@@ -126,7 +126,7 @@ class Lifecycle(RuleBasedStateMachine):
         job = Job.objects.get(pk=self.pick(which))
         generation = job.intent_gen - behind
         stop = Stop(job.pk, "preempted", self.pick(which + 1), generation)
-        orders.write([Resize(job.pk, learners, generation) if learners else stop])
+        plan_effects.write_orders([Resize(job.pk, learners, generation) if learners else stop])
 
     @rule(limit=st.integers(0, 8))
     def set_limit(self, limit: int) -> None:

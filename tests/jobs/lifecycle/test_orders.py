@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 
 import pytest
 from django.db.models import F
 
+from gpu_scheduler import world as scheduler_world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Plan, Resize, Snapshot, Stop
-from jobs.lifecycle import cycle, orders
+from jobs.lifecycle import cycle
 from jobs.lifecycle.decision import Move, decide
 from jobs.lifecycle.facts import JobObservation, Order, Reason
+from jobs.lifecycle.plan_effects import write_orders
 from jobs.models import Job
 from jobs.selectors.snapshot import PROMISED_FOR, snapshot
-from jobs.states import Intent, Phase, State, StopReason, display_phase
+from jobs.states import HOLDS_GPUS, TAKES_ORDERS, Intent, Phase, State, StopReason, display_phase
 from tests import factories
 from tests.jobs.lifecycle.test_decision import CANCEL, EXITED, HALT, learner, outcome, seen
 from tests.jobs.lifecycle.world import World, job_of, last_move, state, used
@@ -124,44 +127,44 @@ def order_of(job: Job) -> tuple[str, str, int | None, int]:
 @pytest.mark.django_db
 def test_a_newer_generation_replaces_an_order_and_a_stale_one_is_refused() -> None:
     job = factories.job(state=P)
-    assert orders.write([Stop(job.pk, "preempted", "a", 1)]) == [job.pk]
-    assert orders.write([Stop(job.pk, "preempted", "a", 1)]) == [], "the same order again is not new"
+    assert write_orders([Stop(job.pk, "preempted", "a", 1)]) == [job.pk]
+    assert write_orders([Stop(job.pk, "preempted", "a", 1)]) == [], "the same order again is not new"
     Job.objects.filter(pk=job.pk).update(intent_gen=3)
-    assert orders.write([Stop(job.pk, "reclaimed", "b", 1), Stop(job.pk, "reclaimed", "b", 2)]) == []
+    assert write_orders([Stop(job.pk, "reclaimed", "b", 1), Stop(job.pk, "reclaimed", "b", 2)]) == []
     assert order_of(job) == ("preempted", "a", None, 1)
-    assert orders.write([Stop(job.pk, "reclaimed", "b", 3)]) == [job.pk]
+    assert write_orders([Stop(job.pk, "reclaimed", "b", 3)]) == [job.pk]
     assert order_of(job) == ("reclaimed", "b", None, 3)
-    assert orders.write([Stop(job.pk, "preempted", "a", 2)]) == []
+    assert write_orders([Stop(job.pk, "preempted", "a", 2)]) == []
 
 
 @pytest.mark.django_db
 def test_a_stop_order_replaces_a_resize_order_and_not_the_other_way_round() -> None:
     job = factories.job(state=P)
-    assert orders.write([Resize(job.pk, 1, 1)]) == [], "it has that size"
-    assert orders.write([Resize(job.pk, 4, 1)]) == [job.pk]
+    assert write_orders([Resize(job.pk, 1, 1)]) == [], "it has that size"
+    assert write_orders([Resize(job.pk, 4, 1)]) == [job.pk]
     assert order_of(job) == ("rescaled", "", 4, 1)
-    assert orders.write([Stop(job.pk, "preempted", None, 1)]) == [job.pk]
+    assert write_orders([Stop(job.pk, "preempted", None, 1)]) == [job.pk]
     assert order_of(job) == ("preempted", "", None, 1)
-    assert orders.write([Resize(job.pk, 2, 1)]) == []
+    assert write_orders([Resize(job.pk, 2, 1)]) == []
     Job.objects.filter(pk=job.pk).update(
         state=S, stop_reason="rescaled", order_reason="rescaled", order_learners=4
     )
-    assert orders.write([Resize(job.pk, 2, 1)]) == [], "it is being rescaled"
-    assert orders.write([Stop(job.pk, "preempted", None, 1)]) == [job.pk]
+    assert write_orders([Resize(job.pk, 2, 1)]) == [], "it is being rescaled"
+    assert write_orders([Stop(job.pk, "preempted", None, 1)]) == [job.pk]
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("at", sorted(set(State) - {State.DEPLOYING, State.DOWNLOADING, P}))
 def test_only_a_running_job_takes_an_order(at: State) -> None:
     job = factories.job(state=at, stop_reason="halt_requested" if at == S else "")
-    assert orders.write([Stop(job.pk, "preempted", None, 1), Resize(job.pk, 4, 1)]) == []
+    assert write_orders([Stop(job.pk, "preempted", None, 1), Resize(job.pk, 4, 1)]) == []
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("intent", [Intent.HALT, Intent.CANCEL])
 def test_a_job_that_its_owner_stops_takes_no_order(intent: Intent) -> None:
     job = factories.job(state=P, intent=intent)
-    assert orders.write([Stop(job.pk, "preempted", None, 1), Resize(job.pk, 4, 1)]) == []
+    assert write_orders([Stop(job.pk, "preempted", None, 1), Resize(job.pk, 4, 1)]) == []
 
 
 @pytest.mark.django_db
@@ -169,7 +172,42 @@ def test_a_stop_needs_a_reason_that_leads_back_to_the_queue() -> None:
     job = factories.job(state=P)
     for reason in ("halt_requested", "time_limit", "rescaled"):
         with pytest.raises(ValueError, match="not a reason"):
-            orders.write([Stop(job.pk, reason, None, 1)])
+            write_orders([Stop(job.pk, reason, None, 1)])
+
+
+@pytest.mark.django_db
+def test_what_the_write_of_an_order_refuses_the_scheduler_refuses_too() -> None:
+    """Every state with a running attempt, intent and pending order: ``world.ordered`` and the UPDATE agree."""
+    pending: list[tuple[str, int | None, int]] = [
+        ("", None, 0),
+        ("preempted", None, 1),
+        ("preempted", None, 2),
+        ("rescaled", 4, 1),
+        ("rescaled", 4, 2),
+    ]
+    states = [(at, "") for at in HOLDS_GPUS - {S}] + [(S, reason) for reason in StopReason]
+    for at, stop_reason in states:
+        job = factories.job(state=at, stop_reason=stop_reason, learners=2, intent_gen=2)
+        decided: list[Stop | Resize] = [Stop(job.pk, "reclaimed", None, generation) for generation in (1, 2)]
+        decided += [Resize(job.pk, learners, generation) for learners, generation in ((2, 2), (3, 2), (3, 1))]
+        for intent, (reason, learners, generation), order in product(Intent, pending, decided):
+            fits = stop_reason == reason or stop_reason == StopReason.RESCALED
+            if reason and at not in TAKES_ORDERS and not fits:
+                continue  # a move to another stop, or to STORING, clears the order
+            fields = {"order_reason": reason, "order_learners": learners, "order_gen": generation}
+            Job.objects.filter(pk=job.pk).update(intent=intent, **fields)
+            runs = snapshot(nodes=[], now=job.queued_at).running
+            run = next(run for run in runs if run.job == job.pk)
+            takes = scheduler_world.ordered(run, order) != run
+            assert (write_orders([order]) == [job.pk]) == takes, (at, stop_reason, intent, fields, order)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("at", [State.STORING, S])
+def test_a_job_on_its_way_out_looks_stopping_to_a_policy(at: State) -> None:
+    job = factories.job(state=at, stop_reason="halt_requested" if at == S else "")
+    (run,) = snapshot(nodes=[], now=job.queued_at).running
+    assert run.stopping
 
 
 # End to end: a policy that stops and resizes, the database, a cluster in memory
@@ -267,6 +305,26 @@ def test_freed_slots_are_offered_to_the_other_job_for_a_bounded_time(world: Worl
         for seconds in (-1, 1)
     )
     assert (set(before), after) == ({winner.pk}, {})
+
+
+@pytest.mark.django_db
+def test_the_promise_runs_from_when_the_last_job_stopped_for_it_has_left(
+    world: World, policy: Orders
+) -> None:
+    first, last = world.running(learners=1, slots=4), world.running(learners=1, slots=4)
+    winner = world.submit(learners=2, slots=4)
+    policy.for_job = {first.pk: winner.pk, last.pk: winner.pk}
+    world.settle()
+    save_and_end(world, first, 40)
+    freed = first.attempts.get(n=1).closed_at
+    assert freed is not None
+    late = freed + PROMISED_FOR + timedelta(seconds=1)
+    assert snapshot(nodes=[], now=late).promised == {winner.pk: None}, "the other one still saves"
+    save_and_end(world, last, 40)
+    freed = last.attempts.get(n=1).closed_at
+    assert freed is not None
+    assert snapshot(nodes=[], now=freed).promised == {winner.pk: freed + PROMISED_FOR}
+    assert state(winner) == State.DEPLOYING
 
 
 @pytest.mark.django_db

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar
+
 import pytest
 from django.conf import settings
 from django.utils import timezone
 
 from gpu_scheduler import world as worlds
+from gpu_scheduler.checks import Finding
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Snapshot
+from gpu_scheduler.draft import Draft
+from gpu_scheduler.forecast import SAVE_S, forecast
+from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
 from gpu_scheduler.policies import POLICIES
+from gpu_scheduler.policies.base import PolicyState
+from gpu_scheduler.policies.fair_share import FairShare, FairShareRound
 from jobs import clusters
 from jobs.lifecycle import cycle
 from jobs.models import Job, SchedulerState
 from jobs.selectors.snapshot import snapshot
+from jobs.selectors.throughput import run_times
 from jobs.states import State
 from tests.gpu_scheduler.preempting import Preempting
 from tests.jobs.lifecycle.world import World, job_of, state
@@ -44,10 +55,52 @@ def shown(of: Snapshot) -> dict[str, object]:
     return {
         "waiting": {gang.job: gang.learners for gang in of.waiting},
         "running": {run.job: (run.nodes, run.slot_type, run.gang.learners, run.order) for run in of.running},
-        "shares": {(share.tenant, share.slot_type): share.used for share in of.shares},
+        "quotas": {(quota.tenant, quota.slot_type): quota.used for quota in of.quotas},
         "tenants": {tenant.tenant: tenant.jobs_used for tenant in of.tenants},
         "queue heads": set(of.policy_state),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaiming(FairShare):
+    """FairShare, but every run is stopped, whether a job waits or not."""
+
+    name: ClassVar[str] = "reclaiming"
+
+    def begin(self, draft: Draft) -> ReclaimingRound:
+        return ReclaimingRound(self, draft)
+
+    def plans_without_queue(self, state: PolicyState) -> bool:
+        return True
+
+
+class ReclaimingRound(FairShareRound):
+    def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
+        return [Stop(run.job, "reclaimed", None, run.generation) for run in self._draft.snapshot.running], []
+
+
+def test_a_policy_can_stop_jobs_while_none_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.running()
+    monkeypatch.setitem(POLICIES, Reclaiming.name, f"{__name__}.Reclaiming")
+    monkeypatch.setattr(settings, "LUTHIER_SCHEDULER_POLICY", Reclaiming.name)
+    cycle.one_pass()
+    assert job_of(job).order_reason == "reclaimed"
+
+
+@pytest.mark.usefixtures("preempting")
+def test_the_forecast_counts_on_a_stop_that_is_stored(world: World) -> None:
+    """The victim would run for an hour; it was ordered to stop, then it is STOPPING; either way it leaves soon."""
+    victim = world.running(learners=2, slots=4, time_limit_s=3600)
+    job = urgent(world, learners=1, slots=4)
+    cycle.one_pass()
+    for _ in range(2):
+        now = seen()
+        start = forecast(now, run_times(now))[job.pk]
+        assert start.soonest == now.now + timedelta(seconds=SAVE_S)
+        left = run_times(now)[victim.pk].seconds[0]
+        assert left == pytest.approx(3600, abs=60), "what it still runs for once it starts again"
+        world.settle()
+    assert state(victim) == State.STOPPING
 
 
 @pytest.mark.usefixtures("preempting")

@@ -10,9 +10,10 @@ import pytest
 from django.test import Client
 
 from gpu_scheduler import checks, cycle
-from gpu_scheduler.checks import Actor, Candidate, Check, Finding, Holder, Meter
+from gpu_scheduler.checks import Check, Finding, Meter, Remedy, Scope, Supply
+from gpu_scheduler.model import Gang
 from gpu_scheduler.policies.base import Policy
-from jobs.lifecycle.explaining import explain
+from jobs.lifecycle.plan_effects import explain
 from jobs.models import ClusterNode, Job
 from jobs.selectors.snapshot import scheduler_nodes, snapshot
 from jobs.services.sharing import SharePermission, job_share
@@ -35,13 +36,13 @@ class Maintenance(Check):
     title = "Maintenance window"
     claim = "The job ends before the maintenance"
     label = "waiting for the maintenance"
-    actor = Actor.ASK
-    holder = Holder.CLUSTER
+    remedy = Remedy.ASK
+    scope = Scope.CLUSTER
     private = frozenset({"limit"})
     redacted = "Waiting for a maintenance."
 
-    def test(self, on: Candidate) -> Finding | None:
-        return Finding(self, on, self.holder)
+    def test(self, gang: Gang, supply: Supply) -> Finding | None:
+        return Finding(self, gang, supply, self.scope)
 
     def sentence(self, finding: Finding) -> str:
         return "Maintenance begins in 41 minutes; an administrator can postpone it."

@@ -1,0 +1,233 @@
+"""What a plan decided, written: starts, orders for running jobs, and why each other job waits.
+
+A start is one transaction: the job's move, quota, attempt and learners, or nothing. An order only marks the row of a
+running job: the cycle holds no lease, so it never moves one; ``decide`` turns the order into STOPPING.
+docs/job_states.md says who wins when an order meets a request of the owner or the program's end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models.functions import Now
+
+from gpu_scheduler.model import Explanation, Resize, Start, Stop, WaitReason
+from jobs import events, pubsub, tokens, wake
+from jobs.failpoints import fp
+from jobs.lifecycle.transitions import leave_queue
+from jobs.models import Attempt, Estimate, Job, JobEvent, Learner
+from jobs.retries import retry_on_serialization_failure
+from jobs.selectors.checkpoints import checkpoint_for
+from jobs.selectors.snapshot import waiting_rows
+from jobs.states import BY_ORDER, TAKES_ORDERS, EventCode, State, StopReason
+from tenants.models import Tenant
+
+
+class NotAdmitted(Exception):
+    """The job may not start after all: its quota, its tenant or its own intent changed since the snapshot."""
+
+
+def admit(start: Start, cluster: str) -> None:
+    """Inside a transaction: the move to DEPLOYING, quota, attempt and learners. Raises NotAdmitted."""
+    fp("admit.before_move")
+    placement = start.placement
+    job = leave_queue(start.job)
+    if job is None:
+        raise NotAdmitted("it no longer waits")
+    if len(placement.nodes) != job.learners:
+        raise NotAdmitted("its size has changed")
+    fp("admit.after_move")
+    _take_quota(job, placement.slot_type, job.slots * job.learners)
+    fp("admit.after_quota")
+    n = job.attempt
+    attempt = Attempt.objects.create(
+        job=job,
+        tenant_id=job.tenant_id,
+        n=n,
+        cluster=cluster,
+        slot_type=placement.slot_type,
+        slots=job.slots,
+        learners=job.learners,
+        nodes=list(placement.nodes),
+        resume_from=checkpoint_for(job),
+        known_at=Now(),
+    )
+    fp("admit.after_attempt")
+    Learner.objects.bulk_create(
+        Learner(
+            job=job,
+            tenant_id=job.tenant_id,
+            attempt=n,
+            rank=rank,
+            node=node,
+            secret_sha256=tokens.derive(job.pk, n, rank)[1],
+        )
+        for rank, node in enumerate(placement.nodes)
+    )
+    Estimate.objects.filter(job=job, started_at=None).update(started_at=Now())
+    fp("admit.after_rows")
+    events.append(
+        job_id=job.pk,
+        tenant_id=job.tenant_id,
+        code=EventCode.PLACED,
+        from_state=State.QUEUED.value,
+        to_state=State.DEPLOYING.value,
+        attempt=n,
+        reason="placed",
+        message=_placed(attempt),
+        numbers={
+            "nodes": list(placement.nodes),
+            "slots": job.slots,
+            "slot_type": placement.slot_type,
+            "checkpoint": attempt.resume_from.n if attempt.resume_from else None,
+        },
+        source="scheduler",
+    )
+    transaction.on_commit(partial(pubsub.quotas_changed, job.tenant_id), robust=True)
+
+
+def _take_quota(job: Job, slot_type: str, slots: int) -> None:
+    """Take the slots with conditional UPDATEs; database triggers reject anything that these conditions miss."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'UPDATE tenants_quota SET used = used + %s WHERE tenant_id = %s AND gpu_type = %s AND used + %s <= "limit"',
+            [slots, job.tenant_id, slot_type, slots],
+        )
+        if cursor.rowcount != 1:
+            raise NotAdmitted(f"quota of {slot_type} is used up")
+        fp("admit.after_slots_taken")
+        cursor.execute(
+            "UPDATE tenants_tenant SET jobs_used = jobs_used + 1 WHERE id = %s AND state = %s"
+            " AND (jobs_limit IS NULL OR jobs_used < jobs_limit)",
+            [job.tenant_id, Tenant.State.ACTIVE],
+        )
+        if cursor.rowcount != 1:
+            raise NotAdmitted("the tenant is suspended or at its limit of live jobs")
+
+
+def _placed(attempt: Attempt) -> str:
+    nodes = ", ".join(dict.fromkeys(attempt.nodes))
+    from_checkpoint = f", from checkpoint {attempt.resume_from.n}" if attempt.resume_from else ""
+    learners = f"{attempt.learners} learner{'s' if attempt.learners > 1 else ''}"
+    return f"Attempt {attempt.n}: {learners} with {attempt.slots} {attempt.slot_type} each on {nodes}{from_checkpoint}"
+
+
+STATES = ", ".join(f"'{state}'" for state in sorted(TAKES_ORDERS))
+WRITE_ORDER = """
+UPDATE jobs_job SET order_reason = %(reason)s, order_for_job = %(for_job)s, order_learners = %(learners)s,
+  order_gen = %(generation)s, next_reconcile_at = clock_timestamp()
+WHERE id = %(job)s AND intent = 'RUN' AND intent_gen = %(generation)s AND order_gen <= %(generation)s
+  AND (order_reason, order_for_job, order_learners, order_gen)
+    IS DISTINCT FROM (%(reason)s, %(for_job)s, %(learners)s::int, %(generation)s)
+"""
+WRITE_STOP = f"""{WRITE_ORDER} AND (state IN ({STATES})
+  OR state = 'STOPPING' AND stop_reason = '{StopReason.RESCALED}'
+    AND order_reason = '{StopReason.RESCALED}' AND order_gen = intent_gen)"""
+WRITE_RESIZE = f"""{WRITE_ORDER} AND state IN ({STATES}) AND learners <> %(learners)s
+  AND order_reason IN ('', '{StopReason.RESCALED}')"""
+
+
+def write_orders(orders: Iterable[Stop | Resize]) -> list[str]:
+    """Write these orders and notify the jobs' reconciliation; returns the jobs whose order is new.
+
+    An order is refused where the job no longer runs, or its intent is newer than the one for which the order was
+    decided. A stop order replaces a resize order, a newer order of the same kind replaces the older one. The rule is
+    that of ``gpu_scheduler.world.ordered``.
+    """
+    return [order.job for order in orders if _write_order(order)]
+
+
+def _write_order(order: Stop | Resize) -> bool:
+    values: dict[str, Any] = {"job": order.job, "generation": order.generation}
+    if isinstance(order, Stop):
+        reason = StopReason(order.reason)
+        if reason not in BY_ORDER - {StopReason.RESCALED}:
+            raise ValueError(f"not a reason to order a stop: {reason}")
+        values |= {"reason": reason.value, "for_job": order.for_job or "", "learners": None}
+    else:
+        values |= {"reason": StopReason.RESCALED.value, "for_job": "", "learners": order.learners}
+    with connection.cursor() as cursor:
+        cursor.execute(WRITE_STOP if isinstance(order, Stop) else WRITE_RESIZE, values)
+        accepted = cursor.rowcount == 1
+    if accepted:
+        wake.hint("jobs.tasks.reconcile_job", order.job)
+    return accepted
+
+
+NUMBERS_ONLY = 500  # explanations of which only numbers changed, written per pass
+CHUNK = 500
+PLACES = ("position", "cluster_position")
+
+
+def explain(waits: Sequence[Explanation]) -> None:
+    """Write why each job waits, only where that changed; a new code is an event, new numbers are not."""
+    places = [f"reason_numbers__{place}" for place in PLACES]
+    rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *places)
+    shown = {job: tuple(values) for job, *values in rows}
+    changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
+    fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
+    numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
+    numbers_only.sort(key=lambda wait: wait.numbers.get("cluster_position") or 0)
+    for part in _chunks(fresh):
+        _write_reasons(part, with_event=True)
+    for part in _chunks(numbers_only[:NUMBERS_ONLY]):
+        _write_reasons(part, with_event=False)
+
+
+def _shown(wait: Explanation) -> tuple[Any, ...]:
+    """What people see of it."""
+    return (wait.code.value, wait.message, *(wait.numbers.get(place) for place in PLACES))
+
+
+WRITE_REASONS = """
+UPDATE jobs_job j SET reason_code = v.code, reason_message = v.message, reason_numbers = v.numbers,
+  event_seq = event_seq + %s,
+  next_reconcile_at = CASE WHEN j.intent = 'RUN' AND j.lease_token IS NULL AND j.start_after IS NULL
+    THEN clock_timestamp() + interval '10 minutes' ELSE j.next_reconcile_at END
+FROM jsonb_to_recordset(%s) AS v(job text, code text, message text, numbers jsonb)
+WHERE j.id = v.job AND j.state = 'QUEUED' RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
+"""
+
+
+@retry_on_serialization_failure
+def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
+    by_job = {wait.job: wait for wait in waits}
+    rows = [
+        {"job": wait.job, "code": wait.code.value, "message": wait.message, "numbers": dict(wait.numbers)}
+        for wait in waits
+    ]
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(WRITE_REASONS, [int(with_event), json.dumps(rows, default=str)])
+            written = cursor.fetchall()
+        if with_event:
+            JobEvent.objects.bulk_create(
+                JobEvent(
+                    job_id=job,
+                    tenant_id=tenant,
+                    n=n,
+                    code=EventCode.WAITING,
+                    attempt=attempt,
+                    reason=by_job[job].code.value,
+                    message=by_job[job].message,
+                    numbers=json.loads(json.dumps(dict(by_job[job].numbers), default=str)),
+                    source="scheduler",
+                )
+                for job, tenant, n, attempt in written
+            )
+        for job, tenant, n, _ in written:
+            events.publish_later(job, tenant, n)
+
+
+def explain_cluster_busy(why: str) -> None:
+    waiting = waiting_rows().values_list("pk", flat=True)
+    message = f"The cluster is not responding, so nothing starts now; waiting jobs keep their places. ({why})"
+    explain([Explanation(job, WaitReason.NOT_EVALUATED, message, {}) for job in waiting])
+
+
+def _chunks(waits: Sequence[Explanation]) -> Iterable[Sequence[Explanation]]:
+    return (waits[start : start + CHUNK] for start in range(0, len(waits), CHUNK))
