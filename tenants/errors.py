@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 
 class ServiceError(Exception):
-    """A service could not do what was asked."""
+    """The request failed."""
 
     code: ClassVar[str] = "failed"
 

@@ -18,6 +18,7 @@ from django.db.models.functions import Now
 from gpu_scheduler.model import Explanation, Resize, Start, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
 from jobs.failpoints import fp
+from jobs.humanize import devices
 from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Estimate, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
@@ -112,8 +113,9 @@ def _take_quota(job: Job, slot_type: str, slots: int) -> None:
 def _placed(attempt: Attempt) -> str:
     nodes = ", ".join(dict.fromkeys(attempt.nodes))
     from_checkpoint = f", from checkpoint {attempt.resume_from.n}" if attempt.resume_from else ""
-    learners = f"{attempt.learners} learner{'s' if attempt.learners > 1 else ''}"
-    return f"Attempt {attempt.n}: {learners} with {attempt.slots} {attempt.slot_type} each on {nodes}{from_checkpoint}"
+    learners, each = ("1 learner", "") if attempt.learners == 1 else (f"{attempt.learners} learners", " each")
+    size = devices(attempt.slots, attempt.slot_type)
+    return f"Attempt {attempt.n}: {learners} with {size}{each} on {nodes}{from_checkpoint}"
 
 
 STATES = ", ".join(f"'{state}'" for state in sorted(TAKES_ORDERS))

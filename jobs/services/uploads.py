@@ -46,7 +46,7 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
 
 def _invalid(found: archives.ArchiveError) -> UploadInvalid:
     faults = (found, *found.others)
-    more = f" ({len(faults)} faults in all)" if found.others else ""
+    more = f" ({len(faults)} faults in total)" if found.others else ""
     return UploadInvalid(
         found.code,
         f"The archive was rejected: {found}{more}.",

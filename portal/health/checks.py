@@ -63,7 +63,7 @@ def _closing_connection(question: Callable[[], HealthCheck]) -> Callable[[], Hea
 SILENT: dict[str, Callable[[], HealthCheck]] = {
     "database": lambda: HealthCheck(
         "database",
-        "no answer",
+        "no response",
         f"the database did not respond within {ANSWER_S:.0f} s",
         "Check whether PostgreSQL hangs or its machine is overloaded: logs/postgres.log in the data folder.",
     ),
@@ -72,7 +72,7 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
     ),
     "cluster": lambda: HealthCheck(
         "cluster",
-        "no answer",
+        "no response",
         f"the {settings.LUTHIER_CLUSTER} cluster did not respond within {ANSWER_S:.0f} s",
         clusters.capabilities().remedy,
     ),
@@ -88,7 +88,7 @@ def database() -> HealthCheck:
     except DatabaseError as error:
         remedy = "Start it with `manage.py up`, or correct DATABASE_URL."
         return HealthCheck(
-            "database", "no answer", f"the database is not responding: {first_line(error)}", remedy
+            "database", "no response", f"the database is not responding: {first_line(error)}", remedy
         )
     if waiting:
         remedy = "Run `manage.py migrate`; `manage.py up` does so itself."
@@ -118,7 +118,9 @@ def cluster() -> HealthCheck:
         nodes = clusters.current().nodes()
     except ClusterError as error:
         remedy = clusters.capabilities().remedy
-        return HealthCheck("cluster", "no answer", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy)
+        return HealthCheck(
+            "cluster", "no response", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy
+        )
     usable = [node for node in nodes if node.ready]
     found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"
     if not usable:

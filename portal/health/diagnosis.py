@@ -70,8 +70,8 @@ def broker() -> HealthCheck:
         client.close()
     except redis.RedisError as error:
         remedy = "The platform works without it, only slower. `manage.py up` starts it, or correct REDIS_URL."
-        return HealthCheck("broker", "no answer", f"Valkey is not responding: {first_line(error)}", remedy)
-    return HealthCheck("broker", f"answers (protocol {version})")
+        return HealthCheck("broker", "no response", f"Valkey is not responding: {first_line(error)}", remedy)
+    return HealthCheck("broker", f"responding (protocol {version})")
 
 
 def web() -> HealthCheck:
@@ -81,7 +81,7 @@ def web() -> HealthCheck:
             return HealthCheck("web", f"{url} answers {answer.status}")
     except (URLError, OSError) as error:
         return HealthCheck(
-            "web", "no answer", f"{url} is not responding: {first_line(error)}", "Start `manage.py up`."
+            "web", "no response", f"{url} is not responding: {first_line(error)}", "Start `manage.py up`."
         )
 
 

@@ -15,7 +15,13 @@ View = dict[str, Any]
 
 CHARTS = 2
 """Metrics that have a tile and a chart on the overview of a job."""
-LEGS = (("seen", "neutral"), ("saved", "amber"), ("verified", "teal"), ("released", "green"))
+LEGS = (
+    ("seen", "acknowledged", "neutral"),
+    ("saved", "saved", "amber"),
+    ("verified", "verified", "teal"),
+    ("released", "released", "green"),
+)
+"""Of each part of a receipt: its key, what a page calls it, and its color."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ def receipt(job: View, *, waited: bool) -> Receipt | None:
 
 
 def _legs(parts: dict[str, float | None]) -> list[Leg]:
-    known = [(name, family, parts[name] or 0.0) for name, family in LEGS if parts.get(name) is not None]
+    known = [(name, family, parts[key] or 0.0) for key, name, family in LEGS if parts.get(key) is not None]
     whole = sum(seconds for _, _, seconds in known) or 1.0
     legs, x = [], 0.0
     for name, family, seconds in known:

@@ -119,7 +119,7 @@ def strip(job: Job, learners: Sequence[One], *, over: bool) -> list[Kpi]:
         usual = median_low(times.values())
         reporting = f"{len(times)} of {job.learners} learners report" if len(times) < job.learners else ""
         cells.append(
-            Kpi("Step time", seconds(usual), reporting or ("median" if len(times) > 1 else "its own reports"))
+            Kpi("Step time", seconds(usual), reporting or ("median" if len(times) > 1 else "self-reported"))
         )
     else:
         cells.append(Kpi("Step time", "—", "fewer than two steps reported"))

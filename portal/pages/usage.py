@@ -240,7 +240,7 @@ def _ends(submitted: QuerySet[Job]) -> dict[str, Any]:
     whole = sum(counts.values())
     parts = [(str(state).lower(), counts.get(state, 0)) for state in ENDS]
     live = whole - sum(count for _, count in parts)
-    return {"submitted": whole, "parts": [part for part in [*parts, ("live", live)] if part[1]]}
+    return {"submitted": whole, "parts": [part for part in [*parts, ("active", live)] if part[1]]}
 
 
 def _jobs(request: HttpRequest, tenant: Tenant, month: Month, resource: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ async def fetch_example_data(plan: StartPlan, report: Report) -> None:
     except OSError as error:  # no memory for one more process: the platform runs without it
         problem = str(error)
     if problem is None:
-        report.say("The data of the MNIST templates is in place")
+        report.say("The MNIST templates' data is in place")
     else:
         report.say(f"The MNIST templates have no data yet: {problem}. docs/examples.md says how to fetch it")
 

@@ -25,7 +25,7 @@ def binaries() -> Path:
         if (folder / "postgres").exists():
             return folder
     raise CannotStart(
-        "The PostgreSQL wheel has no binaries for this machine. Set DATABASE_URL to a server of yours."
+        "The PostgreSQL wheel has no binaries for this machine. Set DATABASE_URL to your own server."
     )
 
 

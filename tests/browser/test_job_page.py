@@ -350,12 +350,12 @@ def test_a_phone_names_every_button_and_shows_the_newest_attempt_alone(
     expect(attempts.first).to_contain_text("Attempt 1")
     expect(attempts.first.locator(".timeline")).to_be_hidden()
     expect(attempts.last.locator(".timeline")).to_be_visible()
-    words = page.locator("x-chart .tools .pane-head")
+    words = page.locator("x-chart .tools .icon-name")
     expect(words.first).to_have_text("Table")
     expect(words.first).to_be_visible()
     page.goto(f"{page.url}/logs")
     for word in ("Error", "Wrap", "Times", "Raw"):
-        expect(page.locator(".log-toolbar .pane-head", has_text=word)).to_be_visible()
+        expect(page.locator(".log-toolbar .icon-name", has_text=word)).to_be_visible()
     expect(page.get_by_role("button", name="Wrap lines")).to_be_visible()
     assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
@@ -368,5 +368,5 @@ def test_a_phone_names_every_button_and_shows_the_newest_attempt_alone(
     assert message["x"] + message["width"] <= 390
     wide = open_as("alice", f"/t/vision-lab/jobs/{job}")
     expect(wide.locator(".timeline-area > section").first.locator(".timeline")).to_be_visible()
-    expect(wide.locator("x-chart .tools .pane-head").first).to_be_hidden()
+    expect(wide.locator("x-chart .tools .icon-name").first).to_be_hidden()
     client.post(f"/jobs/{job}/cancel")

@@ -70,7 +70,7 @@ def test_every_part_runs_and_is_named(platform: Platform) -> None:
 
 def test_the_first_start_fetches_what_the_templates_need(platform: Platform) -> None:
     wait_for(lambda: "MNIST templates" in platform.log.read_text(), within_s=120, what="the examples' data")
-    assert "The data of the MNIST templates is in place" in platform.log.read_text()
+    assert "The MNIST templates' data is in place" in platform.log.read_text()
     spec = catalog.load("mnist-jax")
     assert platform.client("alice").post("/tenants/vision-lab/jobs:validate", spec)["errors"] == []
 

@@ -56,7 +56,7 @@ class Command(BaseCommand):
             action="append",
             default=[],
             metavar="TENANT:TYPE=SLOTS",
-            help="can be repeated",
+            help="the limit to try for a tenant and type; can be repeated",
         )
         parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -357,7 +357,7 @@ def test_suspending_takes_a_reason_and_is_audited(signed_in: SignIn, lab: Tenant
     [
         (0, 0, "No job is running and none is queued. Jobs can"),
         (1, 0, "<b>1 running job continues</b>. Jobs can"),
-        (2, 1, "<b>2 running jobs continue</b>, 1 queued stays queued. Jobs can"),
+        (2, 1, "<b>2 running jobs continue</b>, 1 queued job stays queued. Jobs can"),
     ],
 )
 def test_suspending_says_what_goes_on(
@@ -452,7 +452,7 @@ def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
     ]
     monkeypatch.setattr(system, "run_checks", lambda: found)
     monkeypatch.setattr(
-        system, "broker", lambda: HealthCheck("broker", "no answer", "Valkey is not responding", "Slower.")
+        system, "broker", lambda: HealthCheck("broker", "no response", "Valkey is not responding", "Slower.")
     )
     client = signed_in(admin)
     assert 'data-fetch="/admin-console/system"' in client.get("/admin-console/").content.decode()

@@ -321,9 +321,9 @@ def test_the_jobs_submitted_in_a_month_add_up_with_canceled_and_live_ones(
     answer = signed_in(alice).get("/t/vision-lab/usage")
     assert answer.context["ends"] == {
         "submitted": 8,
-        "parts": [("completed", 3), ("failed", 1), ("canceled", 2), ("live", 2)],
+        "parts": [("completed", 3), ("failed", 1), ("canceled", 2), ("active", 2)],
     }
-    assert "3 completed · 1 failed · 2 canceled · 2 live" in markup(answer)
+    assert "3 completed · 1 failed · 2 canceled · 2 active" in markup(answer)
 
 
 def test_waits_say_over_which_time_they_are(signed_in: SignIn, lab: Tenant, alice: User) -> None:
