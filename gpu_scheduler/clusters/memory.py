@@ -271,7 +271,7 @@ class MemoryCluster:
                 raise LaunchRefused(f"Node {node.name} has no {launch.slot_type}, it has {node.slot_type}.")
             used[node.name] += launch.slots
             if used[node.name] > node.slots:
-                raise ClusterBusy(f"Node {node.name} has not enough free slots for {launch.name} yet.")
+                raise ClusterBusy(f"Node {node.name} does not yet have enough free slots for {launch.name}.")
         learners = {}
         for learner in launch.learners:
             self._born += 1

@@ -58,7 +58,7 @@ class JobsQuery(PagedQuery):
 def jobs_list(call: Call) -> dict[str, Any]:
     """Jobs of all tenants of the caller, and those shared with them.
 
-    A filter that names what the caller may not see finds nothing. Platform admins see all; their reads are recorded.
+    A filter that names what the caller cannot see finds nothing. Platform admins see all; their reads are recorded.
     """
     query = call.query
     rows = job_list(

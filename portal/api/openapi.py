@@ -22,7 +22,7 @@ MEANING = {
     400: "The request is wrong; `errors` names each field.",
     401: "No valid token and no session.",
     403: "Your role does not allow this.",
-    404: "It does not exist, or you may not see it.",
+    404: "It does not exist, or you cannot see it.",
     409: "Not possible in the current state.",
     412: "If-Match is stale; the response has the current ETag.",
     413: "The body is too large.",

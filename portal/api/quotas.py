@@ -258,7 +258,7 @@ class UsageSerializer(ReadSerializer):
     response_example={"key": "alice", "gpu_type": "a100", "used": 86400.0, "waited": 1200.0, "lost": 0.0},
 )
 def usage_list(call: Call, t: str) -> dict[str, Any]:
-    """GPU-seconds used, waited for and lost, by user, slot type or day (UTC)."""
+    """Slot-seconds used, waited for and lost, by user, slot type or day (UTC)."""
     tenant = permissions.tenant(call, t)
     end = _aware(call.query.get("to")) or timezone.now()
     start = _aware(call.query.get("from")) or _before(end, USUAL_USAGE)

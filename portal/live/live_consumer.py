@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 CHANNELS_MAX = 64  # per socket
 SOCKETS_MAX = 100  # per person and web process
 FRAMES_PER_S, FRAMES_BURST = 20.0, 200.0
-NOT_FOUND = "There is no such channel, or you may not see it."
+NOT_FOUND = "There is no such channel, or you cannot see it."
 
 _sockets: Counter[int] = Counter()
 
@@ -56,7 +56,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         await self.accept()
         self.known: Credentials = credentials(list(self.scope["headers"]), self.scope["query_string"])
         if self.known.foreign:
-            await self.close(4403, "Another site may not use your session.")
+            await self.close(4403, "Another site cannot use your session.")
             return
         viewer = Viewer(self._send, direct_write(self.scope))
         await self.hub.join(viewer)

@@ -163,7 +163,7 @@ def _require_reachable(data: Path) -> None:
     for parent in data.resolve().parents:
         if not parent.stat().st_mode & 0o001:
             raise CannotStart(
-                f"PostgreSQL does not run as root, and its replacement 'nobody' may not enter {parent}. "
+                f"PostgreSQL does not run as root, and its replacement 'nobody' cannot enter {parent}. "
                 "Choose another folder with --data, start as another user, or set DATABASE_URL."
             )
 

@@ -245,7 +245,7 @@ class Gangs:
                 raise LaunchRefused(f"Node {name} has no {launch.slot_type}, it has {node.slot_type}.")
             free = node.slots - len(taken[name])
             if learners * launch.slots > free:
-                raise ClusterBusy(f"Node {name} has {free} of {node.slots} slots free yet.")
+                raise ClusterBusy(f"Node {name} has {free} of {node.slots} slots free now.")
         records = []
         for spec in launch.learners:
             held = taken[spec.node]
