@@ -1,0 +1,120 @@
+"""docs/architecture.md says how many of our files an operation runs through, and none runs through more."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+
+from jobs.lifecycle import cycle, reconcile
+from jobs.models import ClusterNode, Job, Runtime
+from jobs.states import Phase, State
+from portal.api.examples import SPEC
+from tests.jobs.lifecycle.world import World, state, two_nodes
+from tests.platform import ROOT
+from tests.portal.api.conftest import Api
+
+OURS = re.compile(rf"{re.escape(str(ROOT))}/(portal|jobs|tenants|gpu_scheduler|learner_agent)/")
+DECLARED = re.compile(r"/(models|settings|migrations)(/|\.py$)")
+"""Modules that declare rows and settings: what runs in them is not a hop."""
+ROW = re.compile(r"^\| (?P<operation>[^|]+?) \| (?P<files>\d+) \|", re.MULTILINE)
+
+
+@pytest.fixture
+def world(db: None) -> Iterator[World]:
+    cache.clear()
+    with two_nodes() as made:
+        ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=4)
+        Runtime.objects.create(slug="sklearn", title="scikit-learn")
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _untraced_afterwards() -> Iterator[None]:
+    before = sys.getprofile()
+    yield
+    sys.setprofile(before)
+    threading.setprofile(None)
+
+
+def test_no_operation_passes_more_files_than_the_page_says(world: World) -> None:
+    api = Api(world.alice)
+    first = submit(world, api)  # everything is imported and every cache is filled
+    place_and_run(world, first)
+    halt(api, first)
+    halt_on_workers(world, first)
+
+    job: list[Job] = []
+    passed = {
+        "submit by REST, with its response": files_of(lambda: job.append(submit(world, api))),
+        "place, deploy and run, on the workers": files_of(lambda: place_and_run(world, job[0])),
+        "halt by REST, with its response": files_of(lambda: halt(api, job[0])),
+        "halt, on the workers": files_of(lambda: halt_on_workers(world, job[0])),
+    }
+    assert state(job[0]) == State.HALTED
+
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    said = {row["operation"]: int(row["files"]) for row in ROW.finditer(page)}
+    over = {
+        f"{operation}: {len(files)} files, the page says {said.get(operation)}": sorted(files)
+        for operation, files in passed.items()
+        if len(files) > said.get(operation, 0)
+    }
+    assert not over
+
+
+def submit(world: World, api: Api) -> Job:
+    answer = api.post(f"/tenants/{world.tenant.slug}/jobs", SPEC)
+    assert answer.status_code == 201, answer.content
+    return Job.objects.get(pk=answer.json()["id"])
+
+
+def place_and_run(world: World, job: Job) -> None:
+    reconcile.reconcile_due(owner="w1")
+    for started in cycle.run():
+        reconcile.reconcile(started, owner="w1")
+    world.report(job, phase=Phase.PROCESSING)
+    reconcile.reconcile_due(owner="w1")
+    assert state(job) == State.PROCESSING
+
+
+def halt(api: Api, job: Job) -> None:
+    answer = api.post(f"/jobs/{job.pk}/halt", {})
+    assert answer.status_code == 202, answer.content
+
+
+def halt_on_workers(world: World, job: Job) -> None:
+    reconcile.reconcile_due(owner="w1")
+    world.save(job, step=3)
+    world.exit(job, halted=True)
+    world.done(job)
+    while reconcile.reconcile_due(owner="w1")[0]:
+        pass
+    assert state(job) == State.HALTED
+
+
+def files_of(work: Callable[[], Any]) -> set[str]:
+    """The files of ours in which a function runs meanwhile, in any thread that starts meanwhile."""
+    ran: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            ran.add(frame.f_code.co_filename)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return {
+        str(Path(name).relative_to(ROOT)) for name in ran if OURS.match(name) and not DECLARED.search(name)
+    }
