@@ -275,6 +275,23 @@ def test_a_metric_rule_that_was_switched_off_is_reported_on_the_pages_with_metri
     assert "rule was disabled" not in text_of(client, job, "/metrics")
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (State.QUEUED, "None yet Save with"),
+        (State.PROCESSING, "None yet Halting now would restart from step 0. Save with"),
+        (State.HALTED, "None yet A resume would start from scratch. Save with"),
+        (State.FAILED, "No checkpoints Next time, save with"),
+    ],
+)
+def test_a_job_without_checkpoints_shows_what_applies_to_its_state(
+    alice: User, client: Client, state: State, text: str
+) -> None:
+    client.force_login(alice)
+    job = factories.job(owner=alice, state=state, intent=Intent.HALT if state == State.HALTED else Intent.RUN)
+    assert text in text_of(client, job)
+
+
 def test_one_of_a_kind_is_said_in_the_singular(alice: User, client: Client) -> None:
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING)
