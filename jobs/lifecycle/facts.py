@@ -57,6 +57,7 @@ class LearnerObservation:
     node: str = ""
     phase: Phase = Phase.WAITING
     exited: bool = False
+    """Its agent reported that the program has ended."""
     exit_code: int | None = None
     halted: bool = False
     finished_mark: bool = False

@@ -46,7 +46,7 @@ Result = dict[str, Any]
 
 def due() -> set[str]:
     """Names of the tasks that are due, the scheduling cycle among them. A task that never ran is due."""
-    known = dict(PeriodicTask.objects.annotate(over=Q(next_at__lte=Now())).values_list("name", "over"))
+    known = dict(PeriodicTask.objects.annotate(is_due=Q(next_at__lte=Now())).values_list("name", "is_due"))
     return {name for name in (*TASKS, CYCLE) if known.get(name, True)}
 
 
