@@ -64,7 +64,7 @@ def checkpoint_find(job_id: str, n: int) -> Checkpoint | None:
 
 
 def checkpoint_files(saved: Checkpoint, *, first: int | None = None) -> list[dict[str, Any]]:
-    """Path, size and SHA-256 of the files; first: at most so many."""
+    """Path, size and SHA-256 of the files; first: at most this number."""
     files = CheckpointFile.objects.filter(checkpoint=saved).select_related("blob").order_by("part", "path")
     return [
         {"path": _shown_path(saved, entry), "size": entry.blob.size, "sha256": entry.blob.sha256}

@@ -17,7 +17,7 @@ from jobs.selectors.logs import Head, LogCursor, Stream
 
 KEPT_BYTES = 512 * 1024  # per stream
 STREAMS_MAX = 500
-READ_WITHIN_S = 5.0  # a stream that was not read for so long is dropped
+READ_WITHIN_S = 5.0  # a stream that was not read for this long is dropped
 FRESH_S = 1.0  # after that another process can have stored more: ask the database
 
 

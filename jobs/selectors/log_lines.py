@@ -242,7 +242,7 @@ def _joined(chunks: Sequence[StoredChunk], after: int) -> tuple[bytes, ReadTimes
 
 
 def _after_lines(data: bytes, count: int) -> int:
-    """The offset at which the line after so many complete ones begins."""
+    """The offset at which the line after this number of complete lines begins."""
     return len(data) - len(data.split(b"\n", count)[count])
 
 

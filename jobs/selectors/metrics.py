@@ -174,7 +174,7 @@ def series(
     x: Axis = "step",
     upto: int | None = None,
 ) -> list[Series]:
-    """The series of these spans within x_from … x_to, each in at most so many buckets, in the same order.
+    """The series of these spans within x_from … x_to, each in at most this number of buckets, in the same order.
 
     x: "step", or "time" in milliseconds since the epoch. upto: the last ingest number to include.
     Cost: the database reads every point of the range once (about 0.4 s per million).
