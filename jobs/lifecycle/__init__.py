@@ -5,11 +5,11 @@ state or one act on the cluster. ``stopping`` is its part for jobs on their way 
 stop them through the cluster, and where the job goes then.
 
 Observe. ``facts`` has the values, what they mean together, and which failure is certain, and whose. ``observation``
-reads a job's rows, adds what the cluster shows, and yields the JobObservation.
+reads a job's rows, adds what the cluster shows, and yields the JobObservation; it also sees what a halt saved.
 
 Effects. ``transitions`` writes moves, each with its event in one transaction, guarded by state, attempt and lease.
-``receipts`` computes what a halt saved. ``plan_effects`` writes what the scheduler decided: a start with its slots and
-its next attempt, orders for running jobs, and why each other job waits.
+``plan_effects`` writes what the scheduler decided: a start with its slots and its next attempt, orders for running
+jobs, and why each other job waits.
 
 Loops. ``reconcile`` brings one job as far as it can go: observe, decide, act, again. ``cycle`` asks the scheduler's
 ``plan`` which waiting jobs start, which running ones stop, and why the rest waits; ``forecasting`` estimates starts.

@@ -21,8 +21,7 @@ from jobs.humanize import devices, duration
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
-from jobs.lifecycle.observation import JobRows
-from jobs.lifecycle.receipts import halt_message, halt_receipt
+from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
 from jobs.models import Attempt, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, EventCode, Intent, State
