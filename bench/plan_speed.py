@@ -19,7 +19,7 @@ from gpu_scheduler.forecast import FORECAST_JOBS, Basis, RunTime, forecast
 from gpu_scheduler.model import (
     Gang,
     Node,
-    Placing,
+    PlacementStrategy,
     QuotaUse,
     Range,
     Resources,
@@ -52,7 +52,7 @@ def world(jobs: int, nodes: int, *, full: bool, impatient: bool, seed: int = 7) 
             learners=Range.fixed(chance.choice([1, 1, 1, 1, 2, 4, 8, 16])),
             resources=Resources(chance.choice([2, 2, 4, 8] if full else [1, 1, 2, 4, 8])),
             slot_type=chance.choice([*TYPES, None]),
-            placing=chance.choice(list(Placing)),
+            strategy=chance.choice(list(PlacementStrategy)),
             priority=chance.randint(0, 3),
             queued_at=NOW - timedelta(seconds=chance.randint(0, 100_000)),
         )
@@ -66,7 +66,7 @@ def world(jobs: int, nodes: int, *, full: bool, impatient: bool, seed: int = 7) 
 
 
 def _running(job: str, tenant: str, node: Node) -> Running:
-    gang = Gang(job, tenant, Range.fixed(1), Resources(7), node.slot_type, Placing.PACK, 1, NOW)
+    gang = Gang(job, tenant, Range.fixed(1), Resources(7), node.slot_type, PlacementStrategy.PACK, 1, NOW)
     return Running(gang, node.slot_type, (node.name,), NOW)
 
 
@@ -96,7 +96,7 @@ def measure_forecast(snapshot: Snapshot, repeats: int, seed: int = 3) -> dict[st
     return {
         "p50_ms": round(statistics.median(times), 1),
         "max_ms": round(max(times), 1),
-        "estimates": sum(estimate.soonest is not None for estimate in found.values()),
+        "estimates": sum(estimate.p50 is not None for estimate in found.values()),
     }
 
 

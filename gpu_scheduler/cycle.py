@@ -40,7 +40,7 @@ class _Cycle:
         waits: list[Gang] = []
         findings: list[Finding] = []
         failed = self._draft.failed
-        for gang in self._round.order():
+        for gang in self._round.queue():
             shape = _shape(gang)
             outcome = failed.get(shape) or self._evaluate(gang)
             if isinstance(outcome, str):
@@ -88,7 +88,7 @@ class _Cycle:
 
     def _unreserved_fraction(self, slot_type: str) -> float:
         pool = self._draft.pools[slot_type]
-        return pool.open.total / pool.total if pool.total else 0.0
+        return pool.unreserved.total / pool.total if pool.total else 0.0
 
     def _explained(self, waits: list[Gang]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""

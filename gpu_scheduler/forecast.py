@@ -65,13 +65,13 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """When a job starts: as likely before `soonest` as after it (p50), nine times of ten before `latest` (p90).
+    """When a job starts: as likely before `p50` as after it (p50), nine times of ten before `p90` (p90).
 
     Both are None where there is no estimate, and why_none says why. basis: the sources of the ends it waits for.
     """
 
-    soonest: datetime | None = None
-    latest: datetime | None = None
+    p50: datetime | None = None
+    p90: datetime | None = None
     basis: tuple[Basis, ...] = ()
     why_none: WhyNone | None = None
 
@@ -107,12 +107,12 @@ def forecast(
 def _estimate(job: str, draws: list[_Draw], reasons: bool) -> StartForecast:
     never = datetime.max.replace(tzinfo=draws[0].now.tzinfo)
     starts = sorted(draw.started.get(job, never) for draw in draws)
-    soonest, latest = (starts[max(0, math.ceil(part * len(starts)) - 1)] for part in (0.5, 0.9))
-    if latest == never:
+    p50, p90 = (starts[max(0, math.ceil(share * len(starts)) - 1)] for share in (0.5, 0.9))
+    if p90 == never:
         without = next(draw for draw in draws if job not in draw.started)
         return StartForecast(why_none=without.why_not(job, exactly=reasons))
     sources = {basis for draw in draws for basis in draw.behind.get(job, ())}
-    return StartForecast(soonest, latest, tuple(basis for basis in Basis if basis in sources))
+    return StartForecast(p50, p90, tuple(basis for basis in Basis if basis in sources))
 
 
 def _only_what_matters(snapshot: Snapshot) -> Snapshot:
@@ -273,8 +273,8 @@ def _dice(job: str, draw: int, sides: int) -> int:
     return int.from_bytes(digest) * sides >> 64
 
 
-SOONER_S, SOONER_PART = 30.0, 0.1
-"""A start counts as sooner only by so much, and by this part of the wait: less is noise."""
+SOONER_S, SOONER_FRACTION = 30.0, 0.1
+"""A start counts as sooner only by so much, and by this fraction of the wait: less is noise."""
 
 
 def sooner(
@@ -296,20 +296,20 @@ def sooner(
     for name, gang in variants.items():
         changed = world.instead(snapshot, job, gang)
         known = runs if job not in runs else {**runs, gang.job: runs[job]}
-        started = forecast(
-            changed, known, of=[gang.job], until=own.latest or until, work=each, reasons=False
-        )[gang.job]
+        started = forecast(changed, known, of=[gang.job], until=own.p90 or until, work=each, reasons=False)[
+            gang.job
+        ]
         if _is_sooner(started, own, snapshot.now):
             found[name] = started
     return found
 
 
 def _is_sooner(new: StartForecast, old: StartForecast, now: datetime) -> bool:
-    if new.soonest is None or new.latest is None:
+    if new.p50 is None or new.p90 is None:
         return False
     if old.why_none is WhyNone.TOO_FAR:
-        return new.latest == now  # how far ahead the old one was followed is not known
-    if old.soonest is None or old.latest is None:
+        return new.p90 == now  # how far ahead the old one was followed is not known
+    if old.p50 is None or old.p90 is None:
         return True
-    least = max(SOONER_S, SOONER_PART * (old.soonest - now).total_seconds())
-    return new.soonest <= old.soonest - timedelta(seconds=least) and new.latest <= old.latest
+    least = max(SOONER_S, SOONER_FRACTION * (old.p50 - now).total_seconds())
+    return new.p50 <= old.p50 - timedelta(seconds=least) and new.p90 <= old.p90

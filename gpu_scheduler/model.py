@@ -16,7 +16,7 @@ CPU_TYPE = "cpu"
 """Slot type of a job that asks for no GPU; the quota and the nodes use the same word."""
 
 
-class Placing(StrEnum):
+class PlacementStrategy(StrEnum):
     """How the learners of a gang are laid onto nodes."""
 
     PACK = "pack"
@@ -135,7 +135,7 @@ class Gang:
     learners: Range
     resources: Resources
     slot_type: str | None
-    placing: Placing
+    strategy: PlacementStrategy
     priority: int
     queued_at: datetime
     runs_at_most_s: float | None = None

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from gpu_scheduler.model import NOTHING, Gang, Node, Placing, Running
+from gpu_scheduler.model import NOTHING, Gang, Node, PlacementStrategy, Running
 
 
 class Slots:
@@ -71,7 +71,7 @@ class Slots:
 class Pool:
     """The nodes of one slot type while a plan is being made. Nodes that are not ready take nothing new.
 
-    free: slots that nothing runs on. open: free slots that are not reserved.
+    free: slots that nothing runs on. unreserved: free slots that no gang has reserved.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Pool:
                         left if left > 0 else 0
                     )  # below zero if a node lost devices under its learners
         self.free = Slots(free)
-        self.open = Slots(free)
+        self.unreserved = Slots(free)
         self.has_reservation = False
         self._reserved: dict[str, int] = {}
-        self._shadow: datetime | None = None
+        self._reservation_starts_at: datetime | None = None
 
     def could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if every node of the type were up and empty."""
@@ -118,11 +118,11 @@ class Pool:
 
     def reserved_free(self) -> int:
         """Slots that are free and reserved."""
-        return self.free.total - self.open.total
+        return self.free.total - self.unreserved.total
 
     def fits(self, gang: Gang, now: datetime) -> bool:
-        """Say whether the gang can start now: on open slots, or on reserved ones because it ends soon enough."""
-        if self.open.capacity(gang.slots) >= gang.learners.min:
+        """Say whether the gang can start now: on unreserved slots, or on reserved ones because it ends soon enough."""
+        if self.unreserved.capacity(gang.slots) >= gang.learners.min:
             return True
         return self._ends_in_time(gang, now) and self.free.capacity(gang.slots) >= gang.learners.min
 
@@ -132,15 +132,15 @@ class Pool:
         PACK: fewest nodes, the last one the tightest that fits. SPREAD: as many nodes as possible, the freest
         first. Ties go by name.
         """
-        offer = self.open
+        offer = self.unreserved
         if offer.capacity(gang.slots) < gang.learners.min:
             offer = Slots(self.free.of)
-        choose = _pack if gang.placing is Placing.PACK else _spread
+        choose = _pack if gang.strategy is PlacementStrategy.PACK else _spread
         chosen = choose(offer, gang.learners.min, gang.slots)
         for name, learners in chosen:
             left = self.free.of[name] - learners * gang.slots
             self.free.lower(name, left)
-            self.open.lower(name, max(0, left - self._reserved.get(name, 0)))
+            self.unreserved.lower(name, max(0, left - self._reserved.get(name, 0)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
     def reserve_for(self, gang: Gang) -> bool:
@@ -160,16 +160,16 @@ class Pool:
         for _, name, _ in heapq.nsmallest(learners, lacking):
             self._reserved[name] = self._reserved.get(name, 0) + slots
         for name, reserved in self._reserved.items():
-            self.open.lower(name, max(0, self.free.of[name] - reserved))
+            self.unreserved.lower(name, max(0, self.free.of[name] - reserved))
         self.has_reservation = True
-        self._shadow = self._all_reserved_free_at()
+        self._reservation_starts_at = self._all_reserved_free_at()
         return True
 
     def _ends_in_time(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang has certainly ended before the one with the reservation can start."""
-        if self._shadow is None or gang.runs_at_most_s is None:
+        if self._reservation_starts_at is None or gang.runs_at_most_s is None:
             return False
-        return gang.runs_at_most_s <= (self._shadow - now).total_seconds()
+        return gang.runs_at_most_s <= (self._reservation_starts_at - now).total_seconds()
 
     def _all_reserved_free_at(self) -> datetime | None:
         """When the reserved slots will all be free; None unless every run on them has a known end."""

@@ -38,7 +38,7 @@ class Round(ABC):
     """A policy's part in one plan."""
 
     @abstractmethod
-    def order(self) -> Iterator[Gang]:
+    def queue(self) -> Iterator[Gang]:
         """Yield every gang of the draft's ``waiting`` once, in the order in which slots are offered.
 
         The cycle starts a gang in the draft, or calls ``wait`` for it, before it asks for the next one.

@@ -73,7 +73,7 @@ class FairShareRound(Round):
         self._marks: dict[str, datetime] = {}
         self._must_start_next: set[str] = set()
 
-    def order(self) -> Iterator[Gang]:
+    def queue(self) -> Iterator[Gang]:
         """Gangs that slots are promised to, then by level. Inside a level come those that must start next, then the
         others: the tenants' order follows their use as starts are counted. O(n log n)."""
         promised: list[tuple[int, Gang]] = []

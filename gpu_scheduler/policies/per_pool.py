@@ -80,9 +80,9 @@ class PerPoolRound(Round):
             for key, each in policy.policies().items()
         }
 
-    def order(self) -> Iterator[Gang]:
+    def queue(self) -> Iterator[Gang]:
         for each in self._rounds.values():
-            yield from each.order()
+            yield from each.queue()
 
     def wait(self, gang: Gang, finding: Finding) -> None:
         self._rounds[self._key(gang.slot_type)].wait(gang, finding)

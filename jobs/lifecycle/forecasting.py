@@ -55,8 +55,8 @@ def _changed(found: Mapping[str, StartForecast], now: datetime) -> list[Row]:
     return [
         {
             "job": job,
-            "soonest": new.soonest,
-            "latest": new.latest,
+            "soonest": new.p50,
+            "latest": new.p90,
             "basis": new.basis,
             "why_none": new.why_none or "",
         }
@@ -64,8 +64,8 @@ def _changed(found: Mapping[str, StartForecast], now: datetime) -> list[Row]:
         if (old := kept.get(job)) is None
         or old.why_none != (new.why_none or "")
         or old.basis != [each.value for each in new.basis]
-        or _moved(old.soonest, new.soonest, now)
-        or _moved(old.latest, new.latest, now)
+        or _moved(old.soonest, new.p50, now)
+        or _moved(old.latest, new.p90, now)
     ]
 
 

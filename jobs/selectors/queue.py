@@ -106,6 +106,7 @@ WHY_NONE = {
 }
 NOT_YET = "The first estimate follows within seconds."
 BACKS_OFF = "Estimated after its retry time."
+STOPS = "Based on jobs that are being stopped; assumes no new jobs."
 SOURCES = {
     Basis.PROGRESS: "the progress of running jobs",
     Basis.TIME_LIMIT: "time limits",
@@ -126,22 +127,24 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
         return _view(None, None, [], WHY_NONE[WhyNone.CANNOT_START], None, None)
     if kept is None or kept.started_at is not None:
         return _view(None, None, [], NOT_YET, None, None)
-    message = WHY_NONE[WhyNone(kept.why_none)] if kept.why_none else basis_sentence(kept.basis)
+    waits = kept.soonest is not None and kept.soonest > kept.made_at
+    message = WHY_NONE[WhyNone(kept.why_none)] if kept.why_none else basis_sentence(kept.basis, waits=waits)
     soonest, latest = (None if at is None else max(at, now) for at in (kept.soonest, kept.latest))
     return _view(soonest, latest, kept.basis, message, kept.made_at, kept)
 
 
-def foreseen_view(foreseen: StartForecast, now: datetime) -> dict[str, Any]:
+def forecast_view(foreseen: StartForecast, now: datetime) -> dict[str, Any]:
     """The same shape for a job that does not exist yet."""
     basis = [each.value for each in foreseen.basis]
-    message = WHY_NONE[foreseen.why_none] if foreseen.why_none else basis_sentence(basis)
-    return _view(foreseen.soonest, foreseen.latest, basis, message, now, None)
+    waits = foreseen.p50 is not None and foreseen.p50 > now
+    message = WHY_NONE[foreseen.why_none] if foreseen.why_none else basis_sentence(basis, waits=waits)
+    return _view(foreseen.p50, foreseen.p90, basis, message, now, None)
 
 
-def basis_sentence(basis: list[str]) -> str:
-    """What an estimate is based on, as a sentence."""
+def basis_sentence(basis: list[str], *, waits: bool) -> str:
+    """What an estimate is based on, as a sentence. waits: the start is later than the forecast."""
     if not basis:
-        return "Nothing ahead of it in the queue."
+        return STOPS if waits else "Nothing ahead of it in the queue."
     sources = [SOURCES[Basis(each)] for each in basis]
     listed = ", ".join(sources[:-1]) + " and " + sources[-1] if len(sources) > 1 else sources[0]
     return f"Based on {listed}; assumes no new jobs."

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Case, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Now, RowNumber
 
 from gpu_scheduler.checks import NOT_QUEUED
@@ -17,7 +18,7 @@ from gpu_scheduler.model import (
     CPU_TYPE,
     Gang,
     Node,
-    Placing,
+    PlacementStrategy,
     QuotaUse,
     Range,
     Resize,
@@ -31,14 +32,26 @@ from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
 from gpu_scheduler.world import PROMISE_S
 from jobs.models import Attempt, Checkpoint, ClusterNode, Job, SchedulerState
+from jobs.spec.quantities import parse_memory
 from jobs.states import TAKES_ORDERS, Intent, State
 from tenants.models import Quota, Tenant
 
-OF_A_GANG = (
-    "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
-    "time_limit_s", "running_s", "owner__username",
-)  # fmt: skip
-"""What the scheduler wants to know of a job. Plain values: ten thousand instances cost more than plan()."""
+
+def _columns(job: str = "") -> list[Any]:
+    """What the scheduler wants to know of a job, in the order of _gang's arguments; job: a prefix that leads to it.
+
+    Plain values: ten thousand instances cost more than plan(), and so does JSON that Django decodes.
+    """
+    names = (
+        "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
+        "time_limit_s", "running_s", "owner__username",
+    )  # fmt: skip
+    resources = KeyTransform("resources", f"{job}spec")
+    return [f"{job}{name}" for name in names] + [
+        KeyTextTransform(name, resources) for name in ("cpus", "memory")
+    ]
+
+
 PROMISED_FOR = timedelta(seconds=PROMISE_S)
 
 
@@ -60,7 +73,7 @@ def snapshot(
     running = tuple(_running())
     rows: Iterable[Sequence[Any]]
     if at_most is None:
-        rows = waiting_rows().order_by("queued_at", "pk").values_list(*OF_A_GANG)
+        rows = waiting_rows().order_by("queued_at", "pk").values_list(*_columns())
     else:
         rows = _first(policy.window(state), at_most, with_job)
     return Snapshot(
@@ -128,25 +141,36 @@ def _gang(
     slots: int,
     gpus: int,
     gpu_type: str,
-    placing: str,
+    strategy: str,
     rank: int,
     queued_at: datetime,
     limit_s: int | None,
     ran_s: float,
     user: str,
+    cpus: str | None,
+    memory: str | None,
 ) -> Gang:
     slot_type = (gpu_type or None) if gpus else CPU_TYPE
     return Gang(
         job,
         tenant,
         Range.fixed(learners),
-        Resources.of_slots(slot_type, slots),
+        _resources(slot_type, slots, cpus, memory),
         slot_type,
-        Placing(placing),
+        PlacementStrategy(strategy),
         rank,
         queued_at,
         None if limit_s is None else max(0.0, limit_s - ran_s),
         user,
+    )
+
+
+@lru_cache(1000)
+def _resources(slot_type: str | None, slots: int, cpus: str | None, memory: str | None) -> Resources:
+    """Per learner. cpus and memory as the spec states them; None: it does not."""
+    memory_mib = None if memory is None else parse_memory(memory)
+    return Resources.of_slots(
+        slot_type, slots, cpus=None if cpus is None else float(cpus), memory_mib=memory_mib
     )
 
 
@@ -170,9 +194,9 @@ def _first(window: Window, at_most: int, with_job: str) -> list[Sequence[Any]]:
     order = [*map(_column, window.levels), turn, *map(_column, window.order)]
     if window.first:
         order.insert(0, Case(When(pk__in=window.first, then=0), default=1).asc())
-    first: list[Sequence[Any]] = list(queued_rows().order_by(*order).values_list(*OF_A_GANG)[:at_most])
+    first: list[Sequence[Any]] = list(queued_rows().order_by(*order).values_list(*_columns())[:at_most])
     if with_job and all(row[0] != with_job for row in first):
-        first += waiting_rows().filter(pk=with_job).values_list(*OF_A_GANG)
+        first += waiting_rows().filter(pk=with_job).values_list(*_columns())
     return first
 
 
@@ -206,7 +230,7 @@ def _running() -> list[Running]:
         "job__intent",
         "job__intent_gen",
         *(f"job__order_{name}" for name in ("reason", "for_job", "learners", "gen")),
-        *(f"job__{name}" for name in OF_A_GANG),
+        *_columns("job__"),
     )
     return [_run(*row) for row in rows]
 

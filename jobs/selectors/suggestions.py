@@ -11,7 +11,7 @@ from django.utils import timezone
 from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, sooner
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
 from jobs.models import Job
-from jobs.selectors.queue import foreseen_view
+from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import scheduler_nodes, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.selectors.what_if import NEW
@@ -63,12 +63,12 @@ def suggestions_for(job: Job) -> list[Suggestion]:
         new = found.get(f"{kind}={value}")
         if new is not None and (kind not in best or _starts(new) < _starts(best[kind][1])):
             best[kind] = (value, new)
-    ways = [(new, Suggestion(kind, value, foreseen_view(new, now))) for kind, (value, new) in best.items()]
+    ways = [(new, Suggestion(kind, value, forecast_view(new, now))) for kind, (value, new) in best.items()]
     return [way for _, way in sorted(ways, key=lambda each: _starts(each[0]))]
 
 
 def _starts(estimate: StartForecast) -> Any:
-    return (estimate.soonest, estimate.latest)
+    return (estimate.p50, estimate.p90)
 
 
 def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, Gang]]:

@@ -19,7 +19,7 @@ from gpu_scheduler.model import (
     CPU_TYPE,
     Explanation,
     Gang,
-    Placing,
+    PlacementStrategy,
     Priority,
     QuotaUse,
     Range,
@@ -28,7 +28,7 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.world import apply
 from jobs.models import Job
-from jobs.selectors.queue import foreseen_view
+from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import scheduler_nodes, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
@@ -125,7 +125,7 @@ def preview_resume(job: Job) -> Preview:
         learners=Range.fixed(job.learners),
         resources=Resources.of_slots(slot_type, job.slots),
         slot_type=slot_type,
-        placing=Placing(job.placement),
+        strategy=PlacementStrategy(job.placement),
         priority=Priority(job.priority_rank),
         queued_at=now,
         runs_at_most_s=left_s,
@@ -143,7 +143,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
         if start.job == NEW:
             where = ", ".join(sorted(set(start.placement.nodes)))
             message = f"Can start now on {where}."
-            estimate = foreseen_view(StartForecast(now, now), now)
+            estimate = forecast_view(StartForecast(now, now), now)
             kind = start.placement.slot_type
             quota = _quota(after, gang.tenant, kind)
             return Preview(True, kind, start.placement.nodes, "", message, {}, estimate, quota)
@@ -152,7 +152,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     foreseen = forecast(near, run_times(near), of=[NEW], work=REQUEST_WORK).get(NEW, TOO_FAR)
     if wait.code in NOT_QUEUED:
         foreseen = StartForecast(why_none=WhyNone.CANNOT_START)
-    estimate, quota = foreseen_view(foreseen, now), _quota(after, gang.tenant, gang.slot_type)
+    estimate, quota = forecast_view(foreseen, now), _quota(after, gang.tenant, gang.slot_type)
     return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, quota)
 
 
@@ -174,7 +174,7 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
         learners=Range.fixed(spec.resources.learners),
         resources=Resources(spec.resources.gpus, float(spec.resources.cpus), spec.resources.memory_mib),
         slot_type=spec.slot_type,
-        placing=Placing(spec.placement),
+        strategy=PlacementStrategy(spec.placement),
         priority=Priority[spec.priority.upper()],
         queued_at=now,
         runs_at_most_s=spec.time_limit_s,

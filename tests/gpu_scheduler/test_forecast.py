@@ -65,9 +65,9 @@ def worlds_with_lengths(draw: st.DrawFn) -> tuple[Snapshot, dict[str, int]]:
 def test_with_known_run_times_the_forecast_is_what_happens(made: tuple[Snapshot, dict[str, int]]) -> None:
     world, lengths = made
     estimates = forecast(world, {job: known(length) for job, length in lengths.items()})
-    assert {job: one.soonest for job, one in estimates.items() if one.soonest} == lived(world, lengths)
-    assert all(one.soonest == one.latest for one in estimates.values())
-    assert {one.why_none for one in estimates.values() if one.soonest is None} <= {WhyNone.CANNOT_START}
+    assert {job: one.p50 for job, one in estimates.items() if one.p50} == lived(world, lengths)
+    assert all(one.p50 == one.p90 for one in estimates.values())
+    assert {one.why_none for one in estimates.values() if one.p50 is None} <= {WhyNone.CANNOT_START}
 
 
 @SOME
@@ -80,9 +80,9 @@ def test_no_estimate_precedes_now_and_the_same_snapshot_says_the_same(
     runs = {name: RunTime(data.draw(lengths), Basis.HISTORY) for name in names}
     estimates = forecast(world, runs)
     for one in estimates.values():
-        assert (one.why_none is None) == (one.soonest is not None) == (one.latest is not None)
-        if one.soonest and one.latest:
-            assert world.now <= one.soonest <= one.latest
+        assert (one.why_none is None) == (one.p50 is not None) == (one.p90 is not None)
+        if one.p50 and one.p90:
+            assert world.now <= one.p50 <= one.p90
     chance = random.Random(3)
     mixed = replace(
         world,
@@ -106,7 +106,7 @@ def test_starts_follow_by_counting(slots: tuple[int, ...], starts: tuple[int, ..
         snapshot(nodes(a1=8), jobs, [running("r1", "a1", slots=8)]),
         {job: known(100, Basis.PROGRESS) for job in ("r1", "j0", "j1", "j2")},
     )
-    assert [estimates[f"j{i}"].soonest for i in range(3)] == [at(start) for start in starts]
+    assert [estimates[f"j{i}"].p50 for i in range(3)] == [at(start) for start in starts]
     assert estimates["j0"] == StartForecast(at(100), at(100), (Basis.PROGRESS,))
 
 
@@ -115,9 +115,9 @@ FULL = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=8)])
 
 def test_a_distribution_gives_a_range_and_names_its_source() -> None:
     estimate = forecast(FULL, {"r1": RunTime(tuple(float(s) for s in range(1, 1001)), Basis.HISTORY)})["j1"]
-    assert estimate.soonest
-    assert estimate.latest
-    assert at(200) < estimate.soonest < at(800) < estimate.latest
+    assert estimate.p50
+    assert estimate.p90
+    assert at(200) < estimate.p50 < at(800) < estimate.p90
     assert estimate.basis == (Basis.HISTORY,)
 
 
@@ -138,15 +138,15 @@ def test_work_is_bounded_by_units_and_a_far_start_is_said_to_be_far() -> None:
     estimate = forecast(FULL, {"r1": known(100)}, work=1)["j1"]
     assert estimate == StartForecast(why_none=WhyNone.TOO_FAR)
     assert forecast(FULL, {"r1": known(100)}, until=at(99))["j1"] == estimate
-    assert forecast(FULL, {"r1": known(100)}, until=at(100))["j1"].soonest == at(100)
+    assert forecast(FULL, {"r1": known(100)}, until=at(100))["j1"].p50 == at(100)
 
 
 def test_a_job_that_replaces_another_is_queued_at_its_own_time() -> None:
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8), gang("j2", 1, 8)], [running("r1", "a1", slots=8)])
     late = replace(gang("j1", 1, 8), queued_at=NOON)
     runs = {job: known(10) for job in ("r1", "j1", "j2")}
-    assert forecast(world, runs)["j1"].soonest == at(10)
-    assert forecast(instead(world, "j1", late), runs)["j1"].soonest == at(20)
+    assert forecast(world, runs)["j1"].p50 == at(10)
+    assert forecast(instead(world, "j1", late), runs)["j1"].p50 == at(20)
 
 
 @SOME
@@ -176,11 +176,11 @@ def test_ways_offered_start_earlier_in_the_world_that_follows(
     }
     runs = {name: known(length) for name, length in lengths.items()}
     found = sooner(world, runs, job.job, variants)
-    own = forecast(world, runs)[job.job].soonest
+    own = forecast(world, runs)[job.job].p50
     for name, one in found.items():
         starts = forecast(instead(world, job.job, variants[name]), runs | {"new": runs[job.job]})["new"]
-        assert starts.soonest == one.soonest
-        assert own is None or starts.soonest <= own - timedelta(seconds=30)
+        assert starts.p50 == one.p50
+        assert own is None or starts.p50 <= own - timedelta(seconds=30)
 
 
 def test_only_what_is_truly_sooner_is_offered() -> None:
@@ -195,13 +195,13 @@ def test_only_what_is_truly_sooner_is_offered() -> None:
         "too large elsewhere": replace(clone, slot_type="h200"),
     }
     found = sooner(world, runs, "j1", variants)
-    assert {name: one.soonest for name, one in found.items()} == {"half": at(100), "quarter": at(0)}
+    assert {name: one.p50 for name, one in found.items()} == {"half": at(100), "quarter": at(0)}
 
 
 def test_a_job_of_unknown_start_is_offered_what_has_a_known_one() -> None:
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=4)])
     small = {"small": gang("new", 1, 4, queued_at=NOON)}
-    assert sooner(world, {}, "j1", small)["small"].soonest == NOON
+    assert sooner(world, {}, "j1", small)["small"].p50 == NOON
 
 
 @pytest.mark.parametrize("until", [NOON, None])

@@ -130,9 +130,9 @@ def test_a_run_that_is_stopping_takes_no_order_and_does_not_queue_again() -> Non
 def test_the_forecast_follows_a_stop_to_the_start_that_it_is_for() -> None:
     before = full(replace(low("r1", "a1"), checkpoint_cost_s=20), low("r2", "a2"))
     known = {job: RunTime((1000.0,), Basis.PROGRESS) for job in ("r1", "r2")}
-    assert forecast(before, known)["j1"].soonest == NOON + timedelta(seconds=20)
+    assert forecast(before, known)["j1"].p50 == NOON + timedelta(seconds=20)
     patient = replace(before, policy=FairShare())
-    assert forecast(patient, known)["j1"].soonest == NOON + timedelta(seconds=1000)
+    assert forecast(patient, known)["j1"].p50 == NOON + timedelta(seconds=1000)
 
 
 def test_the_forecast_lets_a_stopped_run_finish_later() -> None:
@@ -146,7 +146,7 @@ def test_the_forecast_lets_a_stopped_run_finish_later() -> None:
         "r2": RunTime((500.0,), Basis.PROGRESS),
         "j1": RunTime((100.0,), Basis.TIME_LIMIT),
     }
-    assert forecast(before, known)["j2"].soonest == NOON + timedelta(seconds=20 + 100 + 1000 + 10)
+    assert forecast(before, known)["j2"].p50 == NOON + timedelta(seconds=20 + 100 + 1000 + 10)
 
 
 def test_the_forecast_knows_the_orders_that_are_stored() -> None:
@@ -155,8 +155,8 @@ def test_the_forecast_knows_the_orders_that_are_stored() -> None:
     before = replace(full(stopped, low("r2", "a2")), policy=FairShare(9e9, 0))
     known = {"r1": RunTime((1000.0,), Basis.PROGRESS), "r2": RunTime((500.0,), Basis.PROGRESS)}
     start = forecast(before, known)["j1"]
-    assert (start.soonest, start.basis) == (NOON + timedelta(seconds=20), ())
-    assert forecast(before, {})["j1"].soonest == NOON + timedelta(seconds=20)
+    assert (start.p50, start.basis) == (NOON + timedelta(seconds=20), ())
+    assert forecast(before, {})["j1"].p50 == NOON + timedelta(seconds=20)
 
 
 def test_when_a_stopped_run_of_unknown_length_ends_again_stays_unknown() -> None:
@@ -167,7 +167,7 @@ def test_when_a_stopped_run_of_unknown_length_ends_again_stays_unknown() -> None
     known = {"r2": RunTime((90.0,), Basis.PROGRESS)}
     assert forecast(before, known)["j2"].why_none is WhyNone.UNKNOWN_END
     long = known | {"r1": RunTime((1000.0,), Basis.PROGRESS)}
-    assert forecast(before, long)["j2"].soonest == NOON + timedelta(seconds=60 + 940 + 60)
+    assert forecast(before, long)["j2"].p50 == NOON + timedelta(seconds=60 + 940 + 60)
 
 
 def test_a_run_that_its_owner_halts_does_not_queue_again_after_an_order() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.checks import AWAITS_CLUSTER, CHECKS, NOT_QUEUED, check_named, check_of
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import CPU_TYPE, Gang, Placing, Snapshot, WaitReason
+from gpu_scheduler.model import CPU_TYPE, Gang, PlacementStrategy, Snapshot, WaitReason
 from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.worlds import (
     NOON,
@@ -223,13 +223,18 @@ def test_only_jobs_that_wait_in_line_are_remembered_as_heads_and_marks_never_mov
 @given(
     st.integers(1, 4),
     st.integers(1, 8),
-    st.sampled_from(Placing),
+    st.sampled_from(PlacementStrategy),
     st.integers(0, 3),
     st.integers(5, 60),
     st.randoms(use_true_random=False),
 )
 def test_a_large_gang_starts_although_small_jobs_never_stop_coming(
-    learners: int, slots: int, placing: Placing, small_priority: int, lasts: int, chance: random.Random
+    learners: int,
+    slots: int,
+    strategy: PlacementStrategy,
+    small_priority: int,
+    lasts: int,
+    chance: random.Random,
 ) -> None:
     """Two flooding tenants keep every slot wanted; jobs last up to `lasts` rounds of a minute.
 
@@ -239,7 +244,7 @@ def test_a_large_gang_starts_although_small_jobs_never_stop_coming(
     policy = FairShare(starvation_timeout_s=300, aging_s=1800)
     world = snapshot(
         nodes(a1=8, a2=8, a3=8, a4=8),
-        [gang("big", learners, slots, placing=placing, queued_at=NOON)],
+        [gang("big", learners, slots, strategy=strategy, queued_at=NOON)],
         limits={"red": 32, "green": 32, "blue": 32},
         policy=policy,
     )

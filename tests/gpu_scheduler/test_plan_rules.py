@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Explanation, Node, Placing, Plan, Priority, TenantState, WaitReason
+from gpu_scheduler.model import Explanation, Node, PlacementStrategy, Plan, Priority, TenantState, WaitReason
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
 
 
@@ -25,7 +25,7 @@ def why(made: Plan, job: str) -> Explanation:
     return next(wait for wait in made.waits if wait.job == job)
 
 
-# Placing
+# PlacementStrategy
 
 
 def test_pack_takes_the_tightest_node_that_holds_the_gang() -> None:
@@ -39,12 +39,12 @@ def test_pack_takes_the_fewest_nodes_and_the_tightest_for_the_rest() -> None:
 
 
 def test_spread_takes_as_many_nodes_as_it_has_learners_the_freest_first() -> None:
-    made = plan(snapshot(nodes(a1=2, a2=8, a3=4), [gang("j1", 2, 2, placing=Placing.SPREAD)]))
+    made = plan(snapshot(nodes(a1=2, a2=8, a3=4), [gang("j1", 2, 2, strategy=PlacementStrategy.SPREAD)]))
     assert where(made, "j1") == ("a2", "a3")
 
 
 def test_spread_goes_round_when_there_are_fewer_nodes_than_learners() -> None:
-    made = plan(snapshot(nodes(a1=8, a2=8), [gang("j1", 5, 1, placing=Placing.SPREAD)]))
+    made = plan(snapshot(nodes(a1=8, a2=8), [gang("j1", 5, 1, strategy=PlacementStrategy.SPREAD)]))
     assert Counter(where(made, "j1")) == {"a1": 3, "a2": 2}
 
 
@@ -191,7 +191,7 @@ def test_a_head_waiting_for_quota_is_not_passed_forever_by_its_own_tenant() -> N
     assert why(made, "j2").numbers["checks"][5]["ok"] is False
 
 
-def test_a_head_that_waited_an_ageing_time_climbs_over_the_next_class() -> None:
+def test_a_head_that_waited_an_aging_time_climbs_over_the_next_class() -> None:
     urgent = gang("j2", 1, 8, tenant="green", priority=Priority.HIGH)
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8), urgent])
     assert started(plan(world)) == ["j2"]

@@ -43,7 +43,7 @@ class LastFirstRound(Round):
     def __init__(self, draft: Draft) -> None:
         self._waiting = draft.waiting
 
-    def order(self) -> Iterator[Gang]:
+    def queue(self) -> Iterator[Gang]:
         return iter(sorted(self._waiting, key=lambda gang: gang.queued_at, reverse=True))
 
     def wait(self, gang: Gang, finding: Finding) -> None:

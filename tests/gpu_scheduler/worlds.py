@@ -14,7 +14,7 @@ from gpu_scheduler import world
 from gpu_scheduler.model import (
     Gang,
     Node,
-    Placing,
+    PlacementStrategy,
     Plan,
     QuotaUse,
     Range,
@@ -38,7 +38,7 @@ def gang(job: str, learners: int = 1, slots: int = 1, **changes: Any) -> Gang:
     values: dict[str, Any] = {
         "tenant": "red",
         "slot_type": "a100",
-        "placing": Placing.PACK,
+        "strategy": PlacementStrategy.PACK,
         "priority": 1,
         "queued_at": NOON
         - timedelta(hours=1)
@@ -164,7 +164,7 @@ def _waiting(draw: st.DrawFn, name: str) -> Gang:
         draw(st.integers(1, 6)),
         tenant=draw(st.sampled_from(TENANTS)),
         slot_type=draw(st.sampled_from((*TYPES, "v100", None))),
-        placing=draw(st.sampled_from(Placing)),
+        strategy=draw(st.sampled_from(PlacementStrategy)),
         priority=draw(st.integers(0, 3)),
         queued_at=NOON - timedelta(seconds=draw(st.integers(0, 5000))),
         runs_at_most_s=draw(st.none() | st.integers(1, 1200)),

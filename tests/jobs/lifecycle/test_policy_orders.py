@@ -16,16 +16,18 @@ from gpu_scheduler.checks import Finding
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.forecast import SAVE_S, forecast
-from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
+from gpu_scheduler.model import Gang, Resize, Resources, Snapshot, Stop
 from gpu_scheduler.policies import POLICIES
 from gpu_scheduler.policies.base import PolicyState
 from gpu_scheduler.policies.fair_share import FairShare, FairShareRound
 from jobs import clusters
 from jobs.lifecycle import cycle
 from jobs.models import Job, SchedulerState
+from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import snapshot
 from jobs.selectors.throughput import run_times
 from jobs.states import State
+from tests import factories
 from tests.gpu_scheduler.preempting import Preempting
 from tests.jobs.lifecycle.world import World, job_of, state
 
@@ -59,6 +61,20 @@ def shown(of: Snapshot) -> dict[str, object]:
         "tenants": {tenant.tenant: tenant.jobs_used for tenant in of.tenants},
         "queue heads": set(of.policy_state),
     }
+
+
+def test_a_gang_has_the_resources_that_its_spec_states(world: World) -> None:
+    """Per learner; what is counted stays the slots."""
+    of_gpus = world.submit(
+        slots=2, gpus=2, gpu_type="a100", spec=factories.spec(resources={"cpus": 6, "memory": "3Gi"})
+    )
+    of_cpus = world.submit(slots=4, spec=factories.spec(resources={"cpus": 4, "memory": "512Mi"}))
+    unstated = world.submit(slots=2, gpus=2, spec={})
+    gangs = {gang.job: gang for gang in seen().waiting}
+    assert gangs[of_gpus.pk].resources == Resources(2, 6, 3072)
+    assert gangs[of_cpus.pk].resources == Resources(0, 4, 512)
+    assert (gangs[of_cpus.pk].slots, gangs[of_gpus.pk].slots) == (4, 2)
+    assert gangs[unstated.pk].resources == Resources(2, 1, 1024), "the defaults of the spec"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,11 @@ def test_the_forecast_counts_on_a_stop_that_is_stored(world: World) -> None:
     for _ in range(2):
         now = seen()
         start = forecast(now, run_times(now))[job.pk]
-        assert start.soonest == now.now + timedelta(seconds=SAVE_S)
+        assert start.p50 == now.now + timedelta(seconds=SAVE_S)
+        assert (
+            forecast_view(start, now.now)["message"]
+            == "Based on jobs that are being stopped; assumes no new jobs."
+        )
         left = run_times(now)[victim.pk].seconds[0]
         assert left == pytest.approx(3600, abs=60), "what it still runs for once it starts again"
         world.settle()
