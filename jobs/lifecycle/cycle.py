@@ -199,9 +199,8 @@ def _take_request() -> bool:
     """Take up what was asked for until now; what is asked for from now on makes another pass."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_periodictask"
-            " SET next_at = clock_timestamp() + make_interval(secs => %s), done_at = clock_timestamp()"
-            " WHERE name = %s AND next_at <= clock_timestamp()",
+            "UPDATE jobs_periodictask SET next_at = now.at + make_interval(secs => %s), done_at = now.at"
+            " FROM (SELECT clock_timestamp() AS at) now WHERE name = %s AND next_at <= now.at",
             [EVERY_S, TASK],
         )
         return cursor.rowcount == 1

@@ -107,7 +107,7 @@ def test_a_taken_port_is_named(platform: Platform, tmp_path: Path) -> None:
 
 
 def test_doctor_finds_nothing_wrong(platform: Platform) -> None:
-    assert "Nothing is wrong" in platform.manage("doctor")
+    assert "No problems found" in platform.manage("doctor")
 
 
 def listening_on(process: psutil.Process) -> set[str]:
