@@ -1,8 +1,9 @@
 """forecast(snapshot, runs) -> when each waiting job would start if nothing else came: plan() run forward.
 
 Time is moved from one end of a run to the next; at each, the same plan() that starts jobs decides. Where the length of
-a run is only known as a distribution, the world is run forward several times, each with lengths drawn by a hash of the
-job's name: no clock and no dice, so the same snapshot gives the same forecast. Work is counted in units, not in time.
+a run is only known as a distribution, the world is run forward several times, each with lengths chosen by a hash of the
+job's name: without a clock and random numbers, so the same snapshot gives the same forecast. Work is counted in units,
+not in time.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot
 from gpu_scheduler.policies.base import policy_of
 
-DRAWS = 20
+SIMULATIONS = 20
 """Simulations per forecast when run lengths are uncertain: p50 and p90 are the 10th and 18th of their starts."""
-LEAST_DRAWS = 4
-"""Each simulation may use 1/LEAST_DRAWS of the work budget, so that at least this many fit."""
+FEWEST_SIMULATIONS = 4
+"""Each simulation may use 1/FEWEST_SIMULATIONS of the work budget, so that at least this many fit."""
 WORK = 200_000
 """Units for one forecast, of about 3 µs: a plan costs PLAN and one per node, per waiting and per running job."""
 REQUEST_WORK = 20_000
@@ -32,10 +33,10 @@ FORECAST_JOBS = 300
 """Waiting jobs that a forecast covers; jobs further back get "too many jobs ahead"."""
 PLAN = 50
 EXACT_PLANS = 64
-"""After this many plans, a simulation advances in steps of GRAIN instead of event by event."""
+"""After this many plans, a simulation advances in steps of STEP_FRACTION instead of event by event."""
 SAVE_S = 60.0
 """Seconds until a job that is stopped by order has saved, if that was never measured."""
-GRAIN = 0.02
+STEP_FRACTION = 0.02
 """The step as a fraction of the time simulated so far, and so the largest relative error of a distant start."""
 
 
@@ -65,7 +66,7 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """When a job starts: as likely before `p50` as after it (p50), nine times of ten before `p90` (p90).
+    """When a job starts: as likely before `p50` as after it, nine times out of ten before `p90`.
 
     Both are None where there is no estimate, and why_none says why. basis: the sources of the ends it waits for.
     """
@@ -94,24 +95,29 @@ def forecast(
     if not wanted:
         return {}
     begin = _only_what_matters(snapshot)
-    draws: list[_Draw] = []
+    simulations: list[_Simulation] = []
     several = until is None or until > snapshot.now  # what starts at once waits for no run's end
-    while not draws or (
-        several and draws[0].diced and len(draws) < DRAWS and sum(draw.spent for draw in draws) < work
+    while not simulations or (
+        several
+        and simulations[0].sampled
+        and len(simulations) < SIMULATIONS
+        and sum(simulation.spent for simulation in simulations) < work
     ):
-        draws.append(_Draw(begin, runs, wanted, len(draws), work // LEAST_DRAWS, until))
-        draws[-1].run()
-    return {job: _estimate(job, draws, reasons) for job in wanted}
+        simulations.append(
+            _Simulation(begin, runs, wanted, len(simulations), work // FEWEST_SIMULATIONS, until)
+        )
+        simulations[-1].run()
+    return {job: _estimate(job, simulations, reasons) for job in wanted}
 
 
-def _estimate(job: str, draws: list[_Draw], reasons: bool) -> StartForecast:
-    never = datetime.max.replace(tzinfo=draws[0].now.tzinfo)
-    starts = sorted(draw.started.get(job, never) for draw in draws)
+def _estimate(job: str, simulations: list[_Simulation], reasons: bool) -> StartForecast:
+    never = datetime.max.replace(tzinfo=simulations[0].now.tzinfo)
+    starts = sorted(simulation.started.get(job, never) for simulation in simulations)
     p50, p90 = (starts[max(0, math.ceil(share * len(starts)) - 1)] for share in (0.5, 0.9))
     if p90 == never:
-        without = next(draw for draw in draws if job not in draw.started)
+        without = next(simulation for simulation in simulations if job not in simulation.started)
         return StartForecast(why_none=without.why_not(job, exactly=reasons))
-    sources = {basis for draw in draws for basis in draw.behind.get(job, ())}
+    sources = {basis for simulation in simulations for basis in simulation.behind.get(job, ())}
     return StartForecast(p50, p90, tuple(basis for basis in Basis if basis in sources))
 
 
@@ -130,7 +136,7 @@ def _only_what_matters(snapshot: Snapshot) -> Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run in a draw. end None: it has no known end."""
+    """A run in a simulation. end None: it has no known end."""
 
     running: Running
     end: datetime | None
@@ -153,8 +159,8 @@ class _Ended:
         return frozenset(self.by_type.get(slot_type, set()) | self.by_tenant.get(tenant, set()))
 
 
-class _Draw:
-    """The world run forward once. started: job -> when it starts; diced: some length was one of several."""
+class _Simulation:
+    """The world run forward once. started: job -> when it starts; sampled: some length was one of several."""
 
     def __init__(
         self,
@@ -165,17 +171,17 @@ class _Draw:
         work: int,
         until: datetime | None,
     ) -> None:
-        self.world, self.now, self.spent, self.diced = begin, begin.now, 0, False
+        self.world, self.now, self.spent, self.sampled = begin, begin.now, 0, False
         self.started: dict[str, datetime] = {}
         self.behind: dict[str, frozenset[Basis]] = {}
         self._lengths, self._wanted, self._number, self._work, self._until = runs, wanted, number, work, until
         self._begin, self._plans, self._ended, self._cut = begin.now, 0, _Ended(), False
         self._left_s: dict[str, float] = {}
-        self._runs = {run.job: self._in_draw(run) for run in begin.running}
+        self._runs = {run.job: self._with_end(run) for run in begin.running}
         self._follow_orders(begin.running)
 
     def run(self) -> None:
-        """Plan, start, go to the next moment at which something may start; until all that is wanted has started."""
+        """Plan, start, and advance to the next event, until every wanted job has started."""
         while True:
             self._plan()
             if self._wanted <= self.started.keys():
@@ -183,16 +189,16 @@ class _Draw:
             if self._until is not None and self._until <= self.now:
                 self._cut = True
                 return
-            moment = self._next_moment()
-            if moment is None:
+            event_at = self._next_event()
+            if event_at is None:
                 return
-            if self.spent >= self._work or (self._until is not None and moment > self._until):
+            if self.spent >= self._work or (self._until is not None and event_at > self._until):
                 self._cut = True
                 return
-            self._go_to(moment)
+            self._advance_to(event_at)
 
     def why_not(self, job: str, *, exactly: bool) -> WhyNone:
-        """Why a job that has not started in this draw did not. Distinguishing the reasons takes an explained plan."""
+        """Why a job did not start in this simulation. Distinguishing the reasons takes an explained plan."""
         if self._cut:
             return WhyNone.TOO_FAR
         if not exactly:
@@ -215,7 +221,7 @@ class _Draw:
 
     def _follow_starts(self, starts: Iterable[Running]) -> None:
         for run in starts:
-            self._runs[run.job] = self._in_draw(run)
+            self._runs[run.job] = self._with_end(run)
             self.started.setdefault(run.job, self.now)
             self.behind.setdefault(run.job, self._ended.behind(run.slot_type, run.tenant))
 
@@ -234,43 +240,43 @@ class _Draw:
             if known.end is None or saved < known.end:
                 self._runs[run.job] = _Run(run, saved, None)
 
-    def _in_draw(self, run: Running) -> _Run:
+    def _with_end(self, run: Running) -> _Run:
         known = self._lengths.get(run.job, RunTime())
         if not known.seconds:
             return _Run(run, None, None)
         seconds = self._left_s.get(run.job)
         if seconds is None:
-            self.diced = self.diced or len(set(known.seconds)) > 1
-            seconds = known.seconds[_dice(run.job, self._number, len(known.seconds))]
+            self.sampled = self.sampled or len(set(known.seconds)) > 1
+            seconds = known.seconds[_sample(run.job, self._number, len(known.seconds))]
         end = self.now + timedelta(seconds=max(0.0, seconds))
         if run.ends_by is not None:
             end = max(self.now, min(end, run.ends_by))
         return _Run(run, end, known.basis)
 
-    def _next_moment(self) -> datetime | None:
-        """The next end of a run, or before it the next moment at which the policy can decide otherwise."""
-        moment = min((run.end for run in self._runs.values() if run.end is not None), default=None)
-        if moment is None:
+    def _next_event(self) -> datetime | None:
+        """The next end of a run, or before it the next time at which the policy can decide otherwise."""
+        event_at = min((run.end for run in self._runs.values() if run.end is not None), default=None)
+        if event_at is None:
             return None
         if self._plans > EXACT_PLANS:
-            return max(moment, self.now + (self.now - self._begin) * GRAIN)
+            return max(event_at, self.now + (self.now - self._begin) * STEP_FRACTION)
         change = policy_of(self.world).next_event_at(self.world)
-        return moment if change is None else min(moment, change)
+        return event_at if change is None else min(event_at, change)
 
-    def _go_to(self, moment: datetime) -> None:
-        self.now = moment
-        over = [run for run in self._runs.values() if run.end is not None and run.end <= moment]
+    def _advance_to(self, event_at: datetime) -> None:
+        self.now = event_at
+        over = [run for run in self._runs.values() if run.end is not None and run.end <= event_at]
         for run in over:
             self._ended.add(run)
             del self._runs[run.running.job]
         ended = [run.running.job for run in over]
-        self.world = world.apply(replace(self.world, now=moment), ended=ended)
+        self.world = world.apply(replace(self.world, now=event_at), ended=ended)
 
 
-def _dice(job: str, draw: int, sides: int) -> int:
-    """A number below sides that looks like chance and is the same every time."""
-    digest = hashlib.blake2b(f"{job}/{draw}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) * sides >> 64
+def _sample(job: str, simulation: int, count: int) -> int:
+    """A number below count, evenly spread over jobs and simulations, and the same every time."""
+    digest = hashlib.blake2b(f"{job}/{simulation}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) * count >> 64
 
 
 SOONER_S, SOONER_FRACTION = 30.0, 0.1
@@ -294,7 +300,7 @@ def sooner(
     own = forecast(snapshot, runs, of=[job], until=until, work=each, reasons=False)[job]
     found = {}
     for name, gang in variants.items():
-        changed = world.instead(snapshot, job, gang)
+        changed = world.replace_waiting(snapshot, job, gang)
         known = runs if job not in runs else {**runs, gang.job: runs[job]}
         started = forecast(changed, known, of=[gang.job], until=own.p90 or until, work=each, reasons=False)[
             gang.job

@@ -127,7 +127,7 @@ class Gang:
 
     resources are per learner. slot_type None means any GPU type. priority is a Priority rank; queued_at orders
     equals, ids break ties. runs_at_most_s: seconds after its start at which it has certainly ended (a time limit);
-    only such a job may use slots that are reserved for a larger one. user is the owner's name.
+    only such a job may use slots that are reserved for another one. user is the owner's name.
     """
 
     job: str
@@ -293,7 +293,7 @@ class Start:
 class Explanation:
     """Why a job does not start: code, a sentence for its owner, and the numbers behind it.
 
-    numbers is plain JSON: position (1 = next in the tenant's line for the type, or for all types where its live
+    numbers is plain JSON: position (1 = next in the tenant's queue for the type, or for all types where its live
     jobs are counted), cluster_position (1 = no job that waits for nodes of the type is ahead), limit, used,
     asked, free, largest_block, learners, slots, slot_type, nodes_fitting … whichever the code needs.
     """

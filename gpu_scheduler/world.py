@@ -37,7 +37,7 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
     """
     waiting, running = snapshot.waiting, snapshot.running
     began: list[Running] = []
-    over: list[Running] = []
+    released: list[Running] = []
     if plan is not None and plan.starts:
         starts = {start.job for start in plan.starts}
         gangs = {gang.job: gang for gang in waiting if gang.job in starts}
@@ -48,11 +48,11 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
         running = _with_orders(running, (*plan.stops, *plan.resizes))
     if ended:
         gone = frozenset(ended)
-        over = [run for run in running if run.gang.job in gone]
+        released = [run for run in running if run.gang.job in gone]
         running = tuple([run for run in running if run.gang.job not in gone])
-        back = [_queued_again(run, snapshot) for run in over if run.order is not None and run.requeues]
+        back = [_queued_again(run, snapshot) for run in released if run.order is not None and run.requeues]
         waiting = (*waiting, *back) if back else waiting
-    quotas, tenants = _use(snapshot, began, over)
+    quotas, tenants = _use(snapshot, began, released)
     return replace(
         snapshot,
         waiting=waiting,
@@ -60,7 +60,7 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
         quotas=quotas,
         tenants=tenants,
         policy_state=snapshot.policy_state if plan is None else plan.policy_state,
-        promised=_promised(snapshot, running, over),
+        promised=_promised(snapshot, running, released),
     )
 
 
@@ -86,7 +86,7 @@ def ordered(run: Running, order: Stop | Resize) -> Running:
     return run if void else replace(run, order=order)
 
 
-def instead(snapshot: Snapshot, old: str, new: Gang) -> Snapshot:
+def replace_waiting(snapshot: Snapshot, old: str, new: Gang) -> Snapshot:
     """The snapshot in which this gang waits in place of the job old, at the position that its own queued_at gives."""
     left = tuple(gang for gang in snapshot.waiting if gang.job != old)
     return replace(snapshot, waiting=(*left, new))
@@ -111,10 +111,10 @@ def _with_orders(running: Iterable[Running], orders: Iterable[Stop | Resize]) ->
 
 
 def _promised(
-    snapshot: Snapshot, running: Iterable[Running], over: Iterable[Running]
+    snapshot: Snapshot, running: Iterable[Running], released: Iterable[Running]
 ) -> Mapping[str, datetime | None]:
     """Freed slots are promised for PROMISE_S, counted from when the last run that was stopped for the job has left."""
-    freed_for = [run.order.for_job for run in over if isinstance(run.order, Stop)]
+    freed_for = [run.order.for_job for run in released if isinstance(run.order, Stop)]
     promised = {**snapshot.promised, **{job: None for job in freed_for if job is not None}}
     if not promised:
         return promised
@@ -124,14 +124,14 @@ def _promised(
 
 
 def _use(
-    snapshot: Snapshot, began: Collection[Running], over: Collection[Running]
+    snapshot: Snapshot, began: Collection[Running], released: Collection[Running]
 ) -> tuple[tuple[QuotaUse, ...], tuple[TenantState, ...]]:
     """The use of quotas and of limits on live jobs after these starts and ends."""
-    if not (began or over):
+    if not (began or released):
         return snapshot.quotas, snapshot.tenants
     slots: Counter[tuple[str, str]] = Counter()
     jobs: Counter[str] = Counter()
-    for runs, sign in ((began, 1), (over, -1)):
+    for runs, sign in ((began, 1), (released, -1)):
         for run in runs:
             slots[run.tenant, run.slot_type] += sign * run.slots * len(run.nodes)
             jobs[run.tenant] += sign

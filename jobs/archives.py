@@ -245,7 +245,7 @@ def _refuse_large_directory(stream: IO[bytes]) -> None:
     if entries == 0xFFFF or 0xFFFFFFFF in (directory_bytes, start):
         raise ArchiveError("archive_too_many_files", "the archive is in zip64 form, meant for huge ones")
     if directory_bytes > 8 * 1024 * 1024:
-        raise ArchiveError("archive_too_many_files", "the archive's directory has more than 8 MiB")
+        raise ArchiveError("archive_too_many_files", "the archive's directory is larger than 8 MiB")
     stream.seek(0)
 
 

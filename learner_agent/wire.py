@@ -54,6 +54,8 @@ PROTO = 2
 MAX_HEADER = 65_535
 MAX_MESSAGE = 1024 * 1024
 """Bytes of any one message; the server closes with 4413 before it buffers more."""
+HEARTBEAT_S = 2
+HEARTBEAT_TIMEOUT_S = 20.0  # a side that sends nothing for this long is considered gone
 
 CLOSE_BAD_FRAME = 4400
 CLOSE_UNAUTHORIZED = 4401
@@ -133,7 +135,7 @@ class Welcome(WireFrame, frozen=True):
     intent: JobIntent
     metrics: Cursors = {}
     sealed: bool = False
-    beat_s: Annotated[int, Meta(ge=1, le=3600)] = 2
+    beat_s: Annotated[int, Meta(ge=1, le=3600)] = HEARTBEAT_S
     window: Annotated[int, Meta(ge=1, le=MAX_OFFSET)] = 4 * MAX_DATA
     max_data: Annotated[int, Meta(ge=1, le=MAX_DATA)] = MAX_DATA
 

@@ -186,7 +186,7 @@ class Unreserved(Check):
         free, reserved = finding.numbers["free"], finding.numbers["reserved"]
         return (
             f"Waiting its turn: {reserved} of {free} free {unit(slot_type, free)} {_are(reserved)} reserved"
-            f" for a larger job that has waited longest; {needs}."
+            f" for a job ahead in the queue; {needs}."
         )
 
 

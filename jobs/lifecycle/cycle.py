@@ -43,13 +43,13 @@ PAUSE_MOST_S = 2.0
 
 
 def run(*, request: bool = True) -> list[str]:
-    """Make passes until one starts something or none is asked for any more; the ids of the jobs that were started.
+    """Make passes until one starts something or none is requested any more; the ids of the jobs that were started.
 
-    request: ask for a pass; False only takes up one that is due. If another worker holds the cycle, it makes ours too.
-    Call it again after a start: whatever was asked for meanwhile is still due.
+    request: request a pass; False only takes up one that is due. If another worker holds the cycle, it makes ours too.
+    Call it again after a start: whatever was requested meanwhile is still due.
     """
     if request:
-        _ask()
+        _request_pass()
     else:
         PeriodicTask.objects.get_or_create(name=TASK)
     while _due():
@@ -96,7 +96,7 @@ def one_pass() -> list[str]:
     fp("cycle.after_policy_state_kept")
     _plan_again_at(policy_of(seen).next_event_at(replace(seen, policy_state=decided.policy_state)))
     if len(seen.waiting) >= MANY:
-        _rest(min(PAUSE_MOST_S, PAUSE_FACTOR * (time.monotonic() - began)))
+        _pause(min(PAUSE_MOST_S, PAUSE_FACTOR * (time.monotonic() - began)))
     return started
 
 
@@ -119,7 +119,7 @@ def _write_start(start: Start, cluster: str) -> None:
 
 
 def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
-    """Keep what requests show of the cluster; only what changed is written."""
+    """Keep the nodes for the pages and REST; only what changed is written."""
     known = {
         node.name: (node.cluster, node.slot_type, node.slots, node.ready, node.memory_mib)
         for node in ClusterNode.objects.all()
@@ -156,8 +156,8 @@ def _keep_policy_state(seen: Snapshot, decided: Plan) -> None:
     )
 
 
-def _ask() -> None:
-    """Let a pass be made now, or when the rest after the last one is over."""
+def _request_pass() -> None:
+    """Have a pass made now, or when the pause after the last one is over."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO jobs_periodictask AS task (name, next_at, result) VALUES (%s, clock_timestamp(), '{}')"
@@ -167,7 +167,7 @@ def _ask() -> None:
         )
 
 
-def _rest(seconds: float) -> None:
+def _pause(seconds: float) -> None:
     """Make no pass for a while: with thousands of jobs in the queue, a pass per submission would leave no time to
     accept submissions. The ticker runs the pass that is requested meanwhile."""
     with connection.cursor() as cursor:
@@ -196,7 +196,7 @@ def _due() -> bool:
 
 
 def _take_request() -> bool:
-    """Take up what was asked for until now; what is asked for from now on makes another pass."""
+    """Take up the requests made until now; a later one leads to another pass."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE jobs_periodictask SET next_at = now.at + make_interval(secs => %s), done_at = now.at"

@@ -14,6 +14,7 @@ from jobs.lifecycle import stopping
 from jobs.lifecycle.facts import (
     CLUSTER_UNAVAILABLE,
     PREPARING,
+    SILENT_S,
     JobObservation,
     LearnerObservation,
     Order,
@@ -24,7 +25,6 @@ from jobs.lifecycle.facts import (
 )
 from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReason
 
-SILENT_S = 45.0
 WAIT_MOVING_S, WAIT_PROCESSING_S = 1.0, 5.0
 UNAVAILABLE_S = 60.0  # between two attempts to reach a cluster that is not configured
 WAIT_QUEUED_S = 600.0  # waiting jobs are the scheduling cycle's business

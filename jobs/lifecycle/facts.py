@@ -27,8 +27,9 @@ PREPARING = "preparing"
 CLUSTER_UNAVAILABLE = "cluster_unavailable"
 """The reason's code while the attempt's own cluster cannot be reached with the settings of this installation."""
 PHASE_ORDER = {phase: order for order, phase in enumerate(Phase)}
-NODE_SILENT_S = 45.0
-"""A node that does not answer is lost only if its learner has been silent for this long, too."""
+SILENT_S = 45.0
+"""A learner without a heartbeat for this long is silent. A node that does not answer is lost only if its learner is
+silent, too."""
 
 SIGNALS = {
     130: "was interrupted (SIGINT)",
@@ -230,7 +231,7 @@ def node_lost(learner: LearnerObservation) -> Reason | None:
         return Reason(
             "node_lost", f"Node {learner.node} was lost with learner {learner.rank} on it.", numbers
         )
-    if learner.unknown and (learner.silent_s is None or learner.silent_s > NODE_SILENT_S):
+    if learner.unknown and (learner.silent_s is None or learner.silent_s > SILENT_S):
         words = f"Node {learner.node} is not responding and learner {learner.rank} is silent."
         return Reason("node_lost", words, numbers)
     return None

@@ -51,11 +51,11 @@ def load(job_id: str) -> JobRows | None:
         return None
     now: datetime = job.db_now
     if job.state not in HOLDS_GPUS:
-        return JobRows(job, None, (), now, now, _facts(job, None, (), now, now))
+        return JobRows(job, None, (), now, now, _observation(job, None, (), now, now))
     attempt = job.attempts.filter(n=job.attempt).first()
     learners = list(Learner.objects.filter(job=job, attempt=job.attempt).order_by("rank"))
     known_at = _last_heartbeat(attempt, learners, now)
-    return JobRows(job, attempt, learners, now, known_at, _facts(job, attempt, learners, now, known_at))
+    return JobRows(job, attempt, learners, now, known_at, _observation(job, attempt, learners, now, known_at))
 
 
 def with_report(rows: JobRows, report: GangReport | None) -> JobObservation:
@@ -100,7 +100,7 @@ def _counts_until(job: Job, known_at: datetime, now: datetime) -> datetime:
     return known_at if lost or not is_recent(known_at, now) else now
 
 
-def _facts(
+def _observation(
     job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: datetime, known_at: datetime
 ) -> JobObservation:
     valid, corrupt = _checkpoints(job) if job.state in {State.STOPPING, State.HALTED} else (0, 0)
@@ -120,7 +120,7 @@ def _facts(
         grace_s=job.grace_s,
         max_restarts=job.max_restarts,
         restarts_used=job.restarts_used,
-        early_ends=job.infra_streak,
+        early_ends=job.early_ends,
         not_prepared=_not_prepared(job),
         agent_losses=job.agent_losses,
         ran_s=ran_s(attempt.processing_at, now) if attempt else 0,

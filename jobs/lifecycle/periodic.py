@@ -37,17 +37,16 @@ from jobs.retries import retry_on_serialization_failure
 
 logger = logging.getLogger(__name__)
 
-CYCLE = "cycle"
 PURGE_BATCH, ROWS_BATCH = 20, 5000
 KEEP = timedelta(hours=24)
 
 Result = dict[str, Any]
 
 
-def due() -> set[str]:
-    """Names of the tasks that are due, the scheduling cycle among them. A task that never ran is due."""
+def due(*others: str) -> set[str]:
+    """Names of the tasks that are due, and of these others that are. A task that never ran is due."""
     known = dict(PeriodicTask.objects.annotate(is_due=Q(next_at__lte=Now())).values_list("name", "is_due"))
-    return {name for name in (*TASKS, CYCLE) if known.get(name, True)}
+    return {name for name in (*TASKS, *others) if known.get(name, True)}
 
 
 def run_due() -> list[str]:

@@ -189,7 +189,7 @@ def _gang_to_launch(rows: JobRows) -> Launch:
     job, attempt = rows.job, rows.attempt
     assert attempt is not None
     spec: dict[str, Any] = job.spec
-    resources = spec.get("resources", {})
+    resources = spec["resources"]
     return Launch(
         name=rows.observation.gang_name,
         job=job.pk,
@@ -206,8 +206,8 @@ def _gang_to_launch(rows: JobRows) -> Launch:
         ],
         slots=attempt.slots,
         slot_type=attempt.slot_type,
-        cpus=float(resources.get("cpus", 1)),
-        memory_mib=parse_memory(resources.get("memory", "4Gi")),
+        cpus=float(resources["cpus"]),
+        memory_mib=parse_memory(resources["memory"]),
         command=spec["command"],
         ingest_url=settings.LUTHIER_INGEST_URL,
         runtime=spec.get("framework"),

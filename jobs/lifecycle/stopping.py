@@ -153,7 +153,7 @@ def ending(job: JobObservation) -> Ending:
     kills_them = agents_lost and job.agent_losses >= FREE_LOSSES and job.intent == Intent.RUN
     charged = reason in OWN_FAILURES or kills_them
     if charged and job.restarts_used >= job.max_restarts:
-        return Ending(State.FAILED, _budget_spent(job))
+        return Ending(State.FAILED, _restarts_used_up(job))
     target = AFTER_STOPPING[reason]
     if _time_is_up(job, target):
         return Ending(State.FAILED, Reason("time_limit", job.reason.message + TIME_IS_UP, job.reason.numbers))
@@ -245,7 +245,7 @@ def _agents_died_early(job: JobObservation) -> bool:
     return lost and could and job.ran_s - job.stop_s < QUICK_LOSS_S
 
 
-def _budget_spent(job: JobObservation) -> Reason:
+def _restarts_used_up(job: JobObservation) -> Reason:
     numbers = {**job.reason.numbers, "restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
     many = job.max_restarts > 1
     words = f" {'All' if many else 'Its'} {job.max_restarts} restart{'s are' if many else ' is'} used up."

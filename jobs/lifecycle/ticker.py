@@ -82,15 +82,15 @@ class Ticker(threading.Thread):
         self._deregister()
 
     def tick(self) -> None:
-        """One look: keep the registration, take what is due and hand it to the threads, do not wait for them."""
+        """Renew the registration and hand what is due to the threads, without waiting for them."""
         if self._worker_id is None or not leases.keep_worker_alive(self._worker_id):
             self._worker_id = leases.register_worker(self.worker_name)
         self._busy = {work for work in self._busy if not work.done()}
         room = 2 * BATCH - len(self._busy)
         if room > 0:
             for lease in leases.claim_due(leases.owner(), min(BATCH, room)):
-                self._do(lambda lease=lease: self._hold(lease))  # type: ignore[misc]
-        due = periodic.due()
+                self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]
+        due = periodic.due(cycle.TASK)
         if cycle.TASK in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
         if due - {cycle.TASK}:
@@ -108,7 +108,7 @@ class Ticker(threading.Thread):
             leases.make_due([job_of_gang(name) for name in changed])
 
     def stop(self, timeout_s: float = 10) -> None:
-        """Stop looking, let begun work end, and deregister. A second call does nothing."""
+        """Stop ticking, let begun work end, and deregister. A second call does nothing."""
         if self._over.is_set():
             return
         self._over.set()
@@ -128,11 +128,11 @@ class Ticker(threading.Thread):
             run_cycle(request=True)
 
     def _in_turn(self, turn: threading.Lock, work: Callable[[], object]) -> None:
-        """Hand this work to a thread unless the last time is not over yet."""
+        """Hand this work to a thread, unless it is still running since an earlier tick."""
         if turn.acquire(blocking=False):
-            self._do(work, turn.release)
+            self._submit(work, turn.release)
 
-    def _do(self, work: Callable[[], object], after: Callable[[], None] | None = None) -> None:
+    def _submit(self, work: Callable[[], object], after: Callable[[], None] | None = None) -> None:
         def safely() -> None:
             try:
                 work()

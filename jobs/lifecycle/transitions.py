@@ -207,11 +207,11 @@ def _fields(rows: JobRows, move: Move, reason: Reason) -> dict[str, Any]:
 def _queue_fields(rows: JobRows, move: Move) -> dict[str, Any]:
     """A restart keeps its place in the queue; a resume takes a new one."""
     if rows.observation.state == State.HALTED:
-        return {"queued_at": Now(), "start_after": None, "infra_streak": 0, "agent_losses": 0}
+        return {"queued_at": Now(), "start_after": None, "early_ends": 0, "agent_losses": 0}
     return {
         "restarts_used": F("restarts_used") + int(move.charged),
         "start_after": _in(move.wait_s) if move.wait_s else None,
-        "infra_streak": move.early_ends,
+        "early_ends": move.early_ends,
         "agent_losses": F("agent_losses") + 1 if move.agents_lost else 0,
     }
 

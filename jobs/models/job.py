@@ -83,7 +83,9 @@ class Job(models.Model):
     restarts_used = models.PositiveIntegerField(default=0)
     slot_seconds = models.FloatField(default=0)  # of closed attempts
     running_s = models.FloatField(default=0)  # of closed attempts
-    infra_streak = models.PositiveIntegerField(default=0)  # attempts in a row that ended early, by whatever
+    early_ends = models.PositiveIntegerField(
+        default=0
+    )  # attempts in a row that ended early, whatever the cause
     agent_losses = models.PositiveIntegerField(
         default=0, db_default=0
     )  # attempts in a row whose agents died early

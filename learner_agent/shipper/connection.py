@@ -31,6 +31,8 @@ from learner_agent.wire import (
     CLOSE_TRY_LATER,
     CLOSE_UNAUTHORIZED,
     CLOSE_VERSION,
+    HEARTBEAT_S,
+    HEARTBEAT_TIMEOUT_S,
     MAX_MESSAGE,
     Ack,
     Beat,
@@ -52,8 +54,6 @@ logger = logging.getLogger(__name__)
 
 MAX_BACKOFF_S = 30.0
 FIRST_BACKOFF_S = 0.5
-SILENT_S = 20.0
-"""A server that sends nothing for this long is considered gone: its heartbeat comes every two seconds."""
 UNAUTHORIZED_TRIES = 5
 
 
@@ -82,7 +82,7 @@ class Connection:
         self._spool = spool
         self._on_intent = on_intent
         self._boot = secrets.token_hex(8)
-        self._beat_s = 2.0
+        self._beat_s = float(HEARTBEAT_S)
         self._progressed = asyncio.Condition()
         self._waiters = 0
         self._metrics_timer: asyncio.TimerHandle | None = None
@@ -223,7 +223,7 @@ class Connection:
             log_from=first, log_to=last, gen_seen=self.gen_seen,
         )  # fmt: skip
         await socket.send(encode(hello))
-        welcome = decode(await asyncio.wait_for(_message(socket), SILENT_S))
+        welcome = decode(await asyncio.wait_for(_message(socket), HEARTBEAT_TIMEOUT_S))
         if isinstance(welcome, Bye):
             self._retry_s = welcome.retry_ms / 1000 or None
             raise TimeoutError(welcome.reason)
@@ -275,7 +275,7 @@ class Connection:
         n = 0
         while True:
             await asyncio.sleep(self._beat_s)
-            if time.monotonic() - self._received_at > SILENT_S:
+            if time.monotonic() - self._received_at > HEARTBEAT_TIMEOUT_S:
                 raise TimeoutError("no heartbeat from the server")
             n += 1
             await socket.send(encode(Beat(n, now_ms(), self.log.unsent(), self.gen_seen)))

@@ -31,6 +31,8 @@ from learner_agent.wire import (
     CLOSE_TRY_LATER,
     CLOSE_UNAUTHORIZED,
     CLOSE_VERSION,
+    HEARTBEAT_S,
+    HEARTBEAT_TIMEOUT_S,
     MAX_MESSAGE,
     PROTO,
     Ack,
@@ -58,8 +60,6 @@ from portal.live.socket import binary_frame, direct_write
 logger = logging.getLogger(__name__)
 
 HELLO_S = 5.0
-SILENT_S = 20.0
-BEAT_S = 2
 WINDOW_BYTES = 1024 * 1024
 """Unacknowledged bytes of log per learner; beyond them the server stops reading, and TCP applies backpressure."""
 
@@ -182,7 +182,8 @@ class LearnerConsumer:
         await self._send_frame(
             Welcome(
                 session=secrets.token_hex(8), now_ms=int(time.time() * 1000), log=cursors.log, sealed=cursors.sealed,
-                metrics=cursors.metrics, intent=state.intent, beat_s=BEAT_S, window=WINDOW_BYTES, max_data=MAX_DATA,
+                max_data=MAX_DATA,
+                metrics=cursors.metrics, intent=state.intent, beat_s=HEARTBEAT_S, window=WINDOW_BYTES,
             )
         )  # fmt: skip
 
@@ -278,9 +279,14 @@ class LearnerConsumer:
     async def _beat(self) -> None:
         n = 0
         while True:
-            await asyncio.sleep(BEAT_S)
-            if time.monotonic() - self.received_at > SILENT_S and self.waiting_bytes <= WINDOW_BYTES:
-                raise CloseConnection(CLOSE_SILENT, "Nothing received for 20 seconds.")
+            await asyncio.sleep(HEARTBEAT_S)
+            if (
+                time.monotonic() - self.received_at > HEARTBEAT_TIMEOUT_S
+                and self.waiting_bytes <= WINDOW_BYTES
+            ):
+                raise CloseConnection(
+                    CLOSE_SILENT, f"Nothing received for {HEARTBEAT_TIMEOUT_S:.0f} seconds."
+                )
             n += 1
             await self._send_frame(Beat(n, int(time.time() * 1000), intent=self.intent))
 

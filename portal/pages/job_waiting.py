@@ -37,7 +37,7 @@ class WaitKind:
 
 FIX = WaitKind("fix", "Fix needed", "wrench", "red", "It can't start as configured.")
 ASK = WaitKind("ask", "Ask a platform admin", "user-cog", "amber", "Only a platform admin can change this.")
-WAIT = WaitKind("wait", "Waiting", "hourglass", "amber", "No action needed: it starts by itself.")
+WAIT = WaitKind("wait", "Waiting", "hourglass", "amber", "No action needed: it starts automatically.")
 CHECKING = WaitKind(
     "checking",
     "Checking",
@@ -50,7 +50,7 @@ BACKING_OFF = WaitKind(
     "Backing off",
     "rotate-cw",
     "amber",
-    "It failed early several times in a row. The next attempt starts by itself;"
+    "It failed early several times in a row. The next attempt starts automatically;"
     " no GPUs are held while waiting.",
 )
 BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}

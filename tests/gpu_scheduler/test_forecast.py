@@ -14,7 +14,7 @@ from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import Basis, RunTime, StartForecast, WhyNone, forecast, sooner
 from gpu_scheduler.model import Plan, Resources, Snapshot
 from gpu_scheduler.policies.fair_share import FairShare
-from gpu_scheduler.world import instead
+from gpu_scheduler.world import replace_waiting
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
 
 LONGEST_S = 15
@@ -146,7 +146,7 @@ def test_a_job_that_replaces_another_is_queued_at_its_own_time() -> None:
     late = replace(gang("j1", 1, 8), queued_at=NOON)
     runs = {job: known(10) for job in ("r1", "j1", "j2")}
     assert forecast(world, runs)["j1"].p50 == at(10)
-    assert forecast(instead(world, "j1", late), runs)["j1"].p50 == at(20)
+    assert forecast(replace_waiting(world, "j1", late), runs)["j1"].p50 == at(20)
 
 
 @SOME
@@ -154,7 +154,7 @@ def test_a_job_that_replaces_another_is_queued_at_its_own_time() -> None:
 def test_ways_offered_start_earlier_in_the_world_that_follows(
     made: tuple[Snapshot, dict[str, int]], data: st.DataObject
 ) -> None:
-    """Whatever is offered instead of a job starts, when lived through, before the job itself would have."""
+    """Whatever is offered replace_waiting of a job starts, when lived through, before the job itself would have."""
     world, lengths = made
     lengths = {job: 40 * length for job, length in lengths.items()}
     world = replace(
@@ -178,7 +178,9 @@ def test_ways_offered_start_earlier_in_the_world_that_follows(
     found = sooner(world, runs, job.job, variants)
     own = forecast(world, runs)[job.job].p50
     for name, one in found.items():
-        starts = forecast(instead(world, job.job, variants[name]), runs | {"new": runs[job.job]})["new"]
+        starts = forecast(replace_waiting(world, job.job, variants[name]), runs | {"new": runs[job.job]})[
+            "new"
+        ]
         assert starts.p50 == one.p50
         assert own is None or starts.p50 <= own - timedelta(seconds=30)
 

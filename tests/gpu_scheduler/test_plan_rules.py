@@ -147,7 +147,7 @@ def test_after_the_starvation_timeout_nothing_takes_what_the_head_needs() -> Non
     assert started(made) == []
     assert why(made, "j2").code is WaitReason.FAIR_SHARE
     assert why(made, "j3").message == (
-        "Waiting its turn: 15 of 15 free a100 GPUs are reserved for a larger job that has waited longest;"
+        "Waiting its turn: 15 of 15 free a100 GPUs are reserved for a job ahead in the queue;"
         " this job needs 1 a100 GPU."
     )
     assert why(made, "j1").code is WaitReason.INSUFFICIENT_CAPACITY

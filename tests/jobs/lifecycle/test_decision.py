@@ -445,7 +445,7 @@ def test_a_runtime_that_could_not_be_prepared_is_tried_again_free_of_charge_but_
     assert last.reason.message == f"{words} Tried 8 times in a row."
 
 
-def test_early_ends_in_a_row_wait_longer_and_longer_whoevers_doing_they_were() -> None:
+def test_early_ends_in_a_row_wait_longer_and_longer_whatever_their_cause() -> None:
     def move(reason: StopReason, early_ends: int, **fields: Any) -> Move:
         stopped = {"stop_reason": reason, "early_ends": early_ends, "max_restarts": 30, "gone": True}
         moved = decide(seen(S, **stopped, **fields)).move

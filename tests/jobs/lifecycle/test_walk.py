@@ -364,7 +364,7 @@ def test_a_lost_node_costs_nothing_of_the_users_budget(world: World) -> None:
     world.elapse(70)
     world.settle()
     again = job_of(job)
-    assert (again.restarts_used, again.infra_streak) == (0, 1)
+    assert (again.restarts_used, again.early_ends) == (0, 1)
     assert again.state in (State.QUEUED, State.DEPLOYING)
     assert again.attempts.get(n=1).outcome == "node_lost"
 
@@ -377,7 +377,7 @@ def test_infrastructure_failures_in_a_row_back_off(world: World) -> None:
         world.settle()
     queued = job_of(job)
     assert queued.state == State.QUEUED
-    assert queued.infra_streak >= 2
+    assert queued.early_ends >= 2
     assert queued.start_after is not None
     world.elapse(400)
     world.settle()
@@ -434,7 +434,7 @@ def test_only_attempts_that_could_not_be_prepared_count_as_tries_to_prepare(
         world.exit(job, 1)
         world.done(job)
         back_off()
-    assert job_of(job).infra_streak == 2
+    assert job_of(job).early_ends == 2
     for ends in (State.DEPLOYING, State.FAILED):
         world.cluster.die(gang(job), 0, reason=EndReason.NOT_PREPARED)
         world.elapse(2)
@@ -673,7 +673,7 @@ def test_lost_nodes_do_not_make_one_early_death_of_the_agents_the_programs_doing
         if state(job) == State.DEPLOYING:
             world.report(job, phase=Phase.PROCESSING)
             world.settle()
-        return state(job), job_of(job).infra_streak, job_of(job).agent_losses
+        return state(job), job_of(job).early_ends, job_of(job).agent_losses
 
     for lost in range(1, 5):
         assert again(EndReason.NODE_LOST) == (State.PROCESSING, lost, 0)
