@@ -280,7 +280,7 @@ def _sample(job: str, simulation: int, count: int) -> int:
 
 
 SOONER_S, SOONER_FRACTION = 30.0, 0.1
-"""A start counts as sooner only by so much, and by this fraction of the wait: less is noise."""
+"""A start counts as sooner only if it is earlier by these seconds and by this fraction of the wait; less is noise."""
 
 
 def sooner(

@@ -16,7 +16,7 @@ from jobs.selectors.jobs import actions_of, etag
 from jobs.selectors.queue import estimate_view
 from jobs.selectors.redaction import redacted_job
 from jobs.selectors.throughput import Run, Throughput, throughput
-from jobs.selectors.usage import QuotaUse, quota_etag
+from jobs.selectors.usage import QuotaStatus, quota_etag
 from jobs.selectors.wait_reasons import Meter, Remedy, check_of, failed_meter
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.spec.definition import PRIORITIES
@@ -328,7 +328,7 @@ class QuotaSerializer(ReadSerializer):
     etag = serializers.CharField(help_text="of the limit alone: use changes by the second")
 
     @staticmethod
-    def get_etag(use: QuotaUse, context: object) -> str:
+    def get_etag(use: QuotaStatus, context: object) -> str:
         return quota_etag(use.limit)
 
 

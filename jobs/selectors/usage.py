@@ -33,7 +33,7 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaUse:
+class QuotaStatus:
     """One quota beside its use, and the slots that queued jobs of this tenant ask for.
 
     A job that takes any GPU type counts as waiting for each.
@@ -66,25 +66,25 @@ def gpus_first(kind: str) -> tuple[bool, str]:
     return kind == CPU_TYPE, kind
 
 
-def quotas_of(tenant: Tenant) -> list[QuotaUse]:
+def quotas_of(tenant: Tenant) -> list[QuotaStatus]:
     """The tenant's quotas by type."""
     waiting = _waiting_by_tenant(tenant=tenant).get(tenant.pk, {})
     found = [_use(row, waiting) for row in Quota.objects.filter(tenant=tenant)]
     return sorted(found, key=lambda use: gpus_first(use.gpu_type))
 
 
-def all_quotas() -> dict[int, list[QuotaUse]]:
+def all_quotas() -> dict[int, list[QuotaStatus]]:
     """Every tenant's quotas by type, by tenant id; for callers that have checked for a platform admin."""
     waiting = _waiting_by_tenant()
-    found: dict[int, list[QuotaUse]] = {}
+    found: dict[int, list[QuotaStatus]] = {}
     for row in Quota.objects.order_by("tenant_id", "gpu_type"):
         found.setdefault(row.tenant_id, []).append(_use(row, waiting.get(row.tenant_id, {})))
     return found
 
 
-def _use(row: Quota, waiting: Mapping[str, int]) -> QuotaUse:
+def _use(row: Quota, waiting: Mapping[str, int]) -> QuotaStatus:
     anything = waiting.get("", 0) if row.gpu_type != CPU_TYPE else 0
-    return QuotaUse(row.gpu_type, row.limit, row.used, waiting.get(row.gpu_type, 0) + anything)
+    return QuotaStatus(row.gpu_type, row.limit, row.used, waiting.get(row.gpu_type, 0) + anything)
 
 
 def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:

@@ -73,7 +73,7 @@ def whole(call: Call, items: Sequence[dict[str, Any]], *, keys: Sequence[str]) -
 
 
 def _after(rows: QuerySet[Row], keys: Sequence[str], values: Sequence[Any], most: int) -> list[Row]:
-    """Rows behind these values, at most so many: those with the same first keys, then those beyond, one query each.
+    """Rows behind these values, at most this number: those with the same first keys, then those beyond, one query each.
 
     Each query is one range of an index on the keys whatever their directions, where one condition with OR for all
     would read the list from its beginning.

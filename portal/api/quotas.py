@@ -69,7 +69,7 @@ def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
     for use in usage.quotas_of(call.found):
         if use.gpu_type == gpu_type:
             return QuotaSerializer.render(use)
-    return QuotaSerializer.render(usage.QuotaUse(gpu_type, 0, 0, 0))  # no row: it was and is 0
+    return QuotaSerializer.render(usage.QuotaStatus(gpu_type, 0, 0, 0))  # no row: it was and is 0
 
 
 def _of_one(error: TenantError) -> list[dict[str, Any]]:

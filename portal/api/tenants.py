@@ -72,14 +72,17 @@ def tenant_get(call: Call, t: str) -> dict[str, Any]:
     return TenantSerializer.render(permissions.tenant(call, t), call)
 
 
-class TenantRequest(StrictSerializer):
-    slug = StrictCharField(max_length=40)
-    name = StrictCharField(max_length=120)
+class TenantSettings(StrictSerializer):
     priorities = serializers.ListField(
         child=StrictCharField(max_length=12), required=False, min_length=1, max_length=4
     )
     jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=1_000_000)
     reason = StrictCharField(max_length=500)
+
+
+class TenantRequest(TenantSettings):
+    slug = StrictCharField(max_length=40)
+    name = StrictCharField(max_length=120)
 
 
 @operation(
@@ -104,14 +107,9 @@ def tenant_create(call: Call) -> dict[str, Any]:
     return TenantSerializer.render(made, call)
 
 
-class TenantChangeRequest(StrictSerializer):
+class TenantChangeRequest(TenantSettings):
     name = StrictCharField(max_length=120, required=False)
     state = serializers.ChoiceField(["active", "suspended"], required=False)
-    priorities = serializers.ListField(
-        child=StrictCharField(max_length=12), required=False, min_length=1, max_length=4
-    )
-    jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=1_000_000)
-    reason = StrictCharField(max_length=500)
 
 
 @operation(

@@ -19,7 +19,7 @@ from portal.pages.guard import signed_in
 from tenants import access
 
 WARNED = 3
-"""From so many tries left on, the page says how many."""
+"""Once this number of tries or fewer are left, the page says how many."""
 
 
 class SignIn(AuthenticationForm):

@@ -77,7 +77,7 @@ KINDS = {
 TABS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("Users", "people"))
 PAGE = 200
 FOLDED = 3
-"""From so many checkpoints in a row on, one line stands for all."""
+"""This number of checkpoints in a row, or more, are shown as one line."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from portal.pages.cells import primary_metric
 from portal.pages.job_cards import Kpi, View
 from portal.templatetags.ui import duration
 
-SILENT = timedelta(seconds=15)  # a learner that said nothing for so long is shown as silent
+SILENT = timedelta(seconds=15)  # a learner without a heartbeat for this long is shown as silent
 MOST_BARS = 32  # of a large gang those that came last
 TICKS = 5
 LEAST_WAIT_S = 0.1

@@ -18,7 +18,7 @@ from jobs.selectors import cluster
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.serializers import JobSerializer
-from jobs.selectors.usage import CPU_TYPE, QuotaUse, held_by, live_jobs, quotas_of, waits_of
+from jobs.selectors.usage import CPU_TYPE, QuotaStatus, held_by, live_jobs, quotas_of, waits_of
 from jobs.spec import to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, State
 from portal.pages import attention
@@ -73,7 +73,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     return render(request, "overview.html", context)
 
 
-def quota_row(use: QuotaUse, mine: int) -> dict[str, Any]:
+def quota_row(use: QuotaStatus, mine: int) -> dict[str, Any]:
     """A meter of one cell per device: mine, others', free, waiting beyond the limit's tick.
 
     At most CELLS are drawn, and of waiting ones no more than would fill the limit twice; the number is next to it.

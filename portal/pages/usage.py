@@ -141,7 +141,7 @@ def holders(tenant: Tenant, gpu_type: str) -> list[tuple[str, int]]:
     return [(name, int(count)) for name, count in sums]
 
 
-def _card(tenant: Tenant, use: usage.QuotaUse) -> dict[str, Any]:
+def _card(tenant: Tenant, use: usage.QuotaStatus) -> dict[str, Any]:
     held = holders(tenant, use.gpu_type)
     return {
         "use": use,
@@ -152,7 +152,9 @@ def _card(tenant: Tenant, use: usage.QuotaUse) -> dict[str, Any]:
     }
 
 
-def _chart(tenant: Tenant, month: Month, by: str, resource: str, quotas: list[usage.QuotaUse]) -> charts.Bars:
+def _chart(
+    tenant: Tenant, month: Month, by: str, resource: str, quotas: list[usage.QuotaStatus]
+) -> charts.Bars:
     values: dict[tuple[date, str], float] = {}
     for row in usage.usage_by_day_and_user(tenant, start=month.start, end=month.end):
         if (row.gpu_type == usage.CPU_TYPE) == (resource == "cpu"):
@@ -211,7 +213,7 @@ def _people(
 def _sum(
     rows: list[usage.Usage],
     starts: list[usage.FirstStart],
-    quotas: list[usage.QuotaUse],
+    quotas: list[usage.QuotaStatus],
     month: Month,
     resource: str,
 ) -> dict[str, Any]:

@@ -28,5 +28,5 @@ class Service:
 
 
 def backoff_s(failures: int) -> float:
-    """Seconds to wait before the next start after so many short lives in a row: 0.2, 0.4, 0.8 … 30."""
+    """Seconds to wait before the next start after this number of short runs in a row: 0.2, 0.4, 0.8 … 30."""
     return min(30.0, 0.2 * 2 ** min(failures, 10))

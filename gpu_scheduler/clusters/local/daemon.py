@@ -23,7 +23,7 @@ from typing import Any
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
 from gpu_scheduler.clusters.local import processes, protocol
 from gpu_scheduler.clusters.local.gangs import Gangs
-from gpu_scheduler.clusters.local.protocol import MalformedRequest
+from gpu_scheduler.clusters.local.protocol import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
@@ -123,13 +123,13 @@ class Daemon:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
-                raise MalformedRequest("an object is expected")
+                raise InvalidRequest("an object is expected")
             return {"ok": True, "result": self._do(request)}
         except LaunchRefused as refusal:
             return {"ok": False, "error": "refused", "code": refusal.code, "message": str(refusal)}
         except ClusterBusy as busy:
             return {"ok": False, "error": "busy", "message": str(busy)}
-        except (MalformedRequest, ValueError, KeyError, TypeError) as error:
+        except (InvalidRequest, ValueError, KeyError, TypeError) as error:
             return {"ok": False, "error": "bad_request", "message": f"{type(error).__name__}: {error}"}
         except OSError as error:
             logger.error("request failed", extra={"error": str(error)})
@@ -171,7 +171,7 @@ class Daemon:
                 )
                 return {"removal": removal, "revision": revision}
             case other:
-                raise MalformedRequest(
+                raise InvalidRequest(
                     f"op: {str(other)[:40]!r} is none of ping, nodes, launch, observe, stop, remove, watch"
                 )
 

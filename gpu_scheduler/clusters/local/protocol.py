@@ -30,7 +30,7 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 _GANG_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
-class MalformedRequest(Exception):
+class InvalidRequest(Exception):
     """The daemon cannot understand a request."""
 
 
@@ -39,25 +39,25 @@ def launch_to_json(launch: Launch) -> dict[str, Any]:
 
 
 def launch_from_json(value: Mapping[str, Any]) -> Launch:
-    """Read a launch. Raises MalformedRequest with the field that is wrong."""
+    """Read a launch. Raises InvalidRequest with the field that is wrong."""
     try:
         fields = dict(value)
         learners = tuple(LearnerSpec(**learner) for learner in fields.pop("learners"))
         launch = Launch(learners=learners, **fields)
     except (TypeError, ValueError, KeyError) as error:
-        raise MalformedRequest(f"gang: {error}") from error
+        raise InvalidRequest(f"gang: {error}") from error
     parse_gang_name(launch.name)
     if not learners or [learner.rank for learner in learners] != list(range(len(learners))):
-        raise MalformedRequest("gang.learners: there must be one per rank, in order from 0")
+        raise InvalidRequest("gang.learners: there must be one per rank, in order from 0")
     if launch.slots < 1:
-        raise MalformedRequest(f"gang.slots: {launch.slots} is not at least 1")
+        raise InvalidRequest(f"gang.slots: {launch.slots} is not at least 1")
     return launch
 
 
 def parse_gang_name(value: object) -> str:
-    """A name that may be part of a path. Raises MalformedRequest."""
+    """A name that may be part of a path. Raises InvalidRequest."""
     if not isinstance(value, str) or not _GANG_NAME.fullmatch(value):
-        raise MalformedRequest(
+        raise InvalidRequest(
             f"name: {str(value)[:80]!r} may contain only lowercase letters, digits and inner dashes"
         )
     return value

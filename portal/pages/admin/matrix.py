@@ -105,7 +105,7 @@ def matrix(user: Person, draft: LimitsDraft | None = None) -> Matrix:
     kinds = sorted({*pools, *(kind for uses in quotas.values() for kind in uses)}, key=usage.gpus_first)
     live = live_by_tenant()
     uses = {
-        (tenant.slug, kind): quotas.get(tenant.pk, {}).get(kind) or usage.QuotaUse(kind, 0, 0, 0)
+        (tenant.slug, kind): quotas.get(tenant.pk, {}).get(kind) or usage.QuotaStatus(kind, 0, 0, 0)
         for tenant in tenants
         for kind in kinds
     }
@@ -127,7 +127,7 @@ def changes_of(drawn: Matrix) -> list[Change]:
     return [Change(cell.tenant, cell.kind, cell.limit, cell.before) for cell in drawn.changes]
 
 
-def _scale(kind: str, uses: Mapping[Key, usage.QuotaUse], requested: Mapping[Key, int]) -> int:
+def _scale(kind: str, uses: Mapping[Key, usage.QuotaStatus], requested: Mapping[Key, int]) -> int:
     return max(
         (
             max(use.limit, requested.get(key, 0), use.used + use.waiting)
@@ -138,7 +138,7 @@ def _scale(kind: str, uses: Mapping[Key, usage.QuotaUse], requested: Mapping[Key
     )
 
 
-def _cell(key: Key, use: usage.QuotaUse, draft: LimitsDraft, scale: int) -> Cell:
+def _cell(key: Key, use: usage.QuotaStatus, draft: LimitsDraft, scale: int) -> Cell:
     limit = draft.requested.get(key, use.limit)
     meter = quota_meter(
         f"{key[0]} {key[1]}", limit=limit, used=use.used, waiting=use.waiting, scale=scale, before=use.limit

@@ -1,5 +1,5 @@
-// data-fetch="/address" data-every="30": content that is fetched after the page, and again every so many seconds while the
-// page is visible.
+// data-fetch="/address" data-every="30": content that is fetched after the page, and again at this interval in seconds
+// while the page is visible.
 import { fetchPage, morphContent } from "./parts";
 
 function start(element: HTMLElement): void {

@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs.models import Attempt, Estimate, Job, Learner, MetricPoint, Progress
 from jobs.selectors.jobs import job_list
 from jobs.selectors.metrics import glances
-from jobs.selectors.usage import QuotaUse, held_by, waits_of
+from jobs.selectors.usage import QuotaStatus, held_by, waits_of
 from jobs.states import Intent, State
 from portal.pages import attention
 from portal.pages.charts import sparkline
@@ -172,7 +172,7 @@ def test_waits_are_those_of_first_starts(lab: Tenant, alice: User, client: Clien
 
 @pytest.mark.parametrize(("limit", "used", "waiting"), [(32, 0, 92), (4, 4, 1000), (0, 0, 7), (500, 480, 30)])
 def test_however_many_wait_a_quota_fits_its_card(limit: int, used: int, waiting: int) -> None:
-    row = quota_row(QuotaUse("a100", limit, used, waiting), mine=0)
+    row = quota_row(QuotaStatus("a100", limit, used, waiting), mine=0)
     assert len(row["cells"]) <= CELLS + 4, "each kind of cells is rounded up, and there is the tick"
     assert 1 <= row["cells"].count("waiting-mark") <= len(row["cells"]) / 2 + 1
     assert row["waiting"] == waiting, "the number next to it counts all of them"

@@ -87,7 +87,7 @@ export class Metrics extends EventTarget {
     return answer;
   }
 
-  /** The newest values of names that the page did not have: the server keeps them of so many names only. */
+  /** The newest values of names that the page did not have: the server keeps those of a limited number of names. */
   private learn({ series, seq }: Answer, axis: Axis): void {
     let learned = false;
     for (const { name, rank, buckets } of series) {

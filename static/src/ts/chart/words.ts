@@ -64,7 +64,7 @@ export interface Values {
   rows: string[][];
 }
 
-/** The newest rows of the table as text, at most so many. Rows of a thinned series stand for several points each. */
+/** The newest rows of the table as text, at most this number. Rows of a thinned series stand for several points each. */
 export function values(name: string, series: Series[], table: Table, settings: Settings, most: number): Values {
   const first = Math.max(0, table.x.length - most);
   const shown = table.lines.reduce((sum, line) => sum + line.raw.slice(first).filter((value) => value !== null).length, 0);

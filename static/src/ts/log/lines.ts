@@ -157,8 +157,8 @@ export class Lines extends EventTarget {
     return null;
   }
 
-  /** Keep so many blocks, those near the line `around`; the others are fetched again when needed. Blocks of drawn lines
-   * stay: they would be fetched at once, and push out the next. */
+  /** Keep at most this number of blocks, those nearest to the line `around`; the others are fetched again when needed.
+   * Blocks of drawn lines stay: they would be fetched at once, and push out the next. */
   forget(around: number, kept: number, drawn: Iterable<number>): void {
     if (this.blocks.size <= kept) return;
     const center = Math.floor((around - 1) / BLOCK);

@@ -10,7 +10,7 @@ const BLOCK = 500;
 
 export interface PaneOptions {
   fill(row: HTMLElement, index: number): void;
-  /** Rows of ROW_PX that a line takes when wrapped to so many columns. */
+  /** Rows of ROW_PX that a line takes when wrapped at this number of columns. */
   heightOf(index: number, columns: number): number;
   /** The user began or stopped following, or the place changed. */
   moved(): void;

@@ -19,7 +19,7 @@ export class Ticks {
     this.element.append(this.matches, this.errors);
   }
 
-  /** Numbers of lines out of so many; drawn again only if something changed. */
+  /** The marked line numbers out of `total` lines; drawn again only if something changed. */
   draw(total: number, errors: readonly number[], matches: readonly number[]): void {
     const now = [total, errors.length, matches.length, matches[0]].join();
     if (now === this.drawn) return;

@@ -25,7 +25,7 @@ function values(value: unknown, path = "", found: Values = new Map()): Values {
   return found;
 }
 
-/** The beginning of a value, or of what is different in a long one, at most so many characters. */
+/** The beginning of a value, or of what is different in a long one, at most this number of characters. */
 export function excerpt(text: string, other: string, most: number): string {
   let same = 0;
   while (text.length > most && same < text.length && text[same] === other[same]) same += 1;
