@@ -75,9 +75,15 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
-HOLDS_GPUS = frozenset({State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.STOPPING})
-TAKES_ORDERS = frozenset({State.DEPLOYING, State.DOWNLOADING, State.PROCESSING})
+PROGRESS = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.COMPLETED)
+"""The states of a job from its placement on, if nothing stops it."""
+HOLDS_GPUS = frozenset({*PROGRESS, State.STOPPING}) - FINAL
+PROGRAM_FINISHED = frozenset({State.STORING})
+"""Too late to halt, to resume and to stop by order: only a cancel or a lost node changes how the job ends."""
+TAKES_ORDERS = HOLDS_GPUS - PROGRAM_FINISHED - {State.STOPPING}
 """States in which the scheduler can order a job to stop or to be resized."""
+KEEPS_REASON = PROGRAM_FINISHED | {State.STOPPING}
+"""States whose reason no note replaces: a stop's is needed at its end, and no later step would restore the others."""
 STOPPING_FROM_STORING = frozenset({StopReason.CANCEL_REQUESTED, StopReason.NODE_LOST})
 """The only reasons that may take a storing job to STOPPING."""
 
@@ -187,9 +193,9 @@ def allowed_actions(
     if state in FINAL:
         return (Action.CLONE, Action.EDIT, Action.DELETE)
     actions = []
-    if intent == Intent.RUN and state != State.STORING and not fails:
+    if intent == Intent.RUN and state not in PROGRAM_FINISHED and not fails:
         actions.append(Action.HALT)
-    if intent == Intent.HALT and state != State.STORING and not fails and not time_is_up:
+    if intent == Intent.HALT and state not in PROGRAM_FINISHED and not fails and not time_is_up:
         actions.append(Action.RESUME)
     if intent != Intent.CANCEL:
         actions.append(Action.CANCEL)
@@ -219,8 +225,8 @@ def display_phase(state: State, intent: Intent, stop_reason: str, attempt: int) 
         return state.capitalize()
     if intent == Intent.CANCEL:
         return "Canceling"
-    if state == State.STORING:
-        return "Storing"
+    if state in PROGRAM_FINISHED:
+        return state.capitalize()
     if state == State.STOPPING:
         reason = StopReason(stop_reason)
         return "Halting" if intent == Intent.HALT and reason in BY_ORDER else STOPPING_WORDS[reason]

@@ -34,7 +34,7 @@ from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
 from jobs.spec.quantities import parse_duration, parse_memory
-from jobs.states import HOLDS_GPUS, EventCode, Intent, State, StopReason
+from jobs.states import HOLDS_GPUS, KEEPS_REASON, EventCode, Intent, State, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -225,8 +225,7 @@ def _require(lease: Lease) -> None:
 
 def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
     """The cluster does not answer or asks to wait: no job fails for that, and people can read it."""
-    # A stop's reason is needed at its end, and no later step would restore a storing job's reason.
-    if rows.observation.state not in {State.STORING, State.STOPPING}:
+    if rows.observation.state not in KEEPS_REASON:
         message = f"Waiting for the cluster: {busy}"
         transitions.note_reason(rows, lease, Reason("cluster_busy", message))
     fp("busy.after_noted")
@@ -252,10 +251,9 @@ def _without_cluster(rows: JobRows, lease: Lease, error: ClusterMisconfigured) -
 
 
 def _may_replace_reason(job: JobObservation) -> bool:
-    """False where a stop's reason is needed at its end, or no later step would restore a storing job's reason."""
     if job.intent == Intent.CANCEL:
         return True  # it ends as canceled, whatever it was on its way to
-    return job.state not in {State.STORING, State.STOPPING} or job.stop_reason == StopReason.HALT_REQUESTED
+    return job.state not in KEEPS_REASON or job.stop_reason == StopReason.HALT_REQUESTED
 
 
 def _back_off(lease: Lease) -> None:

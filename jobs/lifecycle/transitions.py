@@ -24,7 +24,7 @@ from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
 from jobs.models import Attempt, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
-from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, EventCode, Intent, State
+from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, PROGRAM_FINISHED, EventCode, Intent, State
 
 CLOSE_ATTEMPT = """
 UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), known_at = greatest(%s, opened_at),
@@ -189,7 +189,7 @@ def _fields(rows: JobRows, move: Move, reason: Reason) -> dict[str, Any]:
     fields: dict[str, Any] = {"state": move.to, **_reason_fields(reason)}
     if move.to == State.STOPPING:
         fields |= {"stop_reason": move.stop_reason, "stop_at": Now()}
-    if move.to == State.STORING or (move.to == State.STOPPING and move.stop_reason not in BY_ORDER):
+    if move.to in PROGRAM_FINISHED or (move.to == State.STOPPING and move.stop_reason not in BY_ORDER):
         fields |= NO_ORDER  # the job ends for another reason: the order is void
     if move.learners is not None:
         fields["learners"] = move.learners

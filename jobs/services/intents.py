@@ -18,7 +18,7 @@ from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.jobs import will_fail
 from jobs.services.locking import lock_job, refuse, refuse_used_up, reload
-from jobs.states import FINAL, EventCode, Intent, State
+from jobs.states import FINAL, PROGRAM_FINISHED, EventCode, Intent, State
 from tenants import audit
 from tenants.models import Tenant, User
 
@@ -31,10 +31,11 @@ ACTIONS = {Intent.HALT: "job.halt", Intent.RUN: "job.resume", Intent.CANCEL: "jo
 
 @retry_on_serialization_failure
 def job_halt(*, user: User, job_id: str) -> Job:
-    """Request that the job saves and releases its slots. Refused once it stores, is canceled, will fail or ended."""
+    """Request that the job saves and releases its slots. Refused once its program has finished or it is canceled, will
+    fail or has ended."""
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
-        if job.is_final or job.intent == Intent.CANCEL or job.state == State.STORING:
+        if job.is_final or job.intent == Intent.CANCEL or job.state in PROGRAM_FINISHED:
             raise refuse(job, "halted")
         if job.intent != Intent.HALT:
             if will_fail(job):
@@ -57,7 +58,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
         if (
             job.is_final
             or job.intent == Intent.CANCEL
-            or (job.intent == Intent.HALT and job.state == State.STORING)
+            or (job.intent == Intent.HALT and job.state in PROGRAM_FINISHED)
             or will_fail(job)
         ):
             raise refuse(job, "resumed")

@@ -23,7 +23,7 @@ from jobs.selectors.redaction import is_guest
 from jobs.selectors.results import result_summary
 from jobs.selectors.serializers import JobSerializer
 from jobs.spec import to_yaml
-from jobs.states import FINAL, State
+from jobs.states import FINAL, PROGRESS, State
 from portal.pages import (
     job_cards,
     job_events,
@@ -55,7 +55,6 @@ TABS = (
     ("checkpoints", "Checkpoints"),
     ("spec", "Spec"),
 )
-MOVING = {State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING}
 VERBS = {"halt": services.job_halt, "cancel": services.job_cancel}
 
 
@@ -171,7 +170,8 @@ def _room(job: Job, view: dict[str, Any]) -> str:
 def _now_does(view: dict[str, Any]) -> str:
     """What an active job is at, where there is something to say, such as why its start takes long."""
     reason = view["reason"]
-    return reason["message"] if view["state"] in MOVING and reason["code"] else ""
+    active = view["state"] in PROGRESS and view["state"] not in FINAL
+    return reason["message"] if active and reason["code"] else ""
 
 
 def _marks(job: Job) -> list[tuple[int | None, str]]:

@@ -9,11 +9,11 @@ from itertools import pairwise
 from math import sqrt
 
 from jobs.models import Attempt, JobEvent
-from jobs.states import FINAL, STOPPING_WORDS, State, StopReason
+from jobs.states import FINAL, PROGRESS, STOPPING_WORDS, State, StopReason
 from portal.pages.job_events import STOPPED, outcome
 from portal.templatetags.ui import PHASE_BADGES, thousands
 
-AHEAD = ("Deploying", "Downloading", "Processing", "Storing", "Completed")
+AHEAD = tuple(state.capitalize() for state in PROGRESS)
 WIDEST = 12
 
 
