@@ -243,7 +243,9 @@ def _refuse_large_directory(stream: IO[bytes]) -> None:
         raise ArchiveError("archive_corrupt", "the archive has no directory: it is truncated or damaged")
     _, _, _, _, entries, directory_bytes, start, _ = _END_OF_ZIP.unpack_from(tail, found)
     if entries == 0xFFFF or 0xFFFFFFFF in (directory_bytes, start):
-        raise ArchiveError("archive_too_many_files", "the archive is in zip64 form, meant for huge ones")
+        raise ArchiveError(
+            "archive_too_many_files", "ZIP64 archives are not supported; pack fewer or smaller files"
+        )
     if directory_bytes > 8 * 1024 * 1024:
         raise ArchiveError("archive_too_many_files", "the archive's directory is larger than 8 MiB")
     stream.seek(0)

@@ -83,7 +83,7 @@ class JobChanged(JobError):
 
 
 class IdempotencyKeyInvalid(JobError):
-    """An Idempotency-Key must have 1 to 128 printable ASCII characters."""
+    """An Idempotency-Key must have 1 to 128 printable ASCII characters without spaces."""
 
     code = "idempotency_key_invalid"
 

@@ -1,6 +1,6 @@
 """The job's states, intents and reasons, and which move is legal. Pure: no Django, no clock.
 
-Source: docs/architecture.md, "States". docs/job_states.md draws TRANSITIONS and a test compares the two.
+docs/job_states.md draws TRANSITIONS and a test compares the two.
 """
 
 from __future__ import annotations

@@ -60,8 +60,6 @@ BANNED = {
 
 ALLOWED = re.compile(
     r"stands? (for|by|in for)\b|\btell\((self)?\)|back and forth|focus ring|ring buffer"
-    r"|['\"]pace['\"]|\bjob\.pace\b|\bpace: \{|progress, pace$"  # the field of the REST API
-    r"|\bclass pace serializer\(|\bpace = pace serializer\(|\bget pace\("  # its serializer and getter
     r"|\"evidence\""  # a key in gang files of earlier versions
     r"|\b0011 starts foretold by plan\b"  # the file name of an ADR
     r"|[`'\"{(]nobody[`'\"})]|user nobody|nobody = 65534|tests\.nobody"  # the Unix user

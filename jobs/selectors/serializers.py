@@ -83,7 +83,7 @@ class EstimateSerializer(ReadSerializer):
     """When a waiting job is expected to start if no other job is submitted: p50 to p90."""
 
     from_ = TimestampField(allow_null=True, help_text="p50: as likely before as after; null: no estimate")
-    to = TimestampField(allow_null=True, help_text="p90: nine of ten jobs have started by then")
+    to = TimestampField(allow_null=True, help_text="p90: in nine of ten simulations it has started by then")
     basis = serializers.ListField(
         child=serializers.ChoiceField(BASES), help_text="how the ends of the jobs ahead were estimated"
     )
@@ -109,7 +109,7 @@ class ProgressSerializer(ReadSerializer):
         return min(100.0, round(100 * step / total, 1)) if step is not None and total else None
 
 
-class PaceSerializer(ReadSerializer):
+class ThroughputSerializer(ReadSerializer):
     """Throughput over all attempts; null while the job does not run or nothing is known."""
 
     seconds_left = serializers.FloatField(allow_null=True)
@@ -160,7 +160,7 @@ class JobSerializer(ReadSerializer):
     priority = serializers.ChoiceField(PRIORITIES)
     tags = serializers.ListField(child=serializers.CharField())
     progress = ProgressSerializer()
-    pace = PaceSerializer()
+    throughput = ThroughputSerializer()
     metrics = serializers.DictField(
         source="progress.metrics", help_text='name: {"last": number or "NaN", "step": n}'
     )
@@ -219,7 +219,7 @@ class JobSerializer(ReadSerializer):
         return getattr(job, "slot_type", None)
 
     @staticmethod
-    def get_pace(job: Job, live: _Live) -> dict[str, Any]:
+    def get_throughput(job: Job, live: _Live) -> dict[str, Any]:
         found = _throughput(job, live.now) if job.state == State.PROCESSING else None
         return {
             "seconds_left": round(found.left_s, 1) if found else None,

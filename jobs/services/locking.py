@@ -57,10 +57,9 @@ def refuse(job: Job, verb: str) -> IllegalTransition:
     """The error for a verb that is not possible now, with what is."""
     details = _possible_now(job)
     why = ": it will end as failed" if will_fail(job) and job.intent != Intent.CANCEL else ""
-    *others, last = details["allowed_actions"]
-    possible = f"{', '.join(others)} or {last}" if others else last
+    possible = ", ".join(details["allowed_actions"])
     return IllegalTransition(
-        f"A job that is {details['phase'].lower()} cannot be {verb}{why}. You can still {possible} it.",
+        f"A job that is {details['phase'].lower()} cannot be {verb}{why}. Actions possible in this state: {possible}.",
         **details,
     )
 

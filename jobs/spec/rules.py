@@ -130,9 +130,7 @@ def _env_faults(env: Any, walk: Walk) -> Iterator[Problem]:
         return
     for name in env:
         if isinstance(name, str) and is_reserved(name):
-            message = (
-                "is set by the platform and cannot be overridden: use another name, or set it in the command"
-            )
+            message = "is reserved: use another name, or set it in the command"
             yield walk.problem(("env", name), "env_reserved", message, name)
     total = sum(_bytes(str(name)) + _bytes(str(text)) + 2 for name, text in env.items())
     if total > MAX_ENV_BYTES:

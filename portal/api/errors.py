@@ -190,7 +190,7 @@ def _of_the_framework(error: drf.APIException) -> HttpResponse:
 
 
 _CODES: dict[type[drf.APIException], tuple[str, str]] = {
-    drf.NotAuthenticated: ("not_authenticated", "Log in, or send Authorization: Bearer with an API token."),
+    drf.NotAuthenticated: ("not_authenticated", "Sign in, or send Authorization: Bearer with an API token."),
     drf.AuthenticationFailed: ("token_invalid", "This token is unknown, revoked or expired."),
     drf.PermissionDenied: ("not_allowed", "You do not have permission to do this."),
     drf.MethodNotAllowed: ("method_not_allowed", "This path does not support this method; see Allow."),

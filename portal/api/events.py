@@ -74,7 +74,7 @@ class AttemptSerializer(ReadSerializer):
 
 @operation(Out=AttemptSerializer, Query=PagedQuery, many=True)
 def attempt_list(call: Call, job_id: str) -> dict[str, Any]:
-    """A job's deployments, the newest first."""
+    """A job's attempts, the newest first."""
     rows = Attempt.objects.filter(job=permissions.job(call, job_id)).select_related("resume_from")
     return paging.page(call, rows, AttemptSerializer.render, keys=("-n",))
 

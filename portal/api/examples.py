@@ -75,7 +75,7 @@ JOB_EXAMPLE: dict[str, Any] = {
         "total": 10,
         "percent": 40.0,
     },
-    "pace": {"seconds_left": 8.1, "steps_per_second": 0.74},
+    "throughput": {"seconds_left": 8.1, "steps_per_second": 0.74},
     "metrics": {"loss": {"last": 0.25, "step": 4}},
     "checkpoint": {"n": 1, "step": 3, "at": "2026-11-21T09:00:30.000Z"},
     "last_halt": None,

@@ -150,7 +150,7 @@ class ServiceAccountRequest(StrictSerializer):
     response_example=ACCOUNT_EXAMPLE,
 )
 def account_create(call: Call, t: str) -> dict[str, Any]:
-    """Create a service account: a user for a program. Its maximum role is researcher, and it cannot log in."""
+    """Create a service account: a user for a program. Its maximum role is researcher, and it cannot sign in."""
     made = accounts.account_create(
         user=call.user, tenant=call.found, name=call.data["name"], role=Role(call.data["role"])
     )
@@ -159,7 +159,7 @@ def account_create(call: Call, t: str) -> dict[str, Any]:
 
 @operation(status=204)
 def account_remove(call: Call, t: str, name: str) -> None:
-    """Remove a service account. Its tokens end at once; its jobs are kept."""
+    """Close a service account. Its tokens are revoked at once; its jobs are kept."""
     accounts.account_remove(user=call.user, tenant=permissions.tenant(call, t), name=name)
 
 

@@ -23,7 +23,7 @@ class TenantSerializer(ReadSerializer):
     role = serializers.ChoiceField([role.value for role in Role], allow_null=True)
     permissions = serializers.ListField(child=serializers.CharField())
     priorities = serializers.ListField(child=serializers.CharField())
-    jobs_limit = serializers.IntegerField(allow_null=True, help_text="live jobs at once; null: no limit")
+    jobs_limit = serializers.IntegerField(allow_null=True, help_text="concurrent jobs; null: no limit")
     jobs_used = serializers.IntegerField()
     created_at = TimestampField()
     etag = serializers.CharField()
@@ -120,7 +120,7 @@ class TenantChangeRequest(TenantSettings):
     response_example=TENANT_EXAMPLE,
 )
 def tenant_change(call: Call, t: str) -> dict[str, Any]:
-    """Rename, suspend or resume a tenant, or change its priorities or job limit; platform admins only.
+    """Rename, suspend or reopen a tenant, or change its priorities or limit of concurrent jobs; platform admins only.
 
     In a suspended tenant, jobs cannot be submitted, started or resumed. Running jobs continue and can be halted.
     """

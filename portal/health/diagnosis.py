@@ -39,7 +39,9 @@ def data_folder() -> HealthCheck:
         )
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:
-        return HealthCheck("data", "", f"{folder} is open to others (mode {mode:o})", f"chmod 700 {folder}")
+        return HealthCheck(
+            "data", "", f"{folder} is open to others (mode {mode:o})", f"Run `chmod 700 {folder}`."
+        )
     return HealthCheck("data", str(folder))
 
 
@@ -51,7 +53,7 @@ def disk() -> HealthCheck:
     found = f"{free / 1024**3:.1f} GiB free"
     if free < FREE_MIN_BYTES:
         return HealthCheck(
-            "disk", found, f"only {found}", "Free disk space: logs, checkpoints and runtimes need it."
+            "disk", found, f"only {found}", "Free up disk space: logs, checkpoints and runtimes need it."
         )
     return HealthCheck("disk", found)
 
@@ -71,7 +73,7 @@ def broker() -> HealthCheck:
     except redis.RedisError as error:
         remedy = "The platform works without it, only slower. `manage.py up` starts it, or correct REDIS_URL."
         return HealthCheck("broker", "no response", f"Valkey is not responding: {first_line(error)}", remedy)
-    return HealthCheck("broker", f"responding (protocol {version})")
+    return HealthCheck("broker", f"responding (Redis-compatible {version})")
 
 
 def web() -> HealthCheck:

@@ -68,7 +68,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await self.close(1013, "The database is not responding; try again.")
             return
         if self.user is None:
-            await self.close(4401, "Log in, or send a valid token.")
+            await self.close(4401, "Sign in, or send a valid token.")
             return
         self.counted_for = self.user.pk
         _sockets[self.user.pk] += 1

@@ -115,7 +115,7 @@ def _unsaved(job: Job, began: datetime, now: datetime) -> Notice | None:
     age = duration((now - at).total_seconds())
     text = f"{step}{age} ago; the spec says every {duration(every)}"
     return Notice(
-        job, "running", "save-off", "amber", "Checkpoint is old", text, saved, "Checkpoints", "/checkpoints"
+        job, "running", "save-off", "amber", "Checkpoint overdue", text, saved, "Checkpoints", "/checkpoints"
     )
 
 

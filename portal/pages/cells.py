@@ -24,7 +24,7 @@ def detail(job: View) -> str:
     if state == "HALTED":
         checkpoint = job["checkpoint"]
         if checkpoint is None:
-            return "No checkpoint; restarts from step 0"
+            return "No checkpoint; a resume starts from scratch"
         step = checkpoint["step"]
         return f"Resumes from {thousands(step)}" if step is not None else "Resumes from its checkpoint files"
     if state == "COMPLETED":
@@ -33,9 +33,9 @@ def detail(job: View) -> str:
 
 
 def starts(job: View) -> str:
-    """How far off a waiting job's start is, as "~25–40 min"; nothing without an estimate."""
+    """How far off a waiting job's start is, as "≈25–40 min"; nothing without an estimate."""
     span = foreseen(job["estimate"], timezone.now())
-    return f"~{span}" if span and not span.startswith("under") else span
+    return f"≈{span}" if span and not span.startswith("under") else span
 
 
 def size(job: View) -> str:

@@ -21,7 +21,7 @@ TEXTS = {
         "This page does not exist, or it belongs to a tenant you are not a member of. "
         "Both look the same by design.",
     ),
-    405: ("This URL only accepts forms", "It has no page. Go back and use the form."),
+    405: ("This address only accepts form submissions", "It has no page. Go back and use the form."),
     429: ("Too many attempts", "Sign-in is blocked for a while to prevent password guessing."),
     500: (
         "Internal error",
@@ -31,7 +31,7 @@ TEXTS = {
 }
 OLD_FORM = (
     "Your session changed",
-    "You signed in or out elsewhere, or cookies are off. Nothing was changed: "
+    "You signed in or out elsewhere, or cookies are disabled. Nothing was changed: "
     "go back, reload the page and resubmit the form.",
 )
 NUL = (

@@ -158,7 +158,7 @@ def _legs(parts: dict[str, float | None]) -> list[Leg]:
 
 
 def _time_left(job: View) -> tuple[str, str]:
-    throughput = job["pace"]
+    throughput = job["throughput"]
     if job["state"] != "PROCESSING" or not job["progress"]["total"]:
         return "—", ""
     if throughput["seconds_left"] is None:

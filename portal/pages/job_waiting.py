@@ -50,7 +50,7 @@ BACKING_OFF = WaitKind(
     "Backing off",
     "rotate-cw",
     "amber",
-    "It failed early several times in a row. The next attempt starts automatically;"
+    "It ended early at least twice in a row. The next attempt starts automatically;"
     " no GPUs are held while waiting.",
 )
 BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}

@@ -28,7 +28,10 @@ from tenants.services.members import member_add, member_change, member_remove
 
 ROLES = (
     (Role.VIEWER, "Can view jobs, logs, metrics and quotas; can't run jobs."),
-    (Role.RESEARCHER, "Can also submit jobs, halt, resume and clone their own, and use the whole quota."),
+    (
+        Role.RESEARCHER,
+        "Can also submit and clone jobs, halt, resume and cancel their own, and use the whole quota.",
+    ),
     (Role.MANAGER, "Can also manage everyone’s jobs, members and service accounts. Can't change quotas."),
 )
 

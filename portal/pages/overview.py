@@ -111,7 +111,7 @@ def _active(jobs: Iterable[Job], user: User) -> list[dict[str, Any]]:
         | {
             "metric_name": primary_metric(view),
             "spark": sparkline(lines.get(view["id"], [])),
-            "left": view["pace"]["seconds_left"],
+            "left": view["throughput"]["seconds_left"],
             "may_resume": "resume" in view["allowed_actions"]
             and job.tenant.state == Tenant.State.ACTIVE
             and (job.owner_id == user.pk or access.may(user, Permission.OPERATE_ANY, job.tenant_id)),

@@ -84,6 +84,9 @@ def read_environment(options: Mapping[str, str] | None = None) -> Environment:
 
 def refuse(problems: list[str]) -> NoReturn:
     """Say what is wrong with the configuration and end with EX_CONFIG."""
-    lines = ["Luthier cannot start, its configuration is wrong:", *(f"  {problem}" for problem in problems)]
+    lines = [
+        "Luthier cannot start because its configuration is invalid:",
+        *(f"  {problem}" for problem in problems),
+    ]
     sys.stderr.write("\n".join(lines) + "\n")
     raise SystemExit(EX_CONFIG)

@@ -31,7 +31,7 @@ class DataLock:
         except BlockingIOError:
             holder = os.read(self._descriptor, 500).decode(errors="replace").strip() or "another process"
             raise CannotStart(
-                f"Luthier already runs on {self._path.parent}: {holder}. "
+                f"Luthier is already running in {self._path.parent} ({holder}). "
                 "Stop it there with Ctrl-C, or start a second installation with --data and --port."
             ) from None
 

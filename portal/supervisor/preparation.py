@@ -72,4 +72,4 @@ class Preparation:
         except ValueError:
             await self._process.wait()
             tail = "\n".join(self._log.read_text(errors="replace").strip().splitlines()[-12:])
-            raise CannotStart(f"The end of {self._log}:\n{tail}") from None
+            raise CannotStart(f"Last lines of {self._log}:\n{tail}") from None

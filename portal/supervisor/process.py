@@ -163,8 +163,8 @@ def ended(code: int | None) -> str:
     if code is None:
         return "is running"
     if code >= 0:
-        return f"ended with code {code}"
+        return f"exited with code {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was terminated by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was terminated by signal {-code}"

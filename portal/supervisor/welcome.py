@@ -8,7 +8,7 @@ def welcome(url: str, made: dict[str, Any]) -> str:
     lines = ["", f"  Luthier is at  {url}"]
     users: dict[str, dict[str, str]] = made.get("users", {})
     if users:
-        lines += ["", "  One-time passwords of the demo (shown once; `manage.py demo` sets new ones):"]
+        lines += ["", "  Passwords of the demo users (shown once; `manage.py demo` sets new ones):"]
         lines += [
             f"    {name:<8}{user['password']:<22}{user['role']}{' of ' + user['tenant'] if user['tenant'] else ''}"
             for name, user in users.items()
@@ -16,7 +16,7 @@ def welcome(url: str, made: dict[str, Any]) -> str:
     if made.get("job"):
         lines += [
             "",
-            f"  The first job is starting; log in as alice and watch it at  {url}{made['job']}",
+            f"  The first job is starting; sign in as alice and watch it at  {url}{made['job']}",
         ]
     elif made.get("job_problem"):
         lines += ["", f"  The example job was not submitted: {made['job_problem']}"]

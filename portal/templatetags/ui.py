@@ -44,7 +44,7 @@ PHASE_BADGES = {
     "Data could not be read": ("red", "octagon-x"),
     "Ended": ("neutral", "circle-check"),
 }
-"""Family and icon per display phase; every "…ing" of a stop is amber and dashed (portal.md C.4)."""
+"""Family and icon per display phase; every "…ing" of a stop is amber and dashed."""
 
 LEAST_HOURS = 0.01
 """Less is said as less than this."""
@@ -68,7 +68,7 @@ DEEDS = {
     "tenant.change": "Changed a tenant",
     "tenant.create": "Created a tenant",
     "tenant.read": "Viewed a tenant",
-    "tenant.resume": "Resumed a tenant",
+    "tenant.resume": "Reopened a tenant",
     "tenant.suspend": "Suspended a tenant",
     "token.create": "Created a token",
     "token.revoke": "Revoked a token",

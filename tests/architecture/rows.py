@@ -154,7 +154,7 @@ API: dict[str, Row] = {
     f"GET {J}/events": Row(JOB_READ),
     f"GET {J}/attempts": Row(JOB_READ),
     f"GET {J}/learners": Row(JOB_READ),
-    f"GET {J}/ways": Row(JOB_READ),
+    f"GET {J}/suggestions": Row(JOB_READ),
     f"GET {J}/spec": Row(JOB_READ),
     f"GET {J}/logs": Row(JOB_READ),
     f"GET {J}/logs/raw": Row(JOB_READ),

@@ -197,8 +197,8 @@ def test_doctor_names_what_is_wrong_with_its_remedy(settings: Settings, tmp_path
         call_command("doctor", stdout=output)
     assert end.value.code == 1
     report = output.getvalue()
-    assert "WRONG  data" in report
-    assert "WRONG  workers" in report
+    assert "FAILED data" in report
+    assert "FAILED workers" in report
     assert "ok     database" in report
     assert "-> Start `manage.py up`." in report
 

@@ -80,7 +80,7 @@ async def test_a_killed_service_is_started_again(supervise: Start) -> None:
 
 async def test_a_service_that_dies_at_once_cannot_start_and_its_log_is_shown(supervise: Start) -> None:
     broken = toy([sys.executable, "-c", "raise SystemExit('no such folder: /x')"], ready=never)
-    with pytest.raises(CannotStart, match=r"(?s)Toy ended with code 1.*no such folder: /x"):
+    with pytest.raises(CannotStart, match=r"(?s)Toy exited with code 1.*no such folder: /x"):
         await supervise(broken).start()
 
 
@@ -283,7 +283,7 @@ def test_only_one_supervisor_may_have_a_data_folder(tmp_path: Path) -> None:
     first = DataLock(tmp_path / "up.lock")
     first.take()
     first.describe("process 7, http://127.0.0.1:8000")
-    with pytest.raises(CannotStart, match=r"already runs.*process 7, http://127.0.0.1:8000"):
+    with pytest.raises(CannotStart, match=r"already running.*process 7, http://127.0.0.1:8000"):
         DataLock(tmp_path / "up.lock").take()
 
 

@@ -16,7 +16,7 @@ class Command(BaseCommand):
         found = diagnosis.examine()
         width = max(len(part.name) for part in found)
         for part in found:
-            mark = "ok" if part.ready else "WRONG"
+            mark = "ok" if part.ready else "FAILED"
             self.stdout.write(f"{mark:<6} {part.name:<{width}}  {part.reason or part.found}")
             if part.remedy and not part.ready:
                 self.stdout.write(f"{'':<6} {'':<{width}}  -> {part.remedy}")

@@ -81,7 +81,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
     jobs = job_list(user=user, tenant=slug)
     gpus = tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists()
     resource = request.GET.get("of") or ("gpu" if gpus else "cpu")
-    live = jobs.filter(state__in=[*HOLDS_GPUS, State.QUEUED])
+    live = jobs.filter(state__in=[*HOLDS_GPUS, State.QUEUED, State.HALTED])
     members = list(Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"))
     context = frame(request, "tenants") | {
         "tenant": tenant,

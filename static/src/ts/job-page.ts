@@ -19,7 +19,7 @@ interface Job {
   max_restarts: number;
   slot_seconds: number;
   progress: { step: number | null; total: number | null; percent: number | null };
-  pace: { seconds_left: number | null; steps_per_second: number | null };
+  throughput: { seconds_left: number | null; steps_per_second: number | null };
   metrics: Record<string, unknown>;
   reason: unknown;
   estimate: unknown;
@@ -83,7 +83,7 @@ class JobPage extends HTMLElement {
   /** Numbers that change often, in place. */
   private show(job: Job): void {
     const { step, total, percent } = job.progress;
-    const { seconds_left: left, steps_per_second: speed } = job.pace;
+    const { seconds_left: left, steps_per_second: speed } = job.throughput;
     const steps = total ? texts.job.steps(step ?? 0, total) : "";
     const values: Record<string, string> = {
       restarts: texts.job.restarts(job.restarts_used, job.max_restarts),

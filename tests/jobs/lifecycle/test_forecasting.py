@@ -185,7 +185,7 @@ def test_right_after_a_resume_forecast_pages_and_rest_say_the_same(world: World)
     Progress.objects.filter(job=holder).update(step=500, total=1000, reported_at=None)
     forecasting.update_estimates({})
     view = JobSerializer.render(job_get(user=world.alice, job_id=holder.pk))
-    assert view["pace"]["seconds_left"] == pytest.approx(300, abs=5)
+    assert view["throughput"]["seconds_left"] == pytest.approx(300, abs=5)
     assert minutes(world, waiter) == pytest.approx(5, abs=0.1)
     assert next(kpi for kpi in kpis(view | {"room": ""}, ran_s=0) if kpi.title == "Time left").value in (
         "5 min 00 s",

@@ -255,7 +255,8 @@ def test_no_request_is_accepted_that_the_coming_failure_would_drop(
     verbs = [job_resume, job_halt] if intent == Intent.RUN else [job_resume]
     for verb in verbs:
         with pytest.raises(
-            IllegalTransition, match=r"it will end as failed\. You can still cancel, clone or edit it"
+            IllegalTransition,
+            match=r"it will end as failed\. Actions possible in this state: cancel, clone, edit",
         ) as caught:
             verb(user=people.alice, job_id=job.pk)
         assert caught.value.code == "illegal_transition"

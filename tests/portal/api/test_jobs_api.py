@@ -579,4 +579,4 @@ def test_of_an_ended_job_name_and_tags_may_be_edited_and_the_refusal_of_a_priori
     assert alice.patch(f"/jobs/{job}", {"name": "kept", "tags": ["best"]}).status_code == 200
     refused = alice.patch(f"/jobs/{job}", {"priority": "low"})
     assert refused.status_code == 409
-    assert "another priority, only another name or other tags. You can still" in refused.json()["detail"]
+    assert "another priority, only another name or other tags. Actions possible" in refused.json()["detail"]

@@ -84,7 +84,7 @@ def by_rest_and_page(user: User, job: Job) -> str:
         answers.append(client.get(f"/api/v1/jobs/{job.pk}{path}"))
         answers.append(client.get(f"/t/{job.tenant.slug}/jobs/{job.pk}{path}"))
     answers.append(client.get("/api/v1/jobs"))
-    answers.append(client.get(f"/api/v1/jobs/{job.pk}/ways"))
+    answers.append(client.get(f"/api/v1/jobs/{job.pk}/suggestions"))
     assert [answer.status_code for answer in answers] == [200] * len(answers)
     answers.append(client.post(f"/api/v1/jobs/{job.pk}/resume", {}, content_type="application/json"))
     assert answers[-1].status_code == 202, "it waits already: a question that changes nothing"

@@ -48,7 +48,7 @@ def test_a_changed_limit_is_listed_among_the_entries_with_who_what_and_why(
     rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in text.split("</tr>")]
     entries = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "quota" in row]
     assert entries[:3] == [
-        "admin Resumed a tenant vision-lab vision-lab paid",
+        "admin Reopened a tenant vision-lab vision-lab paid",
         "admin Changed a quota cpu 8 to 6 vision-lab Two go back",
         "admin Suspended a tenant vision-lab vision-lab unpaid",
     ]

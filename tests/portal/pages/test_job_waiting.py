@@ -107,7 +107,7 @@ def test_a_row_says_place_start_and_reason(alice: User) -> None:
     job = waits(owner=alice, place=3)
     assert detail(JobSerializer.render(job_get(user=alice, job_id=job.pk))) == "#3 · Waiting."
     expect(job, 25, 40)
-    assert detail(JobSerializer.render(job_get(user=alice, job_id=job.pk))) == "#3, ~25–40 min · Waiting."
+    assert detail(JobSerializer.render(job_get(user=alice, job_id=job.pk))) == "#3, ≈25–40 min · Waiting."
 
 
 def test_afterwards_the_page_says_how_good_the_estimate_was(alice: User) -> None:
@@ -155,7 +155,7 @@ def test_the_api_has_the_same_suggestions_with_the_change_for_a_clone(alice: Use
     job = waits(owner=alice, learners=2, slots=4)
     client = Client()
     client.force_login(carol)  # who may read the job may read this, too
-    answer = client.get(f"/api/v1/jobs/{job.pk}/ways").json()
+    answer = client.get(f"/api/v1/jobs/{job.pk}/suggestions").json()
     assert answer["next"] is None
     ways = {way["kind"]: way for way in answer["items"]}
     assert {kind: way["spec"] for kind, way in ways.items()} == {
@@ -168,7 +168,9 @@ def test_the_api_has_the_same_suggestions_with_the_change_for_a_clone(alice: Use
     spec = ways["learners"]["spec"]
     made = client.post(f"/api/v1/jobs/{job.pk}/clone", {"spec": spec}, content_type="application/json")
     assert (made.status_code, made.json()["learners"]) == (202, 1)
-    assert client.get(f"/api/v1/jobs/{factories.job(owner=alice, state=State.FAILED).pk}/ways").json() == {
+    assert client.get(
+        f"/api/v1/jobs/{factories.job(owner=alice, state=State.FAILED).pk}/suggestions"
+    ).json() == {
         "items": [],
         "next": None,
     }

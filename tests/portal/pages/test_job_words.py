@@ -279,7 +279,10 @@ def test_a_metric_rule_that_was_switched_off_is_reported_on_the_pages_with_metri
     ("state", "text"),
     [
         (State.QUEUED, "None yet Save with"),
-        (State.PROCESSING, "None yet Halting now would restart from step 0. Save with"),
+        (
+            State.PROCESSING,
+            "None yet Unless the program saves when it is halted, a resume starts from scratch. Save with",
+        ),
         (State.HALTED, "None yet A resume would start from scratch. Save with"),
         (State.FAILED, "No checkpoints Next time, save with"),
     ],

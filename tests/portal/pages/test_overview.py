@@ -80,7 +80,7 @@ def test_a_checkpoint_is_old_after_three_intervals(alice: User) -> None:
     running(alice, "never-saves", since=ago(hours=2))
     again = running(alice, "resumed", since=ago(minutes=5))
     factories.checkpoint(again, committed_at=ago(hours=9))
-    assert noticed(alice) == [("late", "Checkpoint is old")]
+    assert noticed(alice) == [("late", "Checkpoint overdue")]
 
 
 def test_a_halted_job_is_noticed_after_a_day(alice: User) -> None:
@@ -200,7 +200,7 @@ def test_a_waiting_job_says_since_when_and_whether_anybody_knows_until_when(
     page = " ".join(markup(signed_in(alice).get("/t/vision-lab/")).split())
     queue = page.split('id="queue"')[1].split("</section>")[0]
     assert queue.count("Queued<time") == 2
-    assert "starts in ~25–40 min" in queue
+    assert "starts in ≈25–40 min" in queue
     assert queue.count(">no estimate<") == 1
 
 

@@ -368,4 +368,4 @@ def test_the_chart_shows_what_the_limits_allow_where_its_bars_stay_readable(
 
 
 def test_the_usage_page_names_what_the_limits_allow_a_day(signed_in: SignIn, lab: Tenant, dave: User) -> None:
-    assert "Daily capacity: 192" in markup(signed_in(dave).get("/t/vision-lab/usage?of=cpu"))
+    assert "Daily maximum (limits × 24 h): 192" in markup(signed_in(dave).get("/t/vision-lab/usage?of=cpu"))
