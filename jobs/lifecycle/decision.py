@@ -106,7 +106,7 @@ def decide_without_cluster(job: JobObservation, *, cluster: str, error: str, now
             return _stop(StopReason.CANCEL_REQUESTED, stopping_reason)
         words = (
             f"Canceled without confirmation from the cluster {cluster!r}, which cannot be reached: its learners may"
-            " still run there. Committed checkpoints remain."
+            f" still run there{stopping.checkpoints_remain(job)}."
         )
         return Decision(move=Move(State.CANCELED, Reason("cancel_requested", words, numbers)))
     note = Reason(
@@ -143,23 +143,20 @@ def _queued(job: JobObservation) -> Decision:
 def _canceled_while_it_waited(job: JobObservation) -> str:
     if not job.attempt:
         return "Canceled while waiting; nothing had started."
-    return f"Canceled while waiting for a restart{_kept(job)}."
-
-
-def _kept(job: JobObservation) -> str:
-    return "; its checkpoints remain" if job.has_checkpoint else ""
+    return f"Canceled while waiting in the queue{stopping.checkpoints_remain(job)}."
 
 
 def _halted(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
-        return _to(State.CANCELED, "cancel_requested", f"Canceled while halted{_kept(job)}.")
+        words = f"Canceled while halted{stopping.checkpoints_remain(job)}."
+        return _to(State.CANCELED, "cancel_requested", words)
     if job.intent == Intent.RUN:
         return _to(State.QUEUED, "resume_requested", "Resumed; waits for the next scheduling cycle.")
     return Decision()
 
 
 _CANCELING = Reason("cancel_requested", "Canceling: its learners are stopped.")
-_HALTING = Reason("halt_requested", "Halting: its learners save, then release their devices.")
+_HALTING = Reason("halt_requested", "Halting: its learners are asked to save, then release their devices.")
 
 
 def _deployed(job: JobObservation) -> Decision:
@@ -170,7 +167,7 @@ def _deployed(job: JobObservation) -> Decision:
         if job.intent == Intent.HALT:
             return _halt(job, "Halting before it was deployed.")
         if job.pending_order is not None:
-            return _carry_out(job.pending_order)
+            return _carry_out(job.pending_order, job)
         return Decision(act=Act.LAUNCH)
     if job.all_succeeded:
         return Decision(move=_forward(job))
@@ -187,23 +184,18 @@ def _deployed(job: JobObservation) -> Decision:
     ):
         return _stop(
             StopReason.TIME_LIMIT,
-            Reason("time_limit", "Time limit reached: it saves a checkpoint, then ends as failed."),
+            Reason("time_limit", "Time limit reached: its program is asked to save, then it ends as failed."),
         )
     if job.pending_order is not None:
-        return _carry_out(job.pending_order)
-    if (
-        all(learner.reached(_NEXT_PHASE[job.state]) for learner in job.learners)
-        and job.state != State.PROCESSING
-    ):
+        return _carry_out(job.pending_order, job)
+    next_phase = _NEXT_PHASE.get(job.state)
+    if next_phase is not None and all(learner.reached(next_phase) for learner in job.learners):
         return Decision(move=_forward(job))
     return Decision(requeue_after_s=_wait_s(job), note=_working_note(job))
 
 
-_NEXT_PHASE = {
-    State.DEPLOYING: Phase.DOWNLOADING,
-    State.DOWNLOADING: Phase.PROCESSING,
-    State.PROCESSING: Phase.EXITED,
-}
+_NEXT_PHASE = {State.DEPLOYING: Phase.DOWNLOADING, State.DOWNLOADING: Phase.PROCESSING}
+"""The phase of its learners that takes a job on; PROCESSING ends with their exit codes instead."""
 _FORWARD = {
     State.DEPLOYING: Move(
         State.DOWNLOADING, Reason("downloading", "All learners are fetching code and data.")
@@ -286,12 +278,13 @@ def _left(job: JobObservation) -> Move:
 
 
 def _working_note(job: JobObservation) -> Reason:
-    silent = [learner for learner in job.learners if (learner.silent_s or 0) > SILENT_S]
+    silent = [learner for learner in job.active if (learner.silent_s or 0) > SILENT_S]
     if silent:
         first = silent[0]
         return Reason(
             "learner_silent",
-            f"No heartbeat from learner {first.rank} for {first.silent_s:.0f} s; the cluster shows it running.",
+            f"No heartbeat from learner {first.rank} for {first.silent_s:.0f} s;"
+            " the cluster still shows its processes.",
         )
     if job.state == State.DEPLOYING:
         if job.gang and job.gang.message:
@@ -317,12 +310,12 @@ def _halt(job: JobObservation, message: str) -> Decision:
     """Stop for the requested halt. A pending stop order saves just the same, and its reason decides what a resume that
     comes meanwhile leads to: the job queues again by itself, in its old place."""
     if job.stop_order is not None:
-        return _carry_out(job.stop_order)
+        return _carry_out(job.stop_order, job)
     return _stop(StopReason.HALT_REQUESTED, Reason("halt_requested", message))
 
 
-def _carry_out(order: Order) -> Decision:
-    return _stop(order.reason, Reason(order.reason.value, stopping.ordered(order), order.numbers))
+def _carry_out(order: Order, job: JobObservation) -> Decision:
+    return _stop(order.reason, Reason(order.reason.value, stopping.ordered(order, job), order.numbers))
 
 
 def _stop(stop_reason: StopReason, reason: Reason) -> Decision:

@@ -110,8 +110,8 @@ class LearnerObservation:
 class Order:
     """What the scheduler ordered for a running job: to stop for this reason, or to run with this number of learners.
 
-    for_job: the job that needs the slots, or "" if it belongs to another tenant. generation: the job's intent_gen when
-    the order was decided.
+    for_job: the job that needs the slots; "" if it belongs to another tenant or the order is for no job. generation:
+    the job's intent_gen when the order was decided.
     """
 
     reason: StopReason
@@ -202,7 +202,7 @@ def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
     if job.gang is None and job.observed:
         return StopReason.LEARNER_LOST, Reason(
             "learner_lost",
-            "The cluster no longer shows the job's learners; they were removed outside the platform.",
+            "The cluster no longer shows the job's learners, and the platform did not remove them.",
         )
     for learner in job.learners:
         if found := _of_learner(learner):
@@ -228,9 +228,8 @@ def node_lost(learner: LearnerObservation) -> Reason | None:
     """The cluster says that the node is lost, or the node does not answer and its learner is silent, too."""
     numbers = {"learner": learner.rank, "node": learner.node}
     if learner.report is not None and learner.report.reason is EndReason.NODE_LOST:
-        return Reason(
-            "node_lost", f"Node {learner.node} was lost with learner {learner.rank} on it.", numbers
-        )
+        words = f"Node {learner.node} was shut down or lost with learner {learner.rank} on it."
+        return Reason("node_lost", words, numbers)
     if learner.unknown and (learner.silent_s is None or learner.silent_s > SILENT_S):
         words = f"Node {learner.node} is not responding and learner {learner.rank} is silent."
         return Reason("node_lost", words, numbers)
@@ -256,11 +255,15 @@ def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None
     if learner.processes_ended and learner.code is None:
         return StopReason.LEARNER_LOST, Reason(
             "learner_lost",
-            f"The processes of learner {learner.rank} on {learner.node} ended without reporting an exit code."
-            + (f" {report.message}" if report and report.message else ""),
+            ended_without_code(learner) + (f" {report.message}" if report and report.message else ""),
             numbers | {"failure_class": report.reason if report else ""},
         )
     return None
+
+
+def ended_without_code(learner: LearnerObservation) -> str:
+    """A sentence about a learner whose launcher is gone and left no exit code."""
+    return f"The processes of learner {learner.rank} on {learner.node} ended without reporting an exit code."
 
 
 def _end_message(learner: LearnerObservation, end: EndReason) -> str:

@@ -103,7 +103,9 @@ def _counts_until(job: Job, known_at: datetime, now: datetime) -> datetime:
 def _observation(
     job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: datetime, known_at: datetime
 ) -> JobObservation:
-    valid, corrupt = _checkpoints(job) if job.state in {State.STOPPING, State.HALTED} else (0, 0)
+    canceled = job.state == State.QUEUED and job.intent == Intent.CANCEL
+    counts = canceled or job.state in {State.STOPPING, State.HALTED}  # elsewhere nothing depends on them
+    valid, corrupt = _checkpoints(job) if counts else (0, 0)
     return JobObservation(
         id=job.pk,
         state=State(job.state),

@@ -39,7 +39,7 @@ from jobs.states import HOLDS_GPUS, KEEPS_REASON, EventCode, Intent, State, Stop
 logger = logging.getLogger(__name__)
 
 MAX_STEPS = 12
-CALL_S = 2.0  # a call to the cluster is begun only if the lease lasts that much longer
+CALL_S = 2.0  # begin a call to the cluster only while the lease lasts that much longer
 BUSY_S = 2.0  # a cluster that asks to wait
 BACK_OFF_MAX_S = 60.0
 PERSISTENT_AFTER, PERSISTENT_RETRY_S = 8, 3600.0
@@ -218,7 +218,7 @@ def _gang_to_launch(rows: JobRows) -> Launch:
 
 
 def _require(lease: Lease) -> None:
-    """Never begin a call that may outlast the lease: by then another worker may have the job."""
+    """Begin a call only while the lease lasts CALL_S more; a call may outlast it, and its result is then void."""
     if not lease.may_act(CALL_S) and not leases.renew(lease):
         raise LeaseOver
 
@@ -278,7 +278,8 @@ def _back_off(lease: Lease) -> None:
             tenant_id=rows.job.tenant_id,
             code=EventCode.CONDITION,
             attempt=rows.job.attempt,
-            reason="quarantined",
-            message=f"The platform failed {streak} times on this job and retries hourly. A platform admin must act.",
+            reason="reconcile_failing",
+            message=f"The platform failed {streak} times on this job and retries hourly."
+            " A platform admin should look at the worker's log.",
             source="lifecycle",
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import EndReason
 from jobs.humanize import duration
-from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, ended_without_code
 from jobs.states import AFTER_STOPPING, BY_ORDER, OWN_FAILURES, Intent, Phase, State, StopReason
 
 GRACEFUL = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT}
@@ -19,7 +19,7 @@ CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
 SLACK_S = 15.0  # between the launcher's last escalation and a stop through the cluster
 SHIPPING_S = 120.0  # for the rest of the log, after an end that saved nothing
 STORING_S = 3600.0  # for the checkpoints and files that a failed program left
-SILENCE_S = 3600.0  # for uploads of silent learners: an outage of the platform must not lose them
+UPLOAD_SILENCE_S = 3600.0  # for uploads of silent learners: an outage of the platform must not lose them
 FREE_LOSSES = 3
 """Attempts in a row whose agents died within QUICK_LOSS_S of the program's start that are blamed on the machine. The
 next one counts as the program's own failure: a program can kill its agents again and again."""
@@ -36,10 +36,10 @@ NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners g
 
 ENDED_WORDS = {
     StopReason.HALT_REQUESTED: "Halted.",
-    StopReason.TIME_LIMIT: "Time limit reached. A clone can continue from its newest checkpoint.",
+    StopReason.TIME_LIMIT: "Time limit reached.",
 }
 """What people read afterwards; other reasons keep the sentence with which the stop began."""
-TIME_IS_UP = " Its time limit is used up. A clone can continue from its newest checkpoint."
+TIME_IS_UP = " Its time limit is used up."
 ORDERED_WORDS = {
     StopReason.PREEMPTED: ("Preempting: another job needs its devices", "Preempted for another job"),
     StopReason.RECLAIMED: (
@@ -79,10 +79,17 @@ class Ending:
     """The size of later attempts, where it changes."""
 
 
-def ordered(order: Order) -> str:
+def checkpoints_remain(job: JobObservation) -> str:
+    """The end of a sentence about a canceled job: nothing is promised that is not there."""
+    return "; its checkpoints remain" if job.has_checkpoint else ""
+
+
+def ordered(order: Order, job: JobObservation) -> str:
     """What people read while an order is carried out."""
     size = f" to {_learners(order.learners)}" if order.learners is not None else ""
-    return f"{ORDERED_WORDS[order.reason][0]}{size}. It saves a checkpoint, then queues again."
+    then = "stays halted" if job.intent == Intent.HALT else "queues again"
+    words = f"Its program is asked to save; then it {then}." if job.launched else f"It {then}."
+    return f"{ORDERED_WORDS[order.reason][0]}{size}. {words}"
 
 
 def is_graceful(job: JobObservation) -> bool:
@@ -128,7 +135,7 @@ def _still_stores(job: JobObservation) -> bool:
 
 def fell_silent(job: JobObservation) -> bool:
     """No learner that still has something to upload has sent a heartbeat for long."""
-    return all(learner.silent_s is None or learner.silent_s > SILENCE_S for learner in job.active)
+    return all(learner.silent_s is None or learner.silent_s > UPLOAD_SILENCE_S for learner in job.active)
 
 
 def _forced_grace_s(job: JobObservation) -> float:
@@ -148,7 +155,7 @@ def ending(job: JobObservation) -> Ending:
     """Where the job goes now that its gang is gone."""
     reason = StopReason(job.stop_reason)
     if job.intent == Intent.CANCEL:
-        return Ending(State.CANCELED, Reason("cancel_requested", "Canceled; committed checkpoints remain."))
+        return Ending(State.CANCELED, Reason("cancel_requested", f"Canceled{checkpoints_remain(job)}."))
     agents_lost = _agents_died_early(job)
     kills_them = agents_lost and job.agent_losses >= FREE_LOSSES and job.intent == Intent.RUN
     charged = reason in OWN_FAILURES or kills_them
@@ -156,12 +163,14 @@ def ending(job: JobObservation) -> Ending:
         return Ending(State.FAILED, _restarts_used_up(job))
     target = AFTER_STOPPING[reason]
     if _time_is_up(job, target):
-        return Ending(State.FAILED, Reason("time_limit", job.reason.message + TIME_IS_UP, job.reason.numbers))
+        words = job.reason.message + TIME_IS_UP + _clone_hint(job)
+        return Ending(State.FAILED, Reason("time_limit", words, job.reason.numbers))
     if reason in ENDED_WORDS:
         numbers = (
             job.reason.numbers if job.reason.code == reason else {}
         )  # not those of an outage of the cluster
-        return Ending(target, Reason(reason.value, ENDED_WORDS[reason] + _of_lost(job), numbers))
+        words = ENDED_WORDS[reason] + (_clone_hint(job) if target == State.FAILED else "") + _of_lost(job)
+        return Ending(target, Reason(reason.value, words, numbers))
     if target == State.QUEUED and job.intent == Intent.HALT:
         before = ORDERED_WORDS[reason][1] + "." if reason in BY_ORDER else job.reason.message
         return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {before}"))
@@ -233,10 +242,14 @@ def _time_is_up(job: JobObservation, target: State) -> bool:
     return goes_on and job.time_left_s is not None and job.time_left_s <= 0
 
 
+def _clone_hint(job: JobObservation) -> str:
+    return " A clone can continue from its newest checkpoint." if job.has_checkpoint else ""
+
+
 def _of_lost(job: JobObservation) -> str:
     """Why steps may be lost although the halt was carried out: a launcher was gone and reported nothing."""
-    lost = [learner.rank for learner in job.learners if learner.exited and learner.exit_code is None]
-    return f" The processes of learner {lost[0]} ended without reporting an exit code." if lost else ""
+    lost = [learner for learner in job.learners if learner.exited and learner.exit_code is None]
+    return f" {ended_without_code(lost[0])}" if lost else ""
 
 
 def _agents_died_early(job: JobObservation) -> bool:

@@ -176,13 +176,13 @@ def kept_waiting_by_the_cluster(world: World, look: Look) -> Iterator[Job]:
     assert state(job) == State.COMPLETED
 
 
-def quarantined_then_canceled(world: World, look: Look) -> Iterator[Job]:
+def failing_then_canceled(world: World, look: Look) -> Iterator[Job]:
     job = world.submit(spec={"invalid": True})
     yield job
     for _ in range(PERSISTENT_AFTER + 1):  # one more for the one that was killed
         look()
         world.elapse(70)
-    assert job.events.filter(reason="quarantined").count() == 1
+    assert job.events.filter(reason="reconcile_failing").count() == 1
     world.request(job, Intent.CANCEL)
     look()
     assert state(job) == State.CANCELED
@@ -200,5 +200,5 @@ LIVES = (
     lost_its_results,
     failed_without_budget,
     kept_waiting_by_the_cluster,
-    quarantined_then_canceled,
+    failing_then_canceled,
 )

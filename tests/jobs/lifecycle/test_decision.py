@@ -9,7 +9,7 @@ import pytest
 
 from gpu_scheduler.clusters.base import EndReason, GangReport, LearnerPhase, LearnerReport
 from jobs.lifecycle.decision import WAIT_PROCESSING_S, Act, Decision, Move, decide
-from jobs.lifecycle.facts import JobObservation, LearnerObservation, Reason
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
 from jobs.states import (
     BY_ORDER,
     FINAL,
@@ -422,7 +422,7 @@ def test_a_program_that_ends_its_agents_again_and_again_is_charged_for_it() -> N
 
 def test_a_halt_that_met_a_dead_learner_says_so() -> None:
     for code, words in (
-        (None, "Halted. The processes of learner 1 ended without reporting an exit code."),
+        (None, "Halted. The processes of learner 1 on node-a ended without reporting an exit code."),
         (143, "Halted."),
     ):
         dead = learner(shown=None, rank=1, **EXITED, exit_code=code, halted=True)
@@ -477,11 +477,11 @@ def test_canceling_beats_every_reason_to_stop() -> None:
         (JobObservation("x", State.QUEUED, **CANCEL), "Canceled while waiting; nothing had started."),
         (
             JobObservation("x", State.QUEUED, attempt=1, **CANCEL),
-            "Canceled while waiting for a restart.",
+            "Canceled while waiting in the queue.",
         ),
         (
             JobObservation("x", State.QUEUED, attempt=2, has_checkpoint=True, **CANCEL),
-            "Canceled while waiting for a restart; its checkpoints remain.",
+            "Canceled while waiting in the queue; its checkpoints remain.",
         ),
     ],
 )
@@ -489,6 +489,51 @@ def test_a_cancel_in_the_queue_says_what_had_run(job: JobObservation, words: str
     move = decide(job).move
     assert move is not None
     assert (move.to, move.reason.message) == (State.CANCELED, words)
+
+
+def test_a_silent_learner_is_named_only_while_something_is_due_from_it() -> None:
+    finished = learner(**EXITED, exit_code=0, delivered=True, silent_s=60.0)
+    healthy = decide(seen(P, finished, learner(rank=1))).note
+    assert healthy == Reason("", "")
+    silent = decide(seen(P, finished, learner(rank=1, silent_s=50.0))).note
+    assert silent is not None
+    words = "No heartbeat from learner 1 for 50 s; the cluster still shows its processes."
+    assert (silent.code, silent.message) == ("learner_silent", words)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_checkpoints_are_promised_only_if_there_are_some(saved: bool) -> None:
+    hint = " A clone can continue from its newest checkpoint." if saved else ""
+    ends: list[tuple[dict[str, Any], str]] = [
+        ({"stop_reason": "time_limit"}, f"Time limit reached.{hint}"),
+        (
+            {"stop_reason": "node_lost", "time_left_s": 0.0},
+            f"What had happened. Its time limit is used up.{hint}",
+        ),
+        (
+            {"stop_reason": "cancel_requested", **CANCEL},
+            "Canceled; its checkpoints remain." if saved else "Canceled.",
+        ),
+    ]
+    for fields, words in ends:
+        move = decide(seen(S, gone=True, has_checkpoint=saved, **fields)).move
+        assert move is not None
+        assert move.reason.message == words
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "Its program is asked to save; then it queues again."),
+        (HALT, "Its program is asked to save; then it stays halted."),
+        ({"launched": False}, "It queues again."),
+        ({"launched": False, **HALT}, "It stays halted."),
+    ],
+)
+def test_an_order_says_what_follows_for_this_job(fields: dict[str, Any], words: str) -> None:
+    move = decide(seen(State.DEPLOYING, order=Order(StopReason.PREEMPTED), **fields)).move
+    assert move is not None
+    assert move.reason.message == f"Preempting: another job needs its devices. {words}"
 
 
 def test_a_decision_depends_on_nothing_but_its_facts() -> None:

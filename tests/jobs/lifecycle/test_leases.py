@@ -55,7 +55,7 @@ def test_a_lease_that_ended_is_open_to_the_next_and_closed_to_the_first(world: W
 
 
 @pytest.mark.django_db
-def test_no_call_to_the_cluster_is_begun_that_may_outlast_a_lost_lease(world: World) -> None:
+def test_no_call_to_the_cluster_is_begun_on_a_lost_lease(world: World) -> None:
     """A worker froze between its claim and its launch; another one has the job by now."""
     job = world.submit()
     assert cycle.run() == [job.pk]
@@ -110,7 +110,7 @@ def test_a_settled_job_is_nobodys_business(world: World) -> None:
 
 
 @pytest.mark.django_db
-def test_a_job_on_which_the_platform_fails_backs_off_is_quarantined_and_harms_no_other(
+def test_a_job_on_which_the_platform_fails_backs_off_says_so_once_and_harms_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = world.submit(), world.submit()
@@ -130,7 +130,7 @@ def test_a_job_on_which_the_platform_fails_backs_off_is_quarantined_and_harms_no
         world.tick()
     sick = job_of(bad)
     assert sick.fail_streak == reconcile.PERSISTENT_AFTER
-    assert sick.events.filter(reason="quarantined").count() == 1
+    assert sick.events.filter(reason="reconcile_failing").count() == 1
     assert sick.state == State.QUEUED
     monkeypatch.setattr(reconcile, "decide", decide)
     world.elapse(3600)

@@ -148,6 +148,19 @@ def test_a_canceled_job_is_promised_its_checkpoints_only_when_it_has_some(
     assert job_of(job).reason_message.endswith(said)
 
 
+def test_a_job_that_is_canceled_in_the_queue_is_promised_the_checkpoints_it_has(world: World) -> None:
+    job = world.running()
+    world.save(job, 10)
+    Job.objects.filter(pk=job.pk).update(early_ends=3, max_restarts=1)
+    world.exit(job, code=1)
+    world.done(job)
+    world.settle()
+    assert state(job) == State.QUEUED, "it backs off"
+    world.request(job, Intent.CANCEL)
+    world.settle()
+    assert job_of(job).reason_message == "Canceled while waiting in the queue; its checkpoints remain."
+
+
 def test_a_program_that_leaves_between_two_looks_is_halted_if_a_halt_had_reached_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
