@@ -33,7 +33,7 @@ class ClusterBusy(ClusterError):
 
 
 class RefusalCode(StrEnum):
-    """Why a gang can never be launched as requested. Each is also the job's stop reason (jobs.states.StopReason)."""
+    """Why this attempt cannot be launched. Each is also the job's stop reason (jobs.states.StopReason)."""
 
     DEPLOY_FAILED = "deploy_failed"
     IMAGE_ERROR = "image_error"
@@ -42,7 +42,8 @@ class RefusalCode(StrEnum):
 
 
 class LaunchRefused(ClusterError):
-    """This gang can never be launched here. The message explains why and becomes the job's failure."""
+    """This attempt cannot be launched. The code decides whether the job fails or is placed again; the message becomes
+    its reason."""
 
     def __init__(self, message: str, *, code: RefusalCode = RefusalCode.DEPLOY_FAILED) -> None:
         super().__init__(message)
@@ -91,6 +92,11 @@ class EndReason(StrEnum):
     """The server no longer accepts reports of this attempt."""
 
 
+def memory_exceeded(used_mib: int, limit_mib: int) -> str:
+    """The message of a learner that ended OUT_OF_MEMORY."""
+    return f"Used {used_mib} MiB; limit {limit_mib} MiB. Killed."
+
+
 class Cause(StrEnum):
     """Who caused a learner's end."""
 
@@ -121,7 +127,7 @@ CAUSES: Mapping[EndReason, Cause] = MappingProxyType(
         EndReason.NOT_PREPARED: Cause.CLUSTER,
     }
 )
-"""Who caused each end. Complete; the only place that says which ends are a job's own failures."""
+"""Who caused each end. Which causes are charged: jobs.states.OWN_FAILURES and jobs.lifecycle.stopping.FREE_LOSSES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +234,6 @@ class GangReport:
     stopping: bool = False
     message: str = ""
     """What a deployment waits for, for people: "Preparing runtime pytorch: …, 3.1 of 5.2 GB fetched"."""
-
-    @property
-    def all_ended(self) -> bool:
-        return all(learner.phase in ENDED for learner in self.learners)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from gpu_scheduler.clusters.base import (
     Removal,
     Watch,
     Watches,
+    memory_exceeded,
 )
 from gpu_scheduler.model import CPU_TYPE, Node
 
@@ -178,7 +179,7 @@ class MemoryCluster:
         """Kill a learner that used more memory than its limit; nothing happens if it does not exist."""
         if gang not in self._gangs:
             return
-        message = f"Used {peak_mib} MiB; limit {self._gangs[gang].launch.memory_mib} MiB. Killed."
+        message = memory_exceeded(peak_mib, self._gangs[gang].launch.memory_mib)
         numbers = {"peak_memory_mib": peak_mib}
         self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, message=message, numbers=numbers)
 
@@ -266,7 +267,8 @@ class MemoryCluster:
         for learner in launch.learners:
             node = self._nodes.get(learner.node)
             if node is None or not node.ready:
-                raise LaunchRefused(f"Node {learner.node} no longer exists.", code=RefusalCode.NODE_LOST)
+                message = f"Node {learner.node} does not exist or is not ready."
+                raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             if node.slot_type != launch.slot_type:
                 raise LaunchRefused(f"Node {node.name} has no {launch.slot_type}, it has {node.slot_type}.")
             used[node.name] += launch.slots

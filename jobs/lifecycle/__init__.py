@@ -17,8 +17,8 @@ Loops. ``reconcile`` brings one job as far as it can go: observe, decide, act, a
 when they are due; Celery messages only make it prompt.
 
 Who may act. ``leases`` lets one worker at a time work on a job, and registers worker processes, so that the leases of a
-dead one are free at once. Any process may die at any point: every effect can be repeated, and every write is void if
-another worker has taken the job meanwhile.
+dead one are free at once. Any process may die at any point: every effect can be repeated, and every decision is
+void if another worker has taken the job meanwhile.
 
 docs/job_states.md has the states and who wins a race; docs/adr/0010 the leases. Only jobs.tasks imports this package.
 """

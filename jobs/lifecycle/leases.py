@@ -1,9 +1,9 @@
 """Who may act on a job: registered workers, and a lease of a few seconds per job, guarded by a random token.
 
-A lease only reduces overlap. Overlap is harmless because every result is written WHERE lease_token is still the one
-with which the job was read. A registration is one row and one advisory lock per worker process, so that its death frees
-its leases at once. The ticker's connection holds the lock; a lost connection loses the registration, and the worker
-registers again. See docs/adr/0010-leases-and-worker-registrations.md.
+A lease only reduces overlap. Overlap is harmless because every decision is written WHERE lease_token is still the one
+with which the job was read, and what is noted without it may be noted twice. A registration is one row and one advisory
+lock per worker process, so that its death frees its leases at once. The ticker's connection holds the lock; a lost
+connection loses the registration, and the worker registers again. See docs/adr/0010-leases-and-worker-registrations.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UPDATE jobs_job SET lease_owner = %(owner)s, lease_token = gen_random_uuid(), fe
   next_reconcile_at = statement_timestamp() + make_interval(secs => %(lease_s)s)
 """
 FREE = f"(lease_token IS NULL OR lease_until < clock_timestamp() OR ({DEAD_OWNER}))"
-RETURNING = "RETURNING id, lease_token, fence"
+RETURNING = "RETURNING id, lease_token"
 
 CLAIM_ONE = f"""{TAKE} WHERE id = (
   SELECT id FROM jobs_job WHERE id = %(job_id)s AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
@@ -79,7 +79,6 @@ class Lease:
 
     job_id: str
     token: uuid.UUID
-    fence: int
     ends: float
 
     def may_act(self, call_s: float = 1.0) -> bool:
@@ -154,9 +153,9 @@ def _take(statement: str, values: dict[str, Any]) -> list[Lease]:
     before = time.monotonic()  # before the database reads its clock: never longer than the stored lease
     with connection.cursor() as cursor:
         cursor.execute(statement, values | {"lease_s": settings.LUTHIER_LEASE_S})
-        rows: Sequence[tuple[str, uuid.UUID, int]] = cursor.fetchall()
+        rows: Sequence[tuple[str, uuid.UUID]] = cursor.fetchall()
     ends = before + settings.LUTHIER_LEASE_S
-    return [Lease(job_id, token, fence, ends) for job_id, token, fence in rows]
+    return [Lease(job_id, token, ends) for job_id, token in rows]
 
 
 def owner() -> str:

@@ -1,6 +1,6 @@
 """Bring one job as far as it can go: read its intent, its rows and the cluster's report, decide, act, and again.
 
-load -> observe -> decide -> act or move; each result is written only under the lease with which the job was read. No
+load -> observe -> decide -> act or move; each decision is written only under the lease with which the job was read. No
 call to the cluster happens inside a transaction; each may happen twice. A worker may die at any point: the next one
 continues.
 """

@@ -1,7 +1,8 @@
 """The only place that writes Job.state: one compare-and-swap, one event, and the slots, in one transaction.
 
-Every write is guarded by the state, the attempt and the lease token that the decision was made with; when any of
-them has changed, StaleJob rolls everything back and the decision is dropped.
+Every move is guarded by the state, the attempt and the lease token that the decision was made with; when any of them
+has changed, StaleJob rolls everything back and the decision is dropped. leave_queue, admission's own move, is guarded
+by state and intent, and voids any lease. note_alive and note_reports are not guarded, and repeating them is harmless.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _program() -> dict[str, Any]:
         },
         "image": {
             "type": "string",
-            "description": "A container image with tag or digest; Kubernetes clusters only.",
+            "description": "A container image with tag or digest; only on a cluster that runs container images.",
             "maxLength": 255,
             "pattern": IMAGE,
             "x-code": "image_not_allowed",

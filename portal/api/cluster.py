@@ -29,7 +29,7 @@ class PoolSerializer(ReadSerializer):
 
 
 class ClusterSerializer(ReadSerializer):
-    cluster = serializers.CharField(help_text="local, kubernetes or memory")
+    cluster = serializers.CharField(help_text="local or memory")
     pools = PoolSerializer(many=True)
     waiting = serializers.DictField(help_text="number of queued jobs by the type they request")
 
@@ -37,7 +37,7 @@ class ClusterSerializer(ReadSerializer):
 @operation(
     Out=ClusterSerializer,
     response_example={
-        "cluster": "kubernetes",
+        "cluster": "local",
         "pools": [
             {
                 "slot_type": "a100",

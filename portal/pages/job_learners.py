@@ -15,7 +15,9 @@ from portal.pages.cells import primary_metric
 from portal.pages.job_cards import Kpi, View
 from portal.templatetags.ui import duration
 
-SILENT = timedelta(seconds=15)  # a learner without a heartbeat for this long is shown as silent
+LATE = timedelta(
+    seconds=15
+)  # a learner whose heartbeat is this old is marked as late, long before it is silent
 MOST_BARS = 32  # of a large gang those that came last
 TICKS = 5
 LEAST_WAIT_S = 0.1
@@ -36,7 +38,7 @@ class One:
     """A learner in the table. slow: how many times the gang's median its step takes, if that is worth a flag."""
 
     row: Learner
-    silent: bool
+    late: bool
     step_time: float | None = None
     slow: float | None = None
 
@@ -94,7 +96,7 @@ def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
     times = step_times(job.pk, n, primary_metric(view))
     slow = times_median(times)
     learners = [
-        One(one.row, one.silent, times.get(one.row.rank), slow.get(one.row.rank)) for one in rows(job, n, now)
+        One(one.row, one.late, times.get(one.row.rank), slow.get(one.row.rank)) for one in rows(job, n, now)
     ]
     over = n < job.attempt or State(job.state) not in HOLDS_GPUS  # whatever a learner said last
     return {
@@ -187,7 +189,7 @@ def seconds(value: float) -> str:
 
 def _one(row: Learner, now: datetime) -> One:
     seen = row.last_seen_at
-    return One(row, bool(seen and not row.done_at and now - seen > SILENT))
+    return One(row, bool(seen and not row.done_at and now - seen > LATE))
 
 
 def _seen_at(one: One) -> datetime:

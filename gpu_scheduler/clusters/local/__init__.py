@@ -1,23 +1,25 @@
 """The cluster of one machine: a node daemon owns the learners' processes, any worker talks to it.
 
-    driver      LocalCluster: the contract, over the daemon's socket; may die at any time
-    feed        the cache of observations, fed by the daemon while there is a watch
-    client      requests to the daemon
-    protocol    the JSON on the socket
-    daemon      the process: socket, loop, signals
-    gangs       all gangs, from launch to removal
-    gang        one gang: its record, its learners, its report
-    journal     which gangs changed since when
-    learner     one learner's two processes, from start to end
-    shipper     restarts the second of them until it has delivered
-    ending      how a program ended, from its spool
-    context     what all learners of a daemon share
-    store       what a restarted daemon must know, on disk
-    processes   starting, finding, killing and measuring Linux processes
-    memory      the memory limit of a learner
-    environment folders, addresses and devices for a learner's environment
-    runtimes    virtual environments made on first use
-    nodes       LOCAL_NODES
+    driver          LocalCluster: the contract, over the daemon's socket; may die at any time
+    feed            the cache of observations, fed by the daemon while there is a watch
+    client          requests to the daemon
+    protocol        the JSON on the socket
+    daemon          the process: socket, loop, signals
+    gangs           all gangs, from launch to removal
+    gang            one gang: its record, its learners, its report
+    journal         which gangs changed since when
+    learner         one learner's two processes, from start to end
+    shipper         restarts the second of them until it has delivered
+    ending          how a program ended, from its spool
+    context         what all learners of a daemon share
+    store           what a restarted daemon must know, on disk
+    processes       starting, finding, killing and measuring Linux processes
+    memory_limits   the memory limit of a learner
+    environment     folders, addresses and devices for a learner's environment
+    runtimes        virtual environments made on first use
+    runtime_failure why one could not be made
+    nodes           LOCAL_NODES
+    labels          which names nodes, gangs and runtimes may have
 
 Processes of one Unix user do not isolate tenants from each other (docs/local-cluster.md).
 """

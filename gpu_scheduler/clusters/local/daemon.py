@@ -27,7 +27,7 @@ from gpu_scheduler.clusters.local.protocol import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 1.0
+HEARTBEAT_S = 1.0
 """A watch gets a message at least this often, so that a cache knows that it is current."""
 
 
@@ -139,7 +139,7 @@ class Daemon:
         """The messages of one watch; a driver that has gone ends it with the next message."""
         since = None
         while True:
-            changes = self._gangs.changes(since, wait_s=BEAT_S)
+            changes = self._gangs.changes(since, wait_s=HEARTBEAT_S)
             since = changes.revision
             yield {
                 "revision": changes.revision,

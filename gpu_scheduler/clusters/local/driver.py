@@ -22,9 +22,7 @@ from gpu_scheduler.clusters.local.client import request
 from gpu_scheduler.clusters.local.feed import Feed
 from gpu_scheduler.model import Node
 
-NO_IMAGES = (
-    "The local cluster runs no images: name a framework instead of an image, or use the Kubernetes cluster."
-)
+NO_IMAGES = "The local cluster runs no container images: name a framework instead."
 
 
 CAPABILITIES = Capabilities(node_daemon=True, remedy="See logs/nodes.log in the data folder.")

@@ -17,6 +17,7 @@ from gpu_scheduler.clusters.local.processes import KILLED
 
 STOPPED_CODE = 128 + signal.SIGTERM
 """The exit code of a program that was stopped before it began."""
+STOPPED_BEFORE_PROGRAM = "Stopped before its program began."
 MOST_BYTES = 64 * 1024
 
 
@@ -38,7 +39,7 @@ def began(folders: Folders) -> bool:
     return (folders.state / "phase").exists()
 
 
-def write_in_its_place(folders: Folders, *, stopped: bool) -> Mapping[str, Any]:
+def write_exit_for_launcher(folders: Folders, *, stopped: bool) -> Mapping[str, Any]:
     """Write the ``exit`` file of a launcher that ended before it did anything; its shipper would wait for it forever.
 
     The shipper handles a launcher that did start, because only it knows how much of the log there is. Raises OSError.
@@ -78,7 +79,7 @@ REFUSALS = {
 def refusal(folders: Folders) -> tuple[EndReason, str]:
     """Why a program never began: the shipper's reason and message, or that it was stopped."""
     refused = _object(folders.state / "refused") or {}
-    message = refused.get("message", "Stopped before its program began.")
+    message = refused.get("message", STOPPED_BEFORE_PROGRAM)
     code = refused.get("code")
     reason = EndReason(code) if isinstance(code, str) and code in REFUSALS else EndReason.STOPPED
     return reason, str(message)[:1000]

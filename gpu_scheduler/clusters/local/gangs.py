@@ -71,7 +71,7 @@ class Gangs:
 
     def nodes(self) -> list[Node]:
         memory_mib = machine_mib()
-        return [self._nodes[name].on(memory_mib) for name in sorted(self._nodes)]
+        return [self._nodes[name].with_memory(memory_mib) for name in sorted(self._nodes)]
 
     def count(self) -> int:
         return len(self._gangs)
@@ -239,7 +239,7 @@ class Gangs:
         for name, learners in asked.items():
             node = self._nodes.get(name)
             if node is None:
-                message = f"Node {name} is no longer part of this machine."
+                message = f"Node {name} is not a node of this machine."
                 raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             if node.slot_type != launch.slot_type:
                 raise LaunchRefused(f"Node {name} has no {launch.slot_type}, it has {node.slot_type}.")
@@ -270,7 +270,7 @@ class Gangs:
             message = str(error) if isinstance(error, OSError) else repr(error)
             if gang.last_error != message:
                 gang.last_error = message
-                known = isinstance(error, OSError)  # a full disk; anything else is a fault of ours
+                known = isinstance(error, OSError)  # a full disk; anything else is an error of the platform
                 logger.error(
                     "gang not managed", extra={"gang": gang.name, "error": message}, exc_info=not known
                 )
@@ -299,7 +299,7 @@ class Gangs:
         return changed
 
     def _prepare(self, gang: LocalGang, now: float) -> bool:
-        """Start a gang once its runtime is ready; a stop ends it before.
+        """Start a gang once its runtime is ready, or end it if a stop was requested before that.
 
         Raises OSError for what may be temporary, such as a full disk; other errors fail the gang.
         """

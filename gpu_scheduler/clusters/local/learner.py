@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import ENDED, EndReason, LearnerPhase, LearnerReport
+from gpu_scheduler.clusters.base import ENDED, EndReason, LearnerPhase, LearnerReport, memory_exceeded
 from gpu_scheduler.clusters.local import ending as endings
 from gpu_scheduler.clusters.local import environment, processes
 from gpu_scheduler.clusters.local.context import DaemonContext, clean, last_output
@@ -103,7 +103,7 @@ class LocalLearner:
         if self._launcher is not None:
             self.record.launcher = self._launcher.identity
         self._shipper.find_again(now)
-        self._confined = self._context.cgroups is not None and self._context.cgroups.holds(self.record.mark)
+        self._confined = self._context.cgroups is not None and self._context.cgroups.exists(self.record.mark)
 
     def prepare(self) -> None:
         """Make the directories; all ranks do so before any is started."""
@@ -119,9 +119,8 @@ class LocalLearner:
             self._shipper.start(now)
         if self.record.launcher is None:
             self._start_launcher(runtime, devices)
-        self.record.phase = (
-            LearnerPhase.RUNNING
-        )  # not before: a launcher that is still to come is no dead one
+        # Last, because a RUNNING learner without a launcher counts as one whose launcher died.
+        self.record.phase = LearnerPhase.RUNNING
 
     def _start_launcher(self, runtime: Path, devices: Sequence[str]) -> None:
         launch, mark = self._gang.launch, self.record.mark
@@ -192,7 +191,7 @@ class LocalLearner:
                 EndReason.DEPLOY_FAILED,
                 f"The launcher could not start: {last_output(self.folders.launcher_log)}",
             )
-        return endings.write_in_its_place(self.folders, stopped=stopped)
+        return endings.write_exit_for_launcher(self.folders, stopped=stopped)
 
     def watch_memory(self, rows: Mapping[int, Stat]) -> None:
         """Record the program's peak memory; kill it above its limit where no cgroup does."""
@@ -233,7 +232,7 @@ class LocalLearner:
             return
         if self.record.started:
             self.kill()  # its shipper may be there
-        self.fail(reason, "Stopped before it started.", exit_code=endings.STOPPED_CODE)
+        self.fail(reason, endings.STOPPED_BEFORE_PROGRAM, exit_code=endings.STOPPED_CODE)
 
     def fail(self, reason: EndReason, message: str, *, exit_code: int | None = None) -> None:
         """End a learner whose program never ran."""
@@ -254,7 +253,7 @@ class LocalLearner:
     def clear(self, trash: Path) -> None:
         """Move the folder to the trash at once; its files are deleted later."""
         if self._context.cgroups is not None:
-            self._context.cgroups.drop(self.record.mark)
+            self._context.cgroups.remove(self.record.mark)
         try:
             self._throw_into(trash)
         except OSError as error:
@@ -313,9 +312,9 @@ class LocalLearner:
 
     def _note_out_of_memory(self, held_mib: int) -> None:
         limit = self._gang.launch.memory_mib
-        self._note_kill_reason(EndReason.OUT_OF_MEMORY, f"Used {held_mib} MiB; limit {limit} MiB. Killed.")
+        self._note_kill_reason(EndReason.OUT_OF_MEMORY, memory_exceeded(held_mib, limit))
         self.record.numbers |= {
-            "reason": "out_of_memory",
+            "reason": EndReason.OUT_OF_MEMORY.value,
             "peak_memory_mib": held_mib,
             "memory_limit_mib": limit,
         }

@@ -25,12 +25,12 @@ class Cgroups:
 
     @classmethod
     def find(cls, mount: Path = MOUNT, own: str | None = None) -> Cgroups | None:
-        """Cgroups beside this process's own, if the memory controller is handed down to us there."""
+        """Cgroups beside this process's own, if the memory controller is delegated to us there."""
         if own is None:
             own = _own_cgroup()
         if own is None:
             return None
-        # A cgroup with processes in it hands nothing down, so learners become our siblings.
+        # A cgroup with processes in it delegates nothing, so learners become our siblings.
         parent = (mount / own.strip("/")).parent
         controllers = parent / "cgroup.subtree_control"
         try:
@@ -58,7 +58,7 @@ class Cgroups:
             return False
         return True
 
-    def holds(self, mark: str) -> bool:
+    def exists(self, mark: str) -> bool:
         """True if this learner has a cgroup already."""
         return self._folder(mark).is_dir()
 
@@ -76,7 +76,7 @@ class Cgroups:
             return False
         return int(dict(zip(events[::2], events[1::2], strict=False)).get("oom_kill", "0")) > 0
 
-    def drop(self, mark: str) -> None:
+    def remove(self, mark: str) -> None:
         with suppress(OSError):
             self._folder(mark).rmdir()
 

@@ -12,9 +12,9 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from gpu_scheduler.clusters.local.labels import LABEL, LABEL_RULE
 from gpu_scheduler.model import CPU_TYPE, Node
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MAX_SLOTS = 4096
 _MAKER = re.compile(r"\b(nvidia|geforce|tesla|quadro|graphics)\b", re.IGNORECASE)
 _VARIANT = re.compile(r"-(sxm\d*|pcie|nvl|hbm\d\w*|\d+gb)\b.*")
@@ -34,7 +34,7 @@ class LocalNode:
     slots: int
     devices: tuple[str, ...] = ()
 
-    def on(self, memory_mib: int | None) -> Node:
+    def with_memory(self, memory_mib: int | None) -> Node:
         """This node on a machine with this memory."""
         return Node.with_slots(self.name, self.slot_type, self.slots, memory_mib=memory_mib)
 
@@ -85,10 +85,8 @@ def _entry(entry: str) -> LocalNode | str:
         return f"{entry!r} is not name:type:slots; write {EXAMPLE} or auto"
     name, slot_type, slots = parts
     for what, word in (("name", name), ("type", slot_type)):
-        if not _NAME.fullmatch(word):
-            return (
-                f"{entry!r}: the {what} {word!r} may contain only lowercase letters, digits and inner dashes"
-            )
+        if not LABEL.fullmatch(word):
+            return f"{entry!r}: the {what} {word!r} {LABEL_RULE}"
     if not slots.isascii() or not slots.isdigit() or not 1 <= int(slots) <= _MAX_SLOTS:
         return f"{entry!r}: {slots!r} is not a number of slots from 1 to {_MAX_SLOTS}"
     return LocalNode(name, slot_type, int(slots))

@@ -9,7 +9,6 @@ at least one per second: {"revision", "all": true if these are all gangs, "chang
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -22,12 +21,11 @@ from gpu_scheduler.clusters.base import (
     LearnerReport,
     LearnerSpec,
 )
+from gpu_scheduler.clusters.local.labels import LABEL, LABEL_RULE
 from gpu_scheduler.model import Node
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """A gang of hundreds of learners with large environments still fits."""
-
-_GANG_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class InvalidRequest(Exception):
@@ -56,10 +54,8 @@ def launch_from_json(value: Mapping[str, Any]) -> Launch:
 
 def parse_gang_name(value: object) -> str:
     """A name that may be part of a path. Raises InvalidRequest."""
-    if not isinstance(value, str) or not _GANG_NAME.fullmatch(value):
-        raise InvalidRequest(
-            f"name: {str(value)[:80]!r} may contain only lowercase letters, digits and inner dashes"
-        )
+    if not isinstance(value, str) or not LABEL.fullmatch(value):
+        raise InvalidRequest(f"name: {str(value)[:80]!r} {LABEL_RULE}")
     return value
 
 

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_scheduler.clusters.local import processes, runtime_failure
+from gpu_scheduler.clusters.local.labels import LABEL
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 
 READY = ".luthier-ready"
 _BUILDING = ".building-"
 LAST_LINES = 12
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _DOWNLOADING = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG]?)i?B\)")
 _DOWNLOADED = re.compile(r"Downloaded (\S+)")
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -65,7 +65,7 @@ class Runtimes:
         return sorted(path.stem for path in self._requirements.glob("*.txt"))
 
     def has(self, name: str) -> bool:
-        return _NAME.fullmatch(name) is not None and (self._requirements / f"{name}.txt").is_file()
+        return LABEL.fullmatch(name) is not None and (self._requirements / f"{name}.txt").is_file()
 
     def folder(self, name: str) -> Path:
         """Where the runtime is or will be."""
@@ -80,7 +80,7 @@ class Runtimes:
         """
         with self._lock:
             folder = self._ready.get(name)
-            if folder is not None and folder == self.folder(name) and is_whole(folder):
+            if folder is not None and folder == self.folder(name) and is_complete(folder):
                 return folder
             build = self._builds.get(name)
             if build is None:
@@ -142,9 +142,9 @@ class _Build:
     def progress(self) -> str:
         """For people: "Preparing runtime pytorch: its packages are installed once per machine, 1.1 of 2.4 GB …".
 
-        Empty while a whole one is tried, which each daemon does once: nothing is installed then.
+        Empty while a complete one is tried, which each daemon does once: nothing is installed then.
         """
-        if not self._making and is_whole(self.folder):
+        if not self._making and is_complete(self.folder):
             return ""
         text = f"Preparing runtime {self.name}: its packages are installed once per machine"
         total = sum(self._sizes.values())
@@ -233,14 +233,14 @@ class _Build:
             self._step = "install"
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Say whether a runtime was finished and its Python is still there."""
     return (folder / READY).is_file() and (folder / "bin" / "python").exists()
 
 
 def works(folder: Path) -> bool:
-    """Say whether a runtime is whole and its Python runs."""
-    if not is_whole(folder):
+    """Say whether a runtime is complete and its Python runs."""
+    if not is_complete(folder):
         return False
     with processes.spawning:
         child = subprocess.Popen(

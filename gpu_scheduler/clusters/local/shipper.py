@@ -122,7 +122,7 @@ class ShipperProcess:
         if code == FENCED:
             # The server has closed the attempt; the shipper has made the launcher end.
             return ShipperFailure(
-                EndReason.FENCED, "The server no longer knows this attempt.", ends_program=False
+                EndReason.FENCED, "The server no longer accepts reports of this attempt.", ends_program=False
             )
         if code == MISCONFIGURED:
             return ShipperFailure(

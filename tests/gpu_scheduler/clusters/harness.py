@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from gpu_scheduler.clusters.base import Cluster, ClusterBusy, GangReport, Launch, LearnerPhase, LearnerSpec
+from gpu_scheduler.clusters.base import (
+    ENDED,
+    Cluster,
+    ClusterBusy,
+    GangReport,
+    Launch,
+    LearnerPhase,
+    LearnerSpec,
+)
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from tests.gpu_scheduler.clusters.node_daemon import TIMEOUT_S, NodeDaemon, wait_for
@@ -79,6 +87,9 @@ def eventually(
 
 def all_in(*phases: LearnerPhase) -> Callable[[GangReport], bool]:
     return lambda report: all(learner.phase in phases for learner in report.learners)
+
+
+all_ended = all_in(*ENDED)
 
 
 class MemoryHarness:

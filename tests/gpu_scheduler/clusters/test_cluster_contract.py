@@ -16,11 +16,10 @@ from gpu_scheduler.clusters.base import (
     RefusalCode,
     Removal,
 )
-from tests.gpu_scheduler.clusters.harness import Harness, all_in, eventually, launch
+from tests.gpu_scheduler.clusters.harness import Harness, all_ended, all_in, eventually, launch
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
 
 RUNNING = all_in(LearnerPhase.RUNNING)
-OVER = all_in(*ENDED)
 
 
 def test_nodes_are_listed_by_name(harness: Harness) -> None:
@@ -62,14 +61,14 @@ def test_launching_from_many_threads_at_once_makes_one_gang(harness: Harness) ->
 )
 def test_the_programs_exit_code_is_shown(harness: Harness, code: int, phase: LearnerPhase) -> None:
     harness.cluster.launch(launch("job-x-1", f"exits:{code}"))
-    (learner,) = eventually(harness, "job-x-1", OVER).learners
+    (learner,) = eventually(harness, "job-x-1", all_ended).learners
     assert (learner.phase, learner.exit_code) == (phase, code)
 
 
 def test_learners_end_one_by_one(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "exits:1", "runs"))
     seen = eventually(harness, "job-x-1", lambda report: report.learners[0].phase in ENDED)
-    assert not seen.all_ended
+    assert not all_ended(seen)
     assert seen.learners[1].phase not in ENDED
 
 
@@ -78,7 +77,7 @@ def test_stop_never_blocks_and_ends_every_learner(harness: Harness) -> None:
     eventually(harness, "job-x-1", RUNNING)
     harness.cluster.stop("job-x-1", grace_s=10)
     assert harness.cluster.observe().gangs["job-x-1"].stopping
-    assert eventually(harness, "job-x-1", OVER).stopping
+    assert eventually(harness, "job-x-1", all_ended).stopping
 
 
 def test_a_learner_that_ignores_the_stop_is_killed_after_the_grace(harness: Harness) -> None:
@@ -86,7 +85,7 @@ def test_a_learner_that_ignores_the_stop_is_killed_after_the_grace(harness: Harn
     harness.programs_run("job-x-1")
     harness.cluster.stop("job-x-1", grace_s=0.5)
     harness.settle()
-    (learner,) = eventually(harness, "job-x-1", OVER).learners
+    (learner,) = eventually(harness, "job-x-1", all_ended).learners
     assert learner.phase is LearnerPhase.FAILED
     assert learner.exit_code in (137, None)
 
@@ -96,7 +95,7 @@ def test_a_second_stop_never_lengthens_the_grace(harness: Harness) -> None:
     harness.programs_run("job-x-1")
     harness.cluster.stop("job-x-1", grace_s=0.5)
     harness.cluster.stop("job-x-1", grace_s=600)
-    eventually(harness, "job-x-1", OVER)
+    eventually(harness, "job-x-1", all_ended)
 
 
 def test_a_shorter_second_grace_shortens_the_first(harness: Harness) -> None:
@@ -104,9 +103,9 @@ def test_a_shorter_second_grace_shortens_the_first(harness: Harness) -> None:
     harness.programs_run("job-x-1")
     harness.cluster.stop("job-x-1", grace_s=600)
     harness.settle()
-    assert not harness.cluster.observe().gangs["job-x-1"].all_ended
+    assert not all_ended(harness.cluster.observe().gangs["job-x-1"])
     harness.cluster.stop("job-x-1", grace_s=0.1)
-    eventually(harness, "job-x-1", OVER)
+    eventually(harness, "job-x-1", all_ended)
 
 
 def test_stop_and_remove_of_an_unknown_name_are_success(harness: Harness) -> None:
@@ -139,10 +138,10 @@ def test_remove_with_uids_leaves_others_of_the_same_name(harness: Harness) -> No
 def test_a_relaunched_name_gets_new_uids(harness: Harness) -> None:
     asked = launch("job-x-1", "exits:0")
     harness.cluster.launch(asked)
-    (before,) = eventually(harness, "job-x-1", OVER).learners
+    (before,) = eventually(harness, "job-x-1", all_ended).learners
     harness.cluster.remove("job-x-1")
     harness.cluster.launch(asked)
-    (after,) = eventually(harness, "job-x-1", OVER).learners
+    (after,) = eventually(harness, "job-x-1", all_ended).learners
     assert before.uid != after.uid
 
 
@@ -207,7 +206,7 @@ def test_a_watch_reports_a_launch_an_end_and_a_removal(harness: Harness) -> None
 
     harness.cluster.launch(launch("job-x-1", "exits:0"))
     wait_for(reported)
-    eventually(harness, "job-x-1", OVER)
+    eventually(harness, "job-x-1", all_ended)
     wait_for(reported)
     seen.clear()
     harness.cluster.remove("job-x-1")

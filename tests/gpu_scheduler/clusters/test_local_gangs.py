@@ -20,7 +20,7 @@ from gpu_scheduler.clusters.local.learner import LocalLearner
 from gpu_scheduler.clusters.local.nodes import read_nodes
 from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
 from gpu_scheduler.clusters.local.store import boot_clock
-from tests.gpu_scheduler.clusters.harness import launch
+from tests.gpu_scheduler.clusters.harness import all_ended, launch
 from tests.gpu_scheduler.clusters.node_daemon import FAKE_AGENT, wait_for
 
 
@@ -94,14 +94,14 @@ def test_a_disk_that_takes_no_file_stops_no_other_gang_and_is_caught_up_with(
 
     def y_is_through() -> bool:
         gangs.advance()
-        return gangs.observe(["job-y-1"])[0].all_ended
+        return all_ended(gangs.observe(["job-y-1"])[0])
 
     wait_for(y_is_through)
     monkeypatch.setattr(gangs._store, "save", save)
 
     def x_is_through() -> bool:
         gangs.advance()
-        return gangs.observe(["job-x-1"])[0].all_ended
+        return all_ended(gangs.observe(["job-x-1"])[0])
 
     wait_for(x_is_through)
     saved = {record.launch.name: record.learners[0].phase for record in gangs._store.load()}
@@ -293,7 +293,7 @@ def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_pat
 
     def over() -> bool:
         gangs.advance()
-        return gangs.observe(None)[0].all_ended
+        return all_ended(gangs.observe(None)[0])
 
     wait_for(over)
     (learner,) = gangs.observe(None)[0].learners

@@ -101,7 +101,7 @@ def test_a_cpu_learner_sees_no_gpu(daemon: NodeDaemon) -> None:
 
 
 def test_an_image_is_refused_with_the_way_out(daemon: NodeDaemon) -> None:
-    with pytest.raises(LaunchRefused, match="use the Kubernetes cluster") as refused:
+    with pytest.raises(LaunchRefused, match="name a framework instead") as refused:
         daemon.cluster.launch(replace(launch("job-x-1", "runs"), runtime=None, image="registry/img:1"))
     assert refused.value.code == "image_error"
 
@@ -129,7 +129,7 @@ def test_a_killed_shipper_is_started_again_and_the_program_does_not_notice(daemo
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "words"), [(78, "deploy_failed", "what went wrong"), (76, "fenced", "no longer knows")]
+    ("code", "reason", "words"), [(78, "deploy_failed", "what went wrong"), (76, "fenced", "no longer accepts")]
 )
 def test_a_shipper_that_cannot_go_on_ends_the_learner_with_its_words(
     daemon: NodeDaemon, code: int, reason: str, words: str

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.local import nodes
+from gpu_scheduler.clusters.local.labels import LABEL_RULE
 from gpu_scheduler.clusters.local.memory_limits import machine_mib
 from gpu_scheduler.clusters.local.nodes import BadNodes, LocalNode, read_nodes, slug_of
 
@@ -32,7 +33,7 @@ def test_every_wrong_entry_is_named_with_its_remedy() -> None:
         read_nodes("node-a:cpu,Node:cpu:2,x:cpu:0,y:cpu:two,ok:cpu:1,ok:cpu:1")
     assert str(refused.value).split("\n") == [
         "LOCAL_NODES: 'node-a:cpu' is not name:type:slots; write node-a:cpu:4,node-b:cpu:4 or auto",
-        "LOCAL_NODES: 'Node:cpu:2': the name 'Node' may contain only lowercase letters, digits and inner dashes",
+        f"LOCAL_NODES: 'Node:cpu:2': the name 'Node' {LABEL_RULE}",
         "LOCAL_NODES: 'x:cpu:0': '0' is not a number of slots from 1 to 4096",
         "LOCAL_NODES: 'y:cpu:two': 'two' is not a number of slots from 1 to 4096",
         "LOCAL_NODES: node 'ok' is named twice; give each node a name of its own",

@@ -17,8 +17,8 @@ from gpu_scheduler.clusters.base import LaunchRefused, LearnerPhase
 from gpu_scheduler.clusters.local import runtime_failure
 from gpu_scheduler.clusters.local import runtimes as runtimes_module
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
-from gpu_scheduler.clusters.local.runtimes import READY, Preparing, Runtimes, _Build, is_whole
-from tests.gpu_scheduler.clusters.harness import launch
+from gpu_scheduler.clusters.local.runtimes import READY, Preparing, Runtimes, _Build, is_complete
+from tests.gpu_scheduler.clusters.harness import all_ended, launch
 from tests.gpu_scheduler.clusters.node_daemon import TIMEOUT_S, NodeDaemon, wait_for
 
 NOTHING = "# nothing but Python\n"
@@ -141,7 +141,7 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
     assert not other.exists()
     runtimes.sweep().join()
     assert not held.exists()
-    assert is_whole(folder)
+    assert is_complete(folder)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_launch_does_not_wait_for_the_runtime_and_the_gang_starts_with_it(daemon
         wait_for(
             lambda: daemon.cluster.observe().gangs["job-x-1"].message.startswith("Preparing runtime plain:")
         )
-    wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].all_ended)
+    wait_for(lambda: all_ended(daemon.cluster.observe().gangs["job-x-1"]))
     assert [learner.exit_code for learner in daemon.cluster.observe().gangs["job-x-1"].learners] == [0, 0]
 
 
@@ -233,7 +233,7 @@ def test_a_gang_whose_runtime_is_not_made_ends_whole_with_one_sentence(
         shutil.rmtree(daemon.data / "runtimes")
         (daemon.data / "runtimes").write_text("")
     daemon.cluster.launch(replace(launch("job-x-1", "runs", "runs"), runtime="broken"))
-    wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].all_ended)
+    wait_for(lambda: all_ended(daemon.cluster.observe().gangs["job-x-1"]))
     for learner in daemon.cluster.observe().gangs["job-x-1"].learners:
         assert (learner.phase, learner.reason) == (LearnerPhase.FAILED, reason)
         assert learner.message.startswith("The runtime broken ")
@@ -248,7 +248,7 @@ def test_a_gang_stopped_while_its_runtime_is_made_never_starts(daemon: NodeDaemo
     with no_builds(daemon, "plain"):
         daemon.cluster.launch(replace(launch("job-x-1", "runs"), runtime="plain"))
         daemon.cluster.stop("job-x-1", grace_s=5)
-        wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].all_ended)
+        wait_for(lambda: all_ended(daemon.cluster.observe().gangs["job-x-1"]))
     (learner,) = daemon.cluster.observe().gangs["job-x-1"].learners
     assert (learner.exit_code, learner.reason) == (143, "stopped")
     assert not (daemon.learner("job-x-1") / "state" / "seen.json").exists()

@@ -32,7 +32,6 @@ def test_a_lease_is_had_by_one() -> None:
     assert leases.release(first, requeue_after_s=0, intent_gen=1)
     second = leases.claim(job.pk, "w2")
     assert second is not None
-    assert second.fence > first.fence
     assert second.token != first.token
 
 
