@@ -164,7 +164,7 @@ class LearnerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class GangSpec:
     """A gang to launch. The name is ``job-<id>-<attempt>`` and makes launching idempotent.
 
     slots: devices of slot_type per learner. Exactly one of runtime and image is given. command: a string runs by sh -c,
@@ -357,7 +357,7 @@ class Cluster(Protocol):
 
     def nodes(self) -> list[Node]: ...
 
-    def launch(self, gang: Launch) -> None: ...
+    def launch(self, spec: GangSpec) -> None: ...
 
     def observe(self, names: Sequence[str] | None = None) -> Observation: ...
 

@@ -1,4 +1,4 @@
-"""The environment of a learner's two processes, built from its launch: the same on every cluster.
+"""The environment of a learner's two processes, built from its gang's spec: the same on every cluster.
 
 A driver adds what only it knows: addresses, folders, devices and the machine's own variables. Names that a framework or
 FfDL defined are kept as they are.
@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_scheduler.clusters.base import Launch
+from gpu_scheduler.clusters.base import GangSpec
 from gpu_scheduler.model import CPU_TYPE
 
 
@@ -27,43 +27,41 @@ class Rendezvous:
 
 
 def of_program(
-    launch: Launch, rank: int, *, rendezvous: Rendezvous, folders: Mapping[str, str]
+    spec: GangSpec, rank: int, *, rendezvous: Rendezvous, folders: Mapping[str, str]
 ) -> dict[str, str]:
     """The training program's environment, without secrets. folders: FfDL's names (JOB_STATE_DIR …) -> paths.
 
     The job's own variables override none of these but OMP_NUM_THREADS.
     """
-    spec = launch.learners[rank]
+    learner = spec.learners[rank]
     env = {
         # Two learners on one machine must not both use all of its cores.
-        "OMP_NUM_THREADS": str(max(1, int(launch.cpus))),
-        **spec.env,
+        "OMP_NUM_THREADS": str(max(1, int(spec.cpus))),
+        **learner.env,
         **folders,
-        "TRAINING_ID": launch.job,
-        "TRAINING_COMMAND": launch.command
-        if isinstance(launch.command, str)
-        else json.dumps(list(launch.command)),
+        "TRAINING_ID": spec.job,
+        "TRAINING_COMMAND": spec.command if isinstance(spec.command, str) else json.dumps(list(spec.command)),
         "LEARNER_ID": str(rank + 1),  # FfDL counts from 1
-        "NUM_LEARNERS": str(len(launch.learners)),
-        "GPU_COUNT": "0" if launch.slot_type == CPU_TYPE else str(launch.slots),
-        "LEARNER_NAME_PREFIX": launch.name,
-        "LUTHIER_ATTEMPT": str(launch.attempt),
+        "NUM_LEARNERS": str(len(spec.learners)),
+        "GPU_COUNT": "0" if spec.slot_type == CPU_TYPE else str(spec.slots),
+        "LEARNER_NAME_PREFIX": spec.name,
+        "LUTHIER_ATTEMPT": str(spec.attempt),
         "LUTHIER_RANK": str(rank),
-        "LUTHIER_GRACE_S": str(launch.grace_s),
+        "LUTHIER_GRACE_S": str(spec.grace_s),
     }
-    if launch.checkpoint_every_s is not None:
-        env["LUTHIER_CHECKPOINT_EVERY_S"] = str(launch.checkpoint_every_s)
+    if spec.checkpoint_every_s is not None:
+        env["LUTHIER_CHECKPOINT_EVERY_S"] = str(spec.checkpoint_every_s)
     return env | _distributed(rank, rendezvous)
 
 
-def of_shipper(launch: Launch, rank: int, *, folders: Mapping[str, str]) -> dict[str, str]:
+def of_shipper(spec: GangSpec, rank: int, *, folders: Mapping[str, str]) -> dict[str, str]:
     """The shipper's environment: which learner it serves, where it delivers, and its secret."""
     return {
         **folders,
-        "LUTHIER_INGEST_URL": launch.ingest_url,
-        "LUTHIER_SECRET": launch.learners[rank].secret,
-        "TRAINING_ID": launch.job,
-        "LUTHIER_ATTEMPT": str(launch.attempt),
+        "LUTHIER_INGEST_URL": spec.ingest_url,
+        "LUTHIER_SECRET": spec.learners[rank].secret,
+        "TRAINING_ID": spec.job,
+        "LUTHIER_ATTEMPT": str(spec.attempt),
         "LUTHIER_RANK": str(rank),
     }
 

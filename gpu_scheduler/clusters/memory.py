@@ -33,7 +33,7 @@ from gpu_scheduler.clusters.base import (
     ClusterBusy,
     EndReason,
     GangReport,
-    Launch,
+    GangSpec,
     LaunchRefused,
     LearnerPhase,
     LearnerReport,
@@ -57,9 +57,9 @@ SIGKILLED = 137
 
 @dataclass(slots=True)
 class _Gang:
-    """A gang that exists: its launch, its learners, and the stop that was requested."""
+    """A gang that exists: its spec, its learners, and the stop that was requested."""
 
-    launch: Launch
+    spec: GangSpec
     launched_at: float
     learners: dict[int, LearnerReport]
     stop_at: float | None = None
@@ -114,8 +114,8 @@ class MemoryCluster:
     def nodes(self) -> list[Node]:
         return self._do("nodes", "", lambda: sorted(self._nodes.values(), key=lambda node: node.name), [])
 
-    def launch(self, gang: Launch) -> None:
-        self._do("launch", gang.name, lambda: self._launch(gang), None)
+    def launch(self, spec: GangSpec) -> None:
+        self._do("launch", spec.name, lambda: self._launch(spec), None)
 
     def observe(self, names: Sequence[str] | None = None) -> Observation:
         nothing = Observation({}, self._clock(), not_found=frozenset(names or ()))
@@ -179,7 +179,7 @@ class MemoryCluster:
         """Kill a learner that used more memory than its limit; nothing happens if it does not exist."""
         if gang not in self._gangs:
             return
-        message = memory_exceeded(peak_mib, self._gangs[gang].launch.memory_mib)
+        message = memory_exceeded(peak_mib, self._gangs[gang].spec.memory_mib)
         numbers = {"peak_memory_mib": peak_mib}
         self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, message=message, numbers=numbers)
 
@@ -215,9 +215,9 @@ class MemoryCluster:
         with self._changing():
             return dict(self._observe(None).gangs)
 
-    def launched(self, gang: str) -> Launch:
+    def launched(self, gang: str) -> GangSpec:
         """What a gang that exists was launched with."""
-        return self._gangs[gang].launch
+        return self._gangs[gang].spec
 
     def slots_used(self) -> dict[str, int]:
         """Slots held per node by gangs that exist."""
@@ -225,7 +225,7 @@ class MemoryCluster:
             used = dict.fromkeys(self._nodes, 0)
             for gang in self._gangs.values():
                 for learner in gang.learners.values():
-                    used[learner.node] = used.get(learner.node, 0) + gang.launch.slots
+                    used[learner.node] = used.get(learner.node, 0) + gang.spec.slots
             return used
 
     # How it works
@@ -260,28 +260,28 @@ class MemoryCluster:
             changed, self._changed = self._changed, set()
         self._watches.notify(changed)
 
-    def _launch(self, launch: Launch) -> None:
-        if launch.name in self._gangs:
+    def _launch(self, spec: GangSpec) -> None:
+        if spec.name in self._gangs:
             return
         used = self.slots_used()
-        for learner in launch.learners:
+        for learner in spec.learners:
             node = self._nodes.get(learner.node)
             if node is None or not node.ready:
                 message = f"Node {learner.node} does not exist or is not ready."
                 raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
-            if node.slot_type != launch.slot_type:
-                raise LaunchRefused(f"Node {node.name} has no {launch.slot_type}, it has {node.slot_type}.")
-            used[node.name] += launch.slots
+            if node.slot_type != spec.slot_type:
+                raise LaunchRefused(f"Node {node.name} has no {spec.slot_type}, it has {node.slot_type}.")
+            used[node.name] += spec.slots
             if used[node.name] > node.slots:
-                raise ClusterBusy(f"Node {node.name} does not yet have enough free slots for {launch.name}.")
+                raise ClusterBusy(f"Node {node.name} does not yet have enough free slots for {spec.name}.")
         learners = {}
-        for learner in launch.learners:
+        for learner in spec.learners:
             self._born += 1
-            self.created[launch.name, learner.rank] += 1
-            uid = f"{launch.name}-{learner.rank}#{self._born}"
+            self.created[spec.name, learner.rank] += 1
+            uid = f"{spec.name}-{learner.rank}#{self._born}"
             learners[learner.rank] = LearnerReport(learner.rank, learner.node, uid, LearnerPhase.PREPARING)
-        self._gangs[launch.name] = _Gang(launch, self._clock(), learners)
-        self._changed.add(launch.name)
+        self._gangs[spec.name] = _Gang(spec, self._clock(), learners)
+        self._changed.add(spec.name)
 
     def _observe(self, names: Sequence[str] | None) -> Observation:
         self._advance()

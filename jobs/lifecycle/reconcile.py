@@ -20,7 +20,7 @@ from gpu_scheduler.clusters.base import (
     Cluster,
     ClusterBusy,
     ClusterError,
-    Launch,
+    GangSpec,
     LaunchRefused,
     LearnerSpec,
     Removal,
@@ -184,13 +184,13 @@ def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
     return True
 
 
-def _gang_to_launch(rows: JobRows) -> Launch:
+def _gang_to_launch(rows: JobRows) -> GangSpec:
     """The gang of the job's live attempt: the same for every call, secrets included."""
     job, attempt = rows.job, rows.attempt
     assert attempt is not None
     spec: dict[str, Any] = job.spec
     resources = spec["resources"]
-    return Launch(
+    return GangSpec(
         name=rows.observation.gang_name,
         job=job.pk,
         attempt=attempt.n,

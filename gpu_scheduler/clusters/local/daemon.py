@@ -157,7 +157,7 @@ class Daemon:
             case "launch":
                 if self._signals:
                     raise ClusterBusy("The node daemon is shutting down.")
-                return {"revision": self._gangs.launch(protocol.launch_from_json(request["gang"]))}
+                return {"revision": self._gangs.launch(protocol.spec_from_json(request["gang"]))}
             case "observe":
                 return [
                     protocol.report_to_json(report) for report in self._gangs.observe(request.get("names"))

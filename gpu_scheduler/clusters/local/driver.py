@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_scheduler.clusters.base import (
     Capabilities,
-    Launch,
+    GangSpec,
     LaunchRefused,
     Observation,
     OnChange,
@@ -51,10 +51,10 @@ class LocalCluster:
     def nodes(self) -> list[Node]:
         return [protocol.node_from_json(node) for node in request(self._socket, "nodes")]
 
-    def launch(self, gang: Launch) -> None:
-        if gang.image is not None:
+    def launch(self, spec: GangSpec) -> None:
+        if spec.image is not None:
             raise LaunchRefused(NO_IMAGES, code=RefusalCode.IMAGE_ERROR)
-        self._effect("launch", gang=protocol.launch_to_json(gang))
+        self._effect("launch", gang=protocol.spec_to_json(spec))
 
     def observe(self, names: Sequence[str] | None = None) -> Observation:
         if (cached := self._feed.observation(names)) is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_scheduler.clusters import environment
-from gpu_scheduler.clusters.base import Launch
+from gpu_scheduler.clusters.base import GangSpec
 from gpu_scheduler.clusters.local.processes import MARK
 
 PASSED_ON = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
@@ -60,7 +60,7 @@ class Folders:
 
 
 def of_launcher(
-    launch: Launch,
+    spec: GangSpec,
     rank: int,
     *,
     folders: Folders,
@@ -73,12 +73,12 @@ def of_launcher(
 
     ports: one per rank, then one for the gang's master.
     """
-    given = launch.learners[rank].env
+    given = spec.learners[rank].env
     env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     env |= {"HOME": str(folders.root / "home"), "TMPDIR": str(folders.root / "tmp")}
     *workers, master = (f"{LOOPBACK}:{port}" for port in ports)
     rendezvous = environment.Rendezvous(workers, master, str(folders.state / "hostfile"))
-    env |= environment.of_program(launch, rank, rendezvous=rendezvous, folders=folders.named())
+    env |= environment.of_program(spec, rank, rendezvous=rendezvous, folders=folders.named())
     return env | {
         "PATH": os.pathsep.join([str(runtime / "bin"), *filter(None, [given.get("PATH")]), SYSTEM_PATH]),
         "VIRTUAL_ENV": str(runtime),
@@ -88,12 +88,12 @@ def of_launcher(
 
 
 def of_shipper(
-    launch: Launch, rank: int, *, folders: Folders, data_root: Path, import_from: Path, mark: str
+    spec: GangSpec, rank: int, *, folders: Folders, data_root: Path, import_from: Path, mark: str
 ) -> dict[str, str]:
     """The shipper's environment: the daemon's own, because it is a process of the platform, and its secret."""
     return {
         **_platform(os.environ),
-        **environment.of_shipper(launch, rank, folders=folders.named()),
+        **environment.of_shipper(spec, rank, folders=folders.named()),
         "PYTHONPATH": str(import_from),
         "LUTHIER_DATA_ROOT": str(data_root),
         MARK: mark,

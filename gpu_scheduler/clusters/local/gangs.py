@@ -20,7 +20,7 @@ from gpu_scheduler.clusters.base import (
     ClusterBusy,
     EndReason,
     GangReport,
-    Launch,
+    GangSpec,
     LaunchRefused,
     RefusalCode,
     Removal,
@@ -76,19 +76,19 @@ class Gangs:
     def count(self) -> int:
         return len(self._gangs)
 
-    def launch(self, launch: Launch) -> int:
+    def launch(self, spec: GangSpec) -> int:
         """Make the gang exist, or raise and leave nothing; returns the revision. Raises LaunchRefused, ClusterBusy."""
         with self._lock:
-            if launch.name in self._gangs:
+            if spec.name in self._gangs:
                 return self._journal.revision
-            if launch.runtime is None or not self._runtimes.has(launch.runtime):
+            if spec.runtime is None or not self._runtimes.has(spec.runtime):
                 known = ", ".join(self._runtimes.names()) or "none"
-                raise LaunchRefused(f"There is no runtime {launch.runtime} here; there are: {known}.")
-            record = GangRecord(launch, self._allocate_devices(launch), self._context.boot)
+                raise LaunchRefused(f"There is no runtime {spec.runtime} here; there are: {known}.")
+            record = GangRecord(spec, self._allocate_devices(spec), self._context.boot)
             self._store.save(record)
-            self._gangs[launch.name] = LocalGang(self._context, record)
-            revision = self._journal.changed(launch.name)
-        logger.info("gang launched", extra={"gang": launch.name, "learners": len(launch.learners)})
+            self._gangs[spec.name] = LocalGang(self._context, record)
+            revision = self._journal.changed(spec.name)
+        logger.info("gang launched", extra={"gang": spec.name, "learners": len(spec.learners)})
         self._on_change()
         return revision
 
@@ -229,32 +229,32 @@ class Gangs:
 
     # How
 
-    def _allocate_devices(self, launch: Launch) -> list[LearnerRecord]:
+    def _allocate_devices(self, spec: GangSpec) -> list[LearnerRecord]:
         """Allocate devices to every learner: indices on its node that no other learner has."""
         taken: dict[str, set[int]] = {name: set() for name in self._nodes}
         for gang in self._gangs.values():
             for learner in gang.learners:
                 taken.setdefault(learner.record.node, set()).update(learner.record.devices)
-        asked = Counter(learner.node for learner in launch.learners)
+        asked = Counter(learner.node for learner in spec.learners)
         for name, learners in asked.items():
             node = self._nodes.get(name)
             if node is None:
                 message = f"Node {name} is not a node of this machine."
                 raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
-            if node.slot_type != launch.slot_type:
-                raise LaunchRefused(f"Node {name} has no {launch.slot_type}, it has {node.slot_type}.")
+            if node.slot_type != spec.slot_type:
+                raise LaunchRefused(f"Node {name} has no {spec.slot_type}, it has {node.slot_type}.")
             free = node.slots - len(taken[name])
-            if learners * launch.slots > free:
+            if learners * spec.slots > free:
                 raise ClusterBusy(f"Node {name} has {free} of {node.slots} slots free now.")
         records = []
-        for spec in launch.learners:
-            held = taken[spec.node]
-            free_slots = [slot for slot in range(self._nodes[spec.node].slots) if slot not in held]
-            devices = free_slots[: launch.slots]
+        for wanted in spec.learners:
+            held = taken[wanted.node]
+            free_slots = [slot for slot in range(self._nodes[wanted.node].slots) if slot not in held]
+            devices = free_slots[: spec.slots]
             held.update(devices)
             mark = secrets.token_hex(8)
-            uid = f"{launch.name}-{spec.rank}.{int(boot_clock() * 1000):x}.{mark[:6]}"
-            records.append(LearnerRecord(spec.rank, spec.node, uid, mark, devices))
+            uid = f"{spec.name}-{wanted.rank}.{int(boot_clock() * 1000):x}.{mark[:6]}"
+            records.append(LearnerRecord(wanted.rank, wanted.node, uid, mark, devices))
         return records
 
     def _update(self, gang: LocalGang, now: float) -> None:

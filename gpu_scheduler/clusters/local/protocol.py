@@ -16,7 +16,7 @@ from typing import Any
 from gpu_scheduler.clusters.base import (
     EndReason,
     GangReport,
-    Launch,
+    GangSpec,
     LearnerPhase,
     LearnerReport,
     LearnerSpec,
@@ -32,24 +32,24 @@ class InvalidRequest(Exception):
     """The daemon cannot understand a request."""
 
 
-def launch_to_json(launch: Launch) -> dict[str, Any]:
-    return asdict(launch)
+def spec_to_json(spec: GangSpec) -> dict[str, Any]:
+    return asdict(spec)
 
 
-def launch_from_json(value: Mapping[str, Any]) -> Launch:
-    """Read a launch. Raises InvalidRequest with the field that is wrong."""
+def spec_from_json(value: Mapping[str, Any]) -> GangSpec:
+    """Read the gang to launch. Raises InvalidRequest with the field that is wrong."""
     try:
         fields = dict(value)
         learners = tuple(LearnerSpec(**learner) for learner in fields.pop("learners"))
-        launch = Launch(learners=learners, **fields)
+        spec = GangSpec(learners=learners, **fields)
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidRequest(f"gang: {error}") from error
-    parse_gang_name(launch.name)
+    parse_gang_name(spec.name)
     if not learners or [learner.rank for learner in learners] != list(range(len(learners))):
         raise InvalidRequest("gang.learners: there must be one per rank, in order from 0")
-    if launch.slots < 1:
-        raise InvalidRequest(f"gang.slots: {launch.slots} is not at least 1")
-    return launch
+    if spec.slots < 1:
+        raise InvalidRequest(f"gang.slots: {spec.slots} is not at least 1")
+    return spec
 
 
 def parse_gang_name(value: object) -> str:

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import EndReason, Launch, LearnerPhase
+from gpu_scheduler.clusters.base import EndReason, GangSpec, LearnerPhase
 from gpu_scheduler.clusters.local.processes import Identity
-from gpu_scheduler.clusters.local.protocol import launch_from_json, launch_to_json
+from gpu_scheduler.clusters.local.protocol import spec_from_json, spec_to_json
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class LearnerRecord:
 class GangRecord:
     """State of one gang. stop_at and kill_at: boot clock; ports: for the learners' rendezvous."""
 
-    launch: Launch
+    launch: GangSpec
     learners: list[LearnerRecord]
     boot: str
     ports: list[int] = field(default_factory=list)
@@ -113,7 +113,7 @@ def _to_json(gang: GangRecord) -> dict[str, Any]:
             value[which] = None if identity is None else identity.as_json()
         learners.append(value)
     return {
-        "launch": launch_to_json(gang.launch),
+        "launch": spec_to_json(gang.launch),
         "learners": learners,
         "boot": gang.boot,
         "ports": gang.ports,
@@ -135,7 +135,7 @@ def _from_json(value: dict[str, Any]) -> GangRecord:
             saved[name] = _end_reason(saved.get(name))
         # Fields of another version are left out; none of them is needed to find the processes again.
         learners.append(LearnerRecord(**{name: saved[name] for name in saved if name in _LEARNER_FIELDS}))
-    return GangRecord(launch=launch_from_json(value.pop("launch")), learners=learners, **value)
+    return GangRecord(launch=spec_from_json(value.pop("launch")), learners=learners, **value)
 
 
 def _end_reason(saved: str | None) -> EndReason | None:

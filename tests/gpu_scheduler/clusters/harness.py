@@ -15,7 +15,7 @@ from gpu_scheduler.clusters.base import (
     Cluster,
     ClusterBusy,
     GangReport,
-    Launch,
+    GangSpec,
     LearnerPhase,
     LearnerSpec,
 )
@@ -25,7 +25,7 @@ from tests.gpu_scheduler.clusters.node_daemon import TIMEOUT_S, NodeDaemon, wait
 from tests.gpu_scheduler.clusters.slow import Patient
 
 
-def launch(name: str, *behaviors: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> Launch:
+def launch(name: str, *behaviors: str, nodes: Sequence[str] = ("node-a",), slots: int = 1) -> GangSpec:
     """A gang with one learner per behavior, laid round the given nodes."""
     job, _, attempt = name.removeprefix("job-").rpartition("-")
     learners = [
@@ -37,7 +37,7 @@ def launch(name: str, *behaviors: str, nodes: Sequence[str] = ("node-a",), slots
         )
         for rank, behavior in enumerate(behaviors)
     ]
-    return Launch(
+    return GangSpec(
         name=name,
         job=job,
         attempt=int(attempt),

@@ -15,7 +15,7 @@ from typing import TypeVar
 from gpu_scheduler.clusters.base import (
     Capabilities,
     ClusterBusy,
-    Launch,
+    GangSpec,
     LaunchRefused,
     Observation,
     RefusalCode,
@@ -54,10 +54,10 @@ class SlowCluster:
     def nodes(self) -> list[Node]:
         return self._call(self.cluster.nodes)
 
-    def launch(self, gang: Launch) -> None:
-        if gang.image is not None:
+    def launch(self, spec: GangSpec) -> None:
+        if spec.image is not None:
             raise LaunchRefused("Images are not supported here.", code=RefusalCode.IMAGE_ERROR)
-        self._effect(lambda: self.cluster.launch(gang))
+        self._effect(lambda: self.cluster.launch(spec))
 
     def observe(self, names: Sequence[str] | None = None) -> Observation:
         cached = self._cached

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gpu_scheduler.clusters.base import Launch
+from gpu_scheduler.clusters.base import GangSpec
 from gpu_scheduler.clusters.environment import Rendezvous, of_program, of_shipper
 from tests.gpu_scheduler.clusters.harness import launch
 
@@ -17,11 +17,11 @@ def rendezvous(learners: int) -> Rendezvous:
     return Rendezvous([f"{host}:7000" for host in hosts], "gang-0:7001", "/state/hostfile")
 
 
-def env_of(gang: Launch, rank: int = 0) -> dict[str, str]:
+def env_of(gang: GangSpec, rank: int = 0) -> dict[str, str]:
     return of_program(gang, rank, rendezvous=rendezvous(len(gang.learners)), folders=FOLDERS)
 
 
-def with_env(**env: str) -> Launch:
+def with_env(**env: str) -> GangSpec:
     gang = launch("job-x-2", "runs")
     return replace(gang, learners=[replace(gang.learners[0], env=env)])
 

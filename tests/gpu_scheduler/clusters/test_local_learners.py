@@ -129,7 +129,8 @@ def test_a_killed_shipper_is_started_again_and_the_program_does_not_notice(daemo
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "words"), [(78, "deploy_failed", "what went wrong"), (76, "fenced", "no longer accepts")]
+    ("code", "reason", "words"),
+    [(78, "deploy_failed", "what went wrong"), (76, "fenced", "no longer accepts")],
 )
 def test_a_shipper_that_cannot_go_on_ends_the_learner_with_its_words(
     daemon: NodeDaemon, code: int, reason: str, words: str
