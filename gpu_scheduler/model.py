@@ -160,7 +160,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop this running job: its learners save a checkpoint, then it queues again by itself.
+    """Stop this running job: its program is asked to save a checkpoint, then it queues again automatically.
 
     reason is a StopReason of the job's lifecycle. for_job: the waiting job that the freed slots are promised to, None
     if to no job. generation: that of the job's intent when the order was decided; a newer intent voids the order.
@@ -174,7 +174,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Run this job with this number of learners. It saves a checkpoint, then queues again in the new size."""
+    """Run this job with this number of learners: its program is asked to save, then it queues again in the new size."""
 
     job: str
     learners: int

@@ -22,7 +22,7 @@ from portal.api.operations import Call, EmptyRequest, operation
     response_example=JOB_EXAMPLE | {"intent": "HALT", "phase": "Halting"},
 )
 def halt(call: Call, job_id: str) -> dict[str, Any]:
-    """Halt a job: it saves a checkpoint, ends and releases its GPUs; for its owner and managers.
+    """Halt a job: its program is asked to save, ends, and its devices are released; for its owner and managers.
 
     The receipt (step saved, steps lost, seconds taken) is in the HALTED event and in last_halt.
     """
