@@ -62,13 +62,16 @@ class _Cycle:
         """
         if gang.slot_type is not None:
             return self._first_failure(gang, gang.slot_type) or gang.slot_type
-        furthest, explained, unobstructed = -1, None, []
+        furthest: tuple[int, int] = (-1, 0)
+        explained, unobstructed = None, []
         for slot_type in self._draft.gpu_types:
             finding = self._first_failure(gang, slot_type)
             if finding is None:
                 unobstructed.append(slot_type)
-            elif (passed := self._policy.checks_for(slot_type).index(finding.check)) > furthest:
-                furthest, explained = passed, finding
+            else:
+                passed = self._policy.checks_for(slot_type).index(finding.check)
+                if (rank := (passed, finding.check.nearness(finding))) > furthest:
+                    furthest, explained = rank, finding
         if unobstructed:
             return min(unobstructed, key=lambda slot_type: (-self._unreserved_fraction(slot_type), slot_type))
         assert explained is not None
@@ -113,6 +116,7 @@ class _Cycle:
                 own = (gang.tenant, "" if limited else finding.supply.slot_type)
                 whole = ("", finding.supply.slot_type)
                 numbers["position"], numbers["cluster_position"] = ahead[own] + 1, ahead[whole] + 1
+                numbers["scope"] = finding.scope
                 ahead[own] += 1
                 ahead[whole] += finding.scope is Scope.CLUSTER
             if gang.job in notes:

@@ -204,9 +204,11 @@ class _Simulation:
         if not exactly:
             return WhyNone.UNKNOWN_END
         code = next(wait.code for wait in plan(self.world).waits if wait.job == job)
-        if code in NOT_QUEUED or all(run.end is not None for run in self._runs.values()):
-            return WhyNone.CANNOT_START
-        return WhyNone.UNKNOWN_END
+        gang = next(gang for gang in self.world.waiting if gang.job == job)
+        awaits_unknown_end = any(
+            run.end is None and _may_hold_up(run.running, gang) for run in self._runs.values()
+        )
+        return WhyNone.UNKNOWN_END if awaits_unknown_end and code not in NOT_QUEUED else WhyNone.CANNOT_START
 
     def _plan(self) -> None:
         self._plans += 1
@@ -271,6 +273,12 @@ class _Simulation:
             del self._runs[run.running.job]
         ended = [run.running.job for run in over]
         self.world = world.apply(replace(self.world, now=event_at), ended=ended)
+
+
+def _may_hold_up(run: Running, gang: Gang) -> bool:
+    """Whether the run holds slots of a type that the gang takes, or of its tenant's limits."""
+    takes_type = run.slot_type != CPU_TYPE if gang.slot_type is None else run.slot_type == gang.slot_type
+    return takes_type or run.tenant == gang.tenant
 
 
 def _sample(job: str, simulation: int, count: int) -> int:

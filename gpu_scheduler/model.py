@@ -33,8 +33,8 @@ class Priority(IntEnum):
 
 
 class WaitReason(StrEnum):
-    """Why a job does not start; one code for API, portal and events. Each is given by one rule of ``checks``, but
-    NOT_EVALUATED: no plan has covered the job yet, or the cluster did not answer."""
+    """Why a job does not start; one code for API, portal and events. Each is given by one rule of ``checks``, except
+    NOT_EVALUATED, no plan has covered the job yet, and CLUSTER_BUSY, the cluster does not respond."""
 
     NO_MATCHING_POOL = "NO_MATCHING_POOL"
     EXCEEDS_MAX_QUOTA = "EXCEEDS_MAX_QUOTA"
@@ -45,6 +45,7 @@ class WaitReason(StrEnum):
     INSUFFICIENT_CAPACITY = "INSUFFICIENT_CAPACITY"
     GANG_FRAGMENTED = "GANG_FRAGMENTED"
     NOT_EVALUATED = "NOT_EVALUATED"
+    CLUSTER_BUSY = "CLUSTER_BUSY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +296,7 @@ class Explanation:
 
     numbers is plain JSON: position (1 = next in the tenant's queue for the type, or for all types where its live
     jobs are counted), cluster_position (1 = no job that waits for nodes of the type is ahead), limit, used,
-    asked, free, largest_block, learners, slots, slot_type, nodes_fitting … whichever the code needs.
+    asked, free, largest_block, learners, slots, slot_type, learners_fitting, scope … whichever the code needs.
     """
 
     job: str

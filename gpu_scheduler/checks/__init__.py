@@ -3,10 +3,10 @@
 Readers outside the scheduler (REST, pages, events) use:
 
 * ``CHECKS``: every rule, in the order in which a job is tested;
-* ``check_of(code)``: the rule behind a job's reason code, None for a reason that no rule gives (NOT_EVALUATED);
+* ``check_of(code)``: the rule behind a job's reason code, None for a reason that no rule gives, such as NOT_EVALUATED;
 * ``check_named(key)``: the rule behind an entry of ``numbers["checks"]``;
 * ``PRIVATE``: names of all numbers that people outside the tenant must not see;
-* ``NOT_QUEUED``: codes with which a job has no queue position; ``AWAITS_CLUSTER``: codes of jobs that wait for nodes.
+* ``NOT_QUEUED``: codes with which a job has no queue position.
 
 To add a rule: write a ``Check`` in ``rules``, list it there, and add its code to ``model.WaitReason``. Nothing else.
 """
@@ -20,7 +20,6 @@ from gpu_scheduler.checks.rules import CHECKS
 from gpu_scheduler.draft import Supply
 
 __all__ = [
-    "AWAITS_CLUSTER",
     "CHECKS",
     "NOT_QUEUED",
     "PRIVATE",
@@ -38,7 +37,6 @@ __all__ = [
 
 PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in CHECKS))
 NOT_QUEUED = frozenset(check.code for check in CHECKS if not check.queues)
-AWAITS_CLUSTER = frozenset(check.code for check in CHECKS if check.queues and check.scope is Scope.CLUSTER)
 
 _BY_CODE: dict[str, Check] = {check.code.value: check for check in CHECKS}
 _BY_KEY: dict[str, Check] = {check.key: check for check in CHECKS}

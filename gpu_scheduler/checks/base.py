@@ -89,6 +89,10 @@ class Check(ABC):
     def sentence(self, finding: Finding) -> str:
         """One sentence for the job's owner: what is missing, with the numbers. Names no other tenant and no job."""
 
+    def nearness(self, finding: Finding) -> int:
+        """Of several types on which a gang of any type fails this check, the one with the most is explained."""
+        return 0
+
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
         """What to draw, from a finding's numbers; None if this check counts nothing."""
         return None

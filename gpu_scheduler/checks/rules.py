@@ -27,6 +27,9 @@ class MatchingPool(Check):
             return None
         return Finding(self, gang, supply, None)
 
+    def nearness(self, finding: Finding) -> int:
+        return finding.supply.pool.largest_node if finding.supply.pool else 0
+
     def sentence(self, finding: Finding) -> str:
         gang, slot_type, pool = finding.gang, finding.supply.slot_type, finding.supply.pool
         if pool is None:
@@ -67,10 +70,19 @@ class MaxQuota(Check):
             kind = gang.slot_type
             what = f"for {unit(kind, 0)}" if kind else "for any GPU type"
             return f"The tenant has no quota {what}, this job needs {gang.asked}; ask a platform admin."
+        if gang.slot_type is None:
+            return (
+                f"Larger than each of the tenant's quotas: this job needs {gang.asked} GPUs of one type, the largest"
+                f" quota is {limit} {unit(finding.supply.slot_type, limit)}. Request fewer, or ask a platform admin for"
+                " more quota."
+            )
         return (
             f"Larger than the tenant's quota: this job needs {gang.asked} {unit(finding.supply.slot_type, gang.asked)},"
             f" the quota is {limit}. Request fewer, or ask a platform admin for more quota."
         )
+
+    def nearness(self, finding: Finding) -> int:
+        return finding.supply.account.limit
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
         return Meter(0, numbers["limit"], numbers["asked"])
@@ -162,7 +174,7 @@ class Unreserved(Check):
     code = WaitReason.FAIR_SHARE
     key = "fair_share"
     title = "Fair share"
-    claim = "No job ahead in the queue needs these devices"
+    claim = "Nothing it needs is reserved for a job ahead in the queue"
     label = "waiting its turn"
     scope = Scope.CLUSTER
 
@@ -182,7 +194,10 @@ class Unreserved(Check):
         asked, slot_type = finding.gang.asked, finding.supply.slot_type
         needs = f"this job needs {asked} {unit(slot_type, asked)}"
         if finding.scope is Scope.TENANT:
-            return f"Waiting its turn: the tenant's first job in the queue has waited too long to be skipped; {needs}."
+            return (
+                "Waiting its turn: the tenant's quota or limit of concurrent jobs is reserved for a job ahead in its"
+                f" queue; {needs}."
+            )
         free, reserved = finding.numbers["free"], finding.numbers["reserved"]
         return (
             f"Waiting its turn: {reserved} of {free} free {unit(slot_type, free)} {_are(reserved)} reserved"

@@ -15,7 +15,7 @@ class BadPolicy(ValueError):
 
 
 def names_in(setting: str) -> tuple[str, dict[str, str]]:
-    """The policies of a setting: a name, and those that replace it for single slot types, as "fair_share,h200:fifo".
+    """The policies of a setting: a name, and those that replace it for single slot types, as "NAME,TYPE:NAME".
 
     Raises BadPolicy.
     """

@@ -81,6 +81,7 @@ def one_pass() -> list[str]:
     _keep_nodes(cluster.name, nodes)
     fp("cycle.after_nodes_kept")
     if not needs_plan():
+        _note_done()
         return []
     seen = snapshot(nodes=nodes, now=_database_now())
     decided = plan(seen)
@@ -95,6 +96,7 @@ def one_pass() -> list[str]:
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
     _plan_again_at(policy_of(seen).next_event_at(replace(seen, policy_state=decided.policy_state)))
+    _note_done()
     if len(seen.waiting) >= MANY:
         _pause(min(PAUSE_MOST_S, PAUSE_FACTOR * (time.monotonic() - began)))
     return started
@@ -191,6 +193,10 @@ def _plan_again_at(at: datetime | None) -> None:
         )
 
 
+def _note_done() -> None:
+    PeriodicTask.objects.filter(name=TASK).update(done_at=Now())
+
+
 def _due() -> bool:
     return PeriodicTask.objects.filter(name=TASK, next_at__lte=Now()).exists()
 
@@ -199,8 +205,8 @@ def _take_request() -> bool:
     """Take up the requests made until now; a later one leads to another pass."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_periodictask SET next_at = now.at + make_interval(secs => %s), done_at = now.at"
-            " FROM (SELECT clock_timestamp() AS at) now WHERE name = %s AND next_at <= now.at",
+            "UPDATE jobs_periodictask SET next_at = clock_timestamp() + make_interval(secs => %s)"
+            " WHERE name = %s AND next_at <= clock_timestamp()",
             [EVERY_S, TASK],
         )
         return cursor.rowcount == 1

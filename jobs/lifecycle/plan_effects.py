@@ -228,7 +228,7 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
 def explain_cluster_busy(why: str) -> None:
     waiting = waiting_rows().values_list("pk", flat=True)
     message = f"The cluster is not responding, so nothing starts now; waiting jobs keep their places. ({why})"
-    explain([Explanation(job, WaitReason.NOT_EVALUATED, message, {}) for job in waiting])
+    explain([Explanation(job, WaitReason.CLUSTER_BUSY, message, {}) for job in waiting])
 
 
 def _chunks(waits: Sequence[Explanation]) -> Iterable[Sequence[Explanation]]:

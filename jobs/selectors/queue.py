@@ -12,7 +12,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
-from gpu_scheduler.checks import AWAITS_CLUSTER, NOT_QUEUED, Scope, check_of
+from gpu_scheduler.checks import NOT_QUEUED, Scope
 from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
 from gpu_scheduler.model import CPU_TYPE
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
@@ -51,8 +51,7 @@ class QueueSection:
 def queue_around(user: access.Person, job: Job, now: datetime) -> QueueSection | None:
     """Up to three jobs ahead and three behind; None for a job without a queue position. Three queries."""
     numbers = job.reason_numbers
-    check = check_of(job.reason_code)
-    of_tenant = check is not None and check.scope is Scope.TENANT
+    of_tenant = numbers.get("scope") == Scope.TENANT
     key = "position" if of_tenant else "cluster_position"
     place, slot_type = numbers.get(key), numbers.get("slot_type", "")
     if job.state != State.QUEUED or place is None:
@@ -67,8 +66,8 @@ def queue_around(user: access.Person, job: Job, now: datetime) -> QueueSection |
         if job.tenant.jobs_limit is None:
             rows = rows.filter(reason_numbers__slot_type=slot_type)
     else:
-        in_line = Q(reason_code__in=[code.value for code in AWAITS_CLUSTER]) | Q(pk=job.pk)
-        rows = rows.filter(in_line, reason_numbers__slot_type=slot_type, **near)
+        ahead_of_others = Q(reason_numbers__scope=Scope.CLUSTER) | Q(pk=job.pk)
+        rows = rows.filter(ahead_of_others, reason_numbers__slot_type=slot_type, **near)
     shown = rows.select_related("tenant", "owner", "estimate").order_by(f"reason_numbers__{key}", "pk")
     found = list(shown[: 4 * EACH_SIDE])
     mine = set(jobs_visible_to(user).filter(pk__in=[row.pk for row in found]).values_list("pk", flat=True))
@@ -95,14 +94,15 @@ def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime)
 
 
 def checked_at() -> datetime | None:
-    """When the last scheduling cycle ended."""
+    """When the last scheduling cycle that reached the cluster ended."""
     return PeriodicTask.objects.filter(name="cycle").values_list("done_at", flat=True).first()
 
 
 WHY_NONE = {
     WhyNone.CANNOT_START: "It can't start without a change.",
-    WhyNone.UNKNOWN_END: "A job ahead of it has no known end: no progress, no time limit, too few past jobs.",
-    WhyNone.TOO_FAR: "Too many jobs are ahead of it to estimate.",
+    WhyNone.UNKNOWN_END: "A running job that holds what it needs has no known end: no progress, no time limit,"
+    " too few past jobs.",
+    WhyNone.TOO_FAR: "Its start is too far ahead to estimate.",
 }
 NOT_YET = "The first estimate follows within seconds."
 BACKS_OFF = "Estimated after its retry time."

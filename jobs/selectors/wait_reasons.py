@@ -1,8 +1,8 @@
 """What a wait reason means to readers: the scheduler's checks as REST, pages and events see them.
 
 The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
-outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere by itself.
-A reason that no rule gives (NOT_EVALUATED, a restart, a halt) has no Check.
+outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere.
+A reason that no rule gives (NOT_EVALUATED, CLUSTER_BUSY, a restart, a halt) has no Check.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from gpu_scheduler import checks
 from gpu_scheduler.checks import Meter, Remedy, Scope, check_of
+from gpu_scheduler.model import WaitReason
 
 __all__ = [
     "CheckResult",
@@ -23,10 +24,12 @@ __all__ = [
     "check_results",
     "codes_of",
     "failed_meter",
+    "is_cluster_busy",
     "label_of",
 ]
 
 NOT_CHECKED = "not checked yet"
+CLUSTER_BUSY = "cluster not responding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,14 @@ def check_results(numbers: Mapping[str, Any]) -> list[CheckResult]:
 def label_of(code: str) -> str:
     """A wait reason in a few words, as in lists and histories."""
     check = check_of(code)
-    return check.label if check else NOT_CHECKED
+    if check is not None:
+        return check.label
+    return CLUSTER_BUSY if is_cluster_busy(code) else NOT_CHECKED
+
+
+def is_cluster_busy(code: str) -> bool:
+    """The cluster does not respond, so nothing can start, whatever each job needs."""
+    return code == WaitReason.CLUSTER_BUSY
 
 
 def codes_of(*remedies: Remedy) -> list[str]:

@@ -13,7 +13,14 @@ from jobs.models import Job, JobEvent
 from jobs.selectors.queue import QueueSection, checked_at, queue_around
 from jobs.selectors.redaction import is_guest, redact
 from jobs.selectors.suggestions import Suggestion, suggestions_for
-from jobs.selectors.wait_reasons import CheckResult, Remedy, check_of, check_results, label_of
+from jobs.selectors.wait_reasons import (
+    CheckResult,
+    Remedy,
+    check_of,
+    check_results,
+    is_cluster_busy,
+    label_of,
+)
 from portal.templatetags.ui import duration, foreseen
 from tenants import access
 from tenants.models import Tenant
@@ -59,7 +66,9 @@ BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}
 def kind_of(code: str) -> WaitKind:
     """How a wait for this reason is shown."""
     check = check_of(code)
-    return BY_REMEDY[check.remedy] if check else CHECKING
+    if check is not None:
+        return BY_REMEDY[check.remedy]
+    return WAIT if is_cluster_busy(code) else CHECKING
 
 
 @dataclass(frozen=True)

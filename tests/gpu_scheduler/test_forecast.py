@@ -129,6 +129,13 @@ def test_without_a_known_end_there_is_no_estimate() -> None:
     assert forecast(FULL, {})["j1"] == StartForecast(why_none=WhyNone.UNKNOWN_END)
 
 
+def test_the_unknown_end_of_a_job_that_holds_nothing_it_needs_is_not_the_reason() -> None:
+    other = running("c", "c1", tenant="blue", slot_type="cpu")
+    down = replace(nodes(a1=1)[0], ready=False)
+    world = snapshot((down, *nodes(c1=1)), [gang("j1")], [other])
+    assert forecast(world, {})["j1"] == StartForecast(why_none=WhyNone.CANNOT_START)
+
+
 def test_a_job_that_waiting_does_not_help_has_no_estimate() -> None:
     world = replace(FULL, waiting=(gang("j1", 1, 9),))
     assert forecast(world, {"r1": known(5)})["j1"] == StartForecast(why_none=WhyNone.CANNOT_START)

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.checks import AWAITS_CLUSTER, CHECKS, NOT_QUEUED, check_named, check_of
+from gpu_scheduler.checks import CHECKS, NOT_QUEUED, Scope, check_named, check_of
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Gang, PlacementStrategy, Snapshot, WaitReason
 from gpu_scheduler.policies.fair_share import FairShare
@@ -205,8 +205,10 @@ def test_only_who_waits_for_nodes_is_ahead_in_the_cluster(world: Snapshot) -> No
         if wait.code in NOT_QUEUED:
             continue
         assert wait.numbers["cluster_position"] == ahead[wait.numbers["slot_type"]] + 1
-        own_head = "the tenant's first job in the queue" in wait.message
-        ahead[wait.numbers["slot_type"]] += wait.code in AWAITS_CLUSTER and not own_head
+        ahead[wait.numbers["slot_type"]] += wait.numbers["scope"] == Scope.CLUSTER
+        check = check_of(wait.code)
+        assert check is not None
+        assert wait.numbers["scope"] == check.scope or wait.code is WaitReason.FAIR_SHARE
 
 
 @EVERYDAY
@@ -308,7 +310,7 @@ def test_a_large_job_is_not_starved_by_its_own_tenants_small_ones(
 
 def test_each_reason_is_given_by_one_rule_that_has_all_its_words() -> None:
     assert [check.code for check in CHECKS] == [
-        code for code in WaitReason if code is not WaitReason.NOT_EVALUATED
+        code for code in WaitReason if code not in {WaitReason.NOT_EVALUATED, WaitReason.CLUSTER_BUSY}
     ]
     for check in CHECKS:
         assert check_of(check.code) is check

@@ -80,6 +80,19 @@ def test_any_type_avoids_a_type_without_quota() -> None:
     assert plan(replace(world, quotas=quotas)).starts[0].placement.slot_type == "h200"
 
 
+def test_a_gang_of_any_type_is_explained_by_the_type_that_could_take_most() -> None:
+    world = snapshot(nodes(a1=8, h1=8), [gang("j1", 1, 8, slot_type=None)])
+    limits = {"a100": 0, "h200": 4}
+    quotas = tuple(replace(quota, limit=limits.get(quota.slot_type, 0)) for quota in world.quotas)
+    wait = why(plan(replace(world, quotas=quotas)), "j1")
+    assert wait.message == (
+        "Larger than each of the tenant's quotas: this job needs 8 GPUs of one type, the largest quota is"
+        " 4 h200 GPUs. Request fewer, or ask a platform admin for more quota."
+    )
+    larger = plan(snapshot(nodes(a1=2, h1=4), [gang("j1", 1, 8, slot_type=None)]))
+    assert "the largest node has 4" in why(larger, "j1").message
+
+
 # Order
 
 
@@ -238,6 +251,7 @@ def test_waiting_for_quota_shows_the_arithmetic() -> None:
         "jobs_used": 0,
         "position": 1,
         "cluster_position": 1,
+        "scope": "tenant",
         "queue_head_since": "2026-01-01T12:00:00.000Z",
         "checks": None,
     }

@@ -67,6 +67,7 @@ def _waiting(job: Any) -> dict[str, Any]:
         "kind": "cpu" if not job.gpus else job.gpu_type or "any",
         "why": "backing off" if backs_off else label_of(job.reason_code),
         "acts": "" if backs_off else _who_acts(job.reason_code),
+        "by_quota": _is_about_quota(job.reason_code),
         "waits_s": (now - job.waits_since).total_seconds(),
     }
 
@@ -79,6 +80,12 @@ def _who_acts(code: str) -> str:
     if check.remedy is Remedy.FIX:
         return "owner"
     return "admin" if check.remedy is Remedy.ASK or check.scope is Scope.TENANT else ""
+
+
+def _is_about_quota(code: str) -> bool:
+    """A larger quota can end the wait; otherwise it is up to the tenant's own settings."""
+    check = check_of(code)
+    return check is not None and "limit" in check.private
 
 
 def _changes() -> list[tuple[QuotaChange, int]]:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from gpu_scheduler.clusters.base import ClusterBusy
 from jobs.lifecycle import cycle
 from jobs.models import Job, PeriodicTask, SchedulerState
 from jobs.selectors.snapshot import policy_state, scheduling_policy
@@ -52,6 +53,26 @@ def test_where_nothing_waits_a_pass_reads_no_snapshot(world: World, monkeypatch:
     assert cycle.one_pass() == []
 
 
+def test_a_cluster_that_does_not_respond_is_the_reason_of_waiting_jobs_and_no_pass_counts_as_done(
+    world: World,
+) -> None:
+    world.running(learners=2, slots=4)
+    waiter = world.submit(slots=4)
+    cycle.run()
+    waiter.refresh_from_db()
+    reason, done_at = waiter.reason_code, PeriodicTask.objects.get(name=cycle.TASK).done_at
+    assert done_at is not None
+    world.cluster.fail_next("nodes", ClusterBusy("no answer"))
+    cycle.run()
+    waiter.refresh_from_db()
+    assert waiter.reason_code == "CLUSTER_BUSY"
+    assert PeriodicTask.objects.get(name=cycle.TASK).done_at == done_at
+    assert not cycle.has_new(), "the job was evaluated before; the regular pass evaluates it again"
+    cycle.run()
+    waiter.refresh_from_db()
+    assert waiter.reason_code == reason
+
+
 def test_the_policy_forgets_a_queue_that_is_gone(world: World) -> None:
     world.running(learners=2, slots=4)
     waiter = world.submit(slots=4)
@@ -75,4 +96,6 @@ def test_the_next_pass_is_due_when_the_policy_can_decide_otherwise(world: World)
     world.elapse(3)
     cycle.run()
     due = PeriodicTask.objects.get(name=cycle.TASK)
-    assert due.next_at - due.done_at == timedelta(seconds=cycle.EVERY_S), "the next event is far away"
+    assert due.next_at > timeout, "the timeout is over"
+    far_away = timeout - timedelta(seconds=300) + timedelta(seconds=3600)
+    assert due.next_at < far_away, "a regular pass comes before the job's rise by a class"

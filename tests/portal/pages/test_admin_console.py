@@ -467,6 +467,7 @@ def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(
 ) -> None:
     now = timezone.now()
     factories.job(of=lab, name="new", queued_at=now - timedelta(minutes=5), reason_code="QUOTA_GPUS")
+    factories.job(of=lab, name="late", queued_at=now - timedelta(minutes=2), reason_code="TENANT_SUSPENDED")
     factories.job(
         of=lab,
         name="again",
@@ -475,7 +476,14 @@ def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(
         start_after=now + timedelta(hours=1),
         reason_code="QUOTA_GPUS",
     )
-    seen = signed_in(admin).get("/admin-console/").context
+    page = signed_in(admin).get("/admin-console/")
+    seen = page.context
+    assert 'aria-label="Raise quota for new"' in page.content.decode()
+    assert 'aria-label="Open the tenant of late"' in page.content.decode()
     rows = [(row["job"].name, row["why"], row["acts"]) for row in seen["waiting"]]
-    assert rows == [("new", "over quota", "admin"), ("again", "backing off", "")]
-    assert seen["waiting"][1]["waits_s"] < seen["queue"].longest_s < timedelta(hours=8).total_seconds()
+    assert rows == [
+        ("new", "over quota", "admin"),
+        ("late", "tenant suspended", "admin"),
+        ("again", "backing off", ""),
+    ]
+    assert seen["waiting"][2]["waits_s"] < seen["queue"].longest_s < timedelta(hours=8).total_seconds()

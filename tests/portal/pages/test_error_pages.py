@@ -86,7 +86,7 @@ def test_a_forms_address_opened_like_a_page_says_so(signed_in: SignIn, alice: Us
     answer = signed_in(alice).get(path)
     assert answer.status_code == 405
     assert answer.headers["Allow"] == "POST"
-    assert "only accepts forms" in markup(answer)
+    assert "only accepts form submissions" in markup(answer)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
         reason_numbers={
             "position": 3,
             "cluster_position": 9,
+            "scope": "tenant",
             "checks": [
                 {
                     "check": "pool",
@@ -167,6 +168,7 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
     # Its tenant's limit holds it, so a place among the cluster's jobs would contradict that.
     assert "in the cluster" not in page
     job.reason_code = "INSUFFICIENT_CAPACITY"
+    job.reason_numbers["scope"] = "cluster"
     job.save()
     assert "#9 in the cluster" in open_page(alice, job)
 

@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from guardian.shortcuts import assign_perm
 
+from gpu_scheduler.checks import check_of
 from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runtime
 from jobs.selectors import suggestions
 from jobs.selectors.jobs import job_get
@@ -39,7 +40,9 @@ def alice(lab: Tenant) -> User:
 
 
 def waits(code: str = "INSUFFICIENT_CAPACITY", place: int = 1, **fields: Any) -> Job:
-    numbers = {"position": place, "cluster_position": place, "slot_type": "cpu"}
+    check = check_of(code)
+    scope = check.scope if check else None
+    numbers = {"position": place, "cluster_position": place, "slot_type": "cpu", "scope": scope}
     return factories.job(reason_code=code, reason_message="Waiting.", reason_numbers=numbers, **fields)
 
 
@@ -76,7 +79,7 @@ def test_the_panel_shows_the_start_its_source_and_the_last_check(alice: User) ->
 def test_without_an_estimate_the_panel_says_why(alice: User) -> None:
     job = waits(owner=alice)
     expect(job, 0, 0, soonest=None, latest=None, why_none="unknown_end")
-    assert "No estimate. A job ahead of it has no known end" in page_of(alice, job)
+    assert "No estimate. A running job that holds what it needs has no known end" in page_of(alice, job)
 
 
 def test_a_job_that_backs_off_says_so_and_until_when(alice: User) -> None:
