@@ -110,7 +110,7 @@ async def greet(url: str, job: str, number: int) -> Learner:
         url.replace("http", "ws", 1) + "/ws/agent/v1", additional_headers=headers, compression=None, proxy=None,
         ping_interval=None,
     )  # fmt: skip
-    await socket.send(wire.encode(wire.Hello(job, 1, 0)))
+    await socket.send(wire.encode(wire.Hello(job, 1, 0, wire.PROTO)))
     welcome = wire.decode(await socket.recv())  # type: ignore[arg-type]
     return Learner(job, number, socket, sent=welcome.log, acked=welcome.log)
 

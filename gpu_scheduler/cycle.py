@@ -7,12 +7,13 @@ which running jobs are stopped or resized. docs/scheduling.md states what this p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from operator import attrgetter
 from typing import Any
 
 from gpu_scheduler.checks import Finding, Scope, Supply, listed
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Explanation, Gang, Plan, Snapshot, Start
+from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Plan, Snapshot, Start
 from gpu_scheduler.policies.base import policy_of
 
 
@@ -33,6 +34,14 @@ class _Cycle:
         self._draft = Draft(snapshot)
         self._round = self._policy.begin(self._draft)
         self._supplies = self._draft.supplies  # read once or more for each gang
+        types = [*self._draft.pools, *self._draft.gpu_types, CPU_TYPE]
+        read = {
+            field
+            for slot_type in types
+            for check in self._policy.checks_for(slot_type)
+            for field in check.reads
+        }
+        self._shape: Callable[[Gang], Hashable] = attrgetter(*SHAPE, *sorted(read))
         self._tests: dict[str, list[Callable[[Gang, Supply], Finding | None]]] = {}
 
     def run(self, *, explained: bool) -> Plan:
@@ -41,7 +50,7 @@ class _Cycle:
         findings: list[Finding] = []
         failed = self._draft.failed
         for gang in self._round.queue():
-            shape = _shape(gang)
+            shape = self._shape(gang)
             outcome = failed.get(shape) or self._evaluate(gang)
             if isinstance(outcome, str):
                 starts.append(self._draft.start(gang, outcome))
@@ -95,12 +104,12 @@ class _Cycle:
 
     def _explained(self, waits: list[Gang]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""
-        by_shape: dict[tuple[Any, ...], tuple[Finding, str, dict[str, Any]]] = {}
+        by_shape: dict[Hashable, tuple[Finding, str, dict[str, Any]]] = {}
         ahead: defaultdict[tuple[str, str], int] = defaultdict(int)
         notes = self._round.notes()
         explanations = []
         for gang in waits:
-            shape = _shape(gang)
+            shape = self._shape(gang)
             # What is reserved for the job itself is no obstacle to it.
             key = (shape, gang.job in self._draft.ledger.with_reservation)
             shared = by_shape.get(key)
@@ -132,6 +141,6 @@ class _Cycle:
         return finding, sentence, finding.numbers | {"checks": listed(finding, sentence, checks)}
 
 
-def _shape(gang: Gang) -> tuple[Any, ...]:
-    """What a gang's finding, sentence and checks depend on; only the queue position and a reservation are its own."""
-    return (gang.tenant, gang.slot_type, gang.slots, gang.asked, gang.runs_at_most_s)
+SHAPE = ("tenant", "slot_type", "slots", "asked", "learners", "runs_at_most_s")
+"""What a gang's finding, sentence and checks depend on, besides what its checks read; only the queue position and a
+reservation are its own."""

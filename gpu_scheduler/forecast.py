@@ -258,7 +258,7 @@ class _Simulation:
     def _next_event(self) -> datetime | None:
         """The next end of a run, or before it the next time at which the policy can decide otherwise."""
         event_at = min((run.end for run in self._runs.values() if run.end is not None), default=None)
-        if event_at is None:
+        if event_at is None:  # a policy may have events forever, such as aging, and none would end a run
             return None
         if self._plans > EXACT_PLANS:
             return max(event_at, self.now + (self.now - self._begin) * STEP_FRACTION)

@@ -50,7 +50,7 @@ from learner_agent.wire_fields import (
 )
 
 PROTO = 2
-"""The version of this protocol. Increase it with every change that an older end would misread."""
+"""The version of this protocol. Increase it with every change that an older end would misread, such as a default."""
 MAX_HEADER = 65_535
 MAX_MESSAGE = 1024 * 1024
 """Bytes of any one message; the server closes with 4413 before it buffers more."""
@@ -116,7 +116,8 @@ class Hello(WireFrame, frozen=True):
     job: Annotated[str, Meta(min_length=1, max_length=40, pattern=NO_NUL)]
     attempt: Annotated[int, Meta(ge=1, le=10**6)]
     rank: Rank
-    proto: Annotated[int, Meta(ge=1, le=99)] = PROTO
+    proto: Annotated[int, Meta(ge=0, le=99)] = 0
+    """Always sent: with PROTO as its default, each version would take another's for its own. 0: not stated."""
     version: Annotated[str, Meta(max_length=40, pattern=NO_NUL)] = ""
     boot: ShortText = ""
     log_from: Offset = 0

@@ -1,6 +1,6 @@
 """Run the checks and the suites in order and close with one line of the sum. `make test` and .ci/run call this.
 
-everyday  every test without a long marker, on all cores
+everyday  every test without a long marker, on up to four cores
 long      adds the slow forms of the long suites (LUTHIER_LONG=1)
 Without an argument: checks, scripts, everyday, fault and browser. Anything else is handed to pytest.
 """

@@ -58,7 +58,7 @@ def listed(finding: Finding, sentence: str, checks: tuple[Check, ...] = CHECKS) 
     found = []
     for check in checks:
         fails = check is finding.check
-        meter = check.meter(finding.numbers)
+        meter = check.meter(finding.numbers | check.numbers(finding.gang, finding.supply))
         found.append(
             {
                 "check": check.key,

@@ -56,7 +56,8 @@ class Finding:
     def numbers(self) -> dict[str, Any]:
         """As they were when this was first read."""
         if self._numbers is None:
-            self._numbers = self.supply.numbers(self.gang)
+            own = self.check.numbers(self.gang, self.supply)
+            self._numbers = self.supply.numbers(self.gang) | own
         return self._numbers
 
 
@@ -67,7 +68,8 @@ class Check(ABC):
     a heading. claim: what holds when the check passes. label: the reason in a few words. queues: whether a job that
     fails here keeps a queue position. remedy: what ends the wait. scope: where the obstacle usually is. private: names
     of numbers that people outside the tenant must not see; they read ``redacted`` instead of the sentence, unless it is
-    empty.
+    empty. reads: the Gang's fields that the test depends on, besides tenant, slot_type, slots, asked, learners and
+    runs_at_most_s: a plan tests gangs that are equal in all of them once.
     """
 
     code: ClassVar[WaitReason]
@@ -80,6 +82,7 @@ class Check(ABC):
     scope: ClassVar[Scope]
     private: ClassVar[frozenset[str]] = frozenset()
     redacted: ClassVar[str] = ""
+    reads: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
@@ -88,6 +91,10 @@ class Check(ABC):
     @abstractmethod
     def sentence(self, finding: Finding) -> str:
         """One sentence for the job's owner: what is missing, with the numbers. Names no other tenant and no job."""
+
+    def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
+        """Numbers of this rule's own, in addition to those of the supply; plain JSON."""
+        return {}
 
     def nearness(self, finding: Finding) -> int:
         """Of several types on which a gang of any type fails this check, the one with the most is explained."""

@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from gpu_scheduler.clusters.base import ClusterBusy
+from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Node, Plan, Snapshot, Start, WaitReason
 from gpu_scheduler.policies.base import policy_of
@@ -72,11 +72,11 @@ def has_new() -> bool:
 def one_pass() -> list[str]:
     """Plan once for everything that waits and runs; the ids of the jobs that were started."""
     began = time.monotonic()
-    cluster = clusters.current()
     try:
+        cluster = clusters.current()
         nodes = cluster.nodes()
-    except ClusterBusy as busy:
-        explain_cluster_busy(str(busy))
+    except ClusterError as error:  # it does not respond, or its settings are wrong
+        explain_cluster_busy(str(error))
         return []
     _keep_nodes(cluster.name, nodes)
     fp("cycle.after_nodes_kept")

@@ -34,6 +34,7 @@ from learner_agent.wire import (
     HEARTBEAT_S,
     HEARTBEAT_TIMEOUT_S,
     MAX_MESSAGE,
+    PROTO,
     Ack,
     Beat,
     Bye,
@@ -219,8 +220,8 @@ class Connection:
         first, last = log_span(self._spool)
         settings = self._settings
         hello = Hello(
-            job=settings.job, attempt=settings.attempt, rank=settings.rank, version=VERSION, boot=self._boot,
-            log_from=first, log_to=last, gen_seen=self.gen_seen,
+            job=settings.job, attempt=settings.attempt, rank=settings.rank, proto=PROTO, version=VERSION,
+            boot=self._boot, log_from=first, log_to=last, gen_seen=self.gen_seen,
         )  # fmt: skip
         await socket.send(encode(hello))
         welcome = decode(await asyncio.wait_for(_message(socket), HEARTBEAT_TIMEOUT_S))

@@ -55,7 +55,7 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                     "learner request failed: no database",
                     extra={"path": request.path, "error": str(error)[:200]},
                 )
-                answer = problem(503, "database_away", "The database is not responding; try again.")
+                answer = problem(503, "database_unavailable", "The database is not responding; try again.")
                 answer["Retry-After"] = "2"
                 return answer
 

@@ -1,4 +1,4 @@
-"""The only place where an exception becomes a status code. A response lists all errors of the request.
+"""The only place of the REST API where an exception becomes a status code. A response lists all errors of the request.
 
 The 404 for an object that the caller may not see equals the 404 for a missing one, except for the request id.
 """
@@ -156,7 +156,7 @@ def unavailable(error: Exception) -> HttpResponse:
     """The database is unavailable, restarting or busy. Nothing was changed, so the request can be sent again."""
     logger.warning("request failed: no database", extra={"error": str(error).strip()[:300]})
     text = "The database is not responding. Nothing was changed; send the request again."
-    response = problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", text)
+    response = problem(HTTPStatus.SERVICE_UNAVAILABLE, "database_unavailable", text)
     response["Retry-After"] = str(RETRY_AFTER_S)
     return response
 

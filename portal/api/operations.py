@@ -256,7 +256,7 @@ def _reason(request: HttpRequest) -> str:
 
 
 def resource(**by_method: Operation) -> Callable[..., HttpResponseBase]:
-    """The view of one path: resource(get=job_list, post=job_submit)."""
+    """The view of one path: resource(get=tenant_list, post=tenant_create)."""
     handlers = {method: _handler(method, each) for method, each in by_method.items()}
     names = "".join(each.run.__name__.title().replace("_", "") for each in by_method.values())
     view = type(f"{names}Resource", (Resource,), {**handlers, "operations": by_method})

@@ -1,7 +1,7 @@
 """Periodic access checks of open sockets, once for all sockets of the same session or token.
 
-The checks run in side readers and are spread over the interval, so that hundreds of open sockets neither delay
-log lines nor are checked all at once.
+The checks run in side readers. Those that fall due together are spread over STEP_S, so that hundreds of open sockets
+neither delay log lines nor are checked all at once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Guard:
         self._due = dict.fromkeys(self._due, 0.0)
 
     async def run(self) -> None:
-        """Check each watcher CHECK_S after it connected and then every CHECK_S, spread over about a second."""
+        """Check each watcher CHECK_S after it connected and then every CHECK_S."""
         while True:
             groups: dict[Credentials, list[Watcher]] = defaultdict(list)
             for watcher in self._watchers():

@@ -1,7 +1,8 @@
-"""`/ws/v1/live`: one socket per tab, channels by subscription (contracts 4), served by the hub.
+"""`/ws/v1/live`: one socket per tab, channels by subscription, served by the hub.
 
 Close codes: 4400 malformed frame, 4401 no valid session or token, 4403 cookie from another site, 4404 no such socket,
-4408 the client read nothing for a minute, 1011 server error (connect again), 1013 a limit was exceeded.
+4408 the client read nothing for a minute, 1011 server error (connect again), 1013 a limit was exceeded, or the
+database is not responding (try again).
 """
 
 from __future__ import annotations

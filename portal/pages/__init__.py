@@ -1,1 +1,1 @@
-"""The portal's pages: server-rendered, each region of them also served alone for refresh."""
+"""The portal's pages, server-rendered. Scripts fetch a page again and morph its parts (static/src/ts/parts.ts)."""

@@ -1,4 +1,4 @@
-"""What the cells of a job row say. One shape for the first paint, a refresh and the socket: the Job of REST."""
+"""The text of the cells of a job row, from the Job of REST."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def device(job: View) -> str:
 
 
 def row(job: View) -> View:
-    """The job with its cells; templates and the socket's rows use the same."""
+    """The job with the text of its cells, for templates."""
     cells = {"detail": detail(job), "starts": starts(job), "size": size(job), "device": device(job)}
     return job | cells | {"sub": job["id"][-6:]}
 

@@ -45,7 +45,8 @@ FILES_SHOWN = 100  # of a checkpoint; its manifest names all
 GONE_SHOWN = 20  # removed checkpoints; the others are counted
 RESULTS_SHOWN = 8  # the API names the others
 BORDERS = 40  # attempts that the log of all attempts shows at most
-STRETCHES = 3  # attempts in the header; more leave no room for words, and the table below has all
+STRETCHES = 3  # attempts in the header; more leave no room for words
+ATTEMPTS_SHOWN = 10  # in the table, the newest ones
 TABS = (
     ("", "Overview"),
     ("metrics", "Metrics"),
@@ -209,7 +210,9 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     view, now = JobSerializer.render(job), timezone.now()
     kept, charts = _kept(job), primary_metrics(view, job_cards.CHARTS)
     until = job.start_after if job.start_after and job.start_after > now else None
-    attempts = list(Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n")[:10])
+    attempts = list(
+        Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n")[:ATTEMPTS_SHOWN]
+    )
     words = job_failure.words_of(job, [one.n for one in attempts]) if len(attempts) > 1 else {}
     return {
         "kpis": job_cards.kpis(
@@ -229,7 +232,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.FAILED
         else None,
         "charts": charts,
-        "newest": _newest(job, charts),
+        "metric_values": _newest(job, charts),
         "slow_rules": _slow_rules(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
         "events": job_events.lines(job_events.newest(request.user, job))[:5],
@@ -302,8 +305,12 @@ def _metrics(request: HttpRequest, job: Job) -> dict[str, Any]:
     groups: dict[str, list[str]] = {}
     for name in shown:
         groups.setdefault(name.split("/")[0] if "/" in name else "", []).append(name)
-    newest = _newest(job, shown)
-    return {"groups": sorted(groups.items()), "of": of, "newest": newest, "slow_rules": _slow_rules(job)}
+    return {
+        "groups": sorted(groups.items()),
+        "of": of,
+        "metric_values": _newest(job, shown),
+        "slow_rules": _slow_rules(job),
+    }
 
 
 def _newest(job: Job, names: list[str]) -> str:

@@ -167,4 +167,5 @@ def _time_left(job: View) -> tuple[str, str]:
 
 
 def speed(steps_per_s: float) -> str:
-    return f"{steps_per_s:.3g} steps/s"
+    """Three significant digits, as texts.ts writes them."""
+    return f"{float(f'{steps_per_s:.3g}'):.10g} steps/s"

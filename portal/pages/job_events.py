@@ -22,7 +22,7 @@ from tenants import access
 
 TITLES = {
     EventCode.SUBMITTED: "Submitted",
-    EventCode.MOVED: "Resumed",
+    EventCode.MOVED: "State changed",
     EventCode.REQUESTED: "Requested",
     EventCode.WAITING: "Waiting",
     EventCode.PLACED: "Placed",
@@ -155,7 +155,7 @@ def chosen(events: QuerySet[JobEvent], kind: str, sought: str) -> QuerySet[JobEv
 
 
 def counts(events: QuerySet[JobEvent]) -> dict[str, int]:
-    """How many there are of each kind; "": of all."""
+    """How many there are of each kind, and of all under "all"."""
     return events.aggregate(all=Count("pk"), **{kind: Count("pk", filter=of) for kind, of in KINDS.items()})
 
 

@@ -102,7 +102,7 @@ TEMPLATES: list[dict[str, Any]] = [
 # --- the database: the only source of truth -----------------------------------------------------
 DATABASES = {"default": database_from_url(DATABASE_URL)}
 DATABASES["default"] |= {
-    # Under ASGI a request's thread is not kept, so a connection that outlived it would only leak.
+    # A request returns its connection to portal.database.connection_pool when it ends.
     "CONN_MAX_AGE": 0,
     "CONN_HEALTH_CHECKS": True,
     "OPTIONS": {

@@ -1,4 +1,5 @@
-"""What people, learners and periodic do in several effects: each may be killed between any two and done again.
+"""Operations of people, learners and periodic tasks that have several effects: each may be killed between any two and
+repeated.
 
 An operation is built in committed rows, done (again after a kill, as its caller would), and checked to have happened
 once. Together they pass every failpoint that the lives of tests/jobs/lifecycle do not.

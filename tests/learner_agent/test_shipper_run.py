@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from learner_agent.settings import shipper_settings
 from learner_agent.shipper.run import DEATH_S, EXIT_WRONG_VERSION, Shipper
 from learner_agent.spool import Spool
-from learner_agent.wire import CLOSE_VERSION, Hello, decode
+from learner_agent.wire import CLOSE_VERSION, PROTO, Hello, decode
 
 
 def shipper_of(tmp_path: Path, url: str = "http://127.0.0.1:9") -> Shipper:
@@ -57,6 +57,7 @@ def test_a_shipper_of_another_version_ends_and_leaves_the_program_alone(tmp_path
     async def refuse(socket: ServerConnection) -> None:
         hello = decode(await socket.recv())
         assert isinstance(hello, Hello)
+        assert hello.proto == PROTO
         await socket.close(CLOSE_VERSION, f"proto: this server speaks {hello.proto + 1}.")
 
     async def scenario() -> int:

@@ -59,7 +59,7 @@ def dial(server: AgentServer, secret: str | None) -> Any:
 
 
 def hello_of(job: Job, rank: int = 0) -> Hello:
-    return Hello(job.pk, job.attempt, rank)
+    return Hello(job.pk, job.attempt, rank, wire.PROTO)
 
 
 async def greeted(server: AgentServer, job: Job) -> ClientConnection:
@@ -117,7 +117,9 @@ def test_without_a_known_secret_the_socket_is_closed(server: AgentServer, secret
 @pytest.mark.parametrize("field", ["job", "attempt", "rank"])
 def test_a_secret_is_valid_for_its_own_learner_only(server: AgentServer, job: Job, field: str) -> None:
     other = {"job": "000000000000", "attempt": job.attempt + 1, "rank": 1}
-    hello = Hello(**({"job": job.pk, "attempt": job.attempt, "rank": 0} | {field: other[field]}))
+    hello = Hello(
+        **({"job": job.pk, "attempt": job.attempt, "rank": 0, "proto": wire.PROTO} | {field: other[field]})
+    )
 
     async def scenario() -> tuple[int, str]:
         socket = await dial(server, factories.secret(job, job.attempt, 0))
@@ -202,7 +204,7 @@ def frame_of(kind: int, header: Any, payload: bytes = b"") -> bytes:
         (b"", wire.CLOSE_BAD_FRAME),
         (b"\xff\x00\x02{}", wire.CLOSE_BAD_FRAME),
         ("text", wire.CLOSE_BAD_FRAME),
-        (encode(Hello("3f9k2m7qx4ta", 1, 0)), wire.CLOSE_BAD_FRAME),
+        (encode(Hello("3f9k2m7qx4ta", 1, 0, wire.PROTO)), wire.CLOSE_BAD_FRAME),
         (encode(Ack(5)), wire.CLOSE_BAD_FRAME),
         (encode(Nack("log", "GAP", 5)), wire.CLOSE_BAD_FRAME),
         (frame_of(wire.FrameType.DATA, {"off": 2**63, "crc": 0, "reads": []}, b"x"), wire.CLOSE_BAD_FRAME),
@@ -240,7 +242,7 @@ def test_data_before_hello_is_refused(server: AgentServer, job: Job) -> None:
     assert run(scenario()) == (wire.CLOSE_BAD_FRAME, "The first frame must be HELLO.")
 
 
-@pytest.mark.parametrize("proto", [1, wire.PROTO + 1])
+@pytest.mark.parametrize("proto", [0, 1, wire.PROTO + 1])
 def test_another_version_is_refused_for_good_with_the_known_one(
     server: AgentServer, job: Job, proto: int
 ) -> None:

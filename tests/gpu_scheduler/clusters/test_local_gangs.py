@@ -19,7 +19,9 @@ from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.learner import LocalLearner
 from gpu_scheduler.clusters.local.nodes import read_nodes
 from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
+from gpu_scheduler.clusters.local.shipper import BACKOFF_MAX_S
 from gpu_scheduler.clusters.local.store import boot_clock
+from learner_agent.shipper.run import EXIT_WRONG_VERSION
 from tests.gpu_scheduler.clusters.harness import all_ended, launch
 from tests.gpu_scheduler.clusters.node_daemon import FAKE_AGENT, wait_for
 
@@ -145,6 +147,17 @@ def test_a_shipper_is_started_again_whatever_took_the_place_of_its_log(
     assert not (tmp_path / "other").exists()
     if reader >= 0:
         os.close(reader)
+
+
+def test_a_server_of_another_version_never_ends_the_program(gangs: Gangs) -> None:
+    """However long the server is newer, or older, than this daemon and its code."""
+    gangs.launch(launch("job-x-1", "runs"))
+    shipper = gangs._gangs["job-x-1"].learners[0]._shipper
+    now = 0.0
+    for _ in range(100):
+        assert shipper._assess(EXIT_WRONG_VERSION, now) is None
+        assert now < shipper._due <= now + BACKOFF_MAX_S
+        now = shipper._due
 
 
 def test_a_shipper_that_cannot_be_started_for_long_is_given_up(

@@ -471,7 +471,7 @@ def test_a_database_that_is_away_is_503_and_never_500(alice: Api, monkeypatch: p
 
     monkeypatch.setattr("portal.api.permissions.job_get", away)
     answer = alice.get("/jobs/000000000000")
-    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
     assert int(answer["Retry-After"]) > 0
 
 

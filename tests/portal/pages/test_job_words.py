@@ -182,6 +182,8 @@ def test_events_beyond_a_page_are_one_link_away(alice: User, client: Client) -> 
     older = text_of(client, job, f"/events?before={before.group(1)}")
     assert "Edit 0." in older
     assert "Edit 209." not in older
+    older_page = client.get(f"/t/vision-lab/jobs/{job.pk}/events?before={before.group(1)}").content.decode()
+    assert "data-metrics" not in older_page, "scripts read metric values there, and this page has none"
 
 
 def test_an_ended_job_has_nothing_more_to_come(alice: User, client: Client) -> None:
