@@ -24,6 +24,15 @@ def current() -> Cluster:
     return named(settings.LUTHIER_CLUSTER)
 
 
+def configuration_problem() -> str:
+    """What is wrong with the settings of the cluster for new attempts; empty: nothing. Makes no connection."""
+    try:
+        current()
+    except registry.ClusterMisconfigured as error:
+        return str(error)
+    return ""
+
+
 def named(name: str) -> Cluster:
     """The cluster of that name, for attempts that run there. Raises ClusterMisconfigured."""
     with _lock:

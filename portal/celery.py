@@ -6,6 +6,7 @@ from celery import Celery
 from celery.signals import worker_init
 
 from portal.migrations_gate import wait_until_prepared
+from portal.settings.env import refuse
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 
@@ -18,6 +19,15 @@ app.autodiscover_tasks(["jobs"])
 def wait_for_messages(**_: object) -> None:
     """Workers may block for seconds; other processes only publish and must not hang on a half-open connection."""
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 5}
+
+
+@worker_init.connect
+def require_cluster_settings(**_: object) -> None:
+    """End with exit code 78 and what to change: a worker that cannot reach its cluster would start no job, silently."""
+    from jobs import clusters  # needs Django's settings, which Celery has read by now
+
+    if problem := clusters.configuration_problem():
+        refuse([problem])
 
 
 @worker_init.connect

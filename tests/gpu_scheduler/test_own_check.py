@@ -49,7 +49,7 @@ def sized(job: str, memory_mib: int, **changes: Any) -> Gang:
     return replace(gang(job, slots=2, **changes), resources=Resources(2, 1, memory_mib))
 
 
-def test_a_refusal_of_one_gang_is_not_that_of_another_that_the_rule_tells_apart() -> None:
+def test_a_refusal_of_one_gang_is_not_that_of_another_that_the_rule_distinguishes() -> None:
     waiting = [sized("j1", 2000), sized("j2", 10), sized("j3", 2000, user="bob")]
     made = plan(replace(snapshot(nodes(a1=8), waiting), policy=WithMemoryLimit()))
     assert sorted(start.job for start in made.starts) == ["j2", "j3"]

@@ -11,6 +11,7 @@ from pytest_django import Settings
 from gpu_scheduler.clusters import registry
 from gpu_scheduler.clusters.base import CAUSES, Capabilities, EndReason
 from jobs import clusters
+from portal.celery import require_cluster_settings
 from portal.settings import values
 from portal.settings.env import read_environment
 from tests.gpu_scheduler.clusters.slow import SlowCluster
@@ -72,3 +73,15 @@ def test_no_code_compares_the_name_of_a_driver() -> None:
 
 def test_the_cause_of_every_end_is_known() -> None:
     assert CAUSES.keys() == set(EndReason)
+
+
+def test_a_worker_without_its_clusters_settings_ends_with_what_to_change(
+    settings: Settings, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.LUTHIER_CLUSTER, settings.LUTHIER_NODE_SOCKET = "local", None
+    clusters.use(None)
+    request.addfinalizer(lambda: clusters.use(None))
+    with pytest.raises(SystemExit) as ended:
+        require_cluster_settings()
+    assert ended.value.code == 78
+    assert "LUTHIER_NODE_SOCKET is not set" in capsys.readouterr().err
