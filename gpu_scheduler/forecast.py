@@ -287,11 +287,11 @@ def _sample(job: str, simulation: int, count: int) -> int:
     return int.from_bytes(digest) * count >> 64
 
 
-SOONER_S, SOONER_FRACTION = 30.0, 0.1
-"""A start counts as sooner only if it is earlier by these seconds and by this fraction of the wait; less is noise."""
+EARLIER_S, EARLIER_FRACTION = 30.0, 0.1
+"""A start counts as earlier only by at least these seconds and this fraction of the wait; less is noise."""
 
 
-def sooner(
+def suggest(
     snapshot: Snapshot,
     runs: Mapping[str, RunTime],
     job: str,
@@ -313,17 +313,17 @@ def sooner(
         started = forecast(changed, known, of=[gang.job], until=own.p90 or until, work=each, reasons=False)[
             gang.job
         ]
-        if _is_sooner(started, own, snapshot.now):
+        if _is_earlier(started, own, snapshot.now):
             found[name] = started
     return found
 
 
-def _is_sooner(new: StartForecast, old: StartForecast, now: datetime) -> bool:
+def _is_earlier(new: StartForecast, old: StartForecast, now: datetime) -> bool:
     if new.p50 is None or new.p90 is None:
         return False
     if old.why_none is WhyNone.TOO_FAR:
         return new.p90 == now  # how far ahead the old one was followed is not known
     if old.p50 is None or old.p90 is None:
         return True
-    least = max(SOONER_S, SOONER_FRACTION * (old.p50 - now).total_seconds())
+    least = max(EARLIER_S, EARLIER_FRACTION * (old.p50 - now).total_seconds())
     return new.p50 <= old.p50 - timedelta(seconds=least) and new.p90 <= old.p90

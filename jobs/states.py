@@ -75,6 +75,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
+ACTIVE = frozenset(State) - FINAL
+"""What pages call active: everything that has not ended, halted jobs included."""
 PROGRESS = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.COMPLETED)
 """The states of a job from its placement on, if nothing stops it."""
 HOLDS_GPUS = frozenset({*PROGRESS, State.STOPPING}) - FINAL

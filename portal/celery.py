@@ -16,7 +16,7 @@ app.autodiscover_tasks(["jobs"])
 
 
 @worker_init.connect
-def wait_for_messages(**_: object) -> None:
+def allow_blocking_reads(**_: object) -> None:
     """Workers may block for seconds; other processes only publish and must not hang on a half-open connection."""
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 5}
 

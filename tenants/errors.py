@@ -96,12 +96,6 @@ class Overcommitted(TenantError):
     code = "overcommitted"
 
 
-class TenantNotEmpty(TenantError):
-    """The tenant still has jobs."""
-
-    code = "tenant_not_empty"
-
-
 def problem(path: str, code: str, message: str, got: object = None, allowed: object = None) -> dict[str, Any]:
     """One entry of details["errors"], in the shape that every error of the platform has."""
     shown = None if got is None else str(got)[:200]

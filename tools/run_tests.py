@@ -23,7 +23,7 @@ CHECKS = (
     ("templates", [str(BIN / "djhtml"), "--tabwidth", "2", "--check", "templates"]),
     ("words", [sys.executable, "tools/words.py"]),
     ("types", [str(BIN / "mypy")]),
-    ("floors", [str(BIN / "lint-imports"), "--no-logo"]),
+    ("layers", [str(BIN / "lint-imports"), "--no-logo"]),
     ("scripts", [sys.executable, "tools/front_end.py", "types"]),
 )
 SERIAL = ("-n", "0")

@@ -134,6 +134,11 @@ def _promised(running: Iterable[Running], now: datetime) -> dict[str, datetime |
     }
 
 
+def gang_of_job(job_id: str) -> Gang:
+    """The gang of any job, waiting or not."""
+    return _gang(*Job.objects.values_list(*_columns()).get(pk=job_id))
+
+
 def _gang(
     job: str,
     tenant: str,

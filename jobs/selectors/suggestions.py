@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, sooner
+from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, suggest
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
 from jobs.models import Job
 from jobs.selectors.queue import forecast_view
@@ -57,7 +57,7 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     # In a long queue, jobs beyond the snapshot can be ahead of the clone: then only an immediate start is certain.
     until = now if len(seen.waiting) >= FORECAST_JOBS else None
     runs = {} if until else run_times(seen)
-    found = sooner(seen, runs, job.pk, named, until=until, work=REQUEST_WORK)
+    found = suggest(seen, runs, job.pk, named, until=until, work=REQUEST_WORK)
     best: dict[str, tuple[str, StartForecast]] = {}
     for kind, value in variants:
         new = found.get(f"{kind}={value}")

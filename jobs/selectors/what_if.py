@@ -29,7 +29,7 @@ from gpu_scheduler.model import (
 from gpu_scheduler.world import apply
 from jobs.models import Job
 from jobs.selectors.queue import forecast_view
-from jobs.selectors.snapshot import scheduler_nodes, snapshot
+from jobs.selectors.snapshot import gang_of_job, scheduler_nodes, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
 from tenants.models import Tenant
@@ -117,20 +117,7 @@ def preview(tenant: Tenant, spec: Spec) -> Preview:
 def preview_resume(job: Job) -> Preview:
     """The same for a halted job if it were resumed now: it would be queued last among its equals."""
     now = timezone.now()
-    left_s = None if job.time_limit_s is None else max(0.0, job.time_limit_s - job.running_s)
-    slot_type = (job.gpu_type or None) if job.gpus else CPU_TYPE
-    gang = Gang(
-        job=NEW,
-        tenant=job.tenant.slug,
-        learners=Range.fixed(job.learners),
-        resources=Resources.of_slots(slot_type, job.slots),
-        slot_type=slot_type,
-        strategy=PlacementStrategy(job.placement),
-        priority=Priority(job.priority_rank),
-        queued_at=now,
-        runs_at_most_s=left_s,
-    )
-    return _with_one_more(gang, now)
+    return _with_one_more(replace(gang_of_job(job.pk), job=NEW, queued_at=now), now)
 
 
 def _with_one_more(gang: Gang, now: datetime) -> Preview:

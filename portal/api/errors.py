@@ -52,7 +52,6 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.LastManager: HTTPStatus.CONFLICT,
     tenants.LimitChanged: HTTPStatus.CONFLICT,
     tenants.Overcommitted: HTTPStatus.CONFLICT,
-    tenants.TenantNotEmpty: HTTPStatus.CONFLICT,
     tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
     tenants.TenantError: HTTPStatus.BAD_REQUEST,
 }
@@ -85,7 +84,7 @@ class BodyTooLarge(ApiError):
         super().__init__(text, code="body_too_large")
 
 
-class NotHere(ApiError):
+class NotFoundError(ApiError):
     """The object does not exist, or the caller may not see it."""
 
     status = HTTPStatus.NOT_FOUND
@@ -132,11 +131,11 @@ def error_response(error: Exception) -> HttpResponse:
             response[name] = value
         return response
     if isinstance(error, tenants.ServiceError):
-        return _of_a_service(error)
+        return _service_error_response(error)
     if isinstance(error, drf.APIException):
-        return _of_the_framework(error)
+        return _drf_error_response(error)
     if isinstance(error, Http404):
-        return error_response(NotHere())
+        return error_response(NotFoundError())
     if database_away(error):
         return unavailable(error)
     if isinstance(error, RequestDataTooBig):
@@ -161,10 +160,10 @@ def unavailable(error: Exception) -> HttpResponse:
     return response
 
 
-def _of_a_service(error: tenants.ServiceError) -> HttpResponse:
+def _service_error_response(error: tenants.ServiceError) -> HttpResponse:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     if status == HTTPStatus.NOT_FOUND:
-        return error_response(NotHere())
+        return error_response(NotFoundError())
     response = problem(status, error.code, error.message, **error.details)
     if "etag" in error.details:
         response["ETag"] = error.details["etag"]
@@ -173,7 +172,7 @@ def _of_a_service(error: tenants.ServiceError) -> HttpResponse:
     return response
 
 
-def _of_the_framework(error: drf.APIException) -> HttpResponse:
+def _drf_error_response(error: drf.APIException) -> HttpResponse:
     if isinstance(error, drf.ValidationError):
         found = error.found if isinstance(error, WrongFields) else all_wrong(error.detail)
         errors = found[:MAX_ERRORS]

@@ -105,7 +105,7 @@ def _as_dict(detail: Any) -> dict[str, Any]:
 
 
 def _hint(name: str, known: list[str]) -> str:
-    if near := meant(name, known):
+    if near := did_you_mean(name, known):
         return f"Unknown field{near}"
     return f"Unknown or read-only field. Allowed: {', '.join(known) or 'none'}."
 
@@ -154,7 +154,7 @@ def _wrong(path: str, code: str, message: str, field: Any, sent: Any) -> FieldEr
     if isinstance(field, serializers.ChoiceField) and code in ("invalid_choice", "null", "required"):
         names = [str(name) for name in field.choices]
         if code == "invalid_choice":
-            message = f"must be one of {', '.join(names)}{meant(sent, names)}"
+            message = f"must be one of {', '.join(names)}{did_you_mean(sent, names)}"
         return problem(path, code, message, sent, names)
     allowed = _bounds(field)
     if allowed and code in ("min_value", "max_value", "min_length", "max_length"):
@@ -182,7 +182,7 @@ def _span(least: Any, most: Any, unit: str) -> str | None:
     return None if least is None else f"at least {least}{unit}"
 
 
-def meant(sent: Any, known: Iterable[str]) -> str:
+def did_you_mean(sent: Any, known: Iterable[str]) -> str:
     """ "; did you mean x?" where a known name is near, else nothing."""
     near = difflib.get_close_matches(str(sent), list(known), n=1) or [
         name for name in known if str(sent).casefold() == name.casefold()

@@ -15,7 +15,7 @@ from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.uploads import USED_WITHIN, upload_store
 from portal.api import bodies, paging, permissions
 from portal.api.downloads import LONGEST_PATH, blob_download
-from portal.api.errors import NotHere
+from portal.api.errors import NotFoundError
 from portal.api.fields import PagedQuery, ShortListQuery, StrictSerializer, checked
 from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
@@ -41,7 +41,7 @@ def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseB
     saved = _checkpoint(call, job_id, n, "checkpoint.download")
     blob = checkpoints.checkpoint_file(saved, path) if len(path) <= LONGEST_PATH else None
     if blob is None:
-        raise NotHere
+        raise NotFoundError
     return blob_download(call, blob, path)
 
 
@@ -49,7 +49,7 @@ def _checkpoint(call: Call, job_id: str, n: int, what: str = "job.read") -> Chec
     job = permissions.job(call, job_id, what)
     saved = checkpoints.checkpoint_find(job.pk, n) if n < 2**31 else None
     if saved is None:
-        raise NotHere
+        raise NotFoundError
     return saved
 
 
@@ -82,7 +82,7 @@ def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     job = permissions.job(call, job_id, "result.download")
     blob = results.result_file(job.pk, path) if len(path) <= LONGEST_PATH else None
     if blob is None:
-        raise NotHere
+        raise NotFoundError
     return blob_download(call, blob, path)
 
 

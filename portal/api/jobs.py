@@ -18,7 +18,7 @@ from jobs.spec import json_schema
 from jobs.spec.definition import PRIORITIES
 from jobs.states import State
 from portal.api import bodies, paging, permissions
-from portal.api.errors import NotHere
+from portal.api.errors import NotFoundError
 from portal.api.examples import JOB_EXAMPLE, SPEC_YAML
 from portal.api.fields import PagedQuery, StrictCharField, StrictSerializer
 from portal.api.openapi import FieldErrorSerializer
@@ -236,7 +236,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
     tenant: Tenant = call.found
     source = permissions.job(call, call.query["cloned_from"]) if "cloned_from" in call.query else None
     if source and source.tenant_id != tenant.pk:
-        raise NotHere
+        raise NotFoundError
     try:
         checked = job_check(
             user=call.user,

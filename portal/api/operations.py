@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.http import parse_etags
-from drf_spectacular.utils import OpenApiExample, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -106,7 +106,7 @@ class Operation:
     def __call__(self, request: Request, **path: str) -> HttpResponseBase:
         """Validate the request, run the function, build the response."""
         if any(UNFIT_IN_A_PATH.search(str(part)) for part in path.values()):
-            raise errors.NotHere
+            raise errors.NotFoundError
         if self.per_minute:
             refuse_above(self._counter(request), self.per_minute)
             count(self._counter(request))
@@ -301,4 +301,4 @@ def _hash(call: Call) -> str:
     return digest.hexdigest()
 
 
-__all__ = ["Call", "OpenApiExample", "Operation", "OperationResponse", "operation", "resource"]
+__all__ = ["Call", "Operation", "OperationResponse", "operation", "resource"]

@@ -21,14 +21,14 @@ from portal.api import (
     tenants,
     waiting,
 )
-from portal.api.errors import NotHere
+from portal.api.errors import NotFoundError
 from portal.api.operations import Operation, operation, resource
 
 
 @operation(hidden=True)
 def nothing_here(call: object, rest: str) -> HttpResponse:
     """Any path that is not one of the API."""
-    raise NotHere
+    raise NotFoundError
 
 
 EVERYWHERE: dict[str, Operation] = dict.fromkeys(("get", "post", "put", "patch", "delete"), nothing_here)
@@ -72,7 +72,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/events", resource(get=events.event_list)),
     path("jobs/<str:job_id>/attempts", resource(get=events.attempt_list)),
     path("jobs/<str:job_id>/learners", resource(get=events.learner_list)),
-    path("jobs/<str:job_id>/suggestions", resource(get=waiting.way_list)),
+    path("jobs/<str:job_id>/suggestions", resource(get=waiting.suggestion_list)),
     path("jobs/<str:job_id>/spec", resource(get=events.spec_read)),
     path("jobs/<str:job_id>/logs", resource(get=logs.log_page)),
     path("jobs/<str:job_id>/logs/raw", resource(get=logs.log_raw)),

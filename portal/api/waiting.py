@@ -42,7 +42,7 @@ class SuggestionSerializer(ReadSerializer):
         },
     },
 )
-def way_list(call: Call, job_id: str) -> dict[str, Any]:
+def suggestion_list(call: Call, job_id: str) -> dict[str, Any]:
     """Ways to start a waiting job sooner: clones with one change, each tried out now; the one that starts first leads.
 
     Empty for a job that does not wait, and where no change helps.

@@ -13,7 +13,7 @@ from jobs.models import Job, JobEvent
 from jobs.selectors import redaction
 from jobs.selectors.jobs import with_details
 from jobs.selectors.serializers import EventSerializer, JobSerializer, ProgressSerializer
-from jobs.states import FINAL, Intent, State, StopReason, display_phase
+from jobs.states import ACTIVE, Intent, State, StopReason, display_phase
 from portal.live.frames import (
     ChannelSource,
     FrameBatch,
@@ -27,7 +27,6 @@ from portal.live.protocol import Channel
 
 PAGE_EVENTS = 1_000
 LIST_ROWS = 500
-LIVE = [state.value for state in State if state not in FINAL]
 OVERLAP = 50  # ids: an event can be committed after one with a higher id; repeated rows are harmless
 
 
@@ -77,7 +76,7 @@ class TenantJobsSource(ChannelSource):
         )
         # Two queries: one with OR would read every job of the tenant, each second.
         shown = of_tenant.filter(deleted_at=None)
-        live = shown.filter(state__in=LIVE).order_by("-id").values_list("pk", flat=True)[:LIST_ROWS]
+        live = shown.filter(state__in=ACTIVE).order_by("-id").values_list("pk", flat=True)[:LIST_ROWS]
         rows = with_details(shown.filter(pk__in=changed.union(live)))
         stamp: dict[str, Any] = {}
         items = []

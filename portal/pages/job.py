@@ -45,7 +45,7 @@ FILES_SHOWN = 100  # of a checkpoint; its manifest names all
 GONE_SHOWN = 20  # removed checkpoints; the others are counted
 RESULTS_SHOWN = 8  # the API names the others
 BORDERS = 40  # attempts that the log of all attempts shows at most
-STRETCHES = 3  # attempts in the header; more leave no room for words
+SPANS_SHOWN = 3  # attempts in the header; more leave no room for words
 ATTEMPTS_SHOWN = 10  # in the table, the newest ones
 TABS = (
     ("", "Overview"),
@@ -129,8 +129,8 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "job": view | {"room": _room(job, view)},
         "row": job,
         "now": now,
-        "stretches": stretches[-STRETCHES:],
-        "earlier": max(0, len(stretches) - STRETCHES),
+        "stretches": stretches[-SPANS_SHOWN:],
+        "earlier": max(0, len(stretches) - SPANS_SHOWN),
         "actions": _offered(request, job, view["allowed_actions"]),
         "tabs": tabs,
         "tab": tab,

@@ -15,7 +15,7 @@ View = dict[str, Any]
 
 CHARTS = 2
 """Metrics that have a tile and a chart on the overview of a job."""
-LEGS = (
+HALT_PHASES = (
     ("seen", "acknowledged", "neutral"),
     ("saved", "saved", "amber"),
     ("verified", "verified", "teal"),
@@ -38,7 +38,7 @@ class Kpi:
 
 
 @dataclass(frozen=True)
-class Leg:
+class HaltPhase:
     """A part of a halt's time; x and width are shares of the whole, 0 to 100."""
 
     name: str
@@ -57,7 +57,7 @@ class Receipt:
     steps_lost: int | None
     seconds: float | None
     checkpoint: int | None
-    legs: list[Leg]
+    legs: list[HaltPhase]
     waited: bool
 
 
@@ -146,13 +146,15 @@ def receipt(job: View, *, waited: bool) -> Receipt | None:
     )
 
 
-def _legs(parts: dict[str, float | None]) -> list[Leg]:
-    known = [(name, family, parts[key] or 0.0) for key, name, family in LEGS if parts.get(key) is not None]
+def _legs(parts: dict[str, float | None]) -> list[HaltPhase]:
+    known = [
+        (name, family, parts[key] or 0.0) for key, name, family in HALT_PHASES if parts.get(key) is not None
+    ]
     whole = sum(seconds for _, _, seconds in known) or 1.0
     legs, x = [], 0.0
     for name, family, seconds in known:
         width = 100 * seconds / whole
-        legs.append(Leg(name, family, seconds, round(x, 2), round(width, 2)))
+        legs.append(HaltPhase(name, family, seconds, round(x, 2), round(width, 2)))
         x += width
     return legs
 

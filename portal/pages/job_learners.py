@@ -34,7 +34,7 @@ UP = (Phase.PROCESSING, *ENDED)
 
 
 @dataclass(frozen=True)
-class One:
+class LearnerRow:
     """A learner in the table. slow: how many times the gang's median its step takes, if that is worth a flag."""
 
     row: Learner
@@ -84,7 +84,7 @@ class LearnerStart:
     ticks: tuple[str, ...]
 
 
-def rows(job: Job, attempt: int | None, now: datetime) -> list[One]:
+def rows(job: Job, attempt: int | None, now: datetime) -> list[LearnerRow]:
     """The learners of an attempt, the newest if none is named."""
     found = Learner.objects.filter(job=job, attempt=attempt or max(1, job.attempt)).order_by("rank")
     return [_one(row, now) for row in found]
@@ -96,7 +96,8 @@ def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
     times = step_times(job.pk, n, primary_metric(view))
     slow = times_median(times)
     learners = [
-        One(one.row, one.late, times.get(one.row.rank), slow.get(one.row.rank)) for one in rows(job, n, now)
+        LearnerRow(one.row, one.late, times.get(one.row.rank), slow.get(one.row.rank))
+        for one in rows(job, n, now)
     ]
     over = n < job.attempt or State(job.state) not in HOLDS_GPUS  # whatever a learner said last
     return {
@@ -111,7 +112,7 @@ def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
     }
 
 
-def strip(job: Job, learners: Sequence[One], *, over: bool) -> list[Kpi]:
+def strip(job: Job, learners: Sequence[LearnerRow], *, over: bool) -> list[Kpi]:
     """The gang in a few numbers; nothing before its first learner."""
     if not learners:
         return []
@@ -187,17 +188,17 @@ def seconds(value: float) -> str:
     return f"{value:.2g} s" if value < 10 else duration(round(value))
 
 
-def _one(row: Learner, now: datetime) -> One:
+def _one(row: Learner, now: datetime) -> LearnerRow:
     seen = row.last_seen_at
-    return One(row, bool(seen and not row.done_at and now - seen > LATE))
+    return LearnerRow(row, bool(seen and not row.done_at and now - seen > LATE))
 
 
-def _seen_at(one: One) -> datetime:
+def _seen_at(one: LearnerRow) -> datetime:
     assert one.row.last_seen_at is not None
     return one.row.last_seen_at
 
 
-def _gang(job: Job, learners: Sequence[One], *, over: bool) -> Kpi:
+def _gang(job: Job, learners: Sequence[LearnerRow], *, over: bool) -> Kpi:
     ended = sum(over or one.row.phase in ENDED for one in learners)
     running = 0 if over else sum(one.row.phase == Phase.PROCESSING for one in learners)
     if ended:
@@ -206,7 +207,7 @@ def _gang(job: Job, learners: Sequence[One], *, over: bool) -> Kpi:
     return Kpi("Gang", f"{running} / {job.learners}", "running")
 
 
-def _waits_for(learners: Sequence[One], *, over: bool) -> Kpi:
+def _waits_for(learners: Sequence[LearnerRow], *, over: bool) -> Kpi:
     """Until all programs run: who does not yet; then whose steps take much longer than the others'."""
     late = [one for one in learners if one.row.phase not in UP]
     if late and not over:

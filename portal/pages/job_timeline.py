@@ -44,7 +44,7 @@ class Segment:
 
 
 @dataclass
-class Stretch:
+class AttemptSpan:
     """One attempt on the timeline; ended: what ended it in a word or two, why: in a sentence."""
 
     n: int
@@ -58,14 +58,14 @@ class Stretch:
         return min(WIDEST, len(self.segments))
 
 
-def timeline(events: Sequence[JobEvent], now: datetime) -> list[Stretch]:
+def timeline(events: Sequence[JobEvent], now: datetime) -> list[AttemptSpan]:
     """Stretches in order. events: those that moved the job, oldest first."""
-    stretches: list[Stretch] = []
+    stretches: list[AttemptSpan] = []
     for event, following in zip(events, [*events[1:], None], strict=True):
         state = State(event.to_state)
         n = _attempt_of(event, state)
         if not stretches or n > stretches[-1].n:
-            stretches.append(Stretch(n))
+            stretches.append(AttemptSpan(n))
         final = state in FINAL
         end = following.at if following else None
         # Clocks of two machines may differ.

@@ -27,7 +27,7 @@ from tenants.models import Tenant
 from tenants.roles import Permission
 
 View = dict[str, Any]
-TURNS = 8
+REASON_CHANGES = 8
 """Changes of the reason that the panel lists."""
 
 
@@ -100,7 +100,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Offer:
+class SuggestionCard:
     """The card of one suggestion."""
 
     title: str
@@ -110,7 +110,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ReasonChange:
     """When the reason changed, and to what."""
 
     at: datetime
@@ -148,7 +148,7 @@ def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
     }
 
 
-def offer(way: Suggestion, job: View, now: datetime) -> Offer:
+def offer(way: Suggestion, job: View, now: datetime) -> SuggestionCard:
     """The card of a suggestion: what to change, when the job then starts, and a link to the form with the change."""
     unit = "GPU" if job["gpus"] else "CPU"
     count, learners, each = way.value, job["learners"], job["gpus"] or job["slots"]
@@ -161,7 +161,7 @@ def offer(way: Suggestion, job: View, now: datetime) -> Offer:
     }
     query = urlencode({"from": job["id"], way.kind: way.value})
     text = f"Starts in {approximately(foreseen(way.estimate, now))}."
-    return Offer(titles[way.kind], text, "Edit and resubmit", f"/t/{job['tenant']}/jobs/new?{query}")
+    return SuggestionCard(titles[way.kind], text, "Edit and resubmit", f"/t/{job['tenant']}/jobs/new?{query}")
 
 
 def hindsight(view: View) -> str:
@@ -190,12 +190,12 @@ def _places(line: QueueSection | None, now: datetime) -> list[tuple[Any, str]]:
     return [(place, foreseen(place.estimate, now)) for place in line.places] if line else []
 
 
-def _turns(job: Job, *, guest: bool) -> list[Turn]:
+def _turns(job: Job, *, guest: bool) -> list[ReasonChange]:
     """How the reason changed since the job was queued, oldest first."""
     events = JobEvent.objects.filter(job=job, code="WAITING", at__gte=job.queued_at).order_by("-n")
-    newest = events.values_list("at", "reason", "message")[:TURNS]
+    newest = events.values_list("at", "reason", "message")[:REASON_CHANGES]
     return [
-        Turn(at, label_of(reason), redact(reason, message, {})[0] if guest else message)
+        ReasonChange(at, label_of(reason), redact(reason, message, {})[0] if guest else message)
         for at, reason, message in newest
     ][::-1]
 

@@ -19,7 +19,7 @@ from jobs.ids import is_job_id
 from jobs.models import Job
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.serializers import JobSerializer
-from jobs.states import FINAL, State
+from jobs.states import ACTIVE, State
 from portal.pages.cells import row
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
@@ -29,7 +29,6 @@ PAGE = 50
 COUNT_CAP = 10_000
 VIEW_COUNT_CAP = 999  # each view's tab says how many it holds, whatever else is shown
 BULK_MAX = 200
-ACTIVE = tuple(state for state in State if state not in FINAL)
 VIEWS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("active", "Active", {"state": "active"}),
     ("mine", "Mine", {"owner": "me"}),

@@ -20,7 +20,7 @@ from jobs.selectors.metrics import glances
 from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.usage import CPU_TYPE, QuotaStatus, held_by, live_jobs, quotas_of, waits_of
 from jobs.spec import to_yaml
-from jobs.states import FINAL, HOLDS_GPUS, State
+from jobs.states import ACTIVE, FINAL, State
 from portal.pages import attention
 from portal.pages.cells import primary_metric, row
 from portal.pages.charts import sparkline
@@ -43,7 +43,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     user, now = person(request), timezone.now()
     mine = job_list(user=user, tenant=tenant.slug)
     found = attention.notices(mine, now)
-    active = mine.filter(state__in=[*HOLDS_GPUS, State.QUEUED, State.HALTED])
+    active = mine.filter(state__in=ACTIVE)
     ended = mine.filter(state__in=FINAL, finished_at__isnull=False)
     queued = mine.filter(state=State.QUEUED).order_by("queued_at", "pk")
     noticed = {one.job.pk for one in found}

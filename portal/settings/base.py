@@ -207,7 +207,6 @@ SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
 CSRF_FAILURE_VIEW = "portal.pages.errors.old_form"
 X_FRAME_OPTIONS = "DENY"
-SILENCED_SYSTEM_CHECKS: list[str] = []
 
 UNFOLD = unfold("dist/staff.css")
 

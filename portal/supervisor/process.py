@@ -106,7 +106,7 @@ class Supervised:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         command = dies_with_parent(self.service.command, self.service.on_parent_death)
-        self.bound_log()
+        self.rotate_log()
         with self._log_path.open("ab") as log:
             # A session of its own: Ctrl-C at the terminal reaches us alone, and we end the services in order.
             self._process = await asyncio.create_subprocess_exec(
@@ -141,7 +141,7 @@ class Supervised:
             [f"{self.service.title} {what}. Last lines of {self._log_path}:", *(f"  {line}" for line in tail)]
         )
 
-    def bound_log(self) -> None:
+    def rotate_log(self) -> None:
         """Put a large log aside, so that two generations are kept. The service holds it open, for appending."""
         with contextlib.suppress(OSError):
             if self._log_path.stat().st_size > LOG_MAX_BYTES:

@@ -21,7 +21,7 @@ from portal.supervisor.welcome import welcome
 READY_WITHIN_S = 60
 READY_POLL_S = 0.1
 REPORT_EVERY_S = 10
-TEND_LOGS_S = 60
+ROTATE_LOGS_S = 60
 
 
 class Supervisor:
@@ -48,7 +48,7 @@ class Supervisor:
             await asyncio.wait({start, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if start.done():
                 start.result()
-                await self._tend_logs(waiting)
+                await self._rotate_logs(waiting)
             start.cancel()
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -126,12 +126,12 @@ class Supervisor:
             await asyncio.sleep(READY_POLL_S)
         self._report.say(f"Luthier is running, but not everything is ready: {missing(answer)}")
 
-    async def _tend_logs(self, until: asyncio.Task[Any]) -> None:
+    async def _rotate_logs(self, until: asyncio.Task[Any]) -> None:
         """Rotate the logs, so that they stay bounded over a long run."""
         while not until.done():
-            await asyncio.wait({until}, timeout=TEND_LOGS_S)
+            await asyncio.wait({until}, timeout=ROTATE_LOGS_S)
             for member in (member for stage in self._running for member in stage):
-                member.bound_log()
+                member.rotate_log()
 
     async def _end(self) -> None:
         stages = [stage for stage in reversed(self._running) if stage]

@@ -49,7 +49,7 @@ PHASE_BADGES = {
 LEAST_HOURS = 0.01
 """Less is said as less than this."""
 
-DEEDS = {
+ACTION_LABELS = {
     "job.cancel": "Canceled a job",
     "job.delete": "Deleted a job",
     "job.edit": "Changed a job",
@@ -106,9 +106,9 @@ def badge(phase: str, *, still: bool = False) -> SafeString:
 
 
 @register.filter
-def deed(action: str) -> str:
+def action_label(action: str) -> str:
     """An action of the audit log in words; the action itself where it has none yet."""
-    return DEEDS.get(action, action)
+    return ACTION_LABELS.get(action, action)
 
 
 @register.filter

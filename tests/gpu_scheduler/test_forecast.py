@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import Basis, RunTime, StartForecast, WhyNone, forecast, sooner
+from gpu_scheduler.forecast import Basis, RunTime, StartForecast, WhyNone, forecast, suggest
 from gpu_scheduler.model import Plan, Resources, Snapshot
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.world import replace_waiting
@@ -182,7 +182,7 @@ def test_ways_offered_start_earlier_in_the_world_that_follows(
         "the same": clone,
     }
     runs = {name: known(length) for name, length in lengths.items()}
-    found = sooner(world, runs, job.job, variants)
+    found = suggest(world, runs, job.job, variants)
     own = forecast(world, runs)[job.job].p50
     for name, one in found.items():
         starts = forecast(replace_waiting(world, job.job, variants[name]), runs | {"new": runs[job.job]})[
@@ -203,14 +203,14 @@ def test_only_what_is_truly_sooner_is_offered() -> None:
         "same": clone,
         "too large elsewhere": replace(clone, slot_type="h200"),
     }
-    found = sooner(world, runs, "j1", variants)
+    found = suggest(world, runs, "j1", variants)
     assert {name: one.p50 for name, one in found.items()} == {"half": at(100), "quarter": at(0)}
 
 
 def test_a_job_of_unknown_start_is_offered_what_has_a_known_one() -> None:
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=4)])
     small = {"small": gang("new", 1, 4, queued_at=NOON)}
-    assert sooner(world, {}, "j1", small)["small"].p50 == NOON
+    assert suggest(world, {}, "j1", small)["small"].p50 == NOON
 
 
 @pytest.mark.parametrize("until", [NOON, None])
@@ -227,6 +227,6 @@ def test_each_variant_is_tried_with_one_plan_where_no_end_is_known(
     monkeypatch.setattr("gpu_scheduler.forecast.plan", counted)
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [running("r1", "a1", slots=4)])
     small = gang("new", 1, 4, queued_at=NOON)
-    found = sooner(world, {}, "j1", {"small": small, "large": small.resized(slots=8)}, until=until)
+    found = suggest(world, {}, "j1", {"small": small, "large": small.resized(slots=8)}, until=until)
     assert found == {"small": StartForecast(NOON, NOON)}
     assert made == [False, False, False]

@@ -170,7 +170,7 @@ async def test_a_large_log_is_put_aside_while_its_service_writes_on(
     await service.start()
     log = tmp_path / "toy.log"
     await until(lambda: log.stat().st_size > 1000)
-    service.bound_log()
+    service.rotate_log()
     assert (tmp_path / "toy.log.1").stat().st_size > 1000
 
     def first_line() -> int:

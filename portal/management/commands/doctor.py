@@ -20,8 +20,8 @@ class Command(BaseCommand):
             self.stdout.write(f"{mark:<6} {part.name:<{width}}  {part.reason or part.found}")
             if part.remedy and not part.ready:
                 self.stdout.write(f"{'':<6} {'':<{width}}  -> {part.remedy}")
-        sick = [part for part in found if not part.ready]
-        if sick:
-            self.stdout.write(f"\n{len(sick)} of {len(found)} need attention.")
+        failed = [part for part in found if not part.ready]
+        if failed:
+            self.stdout.write(f"\n{len(failed)} of {len(found)} need attention.")
             sys.exit(1)
         self.stdout.write("\nNo problems found.")

@@ -19,7 +19,7 @@ from jobs.selectors import usage
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.serializers import JobSerializer
 from jobs.services.quotas import quotas_change
-from jobs.states import HOLDS_GPUS, State
+from jobs.states import ACTIVE, HOLDS_GPUS, State
 from portal.pages import charts, meters
 from portal.pages.admin.matrix import CHANGE, Column, LimitsDraft, Matrix, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
@@ -81,7 +81,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
     jobs = job_list(user=user, tenant=slug)
     gpus = tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists()
     resource = request.GET.get("of") or ("gpu" if gpus else "cpu")
-    live = jobs.filter(state__in=[*HOLDS_GPUS, State.QUEUED, State.HALTED])
+    live = jobs.filter(state__in=ACTIVE)
     members = list(Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"))
     context = frame(request, "tenants") | {
         "tenant": tenant,

@@ -91,6 +91,14 @@ def test_a_carried_out_order_costs_no_restart_and_gives_its_reason() -> None:
         assert ended.learners is None
 
 
+def test_a_program_that_fails_while_an_order_stops_it_is_not_charged() -> None:
+    failed = learner(**EXITED, exit_code=1)
+    ended = left(
+        seen(S, failed, gone=True, stop_reason=StopReason.PREEMPTED, order=Order(StopReason.PREEMPTED))
+    )
+    assert (ended.to, ended.charged) == (State.QUEUED, False)
+
+
 def test_a_resize_order_sets_the_size_of_the_next_start_unless_it_was_dropped() -> None:
     assert left(seen(S, gone=True, **RESCALING)).learners == 4
     assert left(seen(S, gone=True, **RESCALING, **HALT)).learners is None

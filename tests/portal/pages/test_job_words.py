@@ -14,7 +14,7 @@ from jobs.humanize import devices, duration, past
 from jobs.models import Attempt, Job, JobEvent, Learner, Progress
 from jobs.states import EventCode, Intent, State
 from portal.pages.job_events import STOPPED, TITLES, lines
-from portal.templatetags.ui import DEEDS, metric
+from portal.templatetags.ui import ACTION_LABELS, metric
 from tenants.models import User
 from tests import factories
 from tests.markup import markup
@@ -368,4 +368,4 @@ def test_every_action_of_the_audit_log_has_words() -> None:
     )
     code = re.sub(r'source="[^"]*"', "", code)  # where a serializer reads its fields
     named = set(re.findall(r'"((?:job|member|quota|tenant|token|service_account)\.[a-z]+)"', code))
-    assert named == set(DEEDS)
+    assert named == set(ACTION_LABELS)
