@@ -5,13 +5,13 @@ PY := $(BIN)/python
 
 .PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs pictures lock runtimes data clean
 
-help:             ## Say what there is
+help:             ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
 
 env: python       ## Create or refresh .venv from the lock files
 	@$(PYTHON) tools/environment.py
 
-python:           ## Say so when there is no Python
+python:           ## Check that Python is installed
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: install python3, or name one with PYTHON=..." >&2; exit 1; }
 
 front-end: env    ## Bundle the TypeScript sources into static/dist
@@ -42,16 +42,8 @@ docs: env         ## Put the measured figures and the job spec's fields into the
 	@$(PY) tools/figures.py
 	@$(PY) tools/spec_reference.py
 
-check: env        ## Format, lint, words, types, layers, migrations
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/djhtml --tabwidth 2 --check templates
-	$(PY) tools/words.py
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	DJANGO_SETTINGS_MODULE=portal.settings.test $(PY) manage.py makemigrations --check --dry-run
-	$(PY) tools/front_end.py types
-	$(PY) tools/front_end.py tests
+check: env        ## Run the checks: format, lint, words, types, layers, migrations, scripts
+	@$(PY) tools/run_tests.py checks
 
 fmt: env          ## Format, and fix what can be fixed automatically
 	$(BIN)/ruff check --fix .
@@ -75,5 +67,5 @@ runtimes: env     ## Re-lock the runtimes of jobs after a change of examples/run
 data: env         ## Fetch the data of the MNIST examples into .luthier/datasets
 	@$(PY) -m examples.data.fetch mnist
 
-clean:            ## Remove what the set-up made, but no data
+clean:            ## Remove what `make` installed and built, but no data
 	rm -rf .venv node_modules static/dist

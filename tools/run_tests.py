@@ -2,6 +2,7 @@
 
 everyday  every test without a long marker, on up to four cores
 long      adds the slow forms of the long suites (LUTHIER_LONG=1)
+checks    the checks and the unit tests of the scripts only
 Without an argument: checks, scripts, everyday, fault and browser. Anything else is handed to pytest.
 """
 
@@ -25,7 +26,9 @@ CHECKS = (
     ("types", [str(BIN / "mypy")]),
     ("layers", [str(BIN / "lint-imports"), "--no-logo"]),
     ("scripts", [sys.executable, "tools/front_end.py", "types"]),
-)
+    ("migrations", [sys.executable, "-W", "ignore", "manage.py", "makemigrations", "--check", "--dry-run",
+                    "--verbosity", "0", "--settings", "portal.settings.test"]),
+)  # fmt: skip
 SERIAL = ("-n", "0")
 # Fault tests mostly wait. Two files at a time, each with platforms of its own, halve them even on two cores.
 IN_PAIRS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -33,6 +36,9 @@ IN_PAIRS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 def main() -> int:
     arguments = sys.argv[1:]
+    if arguments == ["checks"]:
+        with tempfile.TemporaryDirectory() as folder:
+            return 1 if run_checks() + script_suite(Path(folder)) else 0
     only_everyday = arguments[:1] == ["everyday"]
     long = arguments[:1] == ["long"]
     extra = arguments[1:] if only_everyday or long else arguments
