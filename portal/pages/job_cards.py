@@ -26,12 +26,12 @@ HALT_PHASES = (
 
 @dataclass(frozen=True)
 class Kpi:
-    """One number of the strip. hot: the key by which the page keeps it fresh; at: shows its age."""
+    """One number of the strip. value_name: the key by which the page keeps it fresh; at: shows its age."""
 
     title: str
     value: str
     small: str = ""
-    hot: str = ""
+    value_name: str = ""
     mono: bool = False
     percent: float | None = None
     at: str = ""
@@ -76,23 +76,25 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
             if percent is not None
             else ("—" if step is None else f"step {thousands(step)}"),
             steps if percent is not None else "",
-            hot="progress",
+            value_name="progress",
             percent=percent,
         ),
         Kpi("Ran for", duration(ran_s) if ran_s else "—")
         if job["state"] in FINAL
         else Kpi("Left after resume", rest[0], f"at {rest[1]}")
         if rest
-        else Kpi("Time left", *_time_left(job), hot="left"),
+        else Kpi("Time left", *_time_left(job), value_name="left"),
     ]
     for name in primary_metrics(job, CHARTS):
         step = thousands(job["metrics"][name]["step"])
-        strip.append(Kpi(name, newest(job["metrics"], name), f"step {step}", hot=f"metric:{name}", mono=True))
+        strip.append(
+            Kpi(name, newest(job["metrics"], name), f"step {step}", value_name=f"metric:{name}", mono=True)
+        )
     unit = "GPU-hours" if job["gpus"] else "CPU-hours"
-    strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["room"], hot="hours"))
+    strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["room"], value_name="hours"))
     used, allowed = job["restarts_used"], job["max_restarts"]
     restarts = (f"{used} of {allowed}", "node failures don't count") if allowed else ("0", "not enabled")
-    strip.append(Kpi("Restarts", *restarts, hot="restarts"))
+    strip.append(Kpi("Restarts", *restarts, value_name="restarts"))
     kept = job["checkpoint"]
     strip.append(
         Kpi(
@@ -102,7 +104,7 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
             else f"step {thousands(kept['step'])}"
             if kept["step"] is not None
             else "kept",
-            hot="checkpoint",
+            value_name="checkpoint",
             at="" if kept is None else kept["at"],
         )
     )

@@ -100,9 +100,7 @@ def badge(phase: str, *, still: bool = False) -> SafeString:
     """The badge of a display phase: color family, icon and word. still: of the past, so nothing turns."""
     family, name = PHASE_BADGES.get(phase, ("amber", "circle-dashed"))
     spin = " spin" if phase == "Processing" and not still else ""
-    return format_html(
-        '<span class="badge {}{}" data-phase="{}">{}{}</span>', family, spin, phase, icon(name), phase
-    )
+    return format_html('<span class="badge {}{}">{}{}</span>', family, spin, icon(name), phase)
 
 
 @register.filter

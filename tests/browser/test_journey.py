@@ -58,7 +58,7 @@ def test_a_job_halted_and_resumed_in_the_browser_ends_in_the_same_bits(
     resume(page, halt(page, alice, job))
     expect(page.locator("#job-badge")).to_have_text("Completed", timeout=120_000)
     assert page.evaluate("window.stayed"), "the page was loaded again on its way"
-    expect(page.locator('#job-kpis [data-hot="progress"]')).to_have_text("100%")
+    expect(page.locator('#job-kpis [data-value="progress"]')).to_have_text("100%")
 
     curve = page.locator('x-chart[data-name="loss"] [data-plot]')
     expect(curve).to_have_attribute("aria-label", re.compile(f" {points(alice, straight, job):,} points$"))
@@ -71,10 +71,10 @@ def test_a_job_halted_and_resumed_in_the_browser_ends_in_the_same_bits(
     assert study.last_words in figure
     shown = page.locator("x-log .log-row .message", has_text=study.last_words)
     expect(shown).to_have_text(figure)
-    tiles = page.locator('#job-kpis [data-hot^="metric:"]').all_inner_texts()
+    tiles = page.locator('#job-kpis [data-value^="metric:"]').all_inner_texts()
     page.goto(page.url.replace(job, straight))
     expect(shown).to_have_text(figure)
-    assert page.locator('#job-kpis [data-hot^="metric:"]').all_inner_texts() == tiles
+    assert page.locator('#job-kpis [data-value^="metric:"]').all_inner_texts() == tiles
 
 
 def submit(page: Page, study: Study) -> str:
@@ -96,7 +96,7 @@ def progressed(client: Client, job: str, step: int) -> None:
 def watch(page: Page) -> None:
     """State, numbers, charts and log move by themselves."""
     expect(page.locator("#job-badge")).to_have_text("Processing", timeout=60_000)
-    loss = page.locator('#job-kpis [data-hot="metric:loss"]')
+    loss = page.locator('#job-kpis [data-value="metric:loss"]')
     expect(loss).to_be_visible(timeout=60_000)
     first = loss.inner_text()
     expect(loss).not_to_have_text(first, timeout=60_000)

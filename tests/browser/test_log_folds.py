@@ -110,7 +110,7 @@ def test_tile_and_chart_say_the_same_number_while_it_moves(alice: Client, open_a
     alice.wait_state(job, "PROCESSING")
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
     expect(page.locator("x-chart").first).to_be_visible(timeout=60_000)
-    both = """() => ['#job-kpis [data-hot="metric:loss"]', 'x-chart[data-name=loss] [data-hot]']
+    both = """() => ['#job-kpis [data-value="metric:loss"]', 'x-chart[data-name=loss] [data-value]']
         .map((one) => document.querySelector(one)?.textContent)"""
     seen: set[str] = set()
     wait_for(lambda: _same(page.evaluate(both), seen) and len(seen) > 4, within_s=60, every_s=0.05)

@@ -261,7 +261,7 @@ def test_a_page_that_is_no_longer_live_looks_old_and_recovers_by_itself(
     os.kill(web, signal.SIGSTOP)
     try:
         expect(page.locator(".banner.lost")).to_contain_text("Live updates paused since", timeout=60_000)
-        assert page.locator("[data-live][data-stale]").count() == page.locator("[data-live]").count()
+        assert page.locator("[data-live-region][data-stale]").count() == page.locator("[data-live-region]").count()
         expect(page.locator("#job-kpis .as-of")).to_contain_text("as of")
     finally:
         os.kill(web, signal.SIGCONT)

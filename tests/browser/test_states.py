@@ -146,7 +146,7 @@ def test_a_page_that_is_no_longer_live_says_so(
     page.clock.run_for(6_000)
     expect(page.locator(".banner.lost")).to_contain_text("Live updates paused since")
     expect(page.locator(".banner.lost").get_by_role("button", name="Retry now")).to_be_visible()
-    assert page.locator("[data-live]:not([data-stale])").count() == 0
+    assert page.locator("[data-live-region]:not([data-stale])").count() == 0
     assert not faults(page, picture, "stale-" + (path.strip("/").split("/")[-1].strip("{}") or "overview"))
 
 

@@ -1,4 +1,5 @@
 // How the page shows that it is live, or no longer is: the pill, the banner, and marks on regions that are out of date.
+import { timeOfDay } from "./format";
 import { live, type Status } from "./live";
 import { signInAgain } from "./session";
 import { texts } from "./texts";
@@ -9,8 +10,6 @@ const BUTTONS: Partial<Record<Status, [string, () => void]>> = {
   ended: [words.signIn, () => void signInAgain()],
   refused: [words.reload, () => location.reload()],
 };
-
-const clock = (at: number): string => new Date(at).toISOString().slice(11, 19);
 
 class Connection extends HTMLElement {
   connectedCallback(): void {
@@ -34,13 +33,13 @@ class Connection extends HTMLElement {
 /** Mark every live region as out of date while nothing is received. */
 function markRegions(): void {
   const stale = live.status in BUTTONS;
-  for (const region of document.querySelectorAll<HTMLElement>("[data-live]")) {
+  for (const region of document.querySelectorAll<HTMLElement>("[data-live-region]")) {
     if (stale === "stale" in region.dataset) continue;
     if (stale) {
       region.dataset.stale = "";
       const note = document.createElement("span");
       note.className = "as-of";
-      note.textContent = words.asOf(clock(live.receivedAt));
+      note.textContent = words.asOf(timeOfDay(live.receivedAt));
       (region.querySelector(":scope > header, :scope > .card-head") ?? region).append(note);
     } else {
       delete region.dataset.stale;
@@ -65,7 +64,7 @@ function bannerText(): string {
   if (live.status === "ended") return words.ended;
   if (live.status === "refused") return words.refused;
   const seconds = live.retryAt ? Math.max(0, Math.ceil((live.retryAt - Date.now()) / 1000)) : null;
-  return words.paused(clock(live.receivedAt), seconds);
+  return words.paused(timeOfDay(live.receivedAt), seconds);
 }
 
 function newBanner(): HTMLElement {

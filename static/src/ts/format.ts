@@ -32,6 +32,9 @@ export function span(low: number, high: number): string {
   return first === last ? `${last} ${word}` : `${first}–${last} ${word}`;
 }
 
+/** Time of day, UTC; at: milliseconds since 1970. */
+export const timeOfDay = (at: number): string => new Date(at).toISOString().slice(11, 19);
+
 export const thousands = (value: number): string => value.toLocaleString("en-US");
 
 /** 1 line, 2,000 lines. */

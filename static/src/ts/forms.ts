@@ -23,7 +23,7 @@ export function startForms(): void {
   for (const button of document.querySelectorAll<HTMLElement>(COPIES)) button.hidden = false;
   for (const button of document.querySelectorAll<HTMLElement>("[data-reveal]")) button.hidden = false;
   // With scripts a changed select submits its form, so the button beside it is only for pages without.
-  for (const button of document.querySelectorAll<HTMLElement>("[data-plain]")) button.hidden = true;
+  for (const button of document.querySelectorAll<HTMLElement>("[data-without-scripts]")) button.hidden = true;
   // The page may name another field than the first: of a name and a password, the password is typed again.
   const wrong = document.querySelector<HTMLElement>("[aria-invalid=true][autofocus]") ?? document.querySelector<HTMLElement>("[aria-invalid=true]");
   (wrong ?? document.querySelector<HTMLElement>("[data-focus]"))?.focus();
@@ -47,6 +47,6 @@ export function startForms(): void {
   });
   document.addEventListener("change", (event) => {
     const field = event.target as HTMLElement;
-    if (field instanceof HTMLSelectElement && "saves" in field.dataset) field.form?.requestSubmit();
+    if (field instanceof HTMLSelectElement && "submitOnChange" in field.dataset) field.form?.requestSubmit();
   });
 }

@@ -7,7 +7,7 @@ import { live, type Frame } from "./live";
 import type { Rendered } from "./newest";
 import { fetchPage, morph, morphParts } from "./parts";
 import { texts } from "./texts";
-import { toast } from "./toast";
+import { toast, type Kind } from "./toast";
 
 interface Job {
   id: string;
@@ -99,7 +99,7 @@ class JobPage extends HTMLElement {
       values["left:small"] = texts.job.speed(speed ?? 0);
     }
     this.write(values);
-    const bar = this.querySelector("[data-hot=bar]");
+    const bar = this.querySelector("[data-value=bar]");
     if (bar && percent !== null) {
       bar.setAttribute("aria-valuenow", String(Math.round(percent)));
       bar.querySelector("rect")?.setAttribute("width", String(percent));
@@ -121,10 +121,10 @@ class JobPage extends HTMLElement {
     this.write(values);
   };
 
-  /** Texts of the cells that change often, by their data-hot. */
+  /** Texts of the cells that change often, by their data-value. */
   private write(values: Record<string, string>): void {
-    for (const cell of this.querySelectorAll<HTMLElement>("[data-hot]")) {
-      const text = values[cell.dataset.hot ?? ""];
+    for (const cell of this.querySelectorAll<HTMLElement>("[data-value]")) {
+      const text = values[cell.dataset.value ?? ""];
       if (text !== undefined && cell.textContent !== text) cell.textContent = text;
     }
   }
@@ -157,12 +157,9 @@ class JobPage extends HTMLElement {
     favicon(badge);
     this.dispatchEvent(new CustomEvent("jobchange", { bubbles: true }));
     if (!badge || badge.textContent === before) return;
-    this.showChange(texts.job.changed(this.dataset.name ?? "", badge.textContent.trim()));
-  }
-
-  /** A toast for states in which the job stays; those it passes through are in the header. */
-  private showChange(text: string): void {
-    if (!text.endsWith("ing") && !text.endsWith("Queued")) toast(text, text.endsWith("Completed") ? "success" : text.endsWith("Failed") ? "error" : "info");
+    // States in which the job stays have a kind of toast; those it passes through are in the header only.
+    const kind = badge.parentElement?.dataset.toast as Kind | undefined;
+    if (kind) toast(texts.job.changed(this.dataset.name ?? "", badge.textContent.trim()), kind);
   }
 
   private readonly onDialog = (event: Event): void => {
@@ -202,8 +199,8 @@ class JobPage extends HTMLElement {
 
 /** The dialog to cancel the job exists as long as the job can be canceled, and while it is open. */
 function morphDialog(page: DocumentFragment): void {
-  const old = document.querySelector<HTMLDialogElement>("dialog[data-offered]");
-  const fresh = page.querySelector("dialog[data-offered]");
+  const old = document.querySelector<HTMLDialogElement>("#cancel-dialog");
+  const fresh = page.querySelector("#cancel-dialog");
   if (old?.open) return;
   if (old && fresh) morph(old, fresh);
   else if (old) old.remove();

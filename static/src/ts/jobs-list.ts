@@ -22,7 +22,7 @@ class Jobs {
   private first = true;
 
   constructor(region: HTMLElement) {
-    live.watch(region.dataset.live ?? "", { cursor: () => this.seq, frame: (frame) => this.take(frame) });
+    live.watch(region.dataset.followRows ?? "", { cursor: () => this.seq, frame: (frame) => this.take(frame) });
     live.addEventListener("resumed", () => this.soon());
   }
 
@@ -115,7 +115,7 @@ class Cards {
 /** The link to older jobs brings their rows into this page. */
 function startMore(): void {
   document.addEventListener("click", (event) => {
-    const link = (event.target as Element).closest<HTMLAnchorElement>("a[data-more]");
+    const link = (event.target as Element).closest<HTMLAnchorElement>("a[data-load-more]");
     const last = link?.closest("tr");
     if (!link || !last || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
@@ -145,7 +145,7 @@ function startChoice(): void {
 export function startJobsList(): void {
   startChoice();
   startMore();
-  const list = document.querySelector<HTMLElement>("[data-region=jobs][data-live]");
+  const list = document.querySelector<HTMLElement>("[data-follow-rows]");
   if (list) new Jobs(list);
   const cards = document.querySelector<HTMLElement>("[data-follow]");
   if (cards) new Cards(cards);

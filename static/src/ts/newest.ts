@@ -19,8 +19,6 @@ export interface Rendered {
 
 export class NewestValues {
   private readonly values = new Map<string, Newest>();
-  /** Number of the newest point that is known. */
-  seq = -1;
 
   of(name: string): Newest | undefined {
     return this.values.get(name);
@@ -37,12 +35,10 @@ export class NewestValues {
       if (known && known.n > seq) continue;
       this.values.set(name, { value: last, step, rank, attempt: known?.attempt ?? 0, n: seq });
     }
-    this.seq = Math.max(this.seq, seq);
   }
 
   /** A point came. Rank 0 represents the gang if it reports the metric, as on the server. */
   add(point: { n: number; name: string; value: number | string; step: number | null; rank: number; attempt: number }): void {
-    this.seq = Math.max(this.seq, point.n);
     const known = this.values.get(point.name);
     if (known && (point.n <= known.n || point.rank > known.rank || point.attempt < known.attempt)) return;
     const { value, step, rank, attempt, n } = point;

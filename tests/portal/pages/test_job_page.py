@@ -435,7 +435,7 @@ def test_of_more_metrics_than_a_page_shows_the_rest_is_counted_and_found_by_name
 @pytest.mark.parametrize(("seconds", "said"), [(0, "—"), (20, "&lt; 0.01"), (180, "0.05"), (18_000, "5.0")])
 def test_short_use_is_use_too(alice: User, open_page: Callable[..., str], seconds: float, said: str) -> None:
     page = open_page(alice, factories.job(owner=alice, state=State.COMPLETED, slot_seconds=seconds))
-    assert f'<span data-hot="hours">{said}</span>' in page
+    assert f'<span data-value="hours">{said}</span>' in page
 
 
 def test_the_header_has_room_for_three_attempts(alice: User, open_page: Callable[..., str]) -> None:

@@ -1,10 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { anchor, linkedLines } from "../../../static/src/ts/log/anchor";
 import { Gaps } from "../../../static/src/ts/log/gaps";
 import { actionOf, type KeyActions } from "../../../static/src/ts/log/keys";
 import { Level, levelOf, startsTraceback } from "../../../static/src/ts/log/levels";
-import { anchorOf, has, pick } from "../../../static/src/ts/log/picked";
+import { anchorOf, has, linkedLines, pick } from "../../../static/src/ts/log/picked";
 import { statusTexts } from "../../../static/src/ts/log/status";
 import { attemptsShown } from "../../../static/src/ts/log/streams";
 import { Survey } from "../../../static/src/ts/log/survey";
@@ -63,7 +62,7 @@ test("an address names lines, of an attempt or not", () => {
   assert.deepEqual(linkedLines("#L20-24"), { attempt: 0, from: 20, to: 24 });
   assert.deepEqual(linkedLines("#a3-L7"), { attempt: 3, from: 7, to: 7 });
   for (const hash of ["", "#L", "#Lx", "#L1-", "#a-L1"]) assert.equal(linkedLines(hash), null);
-  assert.deepEqual(linkedLines(anchor(2, 5, 9, true)), { attempt: 2, from: 5, to: 9 });
+  assert.deepEqual(linkedLines(anchorOf({ attempt: 2, from: 5, to: 9 }, true)), { attempt: 2, from: 5, to: 9 });
   assert.equal(anchorOf({ attempt: 2, from: 5, to: 5 }, false), "#L5");
 });
 

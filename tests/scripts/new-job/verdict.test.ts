@@ -53,7 +53,9 @@ test("an estimate that has passed is soon", () => {
 });
 
 test("learners are counted by node", () => {
-  assert.equal(where(["node-a"]), "Nothing ahead of it in the queue.");
+  assert.equal(where([]), "");
+  assert.equal(where(["node-a"]), "1 learner on node-a.");
+  assert.equal(where(["a", "a"]), "2 learners, both on a.");
   assert.equal(where(["a", "a", "a"]), "3 learners, all on a.");
   assert.equal(where(["a", "b", "a"]), "3 learners: a 2, b 1.");
 });

@@ -26,7 +26,7 @@ export function options(table: Table, settings: Settings, size: { width: number;
     const single = table.x.length < 40;
     series.push({ stroke: color, width: 1.75, ...(dash ? { dash } : {}), spanGaps: true, points: { show: single, size: 4, fill: color } });
   });
-  const axis = { stroke: token("--text-3"), grid: { stroke: token("--border"), width: 1 }, ticks: { show: false }, font: '11px "Geist Variable", Geist, sans-serif' };
+  const axis = { stroke: token("--text-3"), grid: { stroke: token("--border"), width: 1 }, ticks: { show: false }, font: '11px Geist, sans-serif' };
   const words: uPlot.Axis.Values = (_plot, values, _axis, _space, step) => (settings.x === "relative" ? values.map(duration) : tickLabels(values, step));
   return {
     ...size,
@@ -52,7 +52,7 @@ export function drawMarks(plot: uPlot, marks: Mark[], notFinite: [number, string
   ctx.beginPath();
   ctx.rect(left, top, width, height);
   ctx.clip();
-  ctx.font = `${11 * devicePixelRatio}px "Geist Variable", Geist, sans-serif`;
+  ctx.font = `${11 * devicePixelRatio}px Geist, sans-serif`;
   ctx.textAlign = "left";
   const gap = 4 * devicePixelRatio;
   let free = Infinity; // labels end before it: of attempts that began close together the newest keeps its label

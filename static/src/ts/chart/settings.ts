@@ -1,4 +1,4 @@
-// How all charts of a page are drawn, and how the address says it. Pure; view.ts holds the settings of this page.
+// How all charts of a page are drawn, and how the address says it. Pure; page-settings.ts holds the settings of this page.
 
 export interface Settings {
   x: "step" | "time" | "relative";

@@ -1,5 +1,5 @@
 // What a chart says in words: its summary for screen readers, its legend, the tip under the pointer. Pure.
-import { metric, thousands } from "../format";
+import { metric, thousands, timeOfDay } from "../format";
 import type { Newest } from "../newest";
 import { texts } from "../texts";
 import { lowest, type Series } from "./series";
@@ -38,12 +38,10 @@ export function legend(name: string, series: Series[], table: Table, settings: S
   return entries;
 }
 
-const clock = (seconds: number): string => new Date(seconds * 1000).toISOString().slice(11, 19);
-
 /** x and the value of each learner there, the highest first. */
 export function tip(table: Table, at: number, settings: Settings): string {
   const x = table.x[at] ?? 0;
-  const place = settings.x === "step" ? texts.chart.step(x) : settings.x === "time" ? clock(x) : texts.chart.secondsIn(short(x));
+  const place = settings.x === "step" ? texts.chart.step(x) : settings.x === "time" ? timeOfDay(x * 1000) : texts.chart.secondsIn(short(x));
   const values = table.lines
     .flatMap(({ rank, drawn }) => (drawn[at] === null || drawn[at] === undefined ? [] : [{ rank, value: drawn[at] }]))
     .sort((a, b) => b.value - a.value)

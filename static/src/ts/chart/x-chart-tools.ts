@@ -1,6 +1,6 @@
 // <x-chart-tools>: one bar for all charts of the page.
 import { texts } from "../texts";
-import { change, settings } from "./view";
+import { change, settings } from "./page-settings";
 
 class ChartTools extends HTMLElement {
   private readonly log = toggle(texts.chart.logScale, settings.log);
@@ -10,7 +10,7 @@ class ChartTools extends HTMLElement {
     document.addEventListener("chartsettings", this.showLog); // a chart changes it, too
     if (this.childElementCount) return;
     this.append(this.axis(), this.smoothing(), this.logarithmic());
-    if (!("more" in this.dataset)) this.append(this.find()); // where there are more than the page shows, the server finds them
+    if (!("serverSearch" in this.dataset)) this.append(this.find()); // where there are more than the page shows, the server finds them
   }
 
   disconnectedCallback(): void {

@@ -7,7 +7,7 @@ import { drawMarks, options } from "./plot";
 import { addPoint, type Axis, type Point, type Series } from "./series";
 import { columns, isBare, short, tabulate, type Table } from "./table";
 import { valuesTable } from "./values";
-import { change, settings } from "./view";
+import { change, settings } from "./page-settings";
 import { legend, nothing, summary, tip, values, type Entry, type Mark } from "./words";
 
 const REDRAW_MS = 500;

@@ -1,18 +1,17 @@
 // The first error of a log, loaded or not. A short log is read; in a long one the server looks for the words that
 // make an error, and each line it finds is classified as a drawn line is.
 import { api } from "../api";
-import { Level, levelOf } from "./levels";
+import { ERROR_WORDS, Level, levelOf } from "./levels";
 import type { Lines, LogPage } from "./lines";
 
 const READ = 20_000;
-const WORDS = ["error", "traceback", "exception", "fatal", "critical", "panic", "oom", "out of memory"];
 const PAGES = 5; // of matches that are not errors, such as "room"; then give up on this word
 
 /** Its number; 0 if there is none. */
 export async function firstError(lines: Lines): Promise<number> {
   if (lines.total <= READ) return (await lines.scan(1, (line) => line.level >= Level.Error))?.n ?? 0;
   let first = 0;
-  for (const word of WORDS) {
+  for (const word of ERROR_WORDS) {
     const n = await firstWith(lines, word, first || lines.total + 1);
     if (n) first = n;
   }

@@ -8,7 +8,9 @@ export const enum Level {
   Trace,
 }
 
-const ERROR = /^E\s|\b(?:error|fatal|critical|exception|panic|traceback|oom|out of memory)\b/i;
+/** A line with one of these words is an error; the server finds the lines of a long log by them. */
+export const ERROR_WORDS = ["error", "traceback", "exception", "fatal", "critical", "panic", "oom", "out of memory"];
+const ERROR = new RegExp(`^E\\s|\\b(?:${ERROR_WORDS.join("|")})\\b`, "i");
 const ERROR_NAME = /[a-z](?:Error|Exception)\b/; // ValueError, KeyboardException
 const TRACEBACK = /^\s*Traceback \(most recent call last\)/;
 const WARN = /^W\s|\bwarn(?:ing)?\b/i;

@@ -117,10 +117,6 @@ export class Pane {
     return this.drawn.keys();
   }
 
-  rowOf(index: number): HTMLElement | undefined {
-    return this.drawn.get(index);
-  }
-
   /** Fill again what is drawn: hits, timestamps or the theme changed. */
   refill(): void {
     for (const [index, row] of this.drawn) this.options.fill(row, index);

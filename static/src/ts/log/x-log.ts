@@ -2,13 +2,12 @@
 import { live } from "../live";
 import { texts } from "../texts";
 import { toast } from "../toast";
-import { linkedLines } from "./anchor";
 import { firstError } from "./errors";
 import { actionOf } from "./keys";
 import type { Lines } from "./lines";
 import { emptyNote, problemNote } from "./note";
 import { ROW_PX } from "./pane";
-import { anchorOf } from "./picked";
+import { anchorOf, linkedLines } from "./picked";
 import { type Place, placeOf } from "./rows";
 import { statusNodes } from "./status";
 import { attemptsShown, Streams, type Level } from "./streams";

@@ -12,8 +12,8 @@ export function showChanges(page: HTMLElement, text: string): void {
   if (!box || !parent || !spec.readable) return;
   const changes = diff(new Spec(JSON.parse(parent) as string).toJSON(), spec.toJSON());
   const [words, list] = [box.querySelector("p"), box.querySelector("ul")];
-  // data-step: the step of the checkpoint that the clone begins with
-  if (words) words.textContent = changes.length ? texts.newJob.changes(changes.length) : texts.newJob.unchanged(box.dataset.step);
+  // data-checkpoint-step: the step of the checkpoint that the clone begins with
+  if (words) words.textContent = changes.length ? texts.newJob.changes(changes.length) : texts.newJob.unchanged(box.dataset.checkpointStep);
   list?.replaceChildren(...changes.map(row));
 }
 

@@ -1,4 +1,5 @@
 // The code files of the spec: each opens in an editor of its own, so that Python need not be written inside YAML.
+import { button } from "../button";
 import { icon } from "../icon";
 import { texts } from "../texts";
 import { type Plain, plainEditor } from "./editor";
@@ -56,10 +57,10 @@ export class Files {
     label.spellcheck = false;
     label.addEventListener("change", () => this.rename(name, label.value.trim()));
     const isOpen = this.open?.name === name;
-    const edit = tool(isOpen ? "chevron-down" : "pencil", isOpen ? texts.newJob.close(name) : texts.newJob.edit(name));
+    const edit = button(isOpen ? "chevron-down" : "pencil", isOpen ? texts.newJob.close(name) : texts.newJob.edit(name));
     edit.setAttribute("aria-expanded", String(isOpen));
     edit.addEventListener("click", () => this.toggle(name));
-    const remove = tool("x", texts.newJob.removeFile(name));
+    const remove = button("x", texts.newJob.removeFile(name));
     remove.addEventListener("click", () => this.write((spec) => spec.set(["code", "files", name], undefined)));
     row.append(label, note(bytes(text)), edit, remove);
     return row;
@@ -70,7 +71,7 @@ export class Files {
     const label = document.createElement("span");
     label.className = "mono fine-print";
     label.textContent = texts.newJob.upload(upload);
-    const remove = tool("x", texts.newJob.removeArchive);
+    const remove = button("x", texts.newJob.removeArchive);
     remove.addEventListener("click", () => this.write((spec) => spec.set(["code", "upload"], undefined)));
     row.append(label, note(texts.newJob.archive), remove);
     return row;
@@ -137,15 +138,5 @@ function note(text: string): HTMLElement {
   const made = document.createElement("span");
   made.className = "tertiary fine-print num";
   made.textContent = text;
-  return made;
-}
-
-function tool(name: string, label: string): HTMLButtonElement {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.className = "button ghost small icon-only";
-  made.title = label;
-  made.setAttribute("aria-label", label);
-  made.append(icon(name));
   return made;
 }

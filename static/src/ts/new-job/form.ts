@@ -25,11 +25,11 @@ export class SpecForm {
       write((spec) => (control.name === "gpu_type" ? setDevice(spec, control.value) : spec.set(pathOf(control.dataset.path ?? ""), read(control))));
     });
     form.addEventListener("click", (event) => {
-      const step = (event.target as Element).closest<HTMLButtonElement>("[data-step]");
-      const input = step?.parentElement?.querySelector("input");
-      if (!step || !input) return;
+      const stepper = (event.target as Element).closest<HTMLButtonElement>("[data-change]");
+      const input = stepper?.parentElement?.querySelector("input");
+      if (!stepper || !input) return;
       const low = Number(input.dataset.min ?? 0);
-      input.value = String(Math.max(low, (Number(input.value) || 0) + Number(step.dataset.step)));
+      input.value = String(Math.max(low, (Number(input.value) || 0) + Number(stepper.dataset.change)));
       input.dispatchEvent(new Event("input", { bubbles: true }));
     });
   }

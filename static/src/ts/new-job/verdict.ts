@@ -41,7 +41,7 @@ export function details({ now }: Verdict): string {
 export function where(nodes: string[]): string {
   const each = new Map<string, number>();
   for (const node of nodes) each.set(node, (each.get(node) ?? 0) + 1);
-  if (nodes.length < 2) return texts.newJob.alone;
+  if (!nodes.length) return "";
   if (each.size === 1) return texts.newJob.allOn(nodes.length, nodes[0] ?? "");
   return texts.newJob.spread(nodes.length, [...each].map(([node, count]) => `${node} ${count}`).join(", "));
 }
