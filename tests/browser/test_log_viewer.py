@@ -213,15 +213,17 @@ def test_the_first_error_is_one_key_away(alice: Client, open_as: Open) -> None:
     alice.wait_state(job, "FAILED")
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
     expect(page.locator(".fail")).to_contain_text("exited with code 1")
-    expect(page.locator(".fail .log-line.is-error").last).to_contain_text("ValueError: cannot read shard <3>")
+    expect(page.locator(".fail .log-line.error-line").last).to_contain_text(
+        "ValueError: cannot read shard <3>"
+    )
     page.get_by_role("link", name="View error").click()
     expect(page.locator("x-log .log-row.picked")).to_contain_text("Traceback")
-    expect(page.locator("x-log .log-row.is-error", has_text="ValueError")).to_be_in_viewport()
+    expect(page.locator("x-log .log-row.error-line", has_text="ValueError")).to_be_in_viewport()
     expect(page.locator("x-log .newest")).to_be_hidden()  # the end is in sight: nothing leads to it
     expect(page.locator('x-log [data-level="error"] .count')).to_have_text(re.compile(r"^[1-9]\d*$"))
-    expect(page.locator("x-log .ticks .is-error")).to_have_attribute("d", re.compile("^M0 "))
+    expect(page.locator("x-log .ticks .error-ticks")).to_have_attribute("d", re.compile("^M0 "))
     page.get_by_role("button", name="Error", exact=True).click()
-    expect(page.locator("x-log .log-row.is-error", has_text="ValueError")).to_be_visible()
+    expect(page.locator("x-log .log-row.error-line", has_text="ValueError")).to_be_visible()
 
 
 def test_all_learners_are_shown_in_order_of_time(alice: Client, open_as: Open) -> None:
@@ -261,7 +263,10 @@ def test_a_page_that_is_no_longer_live_looks_old_and_recovers_by_itself(
     os.kill(web, signal.SIGSTOP)
     try:
         expect(page.locator(".banner.lost")).to_contain_text("Live updates paused since", timeout=60_000)
-        assert page.locator("[data-live-region][data-stale]").count() == page.locator("[data-live-region]").count()
+        assert (
+            page.locator("[data-live-region][data-stale]").count()
+            == page.locator("[data-live-region]").count()
+        )
         expect(page.locator("#job-kpis .as-of")).to_contain_text("as of")
     finally:
         os.kill(web, signal.SIGCONT)

@@ -220,7 +220,7 @@ function onClick(event: MouseEvent): void {
 function favicon(badge: Element | null): void {
   const link = document.querySelector<HTMLLinkElement>('link[rel="icon"]');
   if (!badge || !link) return;
-  const color = getComputedStyle(badge).getPropertyValue("--sol").trim() || "#6b7483";
+  const color = getComputedStyle(badge).getPropertyValue("--solid").trim() || "#6b7483";
   const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="${color}"/></svg>`;
   link.href = `data:image/svg+xml,${encodeURIComponent(svg)}`;
 }

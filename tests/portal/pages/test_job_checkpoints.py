@@ -40,7 +40,7 @@ def actions(client: Client, job: Job) -> dict[int, set[str]]:
     page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     found = {}
     for row in re.findall(
-        r"<tr[^>]*>(<td class=\"number num tertiary extra-cell\">.*?)</tr>", page, re.DOTALL
+        r"<tr[^>]*>(<td class=\"number num tertiary hide-on-phone\">.*?)</tr>", page, re.DOTALL
     ):
         number = int(re.findall(r">(\d+)<", row)[0])
         found[number] = set(re.findall(r"(Resume from|Clone from|Files)<", row))

@@ -287,7 +287,7 @@ def test_a_failure_is_headed_by_the_program_s_last_words(alice: User, open_page:
     page = open_page(alice, job)
     assert '<h2 id="fh">MemoryError: 3 GiB</h2><p>Learner 0 exited with code 137.</p>' in page
     assert "killed (often out of memory)" in page
-    assert page.count('class="log-line is-error"') == 13  # its traceback began above what is shown
+    assert page.count('class="log-line error-line"') == 13  # its traceback began above what is shown
     assert "<x-log" not in page  # the same lines once
 
 

@@ -273,4 +273,4 @@ def test_hours_of_what_ended_are_of_cpu_slots_only_where_a_tenant_has_no_gpus(
     page = markup(client.get("/t/vision-lab/"))
     ended = page.partition('id="ended"')[2].partition("</section>")[0]
     assert f'class="number">{column}</th>' in ended
-    assert f'<td class="number extra-cell">{hours}</td>' in ended
+    assert f'<td class="number hide-on-phone">{hours}</td>' in ended

@@ -5,7 +5,7 @@ import { cutAtHits, cutAtLinks, pieces, type Piece } from "./ansi";
 import { Level } from "./levels";
 import type { Line } from "./lines";
 
-const CLASSES = { [Level.None]: "log-row", [Level.Warn]: "log-row is-warning", [Level.Error]: "log-row is-error", [Level.Trace]: "log-row traceback" };
+const CLASSES = { [Level.None]: "log-row", [Level.Warn]: "log-row warning-line", [Level.Error]: "log-row error-line", [Level.Trace]: "log-row traceback" };
 
 export interface RowView {
   n: number;

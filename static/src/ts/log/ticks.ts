@@ -15,7 +15,7 @@ export class Ticks {
     this.element.setAttribute("viewBox", `0 0 1 ${PLACES}`);
     this.element.setAttribute("preserveAspectRatio", "none");
     this.element.setAttribute("aria-hidden", "true");
-    this.errors.setAttribute("class", "is-error");
+    this.errors.setAttribute("class", "error-ticks");
     this.element.append(this.matches, this.errors);
   }
 
