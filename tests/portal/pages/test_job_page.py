@@ -285,7 +285,7 @@ def test_a_failure_is_headed_by_the_program_s_last_words(alice: User, open_page:
     )
     Learner.objects.filter(job=job, rank=0).update(exit_code=137, exited_at=timezone.now())
     page = open_page(alice, job)
-    assert '<h2 id="fh">MemoryError: 3 GiB</h2><p>Learner 0 exited with code 137.</p>' in page
+    assert '<h2 id="failure-title">MemoryError: 3 GiB</h2><p>Learner 0 exited with code 137.</p>' in page
     assert "killed (often out of memory)" in page
     assert page.count('class="log-line error-line"') == 13  # its traceback began above what is shown
     assert "<x-log" not in page  # the same lines once
@@ -404,7 +404,7 @@ def test_the_attempts_say_where_they_began_and_what_the_program_said_last(
     page = open_page(alice, job)
     rows = page.split("Attempts table", 1)[1].split("</table>", 1)[0].split("<tr>")[2:]
     newest, second, first = (re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", row)) for row in rows)
-    assert f'<a href="/t/vision-lab/jobs/{job.pk}/checkpoints?files=7#ckf"' in rows[0]
+    assert f'<a href="/t/vision-lab/jobs/{job.pk}/checkpoints?files=7#checkpoint-files"' in rows[0]
     assert "step 1,500 checkpoint 7" in newest
     assert "A learner failed Learner 0, attempt 2. from scratch" in second
     assert "A learner failed ValueError: &lt;b&gt;no&lt;/b&gt; from scratch" in first
