@@ -72,6 +72,25 @@ def test_every_tab_of_a_job_in_every_state_opens(
         assert 'style="' not in text.split("<main", 1)[1]
 
 
+@pytest.mark.parametrize(
+    ("state", "kinds"),
+    [
+        (State.COMPLETED, ["success"]),
+        (State.FAILED, ["error"]),
+        (State.CANCELED, ["info"]),
+        (State.HALTED, ["info"]),
+        (State.QUEUED, []),
+        (State.PROCESSING, []),
+    ],
+)
+def test_each_state_in_which_a_job_stays_names_the_kind_of_its_toast(
+    alice: User, open_page: Callable[..., str], state: State, kinds: list[str]
+) -> None:
+    intent = Intent.HALT if state == State.HALTED else Intent.RUN
+    page = open_page(alice, factories.job(owner=alice, state=state, intent=intent))
+    assert re.findall(r'data-toast="(\w+)"', page) == kinds
+
+
 def test_a_start_that_takes_long_says_why(alice: User, open_page: Callable[..., str]) -> None:
     job = factories.job(owner=alice, state=State.DEPLOYING)
     said = "Preparing runtime sklearn: its packages are installed once per machine, 3 of 31 MB fetched"
