@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ class Hint(NamedTuple):
 
 
 Listener = Callable[[Hint], None]
-_listeners: list[Listener] = []
+_listeners: list[tuple[Listener, Collection[Subject]]] = []
 
 
 def job_changed(job_id: str, tenant_id: int, event_n: int) -> None:
@@ -88,14 +88,13 @@ def access_changed() -> None:
     _publish(Hint(Subject.ACCESS))
 
 
-def subscribe(listener: Listener) -> None:
-    """Call listener with every hint, in the publishing thread: it returns at once and raises nothing."""
-    _listeners.append(listener)
+def subscribe(listener: Listener, subjects: Collection[Subject] = tuple(Subject)) -> None:
+    """Call listener with every hint about these subjects, in the publishing thread; it must return at once."""
+    _listeners.append((listener, subjects))
 
 
 def unsubscribe(listener: Listener) -> None:
-    if listener in _listeners:
-        _listeners.remove(listener)
+    _listeners[:] = [(other, subjects) for other, subjects in _listeners if other != listener]
 
 
 @dataclass
@@ -113,7 +112,9 @@ def _publish(hint: Hint) -> None:
 
 
 def _deliver(hint: Hint) -> None:
-    for listener in tuple(_listeners):
+    for listener, subjects in tuple(_listeners):
+        if hint.subject not in subjects:
+            continue
         try:
             listener(hint)
         except Exception:
@@ -121,11 +122,16 @@ def _deliver(hint: Hint) -> None:
 
 
 @contextlib.asynccontextmanager
-async def subscribed(listener: Listener) -> AsyncIterator[None]:
-    """Call listener with every hint of every process meanwhile; an event loop has one subscription to the group."""
+async def subscribed(
+    listener: Listener, subjects: Collection[Subject] = tuple(Subject)
+) -> AsyncIterator[None]:
+    """Call listener with every process's hints about these subjects meanwhile.
+
+    An event loop has one subscription to the group.
+    """
     loop = asyncio.get_running_loop()
     subscription = _subscriptions.setdefault(loop, _Subscription())
-    subscribe(listener)
+    subscribe(listener, subjects)
     subscription.users += 1
     if subscription.task is None:
         subscription.task = loop.create_task(receive())

@@ -63,14 +63,14 @@ class LearnerHub:
             self._task.cancel()
             self._task = None
 
-    def on_hint(self, hint: Hint) -> None:
+    def on_hint(self, _: Hint) -> None:
         """A job changed: read the intents now. Called from any thread."""
         loop, wake = self._loop, self._wake
-        if hint.subject is Subject.JOB and loop is not None and wake is not None and not loop.is_closed():
+        if loop is not None and wake is not None and not loop.is_closed():
             loop.call_soon_threadsafe(wake.set)
 
     async def _run(self, wake: asyncio.Event) -> None:
-        async with pubsub.subscribed(self.on_hint):
+        async with pubsub.subscribed(self.on_hint, {Subject.JOB}):
             while True:
                 try:
                     await asyncio.wait_for(wake.wait(), CHECK_S)

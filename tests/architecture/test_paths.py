@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,14 +12,9 @@ from jobs.lifecycle import cycle, reconcile
 from jobs.models import ClusterNode, Job, Runtime
 from jobs.states import Phase, State
 from portal.api.examples import SPEC
+from tests.architecture.tracing import more_than_stated, traced
 from tests.jobs.lifecycle.world import World, state, two_nodes
-from tests.platform import ROOT
 from tests.portal.api.conftest import Api
-
-OURS = re.compile(rf"{re.escape(str(ROOT))}/(portal|jobs|tenants|gpu_scheduler|learner_agent)/")
-DECLARED = re.compile(r"/(models|settings|migrations)(/|\.py$)")
-"""Modules that declare rows and settings: what runs in them is not a hop."""
-ROW = re.compile(r"^\| (?P<operation>[^|]+?) \| (?P<files>\d+) \|", re.MULTILINE)
 
 
 @pytest.fixture
@@ -34,14 +24,6 @@ def world(db: None) -> Iterator[World]:
         ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=4)
         Runtime.objects.create(slug="sklearn", title="scikit-learn")
         yield made
-
-
-@pytest.fixture(autouse=True)
-def _untraced_afterwards() -> Iterator[None]:
-    before = sys.getprofile()
-    yield
-    sys.setprofile(before)
-    threading.setprofile(None)
 
 
 def test_no_operation_passes_more_files_than_the_page_says(world: World) -> None:
@@ -62,14 +44,7 @@ def test_no_operation_passes_more_files_than_the_page_says(world: World) -> None
     passed |= {"a submit in all, until it runs": by_rest | placed, "a halt in all": halted | on_workers}
     assert state(job[0]) == State.HALTED
 
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    said = {row["operation"]: int(row["files"]) for row in ROW.finditer(page)}
-    over = {
-        f"{operation}: {len(files)} files, the page says {said.get(operation)}": sorted(files)
-        for operation, files in passed.items()
-        if len(files) > said.get(operation, 0)
-    }
-    assert not over
+    assert not more_than_stated(passed)
 
 
 def submit(world: World, api: Api) -> Job:
@@ -104,19 +79,6 @@ def halt_on_workers(world: World, job: Job) -> None:
 
 def files_of(work: Callable[[], Any]) -> set[str]:
     """The files of ours in which a function runs meanwhile, in any thread that starts meanwhile."""
-    ran: set[str] = set()
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name != "<module>":
-            ran.add(frame.f_code.co_filename)
-
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
+    with traced() as trace, trace.record() as files:
         work()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    return {
-        str(Path(name).relative_to(ROOT)) for name in ran if OURS.match(name) and not DECLARED.search(name)
-    }
+    return files

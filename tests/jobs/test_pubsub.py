@@ -53,7 +53,7 @@ def test_a_listener_that_fails_disturbs_neither_the_caller_nor_the_next_listener
     def broken(hint: Hint) -> None:
         raise RuntimeError("broken")
 
-    pubsub._listeners.insert(0, broken)
+    pubsub._listeners.insert(0, (broken, tuple(pubsub.Subject)))
     try:
         pubsub.cluster_changed()
     finally:
