@@ -20,6 +20,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
+from jobs.failpoints import fp
 from jobs.models import WORKER_LOCKS, Worker
 from jobs.states import HOLDS_GPUS
 
@@ -94,7 +95,9 @@ def claim(job_id: str, owner: str) -> Lease | None:
 
 def claim_due(owner: str, batch: int) -> list[Lease]:
     """Take the leases of jobs that are due, those due for longest first, and of those whose worker died."""
-    return _take(CLAIM_DUE, {"owner": owner, "batch": batch})
+    taken = _take(CLAIM_DUE, {"owner": owner, "batch": batch})
+    fp("leases.after_claim_due")
+    return taken
 
 
 def renew(lease: Lease) -> bool:

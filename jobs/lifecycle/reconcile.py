@@ -58,14 +58,6 @@ def reconcile(job_id: str, *, owner: str) -> bool:
     return bool(lease and hold(lease))
 
 
-def reconcile_due(*, owner: str, batch: int = 32) -> tuple[int, bool]:
-    """Do the same for jobs that are due or whose worker died: (how many, whether the scheduling cycle must run)."""
-    held = leases.claim_due(owner, batch)
-    fp("reconcile.after_claim_due")
-    wanted = [hold(lease) for lease in held]
-    return len(held), any(wanted)
-
-
 def hold(lease: Lease) -> bool:
     """Work on the job under this lease, then release it. An error of the platform costs this job, not the batch."""
     try:

@@ -13,7 +13,7 @@ from jobs.models import ClusterNode, Job, Runtime
 from jobs.states import Phase, State
 from portal.api.examples import SPEC
 from tests.architecture.tracing import more_than_stated, traced
-from tests.jobs.lifecycle.world import World, state, two_nodes
+from tests.jobs.lifecycle.world import World, reconcile_due, state, two_nodes
 from tests.portal.api.conftest import Api
 
 
@@ -54,11 +54,11 @@ def submit(world: World, api: Api) -> Job:
 
 
 def place_and_run(world: World, job: Job) -> None:
-    reconcile.reconcile_due(owner="w1")
+    reconcile_due()
     for started in cycle.run():
         reconcile.reconcile(started, owner="w1")
     world.report(job, phase=Phase.PROCESSING)
-    reconcile.reconcile_due(owner="w1")
+    reconcile_due()
     assert state(job) == State.PROCESSING
 
 
@@ -68,11 +68,11 @@ def halt(api: Api, job: Job) -> None:
 
 
 def halt_on_workers(world: World, job: Job) -> None:
-    reconcile.reconcile_due(owner="w1")
+    reconcile_due()
     world.save(job, step=3)
     world.exit(job, halted=True)
     world.done(job)
-    while reconcile.reconcile_due(owner="w1")[0]:
+    while reconcile_due()[0]:
         pass
     assert state(job) == State.HALTED
 

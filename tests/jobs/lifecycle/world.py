@@ -68,7 +68,7 @@ class World:
 
     def tick(self, worker: str = "w1") -> int:
         """One look of a worker at everything due, and at the queue. How many jobs it looked at."""
-        count, wants = reconcile.reconcile_due(owner=worker)
+        count, wants = reconcile_due(worker)
         for job_id in cycle.run(request=wants):
             reconcile.reconcile(job_id, owner=worker)
         return count
@@ -174,3 +174,10 @@ def two_nodes() -> Iterator[World]:
     finally:
         failpoints.arm(None)
         clusters.use(None)
+
+
+def reconcile_due(worker: str = "w1") -> tuple[int, bool]:
+    """What a worker's ticker does with due jobs, in this thread: (how many, whether the scheduling cycle must run)."""
+    held = leases.claim_due(worker, 32)
+    wants = [reconcile.hold(lease) for lease in held]
+    return len(held), any(wants)
