@@ -127,11 +127,10 @@ def ends_failed(state: State, stop_reason: str, restarts_used: int, max_restarts
 
 FATAL_ERRORS: dict[str, StopReason] = {
     "data_error": StopReason.DATA_ERROR,
-    "image_error": StopReason.IMAGE_ERROR,
-    "deploy_failed": StopReason.DEPLOY_FAILED,
-    "checkpoint_corrupt": StopReason.LEARNER_LOST,
+    "not_prepared": StopReason.LEARNER_LOST,
 }
-"""Errors that a shipper reports, or the cluster shows, before the program runs; other codes are warnings, except …"""
+"""Errors that a shipper reports before the program runs, and what they stop its job for; other codes are warnings,
+except …"""
 RESULTS_NOT_KEPT = "results_not_kept"
 """… this one, which fails a job whose program finished successfully."""
 

@@ -80,10 +80,9 @@ class EndReason(StrEnum):
     IMAGE_ERROR = "image_error"
     DATA_ERROR = "data_error"
     DEPLOY_FAILED = "deploy_failed"
-    CHECKPOINT_CORRUPT = "checkpoint_corrupt"
-    """The checkpoint to resume from cannot be restored."""
     NOT_PREPARED = "not_prepared"
-    """Its environment could not be prepared for now (no disk space, no network); a later attempt may succeed."""
+    """Its environment or its inputs could not be prepared for now (no disk space, no network, damaged downloads); a
+    later attempt may succeed."""
     LAUNCHER_LOST = "launcher_lost"
     """Its processes died without an exit code."""
     SHIPPER_FAILED = "shipper_failed"
@@ -123,7 +122,6 @@ CAUSES: Mapping[EndReason, Cause] = MappingProxyType(
         EndReason.EVICTED: Cause.CLUSTER,
         EndReason.PREEMPTED_BY_CLUSTER: Cause.CLUSTER,
         EndReason.NODE_LOST: Cause.CLUSTER,
-        EndReason.CHECKPOINT_CORRUPT: Cause.CLUSTER,
         EndReason.NOT_PREPARED: Cause.CLUSTER,
     }
 )

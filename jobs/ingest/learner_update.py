@@ -173,7 +173,8 @@ class LearnerUpdate:
         if agrees or frame.size < self.log_bytes or frame.log_from > 0:
             self.log_sealed = self.needs_reconcile = True
             return
-        self.restart, self.freed = True, self.log_bytes
+        self.restart = True
+        self.freed = self.log_bytes - sum(chunk.len for chunk in self.chunks)
         self.chunks.clear()
         self.log_bytes = self.log_lines = 0
         self.log_crc = CRC_UNKNOWN  # the second time it is sealed as it is

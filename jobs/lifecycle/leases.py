@@ -21,16 +21,13 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from jobs.failpoints import fp
-from jobs.models import WORKER_LOCKS, Worker
+from jobs.models import WORKER_LOCK_HELD, WORKER_LOCKS, Worker
 from jobs.states import HOLDS_GPUS
 
 SOON_S = 1.5
 
 DEAD_OWNER = f"""
-lease_owner <> '' AND lease_owner ~ '^[0-9]+$' AND NOT EXISTS (
-  SELECT 1 FROM pg_locks
-  WHERE locktype = 'advisory' AND granted AND classid = {WORKER_LOCKS} AND objid = lease_owner::bigint
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+lease_owner <> '' AND lease_owner ~ '^[0-9]+$' AND NOT EXISTS ({WORKER_LOCK_HELD} lease_owner::bigint)
 """
 TAKE = """
 UPDATE jobs_job SET lease_owner = %(owner)s, lease_token = gen_random_uuid(), fence = fence + 1,
@@ -180,11 +177,7 @@ def register_worker(name: str) -> int:
 def keep_worker_alive(worker_id: int) -> bool:
     """Record that this worker is alive. False if its registration is gone and it must register again."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = %s"
-            " AND pid = pg_backend_pid()",
-            [WORKER_LOCKS, worker_id],
-        )
+        cursor.execute(f"{WORKER_LOCK_HELD} %s AND pid = pg_backend_pid()", [worker_id])
         return (
             cursor.fetchone() is not None and Worker.objects.filter(pk=worker_id).update(seen_at=Now()) == 1
         )
@@ -203,8 +196,7 @@ def remove_dead_workers() -> int:
     """Remove the rows of workers that died without deregistering; returns how many."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "DELETE FROM jobs_worker w WHERE seen_at < clock_timestamp() - interval '1 hour' AND NOT EXISTS ("
-            " SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = w.id)",
-            [WORKER_LOCKS],
+            "DELETE FROM jobs_worker w WHERE seen_at < clock_timestamp() - interval '1 hour'"
+            f" AND NOT EXISTS ({WORKER_LOCK_HELD} w.id)"
         )
         return int(cursor.rowcount)

@@ -3,7 +3,7 @@
 forecast  updates when each waiting job is expected to start
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
 purge     removes bytes and rows of deleted jobs whose retention time is over
-tidy      removes old idempotency answers, unused uploads, dead workers' rows, bytes that a crash left behind
+tidy      removes old idempotency answers and uploads, dead workers' rows, bytes that a crash left behind
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ def _delete_in_parts(table: str, job_id: str) -> None:
 def tidy(_: Result) -> Result:
     """Remove expired answers, uploads and workers."""
     answers, _rows = IdempotentAnswer.objects.filter(created_at__lt=Now() - KEEP).delete()
-    unused = Upload.objects.filter(created_at__lt=Now() - KEEP)
-    held = list(unused.values_list("blob_id", flat=True))
-    uploads, _rows = unused.delete()
+    expired = Upload.objects.filter(created_at__lt=Now() - Upload.KEPT_FOR)
+    held = list(expired.values_list("blob_id", flat=True))
+    uploads, _rows = expired.delete()
     fp("tidy.after_uploads")
     blobs.release(held)
     fp("tidy.after_bytes")

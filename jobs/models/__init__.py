@@ -8,6 +8,7 @@ from jobs.models.attempt import Attempt, JobEvent, Learner
 from jobs.models.blobs import Blob, Upload
 from jobs.models.choices import event_choices, intent_choices, phase_choices, state_choices
 from jobs.models.installation import (
+    WORKER_LOCK_HELD,
     WORKER_LOCKS,
     ClusterNode,
     IdempotentAnswer,
@@ -22,6 +23,7 @@ from jobs.models.telemetry import LogChunk, MetricPoint
 
 __all__ = [
     "WORKER_LOCKS",
+    "WORKER_LOCK_HELD",
     "Attempt",
     "Blob",
     "Checkpoint",

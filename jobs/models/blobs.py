@@ -1,6 +1,8 @@
-"""Bytes in the blob store, and uploads that no job has used yet."""
+"""Bytes in the blob store, and archives of code that jobs can name."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 from django.conf import settings
 from django.db import models
@@ -25,7 +27,9 @@ class Blob(models.Model):
 
 
 class Upload(models.Model):
-    """An archive of code sent before its job; removed after 24 h if no job used it."""
+    """An archive of code sent before its job. The row is removed after KEPT_FOR; a job that used it keeps the blob."""
+
+    KEPT_FOR = timedelta(hours=24)
 
     id = models.CharField(primary_key=True, max_length=12, default=new_job_id)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="uploads")
@@ -34,4 +38,3 @@ class Upload(models.Model):
     files = models.PositiveIntegerField()
     bytes = models.BigIntegerField()
     created_at = models.DateTimeField(db_default=Now())
-    used_at = models.DateTimeField(null=True)

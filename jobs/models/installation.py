@@ -21,6 +21,9 @@ class Runtime(models.Model):
 
 WORKER_LOCKS = 77
 """Advisory lock (77, Worker.id) is held while that worker process lives; (76, 0) is the scheduling cycle's."""
+WORKER_LOCK_HELD = f"""SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = {WORKER_LOCKS}
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objid ="""
+"""SQL, to be followed by a worker's id: a row if that worker process lives."""
 
 
 class Worker(models.Model):

@@ -12,7 +12,7 @@ from django.db.models import Count, Max, QuerySet, Sum
 from django.utils import timezone
 
 from jobs import clusters
-from jobs.models import WORKER_LOCKS, ClusterNode, Runtime, Worker
+from jobs.models import WORKER_LOCK_HELD, ClusterNode, Runtime, Worker
 from jobs.spec import Context, Spec, TypeCapacity
 from tenants.models import Tenant
 
@@ -43,9 +43,8 @@ def workers_alive(silence_s: float) -> int:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM jobs_worker w WHERE seen_at > clock_timestamp() - make_interval(secs => %s)"
-            " AND EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s"
-            " AND objid = w.id AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
-            [silence_s, WORKER_LOCKS],
+            f" AND EXISTS ({WORKER_LOCK_HELD} w.id)",
+            [silence_s],
         )
         return int(cursor.fetchone()[0])
 

@@ -56,7 +56,7 @@ def _clone(
         user=user, tenant=source.tenant, source=text, content_type=content_type, kept=source.spec.get("code")
     ).spec
     with transaction.atomic():
-        code = _code(source, spec, user)
+        code = _code(source, spec)
         chosen = checkpoint_of(source, checkpoint, keep=True)
         _hold(source)
         clone = create_job(
@@ -93,10 +93,10 @@ def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def _code(source: Job, spec: Spec, user: User) -> Blob | None:
+def _code(source: Job, spec: Spec) -> Blob | None:
     """The source's own archive unless the code was changed: an upload's id is valid only for a day, its blob longer."""
     same = spec.normalized.get("code") == source.spec.get("code")
-    return source.code if same else store_code(spec, user, source.tenant)
+    return source.code if same else store_code(spec, source.tenant)
 
 
 def _hold(source: Job) -> None:

@@ -78,7 +78,7 @@ def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str 
     """Accept a job: durable and QUEUED when this returns. Raises as job_check, and CodeInvalid."""
     spec = job_check(user=user, tenant=tenant, source=source, content_type=content_type).spec
     with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
-        code = store_code(spec, user, tenant)
+        code = store_code(spec, tenant)
         fp("submit.after_code")
         job = create_job(user=user, tenant=tenant, spec=spec, code=code, source=source)
         wake.cycle()
@@ -94,14 +94,15 @@ def parse_spec(source: Source, content_type: str | None = None) -> Spec:
         raise SpecInvalid(errors=error.as_list()) from error
 
 
-def store_code(spec: Spec, user: User, tenant: Tenant) -> Blob | None:
+def store_code(spec: Spec, tenant: Tenant) -> Blob | None:
     """The archive of the job's code: packed from inline files, or the upload that the spec names."""
     if spec.code is None:
         return None
     if spec.code.upload:
-        upload = _uploads(spec.code.upload, tenant).select_related("blob").first()
-        # Its day may end right now: only who has marked the row holds it, and with it its bytes.
-        if upload is None or not Upload.objects.filter(pk=upload.pk).update(used_at=Now()):
+        uploads = _uploads(spec.code.upload, tenant).select_related("blob")
+        # Locked: the periodic task may be about to remove it, and its blob with it.
+        upload = uploads.select_for_update(of=("self",), no_key=True).first()
+        if upload is None:
             raise _not_uploaded(spec.code.upload)
         return upload.blob
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import IO
 
 from django.db import transaction
@@ -14,8 +13,6 @@ from jobs.models import Upload
 from tenants import access
 from tenants.models import Tenant, User
 from tenants.roles import Permission
-
-USED_WITHIN = timedelta(hours=24)
 
 
 def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:

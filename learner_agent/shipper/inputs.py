@@ -19,7 +19,8 @@ MAX_CODE_FILES = 20_000
 
 
 class InputError(Exception):
-    """The program cannot start with these inputs; code is one of the job's failure reasons."""
+    """The program cannot start: code is data_error (the job's inputs are wrong) or not_prepared (another attempt may
+    succeed)."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import random
@@ -37,6 +38,12 @@ DEATH_S = 1.0
 """A launcher whose lock has been free this long without an ``exit`` has died."""
 JOB = "shipper/job.json"
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
+DAMAGED_TRIES = 5
+"""Damaged downloads in one attempt after which another attempt, maybe on another node, is the better try."""
+NODE_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+)
+"""What is wrong with the node while the inputs are written; any other error is the inputs' own."""
 NOT_RANK_0 = (
     "The files in its CHECKPOINT_DIR are not stored: of a gang that saves without manifests only learner 0's count."
     " Save with training.checkpoint(step, part=rank, of=learners)."
@@ -202,14 +209,15 @@ class Shipper:
                 self._report_phase("READY")
         except InputError as error:
             self.connection.report("error", code=error.code, message=str(error)[:1000])
-            self.spool.write("refused", {"code": error.code, "message": str(error)})
+            with contextlib.suppress(OSError):  # a full disk: the lifecycle stops the launcher
+                self.spool.write("refused", {"code": error.code, "message": str(error)})
         finally:
             fetch.cancel()
             exited.cancel()
 
     async def _fetch(self) -> str | None:
         """Fetch the inputs, however long the server is unavailable. Returns the value for RESUME_FROM."""
-        tries = 0
+        unreachable = damaged = 0
         while True:
             try:
                 job = await self.client.json("/agent/v1/job")
@@ -219,19 +227,20 @@ class Shipper:
                 self.spool.write(JOB, job)
                 return resume_from
             except Unreachable as error:
-                tries += 1
-                logger.info("server unavailable", extra={"error": str(error)[:200], "tries": tries})
-                await asyncio.sleep(random.uniform(0, min(30.0, 0.2 * 2 ** min(tries, 10))))
+                unreachable += 1
+                logger.info("server unavailable", extra={"error": str(error)[:200], "tries": unreachable})
+                await asyncio.sleep(random.uniform(0, min(30.0, 0.2 * 2 ** min(unreachable, 10))))
             except Refused as error:
                 if error.status in (401, 403, 409):
                     raise Fenced(str(error)) from error
                 raise InputError("data_error", str(error)) from error
             except OSError as error:
-                raise InputError("data_error", f"The inputs cannot be written: {error}") from error
+                code = "not_prepared" if error.errno in NODE_ERRORS else "data_error"
+                raise InputError(code, f"The inputs cannot be written: {error}") from error
             except CorruptCheckpoint as error:
-                tries += 1
-                if tries > 5:
-                    raise InputError("data_error", str(error)) from error
+                damaged += 1
+                if damaged >= DAMAGED_TRIES:
+                    raise InputError("not_prepared", str(error)) from error
 
     async def _restore(self, job: dict[str, Any]) -> str | None:
         saved = job.get("restore")

@@ -12,7 +12,7 @@ from jobs.models import Checkpoint, Upload
 from jobs.selectors import checkpoints, results
 from jobs.selectors.serializers import CheckpointManifestSerializer, CheckpointSerializer, FileSerializer
 from jobs.serialization import ReadSerializer, TimestampField
-from jobs.services.uploads import USED_WITHIN, upload_store
+from jobs.services.uploads import upload_store
 from portal.api import bodies, paging, permissions
 from portal.api.downloads import LONGEST_PATH, blob_download
 from portal.api.errors import NotFoundError
@@ -99,7 +99,7 @@ class UploadSerializer(ReadSerializer):
 
     @staticmethod
     def get_expires_at(upload: Upload, context: object) -> datetime:
-        return upload.created_at + USED_WITHIN
+        return upload.created_at + Upload.KEPT_FOR
 
 
 @operation(

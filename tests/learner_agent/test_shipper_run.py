@@ -12,7 +12,10 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from learner_agent.settings import shipper_settings
-from learner_agent.shipper.run import DEATH_S, EXIT_WRONG_VERSION, Shipper
+from learner_agent.shipper import inputs
+from learner_agent.shipper.http import Client, Refused, Unreachable
+from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
+from learner_agent.shipper.run import DAMAGED_TRIES, DEATH_S, EXIT_WRONG_VERSION, Shipper
 from learner_agent.spool import Spool
 from learner_agent.wire import CLOSE_VERSION, PROTO, Hello, decode
 
@@ -49,6 +52,56 @@ def test_a_dead_launcher_is_reported_although_the_disk_is_full(
     (reported, phase) = shipper.connection._events.values()
     assert (reported.what, reported.data["lost"], reported.data["code"]) == ("exit", True, 137)
     assert phase.data == {"phase": "STORING"}
+
+
+class Fetches:
+    """Stands in for the fetch of a job's code: raises each error in turn, then succeeds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    async def __call__(self, *_: Any) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def fetch(shipper: Shipper, monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> str | None:
+    async def job(*_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    async def at_once(_: float) -> None:
+        pass
+
+    monkeypatch.setattr(Client, "json", job)
+    monkeypatch.setattr(inputs, "fetch_code", Fetches(*errors))
+    monkeypatch.setattr("learner_agent.shipper.run.asyncio.sleep", at_once)
+    return asyncio.run(shipper._fetch())
+
+
+def test_a_long_outage_does_not_use_up_the_tries_of_a_damaged_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = [Unreachable("restarting")] * 50
+    damaged = [CorruptCheckpoint("damaged")] * (DAMAGED_TRIES - 1)
+    assert fetch(shipper_of(tmp_path), monkeypatch, *outage, *damaged) is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([CorruptCheckpoint("damaged")] * DAMAGED_TRIES, "not_prepared"),
+        ([OSError(errno.ENOSPC, "No space left on device")], "not_prepared"),
+        ([OSError(errno.ENAMETOOLONG, "File name too long")], "data_error"),
+        ([Refused(404, "not_found", "no such archive", {})], "data_error"),
+    ],
+    ids=["damaged", "full", "name", "missing"],
+)
+def test_only_what_is_wrong_with_the_inputs_themselves_fails_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: list[Exception], code: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        fetch(shipper_of(tmp_path), monkeypatch, *errors)
+    assert refused.value.code == code
 
 
 def test_a_shipper_of_another_version_ends_and_leaves_the_program_alone(tmp_path: Path) -> None:

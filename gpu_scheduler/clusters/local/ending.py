@@ -67,12 +67,7 @@ def write_exit_for_launcher(folders: Folders, *, stopped: bool) -> Mapping[str, 
     return ending
 
 
-REFUSALS = {
-    EndReason.DATA_ERROR,
-    EndReason.IMAGE_ERROR,
-    EndReason.DEPLOY_FAILED,
-    EndReason.CHECKPOINT_CORRUPT,
-}
+REFUSALS = {EndReason.DATA_ERROR, EndReason.NOT_PREPARED}
 """What a shipper may refuse to start a program for; any other code in the spool is not ours."""
 
 

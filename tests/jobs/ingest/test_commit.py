@@ -32,6 +32,9 @@ def data(off: int, payload: bytes) -> Data:
     return Data(off, payload, 1000, [(len(payload), 0)], zlib.crc32(payload))
 
 
+BAD = data(0, b"bad\n")
+
+
 def log_of(job: Job, rank: int = 0) -> bytes:
     rows = LogChunk.objects.filter(job=job, rank=rank).order_by("offset")
     return b"".join(zstandard.decompress(bytes(row.data)) for row in rows if not row.tombstone)
@@ -160,15 +163,25 @@ def test_the_phases_of_a_start_have_the_times_of_their_learners_clock(job: Job) 
     assert 15 < (row.processing_at - row.ready_at).total_seconds() < 25 + 60
 
 
-def test_a_rewound_stream_replaces_what_was_stored(job: Job) -> None:
-    submit(job, data(0, b"bad\n"))
-    (_, refusal) = submit(job, Final(4, zlib.crc32(b"all\n")))
+@pytest.mark.parametrize(
+    ("before", "with_end"),
+    [([BAD], []), ([], [BAD]), ([data(0, b"ba")], [data(2, b"d\n")])],
+    ids=["stored before", "in the same batch", "partly"],
+)
+def test_a_rewound_stream_replaces_what_was_stored(
+    job: Job, before: list[Data], with_end: list[Data]
+) -> None:
+    submit(job, data(0, b"another learner's\n"), rank=1)
+    if before:
+        submit(job, *before)
+    *_, refusal = submit(job, *with_end, Final(4, zlib.crc32(b"all\n")))
     assert isinstance(refusal, Nack)
+    assert Progress.objects.get(job=job).log_bytes == 18
 
     submit(job, data(0, b"all\n"), Final(4, zlib.crc32(b"all\n")))
 
     assert log_of(job) == b"all\n"
-    assert Progress.objects.get(job=job).log_bytes == 4
+    assert Progress.objects.get(job=job).log_bytes == 18 + 4
 
 
 def test_an_unknown_learner_gets_no_answer(job: Job) -> None:

@@ -127,8 +127,8 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         "STOPPING deploy_failed",
     ),
     (
-        "checkpoint cannot be read back",
-        seen(State.DOWNLOADING, learner(Phase.DOWNLOADING, error_code="checkpoint_corrupt")),
+        "the node's disk is full before the inputs are there",
+        seen(State.DOWNLOADING, learner(Phase.DOWNLOADING, error_code="not_prepared")),
         "STOPPING learner_lost",
     ),
     # Processing
