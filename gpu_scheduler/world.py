@@ -22,9 +22,7 @@ from gpu_scheduler.model import (
     Stop,
     TenantState,
 )
-
-PROMISE_S = 60.0
-"""Seconds for which slots freed for a job are offered to it first, from when the last run stopped for it has left."""
+from gpu_scheduler.policies.base import policy_of
 
 
 def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] = ()) -> Snapshot:
@@ -113,13 +111,13 @@ def _with_orders(running: Iterable[Running], orders: Iterable[Stop | Resize]) ->
 def _promised(
     snapshot: Snapshot, running: Iterable[Running], released: Iterable[Running]
 ) -> Mapping[str, datetime | None]:
-    """Freed slots are promised for PROMISE_S, counted from when the last run that was stopped for the job has left."""
+    """Until when the policy has freed slots offered first to the job that they were freed for (Policy.promise_s)."""
     freed_for = [run.order.for_job for run in released if isinstance(run.order, Stop)]
     promised = {**snapshot.promised, **{job: None for job in freed_for if job is not None}}
     if not promised:
         return promised
     leaving = {run.order.for_job for run in running if isinstance(run.order, Stop)}
-    until = snapshot.now + timedelta(seconds=PROMISE_S)
+    until = snapshot.now + timedelta(seconds=policy_of(snapshot).promise_s)
     return {job: None if job in leaving else at or until for job, at in promised.items()}
 
 

@@ -125,14 +125,8 @@ def ends_failed(state: State, stop_reason: str, restarts_used: int, max_restarts
     return spent or AFTER_STOPPING[reason] == State.FAILED
 
 
-FATAL_ERRORS: dict[str, StopReason] = {
-    "data_error": StopReason.DATA_ERROR,
-    "not_prepared": StopReason.LEARNER_LOST,
-}
-"""Errors that a shipper reports before the program runs, and what they stop its job for; other codes are warnings,
-except …"""
 RESULTS_NOT_KEPT = "results_not_kept"
-"""… this one, which fails a job whose program finished successfully."""
+"""A learner's error code that fails a job whose program finished successfully."""
 
 
 class Action(StrEnum):

@@ -91,6 +91,10 @@ class EndReason(StrEnum):
     """The server no longer accepts reports of this attempt."""
 
 
+SHIPPER_REFUSALS = frozenset({EndReason.DATA_ERROR, EndReason.NOT_PREPARED})
+"""For what a shipper refuses to start the program; no other code of its is the end of a learner."""
+
+
 def memory_exceeded(used_mib: int, limit_mib: int) -> str:
     """The message of a learner that ended OUT_OF_MEMORY."""
     return f"Used {used_mib} MiB; limit {limit_mib} MiB. Killed."

@@ -69,6 +69,8 @@ class Policy(ABC):
 
     name: ClassVar[str]
     checks: ClassVar[tuple[Check, ...]] = CHECKS
+    promise_s: ClassVar[float] = 60.0
+    """Seconds for which slots freed for a job are offered to it first, from when the last run stopped for it left."""
 
     @abstractmethod
     def begin(self, draft: Draft) -> Round:

@@ -10,8 +10,9 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_scheduler.clusters.base import SHIPPER_REFUSALS
 from jobs.humanize import filesize
-from jobs.states import FATAL_ERRORS, RESULTS_NOT_KEPT, Phase
+from jobs.states import RESULTS_NOT_KEPT, Phase
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack, StreamFrame
 
@@ -21,7 +22,8 @@ MAX_AGO_S = 90 * 86_400.0
 """Upper bound of the time since a program's end, in seconds, whatever its learner reports."""
 PHASE_ORDER = {phase.value: place for place, phase in enumerate(Phase)}
 CRC_UNKNOWN = -1
-DECISIVE = frozenset({*FATAL_ERRORS, RESULTS_NOT_KEPT})
+DECISIVE = frozenset({*SHIPPER_REFUSALS, RESULTS_NOT_KEPT})
+"""Codes that decide how the job goes on; all others are warnings."""
 
 
 @dataclass(slots=True)

@@ -20,13 +20,21 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Node, Plan, Snapshot, Start, WaitReason
+from gpu_scheduler.model import Node, Plan, Resize, Snapshot, Start, Stop, WaitReason
 from gpu_scheduler.policies.base import policy_of
+from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
 from jobs.failpoints import fp
 from jobs.lifecycle.forecasting import TASK as FORECAST
 from jobs.lifecycle.forecasting import lacks_estimates
-from jobs.lifecycle.plan_effects import NotAdmitted, admit, explain, explain_cluster_busy, write_orders
+from jobs.lifecycle.plan_effects import (
+    NotAdmitted,
+    admit,
+    check_orders,
+    explain,
+    explain_cluster_busy,
+    write_orders,
+)
 from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.snapshot import needs_plan, snapshot
@@ -85,9 +93,12 @@ def one_pass() -> list[str]:
         return []
     seen = snapshot(nodes=nodes, now=_database_now())
     decided = plan(seen)
-    started = [start.job for start in decided.starts if _admit(start, cluster.name)]
+    orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
+    check_orders(orders)
+    starts = tuple([start for start in decided.starts if _admit(start, cluster.name)])
+    started = [start.job for start in starts]
     fp("cycle.after_starts")
-    write_orders((*decided.stops, *decided.resizes))
+    write_orders(orders)
     fp("cycle.after_orders")
     explain(decided.waits)
     if started or lacks_estimates():
@@ -95,7 +106,7 @@ def one_pass() -> list[str]:
     fp("cycle.after_explained")
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
-    _plan_again_at(policy_of(seen).next_event_at(replace(seen, policy_state=decided.policy_state)))
+    _plan_again_at(policy_of(seen).next_event_at(apply(seen, replace(decided, starts=starts))))
     _note_done()
     if len(seen.waiting) >= MANY:
         _pause(min(PAUSE_MOST_S, PAUSE_FACTOR * (time.monotonic() - began)))

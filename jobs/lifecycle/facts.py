@@ -13,6 +13,7 @@ from typing import Any
 from gpu_scheduler.clusters.base import (
     CAUSES,
     ENDED,
+    SHIPPER_REFUSALS,
     Cause,
     EndReason,
     GangReport,
@@ -20,7 +21,7 @@ from gpu_scheduler.clusters.base import (
     LearnerReport,
     gang_name,
 )
-from jobs.states import FATAL_ERRORS, Intent, Phase, State, StopReason
+from jobs.states import Intent, Phase, State, StopReason
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
@@ -239,17 +240,14 @@ def node_lost(learner: LearnerObservation) -> Reason | None:
 def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None:
     numbers = {"learner": learner.rank, "node": learner.node}
     report = learner.report
-    if learner.error_code in FATAL_ERRORS:
-        reason = FATAL_ERRORS[learner.error_code]
-        return reason, Reason(learner.error_code, f"Learner {learner.rank}: {learner.message}", numbers)
-    end = report.reason if report is not None else None
+    end, message = _end(learner)
     cause = CAUSES[end] if end is not None else None
     if end is not None and cause is Cause.REQUEST:
-        return StopReason(end.value), Reason(end.value, _end_message(learner, end), numbers)
+        return StopReason(end.value), Reason(end.value, message, numbers)
     if not learner.succeeded and (lost := node_lost(learner)):
         return StopReason.NODE_LOST, lost
     if end is not None and cause is Cause.CLUSTER and not learner.succeeded:
-        return StopReason.LEARNER_LOST, Reason(end.value, _end_message(learner, end), numbers)
+        return StopReason.LEARNER_LOST, Reason(end.value, message, numbers)
     if learner.code:
         return StopReason.LEARNER_FAILED, _exit_reason(learner, numbers)
     if learner.processes_ended and learner.code is None:
@@ -266,16 +264,21 @@ def ended_without_code(learner: LearnerObservation) -> str:
     return f"The processes of learner {learner.rank} on {learner.node} ended without reporting an exit code."
 
 
-def _end_message(learner: LearnerObservation, end: EndReason) -> str:
-    said = learner.report.message if learner.report is not None else ""
+def _end(learner: LearnerObservation) -> tuple[EndReason | None, str]:
+    """How the learner ended and a sentence about it. None: nothing but its program's exit code says so."""
+    if learner.error_code in SHIPPER_REFUSALS:
+        return EndReason(learner.error_code), f"Learner {learner.rank} on {learner.node}: {learner.message}"
+    if learner.report is None:
+        return None, ""
+    end, said = learner.report.reason, learner.report.message
     match end:
         case EndReason.EVICTED:
-            return f"Node {learner.node} evicted learner {learner.rank}: {said}"
+            return end, f"Node {learner.node} evicted learner {learner.rank}: {said}"
         case EndReason.PREEMPTED_BY_CLUSTER:
-            return f"The cluster preempted learner {learner.rank} on node {learner.node}: {said}"
+            return end, f"The cluster preempted learner {learner.rank} on node {learner.node}: {said}"
         case EndReason.NOT_PREPARED:
-            return said
-    return f"Learner {learner.rank}: {said}"
+            return end, said
+    return end, f"Learner {learner.rank}: {said}"
 
 
 def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Reason:

@@ -133,12 +133,22 @@ WRITE_RESIZE = f"""{WRITE_ORDER} AND state IN ({STATES}) AND learners <> %(learn
   AND order_reason IN ('', '{StopReason.RESCALED}')"""
 
 
+ORDERED_STOPS = BY_ORDER - {StopReason.RESCALED}
+
+
+def check_orders(orders: Iterable[Stop | Resize]) -> None:
+    """Raise ValueError for a stop whose reason is none of a scheduler. Called before anything of a plan is written."""
+    for order in orders:
+        if isinstance(order, Stop) and order.reason not in ORDERED_STOPS:
+            raise ValueError(f"not a reason to order a stop: {order.reason}")
+
+
 def write_orders(orders: Iterable[Stop | Resize]) -> list[str]:
     """Write these orders and notify the jobs' reconciliation; returns the jobs whose order is new.
 
-    An order is refused where the job no longer runs, or its intent is newer than the one for which the order was
-    decided. A stop order replaces a resize order, a newer order of the same kind replaces the older one. The rule is
-    that of ``gpu_scheduler.world.ordered``.
+    They passed check_orders. An order is refused where the job no longer runs, or its intent is newer than the one for
+    which the order was decided. A stop order replaces a resize order, a newer order of the same kind replaces the older
+    one. The rule is that of ``gpu_scheduler.world.ordered``.
     """
     return [order.job for order in orders if _write_order(order)]
 
@@ -146,10 +156,7 @@ def write_orders(orders: Iterable[Stop | Resize]) -> list[str]:
 def _write_order(order: Stop | Resize) -> bool:
     values: dict[str, Any] = {"job": order.job, "generation": order.generation}
     if isinstance(order, Stop):
-        reason = StopReason(order.reason)
-        if reason not in BY_ORDER - {StopReason.RESCALED}:
-            raise ValueError(f"not a reason to order a stop: {reason}")
-        values |= {"reason": reason.value, "for_job": order.for_job or "", "learners": None}
+        values |= {"reason": order.reason, "for_job": order.for_job or "", "learners": None}
     else:
         values |= {"reason": StopReason.RESCALED.value, "for_job": "", "learners": order.learners}
     with connection.cursor() as cursor:

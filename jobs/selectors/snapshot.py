@@ -30,7 +30,6 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
-from gpu_scheduler.world import PROMISE_S
 from jobs.models import Attempt, Checkpoint, ClusterNode, Job, SchedulerState
 from jobs.spec.quantities import parse_memory
 from jobs.states import TAKES_ORDERS, Intent, State
@@ -50,9 +49,6 @@ def _columns(job: str = "") -> list[Any]:
     return [f"{job}{name}" for name in names] + [
         KeyTextTransform(name, resources) for name in ("cpus", "memory")
     ]
-
-
-PROMISED_FOR = timedelta(seconds=PROMISE_S)
 
 
 def scheduler_nodes() -> list[Node]:
@@ -93,7 +89,7 @@ def snapshot(
             for tenant in Tenant.objects.order_by("pk")
         ),
         policy_state=state,
-        promised=_promised(running, now),
+        promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
     )
 
 
@@ -119,16 +115,16 @@ def policy_state(policy: Policy) -> PolicyState:
     return policy.load(stored.values_list("state", flat=True).first() or {})
 
 
-def _promised(running: Iterable[Running], now: datetime) -> dict[str, datetime | None]:
+def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> dict[str, datetime | None]:
     """Jobs for which others were stopped by order, and until when their slots are offered to them first: counted from
     when the last of the others has left, None before that."""
     leaving = {run.order.for_job for run in running if isinstance(run.order, Stop) and run.order.for_job}
     freed = Attempt.objects.exclude(freed_for="").filter(
-        Q(closed_at__gt=now - PROMISED_FOR) | Q(freed_for__in=leaving)
+        Q(closed_at__gt=now - promise) | Q(freed_for__in=leaving)
     )
     latest = freed.order_by("closed_at").values_list("freed_for", "closed_at")
     return {
-        job: None if job in leaving else closed_at + PROMISED_FOR
+        job: None if job in leaving else closed_at + promise
         for job, closed_at in latest
         if closed_at is not None
     }

@@ -14,6 +14,7 @@ from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import Basis, RunTime, WhyNone, forecast
 from gpu_scheduler.model import Plan, Priority, Range, Resize, Running, Snapshot, Stop, TenantState
+from gpu_scheduler.policies.base import Policy
 from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.preempting import Preempting
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
@@ -190,7 +191,7 @@ def test_freed_slots_are_promised_until_the_last_run_stopped_for_the_job_has_lef
     state = replace(state, now=NOON + timedelta(seconds=90))
     assert not plan(state).starts, "the promise must not end before r2 has left"
     state = world.apply(state, ended=["r2"])
-    assert state.promised == {"j1": NOON + timedelta(seconds=90 + world.PROMISE_S)}
+    assert state.promised == {"j1": NOON + timedelta(seconds=90 + Policy.promise_s)}
     assert [start.job for start in plan(state).starts] == ["j1"]
 
 
@@ -201,7 +202,7 @@ def test_a_promise_is_bounded_once_no_run_is_stopped_for_the_job_any_more() -> N
     ]
     state = world.apply(snapshot(nodes(a1=8, a2=8), [gang("j1", 2, 8)], stops), ended=["r1"])
     finished = replace(state, running=tuple(replace(run, order=None) for run in state.running))
-    assert world.apply(finished, ended=["r2"]).promised == {"j1": NOON + timedelta(seconds=world.PROMISE_S)}
+    assert world.apply(finished, ended=["r2"]).promised == {"j1": NOON + timedelta(seconds=Policy.promise_s)}
 
 
 def test_what_apply_changes_and_what_it_leaves_alone() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import EndReason
+from gpu_scheduler.clusters.base import SHIPPER_REFUSALS, EndReason
 from gpu_scheduler.clusters.local.context import read_plain
 from gpu_scheduler.clusters.local.environment import Folders
 from gpu_scheduler.clusters.local.processes import KILLED
@@ -67,16 +67,12 @@ def write_exit_for_launcher(folders: Folders, *, stopped: bool) -> Mapping[str, 
     return ending
 
 
-REFUSALS = {EndReason.DATA_ERROR, EndReason.NOT_PREPARED}
-"""What a shipper may refuse to start a program for; any other code in the spool is not ours."""
-
-
 def refusal(folders: Folders) -> tuple[EndReason, str]:
     """Why a program never began: the shipper's reason and message, or that it was stopped."""
     refused = _object(folders.state / "refused") or {}
     message = refused.get("message", STOPPED_BEFORE_PROGRAM)
     code = refused.get("code")
-    reason = EndReason(code) if isinstance(code, str) and code in REFUSALS else EndReason.STOPPED
+    reason = EndReason(code) if isinstance(code, str) and code in SHIPPER_REFUSALS else EndReason.STOPPED
     return reason, str(message)[:1000]
 
 

@@ -15,18 +15,21 @@ from django.db.models import F
 from gpu_scheduler import world as scheduler_world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Plan, Resize, Snapshot, Stop
+from gpu_scheduler.policies.base import Policy
+from gpu_scheduler.policies.fair_share import FairShare
 from jobs.lifecycle import cycle
 from jobs.lifecycle.decision import Move, decide
 from jobs.lifecycle.facts import JobObservation, Order, Reason
-from jobs.lifecycle.plan_effects import write_orders
+from jobs.lifecycle.plan_effects import check_orders, write_orders
 from jobs.models import Job
-from jobs.selectors.snapshot import PROMISED_FOR, snapshot
+from jobs.selectors.snapshot import snapshot
 from jobs.states import HOLDS_GPUS, TAKES_ORDERS, Intent, Phase, State, StopReason, display_phase
 from tests import factories
 from tests.jobs.lifecycle.test_decision import CANCEL, EXITED, HALT, learner, outcome, seen
 from tests.jobs.lifecycle.world import World, job_of, last_move, state, used
 
 P, S = State.PROCESSING, State.STOPPING
+PROMISE = timedelta(seconds=Policy.promise_s)
 STOP = {"order": Order(StopReason.PREEMPTED, generation=1)}
 RESIZE = {"order": Order(StopReason.RESCALED, learners=4, generation=1)}
 PREEMPTING = {**STOP, "stop_reason": "preempted"}
@@ -175,12 +178,10 @@ def test_a_job_that_its_owner_stops_takes_no_order(intent: Intent) -> None:
     assert write_orders([Stop(job.pk, "preempted", None, 1), Resize(job.pk, 4, 1)]) == []
 
 
-@pytest.mark.django_db
-def test_a_stop_needs_a_reason_that_leads_back_to_the_queue() -> None:
-    job = factories.job(state=P)
-    for reason in ("halt_requested", "time_limit", "rescaled"):
-        with pytest.raises(ValueError, match="not a reason"):
-            write_orders([Stop(job.pk, reason, None, 1)])
+@pytest.mark.parametrize("reason", ["halt_requested", "time_limit", "rescaled", "no such reason"])
+def test_a_stop_needs_a_reason_that_leads_back_to_the_queue(reason: str) -> None:
+    with pytest.raises(ValueError, match="not a reason"):
+        check_orders([Stop("3f9k2m7qx4ta", reason, None, 1)])
 
 
 @pytest.mark.django_db
@@ -254,6 +255,31 @@ def policy(monkeypatch: pytest.MonkeyPatch, world: World) -> Orders:
     return made
 
 
+@pytest.mark.django_db
+def test_of_a_plan_with_an_order_that_cannot_be_written_nothing_is_written(
+    world: World, policy: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = world.running(slots=4)
+    waits = world.submit(slots=4)
+    stop = Stop(victim.pk, "time_limit", None, job_of(victim).intent_gen)
+    monkeypatch.setattr(cycle, "plan", lambda seen: replace(plan(seen), stops=(stop,)))
+    with pytest.raises(ValueError, match="time_limit"):
+        cycle.one_pass()
+    assert state(waits) == State.QUEUED
+
+
+@pytest.mark.django_db
+def test_the_policy_is_asked_for_its_next_event_after_what_the_plan_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Snapshot] = []
+    monkeypatch.setattr(FairShare, "next_event_at", lambda _, snapshot: seen.append(snapshot))
+    job = world.submit()
+    cycle.run()
+    assert [run.job for run in seen[-1].running] == [job.pk]
+    assert seen[-1].waiting == ()
+
+
 def save_and_end(world: World, job: Job, step: int) -> None:
     world.save(job, step)
     world.exit(job, halted=True)
@@ -309,8 +335,7 @@ def test_freed_slots_are_offered_to_the_other_job_for_a_bounded_time(world: Worl
     freed = victim.attempts.get(n=1).closed_at
     assert freed is not None
     before, after = (
-        snapshot(nodes=[], now=freed + PROMISED_FOR + timedelta(seconds=seconds)).promised
-        for seconds in (-1, 1)
+        snapshot(nodes=[], now=freed + PROMISE + timedelta(seconds=seconds)).promised for seconds in (-1, 1)
     )
     assert (set(before), after) == ({winner.pk}, {})
 
@@ -326,12 +351,12 @@ def test_the_promise_runs_from_when_the_last_job_stopped_for_it_has_left(
     save_and_end(world, first, 40)
     freed = first.attempts.get(n=1).closed_at
     assert freed is not None
-    late = freed + PROMISED_FOR + timedelta(seconds=1)
+    late = freed + PROMISE + timedelta(seconds=1)
     assert snapshot(nodes=[], now=late).promised == {winner.pk: None}, "the other one still saves"
     save_and_end(world, last, 40)
     freed = last.attempts.get(n=1).closed_at
     assert freed is not None
-    assert snapshot(nodes=[], now=freed).promised == {winner.pk: freed + PROMISED_FOR}
+    assert snapshot(nodes=[], now=freed).promised == {winner.pk: freed + PROMISE}
     assert state(winner) == State.DEPLOYING
 
 
