@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.template.defaultfilters import pluralize
+from django.template.defaultfilters import floatformat, pluralize
 
 from jobs.states import FINAL
 from portal.pages.cells import primary_metrics
@@ -50,7 +50,7 @@ class HaltPhase:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a halt kept and what it took; contracts 3. waited: it was taken out of the queue and held nothing."""
+    """What a halt kept, and how long each part of it took. waited: it was taken out of the queue and held nothing."""
 
     headline: str
     step: int | None
@@ -72,7 +72,7 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
     strip = [
         Kpi(
             "Progress",
-            f"{percent:.0f}%"
+            f"{floatformat(percent, 0)}%"
             if percent is not None
             else ("—" if step is None else f"step {thousands(step)}"),
             steps if percent is not None else "",

@@ -347,6 +347,15 @@ def test_the_first_paint_has_the_log_s_last_lines_and_the_numbers(
     assert "line 60<" not in page
 
 
+def test_the_title_has_the_percentage_only_while_the_program_runs(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    """As the scripts keep it: a halted job makes no progress."""
+    job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT)
+    Progress.objects.filter(job=job).update(step=420, total=1_000)
+    assert "<title>Halted" in open_page(alice, job)
+
+
 @pytest.mark.parametrize(
     ("state", "phases", "words"),
     [
