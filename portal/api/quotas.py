@@ -10,6 +10,7 @@ from django.utils import timezone
 from rest_framework import serializers
 
 from jobs.selectors import usage, what_if
+from jobs.selectors.quota_effects import quota_effects
 from jobs.selectors.serializers import QuotaSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.quotas import quotas_change
@@ -25,7 +26,7 @@ from portal.api.fields import (
 )
 from portal.api.operations import Call, operation
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged, problem
-from tenants.services.quotas import LARGEST_LIMIT, Applied, Change, ChangeSet
+from tenants.services.quotas import LARGEST_LIMIT, Applied, Change
 
 LIMIT_ETAG = re.compile(r'"limit-(\d{1,9})"', re.ASCII)
 USUAL_USAGE = timedelta(days=30)
@@ -215,24 +216,14 @@ def quota_changes(call: Call) -> dict[str, Any]:
     made = quotas_change(
         user=call.user, changes=changes, reason=call.data["reason"], dry_run=call.data["dry_run"]
     )
-    after = what_if.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
     return ChangeSetSerializer.render(
         {
             "change_set": made.id,
             "dry_run": made.id is None,
             "changes": made.changes,
-            "effects": _effects(made, before, after),
+            "effects": quota_effects(made, before),
         }
     )
-
-
-def _effects(made: ChangeSet, before: what_if.Outcome, after: what_if.Outcome) -> dict[str, Any]:
-    return {
-        "over": [change for change in made.changes if change.used > change.new_limit],
-        "starts": [job for job in after.starting if job.job not in before.starting_ids],
-        "waits": [job for job in after.waiting if job.job in before.starting_ids],
-        "totals": made.totals,
-    }
 
 
 class UsageQuery(ShortListQuery):

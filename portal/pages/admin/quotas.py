@@ -13,6 +13,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from jobs.selectors import what_if
+from jobs.selectors.quota_effects import QuotaEffects, quota_effects
 from jobs.services.quotas import quotas_change
 from portal.pages.admin.matrix import (
     CHANGE,
@@ -29,30 +30,16 @@ from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
 from tenants.errors import LimitChanged, TenantError
 from tenants.models import QuotaChange
-from tenants.services.quotas import Applied, Change, ChangeSet, Total
+from tenants.services.quotas import Change
 
 REASON_MAX = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """What a draft would do now: who is over, which waiting jobs it starts or holds back, and the sums."""
-
-    over: tuple[Applied, ...]
-    starts: tuple[what_if.Affected, ...]
-    waits: tuple[what_if.Affected, ...]
-    promised: tuple[Total, ...]
-
-    @property
-    def none(self) -> bool:
-        return not (self.over or self.starts or self.waits or self.promised)
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
     """A draft that was looked at: its effects, or everything that is wrong with it, by field."""
 
-    effects: Effects | None = None
+    effects: QuotaEffects | None = None
     limits: Mapping[Key, str] = field(default_factory=dict)
     reason: str = ""
     whole: tuple[str, ...] = ()
@@ -114,7 +101,7 @@ def _review(
         if reason is not None and not limits:
             whole = ("Change at least one limit first.",)
         return Review(None, limits, why, whole)
-    found: Effects | None = None
+    found: QuotaEffects | None = None
     before = what_if.would_start({})
     # An outdated limit hides the sums from the service, so it is asked again without what was seen.
     for asked in (changes, [replace(change, if_limit=None) for change in changes]):
@@ -127,7 +114,7 @@ def _review(
             if not isinstance(error, LimitChanged):
                 break
         else:
-            found = _effects(made, before)
+            found = quota_effects(made, before)
             break
     review = Review(None, limits, why, whole)
     return review if review.limits or review.whole else replace(review, effects=found)
@@ -149,16 +136,6 @@ def _refused(error: TenantError, changes: list[Change]) -> Review:
         else:
             whole.append(text)
     return Review(None, limits, reason, tuple(whole))
-
-
-def _effects(made: ChangeSet, before: what_if.Outcome) -> Effects:
-    after = what_if.would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
-    return Effects(
-        tuple(one for one in made.changes if one.used > one.new_limit),
-        tuple(job for job in after.starting if job.job not in before.starting_ids),
-        tuple(job for job in after.waiting if job.job in before.starting_ids),
-        tuple(total for total in made.totals if total.limits > total.capacity),
-    )
 
 
 def _changes(drawn: Matrix, draft: LimitsDraft) -> list[Change]:

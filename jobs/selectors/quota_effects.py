@@ -1,0 +1,42 @@
+"""What a set of quota changes does at once: tenants over their limit, jobs that start or wait because of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.selectors.what_if import Affected, Outcome, would_start
+from tenants.services.quotas import Applied, ChangeSet, Total
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaEffects:
+    """over: changes that leave a tenant above its limit. starts, waits: jobs that now start, or no longer do.
+
+    totals: the sum of the limits by slot type.
+    """
+
+    over: tuple[Applied, ...]
+    starts: tuple[Affected, ...]
+    waits: tuple[Affected, ...]
+    totals: tuple[Total, ...]
+
+    @property
+    def overallocated(self) -> tuple[Total, ...]:
+        """Slot types whose limits sum to more than the cluster has."""
+        return tuple(total for total in self.totals if total.limits > total.capacity)
+
+    @property
+    def none(self) -> bool:
+        """True if nothing changes that anyone must know before the set is applied."""
+        return not (self.over or self.starts or self.waits or self.overallocated)
+
+
+def quota_effects(made: ChangeSet, before: Outcome) -> QuotaEffects:
+    """The effects of applied changes, or of a dry run. before: the plan with the limits before them."""
+    after = would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
+    return QuotaEffects(
+        tuple(one for one in made.changes if one.used > one.new_limit),
+        tuple(job for job in after.starting if job.job not in before.starting_ids),
+        tuple(job for job in after.waiting if job.job in before.starting_ids),
+        made.totals,
+    )
