@@ -12,13 +12,11 @@ from django.http import HttpRequest, HttpResponse
 
 from jobs.retries import database_away
 from portal.pages.errors import error_page
-from portal.problem_details import problem
+from portal.problem_details import PROGRAMS, RETRY_AFTER_S, problem
 from tenants.audit import request_id
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 2
-PROGRAMS = ("/api/", "/agent/")
 OUTAGE = "The database is not responding. Running jobs continue; try again in a moment."
 CROWD = "The server is handling too many requests. Running jobs continue; try again in a moment."
 FAULT = "Something went wrong on the server. The error was recorded."

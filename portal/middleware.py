@@ -8,6 +8,7 @@ from django.http.response import HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
 from portal.pages.errors import NUL, error_page
+from portal.problem_details import PROGRAMS
 
 POLICY = "; ".join(
     [
@@ -52,7 +53,7 @@ class WrongMethodMiddleware(MiddlewareMixin):
     """A form's address opened like a page gets a page, not an empty answer."""
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        if response.status_code != 405 or request.path.startswith(("/api/", "/agent/", "/staff/")):
+        if response.status_code != 405 or request.path.startswith((*PROGRAMS, "/staff/")):
             return response
         page = error_page(request, 405)
         page["Allow"] = response.get("Allow", "")
@@ -66,7 +67,7 @@ class NoNulMiddleware(MiddlewareMixin):
     """
 
     def process_view(self, request: HttpRequest, *view: Any) -> HttpResponse | None:
-        if request.path.startswith(("/api/", "/agent/")):
+        if request.path.startswith(PROGRAMS):
             return None
         given = [request.path]
         for name, values in (*request.GET.lists(), *request.POST.lists()):

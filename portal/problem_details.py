@@ -11,6 +11,10 @@ from jobs.serialization import json_bytes
 from tenants.audit import request_id
 
 CONTENT_TYPE = "application/problem+json"
+PROGRAMS = ("/api/", "/agent/")
+"""Paths that programs request: their errors are problem details, those of all others a page."""
+RETRY_AFTER_S = 2
+"""What a 503 asks for in Retry-After."""
 
 
 def problem(status: int, code: str, detail: str, **members: Any) -> HttpResponse:

@@ -22,7 +22,7 @@ from jobs.ingest import checkpoints
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
 from jobs.retries import database_away
 from jobs.tokens import Grant
-from portal.problem_details import problem
+from portal.problem_details import RETRY_AFTER_S, problem
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                     extra={"path": request.path, "error": str(error)[:200]},
                 )
                 answer = problem(503, "database_unavailable", "The database is not responding; try again.")
-                answer["Retry-After"] = "2"
+                answer["Retry-After"] = str(RETRY_AFTER_S)
                 return answer
 
         return guarded

@@ -18,13 +18,12 @@ from rest_framework import exceptions as drf
 from jobs import errors as jobs
 from jobs.retries import database_away
 from portal.api.fields import WrongFields, all_wrong
-from portal.problem_details import problem
+from portal.problem_details import RETRY_AFTER_S, problem
 from tenants import errors as tenants
 from tenants.audit import request_id
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 2
 MAX_BODY_BYTES = 1024 * 1024
 MAX_ERRORS = 50
 """Further errors are left out of a response."""

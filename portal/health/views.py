@@ -4,6 +4,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
 from portal.health import checks
+from portal.problem_details import RETRY_AFTER_S
 
 
 @require_safe
@@ -25,5 +26,5 @@ def ready(request: HttpRequest) -> HttpResponse:
             for part in found
         },
     }
-    headers = {"Cache-Control": "no-store"} | ({} if good else {"Retry-After": "2"})
+    headers = {"Cache-Control": "no-store"} | ({} if good else {"Retry-After": str(RETRY_AFTER_S)})
     return JsonResponse(answer, status=200 if good else 503, headers=headers)
