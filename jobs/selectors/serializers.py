@@ -132,7 +132,10 @@ class _Live:
 
 
 class JobSerializer(ReadSerializer):
-    """The Job of contracts 3. Its row comes from job_get or job_list, which load everything that it needs."""
+    """A job as the API, the pages and the live channels show it.
+
+    Its row comes from job_get or job_list, which load everything that it needs.
+    """
 
     id = serializers.CharField(source="pk")
     name = serializers.CharField()

@@ -1,4 +1,4 @@
-"""Every path of /api/v1/. What is not here answers as any other missing thing does."""
+"""Every path of /api/v1/. An unknown path gets the same problem document as a missing object."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ CURSOR_MAX = 2**63 - 1
 
 
 class Topic(StrEnum):
-    """The kinds of channels; contracts 4."""
+    """The kinds of channels: what follows one job, one tenant, or the cluster."""
 
     JOB = "job"
     LOGS = "logs"

@@ -13,7 +13,7 @@ from datetime import date, datetime, timedelta
 from portal.pages.meters import REST, SERIES, series
 
 HEADROOM = 4
-"""So many times as high as the highest bar the plot may become to show what is possible."""
+"""The scale grows to include the capacity while that is at most this many times the highest bar."""
 LABEL_EVERY = 5
 """Days from one label of the day axis to the next; the first one in a month names it."""
 

@@ -32,7 +32,7 @@ from tenants.roles import Permission
 
 SHOWN = 8
 CELLS = 48
-"""So many cells of a quota fit its card on a desk and a phone."""
+"""A quota is drawn as at most this many cells, which fit a phone; in a larger one each cell is several slots."""
 WAITS_WITHIN = timedelta(hours=24)
 
 

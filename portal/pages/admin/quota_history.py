@@ -89,14 +89,14 @@ def export(request: HttpRequest) -> HttpResponse:
 
 
 def _in_batches(rows: Iterable[QuotaChange], size: int) -> Iterator[list[QuotaChange]]:
-    """So many at a time: what is asked for them stays small however many there are."""
+    """Read in batches, so that memory stays bounded for a long history."""
     waiting = iter(rows)
     while some := list(islice(waiting, size)):
         yield some
 
 
 def _page_of(query: QueryDict) -> int | None:
-    """The page with the set of this number, to which the fate of another one leads: all sets are listed then."""
+    """The page that lists the change set ?set=…, which another set links as its successor; None without a number."""
     asked = query.get("set", "")
     if not asked.isdecimal() or len(asked) > 18:
         return None
