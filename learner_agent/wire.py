@@ -57,15 +57,22 @@ MAX_MESSAGE = 1024 * 1024
 HEARTBEAT_S = 2
 HEARTBEAT_TIMEOUT_S = 20.0  # a side that sends nothing for this long is considered gone
 
-CLOSE_BAD_FRAME = 4400
-CLOSE_UNAUTHORIZED = 4401
-CLOSE_FORBIDDEN = 4403
-CLOSE_SILENT = 4408
-CLOSE_FENCED = 4409
-CLOSE_TOO_LARGE = 4413
-CLOSE_VERSION = 4426
-CLOSE_RESTART = 1012
-CLOSE_TRY_LATER = 1013
+
+class CloseCode(enum.IntEnum):
+    """Why the server closes a websocket, of a learner or of a viewer. close-codes.ts has those that a page acts on."""
+
+    BAD_FRAME = 4400
+    UNAUTHORIZED = 4401
+    FORBIDDEN = 4403
+    NO_SUCH_SOCKET = 4404
+    SILENT = 4408
+    """Nothing was received in time; from a viewer: it does not read what it is sent."""
+    FENCED = 4409
+    TOO_LARGE = 4413
+    VERSION = 4426
+    SERVER_ERROR = 1011
+    RESTART = 1012
+    TRY_LATER = 1013
 
 
 class WireError(ValueError):

@@ -25,12 +25,6 @@ from learner_agent.shipper.metrics import MetricSender, PointSource
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import now_ms
 from learner_agent.wire import (
-    CLOSE_FENCED,
-    CLOSE_FORBIDDEN,
-    CLOSE_RESTART,
-    CLOSE_TRY_LATER,
-    CLOSE_UNAUTHORIZED,
-    CLOSE_VERSION,
     HEARTBEAT_S,
     HEARTBEAT_TIMEOUT_S,
     MAX_MESSAGE,
@@ -39,6 +33,7 @@ from learner_agent.wire import (
     Beat,
     Bye,
     Ckpt,
+    CloseCode,
     Event,
     Final,
     Hello,
@@ -183,15 +178,15 @@ class Connection:
         """Decide from the error that ended a connection when to reconnect. Raises Fenced or WrongVersion if never."""
         code = error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd is not None else 0
         logger.info("connection ended", extra={"code": code, "error": str(error)[:200]})
-        if code == CLOSE_VERSION:
+        if code == CloseCode.VERSION:
             raise WrongVersion(str(error)) from error
-        if code in (CLOSE_FENCED, CLOSE_FORBIDDEN):
+        if code in (CloseCode.FENCED, CloseCode.FORBIDDEN):
             raise Fenced(str(error)) from error
-        if code == CLOSE_UNAUTHORIZED:
+        if code == CloseCode.UNAUTHORIZED:
             self._unauthorized += 1
             if self._unauthorized >= UNAUTHORIZED_TRIES:
                 raise Fenced("the server does not know this learner's secret") from error
-        if code in (CLOSE_RESTART, CLOSE_TRY_LATER) and self._retry_s is None:
+        if code in (CloseCode.RESTART, CloseCode.TRY_LATER) and self._retry_s is None:
             self._retry_s = 2.0
 
     async def _connect_once(self) -> None:

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from jobs import pubsub
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
+from learner_agent.wire import CloseCode
 from portal.database.threads import DatabaseThreads
 from portal.live import frames
 from portal.live.frames import ChannelSource, FrameBatch, ReadRequest, StoreDown, Unreadable
@@ -31,7 +32,7 @@ from portal.live.viewer import Delivery, Subscription, Viewer
 logger = logging.getLogger(__name__)
 
 SWEEP_S = 1.0  # interval of reads without a hint
-BEAT_S = 2.0  # a frame on every socket at least this often (contracts 9)
+BEAT_S = 2.0  # a frame on every socket at least this often, so that a viewer notices a dead connection
 MIN_INTERVAL_S = 0.02  # between two reads of a channel, and two queries for a topic
 RETRY_S = 1.0  # a background task that failed restarts after this time
 STUCK_S = 60.0  # a viewer that accepts no byte for this long is disconnected
@@ -230,7 +231,7 @@ class Hub:
             for viewer in list(self.viewers):
                 viewer.beat(now, BEAT_S)
                 if viewer.sending_since is not None and now - viewer.sending_since > STUCK_S:
-                    viewer.cut(4408, "The client reads too slowly.")
+                    viewer.cut(CloseCode.SILENT, "The client reads too slowly.")
 
     # --- reading ---
 
@@ -313,7 +314,9 @@ class Hub:
             await self._catch_up(feed, subscription)
         except Exception:
             logger.exception("a viewer could not catch up and is disconnected")
-            subscription.viewer.cut(1011, "Something went wrong on the server; connect again.")
+            subscription.viewer.cut(
+                CloseCode.SERVER_ERROR, "Something went wrong on the server; connect again."
+            )
 
     async def _catch_up(self, feed: ChannelFeed, subscription: Subscription) -> None:
         """Read for one subscription until it has reached the others, as fast as its viewer accepts."""

@@ -22,15 +22,6 @@ from jobs.ingest.intents import SessionState, resumption, session_states
 from jobs.ingest.writer import Item, writer
 from jobs.tokens import Grant
 from learner_agent.wire import (
-    CLOSE_BAD_FRAME,
-    CLOSE_FENCED,
-    CLOSE_FORBIDDEN,
-    CLOSE_RESTART,
-    CLOSE_SILENT,
-    CLOSE_TOO_LARGE,
-    CLOSE_TRY_LATER,
-    CLOSE_UNAUTHORIZED,
-    CLOSE_VERSION,
     HEARTBEAT_S,
     HEARTBEAT_TIMEOUT_S,
     MAX_MESSAGE,
@@ -39,6 +30,7 @@ from learner_agent.wire import (
     Beat,
     Bye,
     Ckpt,
+    CloseCode,
     Data,
     Event,
     Final,
@@ -67,7 +59,7 @@ WINDOW_BYTES = 1024 * 1024
 class CloseConnection(Exception):
     """The server closes the connection, with a code and the reason."""
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: CloseCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
@@ -117,10 +109,12 @@ class LearnerConsumer:
         except CloseConnection as end:
             await self._close(end)
         except WireError as error:
-            await self._close(CloseConnection(CLOSE_BAD_FRAME, str(error)))
+            await self._close(CloseConnection(CloseCode.BAD_FRAME, str(error)))
         except DatabaseError as error:
             logger.warning("learner connection failed: no database", extra={"error": str(error)[:200]})
-            await self._close(CloseConnection(CLOSE_TRY_LATER, "The database is not responding; try again."))
+            await self._close(
+                CloseConnection(CloseCode.TRY_LATER, "The database is not responding; try again.")
+            )
         finally:
             hub.leave(self)
             for task in self._tasks:
@@ -137,7 +131,7 @@ class LearnerConsumer:
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
         grant = await in_database(tokens.grant_of, secret) if secret else None
         if grant is None:
-            raise CloseConnection(CLOSE_UNAUTHORIZED, "This secret is unknown or its attempt is over.")
+            raise CloseConnection(CloseCode.UNAUTHORIZED, "This secret is unknown or its attempt is over.")
         self.grant = grant
         await self._handshake(grant)
         reading = self._spawn(self._read())
@@ -166,18 +160,18 @@ class LearnerConsumer:
         try:
             hello = decode(await asyncio.wait_for(self._message(), HELLO_S))
         except TimeoutError:
-            raise CloseConnection(CLOSE_SILENT, "HELLO is due within 5 seconds.") from None
+            raise CloseConnection(CloseCode.SILENT, "HELLO is due within 5 seconds.") from None
         if not isinstance(hello, Hello):
-            raise CloseConnection(CLOSE_BAD_FRAME, "The first frame must be HELLO.")
+            raise CloseConnection(CloseCode.BAD_FRAME, "The first frame must be HELLO.")
         if hello.proto != PROTO:
-            raise CloseConnection(CLOSE_VERSION, f"proto: this server speaks {PROTO}.")
+            raise CloseConnection(CloseCode.VERSION, f"proto: this server speaks {PROTO}.")
         if (hello.job, hello.attempt, hello.rank) != (grant.job_id, grant.attempt, grant.rank):
-            raise CloseConnection(CLOSE_FORBIDDEN, "This secret belongs to another learner.")
+            raise CloseConnection(CloseCode.FORBIDDEN, "This secret belongs to another learner.")
         hub.join(self)
         cursors = await in_database(resumption, grant.learner_id)
         state = (await in_database(session_states, [grant.learner_id])).get(grant.learner_id)
         if cursors is None or state is None or not state.admitted:
-            raise CloseConnection(CLOSE_FENCED, "This attempt is over.")
+            raise CloseConnection(CloseCode.FENCED, "This attempt is over.")
         self.intent = state.intent
         await self._send_frame(
             Welcome(
@@ -195,9 +189,9 @@ class LearnerConsumer:
             raise Gone
         message: bytes | None = event.get("bytes")
         if message is None:
-            raise CloseConnection(CLOSE_BAD_FRAME, "Frames are binary messages.")
+            raise CloseConnection(CloseCode.BAD_FRAME, "Frames are binary messages.")
         if len(message) > MAX_MESSAGE:
-            raise CloseConnection(CLOSE_TOO_LARGE, f"A message can have at most {MAX_MESSAGE} bytes.")
+            raise CloseConnection(CloseCode.TOO_LARGE, f"A message can have at most {MAX_MESSAGE} bytes.")
         self.received_at = time.monotonic()
         return message
 
@@ -214,7 +208,7 @@ class LearnerConsumer:
                 self._ahead = len(self._waiting) if self._ahead is None else self._ahead
             else:
                 raise CloseConnection(
-                    CLOSE_BAD_FRAME, f"{type(frame).__name__.upper()} must not be sent by learners."
+                    CloseCode.BAD_FRAME, f"{type(frame).__name__.upper()} must not be sent by learners."
                 )
 
     async def _submit(self, frame: StreamFrame) -> None:
@@ -234,7 +228,7 @@ class LearnerConsumer:
                 answer = await in_database(checkpoints.offer, self.grant, frame)
             except DatabaseError as error:
                 logger.warning("offer failed: no database", extra={"error": str(error)[:200]})
-                self.end(CloseConnection(CLOSE_TRY_LATER, "The database is not responding; try again."))
+                self.end(CloseConnection(CloseCode.TRY_LATER, "The database is not responding; try again."))
                 return
             await self._send_frame(answer)
 
@@ -254,7 +248,7 @@ class LearnerConsumer:
         self._ahead = max(0, self._ahead - count) if self._ahead else self._ahead
         self._room.set()
         if answers is None:
-            self.end(CloseConnection(CLOSE_BAD_FRAME, "A frame cannot be stored."))
+            self.end(CloseConnection(CloseCode.BAD_FRAME, "A frame cannot be stored."))
         for answer in answers or ():
             said = encode(replace(answer, intent=self.intent) if isinstance(answer, Ack) else answer)
             if self._queued or not self._write(binary_frame(said)):
@@ -274,7 +268,7 @@ class LearnerConsumer:
         try:
             await self._send({"type": "websocket.send", "bytes": message})
         except (OSError, RuntimeError) as error:  # what servers raise when the peer is gone
-            self.end(CloseConnection(CLOSE_RESTART, str(error)))
+            self.end(CloseConnection(CloseCode.RESTART, str(error)))
 
     async def _beat(self) -> None:
         n = 0
@@ -285,7 +279,7 @@ class LearnerConsumer:
                 and self.waiting_bytes <= WINDOW_BYTES
             ):
                 raise CloseConnection(
-                    CLOSE_SILENT, f"Nothing received for {HEARTBEAT_TIMEOUT_S:.0f} seconds."
+                    CloseCode.SILENT, f"Nothing received for {HEARTBEAT_TIMEOUT_S:.0f} seconds."
                 )
             n += 1
             await self._send_frame(Beat(n, int(time.time() * 1000), intent=self.intent))
@@ -295,7 +289,7 @@ class LearnerConsumer:
         if self.intent is None:
             return  # before the handshake: WELCOME is sent first and includes the intent
         if state is None or not state.admitted:
-            self.end(CloseConnection(CLOSE_FENCED, "This attempt is over."))
+            self.end(CloseConnection(CloseCode.FENCED, "This attempt is over."))
         elif state.intent != self.intent:
             self.intent = state.intent
             self._spawn(self._send_frame(Beat(0, int(time.time() * 1000), intent=self.intent)))

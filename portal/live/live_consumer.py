@@ -1,8 +1,6 @@
 """`/ws/v1/live`: one socket per tab, channels by subscription, served by the hub.
 
-Close codes: 4400 malformed frame, 4401 no valid session or token, 4403 cookie from another site, 4404 no such socket,
-4408 the client read nothing for a minute, 1011 server error (connect again), 1013 a limit was exceeded, or the
-database is not responding (try again).
+docs/api.md lists the codes with which it closes.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any
 from asgiref.typing import WebSocketSendEvent
 from channels.generic.websocket import AsyncWebsocketConsumer
 
+from learner_agent.wire import CloseCode
 from portal.live.frames import PONG, StoreDown, error_text
 from portal.live.hub import Hub, hub
 from portal.live.identity import AccessLevel, Credentials, access_level, credentials, who
@@ -57,7 +56,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         await self.accept()
         self.known: Credentials = credentials(list(self.scope["headers"]), self.scope["query_string"])
         if self.known.foreign:
-            await self.close(4403, "Another site cannot use your session.")
+            await self.close(CloseCode.FORBIDDEN, "Another site cannot use your session.")
             return
         viewer = Viewer(self._send, direct_write(self.scope))
         await self.hub.join(viewer)
@@ -66,15 +65,15 @@ class LiveConsumer(AsyncWebsocketConsumer):
         try:
             self.user = await self.hub.in_side_reader(who, self.known)
         except StoreDown:
-            await self.close(1013, "The database is not responding; try again.")
+            await self.close(CloseCode.TRY_LATER, "The database is not responding; try again.")
             return
         if self.user is None:
-            await self.close(4401, "Sign in, or send a valid token.")
+            await self.close(CloseCode.UNAUTHORIZED, "Sign in, or send a valid token.")
             return
         self.counted_for = self.user.pk
         _sockets[self.user.pk] += 1
         if _sockets[self.user.pk] > SOCKETS_MAX:
-            await self.close(1013, f"You have {SOCKETS_MAX} sockets open, the most allowed.")
+            await self.close(CloseCode.TRY_LATER, f"You have {SOCKETS_MAX} sockets open, the most allowed.")
             return
         self.tasks = [asyncio.create_task(self._empty(viewer))]
         self.hub.guarded.add(self)
@@ -97,14 +96,14 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if viewer is None or self.user is None or not self.tasks:
             return
         if not self._within_rate():
-            await self.close(1013, f"At most {FRAMES_PER_S:g} frames a second.")
+            await self.close(CloseCode.TRY_LATER, f"At most {FRAMES_PER_S:g} frames a second.")
             return
         try:
             if text_data is None:
                 raise BadFrame("Frames are text.")
             request = parse_request(text_data)
         except BadFrame as error:
-            await self.close(4400, str(error))
+            await self.close(CloseCode.BAD_FRAME, str(error))
             return
         if request.op == "ping":
             if viewer.has_room(len(PONG)):
@@ -158,13 +157,13 @@ class LiveConsumer(AsyncWebsocketConsumer):
         with contextlib.suppress(Exception):
             await viewer.send_queued()
 
-    def _cut(self, code: int, reason: str) -> None:
+    def _cut(self, code: CloseCode, reason: str) -> None:
         """Close a socket at once: if the client reads nothing, the close frame may never be sent."""
         if self.tasks:
             self.tasks[0].cancel()
             self.tasks.append(asyncio.create_task(self._close_quietly(code, reason)))
 
-    async def _close_quietly(self, code: int, reason: str) -> None:
+    async def _close_quietly(self, code: CloseCode, reason: str) -> None:
         with contextlib.suppress(Exception):
             await self.close(code, reason)
 
@@ -178,7 +177,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if user is None and self.tasks:
             self.hub.guarded.discard(self)
             text = "Your session has ended, or your token is no longer valid."
-            self.tasks.append(asyncio.create_task(self._close_quietly(4401, text)))
+            self.tasks.append(asyncio.create_task(self._close_quietly(CloseCode.UNAUTHORIZED, text)))
         elif self.viewer is not None:
             self._drop(self.viewer, [name for name in lost if name in self.viewer.subscriptions])
 
@@ -195,4 +194,4 @@ class NoSuchSocket(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         await self.accept()
-        await self.close(4404, "There is no such socket.")
+        await self.close(CloseCode.NO_SUCH_SOCKET, "There is no such socket.")

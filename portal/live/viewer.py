@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from learner_agent.wire import CloseCode
 from portal.live.frames import PONG, ViewerFrame, gap_frame
 from portal.live.socket import text_frame
 
@@ -89,7 +90,9 @@ class Viewer:
     id: int = field(default_factory=lambda: next(_ids))
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     drained: Callable[[Viewer], None] = lambda viewer: None  # set by the hub
-    cut: Callable[[int, str], None] = lambda code, reason: None  # set by the consumer: close this socket
+    cut: Callable[[CloseCode, str], None] = lambda code, reason: (
+        None
+    )  # set by the consumer: close this socket
     lagging: bool = False  # a subscription has fallen behind
     sent_at: float = field(default_factory=time.monotonic)
     sending_since: float | None = None

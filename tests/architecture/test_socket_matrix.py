@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 
+from learner_agent.wire import CloseCode
 from portal.live import learner_hub
 from portal.live.protocol import Topic
 from tenants.models import AuditEntry, Token
@@ -19,7 +20,6 @@ from tests.portal.live.conftest import connections_closed, hosts, socket_of
 __all__ = ["connections_closed", "hosts", "socket_of"]
 
 Open = Callable[..., Any]
-CLOSE_UNAUTHORIZED = 4401
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ async def test_the_reason_that_an_admin_gives_for_listening_is_recorded(
 @pytest.mark.parametrize("who", [Who.ANONYMOUS, *sorted(LEARNERS)])
 async def test_the_live_socket_is_closed_to_who_is_no_user(world: World, socket_of: Open, who: Who) -> None:
     socket = await socket_of(token=world.secrets.get(who, ""))
-    assert await socket.closed() == CLOSE_UNAUTHORIZED
+    assert await socket.closed() == CloseCode.UNAUTHORIZED
 
 
 async def test_the_learners_socket_is_closed_to_users(world: World, socket_of: Open) -> None:
     token = await sync_to_async(_token)(world, Who.OWNER)
     socket = await socket_of(token=token, path="/ws/agent/v1")
-    assert await socket.closed() == CLOSE_UNAUTHORIZED
+    assert await socket.closed() == CloseCode.UNAUTHORIZED
     await sync_to_async(learner_hub.THREADS.close)()
 
 

@@ -17,7 +17,7 @@ from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
 from learner_agent.shipper.run import DAMAGED_TRIES, DEATH_S, EXIT_WRONG_VERSION, Shipper
 from learner_agent.spool import Spool
-from learner_agent.wire import CLOSE_VERSION, PROTO, Hello, decode
+from learner_agent.wire import PROTO, CloseCode, Hello, decode
 
 
 def shipper_of(tmp_path: Path, url: str = "http://127.0.0.1:9") -> Shipper:
@@ -111,7 +111,7 @@ def test_a_shipper_of_another_version_ends_and_leaves_the_program_alone(tmp_path
         hello = decode(await socket.recv())
         assert isinstance(hello, Hello)
         assert hello.proto == PROTO
-        await socket.close(CLOSE_VERSION, f"proto: this server speaks {hello.proto + 1}.")
+        await socket.close(CloseCode.VERSION, f"proto: this server speaks {hello.proto + 1}.")
 
     async def scenario() -> int:
         async with serve(refuse, "127.0.0.1", 0) as server:

