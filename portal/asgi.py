@@ -1,6 +1,7 @@
 """The ASGI application: HTTP by Django, websockets by Channels."""
 
 import gc
+import logging
 import os
 import sys
 
@@ -8,9 +9,13 @@ import django
 from channels.routing import ProtocolTypeRouter
 
 from portal.migrations_gate import wait_until_prepared
+from portal.settings.env import ineffective_variables
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 django.setup(set_prefix=False)  # before anything that needs the models
+
+for warning in ineffective_variables(os.environ):
+    logging.getLogger("portal.settings").warning(warning)
 
 from portal.asgi_handler import ThreadedHandler  # noqa: E402
 from portal.database import connection_pool  # noqa: E402

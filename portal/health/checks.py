@@ -20,12 +20,13 @@ WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """The result of one check. reason: why the component does not work, empty if it works."""
+    """The result of one check. reason: why the component does not work, empty if it works. warnings: do not fail it."""
 
     name: str
     found: str
     reason: str = ""
     remedy: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:

@@ -1,5 +1,6 @@
 """The checks of `manage.py doctor`: those of /readyz, and what only a person on the machine can fix."""
 
+import os
 import shutil
 import stat
 import sys
@@ -11,7 +12,7 @@ import redis
 from django.conf import settings
 
 from portal.health.checks import HealthCheck, first_line, run_checks
-from portal.settings.env import BASE_DIR
+from portal.settings.env import BASE_DIR, ineffective_variables
 
 FREE_MIN_BYTES = 2 * 1024**3
 ASK_S = 2
@@ -19,7 +20,7 @@ ASK_S = 2
 
 def examine() -> list[HealthCheck]:
     """Every check, in the order in which to fix them."""
-    return [python(), data_folder(), disk(), bundles(), *run_checks(), broker(), web()]
+    return [python(), variables(), data_folder(), disk(), bundles(), *run_checks(), broker(), web()]
 
 
 def python() -> HealthCheck:
@@ -29,6 +30,12 @@ def python() -> HealthCheck:
             "python", version, "the environment was not installed from the locks", "Run `make env`."
         )
     return HealthCheck("python", version)
+
+
+def variables() -> HealthCheck:
+    """The environment is already known to be valid; what it sets without effect is a warning."""
+    warnings = tuple(ineffective_variables(os.environ))
+    return HealthCheck("variables", "valid", warnings=warnings)
 
 
 def data_folder() -> HealthCheck:

@@ -5,6 +5,7 @@ docs/adr/0019-quick-imports.md says why no library does this.
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from typing import Annotated, Any, NoReturn
 from portal.settings import values
 
 EX_CONFIG = 78
+PREFIX = "LUTHIER_"
+READ_ELSEWHERE = re.compile("LUTHIER_(TOKEN|WAIT_FOR|PROCESS_MARK|LONG|PICTURES|TEST_.*)")
+"""Variables of REST clients, of processes that `up` starts, and of the tests."""
+FOR_KUBERNETES = ("KUBECONFIG", "KUBE_NAMESPACE_PREFIX")
 BASE_DIR = Path(__file__).resolve().parents[2]
 
 
@@ -80,6 +85,23 @@ def read_environment(options: Mapping[str, str] | None = None) -> Environment:
     if problems:
         refuse(problems)
     return Environment(**read)
+
+
+def ineffective_variables(variables: Mapping[str, str]) -> list[str]:
+    """One sentence for each variable that is set and changes nothing: misspelled, or for a driver that is not here."""
+    from difflib import get_close_matches  # only a misspelled variable needs it
+
+    known = {field.upper() for field in Environment.__annotations__}
+    found = []
+    for name in sorted(name for name, text in variables.items() if text):
+        if name.startswith(PREFIX) and name not in known and not READ_ELSEWHERE.fullmatch(name):
+            ends = [one.removeprefix(PREFIX) for one in known if one.startswith(PREFIX)]
+            near = get_close_matches(name.removeprefix(PREFIX), ends, n=1)
+            hint = f" Did you mean {PREFIX}{near[0]}?" if near else ""
+            found.append(f"{name}: unknown variable, ignored.{hint}")
+        elif name in FOR_KUBERNETES:
+            found.append(f"{name}: no effect: this version has no Kubernetes driver.")
+    return found
 
 
 def refuse(problems: list[str]) -> NoReturn:

@@ -7,12 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
 
+from portal.health.diagnosis import variables
 from portal.settings import values
 from portal.settings.embedded import layout
-from portal.settings.env import EX_CONFIG, Environment, read_environment
+from portal.settings.env import EX_CONFIG, Environment, ineffective_variables, read_environment
 from portal.settings.values import database_from_url
+from portal.supervisor import up
 from portal.supervisor.folders import refuse_sources
+from portal.supervisor.plan import StartPlan
+from portal.supervisor.report import Report
 from tests.nobody import no_superuser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,6 +185,54 @@ def test_a_wrong_option_is_called_by_its_own_name_and_a_variable_by_its() -> Non
         words in twice for words in ("'a' is named twice", "from 1 to 4096", "the name '-c' may contain")
     )
     assert "  LOCAL_NODES: 'abc' is not name:type:slots; write" in start(LOCAL_NODES="abc").stderr
+
+
+def test_a_variable_without_effect_is_named_with_the_nearest_known_one() -> None:
+    environment = {
+        "LUTHIER_LEASES_S": "10",
+        "LUTHIER_COLOR": "red",
+        "LUTHIER_EMPTY": "",
+        "LUTHIER_LEASE_S": "10",
+        "LUTHIER_TOKEN": "lut_1",
+        "KUBECONFIG": "/root/.kube/config",
+        "KUBE_NAMESPACE_PREFIX": "",
+        "PATH": "/bin",
+    }
+    assert ineffective_variables(environment) == [
+        "KUBECONFIG: no effect: this version has no Kubernetes driver.",
+        "LUTHIER_COLOR: unknown variable, ignored.",
+        "LUTHIER_LEASES_S: unknown variable, ignored. Did you mean LUTHIER_LEASE_S?",
+    ]
+
+
+def test_a_start_warns_of_a_variable_without_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NoServices:
+        def __init__(self, plan: StartPlan, report: Report) -> None:
+            pass
+
+        async def run(self) -> None:
+            pass
+
+    monkeypatch.setattr(up, "Supervisor", NoServices)
+    monkeypatch.setenv("LUTHIER_DATA", str(tmp_path))
+    monkeypatch.setenv("LUTHIER_LEASES_S", "10")
+    assert up.main(["--port", "0"]) == 0
+    warning = "Warning: LUTHIER_LEASES_S: unknown variable, ignored. Did you mean LUTHIER_LEASE_S?"
+    assert warning in capsys.readouterr().out
+
+
+def test_the_doctor_warns_of_a_variable_without_effect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LUTHIER_LEASES_S", "10")
+    monkeypatch.setattr("portal.health.diagnosis.examine", lambda: [variables()])
+    call_command("doctor")
+    shown = capsys.readouterr().out
+    assert shown.startswith("warn   variables")
+    assert "LUTHIER_LEASES_S: unknown variable, ignored. Did you mean LUTHIER_LEASE_S?" in shown
+    assert "No problems found." in shown
 
 
 def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:

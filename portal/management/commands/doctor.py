@@ -16,10 +16,12 @@ class Command(BaseCommand):
         found = diagnosis.examine()
         width = max(len(part.name) for part in found)
         for part in found:
-            mark = "ok" if part.ready else "FAILED"
+            mark = "FAILED" if not part.ready else "warn" if part.warnings else "ok"
             self.stdout.write(f"{mark:<6} {part.name:<{width}}  {part.reason or part.found}")
             if part.remedy and not part.ready:
                 self.stdout.write(f"{'':<6} {'':<{width}}  -> {part.remedy}")
+            for warning in part.warnings:
+                self.stdout.write(f"{'':<6} {'':<{width}}  {warning}")
         failed = [part for part in found if not part.ready]
         if failed:
             self.stdout.write(f"\n{len(failed)} of {len(found)} need attention.")
