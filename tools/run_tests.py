@@ -1,9 +1,9 @@
-"""Run the checks and the suites in order and close with one line of the sum. `make test` and .ci/run call this.
+"""Run the checks and the suites in order and end with one summary line. `make test` and .ci/run call this.
 
-everyday  every test without a long marker, on up to four cores
+everyday  every test without a marker (fault, cluster, browser, bench), on up to four cores
 long      adds the slow forms of the long suites (LUTHIER_LONG=1)
 checks    the checks and the unit tests of the scripts only
-Without an argument: checks, scripts, everyday, fault and browser. Anything else is handed to pytest.
+Without an argument: checks, scripts, everyday, fault and browser. Other arguments are passed to pytest.
 """
 
 import os

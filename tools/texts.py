@@ -43,8 +43,8 @@ NOT_LANGUAGE = re.compile(
     r"|[\[\]]=|^\w+(-\w+)+$|^[A-Z][A-Z0-9_]+$|\b(px|rem|nowrap)\b|^--|^/|^\^|^[\w.]+\.[\w.]+$"
     r"|^[a-z][\w-]*( [a-z][\w-]*)?$"
 )
-QUIET_CALLS = {"compile", "execute", "raw", "getLogger", "RunSQL"}
-TELLERS = {"logger", "messages"}
+NON_TEXT_CALLS = {"compile", "execute", "raw", "getLogger", "RunSQL"}
+LOGGERS = {"logger", "messages"}
 """Objects whose methods are called with texts: a log's phrases, a page's messages."""
 TEXT_NAMES = {
     "claim", "description", "done", "help", "help_text", "label", "message", "redacted", "remedy", "summary", "text",
@@ -79,7 +79,7 @@ def texts(paths: list[Path]) -> Iterator[tuple[str, int, str]]:
 
 
 def service_errors() -> frozenset[str]:
-    """Names of the classes under ServiceError, in all rooms."""
+    """Names of the classes under ServiceError, in all packages."""
     bases: dict[str, set[str]] = {}
     for path in files(SOURCES):
         if path.suffix == ".py":
@@ -152,7 +152,7 @@ def _has_letters(text: str | None) -> bool:
 def of_python(source: str, errors: frozenset[str] = frozenset()) -> Iterator[tuple[int, str]]:
     """Texts of one module: see above. errors: the classes whose docstrings are messages."""
     tree = ast.parse(source)
-    skipped = {id(part) for node in ast.walk(tree) for part in (ast.walk(node) if _is_quiet(node) else ())}
+    skipped = {id(part) for node in ast.walk(tree) for part in (ast.walk(node) if _is_no_text(node) else ())}
     certain = {
         id(part) for node in ast.walk(tree) for text in _certain_texts(node) for part in _parts_shown(text)
     }
@@ -183,7 +183,7 @@ def _certain_texts(node: ast.AST) -> list[ast.expr]:
     if not isinstance(node, ast.Call):
         return []
     found = [each.value for each in node.keywords if each.arg in TEXT_NAMES]
-    if isinstance(node.func, ast.Attribute) and _name(node.func.value) in TELLERS:
+    if isinstance(node.func, ast.Attribute) and _name(node.func.value) in LOGGERS:
         found += node.args
     return found
 
@@ -206,12 +206,12 @@ def _is_described(node: ast.AST) -> bool:
     )
 
 
-def _is_quiet(node: ast.AST) -> bool:
+def _is_no_text(node: ast.AST) -> bool:
     """Docstrings and other bare strings, annotations, and arguments of calls that write no text for people."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
     if isinstance(node, ast.Call):
-        return _name(node.func) in QUIET_CALLS
+        return _name(node.func) in NON_TEXT_CALLS
     return isinstance(node, ast.Assert)
 
 

@@ -1,6 +1,6 @@
 """The drawing of the job states: docs/job_states.md lists the transitions, this module places each of them.
 
-The text of the file is the truth; a move without a route here is no drawing but its source, and a test says so.
+The text of the file is the truth. If a transition has no route here, the page shows the source, and a test fails.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from portal.templatetags.ui import PHASE_BADGES
 WIDTH, HEIGHT = 1040, 350
 BOX_W, BOX_H, STEP = 104, 34, 178
 TOP, MIDDLE, BOTTOM = 46, 166, 276
-"""Centres of the rows: the path of a job that is not stopped, its exit, and where the exit leads."""
+"""Centers of the rows: the path of a job that is not stopped, its exit, and where the exit leads."""
 LEFT = 90
 ARROW = re.compile(r"^\s*(\[\*\]|[A-Z]+) --> (\[\*\]|[A-Z]+)(?:: (.*))?$", re.MULTILINE)
 HEADER = "stateDiagram-v2"
-MARK = mark_safe('marker-end="url(#move-end)"')
+MARK = mark_safe('marker-end="url(#arrow-end)"')
 LINE = 12
-"""From one line of a move's word to the next."""
+"""Height of one line of a transition's label."""
 
 Point = tuple[float, float]
 
@@ -59,10 +59,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The corners of a move's line, and where its label is: on which side of that point."""
+    """The corners of a transition's line, and where its label is: on which side of that point."""
 
     points: tuple[Point, ...]
-    word_at: Point | None = None
+    label_at: Point | None = None
     anchor: str = "middle"
 
 
@@ -89,9 +89,9 @@ def _routes() -> dict[tuple[str, str], Route]:
         start, end = at[source], at[target]
         return Route(((start.right, TOP), (end.left, TOP)), ((start.right + end.left) / 2, TOP - 8))
 
-    def down(source: str, target: str, x: float, word_x: float, anchor: str) -> Route:
+    def down(source: str, target: str, x: float, label_x: float, anchor: str) -> Route:
         start, end = at[source], at[target]
-        return Route(((x, start.bottom), (x, end.top)), (word_x, (start.bottom + end.top) / 2), anchor)
+        return Route(((x, start.bottom), (x, end.top)), (label_x, (start.bottom + end.top) / 2), anchor)
 
     def below(x: float, y: float) -> Point:
         return (queued.x + x, y)
@@ -156,26 +156,27 @@ ROUTES = _routes()
 
 
 def drawing(source: str) -> SafeString | None:
-    """The SVG of a diagram in mermaid's words, and its moves as text; None if it is not one that this page can draw."""
-    moves = ARROW.findall(source)
-    between = [(start, end, word) for start, end, word in moves if "[*]" not in (start, end)]
+    """The SVG of a mermaid diagram, and its transitions as text; None if it is not one that this page can draw."""
+    transitions = ARROW.findall(source)
+    between = [(start, end, label) for start, end, label in transitions if "[*]" not in (start, end)]
     if not source.startswith(HEADER) or {(start, end) for start, end, _ in between} != set(ROUTES):
         return None
-    begin = next(BOXES[end] for start, end, _ in moves if start == "[*]")
+    begin = next(BOXES[end] for start, end, _ in transitions if start == "[*]")
     into = format_html('<path class="change" d="M{} {}H{}" {}/>', begin.left - 20, TOP, begin.left, MARK)
     lines = [(_line(ROUTES[start, end]), MARK) for start, end, _ in between]
-    words = [(_word(ROUTES[start, end], word),) for start, end, word in between if word]
-    described = [(start, end, f": {word}" if word else "") for start, end, word in between]
+    labels = [(_label(ROUTES[start, end], label),) for start, end, label in between if label]
+    described = [(start, end, f": {label}" if label else "") for start, end, label in between]
     return format_html(
         '<div class="table-wrap states" tabindex="0" role="region" aria-label="Drawing of the states">'
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="The states of a job and its moves, listed as text below">'
-        '<defs><marker id="move-end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+        '<svg viewBox="0 0 {} {}" role="img" '
+        'aria-label="The states of a job and its transitions, listed as text below">'
+        '<defs><marker id="arrow-end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto"><path d="M0 0L8 4L0 8Z"/></marker></defs><circle cx="{}" cy="{}" r="6"/>{}{}{}{}</svg></div>'
-        "<details><summary>The moves as text</summary><ul>{}</ul></details>\n",
+        "<details><summary>The transitions as text</summary><ul>{}</ul></details>\n",
         *(WIDTH, HEIGHT, begin.left - 26, TOP, into),
         format_html_join("", '<path class="change" d="{}" {}/>', lines),
         format_html_join("", "{}", ((_box(name),) for name in BOXES)),
-        format_html_join("", "{}", words),
+        format_html_join("", "{}", labels),
         format_html_join("", "<li>{} → {}{}</li>", described),
     )
 
@@ -194,17 +195,17 @@ def _box(name: str) -> SafeString:
     return format_html('<g class="{}">{}{}{}</g>', color, outer, inner, text)
 
 
-def _word(route: Route, word: str) -> SafeString:
-    """Long ones over two lines, the last of which is where a single line would be."""
-    assert route.word_at is not None
-    x, y = route.word_at
+def _label(route: Route, text: str) -> SafeString:
+    """A long label over two lines, the last of which is where a single line would be."""
+    assert route.label_at is not None
+    x, y = route.label_at
     middle = min(
-        (at for at, sign in enumerate(word) if sign == " "), key=lambda at: abs(at - len(word) / 2), default=0
+        (at for at, sign in enumerate(text) if sign == " "), key=lambda at: abs(at - len(text) / 2), default=0
     )
-    lines = [word[:middle], word[middle + 1 :]] if middle and len(word) > 10 else [word]
+    lines = [text[:middle], text[middle + 1 :]] if middle and len(text) > 10 else [text]
     spans = format_html_join(
         "",
         '<tspan x="{}" y="{}">{}</tspan>',
         ((x, y - LINE * (len(lines) - 1 - n), line) for n, line in enumerate(lines)),
     )
-    return format_html('<text class="move-word" text-anchor="{}">{}</text>', route.anchor, spans)
+    return format_html('<text class="transition-label" text-anchor="{}">{}</text>', route.anchor, spans)

@@ -43,8 +43,8 @@ def test_every_setting_is_explained() -> None:
 
 def test_every_document_that_code_names_exists() -> None:
     named = re.compile(r"\bdocs/[\w/-]+\.md\b")
-    rooms = ("portal", "jobs", "tenants", "gpu_scheduler", "learner_agent", "tests", "tools", "bench")
-    sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    packages = ("portal", "jobs", "tenants", "gpu_scheduler", "learner_agent", "tests", "tools", "bench")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     missing = {
         name for path in sources for name in named.findall(path.read_text()) if not (ROOT / name).exists()
     }

@@ -35,9 +35,9 @@ for name in (
     "sentry_sdk", "uvicorn.loops.auto", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto",
 ):
     import_module(name)
-for room in ("tenants", "jobs", "gpu_scheduler", "learner_agent", "portal", "examples.catalog"):
-    package = import_module(room)
-    for module in pkgutil.walk_packages(getattr(package, "__path__", []), f"{room}."):
+for name in ("tenants", "jobs", "gpu_scheduler", "learner_agent", "portal", "examples.catalog"):
+    package = import_module(name)
+    for module in pkgutil.walk_packages(getattr(package, "__path__", []), f"{name}."):
         if not module.name.endswith("__main__") and module.name != "portal.settings.test":
             import_module(module.name)
 """

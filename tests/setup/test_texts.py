@@ -43,8 +43,8 @@ def test_every_folder_with_sources_is_exported_or_known_to_show_nothing() -> Non
 
 
 def test_the_message_of_every_service_error_is_exported(exported: set[str]) -> None:
-    for room in ("jobs", "tenants", "portal"):
-        for module in pkgutil.walk_packages([str(ROOT / room)], f"{room}."):
+    for package in ("jobs", "tenants", "portal"):
+        for module in pkgutil.walk_packages([str(ROOT / package)], f"{package}."):
             if module.name.endswith("errors"):
                 import_module(module.name)
     kinds = [*_below(ServiceError)]
