@@ -23,8 +23,8 @@ from gpu_scheduler.policies.base import policy_of
 
 SIMULATIONS = 20
 """Simulations per forecast when run lengths are uncertain: p50 and p90 are the 10th and 18th of their starts."""
-FEWEST_SIMULATIONS = 4
-"""Each simulation may use 1/FEWEST_SIMULATIONS of the work budget, so that at least this many fit."""
+MIN_SIMULATIONS = 4
+"""Each simulation may use 1/MIN_SIMULATIONS of the work budget, so that at least this many fit."""
 WORK = 200_000
 """Units for one forecast, of about 3 µs: a plan costs PLAN and one per node, per waiting and per running job."""
 REQUEST_WORK = 20_000
@@ -103,9 +103,7 @@ def forecast(
         and len(simulations) < SIMULATIONS
         and sum(simulation.spent for simulation in simulations) < work
     ):
-        simulations.append(
-            _Simulation(begin, runs, wanted, len(simulations), work // FEWEST_SIMULATIONS, until)
-        )
+        simulations.append(_Simulation(begin, runs, wanted, len(simulations), work // MIN_SIMULATIONS, until))
         simulations[-1].run()
     return {job: _estimate(job, simulations, reasons) for job in wanted}
 
@@ -258,8 +256,10 @@ class _Simulation:
     def _next_event(self) -> datetime | None:
         """The next end of a run, or before it the next time at which the policy can decide otherwise."""
         event_at = min((run.end for run in self._runs.values() if run.end is not None), default=None)
-        if event_at is None:  # a policy may have events forever, such as aging, and none would end a run
-            return None
+        if event_at is None:
+            # A policy may have events forever, such as aging. Where nothing ends, only a promise does and frees slots.
+            promises = self.world.promised.values()
+            return min((until for until in promises if until is not None and until > self.now), default=None)
         if self._plans > EXACT_PLANS:
             return max(event_at, self.now + (self.now - self._begin) * STEP_FRACTION)
         change = policy_of(self.world).next_event_at(self.world)

@@ -7,6 +7,7 @@ catalog (``gpu_scheduler.checks``), so nothing about a rule is written down a se
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -99,6 +100,10 @@ class Check(ABC):
     def nearness(self, finding: Finding) -> int:
         """Of several types on which a gang of any type fails this check, the one with the most is explained."""
         return 0
+
+    def remedy_for(self, numbers: Mapping[str, Any]) -> Remedy:
+        """What ends the wait of a job with these numbers of a finding, some of which may be redacted."""
+        return self.remedy
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
         """What to draw, from a finding's numbers; None if this check counts nothing."""

@@ -3,6 +3,7 @@ to use, and what is free on the nodes now and not reserved for jobs ahead in the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope, shape, unit
@@ -31,18 +32,20 @@ class MatchingPool(Check):
         return finding.supply.pool.largest_node if finding.supply.pool else 0
 
     def sentence(self, finding: Finding) -> str:
-        gang, slot_type, pool = finding.gang, finding.supply.slot_type, finding.supply.pool
+        gang, kind, pool = finding.gang, finding.gang.slot_type or "", finding.supply.pool
         if pool is None:
-            what = f"{slot_type} nodes" if slot_type else "GPU nodes"
-            return f"This cluster has no {what}; choose another type."
+            if not kind:
+                return "This cluster has no GPU nodes; request no GPUs (gpus: 0)."
+            return f"This cluster has no {kind} nodes; choose another type."
         largest = pool.largest_node
         if gang.slots > largest:
             return (
-                f"No node is large enough: a learner needs {gang.slots} {unit(slot_type, gang.slots)} on one"
+                f"No node is large enough: a learner needs {gang.slots} {unit(kind, gang.slots)} on one"
                 f" node, the largest node has {largest}. Request at most {largest} per learner."
             )
+        of_one_type = "" if kind else " of one type"
         return (
-            f"The cluster is too small: {shape(gang)} {unit(slot_type, gang.asked)} do not fit even if"
+            f"The cluster is too small: {shape(gang)} {unit(kind, gang.asked)}{of_one_type} do not fit even if"
             f" nothing else runs. Request fewer learners."
         )
 
@@ -68,13 +71,13 @@ class MaxQuota(Check):
         gang, limit = finding.gang, finding.supply.account.limit
         if not limit:
             kind = gang.slot_type
-            what = f"for {unit(kind, 0)}" if kind else "for any GPU type"
+            what = f"for {unit(kind, 0)}" if kind else "for any GPU type on which this job fits"
             return f"The tenant has no quota {what}, this job needs {gang.asked}; ask a platform admin."
         if gang.slot_type is None:
             return (
-                f"Larger than each of the tenant's quotas: this job needs {gang.asked} GPUs of one type, the largest"
-                f" quota is {limit} {unit(finding.supply.slot_type, limit)}. Request fewer, or ask a platform admin for"
-                " more quota."
+                f"Larger than the tenant's quota of each GPU type on which this job fits: it needs {gang.asked} GPUs of"
+                f" one type, the largest of these quotas is {limit} {unit(finding.supply.slot_type, limit)}. Request"
+                " fewer, or ask a platform admin for more quota."
             )
         return (
             f"Larger than the tenant's quota: this job needs {gang.asked} {unit(finding.supply.slot_type, gang.asked)},"
@@ -83,6 +86,9 @@ class MaxQuota(Check):
 
     def nearness(self, finding: Finding) -> int:
         return finding.supply.account.limit
+
+    def remedy_for(self, numbers: Mapping[str, Any]) -> Remedy:
+        return Remedy.ASK if numbers.get("limit") == 0 else self.remedy
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
         return Meter(0, numbers["limit"], numbers["asked"])

@@ -24,6 +24,7 @@ from gpu_scheduler.model import Node, Plan, Resize, Snapshot, Start, Stop, WaitR
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
+from jobs.clock import database_now
 from jobs.failpoints import fp
 from jobs.lifecycle.forecasting import TASK as FORECAST
 from jobs.lifecycle.forecasting import lacks_estimates
@@ -43,11 +44,10 @@ from jobs.states import Intent, State
 logger = logging.getLogger(__name__)
 
 CYCLE_LOCK = 76
-TASK = "cycle"
 EVERY_S = 5.0  # the interval of passes, whatever hints were lost
-MANY = 300  # with this many waiting jobs, a pass takes noticeable time
+LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
 PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
-PAUSE_MOST_S = 2.0
+PAUSE_MAX_S = 2.0
 
 
 def run(*, request: bool = True) -> list[str]:
@@ -59,7 +59,7 @@ def run(*, request: bool = True) -> list[str]:
     if request:
         _request_pass()
     else:
-        PeriodicTask.objects.get_or_create(name=TASK)
+        PeriodicTask.objects.get_or_create(name=PeriodicTask.CYCLE)
     while _due():
         with _lock() as mine:
             if not mine:
@@ -91,7 +91,7 @@ def one_pass() -> list[str]:
     if not needs_plan():
         _note_done()
         return []
-    seen = snapshot(nodes=nodes, now=_database_now())
+    seen = snapshot(nodes=nodes, now=database_now())
     decided = plan(seen)
     orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
     check_orders(orders)
@@ -108,8 +108,8 @@ def one_pass() -> list[str]:
     fp("cycle.after_policy_state_kept")
     _plan_again_at(policy_of(seen).next_event_at(apply(seen, replace(decided, starts=starts))))
     _note_done()
-    if len(seen.waiting) >= MANY:
-        _pause(min(PAUSE_MOST_S, PAUSE_FACTOR * (time.monotonic() - began)))
+    if len(seen.waiting) >= LARGE_QUEUE:
+        _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.monotonic() - began)))
     return started
 
 
@@ -176,7 +176,7 @@ def _request_pass() -> None:
             "INSERT INTO jobs_periodictask AS task (name, next_at, result) VALUES (%s, clock_timestamp(), '{}')"
             " ON CONFLICT (name) DO UPDATE SET next_at = LEAST(task.next_at,"
             "  GREATEST(clock_timestamp(), (task.result->>'rests_until')::timestamptz))",
-            [TASK],
+            [PeriodicTask.CYCLE],
         )
 
 
@@ -188,7 +188,7 @@ def _pause(seconds: float) -> None:
             "UPDATE jobs_periodictask SET next_at = GREATEST(next_at, now.at + make_interval(secs => %s)),"
             " result = jsonb_build_object('rests_until', now.at + make_interval(secs => %s))"
             " FROM (SELECT clock_timestamp() AS at) now WHERE name = %s",
-            [seconds, seconds, TASK],
+            [seconds, seconds, PeriodicTask.CYCLE],
         )
 
 
@@ -200,16 +200,16 @@ def _plan_again_at(at: datetime | None) -> None:
         cursor.execute(
             "UPDATE jobs_periodictask SET next_at = GREATEST(%s, (result->>'rests_until')::timestamptz)"
             " WHERE name = %s AND next_at > GREATEST(%s, (result->>'rests_until')::timestamptz)",
-            [at, TASK, at],
+            [at, PeriodicTask.CYCLE, at],
         )
 
 
 def _note_done() -> None:
-    PeriodicTask.objects.filter(name=TASK).update(done_at=Now())
+    PeriodicTask.objects.filter(name=PeriodicTask.CYCLE).update(done_at=Now())
 
 
 def _due() -> bool:
-    return PeriodicTask.objects.filter(name=TASK, next_at__lte=Now()).exists()
+    return PeriodicTask.objects.filter(name=PeriodicTask.CYCLE, next_at__lte=Now()).exists()
 
 
 def _take_request() -> bool:
@@ -218,7 +218,7 @@ def _take_request() -> bool:
         cursor.execute(
             "UPDATE jobs_periodictask SET next_at = clock_timestamp() + make_interval(secs => %s)"
             " WHERE name = %s AND next_at <= clock_timestamp()",
-            [EVERY_S, TASK],
+            [EVERY_S, PeriodicTask.CYCLE],
         )
         return cursor.rowcount == 1
 
@@ -235,9 +235,3 @@ def _lock() -> Iterator[bool]:
         if mine:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_advisory_unlock(%s, 0)", [CYCLE_LOCK])
-
-
-def _database_now() -> datetime:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        return cursor.fetchone()[0]

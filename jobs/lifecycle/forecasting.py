@@ -12,10 +12,10 @@ from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from gpu_scheduler.forecast import FORECAST_JOBS, StartForecast, WhyNone, forecast
 from jobs import events
+from jobs.clock import database_now
 from jobs.models import Estimate
 from jobs.selectors.snapshot import queued_rows, scheduler_nodes, snapshot
 from jobs.selectors.throughput import run_times
@@ -39,7 +39,7 @@ def update_estimates(_: Row) -> Row:
     """Forecast the queue once and store what changed."""
     if not queued_rows().exists():
         return {}
-    now = timezone.now()
+    now = database_now()
     seen = snapshot(nodes=scheduler_nodes(), now=now, at_most=FORECAST_JOBS)
     found = forecast(seen, run_times(seen))
     changed = _changed(found, now)

@@ -19,6 +19,7 @@ from gpu_scheduler.model import Explanation, Resize, Start, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
 from jobs.failpoints import fp
 from jobs.humanize import devices
+from jobs.lifecycle.decision import WAIT_QUEUED_S
 from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Estimate, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
@@ -169,13 +170,14 @@ def _write_order(order: Stop | Resize) -> bool:
 
 NUMBERS_ONLY = 500  # explanations of which only numbers changed, written per pass
 CHUNK = 500
-PLACES = ("position", "cluster_position")
+POSITION_KEYS = ("position", "cluster_position", "scope")
+"""The numbers of an explanation from which people see their position in a queue, and which queue that is."""
 
 
 def explain(waits: Sequence[Explanation]) -> None:
     """Write why each job waits, only where that changed; a new code is an event, new numbers are not."""
-    places = [f"reason_numbers__{place}" for place in PLACES]
-    rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *places)
+    keys = [f"reason_numbers__{key}" for key in POSITION_KEYS]
+    rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *keys)
     shown = {job: tuple(values) for job, *values in rows}
     changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
     fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
@@ -189,14 +191,14 @@ def explain(waits: Sequence[Explanation]) -> None:
 
 def _shown(wait: Explanation) -> tuple[Any, ...]:
     """What people see of it."""
-    return (wait.code.value, wait.message, *(wait.numbers.get(place) for place in PLACES))
+    return (wait.code.value, wait.message, *(wait.numbers.get(key) for key in POSITION_KEYS))
 
 
-WRITE_REASONS = """
+WRITE_REASONS = f"""
 UPDATE jobs_job j SET reason_code = v.code, reason_message = v.message, reason_numbers = v.numbers,
   event_seq = event_seq + %s,
   next_reconcile_at = CASE WHEN j.intent = 'RUN' AND j.lease_token IS NULL AND j.start_after IS NULL
-    THEN clock_timestamp() + interval '10 minutes' ELSE j.next_reconcile_at END
+    THEN clock_timestamp() + make_interval(secs => {WAIT_QUEUED_S}) ELSE j.next_reconcile_at END
 FROM jsonb_to_recordset(%s) AS v(job text, code text, message text, numbers jsonb)
 WHERE j.id = v.job AND j.state = 'QUEUED' RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
 """

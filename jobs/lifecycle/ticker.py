@@ -19,6 +19,7 @@ from django.db import connection
 from gpu_scheduler.clusters.base import Watch, job_of_gang
 from jobs import clusters
 from jobs.lifecycle import cycle, leases, periodic, reconcile
+from jobs.models import PeriodicTask
 
 logger = logging.getLogger(__name__)
 
@@ -90,10 +91,10 @@ class Ticker(threading.Thread):
         if room > 0:
             for lease in leases.claim_due(leases.owner(), min(BATCH, room)):
                 self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]
-        due = periodic.due(cycle.TASK)
-        if cycle.TASK in due or cycle.has_new():
+        due = periodic.due(PeriodicTask.CYCLE)
+        if PeriodicTask.CYCLE in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
-        if due - {cycle.TASK}:
+        if due - {PeriodicTask.CYCLE}:
             self._in_turn(self._periodic_turn, periodic.run_due)
         self._follow_cluster()
 

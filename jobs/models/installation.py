@@ -52,6 +52,9 @@ class ClusterNode(models.Model):
 class PeriodicTask(models.Model):
     """A task that the installation repeats; whichever worker claims it when it is due runs it."""
 
+    CYCLE = "cycle"
+    """Name of the scheduling cycle's row; jobs.lifecycle.periodic names the others."""
+
     name = models.CharField(primary_key=True, max_length=40)
     next_at = models.DateTimeField(db_default=Now())
     done_at = models.DateTimeField(null=True)

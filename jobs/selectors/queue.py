@@ -95,7 +95,7 @@ def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime)
 
 def checked_at() -> datetime | None:
     """When the last scheduling cycle that reached the cluster ended."""
-    return PeriodicTask.objects.filter(name="cycle").values_list("done_at", flat=True).first()
+    return PeriodicTask.objects.filter(name=PeriodicTask.CYCLE).values_list("done_at", flat=True).first()
 
 
 WHY_NONE = {

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.utils import timezone
-
 from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, suggest
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
+from jobs.clock import database_now
 from jobs.models import Job
 from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import scheduler_nodes, snapshot
@@ -47,7 +46,7 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     """
     if job.state != State.QUEUED:
         return []
-    now = timezone.now()
+    now = database_now()
     seen = snapshot(nodes=scheduler_nodes(), now=now, at_most=FORECAST_JOBS, with_job=job.pk)
     own = next((gang for gang in seen.waiting if gang.job == job.pk), None)
     if own is None:

@@ -26,6 +26,7 @@ __all__ = [
     "failed_meter",
     "is_cluster_busy",
     "label_of",
+    "remedy_of",
 ]
 
 NOT_CHECKED = "not checked yet"
@@ -60,8 +61,14 @@ def is_cluster_busy(code: str) -> bool:
     return code == WaitReason.CLUSTER_BUSY
 
 
+def remedy_of(code: str, numbers: Mapping[str, Any]) -> Remedy | None:
+    """What ends the wait for this reason; None if no rule gives it."""
+    check = check_of(code)
+    return None if check is None else check.remedy_for(numbers)
+
+
 def codes_of(*remedies: Remedy) -> list[str]:
-    """The codes of all reasons that one of these ends."""
+    """The codes of all reasons that usually one of these ends."""
     return [check.code.value for check in checks.CHECKS if check.remedy in remedies]
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
-
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, WhyNone, forecast
@@ -27,6 +25,7 @@ from gpu_scheduler.model import (
     Snapshot,
 )
 from gpu_scheduler.world import apply
+from jobs.clock import database_now
 from jobs.models import Job
 from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import gang_of_job, scheduler_nodes, snapshot
@@ -61,7 +60,7 @@ class Outcome:
 
 def would_start(limits: Mapping[tuple[str, str], int]) -> Outcome:
     """Plan now with these limits, by (tenant, slot type), instead of the current ones. Changes nothing."""
-    seen = _with_limits(snapshot(nodes=scheduler_nodes(), now=timezone.now()), limits)
+    seen = _with_limits(snapshot(nodes=scheduler_nodes(), now=database_now()), limits)
     decided = plan(seen)
     gangs = {gang.job: gang for gang in seen.waiting}
     starts = [start.job for start in decided.starts]
@@ -110,13 +109,13 @@ class Preview:
 
 def preview(tenant: Tenant, spec: Spec) -> Preview:
     """Plan now and forecast with one more job in the queue. Changes nothing."""
-    now = timezone.now()
+    now = database_now()
     return _with_one_more(gang_of_spec(tenant, spec, now), now)
 
 
 def preview_resume(job: Job) -> Preview:
     """The same for a halted job if it were resumed now: it would be queued last among its equals."""
-    now = timezone.now()
+    now = database_now()
     return _with_one_more(replace(gang_of_job(job.pk), job=NEW, queued_at=now), now)
 
 

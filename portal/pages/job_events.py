@@ -217,7 +217,7 @@ def _border(attempt: int, newer: int, outcomes: Mapping[int, str]) -> str:
 def _icon(event: JobEvent) -> str:
     """The icon of an event; a wait shows who can end it."""
     if event.code == EventCode.WAITING and check_of(event.reason):
-        return kind_of(event.reason).icon
+        return kind_of(event.reason, event.numbers).icon
     return ICONS.get(event.code) or ICONS.get(event.to_state, "activity")
 
 

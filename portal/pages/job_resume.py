@@ -78,7 +78,7 @@ def rest(job: Job, now: datetime) -> tuple[str, str] | None:
 def _words(found: Preview, now: datetime) -> tuple[str, str, str]:
     if found.starts:
         return f"Can start now on {', '.join(sorted(set(found.nodes)))}", "", "circle-check"
-    kind = kind_of(found.code)
+    kind = kind_of(found.code, found.numbers)
     if kind is not WAIT:
         return "Can't start as configured" if kind is FIX else "Can't start now", found.message, kind.icon
     span = foreseen(dict(found.estimate), now)

@@ -16,10 +16,10 @@ from jobs.selectors.suggestions import Suggestion, suggestions_for
 from jobs.selectors.wait_reasons import (
     CheckResult,
     Remedy,
-    check_of,
     check_results,
     is_cluster_busy,
     label_of,
+    remedy_of,
 )
 from portal.templatetags.ui import duration, foreseen
 from tenants import access
@@ -63,11 +63,11 @@ BACKING_OFF = WaitKind(
 BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}
 
 
-def kind_of(code: str) -> WaitKind:
+def kind_of(code: str, numbers: Mapping[str, Any]) -> WaitKind:
     """How a wait for this reason is shown."""
-    check = check_of(code)
-    if check is not None:
-        return BY_REMEDY[check.remedy]
+    remedy = remedy_of(code, numbers)
+    if remedy is not None:
+        return BY_REMEDY[remedy]
     return WAIT if is_cluster_busy(code) else CHECKING
 
 
@@ -126,7 +126,7 @@ def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
     message, numbers = reason["message"], reason["numbers"]
     return Waiting(
         message or "The scheduler has not checked this job yet.",
-        BACKING_OFF if backs_off else kind_of(reason["code"]),
+        BACKING_OFF if backs_off else kind_of(reason["code"], reason["numbers"]),
         numbers.get("position"),
         numbers.get("cluster_position"),
         [_row(one, message) for one in check_results(numbers)],

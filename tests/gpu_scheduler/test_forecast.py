@@ -136,6 +136,15 @@ def test_the_unknown_end_of_a_job_that_holds_nothing_it_needs_is_not_the_reason(
     assert forecast(world, {})["j1"] == StartForecast(why_none=WhyNone.CANNOT_START)
 
 
+def test_the_end_of_a_promise_is_followed_where_no_run_has_a_known_end() -> None:
+    """a1 is promised to j1, which needs a2, too; once the promise is over, j2 starts there."""
+    waiting = [gang("j1", 2, 8, tenant="green"), gang("j2", 1, 8)]
+    world = snapshot(nodes(a1=8, a2=8), waiting, [running("r1", "a2", slots=8)], promised={"j1": at(60)})
+    found = forecast(world, {})
+    assert (found["j2"].p50, found["j2"].p90) == (at(60), at(60))
+    assert found["j1"].why_none is WhyNone.UNKNOWN_END
+
+
 def test_a_job_that_waiting_does_not_help_has_no_estimate() -> None:
     world = replace(FULL, waiting=(gang("j1", 1, 9),))
     assert forecast(world, {"r1": known(5)})["j1"] == StartForecast(why_none=WhyNone.CANNOT_START)

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from gpu_scheduler.checks import Remedy, check_of
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Explanation, Node, PlacementStrategy, Plan, Priority, TenantState, WaitReason
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
@@ -71,7 +72,7 @@ def test_any_type_goes_where_the_largest_part_is_free() -> None:
 def test_any_type_never_means_cpu() -> None:
     wait = why(plan(snapshot(nodes(c1=8), [gang("j1", slot_type=None)])), "j1")
     assert wait.code is WaitReason.NO_MATCHING_POOL
-    assert wait.message == "This cluster has no GPU nodes; choose another type."
+    assert wait.message == "This cluster has no GPU nodes; request no GPUs (gpus: 0)."
 
 
 def test_any_type_avoids_a_type_without_quota() -> None:
@@ -86,8 +87,8 @@ def test_a_gang_of_any_type_is_explained_by_the_type_that_could_take_most() -> N
     quotas = tuple(replace(quota, limit=limits.get(quota.slot_type, 0)) for quota in world.quotas)
     wait = why(plan(replace(world, quotas=quotas)), "j1")
     assert wait.message == (
-        "Larger than each of the tenant's quotas: this job needs 8 GPUs of one type, the largest quota is"
-        " 4 h200 GPUs. Request fewer, or ask a platform admin for more quota."
+        "Larger than the tenant's quota of each GPU type on which this job fits: it needs 8 GPUs of one type, the"
+        " largest of these quotas is 4 h200 GPUs. Request fewer, or ask a platform admin for more quota."
     )
     larger = plan(snapshot(nodes(a1=2, h1=4), [gang("j1", 1, 8, slot_type=None)]))
     assert "the largest node has 4" in why(larger, "j1").message
@@ -311,7 +312,8 @@ def test_what_can_never_start_says_what_to_change(job, code, message) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "of"), [("a100", "for a100 GPUs"), ("cpu", "for CPUs"), (None, "for any GPU type")]
+    ("kind", "of"),
+    [("a100", "for a100 GPUs"), ("cpu", "for CPUs"), (None, "for any GPU type on which this job fits")],
 )
 def test_no_quota_row_means_no_quota_and_no_advice_to_ask_for_fewer(kind: str | None, of: str) -> None:
     there = (Node.with_slots("n1", kind or "a100", 8),)
@@ -319,6 +321,26 @@ def test_no_quota_row_means_no_quota_and_no_advice_to_ask_for_fewer(kind: str | 
     assert wait.code is WaitReason.EXCEEDS_MAX_QUOTA
     assert wait.numbers["limit"] == 0
     assert wait.message == f"The tenant has no quota {of}, this job needs 1; ask a platform admin."
+    check = check_of(wait.code)
+    assert check is not None
+    assert check.remedy_for(wait.numbers) is Remedy.ASK
+
+
+def test_quota_for_a_type_on_which_the_job_cannot_run_is_not_denied() -> None:
+    """Quota of h200, whose nodes are too small; room on a100, for which there is no quota."""
+    world = snapshot(nodes(a1=8, h1=4), [gang("j1", 1, 8, slot_type=None)])
+    quotas = tuple(replace(quota, limit=0) if quota.slot_type == "a100" else quota for quota in world.quotas)
+    wait = why(plan(replace(world, quotas=quotas)), "j1")
+    assert wait.message.startswith("The tenant has no quota for any GPU type on which this job fits")
+
+
+def test_of_any_type_no_single_type_is_named_as_too_small() -> None:
+    large = plan(snapshot(nodes(a1=8, h1=4), [gang("j1", 1, 16, slot_type=None)]))
+    assert "needs 16 GPUs on one node, the largest node has 8" in why(large, "j1").message
+    many = plan(snapshot(nodes(a1=8, h1=8), [gang("j1", 3, 8, slot_type=None)]))
+    assert why(many, "j1").message == (
+        "The cluster is too small: 3 × 8 GPUs of one type do not fit even if nothing else runs. Request fewer learners."
+    )
 
 
 def test_a_suspended_tenant_starts_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.paginator import Paginator
@@ -12,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.selectors import cluster, installation, queue
-from jobs.selectors.wait_reasons import Remedy, Scope, check_of, label_of
+from jobs.selectors.wait_reasons import Remedy, Scope, check_of, label_of, remedy_of
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
@@ -66,20 +67,20 @@ def _waiting(job: Any) -> dict[str, Any]:
         "job": job,
         "kind": "cpu" if not job.gpus else job.gpu_type or "any",
         "why": "backing off" if backs_off else label_of(job.reason_code),
-        "acts": "" if backs_off else _who_acts(job.reason_code),
+        "acts": "" if backs_off else _who_acts(job.reason_code, job.reason_numbers),
         "by_quota": _is_about_quota(job.reason_code),
         "waits_s": (now - job.waits_since).total_seconds(),
     }
 
 
-def _who_acts(code: str) -> str:
+def _who_acts(code: str, numbers: Mapping[str, Any]) -> str:
     """Who can end the wait: "owner", "admin" (a higher limit helps, too), or "" if it ends by itself."""
-    check = check_of(code)
+    check, remedy = check_of(code), remedy_of(code, numbers)
     if check is None:
         return ""
-    if check.remedy is Remedy.FIX:
+    if remedy is Remedy.FIX:
         return "owner"
-    return "admin" if check.remedy is Remedy.ASK or check.scope is Scope.TENANT else ""
+    return "admin" if remedy is Remedy.ASK or check.scope is Scope.TENANT else ""
 
 
 def _is_about_quota(code: str) -> bool:

@@ -26,9 +26,9 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_after_a_pass_over_many_what_is_asked_for_waits_and_is_not_lost(
     world: World, passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cycle, "MANY", 3)
+    monkeypatch.setattr(cycle, "LARGE_QUEUE", 3)
     monkeypatch.setattr(cycle, "PAUSE_FACTOR", 1e9)
-    monkeypatch.setattr(cycle, "PAUSE_MOST_S", 60.0)
+    monkeypatch.setattr(cycle, "PAUSE_MAX_S", 60.0)
     for _ in range(3):
         world.submit(slots=4)
     assert len(cycle.run()) == 2
@@ -60,13 +60,13 @@ def test_a_cluster_that_does_not_respond_is_the_reason_of_waiting_jobs_and_no_pa
     waiter = world.submit(slots=4)
     cycle.run()
     waiter.refresh_from_db()
-    reason, done_at = waiter.reason_code, PeriodicTask.objects.get(name=cycle.TASK).done_at
+    reason, done_at = waiter.reason_code, PeriodicTask.objects.get(name=PeriodicTask.CYCLE).done_at
     assert done_at is not None
     world.cluster.fail_next("nodes", ClusterBusy("no answer"))
     cycle.run()
     waiter.refresh_from_db()
     assert waiter.reason_code == "CLUSTER_BUSY"
-    assert PeriodicTask.objects.get(name=cycle.TASK).done_at == done_at
+    assert PeriodicTask.objects.get(name=PeriodicTask.CYCLE).done_at == done_at
     assert not cycle.has_new(), "the job was evaluated before; the regular pass evaluates it again"
     cycle.run()
     waiter.refresh_from_db()
@@ -92,10 +92,10 @@ def test_the_next_pass_is_due_when_the_policy_can_decide_otherwise(world: World)
     cycle.run()
     policy = scheduling_policy()
     timeout = policy_state(policy)[waiter.pk] + timedelta(seconds=300)
-    assert PeriodicTask.objects.get(name=cycle.TASK).next_at == timeout
+    assert PeriodicTask.objects.get(name=PeriodicTask.CYCLE).next_at == timeout
     world.elapse(3)
     cycle.run()
-    due = PeriodicTask.objects.get(name=cycle.TASK)
+    due = PeriodicTask.objects.get(name=PeriodicTask.CYCLE)
     assert due.next_at > timeout, "the timeout is over"
     far_away = timeout - timedelta(seconds=300) + timedelta(seconds=3600)
     assert due.next_at < far_away, "a regular pass comes before the job's rise by a class"

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from jobs import blobs
-from jobs.lifecycle import cycle, periodic
+from jobs.lifecycle import periodic
 from jobs.models import (
     Blob,
     CheckpointFile,
@@ -41,7 +41,7 @@ def be_due() -> None:
 def test_a_periodic_task_is_done_by_one_and_not_again_before_its_time(world: World) -> None:
     assert set(periodic.run_due()) == {"forecast", "orphans", "purge", "tidy"}
     assert periodic.run_due() == []
-    assert periodic.due(cycle.TASK) == {cycle.TASK}
+    assert periodic.due(PeriodicTask.CYCLE) == {PeriodicTask.CYCLE}
 
 
 def test_a_gang_of_no_live_attempt_is_removed_the_second_time_it_is_seen(world: World) -> None:
