@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from learner_agent.wire_fields import (
     MAX_DATA,
     MAX_FILES,
-    MAX_LEARNERS,
     MAX_OFFSET,
+    MAX_RANK,
     MAX_READS,
     NO_NUL,
     NOT_FINITE,
@@ -108,7 +108,10 @@ class WireFrame(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobIntent(msgspec.Struct, frozen=True):
-    """What is requested of the job now. gen grows with each new request; grace_s: from the request to SIGTERM."""
+    """What is requested of the job now. gen grows with each new request.
+
+    grace_s: the job's grace period in seconds (see learner_agent.halting).
+    """
 
     intent: Literal["RUN", "HALT", "CANCEL"]
     gen: Offset
@@ -116,7 +119,7 @@ class JobIntent(msgspec.Struct, frozen=True):
 
 
 class Hello(WireFrame, frozen=True):
-    """First frame of a connection. log_from and log_to: the bytes of the stream that the spool still holds."""
+    """First frame of a connection: which learner this is."""
 
     type: ClassVar[FrameType] = FrameType.HELLO
 
@@ -125,15 +128,13 @@ class Hello(WireFrame, frozen=True):
     rank: Rank
     proto: Annotated[int, Meta(ge=0, le=99)] = 0
     """Always sent: with PROTO as its default, each version would take another's for its own. 0: not stated."""
-    version: Annotated[str, Meta(max_length=40, pattern=NO_NUL)] = ""
-    boot: ShortText = ""
-    log_from: Offset = 0
-    log_to: Offset = 0
-    gen_seen: Offset = 0
 
 
 class Welcome(WireFrame, frozen=True):
-    """Response to HELLO: the cursors to continue from (the server's always count), the job's intent, the limits."""
+    """Response to HELLO: the cursors to continue from (the server's always count), the job's intent, the limits.
+
+    session, now_ms: nothing reads them, but shippers that run since before an upgrade accept no WELCOME without them.
+    """
 
     type: ClassVar[FrameType] = FrameType.WELCOME
 
@@ -197,7 +198,8 @@ class Metric(WireFrame, frozen=True):
 class Event(WireFrame, frozen=True):
     """Something that happened to the learner; sent again after each reconnection until acknowledged.
 
-    what: phase (data.phase), exit (code, signal, halted, finished), error (code, message), halt_seen (gen).
+    what: phase (data.phase), exit (code, signal, halted, finished, lost), error (code, message),
+    halt_seen (gen, aware).
     ago_ms: its age when it was sent, by the sender's own clock.
     """
 
@@ -224,8 +226,8 @@ class Ckpt(WireFrame, frozen=True):
     what: FileSetKind = "checkpoint"
     step: Offset | None = None
     part: Rank = 0
-    of: Annotated[int, Meta(ge=1, le=MAX_LEARNERS)] = 1
-    world: Annotated[int, Meta(ge=1, le=MAX_LEARNERS)] = 1
+    of: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1
+    world: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1
     files: list[File] = []
     state: UploadState = ""
     message: LongText = ""
@@ -256,20 +258,17 @@ class Nack(WireFrame, frozen=True):
     type: ClassVar[FrameType] = FrameType.NACK
 
     stream: CursorName
-    code: Literal["GAP", "CRC", "SEALED", "FENCED"]
+    code: Literal["GAP", "CRC", "SEALED"]
     next: Offset
     message: LongText = ""
 
 
 class Beat(WireFrame, frozen=True):
-    """Every two seconds, both ways: down with the job's intent, up with the bytes that the spool still holds unsent."""
+    """Proof of life: every beat_s seconds (see WELCOME), both ways; down with the job's intent."""
 
     type: ClassVar[FrameType] = FrameType.BEAT
 
     n: Offset
-    at_ms: Offset = 0
-    unsent: Offset = 0
-    gen_seen: Offset = 0
     intent: JobIntent | None = None
 
 

@@ -17,7 +17,7 @@ MAX_READS = 2_000
 MAX_POINTS = 2_000
 MAX_FILES = 5_000
 MAX_OFFSET = 2**62
-MAX_LEARNERS = 10**6
+MAX_RANK = 10**6
 NAME_CHARS = 120
 PATH_CHARS = 1_024
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -28,7 +28,7 @@ _PATH = re.compile(r"\A(?!\.\.?(?:/|\Z))[^/\\\0]+(?:/(?!\.\.?(?:/|\Z))[^/\\\0]+)
 
 Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Crc = Annotated[int, Meta(ge=0, lt=2**32)]
-Rank = Annotated[int, Meta(ge=0, le=MAX_LEARNERS)]
+Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]
 ShortText = Annotated[str, Meta(max_length=64, pattern=NO_NUL)]
 Reason = Annotated[str, Meta(max_length=400, pattern=NO_NUL)]
 LongText = Annotated[str, Meta(max_length=4_000, pattern=NO_NUL)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,6 @@ from msgspec.structs import replace
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
-from learner_agent import VERSION
-from learner_agent.log_segments import log_span
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.log_sender import LogSender
 from learner_agent.shipper.metrics import MetricSender, PointSource
@@ -64,7 +61,7 @@ class WrongVersion(Exception):
 class Connection:
     """One learner's connection. Every public method may be called at any time, connected or not.
 
-    changed: set it when there may be something to send. gen_seen: the newest halt that the launcher acted on.
+    changed: set it when there may be something to send.
     """
 
     def __init__(
@@ -73,11 +70,8 @@ class Connection:
         self.log = LogSender(spool)
         self.metrics = MetricSender(self._report_unreadable)
         self.changed = asyncio.Event()
-        self.gen_seen = 0
         self._settings = settings
-        self._spool = spool
         self._on_intent = on_intent
-        self._boot = secrets.token_hex(8)
         self._beat_s = float(HEARTBEAT_S)
         self._progressed = asyncio.Condition()
         self._waiters = 0
@@ -147,7 +141,7 @@ class Connection:
                 self._progressed.notify_all()
 
     def _report_unreadable(self, source: str, error: Exception) -> None:
-        message = f"Metrics from {source} are no longer read in this run: {error!r}"
+        message = f"Metrics from {source} are no longer read in this attempt: {error!r}"
         self.report("error", code="metrics_unreadable", message=message[:1000])
 
     # --- connecting
@@ -212,12 +206,8 @@ class Connection:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _greet(self, socket: ClientConnection) -> None:
-        first, last = log_span(self._spool)
         settings = self._settings
-        hello = Hello(
-            job=settings.job, attempt=settings.attempt, rank=settings.rank, proto=PROTO, version=VERSION,
-            boot=self._boot, log_from=first, log_to=last, gen_seen=self.gen_seen,
-        )  # fmt: skip
+        hello = Hello(job=settings.job, attempt=settings.attempt, rank=settings.rank, proto=PROTO)
         await socket.send(encode(hello))
         welcome = decode(await asyncio.wait_for(_message(socket), HEARTBEAT_TIMEOUT_S))
         if isinstance(welcome, Bye):
@@ -274,7 +264,7 @@ class Connection:
             if time.monotonic() - self._received_at > HEARTBEAT_TIMEOUT_S:
                 raise TimeoutError("no heartbeat from the server")
             n += 1
-            await socket.send(encode(Beat(n, now_ms(), self.log.unsent(), self.gen_seen)))
+            await socket.send(encode(Beat(n)))
 
     async def _send(self, socket: ClientConnection) -> None:
         """Send whatever may be sent now, each time something changed. Events first, the end of the log last."""

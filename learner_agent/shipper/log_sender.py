@@ -13,7 +13,7 @@ from learner_agent.log_segments import LogReader, Piece, log_span
 from learner_agent.spool import Gap, Spool
 from learner_agent.wire import Ack, Data, Final, Nack, Welcome
 
-MAX_READS = 1_000
+READS_PER_FRAME = 1_000
 KEPT_BYTES = 64 * 1024 * 1024
 """Acknowledged log that the spool keeps, so that it can be sent again if the checksum of the whole disagrees."""
 TIDY_S = 2.0
@@ -56,7 +56,9 @@ class LogSender:
             if in_flight and not self._is_bulk:
                 return
             found = self._next()
-            is_full = found is not None and (found.size >= self._max_data or len(found.reads) >= MAX_READS)
+            is_full = found is not None and (
+                found.size >= self._max_data or len(found.reads) >= READS_PER_FRAME
+            )
             if found is None or (in_flight and not is_full):
                 self._is_bulk = False
                 return
@@ -83,11 +85,6 @@ class LogSender:
         self.acked = self._sent = nack.next
         self._is_bulk = self._is_final_sent = False
 
-    def unsent(self) -> int:
-        """About how many bytes the spool holds beyond what is acknowledged."""
-        starts = self._spool.segments()
-        return max(0, starts[-1] - self.acked) if starts else 0
-
     def tidy_if_due(self, *, needed_from: int) -> None:
         if time.monotonic() - self._tidied_at > TIDY_S:
             self.tidy(needed_from=needed_from)
@@ -100,7 +97,9 @@ class LogSender:
         self._spool.drop_below(min(self.acked, needed_from), keep=KEPT_BYTES)
 
     def _next(self) -> Data | None:
-        found: Piece | Gap | None = self._reader.read(self._sent, limit=self._max_data, max_reads=MAX_READS)
+        found: Piece | Gap | None = self._reader.read(
+            self._sent, limit=self._max_data, max_reads=READS_PER_FRAME
+        )
         if isinstance(found, Piece):
             crc = zlib.crc32(found.data)
             return Data(found.off, payload=found.data, t0=found.t0, reads=found.reads, crc=crc)

@@ -20,7 +20,7 @@ from learner_agent.shipper import inputs
 from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
 from learner_agent.shipper.connection import Connection, Fenced, WrongVersion
 from learner_agent.shipper.http import Client, Refused, Unreachable
-from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
+from learner_agent.shipper.inputs import CorruptDownload, InputError
 from learner_agent.shipper.metrics.log_rules import LogRules
 from learner_agent.shipper.metrics.reported import ReportedMetrics
 from learner_agent.shipper.metrics.tensorboard import TensorBoard
@@ -28,7 +28,7 @@ from learner_agent.shipper.outputs import FileSet, NotWhole, TooMany, gather, pa
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, now_ms, number_or, objects
 from learner_agent.wire import Final, JobIntent
-from learner_agent.wire_fields import MAX_LEARNERS, PATH_CHARS, FileSetKind
+from learner_agent.wire_fields import MAX_RANK, PATH_CHARS, FileSetKind
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ NODE_ERRORS = frozenset(
 """What is wrong with the node while the inputs are written; any other error is the inputs' own."""
 NOT_RANK_0 = (
     "The files in its CHECKPOINT_DIR are not stored: of a gang that saves without manifests only learner 0's count."
-    " Save with training.checkpoint(step, part=rank, of=learners)."
+    " Save with training.checkpoint(step, part=training.rank(), of=training.world_size())."
 )
 """One set is restored for all learners: one that saves last, or counts steps faster, must not replace the model."""
 
@@ -149,7 +149,7 @@ class Shipper:
         seen = self.spool.read("halt_seen") or {}
         gen = int(number_or(seen.get("gen"), 0))
         if gen > self._reported_gen:
-            self._reported_gen = self.connection.gen_seen = gen
+            self._reported_gen = gen
             self.connection.report("halt_seen", gen=gen, aware=bool(seen.get("aware")))
 
     def _notice_death(self, died_at: float | None) -> float | None:
@@ -237,7 +237,7 @@ class Shipper:
             except OSError as error:
                 code = "not_prepared" if error.errno in NODE_ERRORS else "data_error"
                 raise InputError(code, f"The inputs cannot be written: {error}") from error
-            except CorruptCheckpoint as error:
+            except CorruptDownload as error:
                 damaged += 1
                 if damaged >= DAMAGED_TRIES:
                     raise InputError("not_prepared", str(error)) from error
@@ -246,7 +246,7 @@ class Shipper:
         saved = job.get("restore")
         try:
             return await inputs.restore(self.client, self.settings, saved)
-        except CorruptCheckpoint:
+        except CorruptDownload:
             # The server checks its own copy: if that is damaged too, the next response names an older checkpoint.
             await self.client.json(f"/agent/v1/checkpoints/{saved['n']}/verify", method="POST", body=b"")  # type: ignore[index]
             raise
@@ -270,7 +270,7 @@ class Shipper:
 
     def _report_slow_rule(self, pattern: str) -> None:
         logger.warning("a metric rule was too slow and is switched off", extra={"pattern": pattern})
-        message = f"The rule {pattern[:600]} took too long on a printed line and is disabled for this run."
+        message = f"The rule {pattern[:600]} took too long on a printed line and is disabled in this attempt."
         self.connection.report("error", code="rule_too_slow", message=message)
 
     async def _finish(self) -> None:
@@ -297,7 +297,7 @@ class Shipper:
 
     async def _store(self) -> None:
         await self.uploader.upload_new_checkpoints()
-        world = max(1, int(number_or(self._job().get("learners"), 1, most=MAX_LEARNERS)))
+        world = max(1, int(number_or(self._job().get("learners"), 1, most=MAX_RANK)))
         end = self.ending
         wanted: list[tuple[FileSetKind, Path]] = []
         if not self.uploader.saw_manifest:

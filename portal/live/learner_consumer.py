@@ -282,7 +282,7 @@ class LearnerConsumer:
                     CloseCode.SILENT, f"Nothing received for {HEARTBEAT_TIMEOUT_S:.0f} seconds."
                 )
             n += 1
-            await self._send_frame(Beat(n, int(time.time() * 1000), intent=self.intent))
+            await self._send_frame(Beat(n, intent=self.intent))
 
     def update(self, state: SessionState | None) -> None:
         """Called by the hub: the learner's current state. A changed intent is sent at once."""
@@ -292,7 +292,7 @@ class LearnerConsumer:
             self.end(CloseConnection(CloseCode.FENCED, "This attempt is over."))
         elif state.intent != self.intent:
             self.intent = state.intent
-            self._spawn(self._send_frame(Beat(0, int(time.time() * 1000), intent=self.intent)))
+            self._spawn(self._send_frame(Beat(0, intent=self.intent)))
 
     def end(self, how: CloseConnection) -> None:
         if not self._ending.done():

@@ -155,7 +155,7 @@ def test_an_agent_counts_as_seen_once_its_reconnect_backlog_is_stored(
             await asyncio.wait_for(more_than(len(looks) + 2, looks), TIMEOUT_S)
             assert not noted, "it only greeted"
             await socket.send(encode(Event(1, "exit", 0, {"code": 3})))
-            await socket.send(encode(Beat(1, 0)))
+            await socket.send(encode(Beat(1)))
             await asyncio.wait_for(more_than(0, noted), TIMEOUT_S)
 
     run(scenario())
@@ -171,7 +171,7 @@ def test_frames_that_came_before_the_first_beat_are_waited_for(
     monkeypatch.setattr(learner_consumer.writer, "submit", submitted.append)
     frames = [Event(n, "phase", 0, {"phase": "PROCESSING"}) for n in (1, 2)]
     messages = [
-        {"type": "websocket.receive", "bytes": encode(frame)} for frame in (*frames, Beat(1, 0), *frames)
+        {"type": "websocket.receive", "bytes": encode(frame)} for frame in (*frames, Beat(1), *frames)
     ]
 
     async def scenario() -> list[bool]:
