@@ -210,15 +210,15 @@ def _pack(offer: Slots, learners: int, slots: int) -> list[tuple[str, int]]:
 
 def _spread(offer: Slots, learners: int, slots: int) -> list[tuple[str, int]]:
     """Most nodes: one learner on each of the freest; if there are too few nodes, round after round."""
-    rooms: list[tuple[str, int]] = []
+    capacities: list[tuple[str, int]] = []
     for size in reversed(offer.sizes(slots)):
-        while len(rooms) < learners and (name := offer.pop(size)) is not None:
-            rooms.append((name, size // slots))
-    given = [0] * len(rooms)
+        while len(capacities) < learners and (name := offer.pop(size)) is not None:
+            capacities.append((name, size // slots))
+    given = [0] * len(capacities)
     left = learners
     while left:
-        for index, (_, room) in enumerate(rooms):
-            if left and given[index] < room:
+        for index, (_, capacity) in enumerate(capacities):
+            if left and given[index] < capacity:
                 given[index] += 1
                 left -= 1
-    return [(name, count) for (name, _), count in zip(rooms, given, strict=True)]
+    return [(name, count) for (name, _), count in zip(capacities, given, strict=True)]

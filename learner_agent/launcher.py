@@ -64,7 +64,10 @@ class Launcher:
         """Small files of the spool that the disk has not taken yet."""
 
     def run(self) -> int:
-        """Run to the program's end and return its exit code (128 + signal if a signal ended it)."""
+        """Run to the program's end and return its exit code (128 + signal if a signal ended it).
+
+        Returns EX_TEMPFAIL at once if another launcher holds the spool.
+        """
         self.spool.create()
         ended = self.spool.read("exit")
         if ended is not None:  # started again after the end: the result remains
@@ -72,7 +75,7 @@ class Launcher:
         lock = self._hold_lock()
         if lock is None:
             sys.stderr.write("learner_agent: another launcher runs in %s\n" % self.settings.state_dir)
-            return 75
+            return os.EX_TEMPFAIL
         self.lock = lock
         self.log = LogWriter(self.spool, cap=self.settings.spool_bytes)
         try:
@@ -110,7 +113,7 @@ class Launcher:
             self._start(ready, write_end)
         except OSError as error:
             os.close(write_end)
-            self.log.write(("learner_agent: cannot start the program: %s\n" % error).encode(), now_ms())
+            self.log.write(("luthier: cannot start the program: %s\n" % error).encode(), now_ms())
             return self._end(EXIT_NOT_FOUND)
         os.close(write_end)
         self._write("phase", b"PROCESSING")
@@ -275,7 +278,6 @@ class Launcher:
             may_save = current is not None and current.has_termed and not current.has_killed
             if not (may_save and processes.group_lives(self.pid)):
                 self.ended_at = now
-                self._write("phase", b"EXITED")
         return self.ended_at is not None
 
     def _check_halt(self) -> None:
@@ -368,7 +370,6 @@ class Launcher:
             "at_ms": now_ms(),
         }
         self._write("exit", json.dumps(ending).encode())
-        self._write("phase", b"EXITED")
         while self.unwritten:
             time.sleep(POLL_S)
             try:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
+from learner_agent.log_segments import CAP_BYTES
+
 
 class BadSettings(Exception):
     """Variables are wrong or missing; the message has one line for each."""
@@ -15,7 +17,7 @@ class BadSettings(Exception):
 
 @dataclass(frozen=True)
 class LauncherSettings:
-    """Settings of the launcher. grace_s: seconds from a request to halt to SIGTERM, and from that to SIGKILL."""
+    """Settings of the launcher. grace_s: the job's grace period in seconds (see learner_agent.halting)."""
 
     state_dir: Path
     model_dir: Path
@@ -110,7 +112,7 @@ def launcher_settings(env: Mapping[str, str], *, needs_command: bool = True) -> 
     settings = LauncherSettings(
         state, model, checkpoint, result, log, command,
         grace_s=read.whole("LUTHIER_GRACE_S", 0, 60),
-        spool_bytes=read.whole("LUTHIER_SPOOL_BYTES", 4096, 1024**3),
+        spool_bytes=read.whole("LUTHIER_SPOOL_BYTES", 4096, CAP_BYTES),
     )  # fmt: skip
     read.done()
     return settings

@@ -1,11 +1,11 @@
 """The directory between launcher and shipper (JOB_STATE_DIR), which survives the death of either process.
 
     log/<offset>.seg   what the program printed, in records; the name is the stream offset of its first byte
-    log/gaps           "from to lines" per dropped segment: the tombstones, so that offsets stay dense
+    log/gaps           "from to lines" per run of bytes that are not kept: the tombstones, so that offsets stay dense
     log/acked          how many bytes the server has committed (shipper)
     metrics.jsonl      one object per line: {"step", "time", "total"?, name: value …} (program)
     ready | refused    code and data are in place, or why they cannot be (shipper)
-    phase              PROCESSING or EXITED (launcher)
+    phase              PROCESSING once the program was started (launcher)
     imported           the program imported learner_agent.training, so it checks for "halt" itself
     halt, halt_seen    the request to halt (shipper), and that the launcher acted on it
     halt_noticed       halt_requested() returned True to the program
@@ -14,6 +14,7 @@
     lock               held by the launcher while it lives
     notify             a FIFO: "." means more bytes to ship, "!" that one of the other files changed
     checkpoints/       CHECKPOINT_DIR
+    shipper/           the shipper's own state; done.json: everything is delivered
 
 The log's records: ``log_segments``. Standard library only, Python 3.8 or newer.
 """

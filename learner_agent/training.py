@@ -2,7 +2,7 @@
 
     from learner_agent import training
 
-    for step in range(start, steps):
+    for step in range(start + 1, steps + 1):
         loss = train(step)
         training.report(step, total=steps, loss=loss)
         if training.halt_requested():
@@ -99,7 +99,8 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
 
     A gang that saves in parts calls this in each learner with its part and the number of parts. The directory
     becomes CHECKPOINT_DIR/step-<n> (for parts: step-<n>/part-<k>) in one rename, after its manifest.json is
-    written: a save that is cut off leaves nothing that could be taken for one.
+    written: a save that is cut off leaves nothing that could be taken for one. Raises TypeError or ValueError for
+    step, part or of that are not whole numbers of at least 0, or a part that is not below `of`; OSError.
     """
     step, part, of = _whole("step", step), _whole("part", part), _whole("of", of)
     if part >= of:
@@ -130,7 +131,7 @@ def resume_from() -> Optional[Path]:
 
 
 def finish() -> None:
-    """Mark training as complete: this wins over a halt that was requested meanwhile."""
+    """Mark training as complete: this wins over a halt that was requested meanwhile. Raises OSError."""
     home = _inside()
     if home is not None:
         home.write("finished", {"at_ms": untrusted_files.now_ms()})

@@ -170,8 +170,8 @@ class GangSpec:
     """A gang to launch. The name is ``job-<id>-<attempt>`` and makes launching idempotent.
 
     slots: devices of slot_type per learner. Exactly one of runtime and image is given. command: a string runs by sh -c,
-    a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: seconds from SIGTERM to SIGKILL.
-    checkpoint_every_s: how often a program should save, in seconds.
+    a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: the job's grace period in seconds
+    (see learner_agent.halting). checkpoint_every_s: how often a program should save, in seconds.
     """
 
     name: str

@@ -87,7 +87,7 @@ def _walk(lease: Lease) -> bool:
             decision = decide(observation)
             if decision.move is not None:
                 transitions.move(rows, decision.move, lease)
-                wants_cycle |= decision.move.to == State.QUEUED or decision.move.to not in HOLDS_GPUS
+                wants_cycle |= decision.move.to not in HOLDS_GPUS
                 continue
             if decision.act is not Act.NONE:
                 fp(f"{decision.act}.before_cluster")

@@ -8,11 +8,11 @@ from functools import partial
 from django.conf import settings
 from django.db import connection, transaction
 
+from gpu_scheduler.model import CPU_TYPE
 from jobs import events, pubsub, wake
 from jobs.models import JobEvent
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import pools
-from jobs.selectors.usage import CPU_TYPE
 from jobs.states import EventCode
 from tenants import access
 from tenants.models import Tenant

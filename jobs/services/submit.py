@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from gpu_scheduler.model import Priority
+from gpu_scheduler.model import Priority, WaitReason
 from jobs import archives, blobs, events, wake
 from jobs.errors import CodeInvalid, JobForbidden, SpecInvalid, TenantSuspended, UploadNotFound
 from jobs.failpoints import fp
@@ -155,7 +155,7 @@ def create_job(
         grace_s=spec.checkpoint.grace_s,
         intent_by=user,
         next_reconcile_at=FIRST_LOOK,
-        reason_code="NOT_EVALUATED",
+        reason_code=WaitReason.NOT_EVALUATED.value,
         reason_message="Waits for the next scheduling cycle, usually within a second.",
         event_seq=1,
     )

@@ -253,7 +253,8 @@ def _course() -> dict[str, Any]:
                 "keep": _whole("Newest checkpoints kept.", 1, 100, defaults["keep"]),
                 "grace": _quantity(
                     "duration",
-                    "Time to save on a halt before SIGTERM, and again before SIGKILL.",
+                    "Time to save on a halt. A program that imports learner_agent.training gets SIGTERM after it and"
+                    " SIGKILL after as long again; any other gets SIGTERM at once and SIGKILL after it.",
                     "1s",
                     "1h",
                     defaults["grace"],
@@ -272,7 +273,8 @@ def _course() -> dict[str, Any]:
                 "properties": {
                     "pattern": {
                         "type": "string",
-                        "description": "Regular expression with a named group per metric, and (?P<step>…).",
+                        "description": "Regular expression with a named group per metric; (?P<step>…) and (?P<time>…)"
+                        " say to what step and time a line belongs.",
                         "minLength": 1,
                         "maxLength": MAX_PATTERN_CHARS,
                     }

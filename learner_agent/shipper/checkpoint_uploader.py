@@ -26,9 +26,9 @@ DONE = "shipper/kept.json"
 class CheckpointUploader:
     """Uploads each set once. What the server has is recorded in the spool; losing that costs an offer, but no bytes."""
 
-    def __init__(self, client: Client, link: Connection, spool: Spool, base: Path) -> None:
+    def __init__(self, client: Client, connection: Connection, spool: Spool, base: Path) -> None:
         self.client = client
-        self.connection = link
+        self.connection = connection
         self.spool = spool
         self.base = base
         self._done: dict[str, str] = dict(spool.read(DONE, most=LARGE_BYTES) or {})

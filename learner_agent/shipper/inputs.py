@@ -27,14 +27,14 @@ class InputError(Exception):
         self.code = code
 
 
-class CorruptCheckpoint(Exception):
-    """The restored bytes are not those that were saved."""
+class CorruptDownload(Exception):
+    """The bytes received are not those that the server declared, or the server lacks them."""
 
 
 async def fetch_code(client: Client, settings: ShipperSettings, code: Mapping[str, Any] | None) -> None:
     """Put the job's code into MODEL_DIR; a job without code (an image has its own) gets an empty directory.
 
-    Raises InputError, Unreachable, Refused, CorruptCheckpoint or OSError.
+    Raises InputError, Unreachable, Refused, CorruptDownload or OSError.
     """
     settings.model_dir.mkdir(parents=True, exist_ok=True)
     if code is None:
@@ -48,7 +48,10 @@ async def fetch_code(client: Client, settings: ShipperSettings, code: Mapping[st
 
 
 async def download(client: Client, path: str, target: Path, *, size: int, sha256: str) -> None:
-    """Fetch a file of size bytes in pieces, continuing an earlier try. Raises CorruptCheckpoint if its hash differs."""
+    """Fetch a file of size bytes in pieces, continuing an earlier try.
+
+    Raises CorruptDownload, Unreachable, Refused or OSError.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     have = part.stat().st_size if part.exists() else 0
@@ -58,13 +61,13 @@ async def download(client: Client, path: str, target: Path, *, size: int, sha256
                 piece = await client.piece(path, have, min(PIECE_BYTES, size - have))
             except Refused as refusal:
                 if refusal.code == "blob_gone":
-                    raise CorruptCheckpoint(str(refusal)) from refusal
+                    raise CorruptDownload(str(refusal)) from refusal
                 raise
             sink.write(piece)
             have += len(piece)
     if sha256_of(part) != sha256:
         part.unlink()
-        raise CorruptCheckpoint(f"{target.name}: the {size} bytes received are not those that were saved")
+        raise CorruptDownload(f"{target.name}: the {size} bytes received do not match the declared SHA-256")
     os.replace(part, target)
 
 
@@ -124,8 +127,11 @@ def _write_members(members: Iterator[tuple[str, int, int, IO[bytes] | None]], ta
     for count, (name, size, mode, stream) in enumerate(members):
         total += size
         if count >= MAX_CODE_FILES or total > MAX_CODE_BYTES:
-            raise InputError("data_error", f"The code archive is larger than {MAX_CODE_FILES} files or 1 GiB")
-        place = _below(target, name)
+            raise InputError(
+                "data_error",
+                f"The code archive has more than {MAX_CODE_FILES:,} files or unpacks to more than 1 GiB",
+            )
+        place = _below(target, name, "The code archive")
         if stream is None:
             place.mkdir(parents=True, exist_ok=True)
             continue
@@ -145,14 +151,15 @@ def _copy(stream: IO[bytes], sink: IO[bytes], size: int) -> None:
         size -= len(block)
 
 
-def _below(root: Path, name: str) -> Path:
+def _below(root: Path, name: str, what: str) -> Path:
+    """The place of a name below root. Raises InputError, which begins with what, for one that leads elsewhere."""
     steps = [step for step in name.replace("\\", "/").split("/") if step not in ("", ".")]
     if name.startswith(("/", "\\")) or ".." in steps or (not steps and name.strip("./")):
-        raise InputError("data_error", f"The code archive holds {name[:200]!r}, which is outside of it")
+        raise InputError("data_error", f"{what}: {name[:200]!r} is outside of its folder")
     place = root.joinpath(*steps)
     for parent in [*place.parents][: len(steps)]:
         if parent != root and parent.is_symlink():
-            raise InputError("data_error", f"The code archive writes through the link {parent.name!r}")
+            raise InputError("data_error", f"{what}: {parent.name!r} is a link")
     return place
 
 
@@ -172,7 +179,7 @@ def link_data(settings: ShipperSettings, mounts: list[Mapping[str, str]]) -> Non
             raise InputError("data_error", f"data {name!r}: {path!r} is outside the installation's data root")
         if not source.exists():
             raise InputError("data_error", f"data {name!r}: {path!r} does not exist below the data root")
-        link = _below(settings.data_dir, name)
+        link = _below(settings.data_dir, name, "The job's data")
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.is_symlink():
             link.unlink()
@@ -184,7 +191,7 @@ async def restore(client: Client, settings: ShipperSettings, saved: Mapping[str,
     """Restore a checkpoint and return the path for RESUME_FROM; None if there is none to resume from.
 
     An implicit one is restored to its place in CHECKPOINT_DIR; one with a manifest to step-<n> (for parts:
-    step-<n>/part-<k>, and RESUME_FROM is this learner's own part). Raises CorruptCheckpoint, Unreachable or Refused.
+    step-<n>/part-<k>, and RESUME_FROM is this learner's own part). Raises CorruptDownload, Unreachable or Refused.
     """
     if saved is None:
         return None
@@ -196,7 +203,7 @@ async def restore(client: Client, settings: ShipperSettings, saved: Mapping[str,
     for entry in saved["files"]:
         place = top / f"part-{entry['part']}" if parts > 1 else top
         places.add(place)
-        target = _below(place, str(entry["path"]))
+        target = _below(place, str(entry["path"]), "The checkpoint")
         size, sha256 = int(entry["size"]), str(entry["sha256"])
         if not (target.exists() and target.stat().st_size == size and sha256_of(target) == sha256):
             await download(client, str(entry["url"]), target, size=size, sha256=sha256)

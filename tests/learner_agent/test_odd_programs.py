@@ -66,7 +66,7 @@ def test_signs_that_look_like_digits_cost_nothing(rig: MakeRig) -> None:
 
 def test_a_source_that_fails_is_not_read_again_and_is_reported(tmp_path: Path) -> None:
     class Broken:
-        name, cursor = "rules", 0
+        name, label, cursor = "rules", "the metric rules", 0
 
         def read(self) -> Metric | None:
             raise ZeroDivisionError("whatever a program wrote")
@@ -85,7 +85,8 @@ def test_a_source_that_fails_is_not_read_again_and_is_reported(tmp_path: Path) -
     assert connection.metrics.sources == [sound]
     (reported,) = connection._events.values()
     assert reported.data["code"] == "metrics_unreadable"
-    assert "Metrics from rules are no longer read in this run: ZeroDivisionError" in reported.data["message"]
+    expected = "Metrics from the metric rules are no longer read in this attempt: ZeroDivisionError"
+    assert expected in reported.data["message"]
 
 
 def test_reports_without_a_metric_are_skipped_and_reported_once(rig: MakeRig) -> None:

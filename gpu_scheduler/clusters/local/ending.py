@@ -35,7 +35,7 @@ def code_of(ending: Mapping[str, Any] | None) -> int | None:
 
 
 def began(folders: Folders) -> bool:
-    """True if the launcher got as far as starting the program."""
+    """True if the launcher has started the program."""
     return (folders.state / "phase").exists()
 
 

@@ -83,7 +83,7 @@ class Gangs:
                 return self._journal.revision
             if spec.runtime is None or not self._runtimes.has(spec.runtime):
                 known = ", ".join(self._runtimes.names()) or "none"
-                raise LaunchRefused(f"There is no runtime {spec.runtime} here; there are: {known}.")
+                raise LaunchRefused(f"This machine has no runtime {spec.runtime}; it has: {known}.")
             record = GangRecord(spec, self._allocate_devices(spec), self._context.boot)
             self._store.save(record)
             self._gangs[spec.name] = LocalGang(self._context, record)

@@ -151,7 +151,7 @@ class LocalLearner:
 
     def advance(self, now: float) -> bool:
         """Update the record; True if it changed. Raises OSError."""
-        # PREPARING on disk may mean that an earlier daemon died while it started the gang: `run` goes on with it.
+        # PREPARING on disk may mean that an earlier daemon died while it started the gang: `run` continues it.
         if self.ended or self.removing or self.record.phase is LearnerPhase.PREPARING:
             return False
         before = self._seen()

@@ -28,9 +28,10 @@ _LATEST_S = 2**41
 
 
 class PointSource(Protocol):
-    """name is the cursor's name on the wire."""
+    """name is the cursor's name on the wire; label is what users read."""
 
     name: str
+    label: str
 
     @property
     def cursor(self) -> int: ...
@@ -48,7 +49,7 @@ class PointSource(Protocol):
 class MetricSender:
     """Reads sources and keeps each frame until the server has committed it.
 
-    on_unreadable gets the name of a source that failed and its error; that source is not read again.
+    on_unreadable gets the label of a source that failed and its error; that source is not read again.
     """
 
     def __init__(self, on_unreadable: Callable[[str, Exception], None]) -> None:
@@ -112,7 +113,7 @@ class MetricSender:
         except Exception as error:
             logger.exception("metrics are not readable", extra={"source": source.name})
             self.sources = [other for other in self.sources if other is not source]
-            self._on_unreadable(source.name, error)
+            self._on_unreadable(source.label, error)
             return None
 
 

@@ -104,6 +104,7 @@ class LogRules:
     """
 
     name = "rules"
+    label = "the metric rules"
 
     def __init__(
         self, spool: Spool, patterns: Iterable[str], on_slow: Callable[[str], None] = lambda pattern: None

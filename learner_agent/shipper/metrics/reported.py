@@ -16,7 +16,7 @@ READ_BYTES = 256 * 1024
 MAX_LINE = 64 * 1024
 """Longer lines of metrics.jsonl are skipped."""
 SKIPPED_SHOWN = 80
-SEVERAL = "Write several lines of one step"
+SEVERAL = "Write several lines with the same step"
 
 
 class ReportedMetrics:
@@ -26,6 +26,7 @@ class ReportedMetrics:
     """
 
     name = "jsonl"
+    label = "metrics.jsonl"
 
     def __init__(self, path: Path, on_skipped: Callable[[str], None] = lambda message: None) -> None:
         self.path = path

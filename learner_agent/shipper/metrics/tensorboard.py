@@ -26,6 +26,7 @@ class TensorBoard:
     spool: Spool
     roots: list[Path]
     name: str = "tb"
+    label: str = "TensorBoard files"
     cursor: int = 0
     offsets: dict[str, int] = field(default_factory=dict)
     scan_every_s: float = 2.0
@@ -49,7 +50,10 @@ class TensorBoard:
             self.spool.write(STATE, self.offsets)
 
     def read(self) -> Metric | None:
-        """Return the next points; None only after a scan of all files that began in this very call."""
+        """Return the next points.
+
+        None while the next scan is not due (scan_every_s), or if a scan that began in this call found nothing new.
+        """
         while True:
             scans = not self._unread
             if scans:

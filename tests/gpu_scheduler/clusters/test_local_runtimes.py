@@ -208,7 +208,7 @@ def test_progress_follows_what_the_builder_fetches(tmp_path: Path) -> None:
 
 
 def test_an_unknown_runtime_is_refused_with_those_there_are(daemon: NodeDaemon) -> None:
-    with pytest.raises(LaunchRefused, match="There is no runtime caffe here; there are: fake"):
+    with pytest.raises(LaunchRefused, match="This machine has no runtime caffe; it has: fake"):
         daemon.cluster.launch(replace(launch("job-x-1", "runs"), runtime="caffe"))
 
 

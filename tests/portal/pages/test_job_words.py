@@ -262,7 +262,7 @@ def test_a_metric_rule_that_was_switched_off_is_reported_on_the_pages_with_metri
 ) -> None:
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
-    said = r"The rule (a+)+(?P<x>b) took too long on a printed line and is disabled for this run."
+    said = r"The rule (a+)+(?P<x>b) took too long on a printed line and is disabled in this attempt."
     slow = Learner.objects.filter(job=job, attempt=2)
     for tab in ("", "/metrics"):
         slow.update(error_code="", message="")
