@@ -12,11 +12,11 @@ import zlib
 from dataclasses import dataclass, field
 from typing import List, Optional, Tuple, Union
 
+from learner_agent.settings import CAP_BYTES
 from learner_agent.spool import Gap, Spool
 from learner_agent.untrusted_files import open_regular, unlink
 
 MIB = 1024 * 1024
-CAP_BYTES = 1024 * MIB
 HEAD_BYTES = 64 * MIB
 SEGMENT_BYTES = 8 * MIB
 MAX_RECORD = 256 * 1024

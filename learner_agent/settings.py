@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
-from learner_agent.log_segments import CAP_BYTES
+CAP_BYTES = 1024**3
+"""Bytes of log that a spool holds at most, unless LUTHIER_SPOOL_BYTES is set."""
 
 
 class BadSettings(Exception):

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from learner_agent.settings import shipper_settings
 from learner_agent.shipper import inputs
 from learner_agent.shipper.http import Client, Refused, Unreachable
-from learner_agent.shipper.inputs import CorruptCheckpoint, InputError
+from learner_agent.shipper.inputs import CorruptDownload, InputError
 from learner_agent.shipper.run import DAMAGED_TRIES, DEATH_S, EXIT_WRONG_VERSION, Shipper
 from learner_agent.spool import Spool
 from learner_agent.wire import PROTO, CloseCode, Hello, decode
@@ -82,14 +82,14 @@ def test_a_long_outage_does_not_use_up_the_tries_of_a_damaged_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outage = [Unreachable("restarting")] * 50
-    damaged = [CorruptCheckpoint("damaged")] * (DAMAGED_TRIES - 1)
+    damaged = [CorruptDownload("damaged")] * (DAMAGED_TRIES - 1)
     assert fetch(shipper_of(tmp_path), monkeypatch, *outage, *damaged) is None
 
 
 @pytest.mark.parametrize(
     ("errors", "code"),
     [
-        ([CorruptCheckpoint("damaged")] * DAMAGED_TRIES, "not_prepared"),
+        ([CorruptDownload("damaged")] * DAMAGED_TRIES, "not_prepared"),
         ([OSError(errno.ENOSPC, "No space left on device")], "not_prepared"),
         ([OSError(errno.ENAMETOOLONG, "File name too long")], "data_error"),
         ([Refused(404, "not_found", "no such archive", {})], "data_error"),
