@@ -26,9 +26,10 @@ SIMULATIONS = 20
 MIN_SIMULATIONS = 4
 """Each simulation may use 1/MIN_SIMULATIONS of the work budget, so that at least this many fit."""
 WORK = 200_000
-"""Units for one forecast, of about 3 µs: a plan costs PLAN and one per node, per waiting and per running job."""
+"""Units of work for one forecast; a unit takes about 3 µs. A plan costs PLAN units and one more per node, per waiting
+and per running job."""
 REQUEST_WORK = 20_000
-"""The same for a forecast within a request: tens of milliseconds."""
+"""Units for a forecast within a request: tens of milliseconds."""
 FORECAST_JOBS = 300
 """Waiting jobs that a forecast covers; jobs further back get "too many jobs ahead"."""
 PLAN = 50

@@ -16,6 +16,11 @@ CPU_TYPE = "cpu"
 """Slot type of a job that asks for no GPU; the quota and the nodes use the same word."""
 
 
+def slot_type_of(gpus: int, gpu_type: str | None) -> str | None:
+    """The slot type that a request for so many GPUs of a type asks for. None: any GPU type."""
+    return (gpu_type or None) if gpus else CPU_TYPE
+
+
 class PlacementStrategy(StrEnum):
     """How the learners of a gang are laid onto nodes."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.model import CPU_TYPE
+from gpu_scheduler.checks import unit
 
 
 def duration(seconds: float) -> str:
@@ -25,18 +25,18 @@ def duration(seconds: float) -> str:
 def past(seconds: float) -> str:
     """How long ago, in the largest unit only: 38 s ago, 6 min ago, 3 h ago, 2 d ago."""
     left = max(0, int(seconds))
-    for unit, word in ((86400, "d"), (3600, "h"), (60, "min")):
-        if left >= unit:
-            return f"{left // unit} {word} ago"
+    for seconds_each, word in ((86400, "d"), (3600, "h"), (60, "min")):
+        if left >= seconds_each:
+            return f"{left // seconds_each} {word} ago"
     return f"{left} s ago"
 
 
 def devices(count: int, kind: str, *, each: int = 0) -> str:
     """4 CPUs, 1 h100 GPU; for several learners 2 × 4 CPUs. kind: a slot type; "" is any GPU."""
+    if each and count > 1:
+        return f"{count} × {each} {unit(kind, each)}"
     total = count * (each or 1)
-    unit = "CPU" if kind == CPU_TYPE else f"{kind} GPU".strip()
-    amount = f"{count} × {each}" if each and count > 1 else str(total)
-    return f"{amount} {unit}{'' if total == 1 else 's'}"
+    return f"{total} {unit(kind, total)}"
 
 
 def filesize(count: float) -> str:

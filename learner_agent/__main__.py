@@ -12,7 +12,6 @@ if __package__ in (None, ""):
     sys.path.insert(0, os.path.dirname(here))
 
 USAGE = "usage: learner_agent launcher [-- argv …] | learner_agent shipper"
-EX_CONFIG = 78
 
 
 def main(arguments: list[str]) -> int:
@@ -30,7 +29,7 @@ def main(arguments: list[str]) -> int:
             return shipper_main()
     except BadSettings as error:
         sys.stderr.write("learner_agent: cannot start\n%s\n" % error)
-        return EX_CONFIG
+        return os.EX_CONFIG
     sys.stderr.write(USAGE + "\n")
     return 64
 

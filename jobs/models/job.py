@@ -172,8 +172,9 @@ class Progress(models.Model):
 
 
 class Estimate(models.Model):
-    """When a waiting job is expected to start, by the last forecast (p50 to p90), and the first estimate
-    since it last queued, to be judged by. Kept after the start. Written by lifecycle only."""
+    """When a waiting job is expected to start, by the last forecast, and by the first one since it last queued, to be
+    judged by. soonest and first_soonest are a StartForecast's p50, latest and first_latest its p90. Kept after the
+    start. Written by lifecycle only."""
 
     job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="estimate")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")

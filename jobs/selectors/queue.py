@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from gpu_scheduler.checks import NOT_QUEUED, Scope
 from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
-from gpu_scheduler.model import CPU_TYPE
+from gpu_scheduler.model import slot_type_of
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
 from jobs.selectors.jobs import jobs_visible_to
 from jobs.serialization import rfc3339
@@ -209,4 +209,4 @@ def queue_totals() -> QueueTotals:
 def waiting_by_type() -> dict[str, int]:
     """Jobs in the queue by the type they ask for ("any" for any GPU), of all tenants: numbers, no names."""
     rows = Job.objects.filter(state="QUEUED", intent="RUN", deleted_at=None).values_list("gpus", "gpu_type")
-    return dict(Counter(CPU_TYPE if not gpus else gpu_type or "any" for gpus, gpu_type in rows))
+    return dict(Counter(slot_type_of(*row) or "any" for row in rows))

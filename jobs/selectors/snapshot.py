@@ -15,7 +15,6 @@ from django.db.models.functions import Now, RowNumber
 
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.model import (
-    CPU_TYPE,
     Gang,
     Node,
     PlacementStrategy,
@@ -27,6 +26,7 @@ from gpu_scheduler.model import (
     Snapshot,
     Stop,
     TenantState,
+    slot_type_of,
 )
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
@@ -151,7 +151,7 @@ def _gang(
     cpus: str | None,
     memory: str | None,
 ) -> Gang:
-    slot_type = (gpu_type or None) if gpus else CPU_TYPE
+    slot_type = slot_type_of(gpus, gpu_type)
     return Gang(
         job,
         tenant,

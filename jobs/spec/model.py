@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.model import CPU_TYPE
+from gpu_scheduler.model import slot_type_of
 from jobs.spec import quantities
 from jobs.spec.definition import API_VERSION, DEFAULTS
 from jobs.spec.problems import Problem
@@ -77,7 +77,7 @@ class Spec:
     @property
     def slot_type(self) -> str | None:
         """GPU type, None for any, ``cpu`` for a job without GPUs."""
-        return self.resources.gpu_type if self.resources.gpus else CPU_TYPE
+        return slot_type_of(self.resources.gpus, self.resources.gpu_type)
 
     @property
     def normalized(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, NoReturn
 
 from portal.settings import values
 
-EX_CONFIG = 78
 PREFIX = "LUTHIER_"
 READ_ELSEWHERE = re.compile("LUTHIER_(TOKEN|WAIT_FOR|PROCESS_MARK|LONG|PICTURES|TEST_.*)")
 """Variables of REST clients, of processes that `up` starts, and of the tests."""
@@ -111,4 +110,4 @@ def refuse(problems: list[str]) -> NoReturn:
         *(f"  {problem}" for problem in problems),
     ]
     sys.stderr.write("\n".join(lines) + "\n")
-    raise SystemExit(EX_CONFIG)
+    raise SystemExit(os.EX_CONFIG)

@@ -1,6 +1,6 @@
 """What can keep an installation from starting; the message is written for the person at the terminal."""
 
-from portal.settings.env import EX_CONFIG
+import os
 
 
 class SupervisorError(Exception):
@@ -16,4 +16,4 @@ class CannotStart(SupervisorError):
 class BadFolder(CannotStart):
     """A folder that this installation was given cannot be used: its setting is wrong."""
 
-    exit_code = EX_CONFIG
+    exit_code = os.EX_CONFIG

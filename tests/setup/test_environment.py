@@ -12,7 +12,7 @@ from django.core.management import call_command
 from portal.health.diagnosis import variables
 from portal.settings import values
 from portal.settings.embedded import layout
-from portal.settings.env import EX_CONFIG, Environment, ineffective_variables, read_environment
+from portal.settings.env import Environment, ineffective_variables, read_environment
 from portal.settings.values import database_from_url
 from portal.supervisor import up
 from portal.supervisor.folders import refuse_sources
@@ -55,7 +55,7 @@ def start(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_start_names_every_wrong_variable_at_once_and_ends_with_78() -> None:
     ended = start(**WRONG)
-    assert ended.returncode == EX_CONFIG
+    assert ended.returncode == os.EX_CONFIG
     lines = [line.strip() for line in ended.stderr.splitlines()[1:]]
     assert {line.split(":")[0] for line in lines} == set(WRONG)
     assert "Traceback" not in ended.stderr
@@ -63,7 +63,7 @@ def test_a_start_names_every_wrong_variable_at_once_and_ends_with_78() -> None:
 
 def test_nothing_is_made_when_the_environment_is_wrong(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    assert start(LUTHIER_DATA=str(data), LUTHIER_TICK_S="never").returncode == EX_CONFIG
+    assert start(LUTHIER_DATA=str(data), LUTHIER_TICK_S="never").returncode == os.EX_CONFIG
     assert not data.exists()
 
 
@@ -90,7 +90,7 @@ def test_a_cluster_without_a_driver_stops_every_entry_point(entry_point: str, tm
         [sys.executable, *ENTRY_POINTS[entry_point]],
         cwd=ROOT, env=clean | settings, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert ended.returncode == EX_CONFIG, ended.stderr
+    assert ended.returncode == os.EX_CONFIG, ended.stderr
     assert "LUTHIER_CLUSTER: there is no cluster driver 'kubernetes' in this version" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not data.exists()
@@ -105,7 +105,7 @@ def test_one_wrong_variable_is_refused_by_name(
     monkeypatch.setenv(name, WRONG[name])
     with pytest.raises(SystemExit) as end:
         read_environment()
-    assert end.value.code == EX_CONFIG
+    assert end.value.code == os.EX_CONFIG
     assert f"  {name}: " in capsys.readouterr().err
 
 
@@ -132,7 +132,7 @@ def test_nor_is_a_password_that_is_not_escaped(password: str) -> None:
 def test_a_wrong_option_of_up_is_named() -> None:
     command = [sys.executable, "manage.py", "up", "--port", "70000", "--workers", "0"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == EX_CONFIG
+    assert ended.returncode == os.EX_CONFIG
     assert "--port" in ended.stderr
     assert "--workers" in ended.stderr
 
@@ -142,7 +142,7 @@ def test_a_data_folder_that_cannot_be_is_refused_in_a_sentence(how: str, tmp_pat
     (tmp_path / "file").touch()
     for wrong in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/x"), tmp_path / ("x" * 300)):
         ended = start("--data", str(wrong)) if how == "--data" else start(LUTHIER_DATA=str(wrong))
-        assert ended.returncode == EX_CONFIG, ended.stderr
+        assert ended.returncode == os.EX_CONFIG, ended.stderr
         assert f"--data: {wrong} cannot be used: " in ended.stderr
         assert "Name a folder that you may write" in ended.stderr
         assert "Traceback" not in ended.stderr
@@ -150,7 +150,7 @@ def test_a_data_folder_that_cannot_be_is_refused_in_a_sentence(how: str, tmp_pat
 
 def test_an_empty_data_option_is_no_folder(tmp_path: Path) -> None:
     ended = start("--data", "")
-    assert ended.returncode == EX_CONFIG
+    assert ended.returncode == os.EX_CONFIG
     assert "--data: is empty; name a folder" in ended.stderr
 
 
@@ -159,7 +159,7 @@ def test_a_checkout_is_left_as_it_is(name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
     tmp_path.chmod(0o755)
     ended = start("--data", str(tmp_path))
-    assert ended.returncode == EX_CONFIG
+    assert ended.returncode == os.EX_CONFIG
     assert f"--data: {tmp_path} holds {name}, so it is a source tree. Name a folder" in ended.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755

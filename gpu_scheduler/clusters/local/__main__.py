@@ -19,8 +19,6 @@ from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
 from gpu_scheduler.clusters.local.runtimes import Runtimes
 
-EX_TEMPFAIL = 75
-EX_CONFIG = 78
 PROJECT = Path(__file__).resolve().parents[3]
 SOCKET_PATH_BYTES = 107
 
@@ -30,14 +28,14 @@ def main(arguments: list[str] | None = None) -> int:
     wrong, nodes = _check(options)
     if wrong:
         sys.stderr.write("\n".join(wrong) + "\n")
-        return EX_CONFIG
+        return os.EX_CONFIG
     _log_to_stderr()
     data = options.data.resolve()
     try:
         folder = hold_folder(data)
     except AlreadyRunning as error:
         sys.stderr.write(f"{error}\n")
-        return EX_TEMPFAIL
+        return os.EX_TEMPFAIL
     wakeup = Wakeup()
     context = DaemonContext(
         data, options.agent.resolve(), sys.executable, processes.boot_id(), Cgroups.find()
