@@ -99,8 +99,8 @@ class Node:
 
     allocatable counts healthy devices; its memory_mib is the most that one learner can ever have there.
     used_by_others: held by programs that are not ours. topology: from the smallest domain to the largest, such as
-    ("rack-1", "block-a"). A node takes new learners only if it is ready, not cordoned, and not avoided because it
-    failed a gang (avoid_until).
+    ("rack-1", "block-a"), for policies that place gangs by it; none does yet. A node takes new learners
+    only if it is ready, not cordoned, and not avoided because it failed a gang (avoid_until).
     """
 
     name: str
@@ -193,7 +193,8 @@ class Running:
 
     slot_type: the type it was placed on, also where the gang accepts any. nodes: a node's name per rank.
     ends_by: when it has certainly ended, if a limit is known. borrowed: how many of its slots are not covered by its
-    tenant's quota; 0 as long as no quota lends slots. last_checkpoint_at: when it last saved, None if never.
+    tenant's quota; 0 as long as no quota lends slots. last_checkpoint_at: when it last saved, None if never. Both are
+    for policies that choose what to stop; none reads them yet.
     checkpoint_cost_s and restart_cost_s: seconds that a save and a start from it take, None if never measured.
     stopping: it is on its way out, stopped or finished, and cannot be stopped or resized. requeues: False if its owner
     halts or cancels it: then it does not queue again after an order. order: what the scheduler ordered and the job's

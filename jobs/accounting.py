@@ -42,5 +42,8 @@ def ran_s(processing_at: datetime | None, until: datetime) -> float:
 def time_left_s(
     limit_s: int | None, ran_before_s: float, processing_at: datetime | None, until: datetime
 ) -> float | None:
-    """What is left of a time limit, with what its closed attempts ran and its live one until then; None: no limit."""
+    """Seconds left of a time limit after the running time of closed attempts and of the live one until `until`.
+
+    Negative once exceeded, None without a limit.
+    """
     return None if limit_s is None else limit_s - ran_before_s - ran_s(processing_at, until)

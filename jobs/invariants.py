@@ -23,7 +23,7 @@ HOLDING = ", ".join(f"'{state}'" for state in sorted(HOLDS_GPUS))
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """sql answers one row of text per violation; no row means that the rule holds."""
+    """sql returns one row of text per violation; no row means that the rule holds."""
 
     name: str
     rule: str
@@ -190,7 +190,7 @@ ALL = " UNION ALL ".join(
 
 
 def violations() -> list[Violation]:
-    """Every rule that does not hold, with at most SHOWN examples each, as of one moment."""
+    """Every rule that does not hold, with at most SHOWN examples each, of one database snapshot."""
     fresh = not connection.in_atomic_block
     with transaction.atomic(), connection.cursor() as cursor:
         if fresh:

@@ -139,7 +139,8 @@ class Capabilities:
     images: a job may name a container image instead of a framework.
     node_local_data: data sets are folders that this process can see, so that their existence can be checked on submit.
     shared_memory: the size of a learner's shared memory is its own. multi_node: there may be more than one machine.
-    slot_types: slot types that it can count; None means that its nodes report them.
+    Both are for checks of specs that a cluster of containers needs; nothing reads them yet. slot_types: slot types that
+    it can count; None means that its nodes report them. The tests of the cluster contract hold a driver to it.
     node_daemon: `manage.py up` runs a node daemon for it. remedy: what an operator checks when it does not answer.
     """
 

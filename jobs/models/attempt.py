@@ -89,6 +89,7 @@ class Learner(models.Model):
     log_sealed = models.BooleanField(default=False)
     metric_cursor = models.BigIntegerField(default=0)  # bytes of metrics.jsonl taken in
     # Shown by the cluster (lifecycle).
+    # cluster_uid and failure_details: for operators, in SQL, to compare with the cluster's own records.
     cluster_uid = models.CharField(max_length=120, blank=True)
     cluster_phase = models.CharField(max_length=12, blank=True)
     cluster_exit_code = models.IntegerField(null=True)

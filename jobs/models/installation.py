@@ -46,7 +46,7 @@ class ClusterNode(models.Model):
         null=True
     )  # the most for one learner; null: the cluster does not report it
     ready = models.BooleanField(default=True)
-    changed_at = models.DateTimeField(db_default=Now())
+    changed_at = models.DateTimeField(db_default=Now())  # for operators, in SQL
 
 
 class PeriodicTask(models.Model):
@@ -66,7 +66,7 @@ class SchedulerState(models.Model):
 
     policy = models.CharField(primary_key=True, max_length=400)  # LUTHIER_SCHEDULER_POLICY
     state: models.JSONField[Any, Any] = models.JSONField(default=dict)
-    changed_at = models.DateTimeField(db_default=Now())
+    changed_at = models.DateTimeField(db_default=Now())  # for operators, in SQL
 
 
 class IdempotentAnswer(models.Model):

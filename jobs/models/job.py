@@ -24,7 +24,7 @@ def _listed(*keys: Any, name: str, also: Q | None = None) -> models.Index:
 
 
 class Job(models.Model):
-    """One training job over all its attempts. Slots are per learner: GPUs of slot_type, or CPU slots."""
+    """One training job over all its attempts. Slots are per learner: GPUs of gpu_type, or CPUs if gpus is 0."""
 
     id = models.CharField(primary_key=True, max_length=12, default=new_job_id)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs", db_index=False)
@@ -56,7 +56,7 @@ class Job(models.Model):
     intent_gen = models.BigIntegerField(default=1)
     intent_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
-    )
+    )  # for operators, in SQL; the job's history has it, too
     intent_at = models.DateTimeField(db_default=Now())
     resume_from = models.ForeignKey(
         "Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
@@ -100,7 +100,7 @@ class Job(models.Model):
     lease_owner = models.CharField(max_length=80, blank=True)
     lease_token = models.UUIDField(null=True)
     lease_until = models.DateTimeField(null=True)
-    fence = models.BigIntegerField(default=0)
+    fence = models.BigIntegerField(default=0)  # counts the claims; for operators, in SQL
     next_reconcile_at = models.DateTimeField(null=True, db_default=Now())
     fail_streak = models.PositiveIntegerField(default=0)
     settled = models.BooleanField(default=False)

@@ -236,6 +236,7 @@ def test_one_way_to_say_how_long(seconds: float, words: str) -> None:
 def test_one_way_to_say_what_is_held() -> None:
     assert devices(1, "cpu") == "1 CPU"
     assert devices(2, "cpu", each=4) == "2 × 4 CPUs"
+    assert devices(2, "cpu", each=1) == "2 × 1 CPU"
     assert devices(1, "h100", each=8) == "8 h100 GPUs"
     assert devices(1, "") == "1 GPU"
 
