@@ -39,8 +39,8 @@ def _sum_so_far(field: str) -> Case:
 
 
 def checkpoint_list(job_id: str) -> list[Checkpoint]:
-    """All of a job's checkpoints, newest first, including those deleted by retention."""
-    return list(checkpoints_of(job_id).order_by("-n"))
+    """All of a job's checkpoints, including those deleted by retention; the one saved last is first."""
+    return list(checkpoints_of(job_id).order_by(*Checkpoint.NEWEST_FIRST))
 
 
 def checkpoint_for(job: Job) -> Checkpoint | None:

@@ -13,6 +13,11 @@ from rest_framework import exceptions, serializers
 
 from jobs.serialization import strip_underscores
 from tenants.errors import problem
+from tenants.models import Tenant
+from tenants.roles import Role
+
+ROLES = [role.value for role in Role]
+TENANT_STATES = Tenant.State.values
 
 LARGEST = 2**63 - 1
 FieldError = dict[str, Any]

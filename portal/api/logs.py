@@ -20,6 +20,7 @@ from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
 
 MOST_LINES = 5_000
+FULL_LINES_MAX = 10
 
 
 class Number(serializers.IntegerField):
@@ -54,13 +55,17 @@ class LogsQuery(StreamQuery):
     )
 
     full = serializers.BooleanField(
-        required=False, default=False, help_text="whole lines, however long; at most 10 of them"
+        required=False,
+        default=False,
+        help_text=f"whole lines, however long; at most {FULL_LINES_MAX} of them",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if attrs["full"] and attrs["limit"] > 10:
+        if attrs["full"] and attrs["limit"] > FULL_LINES_MAX:
             raise serializers.ValidationError(
-                {"full": "At most 10 whole lines are returned at a time: set limit=10."}
+                {
+                    "full": f"At most {FULL_LINES_MAX} whole lines are returned at a time: set limit={FULL_LINES_MAX}."
+                }
             )
         places = [name for name in ("after", "before", "tail") if name in attrs]
         if len(places) > 1:

@@ -9,20 +9,25 @@ from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging
-from portal.api.fields import PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
+from portal.api.fields import (
+    ROLES,
+    TENANT_STATES,
+    PagedQuery,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+)
 from portal.api.operations import Call, operation
 from tenants import access, tokens
 from tenants.errors import FieldsInvalid, problem
 from tenants.models import Tenant, Token, User
 from tenants.roles import Role
 
-ROLES = [role.value for role in Role]
-
 
 class MyTenantSerializer(ReadSerializer):
     slug = serializers.CharField()
     name = serializers.CharField()
-    state = serializers.ChoiceField(["active", "suspended"])
+    state = serializers.ChoiceField(TENANT_STATES)
     role = serializers.ChoiceField(ROLES, allow_null=True, help_text="null: visible only as a platform admin")
     permissions = serializers.ListField(child=serializers.CharField())
 

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
-from portal.api.fields import PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
+from portal.api.fields import ROLES, PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
 from portal.api.me import TOKEN_EXAMPLE, CreatedTokenSerializer, TokenSerializer
 from portal.api.operations import Call, operation
 from tenants import tokens
@@ -16,7 +16,6 @@ from tenants.models import Membership, Tenant
 from tenants.roles import Permission, Role
 from tenants.services import accounts, members
 
-ROLES = [role.value for role in Role]
 ACCOUNT_ROLES = [Role.VIEWER.value, Role.RESEARCHER.value]
 
 

@@ -8,19 +8,26 @@ from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
-from portal.api.fields import PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
+from portal.api.fields import (
+    ROLES,
+    TENANT_STATES,
+    PagedQuery,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+)
 from portal.api.operations import Call, operation
 from tenants import access
 from tenants.models import Tenant
-from tenants.roles import Permission, Role
+from tenants.roles import Permission
 from tenants.services import tenants as services
 
 
 class TenantSerializer(ReadSerializer):
     slug = serializers.CharField()
     name = serializers.CharField()
-    state = serializers.ChoiceField(["active", "suspended"])
-    role = serializers.ChoiceField([role.value for role in Role], allow_null=True)
+    state = serializers.ChoiceField(TENANT_STATES)
+    role = serializers.ChoiceField(ROLES, allow_null=True)
     permissions = serializers.ListField(child=serializers.CharField())
     priorities = serializers.ListField(child=serializers.CharField())
     jobs_limit = serializers.IntegerField(allow_null=True, help_text="concurrent jobs; null: no limit")
@@ -109,7 +116,7 @@ def tenant_create(call: Call) -> dict[str, Any]:
 
 class TenantChangeRequest(TenantSettings):
     name = StrictCharField(max_length=120, required=False)
-    state = serializers.ChoiceField(["active", "suspended"], required=False)
+    state = serializers.ChoiceField(TENANT_STATES, required=False)
 
 
 @operation(

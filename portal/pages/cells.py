@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from portal.templatetags.ui import foreseen, newest, thousands
+from portal.templatetags.ui import approximately, foreseen, newest, thousands
 
 View = dict[str, Any]
 
@@ -34,8 +34,7 @@ def detail(job: View) -> str:
 
 def starts(job: View) -> str:
     """How far off a waiting job's start is, as "≈25–40 min"; nothing without an estimate."""
-    span = foreseen(job["estimate"], timezone.now())
-    return f"≈{span}" if span and not span.startswith("under") else span
+    return approximately(foreseen(job["estimate"], timezone.now()))
 
 
 def size(job: View) -> str:
@@ -44,13 +43,13 @@ def size(job: View) -> str:
 
 
 def device(job: View) -> str:
-    """The type it runs on, else the one asked for."""
-    return job["slot_type"] or job["gpu_type"] or ("any" if job["gpus"] else "cpu")
+    """The type it runs on, else the requested one; empty for any GPU."""
+    return job["slot_type"] or job["gpu_type"] or ("" if job["gpus"] else "cpu")
 
 
 def row(job: View) -> View:
     """The job with the text of its cells, for templates."""
-    cells = {"detail": detail(job), "starts": starts(job), "size": size(job), "device": device(job)}
+    cells = {"detail": detail(job), "starts": starts(job), "size": size(job), "device": device(job) or "any"}
     return job | cells | {"sub": job["id"][-6:]}
 
 

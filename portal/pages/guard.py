@@ -30,14 +30,24 @@ def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponse])
         tenant = access.tenant_for(request.user, slug)
         if tenant is None:
             raise Http404
-        reason = request.GET.get("access_reason", "")
         audit.admin_read(
-            user=request.user, tenant_id=tenant.pk, action="tenant.read", target=slug, reason=reason
+            user=request.user,
+            tenant_id=tenant.pk,
+            action="tenant.read",
+            target=slug,
+            reason=access_reason(request),
         )
         remember(request, tenant)
         return view(request, tenant, *args, **kwargs)
 
     return guarded
+
+
+def access_reason(request: HttpRequest) -> str:
+    """The reason that a platform admin gave for reading a tenant of others, fit to be stored."""
+    return audit.reason_given(
+        request.headers.get(audit.REASON_HEADER), request.GET.get(audit.REASON_PARAMETER)
+    )
 
 
 def admins_only(view: View) -> View:

@@ -33,7 +33,8 @@ from portal.pages import (
     job_timeline,
     job_waiting,
 )
-from portal.pages.cells import primary_metrics
+from portal.pages.cells import device, primary_metrics
+from portal.pages.guard import access_reason
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
 from tenants import access, audit
@@ -104,9 +105,12 @@ def _job(request: HttpRequest, slug: str, job_id: str) -> Job:
         raise Http404 from None
     if job.tenant.slug != slug:
         raise Http404
-    reason = request.GET.get("access_reason", "")
     audit.admin_read(
-        user=request.user, tenant_id=job.tenant_id, action="job.read", target=job.pk, reason=reason
+        user=request.user,
+        tenant_id=job.tenant_id,
+        action="job.read",
+        target=job.pk,
+        reason=access_reason(request),
     )
     return job
 
@@ -126,7 +130,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     shell = frame(request, last_tenant(request), "") if guest else frame(request, job.tenant, "jobs")
     return shell | {
         "guest": guest,
-        "job": view | {"room": _room(job, view)},
+        "job": view | {"devices_text": _devices_text(job, view)},
         "row": job,
         "now": now,
         "stretches": stretches[-SPANS_SHOWN:],
@@ -138,7 +142,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "base": f"/t/{job.tenant.slug}/jobs/{job.pk}",
         "seq": job.event_seq,
         "lost_if_canceled": _lost(view),
-        "now_does": _now_does(view),
+        "activity": _activity(view),
         "marks": json.dumps(_marks(job)),
         "borders": json.dumps(job_timeline.borders(_newest_attempts(job))),
     }
@@ -162,13 +166,12 @@ def _halted_in_the_queue(job: Job) -> bool:
     return list(moves.values_list("to_state", flat=True)[:2]) == [State.HALTED, State.QUEUED]
 
 
-def _room(job: Job, view: dict[str, Any]) -> str:
+def _devices_text(job: Job, view: dict[str, Any]) -> str:
     """What it holds or requests: 2 × 4 CPUs."""
-    kind = view["slot_type"] or view["gpu_type"] or ("" if job.gpus else "cpu")
-    return devices(job.learners, kind, each=job.gpus or job.slots)
+    return devices(job.learners, device(view), each=job.gpus or job.slots)
 
 
-def _now_does(view: dict[str, Any]) -> str:
+def _activity(view: dict[str, Any]) -> str:
     """What an active job is at, where there is something to say, such as why its start takes long."""
     reason = view["reason"]
     active = view["state"] in PROGRESS and view["state"] not in FINAL
@@ -216,7 +219,9 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     words = job_failure.words_of(job, [one.n for one in attempts]) if len(attempts) > 1 else {}
     return {
         "kpis": job_cards.kpis(
-            view | {"room": _room(job, view)}, ran_s=job.running_s, rest=job_resume.rest(job, now)
+            view | {"devices_text": _devices_text(job, view)},
+            ran_s=job.running_s,
+            rest=job_resume.rest(job, now),
         ),
         "waiting": job_waiting.waiting(view, backs_off=bool(until)),
         "until": until,
@@ -254,16 +259,7 @@ def _ran(attempt: Attempt) -> float | None:
 
 
 def _kept(job: Job) -> list[Checkpoint]:
-    return [one for one in _checkpoints(job) if one.state == Checkpoint.State.COMMITTED]
-
-
-def _checkpoints(job: Job) -> list[Checkpoint]:
-    """In the order of Checkpoint.NEWEST_FIRST: what was saved last is first, though another came in after it."""
-
-    def order(one: Checkpoint) -> tuple[int, int, int]:
-        return one.attempt, -1 if one.step is None else one.step, one.n
-
-    return sorted(checkpoint_list(job.pk), key=order, reverse=True)
+    return [one for one in checkpoint_list(job.pk) if one.state == Checkpoint.State.COMMITTED]
 
 
 def _newest_attempts(job: Job) -> list[Attempt]:
@@ -344,7 +340,7 @@ def _event_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
 
 
 def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
-    rows = _checkpoints(job)
+    rows = checkpoint_list(job.pk)
     kept = [one for one in rows if one.state == Checkpoint.State.COMMITTED]
     gone = [one for one in rows if one.state == Checkpoint.State.DROPPED]
     hidden = {one.pk for one in gone[GONE_SHOWN:]}

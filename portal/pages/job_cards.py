@@ -91,7 +91,7 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
             Kpi(name, newest(job["metrics"], name), f"step {step}", value_name=f"metric:{name}", mono=True)
         )
     unit = "GPU-hours" if job["gpus"] else "CPU-hours"
-    strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["room"], value_name="hours"))
+    strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["devices_text"], value_name="hours"))
     used, allowed = job["restarts_used"], job["max_restarts"]
     restarts = (f"{used} of {allowed}", "node failures don't count") if allowed else ("0", "not enabled")
     strip.append(Kpi("Restarts", *restarts, value_name="restarts"))

@@ -12,8 +12,8 @@ from jobs.selectors.throughput import Run, throughput
 from jobs.selectors.what_if import Preview, cached_resume_preview
 from jobs.states import State
 from portal.pages.job_cards import speed
-from portal.pages.job_waiting import FIX, WAIT, approximately, kind_of
-from portal.templatetags.ui import duration, foreseen
+from portal.pages.job_waiting import FIX, WAIT, kind_of
+from portal.templatetags.ui import approximately, duration, foreseen
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from jobs.selectors.wait_reasons import (
     label_of,
     remedy_of,
 )
-from portal.templatetags.ui import duration, foreseen
+from portal.templatetags.ui import approximately, duration, foreseen
 from tenants import access
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -198,10 +198,6 @@ def _turns(job: Job, *, guest: bool) -> list[ReasonChange]:
         ReasonChange(at, label_of(reason), redact(reason, message, {})[0] if guest else message)
         for at, reason, message in newest
     ][::-1]
-
-
-def approximately(span: str) -> str:
-    return f"≈{span}" if span and not span.startswith("under") else span
 
 
 def _s(count: str) -> str:

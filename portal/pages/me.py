@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import PasswordChangeForm
@@ -15,7 +16,8 @@ from portal.pages.shell import frame, last_tenant
 from tenants import access
 from tenants.models import User
 
-YEAR_S = 365 * 24 * 3600
+DAY_S = 24 * 3600
+YEAR_S = 365 * DAY_S
 THEMES = ("", "light", "dark")
 
 
@@ -74,6 +76,8 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
     rows = access.memberships(user).select_related("tenant").order_by("tenant__name")
     context = frame(request, last_tenant(request), "me") | {
         "form": form,
+        "password_min_chars": settings.PASSWORD_MIN_CHARS,
+        "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
         "rows": rows,
         "shortcuts": user.preferences.get("shortcuts", True),
         "themes": (("", "System"), ("light", "Light"), ("dark", "Dark")),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 SERIES = ("fill-1", "fill-4", "fill-5", "fill-2", "fill-6", "fill-3")
 """Classes of the six series colors, most distinct first; the seventh and later series are gray."""
 REST = "fill-0"
+FULL = 0.9
+"""From this share of a limit on, pages point a quota out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from jobs.selectors.usage import CPU_TYPE
 from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
 from jobs.spec import to_yaml
-from jobs.spec.definition import PRIORITIES
+from jobs.spec.definition import DEFAULTS, PRIORITIES
 from jobs.states import State
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
@@ -175,6 +175,7 @@ def _page(
         "templates": catalog.templates(),
         "runtimes": installation.runtimes(),
         "types": _types(request),
+        "defaults": DEFAULTS,
         "took": _took(parent) if parent else None,
         "priorities": [level for level in PRIORITIES if level in tenant.priorities],
         "error": error.message if error else "",

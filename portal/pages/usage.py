@@ -31,7 +31,6 @@ ENDS = (State.COMPLETED, State.FAILED, State.CANCELED)
 CHANGES_SHOWN = 5
 ANY = "any"
 """Slot type of waits for whatever GPU comes first; no job holds it, so it has no column."""
-FULL = 0.9  # from this share of a limit on, its card says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ def _card(tenant: Tenant, use: usage.QuotaStatus) -> dict[str, Any]:
         "unit": "CPUs" if use.gpu_type == usage.CPU_TYPE else "GPUs",
         "holders": [(name, count, meters.series(index)) for index, (name, count) in enumerate(held)],
         "meter": meters.shared_meter(use.gpu_type, held, limit=use.limit, waiting=use.waiting),
-        "full": use.limit and use.used >= FULL * use.limit,
+        "full": use.limit and use.used >= meters.FULL * use.limit,
     }
 
 

@@ -151,6 +151,11 @@ def foreseen(estimate: dict[str, Any] | None, now: datetime) -> str:
     return span(low, high)
 
 
+def approximately(span: str) -> str:
+    """≈25–40 min; nothing without a span, and under 1 min as it is."""
+    return f"≈{span}" if span and not span.startswith("under") else span
+
+
 @register.simple_tag
 def ago(at: datetime | str | None) -> SafeString:
     """A <time> that says how long ago in words and the exact UTC instant in its title; one timer keeps all fresh."""

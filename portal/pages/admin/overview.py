@@ -18,9 +18,9 @@ from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
 from portal.pages.guard import admins_only, person
+from portal.pages.meters import FULL
 from tenants.models import Membership, QuotaChange, User
 
-FULL = 0.9
 WAITING_SHOWN = 8
 CHANGES_SHOWN = 5
 PER_PAGE = 50
@@ -38,6 +38,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "working": installation.working(),
         "waiting": [_waiting(job) for job in queue.waiting_jobs()[:WAITING_SHOWN]],
         "full": _full(matrix(user)),
+        "full_share": FULL,
         "changes": _changes(),
         "now": timezone.now(),
     }

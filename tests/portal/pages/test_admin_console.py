@@ -376,6 +376,18 @@ def test_reading_a_tenant_is_recorded_once(signed_in: SignIn, lab: Tenant, admin
     assert AuditEntry.objects.filter(action="tenant.read").count() == 1
 
 
+def test_the_reason_of_a_reading_is_stored_printable_and_short(
+    signed_in: SignIn, lab: Tenant, alice: User, admin: User
+) -> None:
+    job = factories.job(of=lab, owner=alice)
+    client = signed_in(admin)
+    client.get("/t/vision-lab/", {"access_reason": "ticket\n17 \x1b[31m" + "x" * 600})
+    client.get(f"/t/vision-lab/jobs/{job.pk}", headers={"X-Access-Reason": "ticket 18"})
+    reasons = dict(AuditEntry.objects.values_list("action", "reason"))
+    assert reasons["tenant.read"] == ("ticket17 [31m" + "x" * 600)[:500]
+    assert reasons["job.read"] == "ticket 18"
+
+
 def test_the_matrix_adds_up(signed_in: SignIn, lab: Tenant, alice: User, admin: User) -> None:
     factories.job(of=lab, owner=alice, state=State.PROCESSING, slots=3)
     drawn = signed_in(admin).get("/admin-console/quotas").context["matrix"]
