@@ -159,7 +159,7 @@ class EventCode(StrEnum):
     CONDITION = "CONDITION"
 
 
-EVENT_WORDS: dict[EventCode, str] = {
+EVENT_MESSAGES: dict[EventCode, str] = {
     EventCode.SUBMITTED: "The job was submitted.",
     EventCode.MOVED: "The job's state changed.",
     EventCode.REQUESTED: "Halt, resume or cancel was requested.",
@@ -197,7 +197,7 @@ def allowed_actions(
     return (*actions, Action.CLONE, Action.EDIT)
 
 
-STOPPING_WORDS: dict[StopReason, str] = {
+STOP_LABELS: dict[StopReason, str] = {
     StopReason.HALT_REQUESTED: "Halting",
     StopReason.PREEMPTED: "Preempting",
     StopReason.RECLAIMED: "Preempting",
@@ -224,7 +224,7 @@ def display_phase(state: State, intent: Intent, stop_reason: str, attempt: int) 
         return state.capitalize()
     if state == State.STOPPING:
         reason = StopReason(stop_reason)
-        return "Halting" if intent == Intent.HALT and reason in BY_ORDER else STOPPING_WORDS[reason]
+        return "Halting" if intent == Intent.HALT and reason in BY_ORDER else STOP_LABELS[reason]
     if state == State.HALTED:
         return "Resuming" if intent == Intent.RUN else "Halted"
     if intent == Intent.HALT:

@@ -40,7 +40,7 @@ ENDED_WORDS = {
 }
 """What people read afterwards; other reasons keep the sentence with which the stop began."""
 TIME_IS_UP = " Its time limit is used up."
-ORDERED_WORDS = {
+ORDER_MESSAGES = {
     StopReason.PREEMPTED: ("Preempting: another job needs its devices", "Preempted for another job"),
     StopReason.RECLAIMED: (
         "Preempting: another tenant reclaims devices that it lent",
@@ -89,7 +89,7 @@ def ordered(order: Order, job: JobObservation) -> str:
     size = f" to {_learners(order.learners)}" if order.learners is not None else ""
     then = "stays halted" if job.intent == Intent.HALT else "queues again"
     words = f"Its program is asked to save; then it {then}." if job.launched else f"It {then}."
-    return f"{ORDERED_WORDS[order.reason][0]}{size}. {words}"
+    return f"{ORDER_MESSAGES[order.reason][0]}{size}. {words}"
 
 
 def is_graceful(job: JobObservation) -> bool:
@@ -172,7 +172,7 @@ def ending(job: JobObservation) -> Ending:
         words = ENDED_WORDS[reason] + (_clone_hint(job) if target == State.FAILED else "") + _of_lost(job)
         return Ending(target, Reason(reason.value, words, numbers))
     if target == State.QUEUED and job.intent == Intent.HALT:
-        before = ORDERED_WORDS[reason][1] + "." if reason in BY_ORDER else job.reason.message
+        before = ORDER_MESSAGES[reason][1] + "." if reason in BY_ORDER else job.reason.message
         return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {before}"))
     if target != State.QUEUED:
         return Ending(target, job.reason)
@@ -212,7 +212,7 @@ def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
     if job.stop_order is not None:
         reason = job.stop_order.reason
     learners = order.learners if order is not None else None
-    words = ORDERED_WORDS[reason][1] if learners is None else f"Rescaled to {_learners(learners)}"
+    words = ORDER_MESSAGES[reason][1] if learners is None else f"Rescaled to {_learners(learners)}"
     text = f"{words}. It keeps its place in the queue; this doesn't count against max_restarts."
     numbers: dict[str, object] = {"restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
     if order is not None:

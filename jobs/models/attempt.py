@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from jobs.models.choices import event_choices, phase_choices
 from jobs.models.job import Job
-from jobs.states import EVENT_WORDS, EventCode, Phase
+from jobs.states import EVENT_MESSAGES, EventCode, Phase
 from tenants.models import Tenant
 
 
@@ -126,4 +126,4 @@ class JobEvent(models.Model):
     @property
     def words(self) -> str:
         """Its message, or what every event of its code says."""
-        return self.message or EVENT_WORDS[EventCode(self.code)]
+        return self.message or EVENT_MESSAGES[EventCode(self.code)]

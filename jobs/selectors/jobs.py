@@ -100,10 +100,10 @@ def job_to_operate(*, user: access.Person, job_id: str) -> Job:
     return job
 
 
-def job_to_decide(*, user: access.Person, job_id: str) -> Job:
+def job_to_manage(*, user: access.Person, job_id: str) -> Job:
     """One job that the caller can edit, delete and share, without its details. Raises JobNotFound or JobForbidden."""
     job = _bare(user, job_id)
-    if not may_decide(user, job):
+    if not may_manage(user, job):
         raise JobForbidden(_who_may(user, job))
     return job
 
@@ -195,13 +195,13 @@ def detailed(rows: Iterable[Job]) -> list[Job]:
 
 
 def may_operate(user: access.Person, job: Job) -> bool:
-    """True if the caller can halt, resume and cancel: may_decide, or the job was shared with them to operate it."""
-    return may_decide(user, job) or (
+    """True if the caller can halt, resume and cancel: may_manage, or the job was shared with them to operate it."""
+    return may_manage(user, job) or (
         access.takes_shares(user, to_operate=True) and _is_shared_to_operate(user, job)
     )
 
 
-def may_decide(user: access.Person, job: Job) -> bool:
+def may_manage(user: access.Person, job: Job) -> bool:
     """True if the caller can also edit, delete and share: the owner while they can submit, a manager, an admin."""
     if access.is_platform_admin(user) or access.may(user, Permission.OPERATE_ANY, job.tenant_id):
         return True

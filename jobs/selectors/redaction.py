@@ -10,14 +10,14 @@ from typing import Any
 
 from gpu_scheduler.checks import PRIVATE, check_named, check_of
 from jobs.models import Job, JobEvent
-from jobs.states import EVENT_WORDS, EventCode
+from jobs.states import EVENT_MESSAGES, EventCode
 from tenants import access
 
 HIDDEN = PRIVATE | {"for_job"}
 """Names of numbers that a guest does not see: private ones of the checks, and the job that a stop makes room for."""
 
 
-def is_guest(user: access.Person, tenant_id: int) -> bool:
+def needs_redaction(user: access.Person, tenant_id: int) -> bool:
     """True for a user without a role in the tenant: one who sees a job of it only because it was shared with them."""
     return not access.is_platform_admin(user) and access.role_in(user, tenant_id) is None
 
@@ -25,7 +25,7 @@ def is_guest(user: access.Person, tenant_id: int) -> bool:
 def redact(code: str, message: str, numbers: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Message and numbers for a guest."""
     if code == EventCode.QUOTA_CHANGED:
-        return EVENT_WORDS[EventCode.QUOTA_CHANGED], {}
+        return EVENT_MESSAGES[EventCode.QUOTA_CHANGED], {}
     check = check_of(code)
     redacted = check.redacted if check else ""
     shown = {name: value for name, value in numbers.items() if name not in HIDDEN}
@@ -54,7 +54,7 @@ def is_private(code: str, numbers: Mapping[str, Any]) -> bool:
 
 def redacted_job(user: access.Person, job: Job) -> Job:
     """The job with its reason as this user can read it. For display only: never save it."""
-    if is_private(job.reason_code, job.reason_numbers) and is_guest(user, job.tenant_id):
+    if is_private(job.reason_code, job.reason_numbers) and needs_redaction(user, job.tenant_id):
         job.reason_message, job.reason_numbers = redact(
             job.reason_code, job.reason_message, job.reason_numbers
         )
@@ -65,7 +65,7 @@ def redacted_events(user: access.Person, job: Job, events: Iterable[JobEvent]) -
     """A job's events as this user can read them. For display only: never save them."""
     listed = list(events)
     private = [event for event in listed if is_private(key_of(event.code, event.reason), event.numbers)]
-    if private and is_guest(user, job.tenant_id):
+    if private and needs_redaction(user, job.tenant_id):
         for event in private:
             key = key_of(event.code, event.reason)
             event.message, event.numbers = redact(key, event.message, event.numbers)

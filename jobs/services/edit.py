@@ -36,7 +36,7 @@ def job_edit(
         "priority": priority,
     }
     with transaction.atomic():
-        job = lock_job(user=user, job_id=job_id, to_decide=True)
+        job = lock_job(user=user, job_id=job_id, to_manage=True)
         refuse_stale(job, if_match)
         changes = {
             field: value
@@ -95,7 +95,7 @@ def job_delete(*, user: User, job_id: str, if_match: frozenset[str] | None = Non
     Raises IllegalTransition while it is not over, JobChanged when if_match is stale.
     """
     with transaction.atomic():
-        job = lock_job(user=user, job_id=job_id, to_decide=True)
+        job = lock_job(user=user, job_id=job_id, to_manage=True)
         refuse_stale(job, if_match)
         if not job.is_final:
             raise refuse(job, "deleted")

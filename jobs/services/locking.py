@@ -14,7 +14,7 @@ from jobs.selectors.jobs import (
     actions_of,
     etag,
     is_time_up,
-    job_to_decide,
+    job_to_manage,
     job_to_operate,
     live_attempt,
     will_fail,
@@ -25,14 +25,14 @@ from tenants import access
 
 
 def lock_job(
-    *, user: access.Person, job_id: str, checkpoint: int | None = None, to_decide: bool = False
+    *, user: access.Person, job_id: str, checkpoint: int | None = None, to_manage: bool = False
 ) -> Job:
     """The job's row, locked (foreign keys may still point at it). Raises JobNotFound or JobForbidden.
 
     checkpoint: this one of its is not dropped meanwhile. Its row comes first in the order of locks (docs/adr/0012).
-    to_decide: for who may edit and delete it; else for who may operate it.
+    to_manage: for who may edit and delete it; else for who may operate it.
     """
-    (job_to_decide if to_decide else job_to_operate)(user=user, job_id=job_id)
+    (job_to_manage if to_manage else job_to_operate)(user=user, job_id=job_id)
     if checkpoint is not None:
         Checkpoint.objects.select_for_update(no_key=True).filter(job_id=job_id, n=checkpoint).first()
     row = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("tenant", "owner")

@@ -12,7 +12,7 @@ from guardian.shortcuts import assign_perm, remove_perm
 
 from jobs import pubsub
 from jobs.models import Job
-from jobs.selectors.jobs import job_to_decide
+from jobs.selectors.jobs import job_to_manage
 from tenants import access, audit
 from tenants.errors import FieldsInvalid, NotFound, problem
 from tenants.models import Membership, User
@@ -33,7 +33,7 @@ class JobShare:
 
 def shares_of(*, user: access.Person, job_id: str) -> list[JobShare]:
     """Everyone outside the tenant who may see this job, by name. Raises JobNotFound; JobForbidden for a guest."""
-    job = job_to_decide(user=user, job_id=job_id)
+    job = job_to_manage(user=user, job_id=job_id)
     grants = UserObjectPermission.objects.filter(
         object_pk=job.pk, content_type=ContentType.objects.get_for_model(Job)
     ).values_list("user__username", "permission__codename")
@@ -49,7 +49,7 @@ def shares_of(*, user: access.Person, job_id: str) -> list[JobShare]:
 @transaction.atomic
 def job_share(*, user: access.Person, job_id: str, username: str, permission: SharePermission) -> JobShare:
     """Let a person see or operate this job; a second share replaces the first. Raises FieldsInvalid, JobForbidden."""
-    job = job_to_decide(user=user, job_id=job_id)
+    job = job_to_manage(user=user, job_id=job_id)
     guest = User.objects.filter(username=username, is_active=True, is_service_account=False).first()
     if guest is None:
         raise FieldsInvalid(errors=[problem("username", "user_not_found", "no such user", username)])
@@ -65,7 +65,7 @@ def job_share(*, user: access.Person, job_id: str, username: str, permission: Sh
 @transaction.atomic
 def job_unshare(*, user: access.Person, job_id: str, username: str) -> None:
     """Take a share back; it ends at once. Raises NotFound when there is none."""
-    job = job_to_decide(user=user, job_id=job_id)
+    job = job_to_manage(user=user, job_id=job_id)
     grants = UserObjectPermission.objects.filter(
         object_pk=job.pk, content_type=ContentType.objects.get_for_model(Job), user__username=username
     )

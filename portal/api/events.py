@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from rest_framework import serializers
 
 from jobs.models import Attempt, JobEvent, Learner
-from jobs.selectors.redaction import is_guest, redact_event
+from jobs.selectors.redaction import needs_redaction, redact_event
 from jobs.selectors.serializers import EventSerializer
 from jobs.serialization import ReadSerializer, TimestampField, json_bytes
 from jobs.spec import to_yaml
@@ -50,7 +50,7 @@ def event_list(call: Call, job_id: str) -> dict[str, Any]:
     rows = JobEvent.objects.filter(job=job).select_related("actor")
     if "after" in call.query:
         rows = rows.filter(n__gt=call.query["after"])
-    if is_guest(call.user, job.tenant_id):
+    if needs_redaction(call.user, job.tenant_id):
         return paging.page(call, rows, lambda event: redact_event(EventSerializer.render(event)), keys=("n",))
     return paging.page(call, rows, EventSerializer.render, keys=("n",))
 

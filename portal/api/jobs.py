@@ -105,7 +105,7 @@ class JobChangeRequest(StrictSerializer):
 
 
 @operation(
-    authorize=permissions.to_decide,
+    authorize=permissions.to_manage,
     In=JobChangeRequest,
     Out=JobSerializer,
     request_example={"tags": ["baseline"], "priority": "high"},
@@ -118,7 +118,7 @@ def job_change(call: Call, job_id: str) -> dict[str, Any]:
     return JobSerializer.render_for(call.user, edited)
 
 
-@operation(authorize=permissions.to_decide, status=204, fails=(409, 412))
+@operation(authorize=permissions.to_manage, status=204, fails=(409, 412))
 def job_remove(call: Call, job_id: str) -> None:
     """Delete a finished job; for its owner and managers. It is hidden at once and purged after the retention time."""
     job_delete(user=call.user, job_id=job_id, if_match=call.if_match)

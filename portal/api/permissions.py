@@ -7,7 +7,7 @@ Operations that read call `tenant` and `job` themselves. An operation with a bod
 from __future__ import annotations
 
 from jobs.models import Job
-from jobs.selectors.jobs import job_get, job_to_decide, job_to_operate
+from jobs.selectors.jobs import job_get, job_to_manage, job_to_operate
 from jobs.services import may_submit
 from portal.api.operations import Authorize, Call
 from tenants import access, audit
@@ -50,9 +50,9 @@ def to_operate(call: Call, job_id: str, **_: str) -> Job:
     return job_to_operate(user=call.user, job_id=job_id)
 
 
-def to_decide(call: Call, job_id: str, **_: str) -> Job:
+def to_manage(call: Call, job_id: str, **_: str) -> Job:
     """Require the job's owner or a manager."""
-    return job_to_decide(user=call.user, job_id=job_id)
+    return job_to_manage(user=call.user, job_id=job_id)
 
 
 def to_clone(call: Call, job_id: str) -> Job:

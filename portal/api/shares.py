@@ -34,7 +34,7 @@ def share_list(call: Call, job_id: str) -> dict[str, Any]:
 
 
 @operation(
-    authorize=permissions.to_decide,
+    authorize=permissions.to_manage,
     In=ShareRequest,
     Out=ShareSerializer,
     status=201,

@@ -20,7 +20,7 @@ from django.utils.crypto import constant_time_compare
 
 from jobs.models import Learner
 from jobs.selectors.jobs import jobs_visible_to
-from jobs.selectors.redaction import is_guest
+from jobs.selectors.redaction import needs_redaction
 from portal.live.protocol import Channel, Topic
 from tenants import access, audit, tokens
 from tenants.models import Tenant, User
@@ -79,7 +79,7 @@ def access_level(user: User, channel: Channel, reason: str) -> AccessLevel | Non
     if access.is_platform_admin(user) and (tenant := _tenant_of(channel)):
         action, target = ("job.read", channel.job_id) if channel.job_id else ("job.list", channel.tenant)
         audit.admin_read(user=user, tenant_id=tenant.pk, action=action, target=target, reason=reason)
-    if channel.topic is Topic.JOB and (tenant := _tenant_of(channel)) and is_guest(user, tenant.pk):
+    if channel.topic is Topic.JOB and (tenant := _tenant_of(channel)) and needs_redaction(user, tenant.pk):
         return AccessLevel.GUEST
     return AccessLevel.MEMBER
 

@@ -18,11 +18,11 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from learner_agent.wire import CloseCode
 from portal.live.frames import PONG, StoreDown, error_text
-from portal.live.hub import Hub, hub
 from portal.live.identity import AccessLevel, Credentials, access_level, credentials, who
 from portal.live.protocol import BadFrame, Request, parse_channel, parse_request
 from portal.live.socket import direct_write
 from portal.live.viewer import Viewer
+from portal.live.viewer_hub import ViewerHub, hub
 from tenants.models import User
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         self.allowance, self.counted_at = FRAMES_BURST, time.monotonic()
-        self.hub: Hub = hub()
+        self.hub: ViewerHub = hub()
         await self.accept()
         self.known: Credentials = credentials(list(self.scope["headers"]), self.scope["query_string"])
         if self.known.foreign:
@@ -135,7 +135,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self.hub.unsubscribe(viewer, request.name)
             self._refuse(viewer, request.name, "not_found", NOT_FOUND)
             return
-        self.hub.subscribe(viewer, channel, request.after, is_guest=level is AccessLevel.GUEST)
+        self.hub.subscribe(viewer, channel, request.after, redacted=level is AccessLevel.GUEST)
 
     def _refuse(self, viewer: Viewer, ch: str, code: str, message: str) -> None:
         viewer.put(error_text(ch, code, message))

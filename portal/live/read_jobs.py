@@ -44,7 +44,7 @@ class JobSource(ChannelSource):
         present = [request for request in requests if request.channel.job_id in jobs]
         events = _events([w for w in present if jobs[w.channel.job_id].event_seq > w.after])
         return {
-            request.channel.name: _job_page(
+            request.channel.name: _job_batch(
                 request, jobs[request.channel.job_id], events[request.channel.job_id]
             )
             for request in present
@@ -119,7 +119,7 @@ def _events(requests: Iterable[ReadRequest]) -> dict[str, list[JobEvent]]:
     return found
 
 
-def _job_page(request: ReadRequest, job: Job, events: list[JobEvent]) -> FrameBatch:
+def _job_batch(request: ReadRequest, job: Job, events: list[JobEvent]) -> FrameBatch:
     ch, events = request.channel.name, events[:PAGE_EVENTS]
     stamp = _fingerprint(job)
     items = _items(job, events)

@@ -43,23 +43,23 @@ class LogSource(ChannelSource):
             return None
         head, chunks = found
         if not head.sealed and (lines := plain(chunks, request.after)) is not None:
-            return _plain_page(request, lines)
-        return _page(request, logs.page_of(asked, head, chunks, limit=PAGE_LINES))
+            return _plain_batch(request, lines)
+        return _batch(request, logs.page_of(asked, head, chunks, limit=PAGE_LINES))
 
     def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         asked = {_stream(request.channel): request for request in requests}
         pages = logs.read_many(
             [logs.LogCursor(stream, request.after) for stream, request in asked.items()], limit=PAGE_LINES
         )
-        return {asked[stream].channel.name: _page(asked[stream], page) for stream, page in pages.items()}
+        return {asked[stream].channel.name: _batch(asked[stream], page) for stream, page in pages.items()}
 
 
 def _stream(channel: Channel) -> logs.Stream:
     return (channel.job_id, channel.attempt, channel.rank)
 
 
-def _plain_page(request: ReadRequest, found: Plain) -> FrameBatch:
-    """As _page, of a log that grows, without an object per line: a loud one brings a hundred thousand a second."""
+def _plain_batch(request: ReadRequest, found: Plain) -> FrameBatch:
+    """As _batch, of a log that grows, without an object per line: a loud one brings a hundred thousand a second."""
     more = len(found.texts) > PAGE_LINES
     tail = None if more else found.tail
     items = [
@@ -72,7 +72,7 @@ def _plain_page(request: ReadRequest, found: Plain) -> FrameBatch:
     return FrameBatch(frames, request.after + len(items), (tail, False, time.monotonic()), more)
 
 
-def _page(request: ReadRequest, found: logs.LogPage) -> FrameBatch:
+def _batch(request: ReadRequest, found: logs.LogPage) -> FrameBatch:
     upto = found.next if request.upto is None else min(found.next, request.upto)
     lines = found.lines if upto == found.next else [line for line in found.lines if line.n <= upto]
     holes = [hole for hole in found.holes if hole.first <= upto]

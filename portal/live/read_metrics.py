@@ -34,7 +34,7 @@ class MetricChannelSource(ChannelSource):
         )
         newer = [request for request in requests if heads.get(request.channel.job_id, 0) > request.after]
         points = _points(newer)
-        return {request.channel.name: _page(request, points[request.channel.job_id]) for request in requests}
+        return {request.channel.name: _batch(request, points[request.channel.job_id]) for request in requests}
 
 
 def _points(requests: Sequence[ReadRequest]) -> dict[str, list[MetricPoint]]:
@@ -49,7 +49,7 @@ def _points(requests: Sequence[ReadRequest]) -> dict[str, list[MetricPoint]]:
     return found
 
 
-def _page(request: ReadRequest, points: list[MetricPoint]) -> FrameBatch:
+def _batch(request: ReadRequest, points: list[MetricPoint]) -> FrameBatch:
     ch = request.channel.name
     run: list[MetricPoint] = []
     for point in points[:PAGE_POINTS]:

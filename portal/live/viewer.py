@@ -42,11 +42,11 @@ class Subscription:
     cursor: int
     given: int = 0
     delivery: Delivery = Delivery.CATCHING_UP
-    is_guest: bool = False  # only this job is shared with the viewer
+    redacted: bool = False  # only this job is shared with the viewer
 
     def put(self, frame: ViewerFrame) -> None:
         """Queue a frame, numbered for this viewer."""
-        if self.is_guest and frame.for_guests is not None:
+        if self.redacted and frame.for_guests is not None:
             frame = frame.for_guests
         if frame.rows is None:
             self.viewer.put(frame.text, frame.ready)

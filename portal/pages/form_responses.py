@@ -18,7 +18,7 @@ def problems_of(error: ServiceError) -> list[str]:
     return [f"{_plain(each['path'])}: {each['message']}." for each in errors] or [error.message]
 
 
-def after(
+def act_and_redirect(
     request: HttpRequest, act: Callable[[], object], *, to: str, done: str, level: int = messages.SUCCESS
 ) -> HttpResponse:
     """Run act; say done or what was wrong, then go to a page that may be reloaded without doing it again.

@@ -18,8 +18,8 @@ from jobs.humanize import devices
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
-from jobs.selectors.jobs import job_get, may_decide, may_operate
-from jobs.selectors.redaction import is_guest
+from jobs.selectors.jobs import job_get, may_manage, may_operate
+from jobs.selectors.redaction import needs_redaction
 from jobs.selectors.results import result_summary
 from jobs.selectors.serializers import JobSerializer
 from jobs.spec import to_yaml
@@ -151,7 +151,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
 def _offered(request: HttpRequest, job: Job, allowed: list[str]) -> list[str]:
     """Of what the state allows, what this viewer may do and what the tenant's suspension would not refuse."""
     refused = set() if may_operate(request.user, job) else set(allowed) - {"clone"}
-    if not may_decide(request.user, job):
+    if not may_manage(request.user, job):
         refused |= {"edit", "delete"}
     if not access.may(request.user, Permission.SUBMIT, job.tenant_id):
         refused.add("clone")
@@ -229,7 +229,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.QUEUED
         else None,
         "hindsight": job_waiting.hindsight(view),
-        "resume": job_resume.outlook(job, timezone.now(), guest=is_guest(request.user, job.tenant_id))
+        "resume": job_resume.outlook(job, timezone.now(), guest=needs_redaction(request.user, job.tenant_id))
         if "resume" in _offered(request, job, view["allowed_actions"])
         else None,
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),

@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 from django.db.models import Count, Q, QuerySet
 
 from jobs.models import Attempt, Job, JobEvent
-from jobs.selectors.redaction import is_guest, redacted_events
+from jobs.selectors.redaction import needs_redaction, redacted_events
 from jobs.selectors.wait_reasons import check_of
-from jobs.states import EVENT_WORDS, STOPPING_WORDS, EventCode, State, StopReason
+from jobs.states import EVENT_MESSAGES, STOP_LABELS, EventCode, State, StopReason
 from portal.pages.job_waiting import kind_of
 from portal.templatetags.ui import thousands
 from tenants import access
@@ -142,8 +142,8 @@ def chosen(events: QuerySet[JobEvent], kind: str, sought: str) -> QuerySet[JobEv
     if not sought:
         return found
     low = sought.lower()
-    codes = [code for code in EventCode if low in f"{code} {TITLES[code]} {EVENT_WORDS[code]}".lower()]
-    stops = [stop for stop in StopReason if low in STOPPING_WORDS[stop].lower()]
+    codes = [code for code in EventCode if low in f"{code} {TITLES[code]} {EVENT_MESSAGES[code]}".lower()]
+    stops = [stop for stop in StopReason if low in STOP_LABELS[stop].lower()]
     return found.filter(
         Q(message__icontains=sought)
         | Q(code__in=codes)
@@ -169,7 +169,7 @@ def outcome(attempt: Attempt) -> str:
 def _searched(user: access.Person, job: Job, sought: str) -> QuerySet[JobEvent]:
     """All events; for a guest's search none in whose hidden words they could find a tenant's numbers by guessing."""
     events = JobEvent.objects.filter(job=job)
-    if sought and is_guest(user, job.tenant_id):
+    if sought and needs_redaction(user, job.tenant_id):
         return events.exclude(code__in=(EventCode.WAITING, EventCode.QUOTA_CHANGED))
     return events
 
@@ -224,7 +224,7 @@ def _icon(event: JobEvent) -> str:
 def _phase(event: JobEvent) -> str:
     """The badge's word, empty for what is no move; a stop says what for."""
     if event.to_state == State.STOPPING and event.reason in set(StopReason):
-        return STOPPING_WORDS[StopReason(event.reason)]
+        return STOP_LABELS[StopReason(event.reason)]
     return event.to_state.capitalize()
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import sqrt
 
 from jobs.models import Attempt, JobEvent
-from jobs.states import FINAL, PROGRESS, STOPPING_WORDS, State, StopReason
+from jobs.states import FINAL, PROGRESS, STOP_LABELS, State, StopReason
 from portal.pages.job_events import STOPPED, outcome
 from portal.templatetags.ui import PHASE_BADGES, thousands
 
@@ -90,7 +90,7 @@ def _word(state: State, event: JobEvent) -> str:
     if state != State.STOPPING:
         return state.capitalize()
     reason = event.reason if event.reason in set(StopReason) else StopReason.HALT_REQUESTED
-    return STOPPING_WORDS[StopReason(reason)]
+    return STOP_LABELS[StopReason(reason)]
 
 
 def _ended(event: JobEvent) -> str:

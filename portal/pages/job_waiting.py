@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from jobs.models import Job, JobEvent
 from jobs.selectors.queue import QueueSection, checked_at, queue_around
-from jobs.selectors.redaction import is_guest, redact
+from jobs.selectors.redaction import needs_redaction, redact
 from jobs.selectors.suggestions import Suggestion, suggestions_for
 from jobs.selectors.wait_reasons import (
     CheckResult,
@@ -144,7 +144,7 @@ def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
         "offers": [offer(way, view, now) for way in suggestions_for(job)] if may_submit else [],
         "line": line,
         "places": _places(line, now),
-        "turns": _turns(job, guest=is_guest(user, job.tenant_id)),
+        "turns": _turns(job, guest=needs_redaction(user, job.tenant_id)),
     }
 
 

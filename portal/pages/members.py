@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from jobs.models import Job
 from jobs.selectors import usage
 from jobs.states import FINAL
-from portal.pages.form_responses import after, problems_of
+from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
 from tenants import access
@@ -87,7 +87,7 @@ def change(request: HttpRequest, tenant: Tenant, username: str) -> HttpResponse:
     who: Any = request.user
     if request.POST.get("remove"):
         leaves = username == who.get_username()
-        return after(
+        return act_and_redirect(
             request,
             lambda: member_remove(user=who, tenant=tenant, username=username),
             to="/" if leaves else back,
@@ -97,7 +97,7 @@ def change(request: HttpRequest, tenant: Tenant, username: str) -> HttpResponse:
     if role is None:
         messages.error(request, "Choose one of the three roles.")
         return HttpResponseRedirect(back)
-    return after(
+    return act_and_redirect(
         request,
         lambda: member_change(user=who, tenant=tenant, username=username, role=role),
         to=back,

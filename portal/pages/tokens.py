@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from portal.pages.form_responses import after, problems_of
+from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import in_tenant
 from portal.pages.members import ROLES
 from portal.pages.shell import frame
@@ -78,7 +78,7 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 def revoke(request: HttpRequest, tenant: Tenant, token_id: str) -> HttpResponse:
     """End one of the caller's tokens."""
     who: Any = request.user
-    return after(
+    return act_and_redirect(
         request,
         lambda: tokens.token_revoke(user=who, owner=who, token_id=token_id),
         to=f"/t/{tenant.slug}/tokens",
@@ -93,7 +93,7 @@ def account_add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     who: Any = request.user
     name = request.POST.get("name", "").strip()
     role = Role.VIEWER if request.POST.get("role") == Role.VIEWER else Role.RESEARCHER
-    return after(
+    return act_and_redirect(
         request,
         lambda: accounts.account_create(user=who, tenant=tenant, name=name, role=role),
         to=f"/t/{tenant.slug}/tokens#accounts",
@@ -105,7 +105,7 @@ def account_add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 @in_tenant
 def account_close(request: HttpRequest, tenant: Tenant, name: str) -> HttpResponse:
     who: Any = request.user
-    return after(
+    return act_and_redirect(
         request,
         lambda: accounts.account_remove(user=who, tenant=tenant, name=name),
         to=f"/t/{tenant.slug}/tokens#accounts",

@@ -219,8 +219,8 @@ globals().update(email_settings(ENV.email_url))
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"plain": {"()": "portal.logs.FieldFormatter"}},
-    "filters": {"no_probes": {"()": "portal.logs.NoProbes"}},
+    "formatters": {"plain": {"()": "portal.log_format.FieldFormatter"}},
+    "filters": {"no_probes": {"()": "portal.log_format.NoProbes"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {

@@ -122,7 +122,7 @@ def in_days(count: float) -> str:
 
 
 @register.filter
-def whole(seconds: float) -> int:
+def whole_seconds(seconds: float) -> int:
     """Full seconds, for what the page's clock counts on."""
     return int(seconds)
 
@@ -235,14 +235,14 @@ def minus(left: int, right: int) -> int:
 
 
 @register.simple_tag(takes_context=True)
-def finds(context: template.Context, *texts: str) -> SafeString:
+def search_attributes(context: template.Context, *texts: str) -> SafeString:
     """Attributes of a row that components/find.html narrows by these texts; hidden if ?q= is in none of them."""
     text = " ".join(texts).lower()
     sought = context["request"].GET.get("q", "").strip().lower()
-    return format_html(' data-finds="{}"{}', text, "" if sought in text else " hidden")
+    return format_html(' data-search-text="{}"{}', text, "" if sought in text else " hidden")
 
 
 @register.filter
-def at(mapping: Any, key: Any) -> Any:
+def get_item(mapping: Any, key: Any) -> Any:
     """The value of a key, empty if there is none; templates cannot index by a variable."""
     return mapping.get(key, "") if mapping else ""

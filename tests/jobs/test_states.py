@@ -13,7 +13,7 @@ from jobs.states import (
     FINAL,
     HOLDS_GPUS,
     OWN_FAILURES,
-    STOPPING_WORDS,
+    STOP_LABELS,
     TRANSITIONS,
     Action,
     Intent,
@@ -88,6 +88,6 @@ def test_a_stop_that_fails_is_known_beforehand(reason: StopReason) -> None:
 
 
 def test_every_reason_to_stop_has_a_word() -> None:
-    assert set(STOPPING_WORDS) == set(StopReason)
+    assert set(STOP_LABELS) == set(StopReason)
     for reason in StopReason:
         assert display_phase(State.STOPPING, Intent.RUN, reason, 1).istitle()

@@ -67,7 +67,7 @@ def test_every_text_of_every_admission_check_is_exported(exported: set[str]) -> 
 
 
 def test_the_sentences_of_events_and_the_codes_of_specs_are_exported(exported: set[str]) -> None:
-    shown = [*states.EVENT_WORDS.values(), *job_events.TITLES.values(), *job_events.STOPPED.values()]
+    shown = [*states.EVENT_MESSAGES.values(), *job_events.TITLES.values(), *job_events.STOPPED.values()]
     for name, group in vars(codes).items():
         shown += group.values() if name.isupper() and isinstance(group, dict) else ()
     assert len(shown) > 80

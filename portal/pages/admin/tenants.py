@@ -24,7 +24,7 @@ from portal.pages import charts, meters
 from portal.pages.admin.matrix import CHANGE, Column, LimitsDraft, Matrix, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
 from portal.pages.cells import row
-from portal.pages.form_responses import after, sentence
+from portal.pages.form_responses import act_and_redirect, sentence
 from portal.pages.guard import admins_only, person
 from tenants import audit
 from tenants.errors import TenantError
@@ -136,7 +136,7 @@ def state(request: HttpRequest, slug: str) -> HttpResponse:
     if new_state not in Tenant.State.values or not reason:
         messages.error(request, "A reason is required; the tenant sees it.")
         return HttpResponseRedirect(back)
-    return after(
+    return act_and_redirect(
         request,
         lambda: tenant_change(user=person(request), slug=slug, changes={"state": new_state}, reason=reason),
         to=back,
@@ -155,7 +155,7 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
     if not name or role not in set(Role):
         messages.error(request, "Enter a username and choose one of the three roles.")
         return HttpResponseRedirect(back)
-    return after(
+    return act_and_redirect(
         request,
         lambda: member_add(user=person(request), tenant=tenant, username=name, role=Role(role)),
         to=back,

@@ -8,8 +8,8 @@ export function startFind(): void {
   if (!(field instanceof HTMLInputElement) || !status) return;
   const narrow = (): void => {
     const sought = field.value.trim().toLowerCase();
-    const rows = [...document.querySelectorAll<HTMLElement>("[data-finds]")];
-    for (const row of rows) row.hidden = !row.dataset.finds?.includes(sought);
+    const rows = [...document.querySelectorAll<HTMLElement>("[data-search-text]")];
+    for (const row of rows) row.hidden = !row.dataset.searchText?.includes(sought);
     const count = rows.filter((row) => !row.hidden).length;
     status.textContent = sought ? texts.forms.found(count, rows.length) : "";
   };

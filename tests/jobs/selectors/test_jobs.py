@@ -16,9 +16,9 @@ from jobs.selectors.jobs import (
     detailed,
     job_get,
     job_list,
-    job_to_decide,
+    job_to_manage,
     job_to_operate,
-    may_decide,
+    may_manage,
     may_operate,
 )
 from jobs.selectors.serializers import JobSerializer
@@ -75,12 +75,12 @@ def test_a_shared_job_is_seen_and_with_operate_also_halted(people: People) -> No
     bob = type(people.bob).objects.get(pk=people.bob.pk)
     assert may_operate(bob, job)
     assert not may_operate(bob, other)
-    assert not may_decide(bob, job)
+    assert not may_manage(bob, job)
     with pytest.raises(
         JobForbidden,
         match="shared with you to halt, resume and cancel it; anything else needs a role in",
     ):
-        job_to_decide(user=bob, job_id=job.pk)
+        job_to_manage(user=bob, job_id=job.pk)
 
 
 def test_a_refusal_says_what_the_caller_lacks(people: People) -> None:

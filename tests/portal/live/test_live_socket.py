@@ -20,14 +20,14 @@ from jobs.models import ClusterNode, Job, MetricPoint, Progress
 from jobs.selectors import log_cache
 from jobs.states import EventCode, State
 from portal.live import guard, read_jobs
-from portal.live import hub as hubs
 from portal.live import viewer as viewers
+from portal.live import viewer_hub as hubs
 from portal.live.frames import FrameBatch, ReadRequest
-from portal.live.hub import hub
 from portal.live.identity import Credentials
 from portal.live.protocol import Topic
 from portal.live.read_logs import LogSource
 from portal.live.sources import SOURCES
+from portal.live.viewer_hub import hub
 from tenants.models import Membership, Quota, Token, User
 from tests import factories
 from tests.jobs.ingest.test_commit import data, grant

@@ -8,7 +8,7 @@ from jobs.selectors.log_lines import Hole
 from jobs.selectors.logs import Head, LogPage
 from portal.live.frames import ReadRequest
 from portal.live.protocol import parse_channel
-from portal.live.read_logs import _page
+from portal.live.read_logs import _batch
 
 
 def test_a_log_that_ends_in_lines_that_were_not_kept_is_said_to_have_ended() -> None:
@@ -16,7 +16,7 @@ def test_a_log_that_ends_in_lines_that_were_not_kept_is_said_to_have_ended() -> 
     channel = parse_channel("job:abcdefghjkmn:logs:1:0")
     assert channel is not None
     found = LogPage([], next=9, head=Head(9, 100, sealed=True), holes=[Hole(6, 9, 50)])
-    page = _page(ReadRequest(channel, 5, (None, False, 0.0)), found)
+    page = _batch(ReadRequest(channel, 5, (None, False, 0.0)), found)
     answered = [json.loads(frame.text) for frame in page.frames]
     assert [(one.get("gap"), one.get("sealed")) for one in answered] == [
         ({"from": 6, "to": 9, "lost": True}, None),

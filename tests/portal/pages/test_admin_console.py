@@ -447,7 +447,7 @@ def test_tenants_are_found_by_name_and_nothing_of_the_others_is_lost(
 ) -> None:
     factories.tenant("nlp-research")
     shown = re.findall(
-        r'data-finds="([a-z-]+)[^"]*"( hidden)?',
+        r'data-search-text="([a-z-]+)[^"]*"( hidden)?',
         markup(signed_in(admin).get(f"/admin-console/{place}?q=%20NLP ")),
     )
     assert sorted(shown) == [("nlp-research", ""), ("vision-lab", " hidden")]  # in the draft's form, too

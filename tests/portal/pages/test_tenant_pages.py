@@ -344,9 +344,15 @@ def test_a_refused_password_says_what_is_wrong_at_each_field(signed_in: SignIn, 
 
 def test_members_are_found_by_name_and_role(signed_in: SignIn, lab: Tenant, alice: User, dave: User) -> None:
     page = markup(signed_in(dave).get("/t/vision-lab/members?q=ali"))
-    assert re.findall(r'data-finds="(\w+)[^"]*"( hidden)?', page) == [("alice", ""), ("dave", " hidden")]
+    assert re.findall(r'data-search-text="(\w+)[^"]*"( hidden)?', page) == [
+        ("alice", ""),
+        ("dave", " hidden"),
+    ]
     page = markup(signed_in(dave).get("/t/vision-lab/members?q=Manager"))
-    assert re.findall(r'data-finds="(\w+)[^"]*"( hidden)?', page) == [("alice", " hidden"), ("dave", "")]
+    assert re.findall(r'data-search-text="(\w+)[^"]*"( hidden)?', page) == [
+        ("alice", " hidden"),
+        ("dave", ""),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class ChannelFeed:
     subscriptions: set[Subscription] = field(default_factory=set)
 
 
-class Hub:
+class ViewerHub:
     """Use `hub()` to get the one of the running event loop."""
 
     def __init__(self) -> None:
@@ -90,12 +90,12 @@ class Hub:
             await asyncio.wait([self._closing])
 
     def subscribe(
-        self, viewer: Viewer, channel: Channel, after: int | None, *, is_guest: bool = False
+        self, viewer: Viewer, channel: Channel, after: int | None, *, redacted: bool = False
     ) -> None:
         """Serve the viewer from after + 1 (None: from now). A second subscription replaces the first."""
         self.unsubscribe(viewer, channel.name)
         feed = self.feeds.setdefault(channel.name, ChannelFeed(channel))
-        subscription = Subscription(viewer, channel.name, -1 if after is None else after, is_guest=is_guest)
+        subscription = Subscription(viewer, channel.name, -1 if after is None else after, redacted=redacted)
         if after is not None and SOURCES[channel.topic].counts_rows:
             subscription.given, subscription.cursor = after, frames.store_cursor(after)
         viewer.subscriptions[channel.name] = subscription
@@ -394,9 +394,9 @@ def _cached(source: ChannelSource, request: ReadRequest) -> FrameBatch | None:
         return None
 
 
-_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, ViewerHub] = WeakKeyDictionary()
 
 
-def hub() -> Hub:
+def hub() -> ViewerHub:
     """The hub of the running event loop."""
-    return _hubs.setdefault(asyncio.get_running_loop(), Hub())
+    return _hubs.setdefault(asyncio.get_running_loop(), ViewerHub())
