@@ -53,7 +53,7 @@ BANNED = {
     r"g(o|oes|one) on from": "resume from",
     r"gone on with": "continued",
     # British spelling
-    r"(colour|favour|behaviour|honour)\w*": "American spelling",
+    r"(colour|favour|behaviour|honour|neighbour|labour)\w*|cent(re|res|red)|catalogues?": "American spelling",
     r"(normal|recogn|organ|initial|serial)is(e[ds]?|ing|ations?)": "American spelling",
 }
 """Regular expression over lower-case words -> what to write instead."""
@@ -75,7 +75,12 @@ SKIPPED = (
     "examples/runtimes/",
     "requirements/",
     "tests/jobs/test_migrations.py",  # stores rows with the names of earlier versions
-    "docs/adr/",  # decisions in the words of their day
+    # Decisions in the words of their day: a record is not edited. Later ones are checked.
+    "docs/adr/000",
+    "docs/adr/001",
+    "docs/adr/0020",
+    "docs/adr/0021",
+    "docs/adr/README.md",  # lists their titles
 )
 UNTRACKED = {
     ".git",

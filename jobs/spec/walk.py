@@ -273,7 +273,7 @@ def nearest(word: Any, choices: list[str]) -> str | None:
 
 
 def _slips(typed: str, meant: str) -> int:
-    """How many letters were left out, added, mistaken or swapped with their neighbour (optimal string alignment)."""
+    """How many letters were left out, added, mistaken or swapped with their neighbor (optimal string alignment)."""
     before: list[int] = []
     last = list(range(len(meant) + 1))
     for i, letter in enumerate(typed):

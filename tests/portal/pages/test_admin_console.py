@@ -184,7 +184,7 @@ def test_a_set_on_another_page_is_linked(signed_in: SignIn, lab: Tenant, admin: 
         page = markup(client.get(f"{HISTORY}?set={number}"))
         assert f'id="set-{number}"' in page
         assert "set=" not in "".join(re.findall(r'href="(\?[^"]*)"', page)), (
-            "its neighbours are pages, not the set"
+            "its neighbors are pages, not the set"
         )
     assert client.get(f"{HISTORY}?set=nothing").status_code == 200
 

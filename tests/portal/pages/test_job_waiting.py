@@ -279,7 +279,7 @@ def test_only_the_size_of_an_invisible_job_is_shown(alice: User) -> None:
             assert each.pk not in text
 
 
-def test_a_guest_of_one_job_sees_its_neighbours_as_a_stranger(alice: User, lab: Tenant) -> None:
+def test_a_guest_of_one_job_sees_its_neighbors_as_a_stranger(alice: User, lab: Tenant) -> None:
     guest = factories.member(factories.tenant("elsewhere"), "guest")
     job = waits(owner=alice, place=2)
     waits(owner=alice, place=1, name=SECRET)
