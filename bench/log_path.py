@@ -196,7 +196,7 @@ def measure(
 
 
 def highest_rate(run: Callable[[float], dict[str, float]], loud: float, known: dict[str, float]) -> float:
-    """The highest rate of a ladder around loud at which the aim holds and nothing is lost; 0 if none does."""
+    """The highest rate of a ladder around loud at which the target holds and nothing is lost; 0 if none does."""
     best = 0.0
     steps = [step for step in LADDER if step != 1.0]
     good = known["p99_ms"] <= AIM_MS

@@ -56,5 +56,5 @@ def record(
     subprocess.run([sys.executable, str(RESULTS.parents[1] / "tools" / "figures.py")], check=False)
     print(f"\n{name} ({command}), {document['cores']} cores, commit {commit}")
     for key, value in figures.items():
-        aim = f"   aim {aims[key]:g}" if aims and key in aims else ""
+        aim = f"   target {aims[key]:g}" if aims and key in aims else ""
         print(f"  {key:36} {value:12.4g}{aim}")

@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def table(result: dict) -> str:
-    """A Markdown table of one result: figure, value, aim; then how it was taken."""
+    """A Markdown table of one result: figure, value, target; then how it was taken."""
     aims = result.get("aims", {})
     rows = [
         f"| {name} | {shown(value)} | {shown(aims[name]) if name in aims else ''} |"
@@ -43,7 +43,7 @@ def table(result: dict) -> str:
     taken = [f"{result['cores']} cores", f"commit {result['commit'][:7]}", result["measured_at"][:10]]
     if result.get("command"):
         taken.insert(0, f"`{result['command']}`")
-    lines = ["| figure | measured | aim |", "|---|---:|---:|", *rows, "", " · ".join(taken)]
+    lines = ["| figure | measured | target |", "|---|---:|---:|", *rows, "", " · ".join(taken)]
     baseline = result.get("baseline")
     if isinstance(baseline, str) and baseline:
         lines += ["", f"Baseline: {baseline}"]
