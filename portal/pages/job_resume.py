@@ -15,6 +15,10 @@ from portal.pages.job_cards import speed
 from portal.pages.job_waiting import FIX, WAIT, kind_of
 from portal.templatetags.ui import approximately, duration, foreseen
 
+# The form of a new job says the same: newJob in texts.ts, compared by tests/setup/test_words_of_both_sides.py.
+CAN_START = "Can start now on {nodes}"
+WOULD_WAIT = "Would wait in the queue"
+
 
 @dataclass(frozen=True)
 class QuotaMeter:
@@ -77,12 +81,12 @@ def rest(job: Job, now: datetime) -> tuple[str, str] | None:
 
 def _words(found: Preview, now: datetime) -> tuple[str, str, str]:
     if found.starts:
-        return f"Can start now on {', '.join(sorted(set(found.nodes)))}", "", "circle-check"
+        return CAN_START.format(nodes=", ".join(sorted(set(found.nodes)))), "", "circle-check"
     kind = kind_of(found.code, found.numbers)
     if kind is not WAIT:
-        return "Can't start as configured" if kind is FIX else "Can't start now", found.message, kind.icon
+        return FIX.advice.rstrip(".") if kind is FIX else "Can't start now", found.message, kind.icon
     span = foreseen(dict(found.estimate), now)
-    start = f"Starts in {approximately(span)}" if span else "Would wait in the queue"
+    start = f"Starts in {approximately(span)}" if span else WOULD_WAIT
     text = found.message if span else f"{found.message} {found.estimate['message']}"
     return start, text, kind.icon
 

@@ -179,6 +179,12 @@ def thousands(number: Any) -> str:
 
 
 @register.filter
+def step_label(step: int | None) -> str:
+    """step 21,000; a checkpoint may come without its step."""
+    return "step unknown" if step is None else f"step {step:,}"
+
+
+@register.filter
 def filesize(count: Any) -> str:
     """Bytes as 12.3 MiB; an em dash for nothing."""
     return "—" if count is None or count == "" else humanize.filesize(count)

