@@ -16,6 +16,7 @@ from jobs.models import Attempt, Job, JobEvent
 from jobs.selectors.redaction import needs_redaction, redacted_events
 from jobs.selectors.wait_reasons import check_of
 from jobs.states import EVENT_MESSAGES, STOP_LABELS, EventCode, State, StopReason
+from portal.pages.badges import STOPPED, phase_badge
 from portal.pages.job_waiting import kind_of
 from portal.templatetags.ui import thousands
 from tenants import access
@@ -37,21 +38,6 @@ TITLES = {
     EventCode.CONDITION: "Condition",
 }
 SOURCES = {"lifecycle": "platform", "system": "platform", "admin": "platform admin"}
-STOPPED = {
-    StopReason.HALT_REQUESTED: "Halted",
-    StopReason.PREEMPTED: "Preempted",
-    StopReason.RECLAIMED: "Preempted",
-    StopReason.RESCALED: "Rescaled",
-    StopReason.CANCEL_REQUESTED: "Canceled",
-    StopReason.TIME_LIMIT: "Time limit reached",
-    StopReason.BUDGET_EXHAUSTED: "Budget used up",
-    StopReason.LEARNER_FAILED: "A learner failed",
-    StopReason.LEARNER_LOST: "A learner was lost",
-    StopReason.NODE_LOST: "A node was lost",
-    StopReason.DEPLOY_FAILED: "Could not be deployed",
-    StopReason.IMAGE_ERROR: "No usable image",
-    StopReason.DATA_ERROR: "Data could not be read",
-}
 ICONS: dict[str, str] = {
     EventCode.CHECKPOINT_STORED: "save",
     EventCode.CHECKPOINT_CORRUPT: "shield-alert",
@@ -62,9 +48,9 @@ ICONS: dict[str, str] = {
     EventCode.LEARNER_RESTARTED: "rotate-cw",
     EventCode.SUBMITTED: "send",
     EventCode.EDITED: "pencil",
-    State.HALTED: "circle-pause",
-    State.COMPLETED: "circle-check",
-    State.FAILED: "octagon-x",
+    State.HALTED: phase_badge("Halted").icon,
+    State.COMPLETED: phase_badge("Completed").icon,
+    State.FAILED: phase_badge("Failed").icon,
     State.PROCESSING: "circle-play",
 }
 """By code, else by the state it led to."""

@@ -10,8 +10,9 @@ from math import sqrt
 
 from jobs.models import Attempt, JobEvent
 from jobs.states import FINAL, PROGRESS, STOP_LABELS, State, StopReason
-from portal.pages.job_events import STOPPED, outcome
-from portal.templatetags.ui import PHASE_BADGES, thousands
+from portal.pages.badges import STOPPED, phase_badge
+from portal.pages.job_events import outcome
+from portal.templatetags.ui import thousands
 
 AHEAD = tuple(state.capitalize() for state in PROGRESS)
 WIDEST = 12
@@ -31,11 +32,11 @@ class Segment:
 
     @property
     def family(self) -> str:
-        return PHASE_BADGES.get(self.phase, ("amber", "circle-dashed"))[0]
+        return phase_badge(self.phase).family
 
     @property
     def icon(self) -> str:
-        return PHASE_BADGES.get(self.phase, ("amber", "circle-dashed"))[1]
+        return phase_badge(self.phase).icon
 
     @property
     def width(self) -> int:

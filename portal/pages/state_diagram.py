@@ -12,7 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from jobs.states import FINAL
-from portal.templatetags.ui import PHASE_BADGES
+from portal.pages.badges import phase_badge
 
 WIDTH, HEIGHT = 1040, 350
 BOX_W, BOX_H, STEP = 104, 34, 178
@@ -187,7 +187,7 @@ def _line(route: Route) -> str:
 
 def _box(name: str) -> SafeString:
     """An end has a second border; a stop is amber, as in a job's header."""
-    box, (color, _) = BOXES[name], PHASE_BADGES.get(name.title(), ("amber", ""))
+    box, color = BOXES[name], phase_badge(name.title()).family
     rect = '<rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
     outer = format_html(rect, box.left, box.top, box.width, BOX_H)
     inner = format_html(rect, box.left + 3, box.top + 3, box.width - 6, BOX_H - 6) if name in FINAL else ""

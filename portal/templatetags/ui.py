@@ -16,35 +16,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from jobs import humanize
+from portal.pages.badges import phase_badge
 
 register = template.Library()
-
-PHASE_BADGES = {
-    "Queued": ("neutral", "clock"),
-    "Deploying": ("violet", "layers"),
-    "Downloading": ("violet", "download"),
-    "Resuming": ("violet", "rotate-cw"),
-    "Processing": ("blue", "loader-circle"),
-    "Storing": ("teal", "upload"),
-    "Completed": ("green", "circle-check"),
-    "Failed": ("red", "octagon-x"),
-    "Halted": ("amber", "circle-pause"),
-    "Canceled": ("neutral", "ban"),
-    # What a learner says of itself:
-    "Waiting": ("neutral", "clock"),
-    "Ready": ("violet", "layers"),
-    "Exited": ("neutral", "circle-check"),
-    "Done": ("green", "circle-check"),
-    # How an attempt ended before a restart; what is not named here is amber, as every stop:
-    "A learner failed": ("red", "octagon-x"),
-    "A learner was lost": ("neutral", "server-off"),
-    "A node was lost": ("neutral", "server-off"),
-    "Could not be deployed": ("red", "octagon-x"),
-    "No usable image": ("red", "octagon-x"),
-    "Data could not be read": ("red", "octagon-x"),
-    "Ended": ("neutral", "circle-check"),
-}
-"""Family and icon per display phase; every "…ing" of a stop is amber and dashed."""
 
 LEAST_HOURS = 0.01
 """Less is said as less than this."""
@@ -98,7 +72,7 @@ def icon(name: str, classes: str = "") -> SafeString:
 @register.simple_tag
 def badge(phase: str, *, still: bool = False) -> SafeString:
     """The badge of a display phase: color family, icon and word. still: of the past, so nothing turns."""
-    family, name = PHASE_BADGES.get(phase, ("amber", "circle-dashed"))
+    family, name = phase_badge(phase)
     spin = " spin" if phase == "Processing" and not still else ""
     return format_html('<span class="badge {}{}">{}{}</span>', family, spin, icon(name), phase)
 

@@ -16,7 +16,7 @@ from gpu_scheduler import checks
 from jobs import states
 from jobs.spec import codes
 from portal.api.schema import document
-from portal.pages import job_events
+from portal.pages import badges, job_events
 from tenants.errors import ServiceError
 from tests.platform import ROOT
 from tools import texts
@@ -67,7 +67,7 @@ def test_every_text_of_every_admission_check_is_exported(exported: set[str]) -> 
 
 
 def test_the_sentences_of_events_and_the_codes_of_specs_are_exported(exported: set[str]) -> None:
-    shown = [*states.EVENT_MESSAGES.values(), *job_events.TITLES.values(), *job_events.STOPPED.values()]
+    shown = [*states.EVENT_MESSAGES.values(), *job_events.TITLES.values(), *badges.STOPPED.values()]
     for name, group in vars(codes).items():
         shown += group.values() if name.isupper() and isinstance(group, dict) else ()
     assert len(shown) > 80

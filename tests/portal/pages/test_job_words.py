@@ -13,7 +13,8 @@ from django.utils import timezone
 from jobs.humanize import devices, duration, past
 from jobs.models import Attempt, Job, JobEvent, Learner, Progress
 from jobs.states import EventCode, Intent, State
-from portal.pages.job_events import STOPPED, TITLES, lines
+from portal.pages.badges import STOPPED
+from portal.pages.job_events import TITLES, lines
 from portal.templatetags.ui import ACTION_LABELS, metric
 from tenants.models import User
 from tests import factories
