@@ -25,7 +25,7 @@ from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases
 from jobs.models import (
     CheckpointFile,
-    IdempotentAnswer,
+    IdempotentResponse,
     Job,
     LogChunk,
     MetricPoint,
@@ -154,7 +154,7 @@ def _delete_in_parts(table: str, job_id: str) -> None:
 
 def tidy(_: Result) -> Result:
     """Remove expired answers, uploads and workers."""
-    answers, _rows = IdempotentAnswer.objects.filter(created_at__lt=Now() - KEEP).delete()
+    answers, _rows = IdempotentResponse.objects.filter(created_at__lt=Now() - KEEP).delete()
     expired = Upload.objects.filter(created_at__lt=Now() - Upload.KEPT_FOR)
     held = list(expired.values_list("blob_id", flat=True))
     uploads, _rows = expired.delete()

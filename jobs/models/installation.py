@@ -69,8 +69,8 @@ class SchedulerState(models.Model):
     changed_at = models.DateTimeField(db_default=Now())  # for operators, in SQL
 
 
-class IdempotentAnswer(models.Model):
-    """What a POST with this Idempotency-Key was answered, so that its repeat is answered the same."""
+class IdempotentResponse(models.Model):
+    """The response to a POST with this Idempotency-Key, so that its repeat gets the same one."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=128)
@@ -80,4 +80,5 @@ class IdempotentAnswer(models.Model):
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
+        db_table = "jobs_idempotentanswer"  # its name before the model's
         constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_once")]

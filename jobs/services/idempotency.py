@@ -14,7 +14,7 @@ from django.db import OperationalError, connection, transaction
 
 from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, IdempotencyKeyReused
 from jobs.failpoints import fp
-from jobs.models import IdempotentAnswer
+from jobs.models import IdempotentResponse
 from jobs.retries import retry_on_serialization_failure
 from tenants.models import User
 
@@ -70,7 +70,7 @@ def _keep(user: User, key: str, status: int, body: dict[str, Any]) -> None:
 
 def _first_answer(user: User, key: str, request_sha256: str) -> Answer | None:
     """None: it expired just now, and the key is free again."""
-    first = IdempotentAnswer.objects.filter(user=user, key=key).first()
+    first = IdempotentResponse.objects.filter(user=user, key=key).first()
     if first is None:
         return None
     if first.request_sha256 != request_sha256:

@@ -15,7 +15,7 @@ from jobs.lifecycle import periodic
 from jobs.models import (
     Blob,
     CheckpointFile,
-    IdempotentAnswer,
+    IdempotentResponse,
     Job,
     JobEvent,
     Learner,
@@ -132,7 +132,7 @@ def test_a_job_that_is_not_deleted_is_never_purged(world: World) -> None:
 def test_old_answers_unused_uploads_and_dead_workers_are_forgotten(world: World) -> None:
     day = timedelta(hours=25)
     for key, age in (("old", day), ("new", timedelta(0))):
-        IdempotentAnswer.objects.create(
+        IdempotentResponse.objects.create(
             user=world.alice, key=key, request_sha256="a" * 64, created_at=Now() - age
         )
         Upload.objects.create(
@@ -145,6 +145,6 @@ def test_old_answers_unused_uploads_and_dead_workers_are_forgotten(world: World)
         )
         Worker.objects.create(name=key, seen_at=Now() - age)
     be_due()
-    assert IdempotentAnswer.objects.get().key == "new"
+    assert IdempotentResponse.objects.get().key == "new"
     assert Upload.objects.count() == Blob.objects.count() == 1
     assert Worker.objects.get().name == "new"

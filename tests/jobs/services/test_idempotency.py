@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, connections
 
 from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, IdempotencyKeyReused, JobError
-from jobs.models import IdempotentAnswer
+from jobs.models import IdempotentResponse
 from jobs.services.idempotency import answer_once
 from tenants.models import User
 from tests import factories
@@ -41,7 +41,7 @@ def test_a_key_whose_day_ends_while_it_is_looked_up_is_free_again() -> None:
 
     def tidy(execute: Any, sql: str, *more: Any) -> Any:
         if sql.startswith("SELECT") and "jobs_idempotentanswer" in sql:
-            IdempotentAnswer.objects.all().delete()
+            IdempotentResponse.objects.all().delete()
         return execute(sql, *more)
 
     with connection.execute_wrapper(tidy):
@@ -74,7 +74,7 @@ def test_an_error_is_not_kept_so_the_repeat_tries_again() -> None:
 
     with pytest.raises(JobError):
         answer_once(user=user, key="k1", request_sha256=A, work=fail)
-    assert not IdempotentAnswer.objects.exists()
+    assert not IdempotentResponse.objects.exists()
     assert answer_once(user=user, key="k1", request_sha256=A, work=Work()) == (201, {"n": 1})
 
 

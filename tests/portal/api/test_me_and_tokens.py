@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from jobs.models import IdempotentAnswer
+from jobs.models import IdempotentResponse
 from tenants.models import AuditEntry, Membership, Token
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -131,7 +131,7 @@ def test_a_repeated_request_makes_one_token_and_keeps_no_secret(alice: Api) -> N
     again = alice.post("/me/tokens", {"name": "ci"}, Idempotency_Key="k1").json()
     assert again == first | {"secret": None}
     assert Token.objects.filter(name="ci").count() == 1
-    assert first["secret"] not in str(list(IdempotentAnswer.objects.values()))
+    assert first["secret"] not in str(list(IdempotentResponse.objects.values()))
 
 
 def test_making_a_token_leaves_an_audit_row(alice: Api, people: People) -> None:
