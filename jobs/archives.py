@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
+from jobs.humanize import filesize
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import printable
 
 ZIP = "zip"
 TAR_GZ = "tar.gz"
-MOST_FAULTS = 50
+MAX_FAULTS = 50
 
 _CHUNK = 64 * 1024
 _ZIP_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
@@ -78,7 +79,7 @@ class ArchiveError(Exception):
 def inspect(stream: IO[bytes], *, limits: Limits = DEFAULT_LIMITS) -> Archive:
     """Read a whole archive from a seekable stream and describe it.
 
-    Raises ArchiveError with the faults of all entries, up to MOST_FAULTS. Memory stays small and time is bounded by
+    Raises ArchiveError with the faults of all entries, up to MAX_FAULTS. Memory stays small and time is bounded by
     the limits, whatever the bytes are; the stream is left at its start.
     """
     packed_bytes, sha256 = _digest(stream, limits)
@@ -103,7 +104,7 @@ def _look_through(stream: IO[bytes], kind: str, tally: _Tally) -> None:
     try:
         entries = _zip_entries(stream, tally) if kind == ZIP else _tar_entries(stream, tally)
         for _ in entries:
-            if len(tally.faults) >= MOST_FAULTS:
+            if len(tally.faults) >= MAX_FAULTS:
                 return
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error) as error:
         raise ArchiveError("archive_corrupt", f"the archive is damaged: {printable(str(error))}") from error
@@ -141,7 +142,7 @@ class _Tally:
         """Check an entry's name; an unsafe or clashing one is recorded: False. Raises ArchiveError for too many."""
         self._entries += 1
         if self._entries > self._limits.files:
-            raise ArchiveError("archive_too_many_files", f"more than {self._limits.files} entries")
+            raise ArchiveError("archive_too_many_files", f"more than {self._limits.files:,} entries")
         bare = name.removeprefix("./").rstrip("/")
         if is_folder and bare in ("", "."):
             return True
@@ -164,7 +165,8 @@ class _Tally:
             raise self.too_large()
 
     def too_large(self) -> ArchiveError:
-        message = f"the archive unpacks to more than {self._unpacked_limit} bytes, too much for its size"
+        limit = filesize(self._unpacked_limit)
+        message = f"the archive unpacks to more than {limit}, the limit for an archive of this size"
         return ArchiveError("archive_too_large", message)
 
     @property
@@ -194,7 +196,9 @@ def _digest(stream: IO[bytes], limits: Limits) -> tuple[int, str]:
     while chunk := stream.read(_CHUNK):
         size += len(chunk)
         if size > limits.packed_bytes:
-            raise ArchiveError("archive_too_large", f"the archive has more than {limits.packed_bytes} bytes")
+            raise ArchiveError(
+                "archive_too_large", f"the archive is larger than {filesize(limits.packed_bytes)}"
+            )
         digest.update(chunk)
     return size, digest.hexdigest()
 
@@ -229,7 +233,7 @@ def _zip_entry_is_plain(entry: zipfile.ZipInfo, tally: _Tally) -> bool:
     if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         return tally.refuse("archive_link", "is a link or a device; pack regular files only", name)
     if entry.compress_type not in _ZIP_METHODS:
-        return tally.refuse("archive_unknown", "uses a compression other than deflate", name)
+        return tally.refuse("archive_unknown", "is compressed by a method other than deflate", name)
     return tally.name(name, is_folder=entry.is_dir())
 
 

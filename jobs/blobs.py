@@ -130,7 +130,8 @@ def _begun(tenant_id: int, sha256: str, size: int) -> Blob:
 def append(blob_id: int, offset: int, piece: bytes) -> Blob:
     """Add a piece. Hashes while it receives, and verifies with the last byte.
 
-    Raises WrongOffset, PieceTooLarge, HashMismatch, OSError or Blob.DoesNotExist. A repeated piece is no error.
+    Raises WrongOffset, which says where to continue (also for a repeated piece), PieceTooLarge, HashMismatch, OSError
+    or Blob.DoesNotExist. A piece of a verified blob is ignored.
     """
     with transaction.atomic():
         blob = _locked(blob_id)

@@ -22,7 +22,7 @@ def append(
     message: str = "",
     numbers: dict[str, Any] | None = None,
     actor_id: int | None = None,
-    source: str = "system",
+    source: str,
     from_state: str = "",
     to_state: str = "",
 ) -> int:

@@ -1,4 +1,5 @@
-"""Job ids: 12 lower-case Crockford base-32 characters, the first six from the clock, so ids sort by time."""
+"""Ids of jobs and uploads: 12 lower-case Crockford base-32 characters, the first six from the clock: they sort by
+time."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def _encode(value: int, digits: int) -> str:
     return "".join(ALPHABET[(value >> (5 * place)) & 31] for place in reversed(range(digits)))
 
 
-def new_job_id() -> str:
+def new_id() -> str:
     """Make a fresh id: six characters of seconds, six of randomness."""
     return _encode(int(time.time()) - EPOCH_S, 6) + _encode(secrets.randbits(30), 6)
 

@@ -60,7 +60,8 @@ RULES = (
         "The triggers that refuse use above a limit, illegal moves and a changed history are in place.",
         """SELECT format('%s on %s is missing or off', g.name, g.place) FROM (VALUES
              ('quota_guard', 'tenants_quota'), ('jobs_guard', 'tenants_tenant'), ('append_only', 'tenants_quotachange'),
-             ('legal_move', 'jobs_job'), ('append_only', 'jobs_jobevent'), ('closed', 'jobs_attempt')) AS g(name, place)
+             ('append_only', 'tenants_auditentry'), ('legal_move', 'jobs_job'), ('append_only', 'jobs_jobevent'),
+             ('closed', 'jobs_attempt')) AS g(name, place)
            WHERE NOT EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgname = g.name AND t.tgrelid = g.place::regclass
              AND t.tgenabled = 'O')""",
     ),

@@ -1,8 +1,8 @@
 """Publish hints that there is more to read, and subscribe to them. The only caller of the channel layer.
 
-A hint carries no fact. It may be lost, doubled or late: its subscribers read the database, and do so from time to time
-anyway. So publishing never waits and never fails: a hint goes at once to the subscribers in this process, and a thread
-of its own passes the pending ones to the other processes through the Channels group.
+A hint carries no fact. It may be lost, duplicated or delayed: its subscribers read the database, and do so from time to
+time anyway. So publishing never waits and never fails: a hint goes at once to the subscribers in this process, and a
+thread of its own passes the pending ones to the other processes through the Channels group.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Subject(StrEnum):
 
 
 class Hint(NamedTuple):
-    """There is more of `kind`, up to `upto` where that is known. Fields that do not apply are empty or 0."""
+    """There is more of `subject`, up to `upto` where that is known. Fields that do not apply are empty or 0."""
 
     subject: Subject
     job_id: str = ""
@@ -84,7 +84,7 @@ def cluster_changed() -> None:
 
 
 def access_changed() -> None:
-    """Say that memberships, tokens or shares changed, so that open sockets are asked again who they are."""
+    """Say that memberships, tokens or shares changed, so that open WebSockets authenticate again."""
     _publish(Hint(Subject.ACCESS))
 
 

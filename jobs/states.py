@@ -61,6 +61,9 @@ class Phase(StrEnum):
     DONE = "DONE"
 
 
+PHASE_ORDER: dict[str, int] = {phase: order for order, phase in enumerate(Phase)}
+
+
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.QUEUED: frozenset({State.DEPLOYING, State.HALTED, State.CANCELED}),
     State.DEPLOYING: frozenset({State.DOWNLOADING, State.STOPPING}),
@@ -86,8 +89,6 @@ TAKES_ORDERS = HOLDS_GPUS - PROGRAM_FINISHED - {State.STOPPING}
 """States in which the scheduler can order a job to stop or to be resized."""
 KEEPS_REASON = PROGRAM_FINISHED | {State.STOPPING}
 """States whose reason no note replaces: a stop's is needed at its end, and no later step would restore the others."""
-STOPPING_FROM_STORING = frozenset({StopReason.CANCEL_REQUESTED, StopReason.NODE_LOST})
-"""The only reasons that may take a storing job to STOPPING."""
 
 AFTER_STOPPING: dict[StopReason, State] = {
     StopReason.HALT_REQUESTED: State.HALTED,
@@ -141,7 +142,7 @@ class Action(StrEnum):
 
 
 class EventCode(StrEnum):
-    """Every kind of JobEvent. MOVED and its kin carry from_state and to_state."""
+    """Every kind of JobEvent. MOVED and PLACED carry from_state and to_state, SUBMITTED to_state."""
 
     SUBMITTED = "SUBMITTED"
     MOVED = "MOVED"
@@ -151,7 +152,6 @@ class EventCode(StrEnum):
     CHECKPOINT_STORED = "CHECKPOINT_STORED"
     CHECKPOINT_CORRUPT = "CHECKPOINT_CORRUPT"
     GPUS_RETURNED = "GPUS_RETURNED"
-    LEARNER_RESTARTED = "LEARNER_RESTARTED"
     QUOTA_CHANGED = "QUOTA_CHANGED"
     EDITED = "EDITED"
     DELETED = "DELETED"
@@ -168,7 +168,6 @@ EVENT_MESSAGES: dict[EventCode, str] = {
     EventCode.CHECKPOINT_STORED: "A checkpoint is stored and verified.",
     EventCode.CHECKPOINT_CORRUPT: "A checkpoint is damaged.",
     EventCode.GPUS_RETURNED: "The devices were released.",
-    EventCode.LEARNER_RESTARTED: "A learner was restarted.",
     EventCode.QUOTA_CHANGED: "A quota was changed.",
     EventCode.EDITED: "The job was edited.",
     EventCode.DELETED: "The job was deleted.",

@@ -1,4 +1,4 @@
-"""Celery tasks, the only callers of the lifecycle. Every message is a hint: it may be lost, doubled or late.
+"""Celery tasks, the only callers of the lifecycle. Every message is a hint: it may be lost, duplicated or delayed.
 
 The ticker does the same without any message, so these tasks only make it prompt.
 """

@@ -42,13 +42,16 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-GRANT_SQL = """
-SELECT l.id, l.job_id, l.tenant_id, l.attempt, l.rank, a.closed_at IS NULL AND j.attempt = l.attempt
+LIVE = "(a.closed_at IS NULL AND j.attempt = l.attempt)"
+"""SQL: the learner's attempt is its job's live one. For jobs_learner l, jobs_job j and jobs_attempt a."""
+ADMITTED = "(a.closed_at IS NULL OR (NOT l.log_sealed AND a.closed_at > now() - interval '24 hours'))"
+"""SQL: the learner's secret is valid: until its attempt closes, and until its log is complete for a day longer."""
+GRANT_SQL = f"""
+SELECT l.id, l.job_id, l.tenant_id, l.attempt, l.rank, {LIVE}
 FROM jobs_learner l
 JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
-WHERE l.secret_sha256 = %s
-  AND (a.closed_at IS NULL OR (NOT l.log_sealed AND a.closed_at > now() - interval '24 hours'))
+WHERE l.secret_sha256 = %s AND {ADMITTED}
 """
 
 

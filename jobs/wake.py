@@ -1,4 +1,4 @@
-"""Notify the lifecycle. A hint may be lost, doubled or late: the ticker takes up what is due anyway.
+"""Notify the lifecycle. A hint may be lost, duplicated or delayed: the ticker takes up what is due anyway.
 
 Tasks are named, not imported: only Celery workers import jobs.lifecycle.
 """

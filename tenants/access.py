@@ -60,20 +60,27 @@ def require(user: Person, permission: Permission, tenant: Tenant) -> None:
     _demand(permission, tenant, permissions_in(user, tenant.pk))
 
 
+def needs(permission: Permission, tenant: Tenant) -> str:
+    """A sentence that names the least role with this permission."""
+    least = LEAST_ROLE[permission]
+    above = "" if least is Role.MANAGER else " or higher"
+    return f"This requires the role {least}{above} in {tenant}."
+
+
 def visible_tenants(user: Person) -> QuerySet[Tenant]:
     """The caller's tenants, by slug; a platform admin sees all."""
     rows = Tenant.objects.order_by("slug")
     return rows if is_platform_admin(user) else rows.filter(pk__in=memberships(user).values("tenant"))
 
 
-def tenant_for(user: Person, slug: str) -> Tenant | None:
+def find_tenant(user: Person, slug: str) -> Tenant | None:
     """The tenant of this slug if the caller belongs to it or is a platform admin; None is what a stranger gets."""
     return visible_tenants(user).filter(slug=slug).first()
 
 
 def tenant_get(user: Person, slug: str, permission: Permission = Permission.VIEW) -> Tenant:
     """The tenant of this slug, if the caller has the permission there. Raises NotFound or NotAllowed."""
-    found, role = _own_tenant(user, slug) or (tenant_for(user, slug), None)
+    found, role = _own_tenant(user, slug) or (find_tenant(user, slug), None)
     if found is None:
         raise NotFound
     _demand(permission, found, _granted(user, role))
@@ -94,7 +101,7 @@ def require_admin(user: Person) -> None:
         raise AdminOnly
 
 
-def takes_shares(user: Person, *, to_operate: bool = False) -> bool:
+def may_use_shares(user: Person, *, to_operate: bool = False) -> bool:
     """Say whether grants on single jobs of foreign tenants count for this caller: not with a bound token, and
     a viewer's token operates nothing."""
     token = token_of(user)
@@ -135,9 +142,7 @@ def _demand(permission: Permission, tenant: Tenant, granted: frozenset[Permissio
     if not granted:
         raise NotFound
     if permission not in granted:
-        least = LEAST_ROLE[permission]
-        above = "" if least is Role.MANAGER else " or higher"
-        raise NotAllowed(f"This requires the role {least}{above} in {tenant}.")
+        raise NotAllowed(needs(permission, tenant))
 
 
 def _under_ceiling(user: Person, role: Role) -> Role:

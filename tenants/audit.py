@@ -15,8 +15,6 @@ from tenants.models import AuditEntry, User
 REPEAT_AFTER = timedelta(minutes=10)
 """The same reading by the same admin within this time is one entry: a page that follows a job reads it often."""
 
-LONGEST_TARGET = 200
-
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Set for each request, so that an audit entry can be matched with the log."""
 access_reason: ContextVar[str] = ContextVar("access_reason", default="")
@@ -39,7 +37,7 @@ def record(
     reason: str = "",
     details: dict[str, Any] | None = None,
 ) -> AuditEntry:
-    """Write one entry, within the caller's transaction: what is not recorded did not happen."""
+    """Write one entry, within the caller's transaction: if it cannot be written, the change is rolled back."""
     return AuditEntry.objects.create(
         tenant_id=tenant_id,
         actor=actor if isinstance(actor, User) else None,
@@ -54,7 +52,8 @@ def record(
 def admin_read(
     *, user: access.Person, tenant_id: int, action: str, target: str = "", reason: str = ""
 ) -> None:
-    """Record that a platform admin read what only platform admins may see. Other readers leave no entry."""
+    """Record that a platform admin read something of a tenant of which they are not a member. Other readers
+    leave no entry."""
     admin_reads(user=user, targets={tenant_id: target}, action=action, reason=reason)
 
 
@@ -83,4 +82,4 @@ def admin_act(*, user: access.Person, tenant_id: int, action: str, target: str) 
 
 
 def _cut(target: str) -> str:
-    return target[:LONGEST_TARGET]
+    return target[: AuditEntry._meta.get_field("target").max_length]

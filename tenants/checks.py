@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from tenants.errors import FieldsInvalid, problem
+from tenants.roles import Role
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
 
@@ -33,3 +34,11 @@ def slug(path: str, value: str, longest: int) -> dict[str, Any] | None:
         rule = f"1 to {longest} lowercase letters, digits, - and _, starting with a letter or digit"
         return problem(path, "not_a_slug", f"must be {rule}", value, rule)
     return None
+
+
+def account_role(role: Role) -> dict[str, Any] | None:
+    """The role of a service account."""
+    if role != Role.MANAGER:
+        return None
+    allowed = [Role.VIEWER.value, Role.RESEARCHER.value]
+    return problem("role", "not_allowed", "a service account can be researcher at most", role, allowed)

@@ -1,4 +1,4 @@
-"""What can go wrong with people, tenants and quotas, and the base of what can go wrong in any room.
+"""Errors about people, tenants and quotas, and the base class of all service errors.
 
 The docstring is the default message.
 portal.api.errors is the only place where one of these becomes a status code.
@@ -97,6 +97,6 @@ class Overcommitted(TenantError):
 
 
 def problem(path: str, code: str, message: str, got: object = None, allowed: object = None) -> dict[str, Any]:
-    """One entry of details["errors"], in the shape that every error of the platform has."""
+    """One entry of details["errors"]. Those of a job spec have more fields: jobs.spec.problems.Problem."""
     shown = None if got is None else str(got)[:200]
     return {"path": path, "code": code, "message": message, "got": shown, "allowed": allowed}

@@ -89,7 +89,7 @@ class Membership(models.Model):
 class Quota(models.Model):
     """Slots of one type allocated to a tenant, and those it holds now. No row means none.
 
-    used changes by conditional UPDATE only; a trigger refuses growth above limit (contracts 6).
+    used changes by conditional UPDATE only; a trigger refuses growth above limit.
     """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")

@@ -18,7 +18,7 @@ from tenants.rows import Rows
 
 PREFIX = "lut_"
 DEFAULT_DAYS = 90
-LONGEST_DAYS = 366
+MAX_DAYS = 366
 ID_LENGTH = (
     16  # hexadecimal digits of the digest: enough to name one of a person's tokens, useless to forge it
 )
@@ -88,14 +88,14 @@ def token_create(
     if tenant is None and mine and owner.pk == user.pk:
         tenant = mine.tenant
     problems = [each for each in [checks.text("name", name, 80)] if each]
-    if days is not None and not 1 <= days <= LONGEST_DAYS:
+    if days is not None and not 1 <= days <= MAX_DAYS:
         problems.append(
             problem(
                 "expires_in_days",
                 "out_of_range",
-                f"must be 1 to {LONGEST_DAYS}",
+                f"must be 1 to {MAX_DAYS}",
                 days,
-                f"1 to {LONGEST_DAYS}",
+                f"1 to {MAX_DAYS}",
             )
         )
     problems += _beyond_own(user, owner, tenant, role, days or 0)

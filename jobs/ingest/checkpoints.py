@@ -21,8 +21,6 @@ from learner_agent.wire_fields import File, UploadState
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_KEEP = 3
-
 
 def offer(grant: Grant, offered: Ckpt) -> Ckpt:
     """Respond to one offer: COMMITTED, or what is still needed, or REFUSED with the reason. Repeats are harmless."""
@@ -292,7 +290,7 @@ def _drop_old(job_id: str) -> list[int]:
     Returns the blobs of those that were dropped.
     """
     spec = Job.objects.values_list("spec", flat=True).get(pk=job_id)
-    keep = max(1, int((spec.get("checkpoint") or {}).get("keep") or DEFAULT_KEEP))
+    keep = int(spec["checkpoint"]["keep"])  # a stored spec is normalized: at least 1
     committed = Checkpoint.objects.filter(job_id=job_id, state=Checkpoint.State.COMMITTED).order_by(
         *Checkpoint.NEWEST_FIRST
     )

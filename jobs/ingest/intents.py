@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from django.db import connection, transaction
 
+from jobs.tokens import ADMITTED, LIVE
 from learner_agent.wire import JobIntent
 
-INTENTS_SQL = """
-SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s,
-       a.closed_at IS NULL AND j.attempt = l.attempt,
-       a.closed_at IS NULL OR (NOT l.log_sealed AND a.closed_at > now() - interval '24 hours')
+INTENTS_SQL = f"""
+SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s, {LIVE}, {ADMITTED}
 FROM jobs_learner l
 JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt

@@ -29,7 +29,7 @@ from jobs.selectors import log_cache
 from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head
 from jobs.states import EventCode, Phase
-from jobs.tokens import Grant
+from jobs.tokens import LIVE, Grant
 from learner_agent.wire import Ack, Nack, StreamFrame, number_out
 
 ZSTD_LEVEL = 3
@@ -45,9 +45,9 @@ PHASE_TIMES = {
 MAX_NAMES = 200
 """Metrics of a job whose newest value is in its progress row."""
 
-LOCK_LEARNERS = """
+LOCK_LEARNERS = f"""
 SELECT l.id, l.log_bytes, l.log_lines, l.log_crc, l.log_sealed, l.metric_cursor, l.phase, l.last_step,
-       l.error_code, a.closed_at IS NULL AND j.attempt = l.attempt
+       l.error_code, {LIVE}
 FROM jobs_learner l
 JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt

@@ -21,13 +21,12 @@ from gpu_scheduler.clusters.base import (
     LearnerReport,
     gang_name,
 )
-from jobs.states import Intent, Phase, State, StopReason
+from jobs.states import PHASE_ORDER, Intent, Phase, State, StopReason
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
 CLUSTER_UNAVAILABLE = "cluster_unavailable"
 """The reason's code while the attempt's own cluster cannot be reached with the settings of this installation."""
-PHASE_ORDER = {phase: order for order, phase in enumerate(Phase)}
 SILENT_S = 45.0
 """A learner without a heartbeat for this long is silent. A node that does not answer is lost only if its learner is
 silent, too."""

@@ -95,7 +95,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Job',
             fields=[
-                ('id', models.CharField(default=jobs.ids.new_job_id, max_length=12, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=jobs.ids.new_id, max_length=12, primary_key=True, serialize=False)),
                 ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='tenants.tenant')),
                 ('owner', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to=settings.AUTH_USER_MODEL)),
                 ('name', models.CharField(max_length=120)),
@@ -156,7 +156,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Upload',
             fields=[
-                ('id', models.CharField(default=jobs.ids.new_job_id, max_length=12, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=jobs.ids.new_id, max_length=12, primary_key=True, serialize=False)),
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='uploads', to='tenants.tenant')),
                 ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('blob', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.blob')),

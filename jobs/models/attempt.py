@@ -117,7 +117,7 @@ class JobEvent(models.Model):
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
     )
-    source = models.CharField(max_length=16, default="system")  # user, scheduler, lifecycle, learner, admin
+    source = models.CharField(max_length=16)  # user, scheduler, lifecycle, learner, admin
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "n"], name="event_once")]

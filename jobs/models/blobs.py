@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
 
-from jobs.ids import new_job_id
+from jobs.ids import new_id
 from tenants.models import Tenant
 
 
@@ -31,7 +31,7 @@ class Upload(models.Model):
 
     KEPT_FOR = timedelta(hours=24)
 
-    id = models.CharField(primary_key=True, max_length=12, default=new_job_id)
+    id = models.CharField(primary_key=True, max_length=12, default=new_id)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="uploads")
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     blob = models.ForeignKey(Blob, on_delete=models.PROTECT, related_name="+")

@@ -75,7 +75,7 @@ class IdempotentResponse(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=128)
     request_sha256 = models.CharField(max_length=64)  # method, path and body
-    status = models.PositiveSmallIntegerField(null=True)  # null: still being worked on
+    status = models.PositiveSmallIntegerField(null=True)  # null only inside the transaction that answers
     body: models.JSONField[Any, Any] = models.JSONField(null=True)
     created_at = models.DateTimeField(db_default=Now())
 

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from jobs.ids import new_job_id
+from jobs.ids import new_id
 from jobs.models.blobs import Blob
 from jobs.models.choices import intent_choices, state_choices
 from jobs.states import FINAL, Intent, State
@@ -26,7 +26,7 @@ def _listed(*keys: Any, name: str, also: Q | None = None) -> models.Index:
 class Job(models.Model):
     """One training job over all its attempts. Slots are per learner: GPUs of gpu_type, or CPUs if gpus is 0."""
 
-    id = models.CharField(primary_key=True, max_length=12, default=new_job_id)
+    id = models.CharField(primary_key=True, max_length=12, default=new_id)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs", db_index=False)
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs", db_index=False

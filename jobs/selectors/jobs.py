@@ -47,7 +47,7 @@ def jobs_visible_to(user: access.Person) -> QuerySet[Job]:
 
 def shared_ids(user: User) -> list[str]:
     """Jobs of other tenants shared with this user. There are few: as a list of ids they keep the main query fast."""
-    if not access.takes_shares(user):
+    if not access.may_use_shares(user):
         return []
     grants = UserObjectPermission.objects.filter(
         user=user,
@@ -175,7 +175,7 @@ def _within(user: access.Person, tenant: str) -> QuerySet[Job]:
         shared = shared_ids(user) if isinstance(user, User) else []
         return rows.filter(mine | Q(pk__in=shared) if shared else mine)
     rows = rows.filter(tenant__in=_ids(Tenant.objects.filter(slug=tenant)))
-    if access.tenant_for(user, tenant) is not None:
+    if access.find_tenant(user, tenant) is not None:
         return rows
     return rows.filter(pk__in=shared_ids(user)) if isinstance(user, User) else rows.none()
 
@@ -197,7 +197,7 @@ def detailed(rows: Iterable[Job]) -> list[Job]:
 def may_operate(user: access.Person, job: Job) -> bool:
     """True if the caller can halt, resume and cancel: may_manage, or the job was shared with them to operate it."""
     return may_manage(user, job) or (
-        access.takes_shares(user, to_operate=True) and _is_shared_to_operate(user, job)
+        access.may_use_shares(user, to_operate=True) and _is_shared_to_operate(user, job)
     )
 
 

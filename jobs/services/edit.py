@@ -13,8 +13,9 @@ from jobs import events, wake
 from jobs.errors import SpecInvalid
 from jobs.failpoints import fp
 from jobs.models import Job
-from jobs.services.locking import lock_job, refuse, refuse_stale, reload
+from jobs.services.locking import illegal, lock_job, reload, require_match
 from jobs.services.submit import parse_spec
+from jobs.spec.context import priority_problem
 from jobs.states import EventCode
 from tenants import audit
 from tenants.models import User
@@ -37,14 +38,14 @@ def job_edit(
     }
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id, to_manage=True)
-        refuse_stale(job, if_match)
+        require_match(job, if_match)
         changes = {
             field: value
             for field, value in wanted.items()
             if value is not None and value != getattr(job, field)
         }
         if "priority" in changes and job.is_final:
-            raise refuse(job, "given another priority, only another name or other tags")
+            raise illegal(job, "given another priority, only another name or other tags")
         if changes:
             _apply(job, changes, user)
     return reload(job_id)
@@ -53,7 +54,7 @@ def job_edit(
 def _apply(job: Job, changes: dict[str, Any], user: User) -> None:
     spec = parse_spec(job.spec | changes)  # the same rules as for a new job
     if "priority" in changes and spec.priority not in job.tenant.priorities:
-        raise SpecInvalid(errors=[priority_problem(spec.priority, job.tenant.priorities)])
+        raise SpecInvalid(errors=[priority_problem(spec.priority, job.tenant.priorities).as_dict()])
     before = {field: getattr(job, field) for field in changes}
     Job.objects.filter(pk=job.pk).update(
         name=spec.name,
@@ -77,18 +78,6 @@ def _apply(job: Job, changes: dict[str, Any], user: User) -> None:
         wake.cycle()
 
 
-def priority_problem(priority: str, allowed: Sequence[str]) -> dict[str, Any]:
-    return {
-        "path": "priority",
-        "code": "priority_not_allowed",
-        "message": f"This tenant may use {', '.join(allowed)}. Ask a platform admin for another priority.",
-        "got": priority,
-        "allowed": list(allowed),
-        "line": None,
-        "column": None,
-    }
-
-
 def job_delete(*, user: User, job_id: str, if_match: frozenset[str] | None = None) -> None:
     """Hide the job for good; its bytes are purged after the retention time.
 
@@ -96,9 +85,9 @@ def job_delete(*, user: User, job_id: str, if_match: frozenset[str] | None = Non
     """
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id, to_manage=True)
-        refuse_stale(job, if_match)
+        require_match(job, if_match)
         if not job.is_final:
-            raise refuse(job, "deleted")
+            raise illegal(job, "deleted")
         events.append(
             job_id=job.pk,
             tenant_id=job.tenant_id,

@@ -29,7 +29,8 @@ def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[],
     """Do the work and keep its (status, body), or give the answer that this key's first request got.
 
     request_sha256 covers method, path and body. An error of the work is raised and not kept. work may be called again
-    after its transaction was interrupted.
+    after its transaction was interrupted. Raises IdempotencyKeyInvalid, IdempotencyKeyReused (for another request) or
+    IdempotencyInProgress (its first request is still being answered).
     """
     if not KEY.fullmatch(key):
         raise IdempotencyKeyInvalid
@@ -75,6 +76,6 @@ def _first_answer(user: User, key: str, request_sha256: str) -> Answer | None:
         return None
     if first.request_sha256 != request_sha256:
         raise IdempotencyKeyReused
-    if first.status is None or first.body is None:
-        raise IdempotencyInProgress
+    assert first.status is not None, "key, work and answer are one transaction"
+    assert first.body is not None
     return first.status, first.body

@@ -17,7 +17,7 @@ from jobs.models import Checkpoint, Job, Progress
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.jobs import will_fail
-from jobs.services.locking import lock_job, refuse, refuse_used_up, reload
+from jobs.services.locking import illegal, lock_job, reload, time_limit_error
 from jobs.states import FINAL, PROGRAM_FINISHED, EventCode, Intent, State
 from tenants import audit
 from tenants.models import Tenant, User
@@ -36,10 +36,10 @@ def job_halt(*, user: User, job_id: str) -> Job:
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
         if job.is_final or job.intent == Intent.CANCEL or job.state in PROGRAM_FINISHED:
-            raise refuse(job, "halted")
+            raise illegal(job, "halted")
         if job.intent != Intent.HALT:
             if will_fail(job):
-                raise refuse(job, "halted")
+                raise illegal(job, "halted")
             _request(job, Intent.HALT, user, "Halt")
     return reload(job_id)
 
@@ -61,17 +61,17 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
             or (job.intent == Intent.HALT and job.state in PROGRAM_FINISHED)
             or will_fail(job)
         ):
-            raise refuse(job, "resumed")
+            raise illegal(job, "resumed")
         chosen = checkpoint_of(job, checkpoint)
         if job.intent == Intent.RUN and chosen is not None and not _resumes_from(job, chosen):
             if job.state not in NOT_BEGUN:
-                raise refuse(job, "resumed from another checkpoint")
+                raise illegal(job, "resumed from another checkpoint")
             _begin_at(job, chosen)
             _request(job, Intent.RUN, user, f"Resume{_from(job, chosen)}")
         if job.intent == Intent.HALT:
             if job.tenant.state == Tenant.State.SUSPENDED:
                 raise TenantSuspended
-            if used_up := refuse_used_up(job):
+            if used_up := time_limit_error(job):
                 raise used_up
             _begin_at(job, chosen)
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
@@ -85,7 +85,7 @@ def job_cancel(*, user: User, job_id: str) -> Job:
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
         if job.state in FINAL - {State.CANCELED}:
-            raise refuse(job, "canceled")
+            raise illegal(job, "canceled")
         if job.intent != Intent.CANCEL:
             _request(job, Intent.CANCEL, user, "Cancel")
     return reload(job_id)

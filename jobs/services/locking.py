@@ -42,7 +42,7 @@ def lock_job(
     return job
 
 
-def refuse_stale(job: Job, if_match: frozenset[str] | None) -> None:
+def require_match(job: Job, if_match: frozenset[str] | None) -> None:
     """Raise JobChanged if the caller gave ETags and none is the locked job's."""
     if if_match is not None and etag(job) not in if_match:
         raise JobChanged(etag=etag(job))
@@ -53,7 +53,7 @@ def reload(job_id: str) -> Job:
     return with_details(Job.objects.all()).get(pk=job_id)
 
 
-def refuse(job: Job, verb: str) -> IllegalTransition:
+def illegal(job: Job, verb: str) -> IllegalTransition:
     """The error for a verb that is not possible now, with what is."""
     details = _possible_now(job)
     why = ": it will end as failed" if will_fail(job) and job.intent != Intent.CANCEL else ""
@@ -64,7 +64,7 @@ def refuse(job: Job, verb: str) -> IllegalTransition:
     )
 
 
-def refuse_used_up(job: Job) -> TimeLimitUsedUp | None:
+def time_limit_error(job: Job) -> TimeLimitUsedUp | None:
     """The error for a resume that would have no time left; None if it has some, or no limit."""
     live, now = live_attempt(job), timezone.now()
     if job.time_limit_s is None or not is_time_up(job, live, now):

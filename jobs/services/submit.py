@@ -39,10 +39,10 @@ class Checked:
     findings: Findings
 
 
-def may_submit(user: User, tenant: Tenant) -> None:
+def require_submit(user: User, tenant: Tenant) -> None:
     """Raise JobForbidden unless the caller may submit here; a guest of a shared job may not."""
     if not access.may(user, Permission.SUBMIT, tenant.pk):
-        raise JobForbidden(f"Submitting to {tenant} requires the role researcher or higher.")
+        raise JobForbidden(access.needs(Permission.SUBMIT, tenant))
 
 
 def job_check(
@@ -57,7 +57,7 @@ def job_check(
 
     kept: code whose bytes are there whatever became of its upload, that of the job which is cloned.
     """
-    may_submit(user, tenant)
+    require_submit(user, tenant)
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
     spec = parse_spec(source, content_type)
@@ -116,7 +116,7 @@ def _uploads(upload: str, tenant: Tenant) -> QuerySet[Upload]:
 
 
 def _not_uploaded(upload: str) -> UploadNotFound:
-    text = "no such upload in this tenant, or it has expired (24 h)"
+    text = "There is no such upload in this tenant, or it has expired (24 h)"
     return UploadNotFound(
         errors=[Problem("code.upload", UploadNotFound.code, text, printable(upload)).as_dict()]
     )

@@ -10,6 +10,7 @@ from jobs import archives, blobs
 from jobs.errors import JobForbidden, TenantSuspended, UploadInvalid
 from jobs.failpoints import fp
 from jobs.models import Upload
+from jobs.spec.problems import Problem
 from tenants import access
 from tenants.models import Tenant, User
 from tenants.roles import Permission
@@ -22,7 +23,7 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
     nothing is kept then.
     """
     if not access.may(user, Permission.SUBMIT, tenant.pk):
-        raise JobForbidden(f"Uploading to {tenant} requires the role researcher or higher.")
+        raise JobForbidden(access.needs(Permission.SUBMIT, tenant))
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
     archive.seek(0)
@@ -43,12 +44,9 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
 
 def _invalid(found: archives.ArchiveError) -> UploadInvalid:
     faults = (found, *found.others)
-    more = f" ({len(faults)} faults in total)" if found.others else ""
+    more = f" ({len(faults)} problems in total)" if found.others else ""
     return UploadInvalid(
         found.code,
         f"The archive was rejected: {found}{more}.",
-        [
-            {"path": "archive", "code": one.code, "message": one.message, "got": one.entry, "allowed": None}
-            for one in faults
-        ],
+        [Problem("archive", one.code, one.message, one.entry).as_dict() for one in faults],
     )

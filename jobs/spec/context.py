@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_scheduler.checks.base import unit
@@ -14,7 +14,7 @@ from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, printable
 from jobs.spec.walk import nearest
 
-IMAGES_UNSUPPORTED = "this cluster cannot run images; name a runtime in framework instead"
+IMAGES_UNSUPPORTED = "This cluster cannot run images; name a runtime in framework instead"
 DEFAULT_MIB = quantities.parse_memory(DEFAULTS["resources"]["memory"])
 """The default memory: a spec that does not set it is not rejected where nodes are smaller."""
 DATA_SHOWN = 10
@@ -78,12 +78,12 @@ def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         yield Problem("image", "image_not_allowed", IMAGES_UNSUPPORTED, printable(spec.image), runtimes)
     elif spec.image and context.image_patterns and not _matches(spec.image, context.image_patterns):
         allowed = ", ".join(context.image_patterns)
-        message = "this installation allows other images only"
+        message = "This installation allows other images only"
         yield Problem("image", "image_not_allowed", message, printable(spec.image), allowed)
     if spec.framework and spec.framework not in context.runtimes:
         near = nearest(spec.framework, sorted(context.runtimes))
         hint = f". Did you mean {near}?" if near else ""
-        message = f"this installation has no runtime {spec.framework}{hint}"
+        message = f"This installation has no runtime {spec.framework}{hint}"
         allowed = _listed(context.runtimes)
         yield Problem("framework", "runtime_not_found", message, spec.framework, allowed, near=near)
 
@@ -96,42 +96,48 @@ def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     pools = _matching_pools(spec, context)
     if not pools:
         if kind is None:
-            message = "this cluster has no GPUs: set gpus to 0, or remove it"
+            message = "This cluster has no GPUs: set gpus to 0, or remove it"
             yield Problem(field_name, "exceeds_cluster", message, str(each), "0")
         else:
             place = "resources.gpu_type" if spec.resources.gpus else field_name
-            message = f"this cluster has no {kind}"
+            message = f"This cluster has no devices of type {kind}"
             yield Problem(place, "gpu_type_not_found", message, kind, _listed(frozenset(context.pools)))
         return
     largest = max(pool.slots_per_node for pool in pools)
     if each > largest:
-        message = f"no node has that many: the largest has {largest}"
+        message = f"No node has that many: the largest has {largest}"
         yield Problem(field_name, "exceeds_cluster", message, str(each), f"at most {largest}")
     elif spec.resources.learners > (
         fit := max(pool.slots // each for pool in pools if pool.slots_per_node >= each)
     ):
         message = (
-            f"{spec.resources.learners} learners of {each} can never run at the same time: at most {fit} can"
+            f"At most {fit} learners of {each} can run at the same time: {spec.resources.learners} never can"
         )
         got = str(spec.resources.learners)
         yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")
     known = [pool.memory_mib for pool in pools if pool.memory_mib is not None]
     if len(known) == len(pools) and spec.resources.memory_mib > max(DEFAULT_MIB, most := max(known)):
-        message = f"no node has that much: the largest has {quantities.say_memory(most)}"
+        message = f"No node has that much: the largest has {quantities.say_memory(most)}"
         asked, have = quantities.print_memory(spec.resources.memory_mib), quantities.print_memory(most)
         yield Problem("resources.memory", "exceeds_cluster", message, asked, f"at most {have}")
 
 
 def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     if spec.priority not in context.priorities:
-        message = f"this tenant may not use priority {spec.priority}"
-        yield Problem("priority", "priority_not_allowed", message, spec.priority, _listed(context.priorities))
+        yield priority_problem(spec.priority, context.priorities)
     for index, mount in enumerate(spec.data):
         if context.data_paths is not None and mount.path not in context.data_paths:
             message = (
                 f"is not a folder below this installation's data root, which {_holds(context.data_folders)}"
             )
             yield Problem(f"data[{index}].path", "data_not_found", message, printable(mount.path))
+
+
+def priority_problem(priority: str, allowed: Collection[str]) -> Problem:
+    """The tenant may not use this priority."""
+    names = ", ".join(level for level in PRIORITIES if level in allowed)
+    message = f"This tenant may use {names}. Ask a platform admin for another priority."
+    return Problem("priority", "priority_not_allowed", message, priority, names)
 
 
 def _holds(folders: tuple[str, ...] | None) -> str:

@@ -78,7 +78,7 @@ def _warnings(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
             yield walk.problem(("env", name), "env_not_text", message, written(item))
     path: Path = ("image",)
     if str(value.get("image", "")).endswith(":latest"):
-        message = "latest changes without notice, so a resumed attempt may run something else"
+        message = "The tag latest changes without notice, so a resumed attempt may run something else"
         yield walk.problem(path, "image_latest", message, value["image"])
     checkpoint = value.get("checkpoint", {})
     if "time_limit" in value and "every" in checkpoint and _shorter(value["time_limit"], checkpoint["every"]):

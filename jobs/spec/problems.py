@@ -78,7 +78,7 @@ def shortened(problems: list[Problem]) -> tuple[Problem, ...]:
 
 
 def printable(value: object) -> str:
-    """Return a short, single-line, ASCII-safe text of a value, to be shown back to its author."""
+    """Return a short, single-line text of a value, non-printable characters escaped, to be shown back to its author."""
     text = value if isinstance(value, str) else _json_like(value)
     text = "".join(_escaped(character) for character in text[: MAX_GOT + 1])
     return text if len(text) <= MAX_GOT else text[: MAX_GOT - 1] + "…"

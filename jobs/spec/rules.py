@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_scheduler.model import CPU_TYPE
-from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES
+from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES, MAX_PATTERN_CHARS
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import Path, Problem
 from jobs.spec.regexes import pattern_fault
@@ -62,7 +62,7 @@ def _runtime_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     if not named:
         yield walk.problem(("framework",), "required", f"is required: give {both}", allowed=both)
     elif len(named) == 2:
-        yield walk.problem(("image",), "exactly_one", f"give {both}, not both", allowed=both)
+        yield walk.problem(("image",), "exactly_one", f"Give {both}, not both", allowed=both)
     if "image" not in value and "code" not in value:
         message = "is required: a framework needs code to run, as code.files or code.upload"
         yield walk.problem(("code",), "required", message, allowed="code.files or code.upload")
@@ -121,7 +121,7 @@ def _resource_faults(resources: Any, walk: Walk) -> Iterator[Problem]:
         message = f"requests GPUs of type {kind}, but gpus is 0: set gpus to 1 or more, or remove gpu_type"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
     if kind == CPU_TYPE and isinstance(gpus, int | float) and gpus > 0:
-        message = "cpu is not a GPU type: set gpus to 0 and use cpus instead"
+        message = "The type cpu is not a GPU type: set gpus to 0 and use cpus instead"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
 
 
@@ -159,7 +159,7 @@ def _data_faults(data: Any, walk: Walk) -> Iterator[Problem]:
 def _metric_faults(metrics: Any, walk: Walk) -> Iterator[Problem]:
     for index, rule in enumerate(metrics if isinstance(metrics, list | tuple) else ()):
         pattern = rule.get("pattern") if isinstance(rule, Mapping) else None
-        if not isinstance(pattern, str) or not 0 < len(pattern) <= 500:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_PATTERN_CHARS:
             continue
         fault = pattern_fault(pattern)
         if fault:

@@ -250,7 +250,7 @@ def _got(value: Any) -> Any:
 
 
 def _nearest_inside(key: str, known: Schema) -> str | None:
-    """Find the word one level down: ``learners`` belongs into ``resources.learners``."""
+    """Find the word one level down: ``learners`` belongs in ``resources.learners``."""
     inside = {
         part: f"{name}.{part}" for name, schema in known.items() for part in schema.get("properties", {})
     }
@@ -273,7 +273,7 @@ def nearest(word: Any, choices: list[str]) -> str | None:
 
 
 def _slips(typed: str, meant: str) -> int:
-    """How many letters were left out, added, mistaken or swapped with their neighbor (optimal string alignment)."""
+    """How many letters were left out, added, replaced or swapped with a neighbor (optimal string alignment)."""
     before: list[int] = []
     last = list(range(len(meant) + 1))
     for i, letter in enumerate(typed):

@@ -18,7 +18,7 @@ from portal.streaming import Blocks, in_thread
 
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 Read = Callable[[int, int], Blocks]
-LONGEST_PATH = 1024
+MAX_PATH_CHARS = 1024
 
 
 def blob_download(call: Call, blob: Blob, path: str) -> HttpResponseBase:

@@ -14,7 +14,7 @@ from jobs.selectors.serializers import CheckpointManifestSerializer, CheckpointS
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.uploads import upload_store
 from portal.api import bodies, paging, permissions
-from portal.api.downloads import LONGEST_PATH, blob_download
+from portal.api.downloads import MAX_PATH_CHARS, blob_download
 from portal.api.errors import NotFoundError
 from portal.api.fields import PagedQuery, ShortListQuery, StrictSerializer, checked
 from portal.api.openapi import BYTES
@@ -39,7 +39,7 @@ def checkpoint_manifest(call: Call, job_id: str, n: int) -> dict[str, Any]:
 def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseBase:
     """One file of a checkpoint, as an attachment; supports Range."""
     saved = _checkpoint(call, job_id, n, "checkpoint.download")
-    blob = checkpoints.checkpoint_file(saved, path) if len(path) <= LONGEST_PATH else None
+    blob = checkpoints.checkpoint_file(saved, path) if len(path) <= MAX_PATH_CHARS else None
     if blob is None:
         raise NotFoundError
     return blob_download(call, blob, path)
@@ -80,7 +80,7 @@ def result_list(call: Call, job_id: str) -> dict[str, Any]:
 def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     """One result, as an attachment; supports Range."""
     job = permissions.job(call, job_id, "result.download")
-    blob = results.result_file(job.pk, path) if len(path) <= LONGEST_PATH else None
+    blob = results.result_file(job.pk, path) if len(path) <= MAX_PATH_CHARS else None
     if blob is None:
         raise NotFoundError
     return blob_download(call, blob, path)

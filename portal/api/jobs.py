@@ -83,7 +83,7 @@ def jobs_list(call: Call) -> dict[str, Any]:
 def _record_admin(call: Call, shown: list[models.Job]) -> None:
     """Record for each tenant that a platform admin read its jobs, or filtered by it."""
     targets = {job.tenant_id: job.tenant.slug for job in shown}
-    if named := call.query["tenant"] and access.tenant_for(call.user, call.query["tenant"]):
+    if named := call.query["tenant"] and access.find_tenant(call.user, call.query["tenant"]):
         targets[named.pk] = named.slug
     audit.admin_reads(user=call.user, targets=targets, action="job.list", reason=call.reason)
 

@@ -19,7 +19,7 @@ from portal.api.fields import StrictSerializer
 from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
 
-MOST_LINES = 5_000
+MAX_LINES = 5_000
 FULL_LINES_MAX = 10
 
 
@@ -44,7 +44,7 @@ class LogsQuery(StreamQuery):
     before = Number(help_text="the last lines below n")
     tail = Number(help_text="the last n lines")
     limit = serializers.IntegerField(
-        required=False, default=logs.PAGE_LINES, min_value=1, max_value=MOST_LINES
+        required=False, default=logs.PAGE_LINES, min_value=1, max_value=MAX_LINES
     )
     q = serializers.CharField(
         required=False,

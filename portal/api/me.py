@@ -126,7 +126,7 @@ class TokenRequest(StrictSerializer):
     )
     expires_in_days = StrictIntegerField(
         min_value=1,
-        max_value=tokens.LONGEST_DAYS,
+        max_value=tokens.MAX_DAYS,
         required=False,
         help_text=f"{tokens.DEFAULT_DAYS} by default, or the days that the caller's own token has left",
     )
@@ -189,7 +189,7 @@ def token_revoke(call: Call, token_id: str) -> None:
 def _own_tenant(call: Call, slug: str | None) -> Tenant | None:
     if slug is None:
         return None
-    found = access.tenant_for(call.user, slug)
+    found = access.find_tenant(call.user, slug)
     if found is None:
         raise FieldsInvalid(
             errors=[problem("tenant", "not_found", "you are not a member of such a tenant", slug)]

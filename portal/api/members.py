@@ -173,7 +173,7 @@ class ServiceAccountTokenRequest(StrictSerializer):
     name = StrictCharField(max_length=80)
     expires_in_days = StrictIntegerField(
         min_value=1,
-        max_value=tokens.LONGEST_DAYS,
+        max_value=tokens.MAX_DAYS,
         required=False,
         help_text=f"{tokens.DEFAULT_DAYS} by default, or the days that the caller's own token has left",
     )

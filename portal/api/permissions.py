@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jobs.models import Job
 from jobs.selectors.jobs import job_get, job_to_manage, job_to_operate
-from jobs.services import may_submit
+from jobs.services import require_submit
 from portal.api.operations import Authorize, Call
 from tenants import access, audit
 from tenants.models import Tenant
@@ -58,5 +58,5 @@ def to_manage(call: Call, job_id: str, **_: str) -> Job:
 def to_clone(call: Call, job_id: str) -> Job:
     """Require that the caller can see the job and submit in its tenant."""
     found = job_get(user=call.user, job_id=job_id)
-    may_submit(call.user, found.tenant)
+    require_submit(call.user, found.tenant)
     return found

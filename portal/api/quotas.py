@@ -26,11 +26,11 @@ from portal.api.fields import (
 )
 from portal.api.operations import Call, operation
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged, problem
-from tenants.services.quotas import LARGEST_LIMIT, Applied, Change
+from tenants.services.quotas import MAX_LIMIT, Applied, Change
 
 LIMIT_ETAG = re.compile(r'"limit-(\d{1,9})"', re.ASCII)
 USUAL_USAGE = timedelta(days=30)
-LONGEST_USAGE = timedelta(days=400)
+MAX_USAGE_SPAN = timedelta(days=400)
 
 
 QUOTA_EXAMPLE = {"gpu_type": "a100", "limit": 16, "used": 12, "waiting": 4, "etag": '"limit-16"'}
@@ -44,7 +44,7 @@ def quota_list(call: Call, t: str) -> dict[str, Any]:
 
 
 class LimitRequest(StrictSerializer):
-    limit = StrictIntegerField(max_value=LARGEST_LIMIT)
+    limit = StrictIntegerField(max_value=MAX_LIMIT)
     reason = StrictCharField(max_length=500)
 
 
@@ -132,7 +132,7 @@ def quota_change_list(call: Call, t: str) -> dict[str, Any]:
 class ChangeRequest(StrictSerializer):
     tenant = StrictCharField(max_length=40)
     gpu_type = StrictCharField(max_length=40)
-    limit = StrictIntegerField(max_value=LARGEST_LIMIT)
+    limit = StrictIntegerField(max_value=MAX_LIMIT)
     if_limit = StrictIntegerField(required=False, allow_null=True, default=None)
 
 
@@ -253,8 +253,8 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     tenant = permissions.tenant(call, t)
     end = _aware(call.query.get("to")) or timezone.now()
     start = _aware(call.query.get("from")) or _before(end, USUAL_USAGE)
-    if not timedelta(0) < end - start <= LONGEST_USAGE:
-        text = f"must be before `to`, by at most {LONGEST_USAGE.days} days"
+    if not timedelta(0) < end - start <= MAX_USAGE_SPAN:
+        text = f"must be before `to`, by at most {MAX_USAGE_SPAN.days} days"
         wrong = problem("from", "out_of_range", text, start.isoformat())
         raise MalformedRequest("The period is not valid.", code="invalid", errors=[wrong])
     by = usage.By(call.query["by"])

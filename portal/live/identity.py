@@ -100,7 +100,7 @@ def watchable(user: User, channels: Collection[Channel]) -> set[str]:
     logs = [channel for channel in channels if channel.topic is Topic.LOGS and channel.job_id in jobs]
     learners = _learners(logs) if logs else set()
     slugs = {channel.tenant for channel in channels if channel.tenant}
-    tenants = {slug for slug in slugs if access.tenant_for(user, slug) is not None}
+    tenants = {slug for slug in slugs if access.find_tenant(user, slug) is not None}
 
     def may(channel: Channel) -> bool:
         match channel.topic:

@@ -92,4 +92,4 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 def _tenant_of(request: HttpRequest) -> Tenant | None:
     match = request.resolver_match
     slug = match.kwargs.get("slug", "") if match else ""
-    return access.tenant_for(request.user, slug) if slug else None
+    return access.find_tenant(request.user, slug) if slug else None

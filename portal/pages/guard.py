@@ -27,7 +27,7 @@ def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponse])
     @wraps(view)
     @login_required
     def guarded(request: HttpRequest, slug: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-        tenant = access.tenant_for(request.user, slug)
+        tenant = access.find_tenant(request.user, slug)
         if tenant is None:
             raise Http404
         audit.admin_read(

@@ -126,7 +126,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         for name, title in TABS
     ]  # fmt: skip
     # A user with whom only this job is shared sees the frame of their own tenant: the job's would lead to nothing.
-    guest = access.tenant_for(request.user, job.tenant.slug) is None
+    guest = access.find_tenant(request.user, job.tenant.slug) is None
     shell = frame(request, last_tenant(request), "") if guest else frame(request, job.tenant, "jobs")
     return shell | {
         "guest": guest,

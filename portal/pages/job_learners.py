@@ -18,7 +18,7 @@ from portal.templatetags.ui import duration
 LATE = timedelta(
     seconds=15
 )  # a learner whose heartbeat is this old is marked as late, long before it is silent
-MOST_BARS = 32  # of a large gang those that came last
+MAX_BARS = 32  # of a large gang those that came last
 TICKS = 5
 LEAST_WAIT_S = 0.1
 STARTING = (
@@ -167,7 +167,7 @@ def start(attempt: Attempt, learners: Sequence[Learner], now: datetime) -> Learn
     latest = sorted(
         learners, key=lambda row: (row.processing_at is None, row.processing_at or last), reverse=True
     )
-    picked = sorted(latest[:MOST_BARS], key=lambda row: row.rank)
+    picked = sorted(latest[:MAX_BARS], key=lambda row: row.rank)
     step = axis / (TICKS - 1)
     return LearnerStart(
         tuple(lane(row) for row in picked),

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from tenants import access, audit, checks
-from tenants.errors import FieldsInvalid, NameTaken, NotFound, problem
+from tenants.errors import NameTaken, NotFound
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import Permission, Role
 from tenants.tokens import token_create, token_revoke
@@ -37,13 +37,12 @@ def account_get(*, user: access.Person, tenant: Tenant, name: str) -> User:
 def account_create(
     *, user: access.Person, tenant: Tenant, name: str, role: Role = Role.RESEARCHER
 ) -> Membership:
-    """Raises NotAllowed, FieldsInvalid for a manager's role, NameTaken."""
+    """Create a service account in the tenant.
+
+    Raises NotAllowed, FieldsInvalid (its name, or a manager's role) or NameTaken.
+    """
     access.require(user, Permission.MANAGE_MEMBERS, tenant)
-    if role == Role.MANAGER:
-        allowed = [Role.VIEWER.value, Role.RESEARCHER.value]
-        wrong = problem("role", "not_allowed", "a service account can be researcher at most", role, allowed)
-        raise FieldsInvalid(errors=[wrong])
-    checks.refuse(checks.slug("name", name, 60))
+    checks.refuse(checks.account_role(role), checks.slug("name", name, 60))
     username = username_of(tenant, name)
     account, made = User.objects.get_or_create(
         username=username, defaults={"is_service_account": True, "password": make_password(None)}
@@ -73,7 +72,10 @@ def account_remove(*, user: access.Person, tenant: Tenant, name: str) -> None:
 def account_token_create(
     *, user: access.Person, tenant: Tenant, name: str, token_name: str, days: int | None = None
 ) -> tuple[Token, str]:
-    """A token for the account, bound to its tenant, and the secret to show once."""
+    """A token for the account, bound to its tenant, and the secret to show once.
+
+    Raises NotAllowed, NotFound or FieldsInvalid.
+    """
     account = account_get(user=user, tenant=tenant, name=name)
     return token_create(
         user=user, owner=account, name=token_name, tenant=tenant, role=Role.RESEARCHER, days=days
@@ -81,6 +83,7 @@ def account_token_create(
 
 
 def account_token_revoke(*, user: access.Person, tenant: Tenant, name: str, token_id: str) -> None:
+    """End one of the account's tokens at once. Raises NotAllowed or NotFound."""
     token_revoke(user=user, owner=account_get(user=user, tenant=tenant, name=name), token_id=token_id)
 
 

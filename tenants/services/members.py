@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from tenants import access, audit
+from tenants import access, audit, checks
 from tenants.errors import (
     AlreadyMember,
     FieldsInvalid,
@@ -27,7 +27,9 @@ def member_add(*, user: access.Person, tenant: Tenant, username: str, role: Role
         wrong = problem("username", "user_not_found", "no such user; platform admins add users", username)
         raise FieldsInvalid(errors=[wrong])
     if person.pk == user.pk:
-        raise OwnRoleRaised
+        raise OwnRoleRaised(
+            "You can't add yourself to a tenant. Ask a manager of the tenant or another platform admin."
+        )
     membership, made = Membership.objects.get_or_create(user=person, tenant=tenant, defaults={"role": role})
     if not made:
         raise AlreadyMember(f"{username} is already a member, as {membership.role}. Change the role instead.")
@@ -44,22 +46,19 @@ def version(membership: Membership) -> str:
 def member_change(
     *, user: access.Person, tenant: Tenant, username: str, role: Role, if_match: frozenset[str] | None = None
 ) -> Membership:
-    """Give a member another role. Raises NotAllowed, NotFound, VersionChanged, OwnRoleRaised or LastManager."""
+    """Give a member another role.
+
+    Raises NotAllowed, NotFound, VersionChanged, OwnRoleRaised, LastManager, or FieldsInvalid for a service account as
+    manager.
+    """
     access.require(user, Permission.MANAGE_MEMBERS, tenant)
     membership = _locked(tenant, username)
     if if_match is not None and version(membership) not in if_match:
         raise VersionChanged(etag=version(membership))
     if membership.user.pk == user.pk and RANK[role] > RANK[Role(membership.role)]:
         raise OwnRoleRaised
-    if membership.user.is_service_account and role == Role.MANAGER:
-        wrong = problem(
-            "role",
-            "not_allowed",
-            "a service account can be researcher at most",
-            role,
-            ["viewer", "researcher"],
-        )
-        raise FieldsInvalid(errors=[wrong])
+    if membership.user.is_service_account:
+        checks.refuse(checks.account_role(role))
     before = membership.role
     if before == role:
         return membership
@@ -72,7 +71,10 @@ def member_change(
 
 @transaction.atomic
 def member_remove(*, user: access.Person, tenant: Tenant, username: str) -> None:
-    """End a membership and its tokens; the jobs stay. Members may remove themselves. Raises as member_change."""
+    """End a membership and its tokens; the jobs stay. Members may remove themselves.
+
+    Raises NotAllowed, NotFound or LastManager.
+    """
     leaves = isinstance(user, User) and user.get_username() == username
     access.require(user, Permission.VIEW if leaves else Permission.MANAGE_MEMBERS, tenant)
     membership = _locked(tenant, username)

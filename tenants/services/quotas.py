@@ -18,7 +18,7 @@ from tenants.models import Quota, QuotaChange, Tenant
 
 QUOTA_LOCK = 4_770_001
 """Advisory lock for changes of limits: the sum over all tenants must hold at commit."""
-LARGEST_LIMIT = 1_000_000
+MAX_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ def most_allocatable(capacity: int, overcommit: float) -> int:
 
 
 def _bounds(index: int, change: Change) -> dict[str, Any] | None:
-    if 0 <= change.limit <= LARGEST_LIMIT:
+    if 0 <= change.limit <= MAX_LIMIT:
         return None
-    allowed = f"0 to {LARGEST_LIMIT}"
+    allowed = f"0 to {MAX_LIMIT}"
     return problem(f"changes[{index}].limit", "out_of_range", f"must be {allowed}", change.limit, allowed)
 
 

@@ -18,7 +18,7 @@ from gpu_scheduler.clusters.local.processes import KILLED
 STOPPED_CODE = 128 + signal.SIGTERM
 """The exit code of a program that was stopped before it began."""
 STOPPED_BEFORE_PROGRAM = "Stopped before its program began."
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 
 
 def read(folders: Folders) -> Mapping[str, Any] | None:
@@ -79,7 +79,7 @@ def refusal(folders: Folders) -> tuple[EndReason, str]:
 def _object(path: Path) -> dict[str, Any] | None:
     """A small JSON object, or None for anything else."""
     try:
-        value = json.loads(read_plain(path, max_bytes=MOST_BYTES))
+        value = json.loads(read_plain(path, max_bytes=MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -14,7 +14,7 @@ from jobs.selectors.usage import Live, live_by_tenant
 from portal.pages.meters import MeterBars, pool_meter, promise_meter, quota_meter
 from tenants.access import Person
 from tenants.models import Tenant
-from tenants.services.quotas import LARGEST_LIMIT, Change, most_allocatable
+from tenants.services.quotas import MAX_LIMIT, Change, most_allocatable
 
 Key = tuple[str, str]
 """A tenant's slug and a slot type."""
@@ -175,7 +175,7 @@ def read_limits(form: Mapping[str, Any]) -> LimitsDraft:
         tenant, _, kind = rest.partition(":")
         if what not in ("limit", "if") or not kind:
             continue
-        if text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= LARGEST_LIMIT:
+        if text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= MAX_LIMIT:
             (requested if what == "limit" else seen)[tenant, kind] = int(text)
         elif what == "limit":
             wrong[tenant, kind] = text[:20]
@@ -183,4 +183,4 @@ def read_limits(form: Mapping[str, Any]) -> LimitsDraft:
 
 
 def not_a_limit(text: str) -> str:
-    return f"{text!r} is no limit; give a whole number from 0 to {LARGEST_LIMIT:,}."
+    return f"{text!r} is no limit; give a whole number from 0 to {MAX_LIMIT:,}."

@@ -64,7 +64,7 @@ def test_memory_that_no_node_of_the_type_has_is_refused_with_the_most_and_an_unk
     laptop = replace(HERE, pools={"cpu": TypeCapacity(4, 4, 24_105)})
     (problem,) = check(parse(spec_with(resources={"memory": "8Ti"})), laptop).errors
     assert (problem.path, problem.code) == ("resources.memory", "exceeds_cluster")
-    assert problem.message == "no node has that much: the largest has 23.5 GiB"
+    assert problem.message == "No node has that much: the largest has 23.5 GiB"
     assert (problem.got, problem.allowed) == ("8Ti", "at most 24105Mi")
     assert found(laptop, resources={"memory": "24105Mi"}) == {}
     small = replace(HERE, pools={"cpu": TypeCapacity(4, 4, 2_048)})

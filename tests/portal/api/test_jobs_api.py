@@ -411,7 +411,7 @@ def test_an_archive_that_climbs_out_is_refused_with_every_name_that_does(alice: 
     answered = answer.json()
     assert (answer.status_code, answered["code"]) == (400, "archive_unsafe_path")
     assert answered["detail"] == (
-        "The archive was rejected: ../x: the name leaves its folder with .. (2 faults in total)."
+        "The archive was rejected: ../x: the name leaves its folder with .. (2 problems in total)."
     )
     assert [(error["path"], error["got"]) for error in answered["errors"]] == [
         ("archive", "../x"),

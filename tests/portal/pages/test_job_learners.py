@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from jobs.models import Attempt, Job, Learner
 from jobs.states import Phase, State
-from portal.pages.job_learners import MOST_BARS, LearnerStart, start
+from portal.pages.job_learners import MAX_BARS, LearnerStart, start
 from tenants.models import User
 from tests import factories
 from tests.jobs.selectors.test_step_times import report
@@ -61,8 +61,8 @@ def test_an_unfinished_start_names_no_learner_as_the_last() -> None:
 
 
 def test_of_a_large_gang_those_that_came_last_are_drawn() -> None:
-    chart = drawn(*range(10, 10 + MOST_BARS + 8))
-    assert [lane.rank for lane in chart.lanes] == list(range(8, MOST_BARS + 8))
+    chart = drawn(*range(10, 10 + MAX_BARS + 8))
+    assert [lane.rank for lane in chart.lanes] == list(range(8, MAX_BARS + 8))
     assert chart.hidden == 8
 
 
