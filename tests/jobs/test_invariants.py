@@ -56,7 +56,12 @@ def sound(db: None) -> None:
             CheckpointFile.objects.create(checkpoint=saved, tenant=tenant, path="a", blob=blob)
     moved = factories.job(owner=owner, of=tenant)
     events.append(
-        job_id=moved.pk, tenant_id=tenant.pk, code=EventCode.MOVED, from_state="QUEUED", to_state="CANCELED"
+        source="user",
+        job_id=moved.pk,
+        tenant_id=tenant.pk,
+        code=EventCode.MOVED,
+        from_state="QUEUED",
+        to_state="CANCELED",
     )
     Job.objects.filter(pk=moved.pk).update(state=State.CANCELED)
     factories.tenant()

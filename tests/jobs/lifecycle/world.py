@@ -95,6 +95,7 @@ class World:
             next_reconcile_at=Now(),
         )
         events.append(
+            source="user",
             job_id=job.pk,
             tenant_id=job.tenant_id,
             code=EventCode.REQUESTED,

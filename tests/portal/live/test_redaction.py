@@ -59,6 +59,7 @@ def waiting(alice: User, code: str) -> Job:
         (EventCode.QUOTA_CHANGED, "", changed),
     ):
         events.append(
+            source="user",
             job_id=job.pk, tenant_id=job.tenant_id, code=code_, reason=reason, message=f"{wait.message} {LIMIT}",
             numbers=shown,
         )  # fmt: skip

@@ -96,7 +96,7 @@ def test_twenty_views_are_one_plan_until_the_job_itself_changes(
     assert len(texts) == 1
     card(alice, other, signed_in)
     assert planned == [job.pk, other.pk], "each job has its own"
-    events.append(job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.EDITED)
+    events.append(job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.EDITED, source="user")
     card(alice, job, signed_in)
     assert planned == [job.pk, other.pk, job.pk]
     monkeypatch.setattr(what_if, "FRESH_S", 0.0)
