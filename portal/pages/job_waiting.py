@@ -136,12 +136,12 @@ def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
 def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
     """Everything that the panel shows in addition to the reason. The number of queries does not depend on the queue."""
     active = job.tenant.state == Tenant.State.ACTIVE
-    require_submit = active and access.may(user, Permission.SUBMIT, job.tenant_id)
+    may_submit = active and access.may(user, Permission.SUBMIT, job.tenant_id)
     line = queue_around(user, job, now)
     return {
         "span": approximately(foreseen(view["estimate"], now)),
         "checked_at": checked_at(),
-        "offers": [offer(way, view, now) for way in suggestions_for(job)] if require_submit else [],
+        "offers": [offer(way, view, now) for way in suggestions_for(job)] if may_submit else [],
         "line": line,
         "places": _places(line, now),
         "turns": _turns(job, guest=needs_redaction(user, job.tenant_id)),

@@ -36,7 +36,7 @@ def frame(request: HttpRequest, tenant: Any, here: str) -> dict[str, Any]:
         "live_jobs": live_jobs(tenant),
         "suspension": SimpleLazyObject(lambda: _suspension(tenant)),
         "my_role": access.role_in(request.user, tenant.pk),
-        "require_submit": tenant.state == Tenant.State.ACTIVE
+        "may_submit": tenant.state == Tenant.State.ACTIVE
         and access.may(request.user, Permission.SUBMIT, tenant.pk),
     }
 

@@ -176,7 +176,12 @@ async def test_a_job_s_events_include_the_current_job(job: Job, alice: User, soc
     assert [(item["n"], item["code"]) for item in frame["items"]] == [(1, "SUBMITTED")]
     assert (frame["job"]["state"], frame["job"]["phase"]) == ("PROCESSING", "Processing")
     await sync_to_async(events.append)(
-        job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.CHECKPOINT_STORED, message="step 10", attempt=1
+        source="learner",
+        job_id=job.pk,
+        tenant_id=job.tenant_id,
+        code=EventCode.CHECKPOINT_STORED,
+        message="step 10",
+        attempt=1,
     )
     frame = await socket.next(ch=ch, to=2)
     assert [(item["n"], item["message"], item["state"]) for item in frame["items"]] == [
@@ -199,6 +204,7 @@ async def test_a_checkpoint_that_arrives_while_the_job_halts_is_sent_like_any_ev
     append = sync_to_async(events.append)
     for message in ("saved", "and saved again"):
         await append(
+            source="learner",
             job_id=job.pk,
             tenant_id=job.tenant_id,
             code=EventCode.CHECKPOINT_STORED,

@@ -99,7 +99,7 @@ async def by_socket(user: User, job: Job, socket_of: Open) -> str:
     shown = json.dumps(await socket.next(ch=ch, job=...))
     append = sync_to_async(events.append)
     await append(
-        job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.WAITING, reason=job.reason_code,
+        source="scheduler", job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.WAITING, reason=job.reason_code,
         message=job.reason_message, numbers=job.reason_numbers,
     )  # fmt: skip
     return shown + json.dumps(await socket.next(ch=ch, job=...))
