@@ -55,7 +55,7 @@ pictures: front-end ## Take the README's picture again, from the browser test
 	  && mv $$folder/job.png docs/images/job.png; code=$$?; rm -rf $$folder; exit $$code
 
 lock: env         ## Re-lock after a change of requirements/*.in
-	@for group in bootstrap runtime dev build; do \
+	@for group in bootstrap runtime dev build go; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --custom-compile-command "make lock" requirements/$$group.in -o requirements/$$group.txt || exit 1; done
 

@@ -146,13 +146,13 @@ def run(command, purpose):
         env.setdefault("UV_SYSTEM_CERTS", "true")  # a mirror or proxy may be known to this machine only
     env.setdefault("UV_COMPILE_BYTECODE_TIMEOUT", "600")  # its own 60 s are too few where the machine is busy
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
-    for line in process.stderr:
-        text = line.decode(errors="replace")
-        if not text.startswith(TOO_MUCH):
-            sys.stderr.write(text)
-            sys.stderr.flush()
-    if process.wait() != 0:
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as process:
+        for line in process.stderr:
+            text = line.decode(errors="replace")
+            if not text.startswith(TOO_MUCH):
+                sys.stderr.write(text)
+                sys.stderr.flush()
+    if process.returncode != 0:
         stop("Could not %s; the lines above say why." % purpose)
 
 

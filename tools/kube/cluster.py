@@ -1,0 +1,206 @@
+"""One control plane in one folder: start it, wait until it answers, stop it without leaving a process or a file."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.kube import components, processes
+from tools.kube.binaries import Binaries
+from tools.kube.client import Api, ApiError
+from tools.kube.components import Layout, Ports
+
+START_S = 90
+POLL_S = 0.05
+MARKER = "cluster.json"
+"""Says that a folder is a cluster's, so that nothing else is ever removed."""
+KWOK_RULES = [
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+    {
+        "apiGroups": [""],
+        "resources": ["pods"],
+        "verbs": ["get", "list", "watch", "patch", "update", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["nodes/status", "pods/status"], "verbs": ["patch", "update"]},
+    {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "list", "watch", "create", "patch", "update"],
+    },
+]
+"""What KWOK does at the API server, and nothing more. As an administrator it would hide missing permissions."""
+
+
+class ClusterError(Exception):
+    """The test cluster could not be started; the message says why."""
+
+
+def stop(folder: Path) -> None:
+    """Also a cluster that is half started, or whose starter was killed. Harmless when there is none."""
+    processes.kill(folder)
+    if (folder / MARKER).exists():
+        shutil.rmtree(folder)
+
+
+class Cluster:
+    """A control plane. folder: private, made if missing; `stop` removes it.
+
+    tied: the programs are killed when this process dies; otherwise they run until `stop`, of any process.
+    """
+
+    def __init__(self, folder: Path, binaries: Binaries, *, tied: bool) -> None:
+        self.layout = Layout(folder.resolve())
+        self.binaries = binaries
+        self._tied = tied
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of the administrator."""
+        return self.layout.kubeconfig("admin")
+
+    @property
+    def admin(self) -> Api:
+        return Api(self.kubeconfig)
+
+    def start(self) -> None:
+        """Return when pods can be created and are scheduled. Raises ClusterError, with nothing left behind."""
+        with self._folder_for_us():
+            try:
+                self._start()
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        stop(self.layout.folder)
+        for process in self._started.values():
+            process.wait()
+        self._started.clear()
+
+    def user(self, name: str, *groups: str) -> Api:
+        """A client with a certificate of its own: RBAC decides what this user may do, at first nothing."""
+        file = f"user-{name.replace(':', '-')}"
+        self._sign([components.certificate(file, name, *groups)])
+        port = json.loads((self.layout.folder / MARKER).read_text())["apiserver"]
+        path = self.layout.kubeconfig(file)
+        path.write_text(components.kubeconfig(self.layout, file, port))
+        return Api(path)
+
+    def _start(self) -> None:
+        layout = self.layout
+        with processes.PortReservation(len(Ports.__dataclass_fields__)) as reserved:
+            ports = Ports(*reserved.ports)
+            (layout.folder / MARKER).write_text(json.dumps({"apiserver": ports.apiserver}))
+            self._write_files(ports)
+            self._spawn(components.etcd(layout))
+            self._spawn(components.apiserver(layout, ports))
+            api = self.admin
+            self._await("the API server", lambda: api.text("/readyz") == "ok")
+            self._spawn(components.controllers(layout, ports))
+            self._spawn(components.scheduler(layout, ports))
+            self._permit_kwok(api)
+            self._spawn(components.kwok(layout))
+            self._await("the scheduler", lambda: self._healthy(ports.scheduler))
+            # Without it no pod is admitted; the controller manager makes it last.
+            accounts = "/api/v1/namespaces/default/serviceaccounts"
+            self._await("the default ServiceAccount", lambda: api.get(f"{accounts}/default"))
+
+    def _write_files(self, ports: Ports) -> None:
+        layout = self.layout
+        layout.logs.mkdir()
+        self._sign(components.certificates())
+        for user in ("admin", "controllers", "scheduler", "kwok"):
+            layout.kubeconfig(user).write_text(components.kubeconfig(layout, user, ports.apiserver))
+        layout.etcd_config.write_text(components.etcd_config(layout, ports))
+        layout.kwok_stages.write_text(Path(self.binaries["kwok-stages.yaml"]).read_text())
+
+    def _sign(self, requests: list[dict[str, object]]) -> None:
+        command = [self.binaries["kube"], "certificates", str(self.layout.keys)]
+        done = subprocess.run(command, input=json.dumps(requests), capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise ClusterError(f"The certificates could not be made: {done.stderr.strip()}")
+
+    def _spawn(self, command: list[str]) -> None:
+        name, *arguments = command
+        log, folder = self.layout.log(name), self.layout.folder
+        program = [self.binaries[name], *arguments]
+        self._started[name] = processes.spawn(program, log, folder, tied=self._tied)
+
+    def _permit_kwok(self, api: Api) -> None:
+        kind = "/apis/rbac.authorization.k8s.io/v1"
+        role = {"metadata": {"name": "kwok"}, "rules": KWOK_RULES}
+        binding = {
+            "metadata": {"name": "kwok"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kwok"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kwok"}],
+        }
+        api.create(f"{kind}/clusterroles", role)
+        api.create(f"{kind}/clusterrolebindings", binding)
+
+    def _healthy(self, port: int) -> bool:
+        return Api(self.kubeconfig, port=port).text("/healthz") == "ok"
+
+    def _await(self, what: str, ready: Callable[[], object]) -> None:
+        """Until it answers. A program that has ended is reported at once, with the end of its log."""
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                if ready():
+                    return
+                why = "it is not ready"
+            except (OSError, ApiError) as error:
+                why = str(error)
+            for name, process in self._started.items():
+                if process.poll() is not None:
+                    raise ClusterError(
+                        f"{name} ended with exit code {process.returncode}:\n{self._tail(name)}"
+                    )
+            if time.monotonic() > deadline:
+                raise ClusterError(f"No answer from {what} within {START_S} s: {why}")
+            time.sleep(POLL_S)  # there is no event for "a port is open"
+
+    def _tail(self, name: str) -> str:
+        return "\n".join(self.layout.log(name).read_text(errors="replace").splitlines()[-10:])
+
+    @contextmanager
+    def _folder_for_us(self) -> Iterator[None]:
+        """An empty private folder, or what a cluster that no longer runs left; one start at a time."""
+        folder = self.layout.folder
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._require_empty()
+            yield
+        except BlockingIOError:
+            raise ClusterError(f"Another process is starting a cluster in {folder}.") from None
+        finally:
+            os.close(lock)
+
+    def _require_empty(self) -> None:
+        folder = self.layout.folder
+        if processes.running(folder):
+            raise ClusterError(f"A cluster is running in {folder}. Stop it first, or name another folder.")
+        if (folder / MARKER).exists():
+            remove_content(folder)
+        if any(folder.iterdir()):
+            raise ClusterError(f"{folder} holds other files. Name an empty folder.")
+        folder.chmod(0o700)
+
+
+def remove_content(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
