@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.kube import binaries
+from tools.kube import binaries, fake
 from tools.kube.binaries import ROOT, BuildFailed
 from tools.kube.cluster import Cluster, ClusterError, stop
 
@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("build", help="build the programs, or find them in the cache").set_defaults(run=build)
     start = commands.add_parser("up", help="start a cluster, which runs until `down`")
+    start.add_argument("--nodes", type=int, default=2, help="fake nodes (default: 2)")
+    start.add_argument("--gpus", type=int, default=8, help="GPUs of each (default: 8)")
     start.set_defaults(run=up)
     commands.add_parser("down", help="stop the cluster and remove its folder").set_defaults(run=down)
     commands.add_parser("env", help="print the shell's variables for its clients").set_defaults(run=env)
@@ -53,7 +55,13 @@ def build(_: argparse.Namespace) -> None:
 def up(given: argparse.Namespace) -> None:
     cluster = Cluster(given.folder, binaries.build(), tied=False)
     cluster.start()
-    print(f"Kubernetes {binaries.kubernetes_version()} is running.")
+    try:
+        nodes = (fake.node(f"gpu-{number}", gpus=given.gpus) for number in range(1, given.nodes + 1))
+        fake.add_nodes(cluster.admin, *nodes)
+    except BaseException:
+        cluster.stop()
+        raise
+    print(f"Kubernetes {binaries.kubernetes_version()} is running with {given.nodes} fake nodes.")
     print(f"KUBECONFIG={cluster.kubeconfig}")
 
 

@@ -21,6 +21,7 @@ START_S = 90
 POLL_S = 0.05
 MARKER = "cluster.json"
 """Says that a folder is a cluster's, so that nothing else is ever removed."""
+STAGES = Path(__file__).with_name("stages.yaml")
 KWOK_RULES = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
     {
@@ -121,7 +122,8 @@ class Cluster:
         for user in ("admin", "controllers", "scheduler", "kwok"):
             layout.kubeconfig(user).write_text(components.kubeconfig(layout, user, ports.apiserver))
         layout.etcd_config.write_text(components.etcd_config(layout, ports))
-        layout.kwok_stages.write_text(Path(self.binaries["kwok-stages.yaml"]).read_text())
+        stages = [Path(self.binaries["kwok-stages.yaml"]).read_text(), STAGES.read_text()]
+        layout.kwok_stages.write_text("\n---\n".join(stages))
 
     def _sign(self, requests: list[dict[str, object]]) -> None:
         command = [self.binaries["kube"], "certificates", str(self.layout.keys)]
