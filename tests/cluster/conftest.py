@@ -1,0 +1,96 @@
+"""The suite's own Kubernetes control plane, a namespace per test, and fake GPU nodes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from tools.kube import binaries, fake
+from tools.kube.client import Api, Object
+from tools.kube.cluster import Cluster, stop
+
+FOLDERS = "luthier-kube-"
+
+AddNodes = Callable[..., list[str]]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the cluster's programs before its first test rather than in it: a build takes longer than a test may."""
+    selected = any(item.get_closest_marker("cluster") for item in session.items)
+    if not selected or session.config.option.collectonly:
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        try:
+            binaries.build()
+        except binaries.BuildFailed as error:
+            pytest.exit(str(error), returncode=1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Started once per run. Its programs die with this process, however it ends."""
+    remove_abandoned()
+    cluster = Cluster(new_folder("suite"), binaries.build(), tied=True)
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def api(cluster: Cluster) -> Api:
+    """As the administrator."""
+    return cluster.admin
+
+
+@pytest.fixture
+def namespace(api: Api) -> Iterator[str]:
+    """One that is ready for pods, with the Pod Security level that tenants get."""
+    name = f"test-{uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    # Pods are refused until the controller manager has made it.
+    api.wait_for(f"/api/v1/namespaces/{name}/serviceaccounts", "default", bool)
+    yield name
+    api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def pods(namespace: str) -> str:
+    """The path of the namespace's pods."""
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+@pytest.fixture
+def add_nodes(api: Api) -> Iterator[AddNodes]:
+    """Add schedulable fake nodes; they are removed after the test. Returns their names."""
+    names: list[str] = []
+
+    def add(*nodes: Object) -> list[str]:
+        added = [node["metadata"]["name"] for node in nodes]
+        names.extend(added)
+        fake.add_nodes(api, *nodes)
+        return added
+
+    yield add
+    there = {node["metadata"]["name"] for node in api.get(fake.NODES)["items"]}
+    fake.remove_nodes(api, *there.intersection(names))
+
+
+def new_folder(purpose: str) -> Path:
+    """A short path, with this process's pid, so that a later run removes what a killed one left."""
+    return Path(tempfile.gettempdir()) / f"{FOLDERS}{purpose}-{os.getpid()}"
+
+
+def remove_abandoned() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
+        pid = folder.name.rpartition("-")[2]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            stop(folder)
