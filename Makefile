@@ -31,8 +31,8 @@ test-fast: front-end ## Run the everyday suite only
 test-long: front-end ## Run every suite, the slow forms too
 	@$(PY) tools/run_tests.py long $(ARGS)
 
-test-cluster: front-end ## Run the suite that needs a Kubernetes API server
-	@$(BIN)/pytest -m cluster $(ARGS)
+test-cluster: front-end ## Run the suite that needs a Kubernetes API server; builds one the first time
+	@$(BIN)/pytest -n 0 -m cluster $(ARGS)
 
 bench: front-end  ## Measure every published figure again (long), then `make docs`
 	@for file in bench/*.py; do name=$$(basename $$file .py); case $$name in \

@@ -3,7 +3,7 @@
 everyday  every test without a marker (fault, cluster, browser, bench), on up to four cores
 long      adds the slow forms of the long suites (LUTHIER_LONG=1)
 checks    the checks and the unit tests of the scripts only
-Without an argument: checks, scripts, everyday, fault and browser. Other arguments are passed to pytest.
+Without an argument: checks, scripts, everyday, fault, cluster and browser. Other arguments are passed to pytest.
 """
 
 import os
@@ -53,6 +53,7 @@ def main() -> int:
         if not only_everyday:
             env = {"LUTHIER_LONG": "1"} if long else {}
             failed += suite("fault", [*IN_PAIRS, "-m", "fault", *extra], reports, env)
+            failed += suite("cluster", [*SERIAL, "-m", "cluster", *extra], reports, env)
             failed += browser_suite(extra, reports, env)
         print(closing_line(reports, time.monotonic() - started), flush=True)
     if failed:
