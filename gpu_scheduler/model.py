@@ -21,6 +21,12 @@ def slot_type_of(gpus: int, gpu_type: str | None) -> str | None:
     return (gpu_type or None) if gpus else CPU_TYPE
 
 
+def unit(slot_type: str, count: int) -> str:
+    """The words for this many slots of a type: "CPUs", "a100 GPUs"; "GPUs" for any type."""
+    kind = "CPU" if slot_type == CPU_TYPE else f"{slot_type} GPU".strip()
+    return kind if count == 1 else f"{kind}s"
+
+
 class PlacementStrategy(StrEnum):
     """How the learners of a gang are laid onto nodes."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.checks import unit
+from gpu_scheduler.model import unit
 
 
 def duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope, unit
+from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
 from gpu_scheduler.checks.rules import CHECKS
 from gpu_scheduler.draft import Supply
 
@@ -32,7 +32,6 @@ __all__ = [
     "check_named",
     "check_of",
     "listed",
-    "unit",
 ]
 
 PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in CHECKS))

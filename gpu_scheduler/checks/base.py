@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from gpu_scheduler.draft import Supply
-from gpu_scheduler.model import CPU_TYPE, Gang, WaitReason
+from gpu_scheduler.model import Gang, WaitReason
 
 
 class Remedy(StrEnum):
@@ -112,12 +112,6 @@ class Check(ABC):
     def meter_text(self, *, used: int, limit: int, asked: int) -> str:
         """The meter in words."""
         return f"{used} of {limit} in use, this job adds {asked}"
-
-
-def unit(slot_type: str, count: int) -> str:
-    """The words for this many slots of a type: "CPUs", "a100 GPUs"; "GPUs" for any type."""
-    kind = "CPU" if slot_type == CPU_TYPE else f"{slot_type} GPU".strip()
-    return kind if count == 1 else f"{kind}s"
 
 
 def shape(gang: Gang) -> str:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope, shape, unit
+from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope, shape
 from gpu_scheduler.draft import Supply
-from gpu_scheduler.model import Gang, WaitReason
+from gpu_scheduler.model import Gang, WaitReason, unit
 
 
 class MatchingPool(Check):

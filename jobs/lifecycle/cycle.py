@@ -24,7 +24,6 @@ from gpu_scheduler.model import Node, Plan, Resize, Snapshot, Start, Stop, WaitR
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
-from jobs.clock import database_now
 from jobs.failpoints import fp
 from jobs.lifecycle.forecasting import TASK as FORECAST
 from jobs.lifecycle.forecasting import lacks_estimates
@@ -38,7 +37,7 @@ from jobs.lifecycle.plan_effects import (
 )
 from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
 from jobs.retries import retry_on_serialization_failure
-from jobs.selectors.snapshot import needs_plan, snapshot
+from jobs.selectors.snapshot import database_now, needs_plan, snapshot
 from jobs.states import Intent, State
 
 logger = logging.getLogger(__name__)

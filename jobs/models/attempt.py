@@ -69,7 +69,9 @@ class Learner(models.Model):
     message = models.TextField(blank=True)
     gen_seen = models.BigIntegerField(default=0)  # newest intent generation that reached the program
     halt_seen_at = models.DateTimeField(null=True)
-    downloading_at = models.DateTimeField(null=True)  # when it came to these phases, as its start is drawn
+    downloading_at = models.DateTimeField(
+        null=True
+    )  # when it came to these phases, for the start-up timeline
     ready_at = models.DateTimeField(null=True)
     processing_at = models.DateTimeField(null=True)
     exited_at = models.DateTimeField(null=True)

@@ -17,7 +17,7 @@ from jobs.selectors.queue import estimate_view
 from jobs.selectors.redaction import redacted_job
 from jobs.selectors.throughput import Run, Throughput, throughput
 from jobs.selectors.usage import QuotaStatus, quota_etag
-from jobs.selectors.wait_reasons import Meter, Remedy, check_of, failed_meter, remedy_of
+from jobs.selectors.wait_reasons import Meter, Remedy, check_of, failed_meter
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.spec.definition import PRIORITIES
 from jobs.states import EventCode, Intent, State, display_phase
@@ -65,8 +65,8 @@ class ReasonSerializer(ReadSerializer):
 
     @staticmethod
     def get_actor(reason: ReasonRow, context: object) -> str | None:
-        remedy = remedy_of(reason.code, reason.numbers)
-        return remedy.value if remedy else None
+        check = check_of(reason.code)
+        return check.remedy_for(reason.numbers).value if check else None
 
     @staticmethod
     def get_meter(reason: ReasonRow, context: object) -> Meter | None:

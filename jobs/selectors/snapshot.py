@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from django.conf import settings
-from django.db import models
+from django.db import connection, models
 from django.db.models import Case, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Now, RowNumber
@@ -55,6 +55,14 @@ def scheduler_nodes() -> list[Node]:
     """The nodes as of the last scheduling cycle."""
     rows = ClusterNode.objects.order_by("name").values_list("name", "slot_type", "slots", "ready")
     return [Node.with_slots(*row) for row in rows]
+
+
+def database_now() -> datetime:
+    """The time by the database's clock, also inside a transaction: decisions use no other."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        found: datetime = cursor.fetchone()[0]
+        return found
 
 
 def snapshot(

@@ -26,7 +26,6 @@ __all__ = [
     "failed_meter",
     "is_cluster_busy",
     "label_of",
-    "remedy_of",
 ]
 
 NOT_CHECKED = "not checked yet"
@@ -59,12 +58,6 @@ def label_of(code: str) -> str:
 def is_cluster_busy(code: str) -> bool:
     """The cluster does not respond, so nothing can start, whatever each job needs."""
     return code == WaitReason.CLUSTER_BUSY
-
-
-def remedy_of(code: str, numbers: Mapping[str, Any]) -> Remedy | None:
-    """What ends the wait for this reason; None if no rule gives it."""
-    check = check_of(code)
-    return None if check is None else check.remedy_for(numbers)
 
 
 def codes_of(*remedies: Remedy) -> list[str]:

@@ -25,10 +25,9 @@ from gpu_scheduler.model import (
     Snapshot,
 )
 from gpu_scheduler.world import apply
-from jobs.clock import database_now
 from jobs.models import Job
 from jobs.selectors.queue import forecast_view
-from jobs.selectors.snapshot import gang_of_job, scheduler_nodes, snapshot
+from jobs.selectors.snapshot import database_now, gang_of_job, scheduler_nodes, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
 from tenants.models import Tenant

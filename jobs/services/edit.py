@@ -30,7 +30,11 @@ def job_edit(
     priority: str | None = None,
     if_match: frozenset[str] | None = None,
 ) -> Job:
-    """Change what is given. Raises JobChanged when if_match (ETags) is stale, SpecInvalid naming each field."""
+    """Change what is given.
+
+    Raises JobNotFound, JobForbidden, JobChanged when if_match (ETags) is stale, IllegalTransition for the priority of
+    an ended job, SpecInvalid naming each field.
+    """
     wanted: dict[str, Any] = {
         "name": name,
         "tags": None if tags is None else list(tags),

@@ -31,8 +31,11 @@ ACTIONS = {Intent.HALT: "job.halt", Intent.RUN: "job.resume", Intent.CANCEL: "jo
 
 @retry_on_serialization_failure
 def job_halt(*, user: User, job_id: str) -> Job:
-    """Request that the job's program is asked to save, and its slots are released. Refused once the program has
-    finished, and if the job is canceled, will fail or has ended."""
+    """Request that the job's program is asked to save, and its slots are released.
+
+    Raises JobNotFound, JobForbidden, or IllegalTransition once the program has finished, and if the job is canceled,
+    will fail or has ended.
+    """
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)
         if job.is_final or job.intent == Intent.CANCEL or job.state in PROGRAM_FINISHED:

@@ -53,7 +53,9 @@ def job_check(
     content_type: str | None = None,
     kept: Mapping[str, Any] | None = None,
 ) -> Checked:
-    """Check a spec as submitting it would, and change nothing. Raises SpecInvalid with all errors at once.
+    """Check a spec as submitting it would, and change nothing.
+
+    Raises JobForbidden, TenantSuspended, UploadNotFound, or SpecInvalid with all errors at once.
 
     kept: code whose bytes are there whatever became of its upload, that of the job which is cloned.
     """

@@ -6,8 +6,7 @@ import fnmatch
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpu_scheduler.checks.base import unit
-from gpu_scheduler.model import CPU_TYPE
+from gpu_scheduler.model import CPU_TYPE, unit
 from jobs.spec import quantities
 from jobs.spec.definition import DEFAULTS, PRIORITIES
 from jobs.spec.model import Spec

@@ -16,10 +16,10 @@ from jobs.selectors.suggestions import Suggestion, suggestions_for
 from jobs.selectors.wait_reasons import (
     CheckResult,
     Remedy,
+    check_of,
     check_results,
     is_cluster_busy,
     label_of,
-    remedy_of,
 )
 from portal.templatetags.ui import approximately, duration, foreseen
 from tenants import access
@@ -65,9 +65,9 @@ BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}
 
 def kind_of(code: str, numbers: Mapping[str, Any]) -> WaitKind:
     """How a wait for this reason is shown."""
-    remedy = remedy_of(code, numbers)
-    if remedy is not None:
-        return BY_REMEDY[remedy]
+    check = check_of(code)
+    if check is not None:
+        return BY_REMEDY[check.remedy_for(numbers)]
     return WAIT if is_cluster_busy(code) else CHECKING
 
 

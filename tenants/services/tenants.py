@@ -25,7 +25,9 @@ def version(tenant: Tenant) -> str:
 def tenant_create(
     *, user: access.Person, slug: str, name: str, reason: str, settings: Mapping[str, Any] | None = None
 ) -> Tenant:
-    """A new, active tenant without quotas. settings: priorities, jobs_limit. Raises AdminOnly or NameTaken."""
+    """A new, active tenant without quotas. settings: priorities, jobs_limit. Raises AdminOnly, FieldsInvalid or
+    NameTaken.
+    """
     access.require_admin(user)
     values = dict(settings or {})
     _check(values)

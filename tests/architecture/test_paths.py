@@ -35,13 +35,13 @@ def test_no_operation_passes_more_files_than_the_page_says(world: World) -> None
 
     job: list[Job] = []
     passed = {
-        "submit by REST, with its response": files_of(lambda: job.append(submit(world, api))),
+        "submission by REST, with its response": files_of(lambda: job.append(submit(world, api))),
         "place, deploy and run, on the workers": files_of(lambda: place_and_run(world, job[0])),
         "halt by REST, with its response": files_of(lambda: halt(api, job[0])),
         "halt, on the workers": files_of(lambda: halt_on_workers(world, job[0])),
     }
     by_rest, placed, halted, on_workers = passed.values()
-    passed |= {"a submit in all, until it runs": by_rest | placed, "a halt in all": halted | on_workers}
+    passed |= {"a submission in all, until it runs": by_rest | placed, "a halt in all": halted | on_workers}
     assert state(job[0]) == State.HALTED
 
     assert not more_than_stated(passed)

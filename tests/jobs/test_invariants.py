@@ -84,6 +84,37 @@ def test_a_broken_rule_is_named(sound: None, name: str) -> None:
     assert name in {violation.name for violation in invariants.violations()}
 
 
+@pytest.mark.parametrize(
+    ("trigger", "table"),
+    [
+        ("quota_guard", "tenants_quota"),
+        ("jobs_guard", "tenants_tenant"),
+        ("append_only", "tenants_quotachange"),
+        ("append_only", "tenants_auditentry"),
+        ("legal_move", "jobs_job"),
+        ("append_only", "jobs_jobevent"),
+        ("closed", "jobs_attempt"),
+    ],
+)
+def test_each_trigger_that_is_gone_is_named(trigger: str, table: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TRIGGER {trigger} ON {table}")
+    (found,) = (each for each in invariants.violations() if each.name == "Guards")
+    assert found.found == (f"{trigger} on {table} is missing or off",)
+
+
+def test_no_trigger_of_the_database_is_left_out_of_the_rule() -> None:
+    (rule,) = (each for each in invariants.RULES if each.name == "Guards")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tgname, tgrelid::regclass::text FROM pg_trigger"
+            " WHERE NOT tgisinternal AND (tgtype & 2) = 2"  # those that run before a change can refuse it
+        )
+        found = cursor.fetchall()
+    assert found
+    assert [pair for pair in found if f"('{pair[0]}', '{pair[1]}')" not in rule.sql] == []
+
+
 def test_a_gang_of_no_live_attempt_is_an_orphan() -> None:
     job = factories.job(state=State.PROCESSING)
     shown = {f"job-{job.pk}-1": None, f"job-{job.pk}-2": None}

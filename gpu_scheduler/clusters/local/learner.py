@@ -30,7 +30,7 @@ LOST_S = 3.0
 """Seconds that a dead launcher's ``exit`` may be missing; its shipper writes it after one second."""
 LAUNCHER_SLACK_S = 2.0
 """Seconds that a launcher may take to record the end of a program that the daemon killed."""
-SIGNALLED = 128
+SIGNALED = 128
 
 
 class LocalLearner:
@@ -186,7 +186,7 @@ class LocalLearner:
         """The launcher ended before it did anything: write so into the spool, and why if it could not start."""
         stopped = self._gang.stop_at is not None
         code = None if self._launcher is None else self._launcher.exit_code
-        if not stopped and code is not None and code < SIGNALLED:
+        if not stopped and code is not None and code < SIGNALED:
             self._note_kill_reason(
                 EndReason.DEPLOY_FAILED,
                 f"The launcher could not start: {last_output(self.folders.launcher_log)}",
