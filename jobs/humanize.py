@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.model import unit
+from gpu_scheduler.model import unit as unit
 
 
 def duration(seconds: float) -> str:

@@ -54,7 +54,7 @@ class Place:
             return None
         return cls(at, int(found.group(2)), int(found.group(3))) if found and at and at.tzinfo else None
 
-    def before(self, table: int) -> Q:
+    def rows_after(self, table: int) -> Q:
         """What of a table comes after this place in the list."""
         older = Q(at__lt=self.at)
         if table == self.table:
@@ -110,7 +110,7 @@ def _rows(tenant: Tenant | None, q: str, start: Place | None) -> list[tuple[Plac
 
 def _part(rows: QuerySet[Any], table: int, start: Place | None) -> QuerySet[Any]:
     rows = rows.select_related("tenant", "actor").order_by("-at", "-pk")
-    return (rows.filter(start.before(table)) if start else rows)[: PER_PAGE + 1]
+    return (rows.filter(start.rows_after(table)) if start else rows)[: PER_PAGE + 1]
 
 
 def _described(row: AuditEntry | QuotaChange) -> dict[str, Any]:

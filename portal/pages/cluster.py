@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
+from jobs import humanize
 from jobs.selectors import cluster, queue
 from portal.pages.guard import signed_in
 from portal.pages.meters import pool_meter
@@ -40,7 +41,7 @@ def pool_view(pool: cluster.PoolUse) -> dict[str, Any]:
     """A pool with its meter. Slots are GPUs, or CPU slots for the type "cpu"."""
     return {
         "pool": pool,
-        "unit": "CPUs" if pool.slot_type == "cpu" else f"{pool.slot_type} GPUs",
+        "unit": humanize.unit(pool.slot_type, 2),
         "usable": pool.slots - pool.down,
         "meter": pool_meter(pool.slot_type, used=pool.used, free=pool.free, down=pool.down),
     }

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from django.db.models import Count, Q, QuerySet
 
 from jobs.models import Attempt, Job, JobEvent
+from jobs.selectors import usage
 from jobs.selectors.redaction import needs_redaction, redacted_events
 from jobs.selectors.wait_reasons import check_of
 from jobs.states import EVENT_MESSAGES, STOP_LABELS, EventCode, State, StopReason
@@ -177,7 +178,7 @@ def _checkpoints(events: Sequence[JobEvent], at: int) -> Sequence[JobEvent]:
 def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> EventLine:
     event, oldest = run[0], run[-1]
     title = TITLES[EventCode(event.code)]
-    if event.code == EventCode.GPUS_RETURNED and event.numbers.get("slot_type") == "cpu":
+    if event.code == EventCode.GPUS_RETURNED and event.numbers.get("slot_type") == usage.CPU_TYPE:
         title = "CPUs released"
     by = event.actor.get_username() if event.actor else SOURCES.get(event.source, event.source)
     codes = ", ".join(code for code in (event.to_state or event.code, event.reason) if code)

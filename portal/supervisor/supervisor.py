@@ -35,7 +35,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._prepared = asyncio.Event()
         self._signals = 0
-        self._impatience: list[asyncio.Task[None]] = []
+        self._early_stops: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
         """Raises CannotStart, after everything that had started is gone again."""
@@ -149,7 +149,7 @@ class Supervisor:
         self._stop.set()
         if self._signals > 1:
             members = [member for stage in self._running for member in stage if member.pid]
-            self._impatience = [asyncio.create_task(member.stop()) for member in members if member.stopping]
+            self._early_stops = [asyncio.create_task(member.stop()) for member in members if member.stopping]
 
 
 async def together(*parts: Coroutine[Any, Any, None]) -> None:

@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from jobs.selectors import cluster, installation, queue
+from jobs.selectors import cluster, installation, queue, usage
 from jobs.selectors.wait_reasons import Remedy, Scope, check_of, label_of
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
@@ -66,7 +66,7 @@ def _waiting(job: Any) -> dict[str, Any]:
     backs_off = job.start_after is not None and job.start_after > now
     return {
         "job": job,
-        "kind": "cpu" if not job.gpus else job.gpu_type or "any",
+        "kind": usage.CPU_TYPE if not job.gpus else job.gpu_type or "any",
         "why": "backing off" if backs_off else label_of(job.reason_code),
         "acts": "" if backs_off else _who_acts(job.reason_code, job.reason_numbers),
         "by_quota": _is_about_quota(job.reason_code),
