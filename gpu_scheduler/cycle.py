@@ -48,17 +48,19 @@ class _Cycle:
         starts: list[Start] = []
         waits: list[Gang] = []
         findings: list[Finding] = []
-        failed = self._draft.failed
+        failed, shape_of, wait = self._draft.failed, self._shape, self._round.wait
         for gang in self._round.queue():
-            shape = self._shape(gang)
-            outcome = failed.get(shape) or self._evaluate(gang)
-            if isinstance(outcome, str):
-                starts.append(self._draft.start(gang, outcome))
-            else:
-                failed[shape] = outcome
-                waits.append(gang)
-                findings.append(outcome)
-                self._round.wait(gang, outcome)
+            shape = shape_of(gang)
+            finding = failed.get(shape)
+            if finding is None:
+                outcome = self._evaluate(gang)
+                if isinstance(outcome, str):
+                    starts.append(self._draft.start(gang, outcome))
+                    continue
+                finding = failed[shape] = outcome
+            waits.append(gang)
+            findings.append(finding)
+            wait(gang, finding)
         stops, resizes = self._round.orders(zip(waits, findings, strict=True))
         explanations = self._explained(waits) if explained else ()
         return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, self._round.state())
@@ -141,6 +143,6 @@ class _Cycle:
         return finding, sentence, finding.numbers | {"checks": listed(finding, sentence, checks)}
 
 
-SHAPE = ("tenant", "slot_type", "slots", "asked", "learners", "runs_at_most_s")
+SHAPE = ("tenant", "slot_type", "slots", "asked", "learners.max", "runs_at_most_s")
 """What a gang's finding, sentence and checks depend on, besides what its checks read; only the queue position and a
-reservation are its own."""
+reservation are its own. learners.min follows from slots and asked, and hashing the whole Range is slow."""
