@@ -71,18 +71,27 @@ def end_leftovers(run: Path, report: Report) -> None:
     path.unlink(missing_ok=True)
 
 
-def remove_stale_postmaster_pid(data: Path) -> None:
-    """Remove PostgreSQL's lock file when no PostgreSQL runs on this folder: its pid may be another process by now."""
-    lock = data / "postmaster.pid"
-    try:
-        pid = int(lock.read_text().split()[0])
-        command = " ".join(psutil.Process(pid).cmdline())
-    except FileNotFoundError:
-        return
-    except (ValueError, IndexError, psutil.Error):
-        command = ""
-    if str(data) not in command:
-        lock.unlink(missing_ok=True)
+def remove_stale_locks(data: Path, sockets: Path) -> None:
+    """Remove the lock files of a dead PostgreSQL.
+
+    PostgreSQL itself takes any process with its pid for it: a stranger, or a zombie that init does not reap.
+    A postmaster's children work in `data` for a moment after its death; until they are gone the locks protect it.
+    """
+    locks = (data / "postmaster.pid", *sockets.glob(".s.PGSQL.*"))
+    deadline = time.monotonic() + GRACE_S
+    while any(lock.exists() for lock in locks):
+        if not _works_in(data):
+            for lock in locks:
+                lock.unlink(missing_ok=True)
+        elif time.monotonic() > deadline:
+            return  # PostgreSQL says who it is
+        else:
+            time.sleep(0.05)
+
+
+def _works_in(folder: Path) -> bool:
+    """True if a process works in the folder, as PostgreSQL's do in their data; a zombie works nowhere."""
+    return any(process.info["cwd"] == str(folder) for process in psutil.process_iter(["cwd"]))
 
 
 def _write(path: Path, content: object) -> None:

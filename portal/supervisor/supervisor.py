@@ -9,7 +9,7 @@ from typing import Any
 from portal.supervisor import postgres
 from portal.supervisor.example_data import fetch_example_data
 from portal.supervisor.folders import make_folders
-from portal.supervisor.leftovers import URL, Register, end_leftovers, remove_stale_postmaster_pid
+from portal.supervisor.leftovers import URL, Register, end_leftovers, remove_stale_locks
 from portal.supervisor.plan import StartPlan
 from portal.supervisor.preparation import Preparation
 from portal.supervisor.process import Supervised
@@ -88,7 +88,8 @@ class Supervisor:
             if not (self._plan.layout.postgres_data / "PG_VERSION").exists():
                 self._report.say("Creating the database's files")
             await asyncio.to_thread(postgres.prepare, self._plan.layout)
-            remove_stale_postmaster_pid(self._plan.layout.postgres_data)
+            layout = self._plan.layout
+            await asyncio.to_thread(remove_stale_locks, layout.postgres_data, layout.postgres_socket_dir)
         await self._stage(servers)
 
     async def _prepare(self, preparation: Preparation) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from portal.migrations_gate import GATE
 from portal.settings.env import BASE_DIR
 from portal.supervisor.children import dies_with_parent, kill_tree
 from portal.supervisor.errors import CannotStart
-from portal.supervisor.leftovers import Register, end_leftovers, remove_stale_postmaster_pid
+from portal.supervisor.leftovers import Register, end_leftovers, remove_stale_locks
 from portal.supervisor.lock import DataLock
 from portal.supervisor.process import Supervised
 from portal.supervisor.report import Report
@@ -229,10 +230,33 @@ def test_a_register_that_a_crash_cut_off_is_no_obstacle(tmp_path: Path) -> None:
     end_leftovers(tmp_path, Report())
 
 
-def test_postgresqls_lock_of_a_dead_server_is_removed(tmp_path: Path) -> None:
+def test_postgresqls_locks_of_a_dead_server_are_removed(tmp_path: Path) -> None:
+    """One names a stranger with a reused pid, the other a zombie, as init leaves it in many a container."""
+    data, sockets = tmp_path / "data", tmp_path / "sockets"
+    data.mkdir()
+    sockets.mkdir()
+    zombie = subprocess.Popen(["true"], cwd=data)
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    locks = {data / "postmaster.pid": os.getpid(), sockets / ".s.PGSQL.5432.lock": zombie.pid}
+    for lock, pid in locks.items():
+        lock.write_text(f"{pid}\n{data}\n")
+    remove_stale_locks(data, sockets)
+    assert not [lock for lock in locks if lock.exists()]
+    zombie.wait()
+
+
+def test_postgresqls_locks_stay_while_its_children_work(tmp_path: Path) -> None:
+    """The files of a database are protected until the children of a dead server are gone."""
     lock = tmp_path / "postmaster.pid"
-    lock.write_text(f"{os.getpid()}\n{tmp_path}\n")  # a pid that lives, but is no PostgreSQL on this folder
-    remove_stale_postmaster_pid(tmp_path)
+    lock.write_text(f"1\n{tmp_path}\n")
+    with subprocess.Popen(SLEEPER, cwd=tmp_path) as child, ThreadPoolExecutor(1) as pool:
+        removal = pool.submit(remove_stale_locks, tmp_path, tmp_path / "sockets")
+        with pytest.raises(TimeoutError):
+            removal.result(0.3)
+        assert lock.exists()
+        child.kill()
+        child.wait()
+        removal.result(60)
     assert not lock.exists()
 
 
