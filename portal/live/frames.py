@@ -147,26 +147,12 @@ class FrameBatch:
     more: bool = False
 
 
-ROWS = 2**20
-"""Row numbers between two numbers of the database; all remain below 2**53, the largest integer in a browser."""
-
-
-def first_row(head: int) -> int:
-    """The first row number of a viewer who subscribes at the database's number head."""
-    return head * ROWS
-
-
-def store_cursor(row: int) -> int:
-    """The database's number that a viewer who has this row is certain to have received."""
-    return row // ROWS
-
-
 class ChannelSource(Protocol):
     """One topic.
 
     missed_is_fetched: True: a slow viewer gets a gap frame and fetches the items by REST; False: it gets the new state.
-    counts_rows: False: items have numbers in the database. True: rows are numbered per viewer, from first_row(head) on,
-    so that store_cursor gives the database's number at which the viewer subscribed.
+    counts_rows: False: items have numbers in the database. True: rows are numbered per viewer, from
+    heads.first_row(head) on, so that store_cursor gives the database's number at which the viewer subscribed.
     """
 
     missed_is_fetched: bool

@@ -6,26 +6,22 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Max
-
-from jobs.models import Attempt, ClusterNode, JobEvent
-from jobs.selectors import usage
+from jobs.models import Attempt, ClusterNode
+from jobs.selectors import heads, usage
 from jobs.selectors.serializers import QuotaSerializer
 from portal.live.frames import ChannelSource, FrameBatch, ReadRequest, state_frame
 from portal.live.protocol import Channel
-from tenants.models import QuotaChange, Tenant
+from tenants.models import Tenant
 
 
 class QuotaSource(ChannelSource):
-    """The store's number: counts the tenant's events and quota changes, so it never goes back. Items: all quotas."""
+    """Head: grows with the tenant's events and quota changes. Items: all quotas."""
 
     missed_is_fetched = False
     counts_rows = True
 
     def head(self, channel: Channel) -> int:
-        events = JobEvent.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
-        changes = QuotaChange.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
-        return (events["newest"] or 0) + (changes["newest"] or 0)
+        return heads.of_quotas(channel.tenant)
 
     def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         return {
@@ -41,7 +37,7 @@ class ClusterSource(ChannelSource):
     counts_rows = True
 
     def head(self, channel: Channel) -> int:
-        return JobEvent.objects.aggregate(newest=Max("id"))["newest"] or 0
+        return heads.of_cluster()
 
     def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         head, items = self.head(requests[0].channel), nodes()

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from django.db.models import Max, Q
+from django.db.models import Q
 
 from jobs.models import Job, JobEvent
-from jobs.selectors import redaction
+from jobs.selectors import heads, redaction
 from jobs.selectors.jobs import with_details
 from jobs.selectors.serializers import EventSerializer, JobSerializer, ProgressSerializer
 from jobs.states import ACTIVE, Intent, State, StopReason, display_phase
@@ -58,8 +58,7 @@ class TenantJobsSource(ChannelSource):
     counts_rows = True
 
     def head(self, channel: Channel) -> int:
-        newest = JobEvent.objects.filter(tenant__slug=channel.tenant).aggregate(newest=Max("id"))
-        return newest["newest"] or 0
+        return heads.of_jobs(channel.tenant)
 
     def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
         return {request.channel.name: self._one(request) for request in requests}

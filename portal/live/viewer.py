@@ -55,20 +55,25 @@ class Subscription:
             self.given += frame.rows
 
     def offer(self, frame: ViewerFrame) -> None:
-        """Queue a frame that follows the cursor, or fall behind."""
-        if (
-            self.delivery is not Delivery.LIVE
-            or frame.last < self.cursor
-            or (mine := frame.above(self.cursor)) is None
-        ):
+        """Queue a frame that follows the cursor, or fall behind.
+
+        Rows follow every cursor: they are states, which may be newer than the number their reader began with, and that
+        number also grows without them.
+        """
+        if self.delivery is not Delivery.LIVE:
             return
-        frame = mine
-        if frame.first <= self.cursor + 1 and self.viewer.has_room(frame.size):
+        if frame.rows is None:
+            mine = frame.above(self.cursor) if frame.last >= self.cursor else None
+            if mine is None:
+                return
+            frame = mine
+        follows = frame.rows is not None or frame.first <= self.cursor + 1
+        if follows and self.viewer.has_room(frame.size):
             self.put(frame)
-            self.cursor = frame.last
+            self.cursor = max(self.cursor, frame.last)
         else:
             self.delivery = Delivery.LAGGING
-            self.viewer.lagging = True
+            self.viewer.fall_behind()
 
     def rejoin(self, head: int) -> None:
         """Send a gap frame for what was left out, once there is room again."""
@@ -93,9 +98,9 @@ class Viewer:
     cut: Callable[[CloseCode, str], None] = lambda code, reason: (
         None
     )  # set by the consumer: close this socket
-    lagging: bool = False  # a subscription has fallen behind
     sent_at: float = field(default_factory=time.monotonic)
     sending_since: float | None = None
+    _lagging: bool = False  # a subscription has fallen behind
     _outbox: deque[bytes] = field(default_factory=deque)
     _bytes: int = 0
     _filled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -122,6 +127,11 @@ class Viewer:
         if not self._outbox and now - self.sent_at >= every_s * 0.75:
             self.put(PONG)
 
+    def fall_behind(self) -> None:
+        """Call `drained` as soon as there is room, which may be now."""
+        self._lagging = True
+        self._filled.set()
+
     async def room(self, size: int) -> None:
         """Wait until a frame of this size can be queued."""
         while not self.has_room(size):
@@ -131,9 +141,13 @@ class Viewer:
     async def send_queued(self) -> None:
         """Send queued frames in order until cancelled or the socket is gone."""
         while True:
-            while not self._outbox:
+            if self._lagging and self._bytes <= OUTBOX_BYTES // 2:
+                self._lagging = False
+                self.drained(self)
+            if not self._outbox:
                 self._filled.clear()
                 await self._filled.wait()
+                continue
             text = self._outbox[0]
             self.sending_since = time.monotonic()
             await self.send(text)
@@ -143,6 +157,3 @@ class Viewer:
             self._bytes -= len(text)
             if self._bytes <= OUTBOX_BYTES // 2:
                 self._room.set()
-                if self.lagging:
-                    self.lagging = False
-                    self.drained(self)

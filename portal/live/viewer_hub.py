@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from jobs import pubsub
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
+from jobs.selectors import heads
 from learner_agent.wire import CloseCode
 from portal.database.threads import DatabaseThreads
 from portal.live import frames
@@ -44,10 +45,14 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class ChannelFeed:
-    """A subscribed channel. head: the number up to which its live viewers were served; None before the first read."""
+    """A subscribed channel.
+
+    head: the number up to which its live viewers were served; None before the first read. served: how often they were.
+    """
 
     channel: Channel
     head: int | None = None
+    served: int = 0
     stamp: Any = None
     dirty: bool = False
     due: float = 0.0  # not read again before this time of the loop's clock
@@ -97,7 +102,7 @@ class ViewerHub:
         feed = self.feeds.setdefault(channel.name, ChannelFeed(channel))
         subscription = Subscription(viewer, channel.name, -1 if after is None else after, redacted=redacted)
         if after is not None and SOURCES[channel.topic].counts_rows:
-            subscription.given, subscription.cursor = after, frames.store_cursor(after)
+            subscription.given, subscription.cursor = after, heads.store_cursor(after)
         viewer.subscriptions[channel.name] = subscription
         feed.subscriptions.add(subscription)
         self._spawn(self._catch_up_or_close(feed, subscription))
@@ -305,6 +310,7 @@ class ViewerHub:
             for subscription in feed.subscriptions:
                 subscription.offer(frame)
         feed.head = page.head
+        feed.served += bool(page.frames)
         if page.more:
             self._mark(feed.channel.name)
 
@@ -322,16 +328,17 @@ class ViewerHub:
         """Read for one subscription until it has reached the others, as fast as its viewer accepts."""
         source = SOURCES[feed.channel.topic]
         subscription.delivery = Delivery.CATCHING_UP
+        stamp: Any = None
+        is_new = subscription.cursor < 0
         placed = False  # a cursor beyond the newest item is set back to it
         while subscription in feed.subscriptions:
             try:
                 if not placed:
                     newest = await self.in_side_reader(source.head, feed.channel)
-                    if subscription.cursor < 0:
-                        subscription.cursor, subscription.given = newest, frames.first_row(newest)
-                    subscription.cursor = min(subscription.cursor, newest)
+                    subscription.cursor = newest if is_new else min(subscription.cursor, newest)
                     placed = True
-                request = ReadRequest(feed.channel, subscription.cursor, upto=feed.head)
+                served = feed.served
+                request = ReadRequest(feed.channel, subscription.cursor, stamp, upto=feed.head)
                 page = (await self.in_side_reader(source.read, [request])).get(feed.channel.name)
             except StoreDown as error:
                 self._report_down(feed, error)
@@ -339,17 +346,21 @@ class ViewerHub:
                 continue
             if page is None:
                 return  # gone; the next access check reports it
+            if is_new:  # the first frame holds all up to the batch's head
+                is_new, subscription.given = False, heads.first_row(page.head)
             for frame in page.frames:
                 await subscription.viewer.room(frame.size)
                 if subscription not in feed.subscriptions:
                     return
                 subscription.put(frame)
-            subscription.cursor = page.head
+            subscription.cursor, stamp = page.head, page.stamp
             if page.more:
                 continue
             if feed.head is None:
                 feed.head, feed.stamp = subscription.cursor, page.stamp
-            if subscription.cursor >= feed.head:
+            # A state can change without a new number: what was served during the read may be newer than what was read.
+            missed = not source.missed_is_fetched and feed.served != served
+            if subscription.cursor >= feed.head and not missed:
                 subscription.delivery = Delivery.LIVE
                 self._mark(feed.channel.name)
                 return

@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from jobs import humanize
-from jobs.selectors import cluster, queue
+from jobs.selectors import cluster, heads, queue
 from portal.pages.guard import signed_in
 from portal.pages.meters import pool_meter
 from portal.pages.shell import frame, last_tenant
@@ -22,6 +22,7 @@ CELLS = 64
 @require_GET
 @signed_in
 def page(request: HttpRequest) -> HttpResponse:
+    news = heads.first_row(heads.of_cluster() + 1)  # before what the page shows is read
     nodes = cluster.nodes(request.user)
     waiting = queue.waiting_by_type()
     context = frame(request, last_tenant(request), "cluster") | {
@@ -33,6 +34,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "queued": sum(waiting.values()),
         "out": sum(not node.ready for node in nodes),
         "driver": settings.LUTHIER_CLUSTER,
+        "news": news,
     }
     return render(request, "cluster.html", context)
 

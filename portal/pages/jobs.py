@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.db.models import Q, QuerySet
+from django.db.models import Max, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.defaultfilters import pluralize
@@ -81,10 +81,14 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     if "rows" in request.GET:
         return _some(request, tenant)
     filters = Filters.read(request.GET)
+    newest = Job.objects.filter(tenant=tenant).aggregate(newest=Max("pk"))[
+        "newest"
+    ]  # before the rows are read
     rows = _rows(request, tenant, filters)
     page = list(_behind(rows, filters.before).only("pk")[: PAGE + 1])
     context = {
         "filters": filters,
+        "newest": newest or "",
         "rows": [row(JobSerializer.render(job)) for job in detailed(page[:PAGE])],
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),

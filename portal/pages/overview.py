@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 
 from examples import catalog
 from jobs.models import Job
-from jobs.selectors import cluster
+from jobs.selectors import cluster, heads
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.serializers import JobSerializer
@@ -41,6 +41,7 @@ WAITS_WITHIN = timedelta(hours=24)
 def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     """Attention first, then what runs, the quota, and what finished recently."""
     user, now = person(request), timezone.now()
+    news = heads.first_row(heads.of_jobs(tenant.slug) + 1)  # before what the page shows is read
     mine = job_list(user=user, tenant=tenant.slug)
     found = attention.notices(mine, now)
     active = mine.filter(state__in=ACTIVE)
@@ -54,6 +55,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     done = detailed(ended.order_by("-finished_at").only("pk")[:SHOWN])
     on_gpus = any(use.limit for use in quotas if use.gpu_type != CPU_TYPE) or any(job.gpus for job in done)
     context = frame(request, tenant, "overview") | {
+        "news": news,
         "attention": found,
         "attention_summary": attention.summary(found),
         "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN]), user),

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.models import Attempt, Job
-from jobs.selectors import usage
+from jobs.selectors import heads, usage
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import State
@@ -86,6 +86,7 @@ class Month:
 @in_tenant
 def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     month = Month.read(request.GET.get("month", ""), timezone.now())
+    news = heads.first_row(heads.of_quotas(tenant.slug) + 1)  # before what the page shows is read
     by = "type" if request.GET.get("by") == "type" else "user"
     resource = "cpu" if request.GET.get("of") == "cpu" else "gpu"
     if request.GET.get("of") is None and not tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists():
@@ -97,6 +98,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     submitted = _submitted(tenant, month)
     by_owner = dict(submitted.values_list("owner__username").annotate(n=Count("pk")).order_by())
     context = frame(request, tenant, "usage") | {
+        "news": news,
         "month": month,
         "by": by,
         "of": resource,

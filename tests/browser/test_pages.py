@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, WebSocketRoute, expect
 
 from tests.browser import programs
 from tests.browser.axe import in_both_themes, violations
@@ -319,6 +319,37 @@ def test_the_list_and_the_overview_follow_jobs_without_a_reload(
     jobs.locator("#new-jobs").click()
     jobs.locator(f"#job-{second['id']}").wait_for()
     alice.post(f"/jobs/{second['id']}/cancel")
+    jobs.close()
+    overview.close()
+
+
+def test_what_happens_before_a_page_is_connected_is_shown_by_it(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform
+) -> None:
+    alice = showcase.client("alice")
+    context = contexts("alice", "light", 1440)
+    jobs, overview = context.new_page(), context.new_page()
+    asked: list[tuple[WebSocketRoute, str | bytes]] = []
+    released = False
+
+    def hold(route: WebSocketRoute) -> None:
+        server = route.connect_to_server()
+        route.on_message(
+            lambda message: server.send(message) if released else asked.append((server, message))
+        )
+
+    for page, path in ((jobs, "jobs?owner=me"), (overview, "")):
+        page.route_web_socket("**/ws/v1/live", hold)
+        page.goto(f"{showcase.url}/t/vision-lab/{path}")
+    submitted = alice.submit(spec("before-it-connects", programs.WAITER))
+    alice.wait_state(submitted["id"], "PROCESSING")  # then no later frame mentions it
+    wait_for(lambda: jobs.title() and len(asked) >= 2, within_s=60, what="both pages' subscriptions")
+    released = True
+    for server, message in asked:
+        server.send(message)
+    jobs.locator("#new-jobs").get_by_text("1 new job").wait_for(timeout=60_000)
+    overview.get_by_role("link", name="before-it-connects").first.wait_for(timeout=60_000)
+    alice.post(f"/jobs/{submitted['id']}/cancel")
     jobs.close()
     overview.close()
 

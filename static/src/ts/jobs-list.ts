@@ -6,6 +6,7 @@ import { texts } from "./texts";
 
 const GATHER_MS = 1000;
 const COUNT_MS = 5000; // where no visible row has changed, only the views' counts
+const RETRY_MS = 5000;
 const ROWS_AT_ONCE = 100;
 
 interface Item {
@@ -18,10 +19,13 @@ class Jobs {
   private readonly fresh = new Set<string>();
   private timer = 0;
   private due = 0;
+  private fetching = false;
   private seq = -1;
   private first = true;
+  private readonly newest: string; // of the tenant's jobs when this page was rendered, whatever is shown of them
 
   constructor(region: HTMLElement) {
+    this.newest = region.dataset.newest ?? "";
     live.watch(region.dataset.followRows ?? "", { cursor: () => this.seq, frame: (frame) => this.take(frame) });
     live.addEventListener("resumed", () => this.soon());
   }
@@ -30,11 +34,10 @@ class Jobs {
     this.seq = Math.max(this.seq, frame.to);
     const items = frame.items as Item[];
     const shown = (id: string): boolean => document.getElementById(`job-${id}`) !== null;
-    const newest = document.querySelector<HTMLElement>("tr[data-job]")?.dataset.job ?? "";
     for (const { id, deleted } of items) {
       if (shown(id)) this.changed.add(id);
-      // Ids sort by time: a job that is newer than the newest row came after this page was rendered.
-      else if (!deleted && !this.first && id > newest) this.fresh.add(id);
+      // Ids sort by time: a newer job came after this page was rendered.
+      else if (!deleted && id > this.newest) this.fresh.add(id);
     }
     const later = !this.first && items.length > 0;
     this.first = false;
@@ -52,12 +55,17 @@ class Jobs {
 
   private async refresh(): Promise<void> {
     this.timer = 0;
+    if (this.fetching) return this.soon(); // of two at once the older could be drawn last
     this.showNew();
     const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
     for (const id of ids) this.changed.delete(id);
+    this.fetching = true;
     const page = await fetchPage(`${location.pathname}?rows=${ids.join(",")}`);
-    // Not now: draw them when something changes or the connection is back.
-    if (!page) return ids.forEach((id) => this.changed.add(id));
+    this.fetching = false;
+    if (!page) {
+      for (const id of ids) this.changed.add(id);
+      return this.soon(RETRY_MS);
+    }
     this.draw(page, ids);
     if (this.changed.size) this.soon();
   }
@@ -87,6 +95,7 @@ class Jobs {
 /** Cards that follow one channel together (overview, cluster, quotas): all of them are fetched again. */
 class Cards {
   private timer = 0;
+  private fetching = false;
   private seq = -1;
   private first = true;
 
@@ -97,18 +106,24 @@ class Cards {
 
   private take(frame: Frame): void {
     this.seq = Math.max(this.seq, frame.to);
-    if (!this.first && frame.items.length) this.soon();
+    // The first frame says how things are; what happened since the page was rendered is news.
+    const news = this.first ? frame.to >= Number(this.body.dataset.news) : frame.items.length > 0;
+    if (news) this.soon();
     this.first = false;
   }
 
-  private soon(): void {
-    if (!this.timer && !document.hidden) this.timer = window.setTimeout(() => void this.refresh(), GATHER_MS);
+  private soon(ms = GATHER_MS): void {
+    if (!this.timer && !document.hidden) this.timer = window.setTimeout(() => void this.refresh(), ms);
   }
 
   private async refresh(): Promise<void> {
     this.timer = 0;
+    if (this.fetching) return this.soon();
+    this.fetching = true;
     const fresh = (await fetchPage(location.href))?.getElementById(this.body.id);
+    this.fetching = false;
     if (fresh) morph(this.body, fresh);
+    else this.soon(RETRY_MS);
   }
 }
 

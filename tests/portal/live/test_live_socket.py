@@ -17,7 +17,7 @@ from django.utils import timezone
 from jobs import events, pubsub
 from jobs.ingest.store import commit
 from jobs.models import ClusterNode, Job, MetricPoint, Progress
-from jobs.selectors import log_cache
+from jobs.selectors import heads, log_cache
 from jobs.states import EventCode, State
 from portal.live import guard, read_jobs
 from portal.live import viewer as viewers
@@ -41,6 +41,12 @@ async def print_lines(job: Job, first: int, last: int, *, notify: bool = True) -
     await store_async(job, [b"".join(b"line %d\n" % n for n in range(first, last + 1))])
     if notify:
         pubsub.logs_grew(job.pk, attempt=1, rank=0, upto=last)
+
+
+async def until_head(ch: str, head: int) -> None:
+    """Wait until the hub has served a channel up to this number."""
+    while (hub().feeds[ch].head or 0) < head:
+        await asyncio.sleep(0.01)
 
 
 def logs_of(job: Job) -> str:
@@ -385,6 +391,59 @@ async def test_a_returning_viewer_gets_the_rows_that_changed_since_the_first_sub
     assert frame["from"] == seen + 1
     assert ended.pk in rows
     assert len(rows) < 60
+
+
+async def test_rows_still_come_after_an_event_that_changed_none(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel's number grows with the events; the viewers' cursors grow with the rows."""
+    monkeypatch.setattr(hubs, "BEAT_S", 1_000.0)  # nothing else is sent that would wake the socket
+    ch = "tenant:vision-lab:jobs"
+    deleted = await sync_to_async(factories.job)(owner=alice, state=State.COMPLETED)
+    socket = await socket_of(alice)
+    await socket.sub(ch, after=0)
+    assert deleted.pk in {row["id"] for row in (await socket.next(ch=ch, items=...))["items"]}
+    await sync_to_async(Job.objects.filter(pk=deleted.pk).update)(deleted_at=timezone.now())
+    for _ in range(2):  # the second shows nothing that the first did not
+        await sync_to_async(events.append)(
+            job_id=deleted.pk, tenant_id=deleted.tenant_id, code=EventCode.EDITED, source="api"
+        )
+        await until_head(ch, await sync_to_async(heads.of_jobs)("vision-lab"))
+
+    other = await sync_to_async(factories.job)(owner=alice)
+    pubsub.job_changed(other.pk, other.tenant_id, 1)
+
+    while other.pk not in {row["id"] for row in (await socket.next(ch=ch, items=...))["items"]}:
+        pass
+
+
+async def test_what_is_served_to_all_while_a_viewer_catches_up_reaches_it(
+    job: Job, alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row changed without an event after the viewer's own reading and before it joined the others."""
+    ch = "tenant:vision-lab:jobs"
+    first, second = await socket_of(alice), await socket_of(alice)
+    await first.sub(ch, after=0)
+    await first.next(ch=ch, items=...)
+    read = hub().in_side_reader
+    is_changed = False
+
+    async def read_then_change(function: Callable[..., Any], *arguments: Any) -> Any:
+        nonlocal is_changed
+        result = await read(function, *arguments)
+        if function.__name__ == "read" and not is_changed:
+            is_changed = True
+            await sync_to_async(Progress.objects.filter(job=job).update)(step=7)
+            pubsub.job_changed(job.pk, job.tenant_id, 1)
+            while [row["progress"]["step"] for row in (await first.next(ch=ch, items=...))["items"]] != [7]:
+                pass
+        return result
+
+    monkeypatch.setattr(hub(), "in_side_reader", read_then_change)
+    await second.sub(ch, after=0)
+
+    while [row["progress"]["step"] for row in (await second.next(ch=ch, items=...))["items"]] != [7]:
+        pass
 
 
 async def test_a_stranger_gets_the_same_for_a_foreign_channel_as_for_a_missing_one(

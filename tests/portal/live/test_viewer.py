@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 
 from portal.live.frames import ViewerFrame, gap_frame, items_frame, state_frame
@@ -75,6 +77,29 @@ def test_rows_are_states_and_come_whole() -> None:
     assert (viewer.cursor, viewer.given) == (9, 2)
 
 
+def test_rows_are_sent_though_their_number_grew_without_any() -> None:
+    viewer = at(7)
+
+    viewer.offer(state_frame("cluster", 12, 12, ["a"]))
+    viewer.offer(state_frame("cluster", 9, 9, ["older by its number, but read later"]))
+
+    assert len(waiting(viewer)) == 2
+    assert (viewer.cursor, viewer.delivery) == (12, Delivery.LIVE)
+
+
+async def test_who_falls_behind_with_nothing_left_to_send_recovers_at_once() -> None:
+    viewer = at(7)
+    recovered = asyncio.Event()
+    viewer.viewer.drained = lambda viewer: recovered.set()
+    sending = asyncio.create_task(viewer.viewer.send_queued())
+
+    await asyncio.sleep(0)  # the outbox is empty, so nothing will drain
+    viewer.offer(frame(9, 9))
+    await asyncio.wait_for(recovered.wait(), 60)
+
+    sending.cancel()
+
+
 def test_a_frame_beyond_a_gap_is_not_sent_but_reported_as_a_gap() -> None:
     viewer = at(7)
 
@@ -82,7 +107,7 @@ def test_a_frame_beyond_a_gap_is_not_sent_but_reported_as_a_gap() -> None:
     viewer.offer(frame(8, 8))
 
     assert waiting(viewer) == []
-    assert (viewer.cursor, viewer.delivery, viewer.viewer.lagging) == (7, Delivery.LAGGING, True)
+    assert (viewer.cursor, viewer.delivery) == (7, Delivery.LAGGING)
     viewer.rejoin(9)
     assert [orjson.loads(text)["gap"] for text in waiting(viewer)] == [{"from": 8, "to": 9}]
     assert (viewer.cursor, viewer.delivery) == (9, Delivery.LIVE)
