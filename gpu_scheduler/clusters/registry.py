@@ -47,6 +47,12 @@ def connect(name: str, settings: Mapping[str, str]) -> Cluster:
         raise ClusterMisconfigured(str(error)) from error
 
 
+def _kubernetes() -> type[Driver]:
+    from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
+
+    return KubernetesCluster
+
+
 def _local() -> type[Driver]:
     from gpu_scheduler.clusters.local.driver import LocalCluster
 
@@ -59,5 +65,9 @@ def _memory() -> type[Driver]:
     return MemoryCluster
 
 
-DRIVERS: dict[str, Callable[[], type[Driver]]] = {"local": _local, "memory": _memory}
+DRIVERS: dict[str, Callable[[], type[Driver]]] = {
+    "kubernetes": _kubernetes,
+    "local": _local,
+    "memory": _memory,
+}
 """Every driver. This is the only place that lists them."""

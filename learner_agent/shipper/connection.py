@@ -6,15 +6,14 @@ The window of unacknowledged bytes is the server's. A slow server slows this con
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import random
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.log_sender import LogSender
@@ -42,6 +41,9 @@ from learner_agent.wire import (
     encode,
 )
 from learner_agent.wire_fields import EventKind
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
 
 logger = logging.getLogger(__name__)
 
@@ -148,29 +150,30 @@ class Connection:
 
     async def run(self) -> None:
         """Keep a connection until canceled. Raises Fenced when the server accepts nothing more, or WrongVersion."""
+        # Imported late and in a thread: in the 25 ms that this takes, the job's inputs are already requested.
+        await asyncio.to_thread(importlib.import_module, "websockets.asyncio.client")
+        from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+        failures = (OSError, InvalidHandshake, InvalidURI, ConnectionClosed, WireError, TimeoutError)
         tries = 0
         while True:
             began = time.monotonic()
             try:
                 await self._connect_once()
-            except (
-                OSError,
-                InvalidHandshake,
-                InvalidURI,
-                ConnectionClosed,
-                WireError,
-                TimeoutError,
-            ) as error:
-                self._check_end(error)
+            except failures as error:
+                code = error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd else 0
+                self._check_end(code, error)
             tries = 0 if self._received_at > began else tries + 1
             pause = random.uniform(0, min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**tries))
             if self._retry_s is not None:
                 pause, self._retry_s = random.uniform(0.5, 1.0) * self._retry_s, None
             await asyncio.sleep(pause)
 
-    def _check_end(self, error: Exception) -> None:
-        """Decide from the error that ended a connection when to reconnect. Raises Fenced or WrongVersion if never."""
-        code = error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd is not None else 0
+    def _check_end(self, code: int, error: Exception) -> None:
+        """Decide when to reconnect, from the server's close code (0: none) and the error that ended the connection.
+
+        Raises Fenced or WrongVersion if never.
+        """
         logger.info("connection ended", extra={"code": code, "error": str(error)[:200]})
         if code == CloseCode.VERSION:
             raise WrongVersion(str(error)) from error
@@ -184,6 +187,8 @@ class Connection:
             self._retry_s = 2.0
 
     async def _connect_once(self) -> None:
+        from websockets.asyncio.client import connect
+
         async with connect(
             self._settings.socket_url,
             additional_headers={"Authorization": f"Bearer {self._settings.secret}"},

@@ -17,7 +17,6 @@ from portal.settings import values
 PREFIX = "LUTHIER_"
 READ_ELSEWHERE = re.compile("LUTHIER_(TOKEN|WAIT_FOR|PROCESS_MARK|LONG|PICTURES|TEST_.*)")
 """Variables of REST clients, of processes that `up` starts, and of the tests."""
-FOR_KUBERNETES = ("KUBECONFIG", "KUBE_NAMESPACE_PREFIX")
 BASE_DIR = Path(__file__).resolve().parents[2]
 
 
@@ -60,7 +59,15 @@ class Environment:
     # sum of limits over a type's capacity
     luthier_overcommit_max: Annotated[float, values.number(1, 100)] = 1.25
     local_nodes: Annotated[str, values.nodes] = "auto"
+    # none = the service account of the pod that a process runs in, or the user's own configuration
     kubeconfig: Annotated[Path | None, values.file] = None
+    # marks this installation's objects on a Kubernetes cluster
+    kube_installation: Annotated[str | None, values.kube_name] = None
+    # has the learner agent in /agent
+    kube_agent_image: Annotated[str | None, str] = None
+    # image of a framework, with {runtime} for its name; none = jobs name their own image
+    kube_runtime_image: Annotated[str | None, values.kube_runtime_image] = None
+    kube_gpu_resource: Annotated[str, str] = "nvidia.com/gpu"
     kube_namespace_prefix: Annotated[str, values.name_prefix] = "luthier-"
 
 
@@ -81,13 +88,19 @@ def read_environment(options: Mapping[str, str] | None = None) -> Environment:
             read[field] = reader(text)
         except ValueError as error:
             problems.append(f"{(options or {}).get(name, name)}: {error}")
+    environment = Environment(**read)
+    problems += [
+        f"{name}: not set: the {environment.luthier_cluster} cluster needs it (docs/operations.md)"
+        for name in values.required_settings(environment.luthier_cluster)
+        if not os.environ.get(name)
+    ]
     if problems:
         refuse(problems)
-    return Environment(**read)
+    return environment
 
 
 def ineffective_variables(variables: Mapping[str, str]) -> list[str]:
-    """One sentence for each variable that is set and changes nothing: misspelled, or for a driver that is not here."""
+    """One sentence for each variable that is set and changes nothing, such as a misspelled one."""
     from difflib import get_close_matches  # only a misspelled variable needs it
 
     known = {field.upper() for field in Environment.__annotations__}
@@ -98,8 +111,6 @@ def ineffective_variables(variables: Mapping[str, str]) -> list[str]:
             near = get_close_matches(name.removeprefix(PREFIX), ends, n=1)
             hint = f" Did you mean {PREFIX}{near[0]}?" if near else ""
             found.append(f"{name}: unknown variable, ignored.{hint}")
-        elif name in FOR_KUBERNETES:
-            found.append(f"{name}: no effect: this version has no Kubernetes driver.")
     return found
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from gpu_scheduler.clusters import registry
+from gpu_scheduler.clusters.kubernetes.settings import require_name, require_runtime_image
 from gpu_scheduler.clusters.local.nodes import wrong_entries
 from gpu_scheduler.policies import names_in
 
@@ -97,6 +98,23 @@ def cluster(text: str) -> str:
 def needs_node_daemon(name: str) -> bool:
     """Say whether `manage.py up` must start a node daemon for this cluster."""
     return registry.driver(name).capabilities.node_daemon
+
+
+def required_settings(cluster: str) -> tuple[str, ...]:
+    """The variables without which this cluster cannot be used."""
+    return registry.driver(cluster).capabilities.required_settings
+
+
+def kube_name(text: str) -> str:
+    """The name of this installation on a Kubernetes cluster."""
+    require_name(text)
+    return text
+
+
+def kube_runtime_image(text: str) -> str:
+    """The images of the frameworks: one reference with {runtime} in it."""
+    require_runtime_image(text)
+    return text
 
 
 def nodes(text: str) -> str:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tools.kube import binaries, fake
+from tools.kube import binaries, fake, nodes
 from tools.kube.client import Api, Object
 from tools.kube.cluster import Cluster, stop
 
@@ -30,6 +30,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     with capture.global_and_fixture_disabled() if capture else nullcontext():
         try:
             binaries.build()
+            nodes.install()
         except binaries.BuildFailed as error:
             pytest.exit(str(error), returncode=1)
 
@@ -39,6 +40,17 @@ def cluster() -> Iterator[Cluster]:
     """Started once per run. Its programs die with this process, however it ends."""
     remove_abandoned()
     cluster = Cluster(new_folder("suite"), binaries.build(), tied=True)
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def real_cluster() -> Iterator[Cluster]:
+    """With two real nodes of four GPUs each, started once per module."""
+    if why := nodes.missing():
+        pytest.skip(why)
+    cluster = Cluster(new_folder("real"), binaries.build(), tied=True, real_nodes=2, gpus=4)
     cluster.start()
     yield cluster
     cluster.stop()

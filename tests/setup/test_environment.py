@@ -40,6 +40,8 @@ WRONG = {
     "LOCAL_NODES": "node-a:cpu",
     "KUBECONFIG": "/nowhere/at/all",
     "KUBE_NAMESPACE_PREFIX": "Über_",
+    "KUBE_INSTALLATION": "Prod",
+    "KUBE_RUNTIME_IMAGE": "registry.example/sklearn:1",
     "DEBUG": "maybe",
     "ALLOWED_HOSTS": "a.example, https://b.example",
 }
@@ -59,6 +61,13 @@ def test_a_start_names_every_wrong_variable_at_once_and_ends_with_78() -> None:
     lines = [line.strip() for line in ended.stderr.splitlines()[1:]]
     assert {line.split(":")[0] for line in lines} == set(WRONG)
     assert "Traceback" not in ended.stderr
+
+
+def test_a_cluster_without_its_settings_is_refused_with_all_of_them() -> None:
+    ended = start(LUTHIER_CLUSTER="kubernetes")
+    assert ended.returncode == os.EX_CONFIG
+    named = [line.strip().split(":")[0] for line in ended.stderr.splitlines()[1:]]
+    assert named == ["KUBE_INSTALLATION", "KUBE_AGENT_IMAGE"]
 
 
 def test_nothing_is_made_when_the_environment_is_wrong(tmp_path: Path) -> None:
@@ -83,7 +92,7 @@ def test_a_cluster_without_a_driver_stops_every_entry_point(entry_point: str, tm
     settings = {
         "DJANGO_SETTINGS_MODULE": "portal.settings.base",
         "LUTHIER_DATA": str(data),
-        "LUTHIER_CLUSTER": "kubernetes",
+        "LUTHIER_CLUSTER": "slurm",
         "DATABASE_URL": "postgresql://localhost:9/none",
     }
     ended = subprocess.run(
@@ -91,7 +100,7 @@ def test_a_cluster_without_a_driver_stops_every_entry_point(entry_point: str, tm
         cwd=ROOT, env=clean | settings, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert ended.returncode == os.EX_CONFIG, ended.stderr
-    assert "LUTHIER_CLUSTER: there is no cluster driver 'kubernetes' in this version" in ended.stderr
+    assert "LUTHIER_CLUSTER: there is no cluster driver 'slurm' in this version" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not data.exists()
 
@@ -194,12 +203,9 @@ def test_a_variable_without_effect_is_named_with_the_nearest_known_one() -> None
         "LUTHIER_EMPTY": "",
         "LUTHIER_LEASE_S": "10",
         "LUTHIER_TOKEN": "lut_1",
-        "KUBECONFIG": "/root/.kube/config",
-        "KUBE_NAMESPACE_PREFIX": "",
         "PATH": "/bin",
     }
     assert ineffective_variables(environment) == [
-        "KUBECONFIG: no effect: this version has no Kubernetes driver.",
         "LUTHIER_COLOR: unknown variable, ignored.",
         "LUTHIER_LEASES_S: unknown variable, ignored. Did you mean LUTHIER_LEASE_S?",
     ]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.kube import binaries, fake
+from tools.kube import binaries, fake, nodes
 from tools.kube.binaries import ROOT, BuildFailed
 from tools.kube.cluster import Cluster, ClusterError, stop
 
@@ -37,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("build", help="build the programs, or find them in the cache").set_defaults(run=build)
     start = commands.add_parser("up", help="start a cluster, which runs until `down`")
-    start.add_argument("--nodes", type=int, default=2, help="fake nodes (default: 2)")
+    start.add_argument("--nodes", type=int, default=0, help="real nodes (default: 0; needs root)")
+    start.add_argument("--fake", type=int, default=2, help="fake nodes (default: 2)")
     start.add_argument("--gpus", type=int, default=8, help="GPUs of each (default: 8)")
     start.set_defaults(run=up)
     commands.add_parser("down", help="stop the cluster and remove its folder").set_defaults(run=down)
@@ -53,15 +54,20 @@ def build(_: argparse.Namespace) -> None:
 
 
 def up(given: argparse.Namespace) -> None:
-    cluster = Cluster(given.folder, binaries.build(), tied=False)
+    built = binaries.build()
+    if given.nodes:
+        nodes.install()
+    cluster = Cluster(given.folder, built, tied=False, real_nodes=given.nodes, gpus=given.gpus)
     cluster.start()
     try:
-        nodes = (fake.node(f"gpu-{number}", gpus=given.gpus) for number in range(1, given.nodes + 1))
-        fake.add_nodes(cluster.admin, *nodes)
+        acted = (fake.node(f"gpu-{number}", gpus=given.gpus) for number in range(1, given.fake + 1))
+        fake.add_nodes(cluster.admin, *acted)
     except BaseException:
         cluster.stop()
         raise
-    print(f"Kubernetes {binaries.kubernetes_version()} is running with {given.nodes} fake nodes.")
+    print(
+        f"Kubernetes {binaries.kubernetes_version()} is running with {given.nodes} real and {given.fake} fake nodes."
+    )
     print(f"KUBECONFIG={cluster.kubeconfig}")
 
 

@@ -75,7 +75,9 @@ def programs() -> tuple[Program, ...]:
     stated = (f"{about}.gitVersion={version}", f"{about}.gitMajor={major}", f"{about}.gitMinor={minor}")
     return (
         Program("kube", "kube", ".", ("-tags", "selinux,notest,grpcnotrace"), stated),
+        Program("pause", "kube", "./pause"),
         Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+        Program("coredns", "dns", "."),
     )
 
 
@@ -114,7 +116,7 @@ def build() -> Binaries:
             return found
         require_room(root)
         started = time.monotonic()
-        say("Building the test cluster's programs (about 9 minutes on two cores the first time) ...")
+        say("Building the test cluster's programs (about 11 minutes on two cores the first time) ...")
         with tempfile.TemporaryDirectory(prefix=".build-", dir=root) as folder:
             built = Path(folder) / "programs"
             built.mkdir()

@@ -10,12 +10,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from tools.kube import components, processes
+from tools.kube import components, images, nodes, processes
 from tools.kube.binaries import Binaries
 from tools.kube.client import Api, ApiError
 from tools.kube.components import Layout, Ports
+from tools.kube.network import Network, NetworkError
+from tools.kube.nodes import Node
 
 START_S = 90
 POLL_S = 0.05
@@ -38,6 +41,10 @@ KWOK_RULES = [
     },
 ]
 """What KWOK does at the API server, and nothing more. As an administrator it would hide missing permissions."""
+DNS_RULES = [
+    {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+]
 
 
 class ClusterError(Exception):
@@ -47,18 +54,25 @@ class ClusterError(Exception):
 def stop(folder: Path) -> None:
     """Also a cluster that is half started, or whose starter was killed. Harmless when there is none."""
     processes.kill(folder)
+    nodes.remove_cgroups(folder)
     if (folder / MARKER).exists():
         shutil.rmtree(folder)
 
 
 class Cluster:
-    """A control plane. folder: private, made if missing; `stop` removes it.
+    """A control plane, and real nodes if they are asked for. folder: private, made if missing; `stop` removes it.
 
-    tied: the programs are killed when this process dies; otherwise they run until `stop`, of any process.
+    tied: the programs are killed when this process dies; otherwise they run until `stop`, of any process. real_nodes,
+    gpus: how many, and how many GPUs each pretends to have; nodes.missing says what they need.
     """
 
-    def __init__(self, folder: Path, binaries: Binaries, *, tied: bool) -> None:
+    def __init__(
+        self, folder: Path, binaries: Binaries, *, tied: bool, real_nodes: int = 0, gpus: int = 0
+    ) -> None:
         self.layout = Layout(folder.resolve())
+        self.nodes: list[Node] = []
+        self.network: Network | None = None
+        self._real_nodes, self._gpus = real_nodes, gpus
         self.binaries = binaries
         self._tied = tied
         self._started: dict[str, subprocess.Popen[bytes]] = {}
@@ -97,8 +111,10 @@ class Cluster:
         return Api(path)
 
     def _start(self) -> None:
+        if self._real_nodes:
+            self._connect()
         layout = self.layout
-        with processes.PortReservation(len(Ports.__dataclass_fields__)) as reserved:
+        with processes.PortReservation(len(Ports.__dataclass_fields__), layout.address) as reserved:
             ports = Ports(*reserved.ports)
             (layout.folder / MARKER).write_text(json.dumps({"apiserver": ports.apiserver}))
             self._write_files(ports)
@@ -108,18 +124,20 @@ class Cluster:
             self._await("the API server", lambda: api.text("/readyz") == "ok")
             self._spawn(components.controllers(layout, ports))
             self._spawn(components.scheduler(layout, ports))
-            self._permit_kwok(api)
+            self._permit(api, "kwok", KWOK_RULES)
             self._spawn(components.kwok(layout))
             self._await("the scheduler", lambda: self._healthy(ports.scheduler))
             # Without it no pod is admitted; the controller manager makes it last.
             accounts = "/api/v1/namespaces/default/serviceaccounts"
             self._await("the default ServiceAccount", lambda: api.get(f"{accounts}/default"))
+        if self._real_nodes:
+            self._start_nodes(api)
 
     def _write_files(self, ports: Ports) -> None:
         layout = self.layout
-        layout.logs.mkdir()
-        self._sign(components.certificates())
-        for user in ("admin", "controllers", "scheduler", "kwok"):
+        layout.logs.mkdir(exist_ok=True)
+        self._sign(components.certificates(layout.address))
+        for user in ("admin", "controllers", "scheduler", "kwok", "proxy", "dns"):
             layout.kubeconfig(user).write_text(components.kubeconfig(layout, user, ports.apiserver))
         layout.etcd_config.write_text(components.etcd_config(layout, ports))
         stages = [Path(self.binaries["kwok-stages.yaml"]).read_text(), STAGES.read_text()]
@@ -133,17 +151,56 @@ class Cluster:
 
     def _spawn(self, command: list[str]) -> None:
         name, *arguments = command
-        log, folder = self.layout.log(name), self.layout.folder
-        program = [self.binaries[name], *arguments]
-        self._started[name] = processes.spawn(program, log, folder, tied=self._tied)
+        self._start_program(name, [self.binaries[name], *arguments])
 
-    def _permit_kwok(self, api: Api) -> None:
+    def _start_program(self, name: str, program: list[str]) -> subprocess.Popen[bytes]:
+        self.layout.logs.mkdir(exist_ok=True)
+        process = processes.spawn(program, self.layout.log(name), self.layout.folder, tied=self._tied)
+        self._started[name] = process
+        return process
+
+    def _connect(self) -> None:
+        if why := nodes.missing():
+            raise ClusterError(f"{why[0].upper()}{why[1:]}.")
+        try:
+            self.network = Network.create(self._start_program)
+        except NetworkError as error:
+            raise ClusterError(str(error)) from error
+        self.layout = replace(self.layout, address=self.network.gateway)
+
+    def _start_nodes(self, api: Api) -> None:
+        assert self.network
+        layout = self.layout
+        (layout.folder / "Corefile").write_text(components.corefile(layout))
+        self._permit(api, "coredns", DNS_RULES)
+        self._spawn(components.dns(layout))
+        for path, each in components.dns_objects(layout):
+            api.create(path, each)
+        archives = (layout.folder / "pause.tar", layout.folder / "python.tar")
+        images.pause(archives[0], self.binaries["pause"])
+        images.python(archives[1], [images.AGENT, images.RUNTIME.format(runtime="plain")])
+        port = json.loads((layout.folder / MARKER).read_text())["apiserver"]
+        for number in range(1, self._real_nodes + 1):
+            node = Node(f"node-{number}", number, layout, self.network, self._gpus, archives)
+            self._sign(components.node_certificates(node.name, node.address))
+            layout.kubeconfig(node.name).write_text(components.kubeconfig(layout, node.name, port))
+            node.holder = self.network.add_node(number, self._real_nodes, self._start_program)
+            self.start_node(node)
+            self.nodes.append(node)
+        for node in self.nodes:
+            self._await(node.name, lambda node=node: node.is_ready(api))
+
+    def start_node(self, node: Node) -> None:
+        """Also one that was killed."""
+        node.start(self.admin, self.binaries, self._start_program)
+
+    def _permit(self, api: Api, user: str, rules: list[dict[str, list[str]]]) -> None:
         kind = "/apis/rbac.authorization.k8s.io/v1"
-        role = {"metadata": {"name": "kwok"}, "rules": KWOK_RULES}
+        role = {"metadata": {"name": user}, "rules": rules}
         binding = {
-            "metadata": {"name": "kwok"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kwok"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kwok"}],
+            "metadata": {"name": user},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
         }
         api.create(f"{kind}/clusterroles", role)
         api.create(f"{kind}/clusterrolebindings", binding)

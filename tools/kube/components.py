@@ -8,6 +8,7 @@ from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
+DNS_SERVICE = "10.96.0.10"
 SERVICE_HOSTS = ("10.96.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 # 16 s would notice a dead node sooner, but evicts the pods of healthy ones where the machine is busy.
 NODE_GRACE_S = 40
@@ -26,9 +27,10 @@ class Ports:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of one cluster, all in one folder."""
+    """The files of one cluster, all in one folder. address: where its API server listens and is reached."""
 
     folder: Path
+    address: str = LOOPBACK
 
     @property
     def keys(self) -> Path:
@@ -53,16 +55,27 @@ class Layout:
         return self.logs / f"{component}.log"
 
 
-def certificates() -> list[dict[str, object]]:
+def certificates(address: str) -> list[dict[str, object]]:
     """What the cluster's authority signs at the start: servers by host, clients by user and group."""
-    local = [LOOPBACK, "localhost"]
+    local = sorted({LOOPBACK, "localhost", address})
     return [
         certificate("etcd", "etcd", hosts=local),
         certificate("apiserver", "kube-apiserver", hosts=[*local, *SERVICE_HOSTS]),
         certificate("controllers", "system:kube-controller-manager", hosts=local),
         certificate("scheduler", "system:kube-scheduler", hosts=local),
+        certificate("kubelets", "kube-apiserver-kubelet-client", "system:masters"),
         certificate("kwok", "kwok"),
+        certificate("proxy", "system:kube-proxy"),
+        certificate("dns", "coredns"),
         certificate("admin", "admin", "system:masters"),
+    ]
+
+
+def node_certificates(node: str, address: str) -> list[dict[str, object]]:
+    """A kubelet is a client of the API server, and a server for logs and commands."""
+    return [
+        certificate(node, f"system:node:{node}", "system:nodes"),
+        certificate(f"{node}-server", node, hosts=[node, address]),
     ]
 
 
@@ -73,7 +86,7 @@ def certificate(name: str, user: str, *groups: str, hosts: list[str] | None = No
 def kubeconfig(layout: Layout, user: str, port: int) -> str:
     """In JSON, which is YAML as well. The keys stay in files of their own, where every client finds them."""
     cluster = {
-        "server": f"https://{LOOPBACK}:{port}",
+        "server": f"https://{layout.address}:{port}",
         "certificate-authority": str(layout.keys / "ca.crt"),
     }
     keys = {
@@ -126,13 +139,18 @@ def apiserver(layout: Layout, ports: Ports) -> list[str]:
     return [
         "kube-apiserver",
         *_listen("apiserver", ports.apiserver, layout),
-        f"--advertise-address={LOOPBACK}",
-        "--endpoint-reconciler-type=none",  # an Endpoints object may not name a loopback address
+        f"--advertise-address={layout.address}",
+        # An Endpoints object may not name a loopback address.
+        f"--endpoint-reconciler-type={'none' if layout.address == LOOPBACK else 'lease'}",
         f"--etcd-servers=https://{LOOPBACK}:{ports.etcd}",
         f"--etcd-cafile={keys / 'ca.crt'}",
         f"--etcd-certfile={keys / 'etcd.crt'}",
         f"--etcd-keyfile={keys / 'etcd.key'}",
         f"--client-ca-file={keys / 'ca.crt'}",
+        f"--kubelet-certificate-authority={keys / 'ca.crt'}",
+        f"--kubelet-client-certificate={keys / 'kubelets.crt'}",
+        f"--kubelet-client-key={keys / 'kubelets.key'}",
+        "--kubelet-preferred-address-types=InternalIP",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",  # next to the defaults, Pod Security and quota among them
         "--allow-privileged=true",  # Pod Security decides, as on clusters made by kubeadm
@@ -187,9 +205,43 @@ def kwok(layout: Layout) -> list[str]:
     ]
 
 
+def dns(layout: Layout) -> list[str]:
+    return ["coredns", f"-conf={layout.folder / 'Corefile'}"]
+
+
+def corefile(layout: Layout) -> str:
+    """The cluster's names only: nothing is forwarded."""
+    return f"""cluster.local:53 {{
+  bind {layout.address}
+  errors
+  cache 5
+  kubernetes cluster.local {{
+    kubeconfig {layout.kubeconfig("dns")}
+    ttl 5
+  }}
+}}
+"""
+
+
+def dns_objects(layout: Layout) -> list[tuple[str, dict[str, object]]]:
+    """The usual Service kube-dns, with the program on this machine behind it: (path of the collection, object)."""
+    ports = [{"name": f"dns-{each.lower()}", "port": 53, "protocol": each} for each in ("UDP", "TCP")]
+    slices = {
+        "metadata": {"name": "kube-dns", "labels": {"kubernetes.io/service-name": "kube-dns"}},
+        "addressType": "IPv4",
+        "ports": ports,
+        "endpoints": [{"addresses": [layout.address], "conditions": {"ready": True}}],
+    }
+    service = {"metadata": {"name": "kube-dns"}, "spec": {"clusterIP": DNS_SERVICE, "ports": ports}}
+    return [
+        ("/api/v1/namespaces/kube-system/services", service),
+        ("/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices", slices),
+    ]
+
+
 def _listen(name: str, port: int, layout: Layout) -> list[str]:
     return [
-        f"--bind-address={LOOPBACK}",
+        f"--bind-address={layout.address}",
         f"--secure-port={port}",
         "--permit-port-sharing=true",  # the port is reserved until the program listens
         f"--tls-cert-file={layout.keys / name}.crt",

@@ -16,6 +16,8 @@ MEMORY = "nvidia.com/gpu.memory"
 """MiB of one GPU. The labels of nodes are those that NVIDIA's feature discovery sets."""
 EXIT_CODE = "test.luthier/exit-code"
 RUNS_FOR = "test.luthier/runs-for"
+IGNORES_SIGTERM = "test.luthier/ignores-sigterm"
+"""A deleted pod with a finalizer ends with 143, or with 137 after its grace if it has this annotation."""
 START_S = 60
 
 

@@ -7,11 +7,8 @@ import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL
 
 import psutil
-
-from portal.supervisor.children import dies_with_parent
 
 MARK = "LUTHIER_TEST_CLUSTER"
 END_S = 20
@@ -27,7 +24,7 @@ def spawn(command: list[str], log: Path, folder: Path, *, tied: bool) -> subproc
     env = kept | {MARK: mark(folder), "HOME": str(folder), "KWOK_WORKDIR": str(folder / "kwok")}
     with log.open("ab") as output:
         return subprocess.Popen(
-            dies_with_parent(command, SIGKILL) if tied else command,
+            ["setpriv", "--pdeathsig", "KILL", "--", *command] if tied else command,
             cwd=folder,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -64,15 +61,15 @@ def mark(folder: Path) -> str:
 
 
 class PortReservation:
-    """Free loopback ports that no other process gets before our programs listen on them.
+    """Free ports of an address that no other process gets before our programs listen on them.
 
     A bound socket that does not listen keeps a port; programs that set SO_REUSEPORT, as ours do, may still bind it.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, address: str = "127.0.0.1") -> None:
         self._sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(number)]
         for each in self._sockets:
-            each.bind(("127.0.0.1", 0))
+            each.bind((address, 0))
             # Only now: with the option set before, the kernel could choose a port that another such socket has.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 

@@ -18,6 +18,7 @@ from gpu_scheduler.clusters.base import (
     GangSpec,
     LearnerPhase,
     LearnerSpec,
+    Removal,
 )
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
@@ -82,6 +83,16 @@ def eventually(
         if holds(report):
             return report
         assert time.monotonic() < give_up, f"still {report}"
+        harness.settle()
+
+
+def remove(
+    harness: Harness, name: str, *, uids: Sequence[str] | None = None, within_s: float = TIMEOUT_S
+) -> None:
+    """Remove until the cluster says that nothing is left: ending processes may take a while."""
+    give_up = time.monotonic() + within_s
+    while harness.cluster.remove(name, uids=uids) is Removal.TERMINATING:
+        assert time.monotonic() < give_up, f"{name} is still terminating"
         harness.settle()
 
 

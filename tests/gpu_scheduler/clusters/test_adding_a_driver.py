@@ -44,7 +44,9 @@ def test_one_line_in_the_registry_makes_a_driver_usable(
 
 
 def test_a_driver_that_is_not_registered_is_named_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="no cluster driver 'slow' in this version; use local or memory"):
+    with pytest.raises(
+        ValueError, match="no cluster driver 'slow' in this version; use kubernetes, local or memory"
+    ):
         values.cluster("slow")
 
 

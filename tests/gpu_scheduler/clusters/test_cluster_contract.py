@@ -14,9 +14,15 @@ from gpu_scheduler.clusters.base import (
     LaunchRefused,
     LearnerPhase,
     RefusalCode,
-    Removal,
 )
-from tests.gpu_scheduler.clusters.harness import Harness, all_ended, all_in, eventually, launch
+from tests.gpu_scheduler.clusters.harness import (
+    Harness,
+    all_ended,
+    all_in,
+    eventually,
+    launch,
+    remove,
+)
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
 
 RUNNING = all_in(LearnerPhase.RUNNING)
@@ -117,7 +123,7 @@ def test_remove_ends_what_runs_and_frees_its_slots(harness: Harness) -> None:
     asked = launch("job-x-1", "runs", "stubborn", slots=2)
     harness.cluster.launch(asked)
     eventually(harness, "job-x-1", RUNNING)
-    assert harness.cluster.remove("job-x-1") is Removal.GONE
+    remove(harness, "job-x-1")
     assert harness.cluster.observe().gangs == {}
     harness.cluster.launch(launch("job-y-1", "runs", slots=4))
     eventually(harness, "job-y-1", RUNNING)
@@ -127,11 +133,11 @@ def test_remove_ends_what_runs_and_frees_its_slots(harness: Harness) -> None:
 def test_remove_with_uids_leaves_others_of_the_same_name(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "runs", "runs"))
     first, second = eventually(harness, "job-x-1", RUNNING).learners
-    harness.cluster.remove("job-x-1", uids=["some-older-learner"])
+    remove(harness, "job-x-1", uids=["some-older-learner"])
     assert harness.cluster.observe().gangs["job-x-1"].learners == (first, second)
-    harness.cluster.remove("job-x-1", uids=[first.uid])
+    remove(harness, "job-x-1", uids=[first.uid])
     assert harness.cluster.observe().gangs["job-x-1"].learners == (second,)
-    harness.cluster.remove("job-x-1", uids=[second.uid])
+    remove(harness, "job-x-1", uids=[second.uid])
     assert harness.cluster.observe().gangs == {}
 
 
@@ -139,7 +145,7 @@ def test_a_relaunched_name_gets_new_uids(harness: Harness) -> None:
     asked = launch("job-x-1", "exits:0")
     harness.cluster.launch(asked)
     (before,) = eventually(harness, "job-x-1", all_ended).learners
-    harness.cluster.remove("job-x-1")
+    remove(harness, "job-x-1")
     harness.cluster.launch(asked)
     (after,) = eventually(harness, "job-x-1", all_ended).learners
     assert before.uid != after.uid
@@ -227,8 +233,7 @@ def test_what_this_process_did_is_shown_at_once_also_while_it_watches(harness: H
         assert list(harness.cluster.observe([name]).gangs) == [name]
         harness.cluster.stop(name, grace_s=0)
         assert harness.cluster.observe([name]).gangs[name].stopping
-        while harness.cluster.remove(name) is Removal.TERMINATING:
-            harness.settle()
+        remove(harness, name)
         assert not harness.cluster.observe([name]).gangs
         assert not harness.cluster.observe().gangs
     watch.close()

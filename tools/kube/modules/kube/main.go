@@ -28,7 +28,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-const usage = "usage: kube etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy|kubectl|certificates ..."
+const usage = "usage: kube etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy|kubectl|certificates|device-plugin ..."
 
 func main() {
 	name := filepath.Base(os.Args[0])
@@ -42,6 +42,8 @@ func main() {
 		exit(etcd(os.Args[1:]))
 	case "certificates":
 		exit(certificates(os.Args[1:], os.Stdin))
+	case "device-plugin":
+		exit(devicePlugin(os.Args[1:]))
 	case "kubectl":
 		// kubectl's own main does the same: its errors are for people, without the usage text
 		exit(cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()))

@@ -1,0 +1,281 @@
+"""The contract, as requests to the API server. Keeps nothing but a cache, so any number of processes may use a cluster.
+
+A stop is a deletion with a grace period, because nothing else sends SIGTERM. A finalizer keeps the pod with its exit
+code until ``remove`` takes the finalizer away, once no process of it is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpu_scheduler.clusters.base import (
+    Capabilities,
+    ClusterBusy,
+    ClusterError,
+    GangSpec,
+    LaunchRefused,
+    Observation,
+    OnChange,
+    RefusalCode,
+    Removal,
+    Watch,
+)
+from gpu_scheduler.clusters.kubernetes import manifests, reports, resources, settings
+from gpu_scheduler.clusters.kubernetes.client import Api, Conflict, NotFound, Object, RequestRejected
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS, View, Watcher
+from gpu_scheduler.model import Node
+
+SERVICES = "/api/v1/services"
+CAPABILITIES = Capabilities(
+    images=True,
+    node_local_data=False,
+    shared_memory=True,
+    multi_node=True,
+    required_settings=settings.REQUIRED,
+    remedy="Check KUBECONFIG, and `kubectl get --raw /readyz`.",
+)
+NOT_YET = ("exceeded quota", "is being terminated", "being deleted")
+"""In the message of a rejected request: it may be accepted later."""
+
+
+class KubernetesCluster:
+    """See ``clusters.base.Cluster``."""
+
+    name = "kubernetes"
+    capabilities = CAPABILITIES
+
+    def __init__(self, settings: KubernetesSettings, api: Api | None = None) -> None:
+        self._settings = settings
+        self._api = api or Api(settings.kubeconfig)
+        self._watcher = Watcher(self._api, settings)
+
+    @classmethod
+    def connect(cls, settings: Mapping[str, str]) -> KubernetesCluster:
+        return cls(KubernetesSettings.read(settings))
+
+    def close(self) -> None:
+        """End its threads and connections."""
+        self._watcher.close()
+        self._api.close()
+
+    # The contract
+
+    def nodes(self) -> list[Node]:
+        return self._view().scheduler_nodes()
+
+    def launch(self, spec: GangSpec) -> None:
+        launch = _Launch(self._api, self._settings, self._watcher, spec)
+        if (service := launch.existing()) is None:
+            launch.require_room(self._view())
+            service = launch.create_service()
+        if manifests.PARTLY_REMOVED not in service["metadata"].get("annotations", {}):
+            launch.create_rest(service)
+
+    def observe(self, names: Sequence[str] | None = None) -> Observation:
+        if (cached := self._watcher.observation(names)) is not None:
+            return cached
+        seen_at = time.monotonic()
+        found = {report.name: report for report in self._list(names).gangs(names)}
+        gangs = {name: found[name] for name in sorted(found)}
+        return Observation(gangs, seen_at, not_found=frozenset(names or ()) - gangs.keys())
+
+    def stop(self, name: str, *, grace_s: float) -> None:
+        for pod in self._pods_of(name):
+            with suppress(NotFound, Conflict):  # it has ended, and another process has removed it
+                self._delete(pod, grace_s=manifests.grace(grace_s))
+
+    def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal:
+        pods = self._pods_of(name)
+        chosen = [pod for pod in pods if uids is None or pod["metadata"]["uid"] in uids]
+        others = len(pods) > len(chosen)
+        if others and not chosen:
+            return Removal.GONE
+        services = self._items(SERVICES, name)
+        if others:
+            self._keep_from_being_launched_again(services)
+        left = [pod for pod in chosen if not self._remove_pod(pod)]
+        if left:
+            return Removal.TERMINATING
+        if not others:
+            for service in services:
+                self._remove_objects(service)
+        return Removal.GONE
+
+    def watch(self, on_change: OnChange) -> Watch:
+        return self._watcher.watch(on_change)
+
+    # How it works
+
+    def _view(self) -> View:
+        return self._watcher.view() or self._list(None)
+
+    def _list(self, gangs: Sequence[str] | None) -> View:
+        """A fresh view. gangs: only their pods, so that a look at one gang is cheap on a large cluster."""
+        query = {}
+        if gangs is not None:
+            ours = manifests.selector(self._settings)
+            query["labelSelector"] = f"{ours},{manifests.GANG} in ({','.join(sorted(gangs))})"
+        pods = self._api.get(PODS, **query)["items"]
+        return View.of(self._api.get(NODES)["items"], pods, self._settings)
+
+    def _items(self, path: str, gang: str) -> list[Object]:
+        """The gang's objects in every namespace: its name does not say whose it is. Never from the cache."""
+        found = self._api.get(path, labelSelector=manifests.selector(self._settings, gang))
+        items: list[Object] = found["items"]
+        return items
+
+    def _pods_of(self, gang: str) -> list[Object]:
+        return self._items(PODS, gang)
+
+    def _delete(self, pod: Object, *, grace_s: int) -> Object:
+        deleted = self._api.delete(_path(pod, "pods"), uid=pod["metadata"]["uid"], grace_s=grace_s)
+        self._watcher.require(deleted)
+        return deleted
+
+    def _remove_pod(self, pod: Object) -> bool:
+        """True: it is gone. Otherwise it is being ended."""
+        try:
+            if not reports.has_ended(pod) and not self._has_lost_its_node(pod):
+                pod = self._delete(pod, grace_s=1)
+                if not reports.has_ended(pod):
+                    return False
+            self._delete(pod, grace_s=0)
+            change = {"metadata": {"uid": pod["metadata"]["uid"], "finalizers": None}}
+            self._watcher.require(self._api.patch(_path(pod, "pods"), change))
+        except (NotFound, Conflict):
+            pass  # another process has removed it
+        return True
+
+    def _has_lost_its_node(self, pod: Object) -> bool:
+        """True if no kubelet can confirm its end any more. Asked only from the second call on."""
+        if not reports.is_deleted(pod):
+            return False
+        try:
+            node = self._api.get(f"{NODES}/{pod['spec'].get('nodeName', '')}")
+        except NotFound:
+            return True
+        return not resources.is_ready(node)
+
+    def _keep_from_being_launched_again(self, services: Sequence[Object]) -> None:
+        for service in services:
+            change = {"metadata": {"annotations": {manifests.PARTLY_REMOVED: "true"}}}
+            with suppress(NotFound):
+                self._api.patch(_path(service, "services"), change)
+
+    def _remove_objects(self, service: Object) -> None:
+        """The Secret would follow its owner only a while later, and a new launch must not meet it."""
+        metadata = service["metadata"]
+        with suppress(NotFound):
+            self._api.request(
+                "DELETE", f"/api/v1/namespaces/{metadata['namespace']}/secrets/{metadata['name']}"
+            )
+        with suppress(NotFound, Conflict):
+            self._api.delete(_path(service, "services"), uid=metadata["uid"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """The requests of one launch, in an order that a repeated or concurrent launch can follow."""
+
+    api: Api
+    settings: KubernetesSettings
+    watcher: Watcher
+    spec: GangSpec
+
+    @property
+    def _namespace(self) -> str:
+        return f"/api/v1/namespaces/{self.settings.namespace(self.spec.tenant)}"
+
+    def existing(self) -> Object | None:
+        """The Service of a gang that was launched before."""
+        if not settings.LABEL.fullmatch(self.spec.name):
+            raise LaunchRefused(f"{self.spec.name[:80]!r} cannot be the name of a Kubernetes object.")
+        try:
+            return self.api.get(f"{self._namespace}/services/{self.spec.name}")
+        except NotFound:
+            return None
+
+    def require_room(self, view: View) -> None:
+        """Raises LaunchRefused and ClusterBusy: a pod that does not fit would wait and keep the rest of its gang."""
+        spec, gpu = self.spec, self.settings.gpu_resource
+        free: dict[str, resources.Amount] = {}
+        for learner in spec.learners:
+            node = view.nodes.get(learner.node)
+            if node is None or not resources.is_ready(node):
+                message = f"Node {learner.node} does not exist or is not ready."
+                raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
+            if (kind := resources.slot_type_of(node, gpu)) != spec.slot_type:
+                raise LaunchRefused(f"Node {learner.node} has no {spec.slot_type}, it has {kind}.")
+            before = free.get(learner.node) or view.free(learner.node)
+            needed = resources.needed_by(self._pod(learner.rank, {}), gpu)
+            if lacks := before.lacks(needed):
+                raise ClusterBusy(f"Node {learner.node} cannot take {spec.name} yet: {lacks}.")
+            free[learner.node] = before - needed
+
+    def create_service(self) -> Object:
+        try:
+            return self._create("services", manifests.service(self.spec, self.settings))
+        except Conflict:  # at the same time, by another process
+            service = self.existing()
+            if service is None:
+                raise ClusterBusy(f"Gang {self.spec.name} is being removed.") from None
+            return service
+        except NotFound as error:
+            name = self.settings.namespace(self.spec.tenant)
+            raise LaunchRefused(
+                f"The cluster has no namespace {name}. An operator must provision the tenant."
+            ) from error
+        except RequestRejected as error:
+            raise _refused(error) from error
+
+    def create_rest(self, service: Object) -> None:
+        """Everything that the Service owns, as far as it is missing. Leaves nothing of a gang that is refused."""
+        if reports.is_deleted(service):
+            raise ClusterBusy(f"Gang {self.spec.name} is being removed.")
+        owner = manifests.owner(service)
+        try:
+            self._create_once("secrets", manifests.secret(self.spec, self.settings, owner))
+            for learner in self.spec.learners:
+                self._create_once("pods", self._pod(learner.rank, owner))
+        except RequestRejected as error:
+            KubernetesCluster(self.settings, self.api).remove(self.spec.name)
+            raise _refused(error) from error
+
+    def _create_once(self, kind: str, manifest: Object) -> None:
+        with suppress(Conflict):
+            self._create(kind, manifest)
+
+    def _create(self, kind: str, manifest: Object) -> Object:
+        created = self.api.create(f"{self._namespace}/{kind}", manifest)
+        if kind == "pods":
+            self.watcher.require(created)
+        return created
+
+    def _pod(self, rank: int, owner: Object) -> Object:
+        return manifests.pod(self.spec, rank, self.settings, self._image(), owner)
+
+    def _image(self) -> str:
+        if self.spec.image is not None:
+            return self.spec.image
+        image = self.settings.image_of(self.spec.runtime or "")
+        if not image:
+            message = (
+                f"This cluster has no image for framework {self.spec.runtime}: KUBE_RUNTIME_IMAGE is not set."
+            )
+            raise LaunchRefused(message, code=RefusalCode.IMAGE_ERROR)
+        return image
+
+
+def _refused(error: RequestRejected) -> ClusterError:
+    if any(each in str(error) for each in NOT_YET):
+        return ClusterBusy(str(error))
+    return LaunchRefused(str(error))
+
+
+def _path(found: Object, kind: str) -> str:
+    metadata = found["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/{kind}/{metadata['name']}"

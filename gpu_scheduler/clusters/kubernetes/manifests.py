@@ -1,0 +1,269 @@
+"""From a gang's spec to the Kubernetes objects of one attempt. Pure: no clock, no API, no randomness.
+
+The headless Service is created first and owns the rest, so that its removal removes everything. Names depend on
+the gang and the rank only: a repeated launch meets the objects of the first launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_scheduler.clusters import environment
+from gpu_scheduler.clusters.base import GangSpec
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.model import CPU_TYPE
+
+Manifest = dict[str, Any]
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+INSTALLATION = "luthier.dev/installation"
+GANG = "luthier.dev/gang"
+JOB = "luthier.dev/job"
+TENANT = "luthier.dev/tenant"
+RANK = "luthier.dev/rank"
+NODE = "luthier.dev/node"
+"""Annotation of a pod: the node that the scheduler chose. A pod has no other trace of it before it is bound."""
+PARTLY_REMOVED = "luthier.dev/partly-removed"
+"""Annotation of a Service: some learners were removed on purpose, so a repeated launch must not create them again."""
+FINALIZER = "luthier.dev/observed"
+"""Keeps an ended pod, and so its exit code, until ``remove``: a stop is a deletion, the only way to send SIGTERM."""
+
+LEARNER, SHIPPER, LAUNCHER = "learner", "shipper", "launcher"
+"""Containers: the program under its launcher; the sidecar that delivers its output; the one that copies the agent."""
+AGENT, WORK = "/luthier/agent", "/luthier/work"
+GANG_FILES = "/luthier/gang"
+FOLDERS: Mapping[str, str] = {
+    "JOB_STATE_DIR": f"{WORK}/state",
+    "CHECKPOINT_DIR": f"{WORK}/state/checkpoints",
+    "MODEL_DIR": f"{WORK}/code",
+    "DATA_DIR": f"{WORK}/data",
+    "RESULT_DIR": f"{WORK}/results",
+    "LOG_DIR": f"{WORK}/logs",
+}
+HOME, TMP = f"{WORK}/home", "/tmp"  # noqa: S108 - a volume of the pod's own
+WORKER_PORT, MASTER_PORT = 29400, 29500
+USER = 65534
+SHIPPER_MIB, SHIPPER_CPUS = 256, "1"
+"""Of the shipper. Its CPU is a limit without a request: it must not take a slot of the node from a learner."""
+LAUNCHER_MIB = 64
+
+
+def pod_name(gang: str, rank: int) -> str:
+    return f"{gang}-{rank}"
+
+
+def selector(settings: KubernetesSettings, gang: str | None = None) -> str:
+    """The label selector of all objects of this installation, or of one gang."""
+    ours = f"{INSTALLATION}={settings.installation}"
+    return ours if gang is None else f"{ours},{GANG}={gang}"
+
+
+def service(spec: GangSpec, settings: KubernetesSettings) -> Manifest:
+    """The owner of everything else, and the gang's DNS name."""
+    labels = _labels(spec, settings)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": spec.name, "labels": labels},
+        "spec": {
+            "clusterIP": "None",
+            # Learners find each other before they are ready.
+            "publishNotReadyAddresses": True,
+            "selector": {INSTALLATION: settings.installation, GANG: spec.name},
+        },
+    }
+
+
+def owner(created: Manifest) -> Manifest:
+    """The reference to the gang's Service, as the API server returned it."""
+    metadata = created["metadata"]
+    return {"apiVersion": "v1", "kind": "Service", "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def secret(spec: GangSpec, settings: KubernetesSettings, owned_by: Manifest) -> Manifest:
+    """One secret per shipper; and the gang's hostfile, which a learner sees without them."""
+    content = {_secret_key(learner.rank): learner.secret for learner in spec.learners}
+    hosts = "".join(f"{_host(spec, learner.rank)} slots={max(1, spec.slots)}\n" for learner in spec.learners)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": spec.name, "labels": _labels(spec, settings), "ownerReferences": [owned_by]},
+        "immutable": True,
+        "stringData": {**content, "hostfile": hosts},
+    }
+
+
+def pod(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str, owned_by: Manifest) -> Manifest:
+    """The pod of one learner. image: of its program."""
+    learner = spec.learners[rank]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(spec.name, rank),
+            "labels": {**_labels(spec, settings), RANK: str(rank)},
+            "annotations": {NODE: learner.node},
+            "ownerReferences": [owned_by],
+            "finalizers": [FINALIZER],
+        },
+        "spec": {
+            "affinity": {"nodeAffinity": _only_on(learner.node)},
+            "automountServiceAccountToken": False,
+            "containers": [_learner(spec, rank, settings, image)],
+            "enableServiceLinks": False,  # variables of all Services of the tenant
+            "hostname": f"rank-{rank}",
+            "initContainers": [_launcher(settings), _shipper(spec, rank, settings)],
+            "restartPolicy": "Never",
+            "securityContext": {
+                "fsGroup": USER,
+                "runAsGroup": USER,
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "subdomain": spec.name,
+            "terminationGracePeriodSeconds": grace(spec.grace_s),
+            "tolerations": _tolerations(spec, settings),
+            "volumes": _volumes(spec),
+        },
+    }
+
+
+def grace(seconds: float) -> int:
+    """A grace period in whole seconds. Never 0, which would remove the pod without waiting for its processes."""
+    return max(1, math.ceil(seconds))
+
+
+def _labels(spec: GangSpec, settings: KubernetesSettings) -> dict[str, str]:
+    return {
+        MANAGED_BY: "luthier",
+        INSTALLATION: settings.installation,
+        GANG: spec.name,
+        JOB: spec.job,
+        TENANT: spec.tenant,
+    }
+
+
+def _only_on(node: str) -> Manifest:
+    """By the node's name rather than by its hostname label, which may be changed."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+
+
+def _tolerations(spec: GangSpec, settings: KubernetesSettings) -> list[Manifest]:
+    """GPU nodes are often tainted with their resource's name, to keep other pods away."""
+    if spec.slot_type == CPU_TYPE:
+        return []
+    return [{"key": settings.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def _volumes(spec: GangSpec) -> list[Manifest]:
+    """The shared memory counts against the learner's own memory; half of it is what Linux gives a machine."""
+    shared = {"medium": "Memory", "sizeLimit": f"{max(1, spec.memory_mib // 2)}Mi"}
+    hostfile = {"secretName": spec.name, "items": [{"key": "hostfile", "path": "hostfile"}]}
+    return [
+        {"name": "agent", "emptyDir": {}},
+        {"name": "work", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": shared},
+        {"name": "gang", "secret": hostfile},
+    ]
+
+
+def _launcher(settings: KubernetesSettings) -> Manifest:
+    """Copies the agent to where a program's own image can run it, and makes the folders."""
+    folders = " ".join([*FOLDERS.values(), HOME])
+    return {
+        "name": LAUNCHER,
+        "image": settings.agent_image,
+        "command": ["sh", "-c", f"cp -r /agent/. {AGENT} && mkdir -p {folders}"],
+        "resources": _resources("0", LAUNCHER_MIB, cpu_limit=SHIPPER_CPUS),
+        "securityContext": _confined(),
+        "volumeMounts": [_mount("agent", AGENT), _mount("work", WORK)],
+    }
+
+
+def _shipper(spec: GangSpec, rank: int, settings: KubernetesSettings) -> Manifest:
+    """A native sidecar: it starts before the program, outlives it to deliver the rest, and is restarted if it dies."""
+    env = environment.of_shipper(spec, rank, folders=FOLDERS)
+    del env["LUTHIER_SECRET"]  # readable in the pod's manifest otherwise
+    key = {"name": spec.name, "key": _secret_key(rank)}
+    return {
+        "name": SHIPPER,
+        "image": settings.agent_image,
+        "command": ["python3", "-m", "learner_agent", "shipper"],
+        "workingDir": WORK,
+        "restartPolicy": "Always",
+        "env": [
+            *_variables({**env, "PYTHONPATH": AGENT}),
+            {"name": "LUTHIER_SECRET", "valueFrom": {"secretKeyRef": key}},
+        ],
+        "resources": _resources("0", SHIPPER_MIB, cpu_limit=SHIPPER_CPUS),
+        "securityContext": _confined(),
+        "volumeMounts": [_mount("agent", AGENT, read_only=True), _mount("work", WORK), _mount("tmp", TMP)],
+    }
+
+
+def _learner(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str) -> Manifest:
+    workers = [f"{_host(spec, learner.rank)}:{WORKER_PORT}" for learner in spec.learners]
+    rendezvous = environment.Rendezvous(workers, f"{_host(spec, 0)}:{MASTER_PORT}", f"{GANG_FILES}/hostfile")
+    env = environment.of_program(spec, rank, rendezvous=rendezvous, folders=FOLDERS)
+    cpus = str(spec.slots) if spec.slot_type == CPU_TYPE else f"{max(1, round(spec.cpus * 1000))}m"
+    resources = _resources(cpus, spec.memory_mib, cpu_limit=cpus)
+    if spec.slot_type != CPU_TYPE and spec.slots:
+        for each in resources.values():
+            each[settings.gpu_resource] = str(spec.slots)
+    # -c, because PYTHONPATH would be the program's, too
+    run = (
+        f"import sys; sys.path.insert(0, {AGENT!r}); from learner_agent.__main__ import main;"
+        " sys.exit(main(['launcher']))"
+    )
+    return {
+        "name": LEARNER,
+        "image": image,
+        "command": ["python3", "-c", run],
+        "workingDir": FOLDERS["MODEL_DIR"],
+        "env": _variables({"HOME": HOME, "TMPDIR": TMP, **env}),
+        "resources": resources,
+        "securityContext": _confined(),
+        "volumeMounts": [
+            _mount("agent", AGENT, read_only=True),
+            _mount("work", WORK),
+            _mount("tmp", TMP),
+            _mount("shm", "/dev/shm"),  # noqa: S108 - a volume of the pod's own
+            _mount("gang", GANG_FILES, read_only=True),
+        ],
+    }
+
+
+def _resources(cpus: str, memory_mib: int, *, cpu_limit: str) -> dict[str, dict[str, str]]:
+    memory = f"{memory_mib}Mi"
+    return {"requests": {"cpu": cpus, "memory": memory}, "limits": {"cpu": cpu_limit, "memory": memory}}
+
+
+def _confined() -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def _variables(env: Mapping[str, str]) -> list[dict[str, str]]:
+    """The dollar is doubled, because Kubernetes replaces $(NAME) in values."""
+    return [{"name": name, "value": value.replace("$", "$$")} for name, value in env.items()]
+
+
+def _mount(volume: str, path: str, *, read_only: bool = False) -> Manifest:
+    return {"name": volume, "mountPath": path, "readOnly": read_only}
+
+
+def _host(spec: GangSpec, rank: int) -> str:
+    """The learner's name for its peers, short: the pod's search domains add the namespace."""
+    return f"rank-{rank}.{spec.name}"
+
+
+def _secret_key(rank: int) -> str:
+    return f"rank-{rank}"

@@ -1,0 +1,175 @@
+"""What pods hold and what nodes have left, in the scheduler's own values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_scheduler.clusters.kubernetes import manifests
+from gpu_scheduler.clusters.kubernetes.manifests import SHIPPER_MIB
+from gpu_scheduler.model import CPU_TYPE, NOTHING, Node, Resources
+
+Object = dict[str, Any]
+MIB = 1024**2
+SLOT_TYPE = "luthier.dev/slot-type"
+"""Label of a node: its slot type, where the administrators do not want the one that its GPUs' label gives."""
+GPU_PRODUCT = "nvidia.com/gpu.product"
+ANY_GPU = "gpu"
+"""Slot type of GPUs whose model no label names."""
+_SUFFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SUFFIXES |= {f"{each}i": 1024.0**power for power, each in enumerate("KMGTPE", 1)}
+_QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """GPUs, CPU cores and bytes of memory that a pod requests or a node has."""
+
+    gpus: float = 0
+    cpus: float = 0
+    memory: float = 0
+    pods: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(
+            self.gpus + other.gpus,
+            self.cpus + other.cpus,
+            self.memory + other.memory,
+            self.pods + other.pods,
+        )
+
+    def __sub__(self, other: Amount) -> Amount:
+        return Amount(
+            self.gpus - other.gpus,
+            self.cpus - other.cpus,
+            self.memory - other.memory,
+            self.pods - other.pods,
+        )
+
+    def lacks(self, needed: Amount) -> str:
+        """What of the needed is not here, for people; empty: nothing. Rounding errors do not count."""
+        if self.gpus < needed.gpus:
+            return f"{max(0, self.gpus):g} of {needed.gpus:g} GPUs free"
+        if self.cpus + 1e-6 < needed.cpus:
+            return f"{max(0, self.cpus):g} of {needed.cpus:g} CPUs free"
+        if self.memory + 1 < needed.memory:
+            return f"{max(0, self.memory) // MIB:g} of {needed.memory // MIB:g} MiB free"
+        return "no room for another pod" if self.pods < needed.pods else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one pod holds of a node."""
+
+    node: str
+    amount: Amount
+    ours: bool
+
+
+def quantity(text: str | float) -> float:
+    """A Kubernetes quantity: "250m", "1Ti", 4. Raises ValueError."""
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None:
+        raise ValueError(f"not a quantity: {text!r}")
+    number, suffix = found.groups()
+    return float(number) * (_SUFFIXES[suffix] if suffix else 1)
+
+
+def amount_of(resources: Mapping[str, Any], gpu_resource: str) -> Amount:
+    """Of a container's requests or a node's allocatable resources."""
+    return Amount(
+        quantity(resources.get(gpu_resource, 0)),
+        quantity(resources.get("cpu", 0)),
+        quantity(resources.get("memory", 0)),
+    )
+
+
+def needed_by(pod: Object, gpu_resource: str) -> Amount:
+    """What the scheduler counts for a pod: the most that any phase of its life needs, and its overhead."""
+    spec = pod["spec"]
+
+    def request(container: Object) -> Amount:
+        return amount_of(container.get("resources", {}).get("requests", {}), gpu_resource)
+
+    sidecars, most = Amount(), Amount()
+    for container in spec.get("initContainers", []):
+        if container.get("restartPolicy") == "Always":
+            sidecars += request(container)
+            most = _greater(most, sidecars)
+        else:
+            most = _greater(most, sidecars + request(container))
+    running = sum(map(request, spec["containers"]), sidecars)
+    overhead = amount_of(spec.get("overhead", {}), gpu_resource)
+    return _greater(most, running) + overhead + Amount(pods=1)
+
+
+def held_by(pod: Object, *, ours: bool, gpu_resource: str) -> Holding | None:
+    """None: the pod holds nothing, because it has ended or has no node yet."""
+    node = pod["spec"].get("nodeName") or pod["metadata"].get("annotations", {}).get(manifests.NODE, "")
+    if not ours:
+        node = pod["spec"].get("nodeName", "")
+    if not node or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return None
+    return Holding(node, needed_by(pod, gpu_resource), ours)
+
+
+def free_of(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Amount:
+    """What a pod of ours can still get on a node."""
+    allocatable = node["status"].get("allocatable", {})
+    free = amount_of(allocatable, gpu_resource) + Amount(pods=int(quantity(allocatable.get("pods", 110))))
+    for holding in holdings:
+        free -= holding.amount
+    return free
+
+
+def slot_type_of(node: Object, gpu_resource: str) -> str:
+    labels = node["metadata"].get("labels", {})
+    if named := labels.get(SLOT_TYPE):
+        return str(named)
+    if quantity(node["status"].get("capacity", {}).get(gpu_resource, 0)) < 1:
+        return CPU_TYPE
+    return str(labels.get(GPU_PRODUCT) or ANY_GPU).lower()[:40]
+
+
+def is_ready(node: Object) -> bool:
+    conditions = node["status"].get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def to_node(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Node:
+    """The scheduler's view of a node. memory_mib leaves room for the shipper beside a learner."""
+    found = amount_of(node["status"].get("allocatable", {}), gpu_resource)
+    used = sum((each.amount for each in holdings if not each.ours), Amount())
+    slot_type = slot_type_of(node, gpu_resource)
+    # A fraction of a CPU that others hold can cost a whole slot, or none, depending on the rest.
+    used_cpus = int(found.cpus) - int(found.cpus - used.cpus + 1e-6) if slot_type == CPU_TYPE else used.cpus
+    others = Resources(math.ceil(used.gpus), used_cpus, math.ceil(used.memory / MIB))
+    return Node(
+        node["metadata"]["name"],
+        slot_type,
+        Resources(int(found.gpus), found.cpus, max(0, int(found.memory // MIB) - SHIPPER_MIB)),
+        ready=is_ready(node),
+        used_by_others=others if used != Amount() else NOTHING,
+        cordoned=_keeps_us_away(node, gpu_resource),
+    )
+
+
+def _keeps_us_away(node: Object, gpu_resource: str) -> bool:
+    """Cordoned, or tainted with what our pods do not tolerate."""
+    spec = node.get("spec", {})
+    if spec.get("unschedulable"):
+        return True
+    taints = [each for each in spec.get("taints", []) if each["effect"] in ("NoSchedule", "NoExecute")]
+    return any(not (each["key"] == gpu_resource and each["effect"] == "NoSchedule") for each in taints)
+
+
+def _greater(one: Amount, other: Amount) -> Amount:
+    return Amount(
+        max(one.gpus, other.gpus),
+        max(one.cpus, other.cpus),
+        max(one.memory, other.memory),
+        max(one.pods, other.pods),
+    )

@@ -1,0 +1,326 @@
+"""The cluster's nodes and pods in memory: listed once, then kept current by one watch each for all of a process.
+
+The API server ends each watch after WATCH_S, and the next one continues where it ended. So an answer that comes every
+WATCH_S proves that the watch is alive, which silence does not, and what is shown is at most STALE_S old. A broken
+connection loses no change; only a version that the API server has forgotten (410) makes a new list necessary.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from gpu_scheduler.clusters.base import (
+    STALE_S,
+    ClusterError,
+    GangReport,
+    Observation,
+    OnChange,
+    Watch,
+    Watches,
+)
+from gpu_scheduler.clusters.cache import GangCache
+from gpu_scheduler.clusters.kubernetes import manifests, reports, resources
+from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream, VersionExpired
+from gpu_scheduler.clusters.kubernetes.resources import Amount, Holding
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.model import Node
+
+logger = logging.getLogger(__name__)
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+WATCH_S = 2
+RECONNECT_S, RECONNECT_MAX_S = 0.5, 8.0
+"""Seconds between two attempts: doubled after each failure, up to the second number, with jitter: many processes lose
+the API server at the same moment."""
+
+
+@dataclass(slots=True)
+class View:
+    """Nodes by name; our pods and what every pod holds, by uid. Pods of others are not kept."""
+
+    settings: KubernetesSettings
+    nodes: dict[str, Object] = field(default_factory=dict)
+    pods: dict[str, Object] = field(default_factory=dict)
+    holdings: dict[str, Holding] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Object], pods: Iterable[Object], settings: KubernetesSettings) -> View:
+        view = cls(settings)
+        for node in nodes:
+            view.put_node(node)
+        for pod in pods:
+            view.put_pod(pod)
+        return view
+
+    def copy(self) -> View:
+        return View(self.settings, dict(self.nodes), dict(self.pods), dict(self.holdings))
+
+    def put_node(self, node: Object) -> None:
+        self.nodes[node["metadata"]["name"]] = node
+
+    def put_pod(self, pod: Object) -> None:
+        uid, ours = pod["metadata"]["uid"], gang_of(pod, self.settings) is not None
+        if ours:
+            pod["metadata"].pop("managedFields", None)  # half of its size
+            self.pods[uid] = pod
+        held = resources.held_by(pod, ours=ours, gpu_resource=self.settings.gpu_resource)
+        if held is None:
+            self.holdings.pop(uid, None)
+        else:
+            self.holdings[uid] = held
+
+    def drop_pod(self, uid: str) -> None:
+        self.pods.pop(uid, None)
+        self.holdings.pop(uid, None)
+
+    def readiness(self) -> dict[str, bool]:
+        return {name: resources.is_ready(node) for name, node in self.nodes.items()}
+
+    def gangs(self, names: Iterable[str] | None = None) -> list[GangReport]:
+        """Those of these names that have pods, or all."""
+        wanted = None if names is None else set(names)
+        found: dict[str, list[Object]] = {}
+        for pod in self.pods.values():
+            name = gang_of(pod, self.settings)
+            if name is not None and (wanted is None or name in wanted):
+                found.setdefault(name, []).append(pod)
+        ready = self.readiness()
+        return [reports.gang(name, pods, ready) for name, pods in found.items()]
+
+    def scheduler_nodes(self) -> list[Node]:
+        on = self._by_node()
+        gpu = self.settings.gpu_resource
+        return [resources.to_node(node, on.get(name, []), gpu) for name, node in sorted(self.nodes.items())]
+
+    def free(self, node: str) -> Amount:
+        return resources.free_of(self.nodes[node], self._by_node().get(node, []), self.settings.gpu_resource)
+
+    def _by_node(self) -> dict[str, list[Holding]]:
+        found: dict[str, list[Holding]] = {}
+        for holding in self.holdings.values():
+            found.setdefault(holding.node, []).append(holding)
+        return found
+
+
+def gang_of(pod: Object, settings: KubernetesSettings) -> str | None:
+    """The gang of a pod of this installation; None for any other pod."""
+    labels = pod["metadata"].get("labels", {})
+    if labels.get(manifests.INSTALLATION) != settings.installation or manifests.RANK not in labels:
+        return None
+    return str(labels.get(manifests.GANG))
+
+
+class Watcher:
+    """Runs while there is a watch. Safe to share between threads."""
+
+    def __init__(
+        self, api: Api, settings: KubernetesSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._cache = GangCache(clock)
+        self._watches = Watches()  # not the cache's: they are notified once the lock is free
+        self._lock = threading.RLock()
+        self._view = View(settings)
+        self._seen_at: dict[str, float] = {}
+        """When the nodes and the pods were last known to be complete. Missing: not listed yet."""
+        self._revision = 0
+        self._threads: list[_Follower] = []
+
+    def watch(self, on_change: OnChange) -> Watch:
+        watch = self._watches.add(on_change, on_close=self._close_if_unwatched)
+        with self._lock:
+            if not self._threads:
+                self._threads = [
+                    _Follower(self._api, NODES, self._nodes_listed, self._node_changed, self._confirmed),
+                    _Follower(self._api, PODS, self._pods_listed, self._pod_changed, self._confirmed),
+                ]
+                for thread in self._threads:
+                    thread.start()
+        return watch
+
+    def observation(self, names: Sequence[str] | None) -> Observation | None:
+        """What the cache shows; None if the API server must be asked."""
+        with self._lock:
+            if not self._is_current():
+                return None
+            found = self._cache.observation(names)
+            return None if found is None else replace(found, seen_at=self._seen_at[PODS])
+
+    def view(self) -> View | None:
+        """A copy of everything; None if the API server must be asked."""
+        with self._lock:
+            if not self._is_current() or self._cache.observation([]) is None:
+                return None
+            return self._view.copy()
+
+    def require(self, changed: Object) -> None:
+        """Show nothing that is older than this object, which this process has changed."""
+        version = changed["metadata"].get("resourceVersion", "")
+        if version.isdigit():
+            self._cache.require(int(version))
+
+    def close(self) -> None:
+        with self._lock:
+            threads, self._threads = self._threads, []
+            self._seen_at.clear()
+            self._cache.lose()
+        for thread in threads:
+            thread.close()
+
+    def _close_if_unwatched(self) -> None:
+        if not self._watches:
+            self.close()
+
+    def _is_current(self) -> bool:
+        ages = [self._clock() - at for at in self._seen_at.values()]
+        return len(ages) == 2 and max(ages) <= STALE_S
+
+    def _nodes_listed(self, items: list[Object], version: str) -> None:
+        with self._lock:
+            self._view.nodes = {node["metadata"]["name"]: node for node in items}
+            changed = self._listed(NODES)
+        self._watches.notify(changed)
+
+    def _pods_listed(self, items: list[Object], version: str) -> None:
+        with self._lock:
+            before = self._gang_names()
+            self._view.pods.clear()
+            self._view.holdings.clear()
+            for pod in items:
+                self._view.put_pod(pod)
+            self._revision = _number(version)
+            changed = before | self._listed(PODS)
+        self._watches.notify(changed)
+
+    def _listed(self, what: str) -> set[str]:
+        self._seen_at[what] = self._clock()
+        if len(self._seen_at) == 2:
+            self._cache.replace(self._view.gangs(), self._revision)
+        return self._gang_names()
+
+    def _gang_names(self) -> set[str]:
+        return set(filter(None, (gang_of(pod, self._view.settings) for pod in self._view.pods.values())))
+
+    def _confirmed(self, what: str) -> None:
+        with self._lock:
+            self._seen_at[what] = self._clock()
+            self._cache.update([], [], self._revision)
+
+    def _node_changed(self, kind: str, node: Object) -> None:
+        name = node["metadata"]["name"]
+        changed: list[str] = []
+        with self._lock:
+            before = self._view.readiness().get(name)
+            if kind == "DELETED":
+                self._view.nodes.pop(name, None)
+            else:
+                self._view.put_node(node)
+            self._seen_at[NODES] = self._clock()
+            if self._view.readiness().get(name) != before:
+                on = {gang_of(pod, self._view.settings) for pod in self._pods_on(name)}
+                changed = sorted(filter(None, on))
+                self._update(changed)
+        self._watches.notify(changed)
+
+    def _pod_changed(self, kind: str, pod: Object) -> None:
+        with self._lock:
+            if kind == "DELETED":
+                self._view.drop_pod(pod["metadata"]["uid"])
+            else:
+                self._view.put_pod(pod)
+            self._seen_at[PODS] = self._clock()
+            self._revision = max(self._revision, _number(pod["metadata"]["resourceVersion"]))
+            gang = gang_of(pod, self._view.settings)
+            changed = [] if gang is None else [gang]
+            self._update(changed)
+        self._watches.notify(changed)
+
+    def _update(self, gangs: Sequence[str]) -> None:
+        found = self._view.gangs(gangs) if gangs else []
+        gone = set(gangs) - {report.name for report in found}
+        self._cache.update(found, gone, self._revision)
+
+    def _pods_on(self, node: str) -> list[Object]:
+        return [pod for pod in self._view.pods.values() if reports.node_of(pod) == node]
+
+
+class _Follower(threading.Thread):
+    """Lists one collection and follows its changes until it is closed. Never gives up."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        listed: Callable[[list[Object], str], None],
+        changed: Callable[[str, Object], None],
+        confirmed: Callable[[str], None],
+    ) -> None:
+        super().__init__(name=f"watch {path}", daemon=True)
+        self._api = api
+        self._path = path
+        self._listed = listed
+        self._changed = changed
+        self._confirmed = confirmed
+        self._stream = Stream()
+        self._version: str | None = None
+        self._failures = 0
+
+    def run(self) -> None:
+        while not self._stream.is_closed:
+            try:
+                if self._version is None:
+                    self._list()
+                self._follow()
+                self._failures = 0
+                continue
+            except VersionExpired:
+                self._version = None
+            except ClusterError as error:
+                if not self._stream.is_closed:
+                    logger.info("cluster watch interrupted", extra={"of": self._path, "error": str(error)})
+            except Exception:
+                logger.exception("cluster watch failed")
+                self._version = None  # what it left half done is listed again
+            self._pause()
+
+    def close(self) -> None:
+        """End the thread; waits for it unless it is the caller."""
+        self._stream.close()
+        if threading.current_thread() is not self:
+            self.join(timeout=5)
+
+    def _list(self) -> None:
+        found = self._api.get(self._path)
+        version = found["metadata"]["resourceVersion"]
+        self._listed(found["items"], version)
+        self._version = version
+
+    def _follow(self) -> None:
+        assert self._version is not None
+        for change in self._api.watch(self._path, self._version, timeout_s=WATCH_S, stream=self._stream):
+            if self._stream.is_closed:
+                return
+            if change["type"] != "BOOKMARK":
+                self._changed(change["type"], change["object"])
+            self._version = change["object"]["metadata"]["resourceVersion"]
+        if not self._stream.is_closed:
+            self._confirmed(self._path)
+
+    def _pause(self) -> None:
+        longest = min(RECONNECT_MAX_S, RECONNECT_S * 2.0 ** min(self._failures, 10))
+        self._failures += 1
+        self._stream.wait(random.uniform(longest / 2, longest))
+
+
+def _number(version: str) -> int:
+    """Versions are numbers that grow with every change of the cluster (KEP-5504)."""
+    with suppress(ValueError):
+        return int(version)
+    return 0

@@ -1,0 +1,144 @@
+"""The Kubernetes driver against the suite's API server; KWOK acts out what the learners' BEHAVIOR says."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpu_scheduler.clusters.base import ClusterBusy, LearnerPhase
+from gpu_scheduler.clusters.kubernetes.client import Api, Object
+from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from tests.gpu_scheduler.clusters.harness import all_in, eventually
+from tests.gpu_scheduler.clusters.node_daemon import wait_for
+from tools.kube import fake
+from tools.kube.cluster import Cluster
+
+
+class PlayedApi(Api):
+    """Passes a learner's behavior on to KWOK, which reads annotations. Counts the requests."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        super().__init__(kubeconfig)
+        self.requests: list[str] = []
+
+    def create(self, path: str, body: Object) -> Object:
+        if body["kind"] == "Pod":
+            [learner] = body["spec"]["containers"]
+            [behavior] = [each["value"] for each in learner["env"] if each["name"] == "BEHAVIOR"]
+            body["metadata"]["annotations"] |= _annotations(behavior)
+        return super().create(path, body)
+
+    def request(self, method: str, path: str, *rest: object, **options: object) -> Object:
+        self.requests.append(f"{method} {path}")
+        return super().request(method, path, *rest, **options)  # type: ignore[arg-type]
+
+
+def _annotations(behavior: str) -> dict[str, str]:
+    word, _, code = behavior.partition(":")
+    if word == "exits":
+        return {fake.EXIT_CODE: code, fake.RUNS_FOR: "0s"}
+    return {fake.IGNORES_SIGTERM: "yes"} if word == "stubborn" else {}
+
+
+class KubernetesHarness:
+    """One namespace of one installation, behind a proxy that can stop answering."""
+
+    def __init__(self, cluster: Cluster, folder: Path, prefix: str) -> None:
+        content = json.loads(cluster.kubeconfig.read_text())
+        server = content["clusters"][0]["cluster"]
+        port = urlsplit(server["server"]).port
+        assert port is not None
+        self.proxy = Proxy(port)
+        server["server"] = f"https://127.0.0.1:{self.proxy.port}"
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(json.dumps(content))
+        self.settings = KubernetesSettings(
+            installation=f"{prefix}installation",
+            agent_image="test.invalid/agent:1",
+            runtime_image="test.invalid/{runtime}:1",
+            namespace_prefix=prefix,
+            kubeconfig=str(kubeconfig),
+        )
+        self.api = PlayedApi(str(kubeconfig))
+        self.cluster = KubernetesCluster(self.settings, self.api)
+
+    def settle(self) -> None:
+        time.sleep(0.05)
+
+    def programs_run(self, name: str) -> None:
+        eventually(self, name, all_in(LearnerPhase.RUNNING))
+
+    @contextmanager
+    def unanswered(self) -> Iterator[None]:
+        self.proxy.refuse()
+        yield
+        self.proxy.accept()
+
+    def cache_expires(self) -> None:
+        def is_busy() -> bool:
+            try:
+                self.cluster.observe()
+            except ClusterBusy:
+                return True
+            return False
+
+        wait_for(is_busy)
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.proxy.refuse()
+
+
+class Proxy:
+    """Forwards connections to a port of this machine, until it refuses them."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+        self.port = 0
+        self.accept()
+
+    def accept(self) -> None:
+        self._stopped = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=False)
+        self._listener.settimeout(0.05)
+        self.port = self._listener.getsockname()[1]
+        self._start(self._serve, self._listener, self._stopped)
+
+    def refuse(self) -> None:
+        """Close every connection, and accept none."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _start(self, work: object, *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self, listener: socket.socket, stopped: threading.Event) -> None:
+        with listener:
+            while not stopped.is_set():
+                with suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    self._start(self._forward, connection, stopped)
+
+    def _forward(self, near: socket.socket, stopped: threading.Event) -> None:
+        with near, socket.create_connection(("127.0.0.1", self._target)) as far, suppress(OSError):
+            while not stopped.is_set():
+                for source in select.select([near, far], [], [], 0.05)[0]:
+                    content = source.recv(65536)
+                    if not content:
+                        return
+                    (far if source is near else near).sendall(content)

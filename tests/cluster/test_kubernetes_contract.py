@@ -1,0 +1,48 @@
+"""The contract suite of every driver, on the Kubernetes driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.cluster.kubernetes_harness import KubernetesHarness
+from tests.gpu_scheduler.clusters.harness import remove
+from tests.gpu_scheduler.clusters.test_cluster_contract import *  # noqa: F403 - all of it
+from tools.kube import fake
+from tools.kube.client import Api
+from tools.kube.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def contract_nodes(cluster: Cluster) -> Iterator[None]:
+    """The nodes that the suite names."""
+    names = ("node-a", "node-b")
+    fake.add_nodes(cluster.admin, *(fake.node(name, gpus=0, cpus=4) for name in names))
+    yield
+    fake.remove_nodes(cluster.admin, *names)
+
+
+@pytest.fixture(params=["kubernetes", "kubernetes, watched"])
+def harness(
+    request: pytest.FixtureRequest, api: Api, cluster: Cluster, contract_nodes: None, tmp_path: Path
+) -> Iterator[KubernetesHarness]:
+    prefix = f"test-{uuid4().hex[:8]}-"
+    namespace = f"{prefix}red"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels}})
+    api.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts", "default", bool)
+    harness = KubernetesHarness(cluster, tmp_path, prefix)
+    watched = request.param.endswith("watched")
+    watch = harness.cluster.watch(lambda names: None) if watched else None
+    yield harness
+    for name in harness.cluster.observe().gangs:
+        remove(harness, name)
+    if watch is not None:
+        watch.close()
+    harness.close()
+    api.delete(f"/api/v1/namespaces/{namespace}")

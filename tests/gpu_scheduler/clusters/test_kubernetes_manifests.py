@@ -1,0 +1,129 @@
+"""Names, labels and contents of the objects of one attempt. A real API server admits them in tests/cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from gpu_scheduler.clusters.base import GangSpec
+from gpu_scheduler.clusters.kubernetes import manifests
+from gpu_scheduler.clusters.kubernetes.manifests import Manifest
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from tests.gpu_scheduler.clusters.harness import launch
+from tests.gpu_scheduler.clusters.kubernetes_specs import OWNER, SETTINGS, gang_specs
+
+SPEC = launch("job-x-1", "runs", "runs", nodes=("node-a", "node-b"))
+GPU_SPEC = replace(SPEC, slot_type="h100", slots=8, cpus=12.5)
+
+
+def pod(spec: GangSpec = SPEC, rank: int = 0) -> Manifest:
+    return manifests.pod(spec, rank, SETTINGS, "test.invalid/program:1", OWNER)
+
+
+def learner(spec: GangSpec = SPEC, rank: int = 0) -> Manifest:
+    [container] = pod(spec, rank)["spec"]["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+def env(container: Manifest) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def test_names_depend_on_the_gang_and_the_rank_only() -> None:
+    later = replace(SPEC, grace_s=7, memory_mib=1, tenant="blue")
+    for spec in (SPEC, later):
+        assert manifests.service(spec, SETTINGS)["metadata"]["name"] == "job-x-1"
+        assert manifests.secret(spec, SETTINGS, OWNER)["metadata"]["name"] == "job-x-1"
+        assert [pod(spec, rank)["metadata"]["name"] for rank in (0, 1)] == ["job-x-1-0", "job-x-1-1"]
+
+
+@given(gang_specs())
+def test_every_object_is_found_by_the_installation_and_by_its_gang(spec: GangSpec) -> None:
+    pods = [pod(spec, each.rank) for each in spec.learners]
+    for made in (manifests.service(spec, SETTINGS), manifests.secret(spec, SETTINGS, OWNER), *pods):
+        labels = made["metadata"]["labels"]
+        wanted = dict(each.split("=") for each in manifests.selector(SETTINGS, spec.name).split(","))
+        assert labels.items() >= wanted.items()
+        assert wanted[manifests.INSTALLATION] == "test"
+
+
+def test_the_service_owns_the_rest() -> None:
+    created = manifests.service(SPEC, SETTINGS)
+    created["metadata"]["uid"] = "0b7f"
+    assert manifests.owner(created) == OWNER
+    for made in (pod(), manifests.secret(SPEC, SETTINGS, OWNER)):
+        assert made["metadata"]["ownerReferences"] == [OWNER]
+
+
+def test_a_learner_goes_to_the_node_of_the_plan_only() -> None:
+    affinity = pod(rank=1)["spec"]["affinity"]["nodeAffinity"]
+    [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}
+
+
+@given(gang_specs())
+def test_a_secret_is_in_no_pod(spec: GangSpec) -> None:
+    for each in spec.learners:
+        assert each.secret not in json.dumps(pod(spec, each.rank))
+    stored = manifests.secret(spec, SETTINGS, OWNER)["stringData"]
+    assert {stored[f"rank-{each.rank}"] for each in spec.learners} == {each.secret for each in spec.learners}
+
+
+def test_a_program_sees_the_hostfile_and_no_secret() -> None:
+    [volume] = [each for each in pod()["spec"]["volumes"] if "secret" in each]
+    assert [item["key"] for item in volume["secret"]["items"]] == ["hostfile"]
+    assert not any("valueFrom" in each for each in learner()["env"])
+    hosts = manifests.secret(SPEC, SETTINGS, OWNER)["stringData"]["hostfile"]
+    assert hosts == "rank-0.job-x-1 slots=1\nrank-1.job-x-1 slots=1\n"
+
+
+def test_learners_find_each_other_by_the_gangs_dns_names() -> None:
+    found = env(learner(rank=1))
+    assert (found["MASTER_ADDR"], found["RANK"], found["WORLD_SIZE"]) == ("rank-0.job-x-1", "1", "2")
+    made = pod(rank=1)["spec"]
+    assert (made["hostname"], made["subdomain"]) == ("rank-1", "job-x-1")
+
+
+def test_gpus_are_asked_for_by_the_name_of_the_resource() -> None:
+    for kind in ("requests", "limits"):
+        assert learner(GPU_SPEC)["resources"][kind] == {
+            "cpu": "12500m",
+            "memory": "512Mi",
+            "nvidia.com/gpu": "8",
+        }
+    other = KubernetesSettings("test", "agent", gpu_resource="amd.com/gpu")
+    made = manifests.pod(GPU_SPEC, 0, other, "image", OWNER)["spec"]
+    assert made["containers"][0]["resources"]["requests"]["amd.com/gpu"] == "8"
+    assert made["tolerations"] == [{"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def test_the_cpus_of_a_pod_are_its_slots() -> None:
+    made = pod(replace(SPEC, slots=3))["spec"]
+    sidecars = [each for each in made["initContainers"] if each.get("restartPolicy") == "Always"]
+    assert [each["name"] for each in sidecars] == ["shipper"]
+    assert [each["resources"]["requests"]["cpu"] for each in [*sidecars, *made["containers"]]] == ["0", "3"]
+
+
+def test_a_value_with_a_dollar_is_passed_as_it_is() -> None:
+    rich = replace(SPEC, command="echo $(HOME) $$")
+    assert env(learner(rich))["TRAINING_COMMAND"] == "echo $$(HOME) $$$$"
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(0, 1), (0.5, 1), (5, 5), (5.1, 6)])
+def test_a_grace_period_is_never_zero(asked: float, seconds: int) -> None:
+    assert manifests.grace(asked) == seconds
+
+
+def test_settings_name_the_variable_that_is_missing() -> None:
+    with pytest.raises(ValueError, match="KUBE_INSTALLATION is not set"):
+        KubernetesSettings.read({})
+    with pytest.raises(ValueError, match="KUBE_AGENT_IMAGE is not set"):
+        KubernetesSettings.read({"KUBE_INSTALLATION": "prod"})
+    given = {"KUBE_INSTALLATION": "prod", "KUBE_AGENT_IMAGE": "a", "KUBE_GPU_RESOURCE": "amd.com/gpu"}
+    assert KubernetesSettings.read({**given, "KUBECONFIG": "/k"}) == KubernetesSettings(
+        "prod", "a", gpu_resource="amd.com/gpu", kubeconfig="/k"
+    )
