@@ -145,9 +145,10 @@ class KubernetesCluster:
                     return False
             self._delete(pod, grace_s=0)
             change = {"metadata": {"uid": pod["metadata"]["uid"], "finalizers": None}}
-            self._watcher.require(self._api.patch(_path(pod, "pods"), change))
+            self._api.patch(_path(pod, "pods"), change)
         except (NotFound, Conflict):
             pass  # another process has removed it
+        self._watcher.removed(pod)
         return True
 
     def _has_lost_its_node(self, pod: Object) -> bool:

@@ -131,6 +131,8 @@ class Watcher:
         self._seen_at: dict[str, float] = {}
         """When the nodes and the pods were last known to be complete. Missing: not listed yet."""
         self._revision = 0
+        self._removed: set[str] = set()
+        """Pods that this process has removed and whose deletion the watch has not reported yet."""
         self._threads: list[_Follower] = []
 
     def watch(self, on_change: OnChange) -> Watch:
@@ -166,10 +168,18 @@ class Watcher:
         if version.isdigit():
             self._cache.require(int(version))
 
+    def removed(self, pod: Object) -> None:
+        """Show this pod no more: no version that the API server returns for a removal is that of the deletion."""
+        with self._lock:
+            if self._threads:
+                self._removed.add(pod["metadata"]["uid"])
+                self._drop(pod)
+
     def close(self) -> None:
         with self._lock:
             threads, self._threads = self._threads, []
             self._seen_at.clear()
+            self._removed.clear()
             self._cache.lose()
         for thread in threads:
             thread.close()
@@ -193,8 +203,10 @@ class Watcher:
             before = self._gang_names()
             self._view.pods.clear()
             self._view.holdings.clear()
+            self._removed &= {pod["metadata"]["uid"] for pod in items}
             for pod in items:
-                self._view.put_pod(pod)
+                if pod["metadata"]["uid"] not in self._removed:
+                    self._view.put_pod(pod)
             self._revision = _number(version)
             changed = before | self._listed(PODS)
         self._watches.notify(changed)
@@ -230,17 +242,29 @@ class Watcher:
         self._watches.notify(changed)
 
     def _pod_changed(self, kind: str, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
         with self._lock:
-            if kind == "DELETED":
-                self._view.drop_pod(pod["metadata"]["uid"])
-            else:
-                self._view.put_pod(pod)
             self._seen_at[PODS] = self._clock()
             self._revision = max(self._revision, _number(pod["metadata"]["resourceVersion"]))
-            gang = gang_of(pod, self._view.settings)
-            changed = [] if gang is None else [gang]
-            self._update(changed)
+            if kind == "DELETED":
+                self._removed.discard(uid)
+                changed = self._drop(pod)
+            else:
+                if uid not in self._removed:
+                    self._view.put_pod(pod)
+                changed = self._update_gang_of(pod)
         self._watches.notify(changed)
+
+    def _drop(self, pod: Object) -> list[str]:
+        self._view.drop_pod(pod["metadata"]["uid"])
+        return self._update_gang_of(pod)
+
+    def _update_gang_of(self, pod: Object) -> list[str]:
+        """Its gang's name, if it has one."""
+        gang = gang_of(pod, self._view.settings)
+        changed = [] if gang is None else [gang]
+        self._update(changed)
+        return changed
 
     def _update(self, gangs: Sequence[str]) -> None:
         found = self._view.gangs(gangs) if gangs else []
