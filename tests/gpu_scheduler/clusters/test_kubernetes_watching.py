@@ -1,4 +1,4 @@
-"""What the Kubernetes driver's cache shows, on an API server that says exactly what a test tells it to."""
+"""What the Kubernetes driver's cache shows, on an API server that answers exactly as a test sets it up to."""
 
 from __future__ import annotations
 
