@@ -31,7 +31,7 @@ BACK_OFF_FROM = (
 )
 BACK_OFF_S, BACK_OFF_MAX_S = 5.0, 300.0
 GOOD_RUN_S = 600.0  # an attempt that ran this long resets the back-off
-NODE_LOST_S = 60.0  # a node that never answers again cannot show its learners gone
+NODE_LOST_S = 20.0  # a node that never answers again cannot show its learners gone
 
 
 ENDED_WORDS = {

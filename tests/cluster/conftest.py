@@ -45,9 +45,9 @@ def cluster() -> Iterator[Cluster]:
     cluster.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def real_cluster() -> Iterator[Cluster]:
-    """With two real nodes of four GPUs each, started once per module."""
+    """With two real nodes of four GPUs each, started once per run. A test that kills a node starts it again."""
     if why := nodes.missing():
         pytest.skip(why)
     cluster = Cluster(new_folder("real"), binaries.build(), tied=True, real_nodes=2, gpus=4)

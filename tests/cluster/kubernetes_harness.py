@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import select
-import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +13,7 @@ from gpu_scheduler.clusters.base import ClusterBusy, LearnerPhase
 from gpu_scheduler.clusters.kubernetes.client import Api, Object
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from tests.cluster.proxy import Proxy
 from tests.gpu_scheduler.clusters.harness import all_in, eventually
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
 from tools.kube import fake
@@ -95,50 +93,3 @@ class KubernetesHarness:
     def close(self) -> None:
         self.cluster.close()
         self.proxy.refuse()
-
-
-class Proxy:
-    """Forwards connections to a port of this machine, until it refuses them."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._listener: socket.socket | None = None
-        self._threads: list[threading.Thread] = []
-        self._stopped = threading.Event()
-        self.port = 0
-        self.accept()
-
-    def accept(self) -> None:
-        self._stopped = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=False)
-        self._listener.settimeout(0.05)
-        self.port = self._listener.getsockname()[1]
-        self._start(self._serve, self._listener, self._stopped)
-
-    def refuse(self) -> None:
-        """Close every connection, and accept none."""
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-
-    def _start(self, work: object, *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _serve(self, listener: socket.socket, stopped: threading.Event) -> None:
-        with listener:
-            while not stopped.is_set():
-                with suppress(TimeoutError):
-                    connection, _ = listener.accept()
-                    self._start(self._forward, connection, stopped)
-
-    def _forward(self, near: socket.socket, stopped: threading.Event) -> None:
-        with near, socket.create_connection(("127.0.0.1", self._target)) as far, suppress(OSError):
-            while not stopped.is_set():
-                for source in select.select([near, far], [], [], 0.05)[0]:
-                    content = source.recv(65536)
-                    if not content:
-                        return
-                    (far if source is near else near).sendall(content)

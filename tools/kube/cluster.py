@@ -72,6 +72,7 @@ class Cluster:
         self.layout = Layout(folder.resolve())
         self.nodes: list[Node] = []
         self.network: Network | None = None
+        self._ports: Ports | None = None
         self._real_nodes, self._gpus = real_nodes, gpus
         self.binaries = binaries
         self._tied = tied
@@ -115,7 +116,7 @@ class Cluster:
             self._connect()
         layout = self.layout
         with processes.PortReservation(len(Ports.__dataclass_fields__), layout.address) as reserved:
-            ports = Ports(*reserved.ports)
+            ports = self._ports = Ports(*reserved.ports)
             (layout.folder / MARKER).write_text(json.dumps({"apiserver": ports.apiserver}))
             self._write_files(ports)
             self._spawn(components.etcd(layout))
@@ -189,6 +190,26 @@ class Cluster:
             self.nodes.append(node)
         for node in self.nodes:
             self._await(node.name, lambda node=node: node.is_ready(api))
+
+    def stop_api(self) -> None:
+        """Kill the API server; everything else runs on."""
+        process = self._started.pop("kube-apiserver")
+        process.kill()
+        process.wait()
+
+    def start_api(self) -> None:
+        """Start it again at the same address. Returns when it answers."""
+        assert self._ports is not None
+        self._spawn(components.apiserver(self.layout, self._ports))
+        self._await("the API server", lambda: self.admin.text("/readyz") == "ok")
+
+    def load(self, name: str, site_packages: Path) -> None:
+        """Give every real node an image of this name with these packages beside the learner agent."""
+        archive = self.layout.folder / "loaded.tar"
+        images.python(archive, [name], site_packages)
+        for node in self.nodes:
+            node.load(archive)
+        archive.unlink()
 
     def start_node(self, node: Node) -> None:
         """Also one that was killed."""

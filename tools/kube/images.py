@@ -19,6 +19,7 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,12 @@ def pause(archive: Path, program: str) -> None:
     write(archive, [PAUSE], {Path("/pause"): Path(program)}, {"Entrypoint": ["/pause"]})
 
 
-def python(archive: Path, names: list[str], packages: Iterable[str] = AGENT_PACKAGES) -> None:
-    """The learner agent's image, and at the same time one for programs. packages: installed distributions."""
-    files = _interpreter() | _packages(packages) | _tree(ROOT / "learner_agent", Path("/agent/learner_agent"))
+def python(archive: Path, names: list[str], site_packages: Path | None = None) -> None:
+    """The learner agent's image, and at the same time one for programs. site_packages: a folder of more packages."""
+    files = _interpreter() | _packages(AGENT_PACKAGES)
+    files |= _tree(ROOT / "learner_agent", Path("/agent/learner_agent"))
+    if site_packages is not None:
+        files |= _tree(site_packages, _site_packages(), skip=frozenset({"__pycache__"}))
     for name in SHELL:
         if found := shutil.which(name):
             files[Path("/usr/bin") / name] = Path(found).resolve()
@@ -136,7 +140,7 @@ def _version() -> str:
 
 
 def _packages(names: Iterable[str]) -> Files:
-    target = Path(site.getsitepackages([str(PREFIX)])[0])
+    target = _site_packages()
     found: Files = {}
     for name in names:
         for file in importlib.metadata.distribution(name).files or []:
@@ -146,15 +150,20 @@ def _packages(names: Iterable[str]) -> Files:
     return found
 
 
-def _tree(source: Path, target: Path) -> Files:
-    return {target / path.relative_to(source): path for path in _walk(source)}
+def _site_packages() -> Path:
+    return Path(site.getsitepackages([str(PREFIX)])[0])
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _tree(source: Path, target: Path, skip: AbstractSet[str] = NOT_IN_IMAGES) -> Files:
+    """skip: names of folders to leave out."""
+    return {target / path.relative_to(source): path for path in _walk(source, skip)}
+
+
+def _walk(folder: Path, skip: AbstractSet[str]) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            if path.name not in NOT_IN_IMAGES and not path.name.startswith("config-"):
-                yield from _walk(path)
+            if path.name not in skip and not path.name.startswith("config-"):
+                yield from _walk(path, skip)
         elif path.is_file():
             yield path
 

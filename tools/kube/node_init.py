@@ -35,8 +35,8 @@ def main(path: str) -> int:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
     daemons = {start(folder, "containerd", ["containerd", f"--config={folder / 'containerd.toml'}"])}
     await_it("containerd", lambda: subprocess.run(["ctr", "version"], capture_output=True).returncode == 0)
-    for image in node["images"]:
-        subprocess.run(["ctr", "--namespace=k8s.io", "images", "import", image], check=True)
+    for command in node["imports"]:
+        subprocess.run(command, check=True)
     daemons |= {start(folder, name, node[name]) for name in ("kubelet", "proxy")}
     if node["devices"]:
         # Not before: a kubelet that starts removes the sockets of all plugins.

@@ -28,7 +28,8 @@ TOOLS = (*network.TOOLS, "containerd", "ctr", "runc", "nft", "mount", "sysctl")
 PLUGINS = Path("/usr/lib/cni")
 PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iproute2", "nftables")
 """Of Debian, for what TOOLS and PLUGINS name."""
-END_S = 20
+END_S, LOAD_S = 20, 300
+IMPORT = ("ctr", "--namespace=k8s.io", "images", "import")
 INIT = Path(__file__).with_name("node_init.py")
 MAX_PODS = 60
 OWN_NAMESPACES = (
@@ -115,6 +116,14 @@ class Node:
         gpus = node["status"].get("allocatable", {}).get("nvidia.com/gpu", "0")
         return ready and int(gpus) == self.gpus
 
+    def load(self, archive: Path) -> None:
+        """Import an image. One that is killed later has it again."""
+        assert self.process is not None
+        command = ["nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", *IMPORT, str(archive)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_S)
+        if done.returncode != 0:
+            raise RuntimeError(f"{archive.name} could not be imported on {self.name}: {done.stderr.strip()}")
+
     def kill(self) -> None:
         """As if its power failed: every process of it, its containers among them, ends at once."""
         assert self.process is not None
@@ -146,7 +155,7 @@ class Node:
         content = {
             "folder": str(self.folder),
             "cgroups": [str(each / "daemons") for each in _folders(self.cgroup)],
-            "images": [str(image) for image in self.images],
+            "imports": [[*IMPORT, str(image)] for image in self.images],
             "kubelet": [
                 binaries["kubelet"],
                 f"--config={self.folder / 'kubelet.json'}",

@@ -312,12 +312,12 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ),
     (
         "dead node",
-        seen(S, learner(shown=UNKNOWN, silent_s=100), stop_s=61, stop_reason="node_lost"),
+        seen(S, learner(shown=UNKNOWN, silent_s=100), stop_s=21, stop_reason="node_lost"),
         "remove",
     ),
     (
         "dead node, not yet",
-        seen(S, learner(shown=UNKNOWN, silent_s=100), stop_s=30, stop_reason="node_lost"),
+        seen(S, learner(shown=UNKNOWN, silent_s=100), stop_s=15, stop_reason="node_lost"),
         "stop",
     ),
     # Where STOPPING leads

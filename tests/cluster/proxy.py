@@ -1,0 +1,56 @@
+"""A port in front of another one, which a test can close."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from contextlib import suppress
+
+
+class Proxy:
+    """Forwards connections to a loopback port, until it refuses them. Listens at another address if that is given."""
+
+    def __init__(self, target: int, address: str = "127.0.0.1", port: int = 0) -> None:
+        self._target = target
+        self._address = address
+        self._listener: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+        self.port = port
+        self.accept()
+
+    def accept(self) -> None:
+        self._stopped = threading.Event()
+        self._listener = socket.create_server((self._address, self.port))
+        self._listener.settimeout(0.05)
+        self.port = self._listener.getsockname()[1]
+        self._start(self._serve, self._listener, self._stopped)
+
+    def refuse(self) -> None:
+        """Close every connection, and accept none."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _start(self, work: object, *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self, listener: socket.socket, stopped: threading.Event) -> None:
+        with listener:
+            while not stopped.is_set():
+                with suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    self._start(self._forward, connection, stopped)
+
+    def _forward(self, near: socket.socket, stopped: threading.Event) -> None:
+        with near, socket.create_connection(("127.0.0.1", self._target)) as far, suppress(OSError):
+            while not stopped.is_set():
+                for source in select.select([near, far], [], [], 0.05)[0]:
+                    content = source.recv(65536)
+                    if not content:
+                        return
+                    (far if source is near else near).sendall(content)

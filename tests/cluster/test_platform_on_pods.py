@@ -1,0 +1,102 @@
+"""The whole platform with learners as pods on real nodes: a gang with real collectives, and the loss of a node."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser.programs import TRAINER
+from tests.cluster.pods import load_runtime, platform_on_pods, spec
+from tests.platform import Client, Platform, wait_for
+from tools.kube import nodes
+from tools.kube.client import Object
+from tools.kube.cluster import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+GANG = Path(__file__).with_name("agreeing_program.py").read_text()
+BACK_S = 90
+"""Within it a job of a lost node trains again on another one."""
+
+
+@pytest.fixture(scope="module")
+def platform(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with platform_on_pods(real_cluster, tmp_path_factory.mktemp("pods") / "data") as started:
+        yield started
+
+
+@pytest.fixture
+def alice(platform: Platform) -> Client:
+    return platform.client("alice")
+
+
+def nodes_of(client: Client, job: str) -> list[str]:
+    """By rank, of the newest attempt."""
+    found = client.get(f"/jobs/{job}/learners", attempt=client.job(job)["attempt"])
+    return [learner["node"] for learner in found["items"]]
+
+
+def last_line(client: Client, job: str, *, attempt: int, learner: int) -> str:
+    lines = client.raw_log(job, attempt=attempt, learner=learner).decode().splitlines()
+    return lines[-1].partition("rank ")[2]
+
+
+def test_a_gang_with_real_collectives_halts_and_resumes_in_the_same_bits(
+    alice: Client, real_cluster: Cluster
+) -> None:
+    """Its twin of another attempt count runs straight through."""
+    load_runtime(real_cluster, "jax")
+    gang = {"framework": "jax", "placement": "spread", "resources": {"learners": 2, "memory": "2Gi"}}
+    straight = alice.submit(spec("straight", GANG, command="python3 main.py 60 0", **gang))["id"]
+    alice.wait_state(straight, "COMPLETED", within_s=240)
+    job = alice.submit(spec("halted", GANG, command="python3 main.py 60 0.3", **gang))["id"]
+    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 10, within_s=240, what="step 10")
+    assert set(nodes_of(alice, job)) == {"node-1", "node-2"}
+    alice.post(f"/jobs/{job}/halt")
+    halted = alice.wait_state(job, "HALTED", within_s=120)
+    assert halted["last_halt"]["steps_lost"] == 0
+    alice.post(f"/jobs/{job}/resume")
+    alice.wait_state(job, "COMPLETED", within_s=240)
+    for rank in (0, 1):
+        ends = last_line(alice, straight, attempt=1, learner=rank)
+        assert ends.startswith(f"{rank} ends with")
+        assert last_line(alice, job, attempt=2, learner=rank) == ends
+    resumed = alice.raw_log(job, attempt=2, learner=1).decode()
+    assert f"rank 1 of 2 begins at step {halted['last_halt']['step']}\n" in resumed
+
+
+def test_a_job_of_a_lost_node_goes_on_elsewhere_from_its_checkpoint(
+    alice: Client, platform: Platform, real_cluster: Cluster
+) -> None:
+    job = alice.submit(spec("survivor", TRAINER, command="python3 main.py 4000 0.1"))["id"]
+    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 60, within_s=120, what="step 60")
+    [name] = nodes_of(alice, job)
+    [lost] = [node for node in real_cluster.nodes if node.name == name]
+    other = next(node.name for node in real_cluster.nodes if node is not lost)
+    lost.kill()
+    killed_at = time.monotonic()
+
+    def is_back() -> bool:
+        found = alice.job(job)
+        return found["state"] == "PROCESSING" and found["attempt"] == 2 and nodes_of(alice, job) == [other]
+
+    wait_for(is_back, within_s=180, what="the job on the other node")
+    took_s = time.monotonic() - killed_at
+    assert took_s <= BACK_S
+    began = wait_for(lambda: alice.raw_log(job, attempt=2).decode(), within_s=30, what="its first line")
+    assert re.match(r"starting at step [1-9]", began)
+
+    real_cluster.start_node(lost)
+    real_cluster.admin.wait_for(nodes.NODES, lost.name, is_ready, timeout_s=120)
+    used = {node["name"]: node["used"] for node in alice.get("/cluster/nodes")["items"]}
+    assert used == {lost.name: 0, other: 1}
+    alice.post(f"/jobs/{job}/cancel")
+    alice.wait_state(job, "CANCELED", within_s=120)
+
+
+def is_ready(node: Object | None) -> bool:
+    conditions = node["status"].get("conditions", []) if node else []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
