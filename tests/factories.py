@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from pathlib import Path
 from typing import Any
 
 from django.utils import timezone
 
-from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, Progress
+from jobs import blobs
+from jobs.blobs.folder import FolderStore
+from jobs.blobs.store import store
+from jobs.models import Attempt, Blob, Checkpoint, Job, JobEvent, Learner, Progress
 from jobs.spec.definition import DEFAULTS
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, State
 from tenants.models import Membership, Quota, Tenant, User
@@ -170,3 +174,10 @@ def checkpoint(of: Job, *, step: int | None = 10, n: int | None = None, **fields
         committed_at=fields.pop("committed_at", timezone.now()),
         **fields,
     )
+
+
+def bytes_of(blob: Blob) -> Path:
+    """The file of a blob, for tests that damage it or look whether it is there."""
+    place = store()
+    assert isinstance(place, FolderStore)
+    return place.path(blobs.key_of(blob.tenant_id, blob.pk))

@@ -13,13 +13,21 @@ from tenants.models import Tenant
 
 
 class Blob(models.Model):
-    """Bytes in the blob store, once per tenant and content. received grows while pieces arrive."""
+    """Bytes in the blob store, once per tenant and content. received grows while pieces arrive.
+
+    restarts: how often bytes that had arrived were given up; what was hashed of them counts no more.
+    upload_id: the store's name for an upload in parts that is under way (`jobs.blobs.direct`).
+    released_at: when the last reference to it went; it may have a new one since (`jobs.blobs.removal`).
+    """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     sha256 = models.CharField(max_length=64)
     size = models.BigIntegerField()
     received = models.BigIntegerField(default=0)
     verified = models.BooleanField(default=False)
+    restarts = models.PositiveIntegerField(default=0, db_default=0)
+    upload_id = models.CharField(max_length=1024, default="", db_default="")
+    released_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from learner_agent.shipper import direct
 from learner_agent.shipper.connection import Connection
 from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
 from learner_agent.shipper.inputs import sha256_of
@@ -33,6 +34,8 @@ class CheckpointUploader:
         self.base = base
         self._done: dict[str, str] = dict(spool.read(DONE, most=LARGE_BYTES) or {})
         self._seen: set[tuple[str, int, int]] = set()
+        self.direct_from = float("inf")
+        """Bytes from which on files go to the store itself."""
         self._busy = asyncio.Lock()
 
     @property
@@ -113,27 +116,31 @@ class CheckpointUploader:
                 return "COMMITTED"  # or this part is stored, and the gang's other parts are being uploaded
             for index, upload, offset in response.need:
                 path, size, sha256 = files.offer.files[index]
-                await self._upload_file(files.folder / path, upload, offset, size, sha256, is_unchanged)
+                place = files.folder / path
+                if size < self.direct_from:
+                    await self._upload_file(place, upload, offset, size, sha256, is_unchanged)
+                else:
+                    await direct.send(self.client, place, upload, size, sha256, is_unchanged)
 
     async def _upload_file(
         self, place: Path, upload: int, offset: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
     ) -> None:
-        """Send one file from offset on. Raises NotWhole if the file is not what its manifest says.
+        """Send one file from offset on until it is verified. Raises NotWhole if it is not what its manifest says.
 
         The last piece is sent only if the set is unchanged: otherwise the bytes may be those of another save, and the
         server would report damage where there is none.
         """
         tries = 0
-        while offset < size or size == 0:
+        while True:
             with place.open("rb") as source:
                 source.seek(offset)
                 piece = source.read(min(PIECE_BYTES, size - offset))
-            if not piece and size:
+            if not piece and offset < size:
                 raise NotWhole(f"{place.name} became shorter than its manifest says")
             if offset + len(piece) >= size and not is_unchanged():
                 raise NotWhole(f"{place.name} was saved again")
             last = max(offset, offset + len(piece) - 1)
-            span = f"bytes {offset}-{last}/{size}" if size else "bytes */0"
+            span = f"bytes {offset}-{last}/{size}" if piece else f"bytes */{size}"
             try:
                 response = await self.client.json(
                     f"/agent/v1/uploads/{upload}", method="PUT", body=piece, headers={"Content-Range": span}
@@ -147,6 +154,11 @@ class CheckpointUploader:
                 if refusal.code == "wrong_offset":
                     offset = int(refusal.body.get("received", 0))
                     continue
+                if (
+                    refusal.code == "send_directly"
+                ):  # the server was given another store since this attempt began
+                    await direct.send(self.client, place, upload, size, sha256, is_unchanged)
+                    return
                 if refusal.code == "hash_mismatch" and sha256_of(place) != sha256:
                     raise NotWhole(f"{place.name} is not the file that its manifest lists") from refusal
                 raise

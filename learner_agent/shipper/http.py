@@ -1,6 +1,7 @@
-"""Bulk bytes over HTTP: one request at a time, in a thread, with the learner's secret in the header.
+"""Bulk bytes over HTTP: each request in a thread, with the learner's secret in the header.
 
-Temporary errors (no response, 5xx, 408, 429) are ``Unreachable``; a permanent refusal is ``Refused``.
+The secret is for the server only: a redirect to the store is followed without it. Temporary errors (no response, 5xx,
+408, 429) are ``Unreachable``; a permanent refusal is ``Refused``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0
+BLOCK = 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 
 
@@ -38,6 +42,8 @@ class Client:
 
     base: str
     secret: str
+    _links: dict[str, str] = field(default_factory=dict)
+    """Path -> where the store has its bytes, until that link expires."""
 
     async def json(self, path: str, *, method: str = "GET", body: bytes | None = None,
                    headers: Mapping[str, str] | None = None) -> dict[str, Any]:  # fmt: skip
@@ -52,33 +58,107 @@ class Client:
     async def piece(self, path: str, start: int, size: int) -> bytes:
         """Read bytes start … start+size-1 of the resource at path. Raises Unreachable or Refused."""
         headers = {"Range": f"bytes={start}-{start + size - 1}"}
-        content = await asyncio.to_thread(self._request, path, "GET", None, headers)
+        content = await asyncio.to_thread(self._piece, path, headers)
         if len(content) != size:
             raise Unreachable(f"{path}: {len(content)} bytes instead of {size}")
         return content
 
+    async def put_file(self, url: str, headers: dict[str, str], place: Path, start: int, size: int) -> None:
+        """Send bytes start … start+size-1 of a file to a link. Raises Unreachable, Refused or OSError of the file."""
+        await asyncio.to_thread(_put_file, url, headers, place, start, size)
+
+    def _piece(self, path: str, headers: dict[str, str]) -> bytes:
+        link = self._links.get(path)
+        try:
+            return _send(link, "GET", None, headers) if link else self._request(path, "GET", None, headers)
+        except Moved as moved:
+            self._links[path] = moved.location
+            return _send(moved.location, "GET", None, headers)
+        except Refused as refusal:
+            if link and refusal.status in (400, 403):  # expired
+                del self._links[path]
+                raise Unreachable(f"{path}: the link has expired") from refusal
+            raise
+
     def _request(self, path: str, method: str, body: bytes | None, headers: dict[str, str]) -> bytes:
-        headers["Authorization"] = f"Bearer {self.secret}"
         if body is not None:
             headers.setdefault("Content-Type", "application/octet-stream")
-        request = urllib.request.Request(self.base + path, data=body, headers=headers, method=method)  # noqa: S310
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - settings allow http(s) only
-                content: bytes = response.read()
-                return content
-        except urllib.error.HTTPError as error:
-            raise _as_refusal(error) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{path}: {error}") from error
+        return _send(self.base + path, method, body, {**headers, "Authorization": f"Bearer {self.secret}"})
 
 
-def _as_refusal(error: urllib.error.HTTPError) -> Exception:
+class Moved(Exception):
+    """The bytes are elsewhere."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__("moved")
+        self.location = location
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Python's own would send the secret along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirects)
+
+
+def _send(url: str, method: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
+    request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310
     try:
-        body = json.loads(error.read(64 * 1024))
+        with _opener.open(request, timeout=TIMEOUT_S) as response:  # settings allow http(s) only
+            content: bytes = response.read()
+            return content
+    except urllib.error.HTTPError as error:
+        if error.code == 307 and method == "GET" and (location := error.headers.get("Location")):
+            raise Moved(location) from error
+        raise _as_refusal(error.code, error) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"{urlsplit(url).path}: {error}") from error
+
+
+def _put_file(url: str, headers: Mapping[str, str], place: Path, start: int, size: int) -> None:
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    target = f"{parts.path}?{parts.query}"
+    connection = kind(parts.netloc, timeout=TIMEOUT_S, blocksize=BLOCK)
+    with place.open("rb") as source:
+        source.seek(start)
+        try:
+            connection.request(
+                "PUT", target, _Section(source, size), {**headers, "Content-Length": str(size)}
+            )
+            response = connection.getresponse()
+            if response.status >= 300:
+                raise _as_refusal(response.status, response)
+            response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"{parts.path}: {error}") from error
+        finally:
+            connection.close()
+
+
+class _Section:
+    """At most size bytes of a file, for http.client to read."""
+
+    def __init__(self, source: IO[bytes], size: int) -> None:
+        self._source = source
+        self._left = size
+
+    def read(self, most: int = -1) -> bytes:
+        block = self._source.read(self._left if most < 0 else min(most, self._left))
+        self._left -= len(block)
+        return block
+
+
+def _as_refusal(status: int, response: Any) -> Exception:
+    try:
+        body = json.loads(response.read(64 * 1024))
     except (OSError, ValueError, http.client.HTTPException):
         body = None
     body = body if isinstance(body, dict) else {}
-    if error.code >= 500 or error.code in (408, 429):
-        return Unreachable(f"HTTP {error.code}")
-    message = str(body.get("detail") or body.get("title") or f"HTTP {error.code}")
-    return Refused(error.code, str(body.get("code", "")), message, body)
+    if status >= 500 or status in (408, 429):
+        return Unreachable(f"HTTP {status}")
+    message = str(body.get("detail") or body.get("title") or f"HTTP {status}")
+    return Refused(status, str(body.get("code", "")), message, body)

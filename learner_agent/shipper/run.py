@@ -258,6 +258,7 @@ class Shipper:
     def _open_sources(self) -> None:
         roots = [self.settings.log_dir, self.settings.result_dir]
         self.tensorboard = TensorBoard(self.spool, roots)
+        self.uploader.direct_from = number_or(self._job().get("direct_from"), float("inf"))
         given = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
         patterns = [pattern for pattern in given if isinstance(pattern, str)]
         rules = LogRules(self.spool, patterns, self._report_slow_rule)

@@ -10,4 +10,6 @@ urlpatterns = [
     path("checkpoints/<int:n>/files/<int:file_id>", views.checkpoint_file, name="agent-checkpoint-file"),
     path("checkpoints/<int:n>/verify", views.checkpoint_verify, name="agent-checkpoint-verify"),
     path("uploads/<int:blob_id>", views.upload, name="agent-upload"),
+    path("uploads/<int:blob_id>/parts", views.upload_parts, name="agent-upload-parts"),
+    path("uploads/<int:blob_id>/finish", views.upload_finish, name="agent-upload-finish"),
 ]

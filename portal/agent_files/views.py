@@ -5,6 +5,7 @@ Responses are short JSON or at most one piece of bytes, so that they need little
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
 from jobs import blobs, tokens
+from jobs.blobs import direct
 from jobs.ingest import checkpoints
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job
 from jobs.retries import database_away
@@ -28,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})\Z")
 CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})\Z")
+
+SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+MAX_JSON_BYTES = 1024 * 1024
+"""The hashes of all parts of the largest file take 600 kB."""
 
 View = Callable[..., HttpResponse]
 
@@ -48,6 +54,9 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                 if not grant.live:
                     return problem(409, "fenced", "A newer attempt has taken over, or this one is closed.")
                 return view(request, grant, **arguments)
+            except blobs.StoreUnavailable as error:
+                logger.warning("learner request failed: no blob store", extra={"error": str(error)[:200]})
+                return _later("store_unavailable", "The blob store is not responding; try again.")
             except DatabaseError as error:
                 if not database_away(error):
                     raise
@@ -55,13 +64,17 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                     "learner request failed: no database",
                     extra={"path": request.path, "error": str(error)[:200]},
                 )
-                answer = problem(503, "database_unavailable", "The database is not responding; try again.")
-                answer["Retry-After"] = str(RETRY_AFTER_S)
-                return answer
+                return _later("database_unavailable", "The database is not responding; try again.")
 
         return guarded
 
     return decorate
+
+
+def _later(code: str, message: str) -> HttpResponse:
+    answer = problem(503, code, message)
+    answer["Retry-After"] = str(RETRY_AFTER_S)
+    return answer
 
 
 @for_learner("GET")
@@ -85,6 +98,7 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
             "metrics": [_rule(rule) for rule in row.spec.get("metrics") or []],
             "restore": _restore(saved) if saved is not None else None,
             "log_job_max_bytes": settings.LUTHIER_LOG_JOB_MAX_BYTES,
+            "direct_from": direct.LARGE if direct.direct() else None,
         }
     )
 
@@ -147,7 +161,15 @@ def checkpoint_verify(request: HttpRequest, grant: Grant, n: int) -> HttpRespons
 
 
 def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
-    """Respond with one range of at most MAX_PIECE bytes; without a Range header, with the first of them."""
+    """Respond with one range of at most MAX_PIECE bytes; without a Range header, with the first of them.
+
+    A large file that the store itself sends is a redirect.
+    """
+    if blob.size >= direct.LARGE and (place := direct.direct()):
+        moved = HttpResponse(status=307)
+        moved["Location"] = place.link(blobs.key_of(blob.tenant_id, blob.pk)).url
+        moved["Cache-Control"] = "no-store"
+        return moved
     match = RANGE.match(request.headers.get("Range", "") or f"bytes=0-{max(0, blob.size - 1)}")
     if match is None:
         return problem(416, "range_invalid", "Range must be 'bytes=first-last'.")
@@ -164,25 +186,41 @@ def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
     return answer
 
 
+def for_upload(view: Callable[[HttpRequest, Grant, Blob], HttpResponse]) -> View:
+    """Pass the row of the file that this learner was asked to send; otherwise 404."""
+
+    @wraps(view)
+    def found(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
+        blob = Blob.objects.filter(pk=blob_id, tenant_id=grant.tenant_id).first()
+        try:
+            if blob is None:
+                raise Blob.DoesNotExist
+            return view(request, grant, blob)
+        except Blob.DoesNotExist:  # or removed since the query
+            return problem(404, "not_found", "No upload with this number is expected from you.")
+
+    return found
+
+
 @for_learner("PUT")
-def upload(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
-    """Store one piece of a file that was offered on the socket: bytes first-last/total in Content-Range."""
+@for_upload
+def upload(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
+    """Store one piece of a file that was offered on the socket: bytes first-last/total in Content-Range.
+
+    `bytes */total` has none: it is an empty file, or asks for the verification of a whole one.
+    """
     match = CONTENT_RANGE.match(request.headers.get("Content-Range", ""))
     if match is None:
         return problem(400, "content_range_invalid", "Content-Range must be 'bytes first-last/total'.")
     length = int(request.headers.get("Content-Length") or 0)
     if length > blobs.MAX_PIECE:
         return problem(413, "piece_too_large", f"A piece can have at most {blobs.MAX_PIECE} bytes.")
-    blob = Blob.objects.filter(pk=blob_id, tenant_id=grant.tenant_id).first()
-    if blob is None:
-        return problem(404, "not_found", "No upload with this number is expected from you.")
-    first = int(match[1] or 0)
     try:
-        blob = blobs.append(blob.pk, first, request.read(blobs.MAX_PIECE))
-    except Blob.DoesNotExist:  # released since the query above
-        return problem(404, "not_found", "No upload with this number is expected from you any more.")
+        blob = blobs.append(blob.pk, int(match[1] or match[3]), request.read(blobs.MAX_PIECE))
     except blobs.WrongOffset as error:
         return problem(409, "wrong_offset", str(error), received=error.received)
+    except blobs.SendDirectly as error:
+        return problem(409, "send_directly", str(error))
     except blobs.PieceTooLarge as error:
         return problem(400, "too_large", str(error), received=blob.received)
     except blobs.HashMismatch as error:
@@ -190,4 +228,70 @@ def upload(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
         return problem(422, "hash_mismatch", str(error), received=0)
     except OSError as error:
         return problem(503, "store_full", f"The blob store cannot store this now: {error.strerror}")
+    return _progress(blob)
+
+
+@for_learner("GET", "POST")
+@for_upload
+def upload_parts(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
+    """GET: which parts of a large file the store has. POST number, size, sha256: where to send one."""
+    place = direct.direct()
+    if place is None:
+        return problem(
+            409, "not_direct", "This installation's store takes files in pieces, through this server."
+        )
+    if request.method == "GET":
+        have = [] if blob.verified else direct.arrived(place, blob)
+        parts = [[part.number, part.size, part.sha256] for part in have]
+        return JsonResponse(
+            {"part_bytes": direct.part_bytes(blob.size), "parts": parts, "verified": blob.verified}
+        )
+    body = _object(request)
+    number, size, sha256 = (body.get(name) for name in ("number", "size", "sha256"))
+    if (
+        type(number) is not int
+        or type(size) is not int
+        or not isinstance(sha256, str)
+        or not SHA256.match(sha256)
+    ):
+        return problem(
+            400, "part_invalid", "number and size must be whole numbers, sha256 64 hexadecimal digits."
+        )
+    try:
+        link = direct.link(place, blob, direct.Part(number, size, sha256))
+    except blobs.PartsWrong as error:
+        return problem(409, "parts_wrong", str(error))
+    return JsonResponse({"url": link.url, "headers": link.headers})
+
+
+@for_learner("POST")
+@for_upload
+def upload_finish(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
+    """All parts are in the store: make them one file. parts: the SHA-256 of each, in order."""
+    place = direct.direct()
+    if place is None:
+        return problem(
+            409, "not_direct", "This installation's store takes files in pieces, through this server."
+        )
+    wanted = _object(request).get("parts")
+    if not isinstance(wanted, list) or not all(isinstance(one, str) and SHA256.match(one) for one in wanted):
+        return problem(
+            400, "parts_invalid", "parts must be a list of SHA-256 values, 64 hexadecimal digits each."
+        )
+    try:
+        return _progress(direct.finish(place, blob, wanted))
+    except (blobs.PartsWrong, FileNotFoundError) as error:
+        return problem(409, "parts_wrong", str(error))
+
+
+def _progress(blob: Blob) -> HttpResponse:
     return JsonResponse({"received": blob.received, "verified": blob.verified})
+
+
+def _object(request: HttpRequest) -> dict[str, Any]:
+    """The JSON object in the body; an empty one for anything else."""
+    try:
+        body = json.loads(request.read(MAX_JSON_BYTES))
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}

@@ -25,8 +25,7 @@ def blob_download(call: Call, blob: Blob, path: str) -> HttpResponseBase:
     """A file of the blob store, named by the last part of its path."""
 
     def read(start: int, stop: int) -> Blocks:
-        with blobs.open(blob) as source:
-            source.seek(start)
+        with blobs.open(blob, start) as source:
             while start < stop and (block := source.read(min(blobs.BLOCK, stop - start))):
                 start += len(block)
                 yield block

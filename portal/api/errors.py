@@ -16,6 +16,7 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
+from jobs.blobs import StoreUnavailable
 from jobs.retries import database_away
 from portal.api.fields import WrongFields, all_wrong
 from portal.problem_details import RETRY_AFTER_S, problem
@@ -137,6 +138,10 @@ def error_response(error: Exception) -> HttpResponse:
         return error_response(NotFoundError())
     if database_away(error):
         return unavailable(error)
+    if isinstance(error, StoreUnavailable):
+        logger.warning("request failed: no blob store", extra={"error": str(error)[:300]})
+        text = "The store of files is not responding. Nothing was changed; send the request again."
+        return _later("store_unavailable", text)
     if isinstance(error, RequestDataTooBig):
         return error_response(BodyTooLarge())
     if isinstance(error, MultiPartParserError | UnreadablePostError):
@@ -153,8 +158,13 @@ def error_response(error: Exception) -> HttpResponse:
 def unavailable(error: Exception) -> HttpResponse:
     """The database is unavailable, restarting or busy. Nothing was changed, so the request can be sent again."""
     logger.warning("request failed: no database", extra={"error": str(error).strip()[:300]})
-    text = "The database is not responding. Nothing was changed; send the request again."
-    response = problem(HTTPStatus.SERVICE_UNAVAILABLE, "database_unavailable", text)
+    return _later(
+        "database_unavailable", "The database is not responding. Nothing was changed; send the request again."
+    )
+
+
+def _later(code: str, text: str) -> HttpResponse:
+    response = problem(HTTPStatus.SERVICE_UNAVAILABLE, code, text)
     response["Retry-After"] = str(RETRY_AFTER_S)
     return response
 

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import redis
 from django.conf import settings
 
+from jobs import blobs
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, ineffective_variables
 
@@ -20,7 +21,17 @@ ASK_S = 2
 
 def examine() -> list[HealthCheck]:
     """Every check, in the order in which to fix them."""
-    return [python(), variables(), data_folder(), disk(), bundles(), *run_checks(), broker(), web()]
+    return [
+        python(),
+        variables(),
+        data_folder(),
+        disk(),
+        bundles(),
+        *run_checks(),
+        blob_store(),
+        broker(),
+        web(),
+    ]
 
 
 def python() -> HealthCheck:
@@ -63,6 +74,16 @@ def disk() -> HealthCheck:
             "disk", found, f"only {found}", "Free up disk space: logs, checkpoints and runtimes need it."
         )
     return HealthCheck("disk", found)
+
+
+def blob_store() -> HealthCheck:
+    place = settings.LUTHIER_BLOBS or str(settings.LUTHIER_DATA / "blobs")
+    try:
+        blobs.check()
+    except (blobs.StoreUnavailable, OSError) as error:
+        remedy = "Correct LUTHIER_BLOBS and AWS_…, or make room: code, checkpoints and results go there."
+        return HealthCheck("blobs", "", f"{place}: {first_line(error)}", remedy)
+    return HealthCheck("blobs", place)
 
 
 def bundles() -> HealthCheck:

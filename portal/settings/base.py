@@ -16,6 +16,8 @@ EMBEDDED = layout(ENV.luthier_data)
 
 # --- the installation ---------------------------------------------------------------------------
 LUTHIER_DATA = EMBEDDED.data
+LUTHIER_BLOBS = ENV.luthier_blobs
+LUTHIER_BLOB_RETENTION_H = ENV.luthier_blob_retention_h
 LUTHIER_PUBLIC_URL = ENV.luthier_public_url or "http://127.0.0.1:8000"
 PUBLIC = urlsplit(LUTHIER_PUBLIC_URL)
 HTTPS = PUBLIC.scheme == "https"

@@ -41,6 +41,10 @@ class Environment:
     sentry_dsn: Annotated[str | None, values.url("https", "http")] = None
 
     luthier_data: Annotated[Path, Path] = BASE_DIR / ".luthier"
+    # a folder, or s3://bucket/prefix with AWS_* as usual; none = blobs in the data folder
+    luthier_blobs: Annotated[str | None, values.blob_store] = None
+    # hours that bytes are kept after nothing refers to them any more; longer than a backup's copy takes
+    luthier_blob_retention_h: Annotated[float, values.number(0, 8784)] = 1
     # none = this machine's loopback, at the port of `up`
     luthier_public_url: Annotated[str | None, values.url("http", "https")] = None
     # as learners reach the server; none = from the public URL

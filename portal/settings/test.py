@@ -19,6 +19,7 @@ os.environ["LUTHIER_DATA"] = str(
     Path(os.environ["LUTHIER_TEST_DATA"], os.environ.get("PYTEST_XDIST_WORKER", ""))
 )
 os.environ.setdefault("LUTHIER_CLUSTER", "memory")
+os.environ.setdefault("LUTHIER_BLOB_RETENTION_H", "0")
 os.environ.setdefault("SECRET_KEY", "only-for-tests-" + "x" * 50)
 
 from portal.settings.base import *  # noqa: E402, F403

@@ -17,6 +17,7 @@ from gpu_scheduler.policies import names_in
 SECRET_KEY_MIN_CHARS = 50
 HOST = re.compile(r"\*|\.?\w([\w.-]*\w)?|\[[0-9a-fA-F:.]+\]", re.ASCII)
 SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
 YES = ("1", "true", "yes", "on")
 NO = ("0", "false", "no", "off")
 ESCAPED = "in a password write / ? # [ ] @ as %2F %3F %23 %5B %5D %40"
@@ -67,6 +68,17 @@ def file(text: str) -> Path:
     if not path.is_file():
         raise ValueError(f"names no readable file: {path}")
     return path
+
+
+def blob_store(text: str) -> str:
+    """A folder by its absolute path, or a bucket of an S3-compatible store."""
+    if text.startswith("s3://"):
+        if not BUCKET.fullmatch(text):
+            raise ValueError("must be s3://bucket or s3://bucket/prefix")
+        return text.rstrip("/")
+    if not Path(text).is_absolute():
+        raise ValueError("must be an absolute path of a folder, or s3://bucket/prefix")
+    return text
 
 
 def secret(text: str) -> str:

@@ -211,12 +211,12 @@ def damaged_checkpoint(world: World) -> tuple[Do, Do]:
             checkpoint=saved, tenant_id=world.tenant.pk, part=0, path="w", blob=kept
         )
     job.attempts.filter(n=2).update(resume_from=saved)
-    blobs._path(kept).write_bytes(b"weightX")
+    factories.bytes_of(kept).write_bytes(b"weightX")
 
     def check() -> None:
         assert set(job.checkpoints.values_list("state", flat=True)) == {Checkpoint.State.CORRUPT}
         assert job.events.count() == 3
-        assert not blobs._path(kept).exists()
+        assert not factories.bytes_of(kept).exists()
 
     return lambda: checkpoints.verify(grant, saved.n), check
 
@@ -322,6 +322,6 @@ def left_on_disk() -> list[Path]:
 
 def store_agrees() -> bool:
     """Every verified blob has its file, and every file its blob."""
-    whole = {blobs._path(blob) for blob in Blob.objects.filter(verified=True)}
-    known = whole | {blobs._partial(blob) for blob in Blob.objects.all()}
+    whole = {factories.bytes_of(blob) for blob in Blob.objects.filter(verified=True)}
+    known = whole | {factories.bytes_of(blob).with_suffix(".part") for blob in Blob.objects.all()}
     return whole <= set(left_on_disk()) <= known

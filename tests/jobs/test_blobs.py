@@ -15,6 +15,7 @@ from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 
 from jobs import blobs
+from jobs.blobs import arrival, removal
 from jobs.models import Blob, Upload
 from jobs.states import State
 from tests import factories
@@ -90,10 +91,10 @@ def test_a_piece_at_the_wrong_offset_is_refused_with_the_right_one() -> None:
         assert refusal.value.received == 3
 
 
-def test_a_restarted_server_hashes_the_earlier_pieces_from_its_disk() -> None:
+def test_a_restarted_server_hashes_the_earlier_pieces_from_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
     blobs.append(blob.pk, 0, b"abc")
-    blobs._hashers = blobs._Hashers()
+    monkeypatch.setattr(arrival, "_hashers", arrival._Hashers())
 
     assert blobs.append(blob.pk, 3, b"def").verified
 
@@ -119,12 +120,12 @@ def test_more_bytes_than_declared_are_refused() -> None:
 
 
 def test_damage_on_the_disk_is_found_by_hashing_again() -> None:
-    """The bytes are deleted before the row's lock is released: later they could be a new, sound upload."""
     blob = blobs.put(factories.tenant().pk, b"precious")
-    assert blobs.recheck(blob)
-    blobs._path(blob).write_bytes(b"preciouX")
+    assert blobs.is_sound(blob)
+    factories.bytes_of(blob).write_bytes(b"preciouX")
 
-    assert not blobs.recheck(blob)
+    assert not blobs.is_sound(blob)
+    blobs.discard(blob)
     blob.refresh_from_db()
     assert not blob.verified
     with pytest.raises(blobs.BlobGone):
@@ -137,7 +138,7 @@ def test_bytes_whose_row_is_released_while_they_are_written_get_another_row() ->
     taken = []
 
     def release(execute: Any, sql: str, *more: Any) -> Any:
-        if "FOR NO KEY UPDATE" in sql and not taken:
+        if "FOR KEY SHARE" in sql and not taken:
             taken.append(Blob.objects.filter(pk=before.pk).delete())
         return execute(sql, *more)
 
@@ -167,38 +168,56 @@ def test_a_wrongly_declared_size_is_corrected_unless_the_row_is_deleted_meanwhil
     assert Blob.objects.get().size == 4
 
 
-def test_only_blobs_without_references_are_released() -> None:
-    tenant = factories.tenant()
+def test_only_blobs_without_references_are_released_and_their_bytes_stay_for_backups(settings: Any) -> None:
+    hour, tenant = timedelta(hours=1), factories.tenant()
+    settings.LUTHIER_BLOB_RETENTION_H = 2
     used, free = blobs.put(tenant.pk, b"used"), blobs.put(tenant.pk, b"free")
     Upload.objects.create(tenant=tenant, owner=factories.member(tenant), blob=used, files=1, bytes=4)
 
     assert blobs.release([used.pk, free.pk, free.pk]) == 1
 
+    assert blobs.sweep(hour) == 0
+    assert blobs.read(free, 0, 4) == b"free"
+    Blob.objects.filter(pk=free.pk).update(released_at=Now() - 3 * hour)
+    assert blobs.sweep(hour) == 1
     assert list(Blob.objects.filter(pk__in=[used.pk, free.pk])) == [used]
-    assert blobs._path(used).exists()
-    assert not blobs._path(free).exists()
+    assert factories.bytes_of(used).exists()
+    assert not factories.bytes_of(free).exists()
+
+
+def test_a_released_blob_that_is_used_again_stays() -> None:
+    day, tenant = timedelta(days=1), factories.tenant()
+    before = blobs.put(tenant.pk, b"used again")
+    blobs.release([before.pk])
+    Blob.objects.update(created_at=Now() - 2 * day, released_at=Now() - 2 * day)
+
+    blob = blobs.put(tenant.pk, b"used again")
+    Upload.objects.create(tenant=tenant, owner=factories.member(tenant), blob=blob, files=1, bytes=4)
+
+    assert blobs.sweep(day) == 0
+    assert (blob.pk, blobs.read(blob, 0, 4)) == (before.pk, b"used")
 
 
 def test_a_sweep_takes_what_is_left_behind_and_spares_what_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is written before its row is committed, so a young one without a row may be an upload in progress."""
-    monkeypatch.setattr(blobs, "SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(removal, "SWEPT_AT_ONCE", 2)
     day, tenant = timedelta(days=1), factories.tenant()
     old_blob, young_blob = blobs.put(tenant.pk, b"old"), blobs.put(tenant.pk, b"young")
     Blob.objects.filter(pk=old_blob.pk).update(created_at=Now() - 2 * day)
-    folder = blobs._path(old_blob).parent
+    folder = factories.bytes_of(old_blob).parent
     old, young = (
         [folder / f"put-{age}", folder / f"{number}", folder / f"{number + 1}.part"]
         for age, number in (("old", 10**9), ("young", 2 * 10**9))
     )
     for path in (*old, *young):
         path.write_bytes(b"half of it")
-    for path in (*old, blobs._path(old_blob)):
+    for path in (*old, factories.bytes_of(old_blob)):
         os.utime(path, (time.time() - 2 * day.total_seconds(),) * 2)
 
     assert blobs.sweep(day) == 4
 
-    assert [path for path in (*old, blobs._path(old_blob)) if path.exists()] == []
-    assert [path for path in (*young, blobs._path(young_blob)) if not path.exists()] == []
+    assert [path for path in (*old, factories.bytes_of(old_blob)) if path.exists()] == []
+    assert [path for path in (*young, factories.bytes_of(young_blob)) if not path.exists()] == []
     assert list(Blob.objects.all()) == [young_blob]
 
 
@@ -230,11 +249,11 @@ def test_a_sweep_spares_what_an_open_attempt_may_still_name_as_its_result() -> N
     assert list(Blob.objects.filter(pk__in=[result.pk, left_before.pk, elsewhere.pk])) == [result]
     job.attempts.update(held=False, closed_at=Now())
     assert blobs.sweep(day) == 1
-    assert not blobs._path(result).exists()
+    assert not factories.bytes_of(result).exists()
 
 
 def test_a_file_that_goes_while_the_sweep_looks_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = blobs._path(blobs.put(factories.tenant().pk, b"kept")).parent
+    folder = factories.bytes_of(blobs.put(factories.tenant().pk, b"kept")).parent
     goes, stays = folder / "put-goes", folder / "put-stays"
     for path in (goes, stays):
         path.write_bytes(b"half of it")
@@ -250,3 +269,100 @@ def test_a_file_that_goes_while_the_sweep_looks_does_not_stop_it(monkeypatch: py
     monkeypatch.setattr(Path, "is_file", gone_after)
     blobs.sweep(timedelta(days=1))
     assert not stays.exists()
+
+
+def test_two_processes_that_receive_the_pieces_in_turn_verify_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them hashes what the other one received from the disk."""
+    content, processes = os.urandom(5000), (arrival._Hashers(), arrival._Hashers())
+    blob = blobs.begin(factories.tenant().pk, sha256(content), len(content))
+
+    for at in range(0, len(content), 1000):
+        monkeypatch.setattr(arrival, "_hashers", processes[at // 1000 % 2])
+        blob = blobs.append(blob.pk, at, content[at : at + 1000])
+
+    assert blob.verified
+    assert blobs.is_sound(blob)
+
+
+def test_a_large_file_is_hashed_over_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that takes over the last piece of a large file must not read all of it in one request."""
+    content = os.urandom(5000)
+    monkeypatch.setattr(arrival, "HASHED_AT_ONCE", 2000)
+    blob = blobs.begin(factories.tenant().pk, sha256(content), len(content))
+    blobs.append(blob.pk, 0, content[:4500])
+    monkeypatch.setattr(arrival, "_hashers", arrival._Hashers())
+
+    seen = [blobs.append(blob.pk, 4500, content[4500:])]
+    while not seen[-1].verified:
+        assert len(seen) < 5
+        seen.append(blobs.append(blob.pk, len(content), b""))
+
+    assert [(one.received, one.verified) for one in seen] == [(5000, False), (5000, False), (5000, True)]
+    assert blobs.read(blob, 0, 5000) == content
+
+
+def test_no_process_relies_on_what_it_hashed_before_the_file_began_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the hash of the first try would verify the bytes that a second one left on the disk."""
+    one, other, content = arrival._Hashers(), arrival._Hashers(), b"abcdef"
+    blob = blobs.begin(factories.tenant().pk, sha256(content), 7)
+    monkeypatch.setattr(arrival, "_hashers", one)
+    blobs.append(blob.pk, 0, b"abc")
+    blobs.begin(blob.tenant_id, sha256(content), 6)
+    monkeypatch.setattr(arrival, "_hashers", other)
+    blobs.append(blob.pk, 0, b"xxx")
+    monkeypatch.setattr(arrival, "_hashers", one)
+
+    with pytest.raises(blobs.HashMismatch):
+        blobs.append(blob.pk, 3, b"def")
+
+
+def test_pieces_are_written_and_hashed_outside_of_transactions() -> None:
+    """A slow disk must not hold a row's lock, nor a connection's transaction."""
+    blob, locked = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6), []
+
+    def watch(execute: Any, sql: str, *more: Any) -> Any:
+        locked.extend([sql] if "FOR " in sql or "SAVEPOINT" in sql else [])
+        return execute(sql, *more)
+
+    with connection.execute_wrapper(watch):
+        blobs.append(blob.pk, 0, b"abc")
+        blobs.append(blob.pk, 3, b"def")
+    assert locked == []
+
+
+def test_a_disk_that_lost_the_last_piece_gets_it_again() -> None:
+    blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
+    blobs.append(blob.pk, 0, b"abcd")
+    with factories.bytes_of(blob).with_suffix(".part").open("r+b") as file:
+        file.truncate(2)
+
+    with pytest.raises(blobs.WrongOffset) as refusal:
+        blobs.append(blob.pk, 4, b"ef")
+
+    assert refusal.value.received == 2
+    assert blobs.append(blob.pk, 2, b"cdef").verified
+    assert blobs.is_sound(blob)
+
+
+def test_moved_files_and_new_folders_are_on_disk_before_anything_refers_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda handle: (synced.append(str(Path(f"/proc/self/fd/{handle}").readlink())), fsync(handle)),
+    )
+
+    whole = blobs.put(factories.tenant().pk, b"whole")
+    pieces = blobs.begin(factories.tenant().pk, sha256(b"abc"), 3)
+    blobs.append(pieces.pk, 0, b"abc")
+
+    for blob in (whole, pieces):
+        assert str(factories.bytes_of(blob).parent) in synced
+        assert str(factories.bytes_of(blob).parent.parent) in synced

@@ -42,7 +42,7 @@ class Server:
             self._whole.add(self._asked.key)
             self.stored.append(self._got)
         self.on_piece()
-        return {"received": len(self._got)}
+        return {"received": len(self._got), "verified": self._asked.key in self._whole}
 
 
 def test_a_step_that_is_saved_again_while_it_is_sent_is_no_damage_and_the_later_one_is_kept(

@@ -17,6 +17,7 @@ from jobs.selectors.checkpoints import checkpoint_find
 from jobs.selectors.serializers import CheckpointSerializer
 from jobs.states import EventCode, Intent
 from learner_agent.shipper.http import PIECE_BYTES
+from tests import factories
 from tests.learner_agent.harness import TIMEOUT_S, AgentServer, Rig, make_job, until
 
 MakeRig = Callable[..., Rig]
@@ -271,7 +272,6 @@ raise SystemExit(3)
 def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint_before_is_used(
     rig: MakeRig,
 ) -> None:
-    from jobs import blobs
     from tests.learner_agent.test_end_to_end import next_attempt
 
     job = make_job({"train.py": SAVER.format(steps=2, of=1)})
@@ -280,7 +280,7 @@ def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint
     learner.ship()
     learner.wait()
     older, newest = Checkpoint.objects.filter(job=job).order_by("step")
-    damaged = blobs._path(newest.files.get().blob)
+    damaged = factories.bytes_of(newest.files.get().blob)
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"X")
 
     next_attempt(job, newest)

@@ -78,6 +78,7 @@ def programs() -> tuple[Program, ...]:
         Program("pause", "kube", "./pause"),
         Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
         Program("coredns", "dns", "."),
+        Program("versitygw", "s3", "github.com/versity/versitygw/cmd/versitygw"),
     )
 
 

@@ -60,6 +60,13 @@ def mark(folder: Path) -> str:
     return str(folder.resolve())
 
 
+def listens(port: int) -> bool:
+    """Whether a program accepts connections at this loopback port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class PortReservation:
     """Free ports of an address that no other process gets before our programs listen on them.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -88,6 +89,7 @@ def test_what_had_come_of_a_save_that_gave_way_to_another_is_not_kept_for_ever()
 
     assert send(who, part_of(0, b"another", of=1), b"another").state == "COMMITTED"
 
+    blobs.sweep(timedelta(days=1))
     assert [blob.size for blob in Blob.objects.all()] == [7]
 
 

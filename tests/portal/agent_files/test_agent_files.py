@@ -35,7 +35,7 @@ def ask(client: Client, method: str, path: str, secret: str | None, **options: A
 
 PATHS = [
     ("get", "job"), ("get", "code"), ("get", "checkpoints/1/files/1"), ("post", "checkpoints/1/verify"),
-    ("put", "uploads/1"),
+    ("put", "uploads/1"), ("get", "uploads/1/parts"), ("post", "uploads/1/parts"), ("post", "uploads/1/finish"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,25 @@
+"""The blob store: bytes stored once per tenant and content, addressed by row, never by a path from a request.
+
+Code, checkpoints and results are here, in a folder or an S3 bucket (LUTHIER_BLOBS). Nothing here interprets the bytes.
+"""
+
+from jobs.blobs.arrival import MAX_PIECE, append, begin, put
+from jobs.blobs.errors import (
+    BlobError,
+    BlobGone,
+    HashMismatch,
+    PartsWrong,
+    PieceTooLarge,
+    SendDirectly,
+    StoreUnavailable,
+    WrongOffset,
+)
+from jobs.blobs.reading import check, discard, is_sound, open, read
+from jobs.blobs.removal import release, sweep
+from jobs.blobs.store import BLOCK, key_of
+
+__all__ = [
+    "BLOCK", "MAX_PIECE", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge", "SendDirectly",
+    "StoreUnavailable", "WrongOffset", "append", "begin", "check", "discard", "is_sound", "key_of", "open", "put",
+    "read", "release", "sweep",
+]  # fmt: skip

@@ -1,0 +1,199 @@
+"""Bytes that arrive through this process: whole (`put`), or in pieces (`begin`, `append`).
+
+A blob counts once every byte of it was hashed here (``verified``). Files are written and hashed outside of
+transactions; the row is changed by a short statement that holds only if the row is still as it was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from io import BytesIO
+from threading import Lock
+from typing import IO, Any
+
+from django.db import connection
+from django.db.models import F
+
+from jobs.blobs.errors import HashMismatch, PieceTooLarge, SendDirectly, WrongOffset
+from jobs.blobs.store import BLOCK, Partial, Store, key_of, store
+from jobs.failpoints import fp
+from jobs.models import Blob
+from tenants.rows import Rows
+
+MAX_PIECE = 8 * 1024 * 1024
+HASHERS = 256
+HASHED_AT_ONCE = 1024 * BLOCK
+"""What one request hashes again at most, of pieces that another process received: a second or two."""
+ROW = Rows(Blob, "b")
+KNOWN = (
+    f"SELECT {ROW.columns} FROM jobs_blob b WHERE tenant_id = %s AND sha256 = %s AND verified FOR KEY SHARE"
+)
+
+
+def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
+    """Store content and return its verified row; the same bytes of the same tenant are stored once.
+
+    The row is locked against removal until the end of the transaction. Raises OSError or StoreUnavailable.
+    """
+    place = store()
+    if isinstance(content, bytes | bytearray) and (known := _known(place, tenant_id, _sha256(content))):
+        return known
+    source: IO[bytes] = BytesIO(content) if isinstance(content, bytes | bytearray) else content
+    digest, size = hashlib.sha256(), 0
+    with place.scratch() as file:
+        while block := source.read(BLOCK):
+            digest.update(block)
+            size += len(block)
+            file.write(block)
+        file.flush()
+        sha256 = digest.hexdigest()
+        fp("blob.after_written")
+        while True:
+            blob = begin(tenant_id, sha256, size)
+            if not blob.verified or not place.exists(_key(blob)):
+                file.seek(0)
+                place.put(_key(blob), file, sha256)
+                fp("blob.after_placed")
+                _update(blob, received=size, verified=True)
+            if held := _known(place, tenant_id, sha256):  # else it was released in between
+                return held
+
+
+def _sha256(content: bytes | bytearray) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _known(place: Store, tenant_id: int, sha256: str) -> Blob | None:
+    """The verified row of these bytes if they are stored, locked against removal until the end of the transaction.
+
+    A shared lock of the key is enough, so that a hundred jobs with the same code do not wait for each other.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(KNOWN, [tenant_id, sha256])
+        found = cursor.fetchone()
+    blob = ROW.made(found) if found else None
+    return blob if blob and place.exists(_key(blob)) else None
+
+
+def begin(tenant_id: int, sha256: str, size: int) -> Blob:
+    """Find or make the row for these bytes; its received is how many bytes are there already."""
+    while (blob := Blob.objects.filter(tenant_id=tenant_id, sha256=sha256).first()) is None:
+        # Many learners offer the same files at once: a second insert must not be an error in the database's log.
+        row = Blob(tenant_id=tenant_id, sha256=sha256, size=size)
+        Blob.objects.bulk_create([row], ignore_conflicts=True)
+    if blob.size == size or blob.verified:
+        return blob
+    # The first upload declared a wrong size.
+    same = Blob.objects.filter(pk=blob.pk, verified=False)
+    same.update(size=size, received=0, restarts=F("restarts") + 1)
+    return begin(tenant_id, sha256, size)
+
+
+def append(blob_id: int, offset: int, piece: bytes) -> Blob:
+    """Add a piece. Hashes while it receives, and verifies with the last byte.
+
+    Where other processes received the earlier pieces, the last one may return a blob that is whole but not verified:
+    repeat it, with no bytes, until it is. A piece of a verified blob is ignored. Raises WrongOffset, which says where
+    to continue (also for a repeated piece), PieceTooLarge, HashMismatch, SendDirectly, OSError, StoreUnavailable or
+    Blob.DoesNotExist.
+    """
+    place, blob = store(), Blob.objects.get(pk=blob_id)
+    if blob.verified:
+        return blob
+    if offset + len(piece) > blob.size:
+        raise PieceTooLarge(f"The declared size is {blob.size} bytes.")
+    if not place.receives_pieces:
+        return _take_whole(place, blob, offset, piece)
+    with place.partial(_key(blob)) as partial:
+        blob.refresh_from_db()  # another process may have added pieces while this one waited
+        return blob if blob.verified else _add(blob, partial, offset, piece)
+
+
+def _add(blob: Blob, partial: Partial, offset: int, piece: bytes) -> Blob:
+    if partial.size < blob.received:  # a disk that lost what was written
+        _restart(blob, partial.size)
+    if offset != blob.received:
+        raise WrongOffset(blob.received)
+    if piece or not blob.size:
+        partial.write(offset, piece)
+    fp("blob.after_piece")
+    received = offset + len(piece)
+    digest = _hashers.feed(blob, partial, piece)
+    if received < blob.size or digest is None:
+        return _update(blob, received=received, verified=False)
+    if digest != blob.sha256:
+        partial.discard()
+        _restart(blob, 0)
+        raise _mismatch()
+    partial.place()
+    fp("blob.after_last_piece")
+    return _update(blob, received=received, verified=True)
+
+
+def _take_whole(place: Store, blob: Blob, offset: int, piece: bytes) -> Blob:
+    """A file that is one piece, for a store that cannot collect them."""
+    if blob.size > MAX_PIECE:
+        raise SendDirectly("Files of this size are sent to the store itself.")
+    if offset or len(piece) < blob.size:
+        raise WrongOffset(0)
+    if _sha256(piece) != blob.sha256:
+        raise _mismatch()
+    place.put(_key(blob), BytesIO(piece), blob.sha256)
+    return _update(blob, received=blob.size, verified=True)
+
+
+def _restart(blob: Blob, received: int) -> None:
+    """Count bytes from received on as not received. No process may rely on what it has hashed of them."""
+    Blob.objects.filter(pk=blob.pk, verified=False).update(received=received, restarts=F("restarts") + 1)
+    blob.refresh_from_db()
+
+
+def _mismatch() -> HashMismatch:
+    return HashMismatch("The hash of the received bytes does not match the declared one.")
+
+
+def _update(blob: Blob, *, received: int, verified: bool) -> Blob:
+    """Record what has arrived, if the row still is for these bytes. Raises Blob.DoesNotExist if it was removed."""
+    same = Blob.objects.filter(pk=blob.pk, size=blob.size, restarts=blob.restarts, verified=False)
+    if same.update(received=received, verified=verified):
+        blob.received, blob.verified = received, verified
+    else:  # others verified it, or declare another size, meanwhile
+        blob.refresh_from_db()
+    return blob
+
+
+def _key(blob: Blob) -> str:
+    return key_of(blob.tenant_id, blob.pk)
+
+
+class _Hashers:
+    """Hash states of uploads; pieces that other processes received are read from the store, some with each request."""
+
+    def __init__(self) -> None:
+        self._states: OrderedDict[tuple[int, int], tuple[int, Any]] = OrderedDict()
+        self._lock = Lock()
+
+    def feed(self, blob: Blob, partial: Partial, piece: bytes) -> str | None:
+        """Add the piece behind what was received; return the digest up to its end, None if more is to be hashed first.
+
+        Only under the partial's lock. A state belongs to one run of bytes from the file's beginning: see `restarts`.
+        """
+        key, offset = (blob.pk, blob.restarts), blob.received
+        with self._lock:
+            at, state = self._states.pop(key, None) or (0, hashlib.sha256())
+        stop = min(offset, at + HASHED_AT_ONCE)
+        while at < stop and (block := partial.read(at, min(BLOCK, stop - at))):
+            state.update(block)
+            at += len(block)
+        if at == offset:
+            state.update(piece)
+            at += len(piece)
+        with self._lock:
+            self._states[key] = (at, state)
+            while len(self._states) > HASHERS:
+                self._states.popitem(last=False)
+        return str(state.hexdigest()) if at == offset + len(piece) else None
+
+
+_hashers = _Hashers()

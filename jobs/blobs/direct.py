@@ -1,0 +1,101 @@
+"""Large files between learners and the store, without passing through a web process.
+
+A sender hashes the file once, and each part with it; a link accepts only bytes with the part's SHA-256, so what the
+store holds is what was hashed (docs/adr/0039). The parts in the store are the truth about what has arrived: a sender
+that starts again asks for them, and sends the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jobs.blobs.errors import PartsWrong
+from jobs.blobs.store import Link, Part, key_of, store
+from jobs.models import Blob
+
+if TYPE_CHECKING:
+    from jobs.blobs.s3 import S3Store
+
+LARGE = 4 * 1024 * 1024
+"""Bytes from which on a file is sent in parts; smaller ones are one piece, with fewer requests."""
+PART_BYTES = 16 * 1024 * 1024
+MAX_PARTS = 9_000
+"""S3 allows 10,000."""
+
+
+def direct() -> S3Store | None:
+    """The store, if it exchanges large files with learners itself."""
+    found = store()
+    return None if found.receives_pieces else found  # type: ignore[return-value]
+
+
+def part_bytes(size: int) -> int:
+    """Bytes of each part but the last, in whole mebibytes."""
+    mebibyte = 1024 * 1024
+    return max(PART_BYTES, -(-size // MAX_PARTS // mebibyte) * mebibyte)
+
+
+def arrived(place: S3Store, blob: Blob) -> list[Part]:
+    """The parts that the store has; begins an upload if there is none."""
+    try:
+        return place.parts(_key(blob), blob.upload_id) if blob.upload_id else _begin(place, blob)
+    except FileNotFoundError:  # the store has ended it, by a rule of its bucket
+        return _begin(place, blob)
+
+
+def _begin(place: S3Store, blob: Blob) -> list[Part]:
+    """Begin an upload; of several at once, one counts."""
+    before, begun = blob.upload_id, place.start(_key(blob))
+    if Blob.objects.filter(pk=blob.pk, verified=False, upload_id=before).update(upload_id=begun):
+        blob.upload_id = begun
+        return []
+    place.abort(_key(blob), begun)
+    blob.refresh_from_db()
+    return place.parts(_key(blob), blob.upload_id) if blob.upload_id else []
+
+
+def link(place: S3Store, blob: Blob, part: Part) -> Link:
+    """Where to send a part. Raises PartsWrong if it is none of this file, or before `arrived` began an upload."""
+    if part.size != _size_of(blob, part.number):
+        raise PartsWrong(f"Part {part.number} of this file has {_size_of(blob, part.number)} bytes.")
+    return place.sign_part(_key(blob), _upload_of(blob), part)
+
+
+def _upload_of(blob: Blob) -> str:
+    if not blob.upload_id:
+        raise PartsWrong("No parts are expected yet: ask which ones have arrived first.")
+    return blob.upload_id
+
+
+def _size_of(blob: Blob, number: int) -> int:
+    """Bytes of a part; 0 for a number that the file does not have."""
+    size = part_bytes(blob.size)
+    return max(0, min(size, blob.size - (number - 1) * size)) if number > 0 else 0
+
+
+def finish(place: S3Store, blob: Blob, wanted: Sequence[str]) -> Blob:
+    """Make the parts one object and the blob verified. wanted: the SHA-256 of every part, in order.
+
+    Repeating it is harmless. Raises PartsWrong if the store has others, FileNotFoundError for an unknown upload.
+    """
+    if blob.verified:
+        return blob
+    try:
+        have = place.parts(_key(blob), _upload_of(blob))
+        if [part.sha256 for part in have] != list(wanted) or sum(part.size for part in have) != blob.size:
+            raise PartsWrong("The store has other parts of this file. Ask for them, and send the rest.")
+        place.finish(_key(blob), blob.upload_id, have)
+    except FileNotFoundError:
+        # Finished before, by a request whose response was lost or whose process died.
+        if not place.exists(_key(blob)):
+            raise
+    Blob.objects.filter(pk=blob.pk, verified=False, size=blob.size).update(
+        received=blob.size, verified=True, upload_id=""
+    )
+    blob.refresh_from_db()
+    return blob
+
+
+def _key(blob: Blob) -> str:
+    return key_of(blob.tenant_id, blob.pk)

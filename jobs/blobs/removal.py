@@ -1,0 +1,86 @@
+"""Removing bytes that nothing refers to: not at once, but LUTHIER_BLOB_RETENTION_H later.
+
+So a dump of the database and a copy of the store that is made after it fit together: whatever the dump refers to is
+still there while it is copied. It also makes a release cheap, and safe to repeat.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from itertools import islice
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Now
+
+from jobs.blobs.store import key_of, store
+from jobs.failpoints import fp
+from jobs.models import Attempt, Blob, CheckpointFile, Job, ResultFile, Upload
+
+SWEPT_AT_ONCE = 1000  # keys whose rows are read with one query
+
+
+def release(blob_ids: list[int]) -> int:
+    """Mark those of these blobs that nothing refers to any more, for the sweep to remove; returns how many."""
+    return _unused().filter(pk__in=set(blob_ids)).update(released_at=Now())
+
+
+def sweep(older_than: timedelta) -> int:
+    """Remove what was released long enough ago, and what a process that died between a row and its bytes left behind.
+
+    Returns how many rows and keys were removed. What was never released goes only after older_than: a row is made
+    before what refers to it, a file before its row is committed. Results are referred to when the last of their bytes
+    has arrived, which may take longer: while an attempt is open, no such row that is younger than it is removed. A blob
+    that comes into use between the query and the removal is safe once a row refers to it; if none does yet, the next
+    offer requests it again.
+    """
+    since = time.time() - older_than.total_seconds()
+    retention = timedelta(hours=settings.LUTHIER_BLOB_RETENTION_H)
+    collecting = Attempt.objects.filter(
+        tenant=OuterRef("tenant"), closed_at=None, opened_at__lte=OuterRef("created_at")
+    )
+    released = Q(released_at__lte=Now() - retention)
+    left_behind = Q(released_at=None, created_at__lt=Now() - older_than) & ~Exists(collecting)
+    swept = 0
+    for blob in _unused().filter(released | left_behind):
+        moment = blob.released_at.timestamp() if blob.released_at else since
+        if not store().changed_since(key_of(blob.tenant_id, blob.pk), moment):  # its bytes still arrive
+            swept += _remove(blob)
+    return swept + _sweep_keys(since)
+
+
+def _remove(blob: Blob) -> int:
+    """Remove a row that still nothing refers to, then its bytes: a death in between leaves a key without a row."""
+    with transaction.atomic():
+        # This lock waits for transactions that are about to refer to the row; then the second query sees them.
+        locked = Blob.objects.select_for_update().filter(pk=blob.pk).first()
+        if locked is None or not _unused().filter(pk=blob.pk).exists():
+            return 0
+        locked.delete()
+    fp("blob.after_row_gone")
+    store().remove(key_of(blob.tenant_id, blob.pk))
+    return 1
+
+
+def _sweep_keys(since: float) -> int:
+    """Remove what has no row. A number is never used twice, so no row can come for it."""
+    swept, keys = 0, store().older_than(since)
+    while some := list(islice(keys, SWEPT_AT_ONCE)):
+        numbers = {number for _, number in some if number is not None}
+        known = set(Blob.objects.filter(pk__in=numbers).values_list("pk", flat=True))
+        for key, number in some:
+            if number not in known:
+                store().remove(key)
+                swept += 1
+    return swept
+
+
+def _unused() -> QuerySet[Blob]:
+    """Blobs that nothing refers to."""
+    mine = {"blob": OuterRef("pk")}
+    holders = [Exists(model.objects.filter(**mine)) for model in (CheckpointFile, ResultFile, Upload)]
+    return Blob.objects.exclude(
+        holders[0] | holders[1] | holders[2] | Exists(Job.objects.filter(code=OuterRef("pk")))
+    )

@@ -1,0 +1,221 @@
+"""Bytes in a bucket of an S3-compatible store.
+
+Small files come through the web process and go to the store as one object. Large ones travel between learners and the
+store itself, by URLs that this process signs; it never sees their bytes. A signed URL of a part holds the part's
+SHA-256, which the store compares with what arrives. The library reads credentials, region and endpoint from AWS_*.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import IO, Any, BinaryIO, cast
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from jobs.blobs.errors import StoreUnavailable
+from jobs.blobs.store import Link, Part, Partial
+
+SIGNED_FOR_S = 900
+"""How long a URL is valid: long enough for one part on a slow network, short for one that leaks."""
+IN_MEMORY = 4 * 1024 * 1024
+CONFIG = Config(
+    connect_timeout=5,
+    read_timeout=20,
+    retries={"mode": "standard", "max_attempts": 3},
+    max_pool_connections=32,
+    signature_version="s3v4",
+    # The checksums that we name are enough; others are newer than many stores.
+    request_checksum_calculation="when_required",
+    response_checksum_validation="when_required",
+)
+MISSING = frozenset({"404", "NoSuchKey", "NoSuchUpload", "NotFound"})
+
+
+class S3Store:
+    """Objects named <prefix>/<key>. place: s3://bucket or s3://bucket/prefix."""
+
+    receives_pieces = False
+
+    def __init__(self, place: str) -> None:
+        parts = urlsplit(place)
+        self.bucket, self.prefix = parts.netloc, parts.path.strip("/")
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        self._s3: Any = boto3.session.Session().client("s3", region_name=region, config=CONFIG)
+
+    def check(self) -> None:
+        try:
+            with _translated():
+                self._s3.head_bucket(Bucket=self.bucket)
+        except FileNotFoundError as error:
+            raise StoreUnavailable(f"There is no bucket {self.bucket}.") from error
+
+    # --- whole objects
+
+    def put(self, key: str, content: IO[bytes], sha256: str) -> None:
+        with _translated():
+            self._s3.put_object(Body=content, ChecksumSHA256=_base64(sha256), **self._at(key))
+
+    def scratch(self) -> AbstractContextManager[IO[bytes]]:
+        return cast(AbstractContextManager[IO[bytes]], tempfile.SpooledTemporaryFile(IN_MEMORY))
+
+    def partial(self, key: str) -> AbstractContextManager[Partial]:
+        raise NotImplementedError("pieces are not collected here: see receives_pieces")
+
+    def open(self, key: str, start: int = 0) -> BinaryIO:
+        asked = {"Range": f"bytes={start}-"} if start else {}
+        with _translated():
+            try:
+                return cast(BinaryIO, self._s3.get_object(**asked, **self._at(key))["Body"])
+            except ClientError as error:
+                if _code(error) == "InvalidRange":  # from the end on there is nothing
+                    return cast(BinaryIO, tempfile.SpooledTemporaryFile())
+                raise
+
+    def exists(self, key: str) -> bool:
+        try:
+            with _translated():
+                self._s3.head_object(**self._at(key))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, key: str) -> None:
+        with _translated():
+            self._s3.delete_object(**self._at(key))
+            for upload in self._uploads(self._name(key)):
+                if upload["Key"] == self._name(key):
+                    self._abort(upload["Key"], upload["UploadId"])
+
+    def changed_since(self, key: str, moment: float) -> bool:
+        with _translated():
+            uploads = [one for one in self._uploads(self._name(key)) if one["Key"] == self._name(key)]
+            return any(self._newest_part(one) >= moment for one in uploads)
+
+    def _newest_part(self, upload: dict[str, Any]) -> float:
+        pages = self._s3.get_paginator("list_parts").paginate(
+            Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+        )
+        moments = [part["LastModified"].timestamp() for page in pages for part in page.get("Parts", ())]
+        return max([upload["Initiated"].timestamp(), *moments])
+
+    def older_than(self, moment: float) -> Iterator[tuple[str, int | None]]:
+        start = f"{self.prefix}/" if self.prefix else ""
+        with _translated():
+            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start):
+                for found in page.get("Contents", ()):
+                    if found["LastModified"].timestamp() < moment:
+                        yield self._key_and_number(found["Key"].removeprefix(start))
+            for upload in self._uploads(start):
+                if self._newest_part(upload) < moment:
+                    yield self._key_and_number(upload["Key"].removeprefix(start))
+
+    @staticmethod
+    def _key_and_number(key: str) -> tuple[str, int | None]:
+        last = key.rpartition("/")[2]
+        return key, int(last) if last.isdigit() else None
+
+    def _uploads(self, start: str) -> list[dict[str, Any]]:
+        pages = self._s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=start)
+        return [upload for page in pages for upload in page.get("Uploads", ())]
+
+    # --- parts, which learners send here themselves
+
+    def start(self, key: str) -> str:
+        """Begin an upload in parts; returns its name."""
+        with _translated():
+            made = self._s3.create_multipart_upload(ChecksumAlgorithm="SHA256", **self._at(key))
+        return str(made["UploadId"])
+
+    def sign_part(self, key: str, upload_id: str, part: Part) -> Link:
+        """A link by which exactly these bytes can be sent as this part."""
+        checksum = _base64(part.sha256)
+        url = self._s3.generate_presigned_url(
+            "upload_part",
+            Params={
+                "UploadId": upload_id, "PartNumber": part.number, "ContentLength": part.size,
+                "ChecksumSHA256": checksum, **self._at(key),
+            },
+            ExpiresIn=SIGNED_FOR_S,
+        )  # fmt: skip
+        return Link(url, {"x-amz-checksum-sha256": checksum})
+
+    def parts(self, key: str, upload_id: str) -> list[Part]:
+        """What has arrived, by number. Raises FileNotFoundError for an upload that the store does not know."""
+        return [
+            Part(part["PartNumber"], part["Size"], base64.b64decode(part["ChecksumSHA256"]).hex())
+            for part in self._list(key, upload_id)
+            if part.get("ChecksumSHA256")
+        ]
+
+    def _list(self, key: str, upload_id: str) -> list[dict[str, Any]]:
+        with _translated():
+            pages = self._s3.get_paginator("list_parts").paginate(UploadId=upload_id, **self._at(key))
+            return [part for page in pages for part in page.get("Parts", ())]
+
+    def finish(self, key: str, upload_id: str, wanted: Sequence[Part]) -> None:
+        """Make one object of the parts. The store compares their SHA-256 once more."""
+        tags = {part["PartNumber"]: part["ETag"] for part in self._list(key, upload_id)}
+        parts = [
+            {
+                "PartNumber": part.number,
+                "ETag": tags.get(part.number, ""),
+                "ChecksumSHA256": _base64(part.sha256),
+            }
+            for part in wanted
+        ]
+        with _translated():
+            self._s3.complete_multipart_upload(
+                UploadId=upload_id, MultipartUpload={"Parts": parts}, **self._at(key)
+            )
+
+    def abort(self, key: str, upload_id: str) -> None:
+        with _translated():
+            self._abort(self._name(key), upload_id)
+
+    def _abort(self, name: str, upload_id: str) -> None:
+        try:
+            self._s3.abort_multipart_upload(Bucket=self.bucket, Key=name, UploadId=upload_id)
+        except ClientError as error:
+            if _code(error) not in MISSING:
+                raise
+
+    def link(self, key: str) -> Link:
+        """Where the bytes can be read."""
+        url = self._s3.generate_presigned_url("get_object", Params=self._at(key), ExpiresIn=SIGNED_FOR_S)
+        return Link(url, {})
+
+    # --- names
+
+    def _name(self, key: str) -> str:
+        return f"{self.prefix}/{key}" if self.prefix else key
+
+    def _at(self, key: str) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": self._name(key)}
+
+
+def _base64(sha256: str) -> str:
+    return base64.b64encode(bytes.fromhex(sha256)).decode()
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """FileNotFoundError for what is not there, StoreUnavailable for everything else that the library raises."""
+    try:
+        yield
+    except ClientError as error:
+        if _code(error) in MISSING:
+            raise FileNotFoundError(str(error)) from error
+        raise StoreUnavailable(f"The blob store refused: {error}") from error
+    except BotoCoreError as error:
+        raise StoreUnavailable(f"The blob store does not respond: {error}") from error

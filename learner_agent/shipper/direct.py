@@ -1,0 +1,120 @@
+"""Large files that the server's store takes itself: sent in parts to links that the server signs.
+
+Each part's SHA-256 and that of the whole file come from the same bytes, and the store accepts no others: a file that
+changes while it is sent is noticed before the server is told that it is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from learner_agent.shipper.http import Client, Refused, Unreachable
+from learner_agent.shipper.outputs import NotWhole
+
+AT_ONCE = 3
+"""Parts of one file on their way at the same time."""
+BLOCK = 1024 * 1024
+TRIES = 3
+
+
+async def send(
+    client: Client, place: Path, upload: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
+) -> None:
+    """Send what the store lacks of a file, and have it verified.
+
+    Raises NotWhole if the file is not what its manifest says, Refused if the server or the store refuses it.
+    """
+    for _ in range(TRIES):
+        state = await _patiently(lambda: client.json(f"/agent/v1/uploads/{upload}/parts"))
+        if state.get("verified"):
+            return
+        try:
+            hashes = await _send_parts(client, place, upload, size, sha256, state)
+        except ExceptionGroup as failed:  # of the parts, the first one says why
+            raise failed.exceptions[0] from failed
+        if not is_unchanged():
+            raise NotWhole(f"{place.name} was saved again")
+        try:
+            await _patiently(lambda: _post(client, f"/agent/v1/uploads/{upload}/finish", {"parts": hashes}))  # noqa: B023
+            return
+        except Refused as refusal:
+            if refusal.code != "parts_wrong":
+                raise  # else another learner sends the same file, or the store has ended the upload: begin again
+    raise NotWhole(f"{place.name} could not be stored in {TRIES} tries")
+
+
+async def _send_parts(
+    client: Client, place: Path, upload: int, size: int, sha256: str, state: dict[str, Any]
+) -> list[str]:
+    """Send the parts that the store lacks; returns the SHA-256 of all of them, in order."""
+    have = {int(number): (int(bytes_), str(digest)) for number, bytes_, digest in state.get("parts") or []}
+    step, whole, hashes = int(state["part_bytes"]), hashlib.sha256(), []
+    room = asyncio.Semaphore(AT_ONCE)
+    async with asyncio.TaskGroup() as tasks:
+        for number, start in enumerate(range(0, size, step), start=1):
+            length = min(step, size - start)
+            async with room:  # so that hashing is no more than a part ahead of sending
+                digest = await asyncio.to_thread(_hash, place, start, length, whole)
+            hashes.append(digest)
+            if have.get(number) != (length, digest):
+                part = {"number": number, "size": length, "sha256": digest}
+                tasks.create_task(_send_part(client, place, upload, start, part, room))
+    if whole.hexdigest() != sha256:
+        raise NotWhole(f"{place.name} is not the file that its manifest lists")
+    return hashes
+
+
+def _hash(place: Path, start: int, size: int, whole: Any) -> str:
+    """SHA-256 of a part, whose bytes are added to the hash of the whole file. Raises NotWhole if it is shorter."""
+    digest = hashlib.sha256()
+    with place.open("rb") as source:
+        source.seek(start)
+        while size:
+            block = source.read(min(BLOCK, size))
+            if not block:
+                raise NotWhole(f"{place.name} became shorter than its manifest says")
+            digest.update(block)
+            whole.update(block)
+            size -= len(block)
+    return digest.hexdigest()
+
+
+async def _send_part(
+    client: Client, place: Path, upload: int, start: int, part: dict[str, Any], room: asyncio.Semaphore
+) -> None:
+    async with room:
+        await _patiently(lambda: _send_once(client, place, upload, start, part))
+
+
+async def _send_once(client: Client, place: Path, upload: int, start: int, part: dict[str, Any]) -> None:
+    link = await _post(client, f"/agent/v1/uploads/{upload}/parts", part)
+    try:
+        await client.put_file(str(link["url"]), dict(link["headers"]), place, start, int(part["size"]))
+    except Refused as refusal:
+        if refusal.status == 403:  # the link has expired
+            raise Unreachable(str(refusal)) from refusal
+        if refusal.status == 400:  # the store found other bytes than the hashed ones
+            raise NotWhole(f"{place.name} was changed while it was sent") from refusal
+        raise
+
+
+async def _post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json"}
+    return await client.json(path, method="POST", body=json.dumps(body).encode(), headers=headers)
+
+
+async def _patiently(request: Callable[[], Any]) -> Any:
+    """The request's result, however long the server or the store is unavailable."""
+    tries = 0
+    while True:
+        try:
+            return await request()
+        except Unreachable:
+            tries += 1
+            await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2 ** min(tries, 10))))
