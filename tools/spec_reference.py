@@ -73,6 +73,8 @@ def takes(field: dict) -> str:
     if "x-unit" in field:
         return f"{UNITS[field['x-unit']]}, {field['x-minimum']} to {field['x-maximum']}"
     match field["type"]:
+        case "boolean":
+            return "true or false"
         case "integer":
             return f"whole number, {field['minimum']} to {field['maximum']}"
         case "array":

@@ -174,7 +174,8 @@ class GangSpec:
 
     slots: devices of slot_type per learner. Exactly one of runtime and image is given. command: a string runs by sh -c,
     a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: the job's grace period in seconds
-    (see learner_agent.halting). checkpoint_every_s: how often a program should save, in seconds.
+    (see learner_agent.halting). checkpoint_every_s: how often a program should save, in seconds. distributed: whether
+    the learners get their frameworks' rendezvous variables; None: if there are several.
     """
 
     name: str
@@ -192,6 +193,12 @@ class GangSpec:
     image: str | None = None
     grace_s: int = 60
     checkpoint_every_s: float | None = None
+    distributed: bool | None = None
+
+    @property
+    def is_distributed(self) -> bool:
+        """A program that finds RANK or a coordinator's address takes itself for one of several and waits for them."""
+        return len(self.learners) > 1 if self.distributed is None else self.distributed
 
 
 def gang_name(job: str, attempt: int) -> str:

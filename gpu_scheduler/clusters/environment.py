@@ -51,7 +51,7 @@ def of_program(
     }
     if spec.checkpoint_every_s is not None:
         env["LUTHIER_CHECKPOINT_EVERY_S"] = str(spec.checkpoint_every_s)
-    return env | _distributed(rank, rendezvous)
+    return env | _distributed(rank, rendezvous) if spec.is_distributed else env
 
 
 def of_shipper(spec: GangSpec, rank: int, *, folders: Mapping[str, str]) -> dict[str, str]:
@@ -69,12 +69,12 @@ def of_shipper(spec: GangSpec, rank: int, *, folders: Mapping[str, str]) -> dict
 def _distributed(rank: int, rendezvous: Rendezvous) -> dict[str, str]:
     """The variables of torchrun, TensorFlow, JAX and MPI.
 
-    LOCAL_RANK is 0: a learner sees only its own devices, counted from 0. A gang of one gets no TF_CONFIG, hostfile or
-    JAX coordinator, because the frameworks would wait for other members.
+    LOCAL_RANK is 0: a learner sees only its own devices, counted from 0.
     """
     world = len(rendezvous.workers)
     host, _, port = rendezvous.master.rpartition(":")
-    env = {
+    cluster = {"cluster": {"worker": list(rendezvous.workers)}, "task": {"type": "worker", "index": rank}}
+    return {
         "MASTER_ADDR": host,
         "MASTER_PORT": port,
         "RANK": str(rank),
@@ -86,13 +86,8 @@ def _distributed(rank: int, rendezvous: Rendezvous) -> dict[str, str]:
         "NNODES": str(world),
         "JAX_NUM_PROCESSES": str(world),
         "JAX_PROCESS_ID": str(rank),
+        "JAX_COORDINATOR_ADDRESS": rendezvous.master,
+        "TF_CONFIG": json.dumps(cluster),
+        "MPI_HOSTFILE": rendezvous.hostfile,
+        "OMPI_MCA_orte_default_hostfile": rendezvous.hostfile,
     }
-    if world > 1:
-        cluster = {"cluster": {"worker": list(rendezvous.workers)}, "task": {"type": "worker", "index": rank}}
-        env |= {
-            "TF_CONFIG": json.dumps(cluster),
-            "JAX_COORDINATOR_ADDRESS": rendezvous.master,
-            "MPI_HOSTFILE": rendezvous.hostfile,
-            "OMPI_MCA_orte_default_hostfile": rendezvous.hostfile,
-        }
-    return env

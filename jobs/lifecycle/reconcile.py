@@ -206,6 +206,7 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
         image=spec.get("image"),
         grace_s=job.grace_s,
         checkpoint_every_s=parse_duration(spec["checkpoint"]["every"]),
+        distributed=spec.get("distributed"),
     )
 
 

@@ -195,6 +195,11 @@ def _needs() -> dict[str, Any]:
                 "memory": _quantity("memory", "Memory per learner.", "64Mi", "8Ti", defaults["memory"]),
             },
         },
+        "distributed": {
+            "type": "boolean",
+            "description": "Whether learners get the variables by which frameworks find each other (RANK, WORLD_SIZE,"
+            " MASTER_ADDR, JAX_*, TF_CONFIG …); if omitted, only jobs with several learners do.",
+        },
         "placement": {
             "description": "pack: as few nodes as possible; spread: as many.",
             "enum": list(PLACEMENTS),

@@ -50,7 +50,10 @@ class CheckpointRules:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One training job. Only ``parse`` makes these, so a Spec is valid by construction."""
+    """One training job. Only ``parse`` makes these, so a Spec is valid by construction.
+
+    distributed: None if omitted: it follows the number of learners, which a clone may change.
+    """
 
     name: str
     tags: tuple[str, ...]
@@ -59,6 +62,7 @@ class Spec:
     code: Code | None
     command: str | tuple[str, ...]
     resources: ResourceRequest
+    distributed: bool | None
     placement: str
     priority: str
     data: tuple[Mount, ...]
@@ -94,6 +98,7 @@ class Spec:
             "code": _code_dict(self.code),
             "command": self.command if isinstance(self.command, str) else list(self.command),
             "resources": _resources_dict(self.resources),
+            "distributed": self.distributed,
             "placement": self.placement,
             "priority": self.priority,
             "data": [{"name": mount.name, "path": mount.path} for mount in self.data],
@@ -123,6 +128,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         code=_build_code(value.get("code")),
         command=command.rstrip("\r\n") if isinstance(command, str) else tuple(command),
         resources=_build_resources(DEFAULTS["resources"] | dict(value.get("resources", {}))),
+        distributed=value.get("distributed"),
         placement=value.get("placement", DEFAULTS["placement"]),
         priority=value.get("priority", DEFAULTS["priority"]),
         data=tuple(Mount(mount["name"], mount["path"]) for mount in value.get("data", ())),

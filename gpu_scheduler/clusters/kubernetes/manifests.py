@@ -83,15 +83,17 @@ def owner(created: Manifest) -> Manifest:
 
 
 def secret(spec: GangSpec, settings: KubernetesSettings, owned_by: Manifest) -> Manifest:
-    """One secret per shipper; and the gang's hostfile, which a learner sees without them."""
+    """One secret per shipper; and the hostfile of a distributed gang, which a learner sees without them."""
     content = {_secret_key(learner.rank): learner.secret for learner in spec.learners}
-    hosts = "".join(f"{_host(spec, learner.rank)} slots={max(1, spec.slots)}\n" for learner in spec.learners)
+    if spec.is_distributed:
+        slots = max(1, spec.slots)
+        content["hostfile"] = "".join(f"{_host(spec, each.rank)} slots={slots}\n" for each in spec.learners)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": spec.name, "labels": _labels(spec, settings), "ownerReferences": [owned_by]},
         "immutable": True,
-        "stringData": {**content, "hostfile": hosts},
+        "stringData": content,
     }
 
 
@@ -162,14 +164,16 @@ def _tolerations(spec: GangSpec, settings: KubernetesSettings) -> list[Manifest]
 def _volumes(spec: GangSpec) -> list[Manifest]:
     """The shared memory counts against the learner's own memory; half of it is what Linux gives a machine."""
     shared = {"medium": "Memory", "sizeLimit": f"{max(1, spec.memory_mib // 2)}Mi"}
-    hostfile = {"secretName": spec.name, "items": [{"key": "hostfile", "path": "hostfile"}]}
-    return [
+    volumes: list[Manifest] = [
         {"name": "agent", "emptyDir": {}},
         {"name": "work", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": shared},
-        {"name": "gang", "secret": hostfile},
     ]
+    if spec.is_distributed:
+        hostfile = {"secretName": spec.name, "items": [{"key": "hostfile", "path": "hostfile"}]}
+        volumes.append({"name": "gang", "secret": hostfile})
+    return volumes
 
 
 def _launcher(settings: KubernetesSettings) -> Manifest:
@@ -233,7 +237,7 @@ def _learner(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str
             _mount("work", WORK),
             _mount("tmp", TMP),
             _mount("shm", "/dev/shm"),  # noqa: S108 - a volume of the pod's own
-            _mount("gang", GANG_FILES, read_only=True),
+            *([_mount("gang", GANG_FILES, read_only=True)] if spec.is_distributed else []),
         ],
     }
 

@@ -108,7 +108,7 @@ class LocalLearner:
     def prepare(self) -> None:
         """Make the directories; all ranks do so before any is started."""
         self.folders.make()
-        if len(self._gang.learners) > 1:
+        if self._gang.launch.is_distributed:
             hosts = "".join(f"{environment.LOOPBACK}\n" for _ in self._gang.learners)
             (self.folders.state / "hostfile").write_text(hosts)
 

@@ -43,4 +43,5 @@ def gang_specs(draw: st.DrawFn) -> GangSpec:
         runtime=draw(_ids),
         grace_s=draw(st.integers(0, 86_400)),
         checkpoint_every_s=draw(st.one_of(st.none(), st.floats(1, 1e6))),
+        distributed=draw(st.sampled_from([None, True, False])),
     )

@@ -81,6 +81,17 @@ def test_a_program_sees_the_hostfile_and_no_secret() -> None:
     assert hosts == "rank-0.job-x-1 slots=1\nrank-1.job-x-1 slots=1\n"
 
 
+@pytest.mark.parametrize("distributed", [True, False])
+def test_a_pod_has_the_hostfile_and_its_variables_only_if_the_gang_is_distributed(distributed: bool) -> None:
+    spec = replace(SPEC, distributed=distributed)
+    stored = manifests.secret(spec, SETTINGS, OWNER)["stringData"]
+    volumes = [each["name"] for each in pod(spec)["spec"]["volumes"]]
+    mounts = [each["name"] for each in learner(spec)["volumeMounts"]]
+    assert ["hostfile" in stored, "gang" in volumes, "gang" in mounts] == [distributed] * 3
+    assert ["RANK" in env(learner(spec)), "MPI_HOSTFILE" in env(learner(spec))] == [distributed] * 2
+    assert env(learner(spec))["NUM_LEARNERS"] == str(len(spec.learners))
+
+
 def test_learners_find_each_other_by_the_gangs_dns_names() -> None:
     found = env(learner(rank=1))
     assert (found["MASTER_ADDR"], found["RANK"], found["WORLD_SIZE"]) == ("rank-0.job-x-1", "1", "2")

@@ -50,11 +50,32 @@ def test_each_framework_finds_the_other_learners() -> None:
     assert env["MPI_HOSTFILE"] == "/state/hostfile"
 
 
-def test_a_gang_of_one_has_no_cluster_description_to_wait_for() -> None:
-    assert (
-        not {"TF_CONFIG", "JAX_COORDINATOR_ADDRESS", "MPI_HOSTFILE"}
-        & env_of(launch("job-x-2", "runs")).keys()
+def rendezvous_variables(env: dict[str, str]) -> set[str]:
+    """What makes a program take itself for one of several processes."""
+    prefixes = ("MASTER_", "JAX_", "LOCAL_", "OMPI_", "MPI_")
+    names = {"RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "NNODES", "TF_CONFIG"}
+    return {name for name in env if name in names or name.startswith(prefixes)}
+
+
+def test_a_single_learner_is_not_distributed() -> None:
+    env = env_of(launch("job-x-2", "runs"))
+    assert rendezvous_variables(env) == set()
+    assert (env["LUTHIER_RANK"], env["NUM_LEARNERS"]) == ("0", "1"), (
+        "training.rank() and world_size() read them"
     )
+
+
+def test_a_single_learner_is_distributed_if_its_spec_says_so() -> None:
+    env = env_of(replace(launch("job-x-2", "runs"), distributed=True))
+    assert rendezvous_variables(env) == rendezvous_variables(env_of(launch("job-x-2", "runs", "runs")))
+    assert (env["RANK"], env["WORLD_SIZE"], env["JAX_NUM_PROCESSES"]) == ("0", "1", "1")
+    assert json.loads(env["TF_CONFIG"])["cluster"] == {"worker": ["gang-0:7000"]}
+
+
+def test_several_learners_work_independently_if_their_spec_says_so() -> None:
+    env = env_of(replace(launch("job-x-2", "runs", "runs"), distributed=False), 1)
+    assert rendezvous_variables(env) == set()
+    assert (env["LUTHIER_RANK"], env["NUM_LEARNERS"]) == ("1", "2")
 
 
 def test_a_jobs_own_variables_replace_the_thread_count_and_nothing_else() -> None:

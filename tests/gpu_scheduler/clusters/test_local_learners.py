@@ -97,7 +97,8 @@ def test_a_cpu_learner_sees_no_gpu(daemon: NodeDaemon) -> None:
     daemon.cluster.launch(launch("job-x-1", "runs"))
     running(daemon)
     assert seen(daemon)["env"]["CUDA_VISIBLE_DEVICES"] == ""
-    assert "TF_CONFIG" not in seen(daemon)["env"]
+    assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "TF_CONFIG", "MPI_HOSTFILE"} & seen(daemon)["env"].keys()
+    assert not (daemon.learner("job-x-1") / "state" / "hostfile").exists()
 
 
 def test_an_image_is_refused_with_the_way_out(daemon: NodeDaemon) -> None:

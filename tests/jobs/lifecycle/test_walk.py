@@ -16,6 +16,7 @@ from jobs.models import Checkpoint, ClusterNode, Job, Learner, Progress
 from jobs.selectors.queue import estimate_view
 from jobs.services import job_resume
 from jobs.states import EventCode, Intent, Phase, State
+from tests import factories
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
 
 pytestmark = pytest.mark.django_db
@@ -58,6 +59,18 @@ def test_a_job_walks_from_the_queue_to_completed_and_returns_its_slots(world: Wo
     assert done.finished_at
     attempt = job.attempts.get()
     assert (attempt.held, attempt.outcome) == (False, "COMPLETED")
+
+
+@pytest.mark.parametrize(
+    ("learners", "said", "is_distributed"), [(1, None, False), (1, True, True), (2, False, False)]
+)
+def test_a_gang_is_launched_as_distributed_as_its_spec_says(
+    world: World, learners: int, said: bool | None, is_distributed: bool
+) -> None:
+    spec = factories.spec(resources={"learners": learners}, **({} if said is None else {"distributed": said}))
+    job = world.submit(learners=learners, spec=spec)
+    world.settle()
+    assert world.cluster.launched(gang(job)).is_distributed is is_distributed
 
 
 def test_what_a_node_prepares_is_shown_as_it_goes_on_and_is_one_event_of_the_attempt(

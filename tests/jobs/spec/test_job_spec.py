@@ -71,6 +71,15 @@ def test_least_spec_gets_every_default() -> None:
     assert "time_limit" not in normalized
 
 
+@pytest.mark.parametrize("distributed", [True, False])
+def test_whether_a_job_is_distributed_follows_its_learners_unless_it_is_said(distributed: bool) -> None:
+    assert "distributed" not in parse(LEAST).normalized, "a clone may change the number of learners"
+    spec = parse(spec_with(distributed=distributed))
+    assert spec.distributed is distributed
+    assert parse(spec.normalized) == parse(to_yaml(spec)) == spec
+    assert codes(spec_with(distributed="yes")) == {"distributed": "wrong_type"}
+
+
 def test_partly_given_mappings_keep_the_other_defaults() -> None:
     spec = parse(spec_with(resources={"gpus": 2}, checkpoint={"keep": 9}))
     assert (spec.resources.learners, spec.resources.memory_mib) == (1, 4096)
