@@ -144,7 +144,7 @@ class Launcher:
 
     def _start(self, ready: Mapping[str, Any], output: int) -> None:
         env = self._program_env(ready)
-        command = self.argv or ["/bin/sh", "-c", self.settings.command]
+        command = self.argv or _in_shell(self.settings.command)
         processes.adopt_orphans()
         parent = os.getpid()
         program = subprocess.Popen(
@@ -383,6 +383,11 @@ class Launcher:
         """True if a halt had reached the program: it called halt_requested(), was signaled, or never started."""
         noticed = self.spool.has("halt_noticed")
         return noticed or (self.halting is not None and (self.halting.has_termed or self.status is None))
+
+
+def _in_shell(command: str) -> List[str]:
+    """A command of several lines is a script, which ends at its first line that fails."""
+    return ["/bin/sh", *(["-e"] if "\n" in command else []), "-c", command]
 
 
 def main(argv: List[str]) -> int:

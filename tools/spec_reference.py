@@ -69,7 +69,7 @@ def takes(field: dict) -> str:
     if "enum" in field:
         return ", ".join(f"`{choice}`" for choice in field["enum"])
     if "oneOf" in field:
-        return f"one-line string, at most {field['oneOf'][0]['maxLength']} characters; or a list of strings"
+        return f"string, at most {field['oneOf'][0]['maxLength']} characters; or a list of strings"
     if "x-unit" in field:
         return f"{UNITS[field['x-unit']]}, {field['x-minimum']} to {field['x-maximum']}"
     match field["type"]:

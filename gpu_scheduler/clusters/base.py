@@ -172,10 +172,10 @@ class LearnerSpec:
 class GangSpec:
     """A gang to launch. The name is ``job-<id>-<attempt>`` and makes launching idempotent.
 
-    slots: devices of slot_type per learner. Exactly one of runtime and image is given. command: a string runs by sh -c,
-    a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: the job's grace period in seconds
-    (see learner_agent.halting). checkpoint_every_s: how often a program should save, in seconds. distributed: whether
-    the learners get their frameworks' rendezvous variables; None: if there are several.
+    slots: devices of slot_type per learner. Exactly one of runtime and image is given. command: a string runs by sh, as
+    a script if it has several lines; a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: the
+    job's grace period in seconds (see learner_agent.halting). checkpoint_every_s: how often a program should save, in
+    seconds. distributed: whether the learners get their frameworks' rendezvous variables; None: if there are several.
     """
 
     name: str

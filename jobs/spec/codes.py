@@ -33,7 +33,6 @@ FIELDS = {
     "bad_name": "the name of a variable or a file is not usable",
     "bad_unit": "a duration or an amount of memory without unit, or with an unknown one",
     "code_too_large": "inline code has more than 512 KiB; upload an archive",
-    "command_newline": "a command given as a string has several lines",
     "duplicate": "an entry is given twice, or two file names differ only in case",
     "env_reserved": "the platform sets this variable itself",
     "env_too_large": "names and values of `env` have more than 32 KiB",

@@ -123,7 +123,8 @@ def _program() -> dict[str, Any]:
         },
         "code": _code(),
         "command": {
-            "description": "What each learner runs in the code folder: one line for sh -c, or a list to exec.",
+            "description": "What each learner runs in the code folder: a line for sh -c, several lines as a script"
+            " for sh -e, or a list to exec.",
             "oneOf": [
                 {"type": "string", "minLength": 1, "maxLength": MAX_COMMAND_CHARS, "pattern": r"\S"},
                 {

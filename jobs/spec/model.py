@@ -126,7 +126,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         framework=value.get("framework"),
         image=value.get("image"),
         code=_build_code(value.get("code")),
-        command=command.rstrip("\r\n") if isinstance(command, str) else tuple(command),
+        command=_lines(command) if isinstance(command, str) else tuple(command),
         resources=_build_resources(DEFAULTS["resources"] | dict(value.get("resources", {}))),
         distributed=value.get("distributed"),
         placement=value.get("placement", DEFAULTS["placement"]),
@@ -143,6 +143,11 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         time_limit_s=None if time_limit is None else quantities.parse_duration(time_limit),
         warnings=warnings,
     )
+
+
+def _lines(command: str) -> str:
+    """A shell takes a carriage return, as editors of some systems and HTML forms write it, for part of a word."""
+    return command.replace("\r\n", "\n").rstrip("\r\n")
 
 
 def written(value: Any) -> str:

@@ -73,9 +73,6 @@ def _runtime_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
 
 
 def _command_faults(command: Any, walk: Walk) -> Iterator[Problem]:
-    if isinstance(command, str) and "\n" in command.rstrip("\r\n"):
-        message = "has several lines: put them into a script among the code files, or join them with &&"
-        yield walk.problem(("command",), "command_newline", message, command, "one line, or a list")
     if isinstance(command, list | tuple) and command and command[0] == "":
         yield walk.problem(("command", 0), "too_short", "is empty: name the program to run")
 

@@ -248,6 +248,22 @@ def test_an_archive_is_taken_as_the_code(alice: Client, open_as: Open) -> None:
     expect(page.locator("x-log .log-row .message").first).to_have_text("out of the archive")
 
 
+def test_a_command_of_several_lines_stays_one_in_form_and_text(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    command = page.get_by_label("Command", exact=True)
+    command.fill("python train.py")
+    one_line = command.bounding_box()
+    command.fill("python -V\npython train.py")
+    expect(page.locator("textarea[name=spec]")).to_have_value(
+        re.compile(r"command: \|-?\n  python -V\n  python train.py\n")
+    )
+    grown = command.bounding_box()
+    assert one_line
+    assert grown
+    assert grown["height"] > one_line["height"], (one_line, grown)
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"), timeout=60_000)
+
+
 def test_a_file_that_is_no_archive_is_refused_in_words(open_as: Open) -> None:
     page = open_as("alice", NEW)
     before = yaml_of(page)

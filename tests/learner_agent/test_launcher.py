@@ -56,6 +56,20 @@ def test_the_programs_end_is_the_launchers_end(
     assert (launched.ending["code"], launched.ending["signal"]) == (code, number)
 
 
+def test_a_command_of_several_lines_ends_at_the_first_that_fails_with_its_code(launched: Launched) -> None:
+    launched.start("echo one\nX=two\necho $X\n(exit 3)\necho never")
+
+    assert launched.wait() == 3
+    assert launched.log() == b"one\ntwo\n"
+
+
+def test_a_command_of_one_line_may_go_on_after_a_failure(launched: Launched) -> None:
+    launched.start("false; echo after")
+
+    assert launched.wait() == 0
+    assert launched.log() == b"after\n"
+
+
 def test_a_command_that_cannot_be_executed_says_so_in_the_log(launched: Launched) -> None:
     launched.start(["/no/such/program"])
 

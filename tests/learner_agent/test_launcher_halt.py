@@ -136,6 +136,7 @@ IN_SHELLS = [
     "python3 train.py && echo more",
     "cd . && python3 train.py",
     "sh -c 'sh -c \"python3 train.py; true\"; true'",
+    "cd .\npython3 train.py\necho more",
 ]
 
 

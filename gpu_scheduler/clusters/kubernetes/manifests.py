@@ -222,12 +222,13 @@ def _learner(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str
     # -c, because PYTHONPATH would be the program's, too
     run = (
         f"import sys; sys.path.insert(0, {AGENT!r}); from learner_agent.__main__ import main;"
-        " sys.exit(main(['launcher']))"
+        " sys.exit(main(['launcher', *sys.argv[1:]]))"
     )
+    words = [] if isinstance(spec.command, str) else ["--", *map(_literal, spec.command)]
     return {
         "name": LEARNER,
         "image": image,
-        "command": ["python3", "-c", run],
+        "command": ["python3", "-c", run, *words],
         "workingDir": FOLDERS["MODEL_DIR"],
         "env": _variables({"HOME": HOME, "TMPDIR": TMP, **env}),
         "resources": resources,
@@ -256,8 +257,12 @@ def _confined() -> Manifest:
 
 
 def _variables(env: Mapping[str, str]) -> list[dict[str, str]]:
-    """The dollar is doubled, because Kubernetes replaces $(NAME) in values."""
-    return [{"name": name, "value": value.replace("$", "$$")} for name, value in env.items()]
+    return [{"name": name, "value": _literal(value)} for name, value in env.items()]
+
+
+def _literal(text: str) -> str:
+    """The dollar is doubled, because Kubernetes replaces $(NAME) in values and commands."""
+    return text.replace("$", "$$")
 
 
 def _mount(volume: str, path: str, *, read_only: bool = False) -> Manifest:

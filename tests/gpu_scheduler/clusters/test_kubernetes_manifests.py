@@ -81,6 +81,12 @@ def test_a_program_sees_the_hostfile_and_no_secret() -> None:
     assert hosts == "rank-0.job-x-1 slots=1\nrank-1.job-x-1 slots=1\n"
 
 
+def test_a_command_that_is_a_list_reaches_the_launcher_word_by_word() -> None:
+    assert learner(replace(SPEC, command="exec a $X"))["command"][3:] == []
+    words = learner(replace(SPEC, command=["python", "a b.py", "$(X)"]))["command"][3:]
+    assert words == ["--", "python", "a b.py", "$$(X)"]
+
+
 @pytest.mark.parametrize("distributed", [True, False])
 def test_a_pod_has_the_hostfile_and_its_variables_only_if_the_gang_is_distributed(distributed: bool) -> None:
     spec = replace(SPEC, distributed=distributed)

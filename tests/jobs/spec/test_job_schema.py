@@ -19,7 +19,7 @@ from tests.jobs.spec.test_job_spec import FULL, LEAST, codes, spec_with
 VALIDATOR = Draft202012Validator(json_schema())
 # Rules over several fields and over the meaning of a text, which a schema cannot express.
 BEYOND_SCHEMA = {
-    "unsafe_path", "env_reserved", "env_too_large", "code_too_large", "gpu_type_without_gpus", "command_newline",
+    "unsafe_path", "env_reserved", "env_too_large", "code_too_large", "gpu_type_without_gpus",
     "nul_forbidden", "lone_surrogate", "number_not_finite",
 }  # fmt: skip
 

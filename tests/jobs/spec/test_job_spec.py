@@ -155,6 +155,15 @@ def test_trailing_line_break_of_a_block_command_is_dropped() -> None:
     assert parse(text).command == "python train.py"
 
 
+def test_a_command_of_several_lines_is_kept_as_a_script_whatever_editor_wrote_it() -> None:
+    script = "set -x\npython prepare.py\npython train.py"
+    for written in (script, script.replace("\n", "\r\n") + "\r\n"):
+        spec = parse(spec_with(command=written))
+        assert spec.command == script
+        assert parse(to_yaml(spec)) == parse(json.dumps(spec.normalized)) == spec
+    assert "command: |-\n  set -x\n  python prepare.py\n" in to_yaml(spec)
+
+
 def test_code_is_optional_with_an_image_only() -> None:
     image = {"framework": None, "code": None, "image": "registry.example/team/img:1.2"}
     assert codes(spec_with(**image)) == {}

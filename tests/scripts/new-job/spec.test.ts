@@ -107,6 +107,14 @@ test("a path has the place of its key, an entry of a list its own", () => {
   assert.equal(spec.keyAt([]), null);
 });
 
+test("a value of several lines is a block, and is none again with one line", () => {
+  const spec = new Spec("name: x\ncommand: python a.py\n");
+  spec.set(["command"], "python a.py\npython b.py");
+  assert.equal(spec.toString(), "name: x\ncommand: |-\n  python a.py\n  python b.py\n");
+  spec.set(["command"], "python b.py");
+  assert.equal(spec.toString(), "name: x\ncommand: python b.py\n");
+});
+
 test("a spec of ten thousand lines is written within a second", () => {
   const text = `name: x\ncode:\n  files:\n    main.py: |\n${"      print(1)\n".repeat(10_000)}`;
   const began = Date.now();

@@ -5,7 +5,7 @@ import { Files } from "./files";
 import { Rows, type Write } from "./rows";
 import { pathOf, type Spec } from "./spec";
 
-type Control = HTMLInputElement | HTMLSelectElement;
+type Control = HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement;
 
 export class SpecForm {
   private readonly controls: Control[];

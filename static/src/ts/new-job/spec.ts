@@ -35,7 +35,7 @@ export class Spec {
     return isScalar(node) ? node.value : this.plain(path);
   }
 
-  /** Write one value; undefined or "" removes the key, and empty maps above it. */
+  /** Write one value, a text of several lines as a block; undefined or "" removes the key, and empty maps above it. */
   set(path: Path, value: unknown): void {
     if (value === undefined || value === "") {
       if (!this.document.hasIn(path)) return;
@@ -47,7 +47,9 @@ export class Spec {
       }
       return;
     }
+    if (typeof value === "string" && value.includes("\n")) return this.put(path, value);
     const old = this.document.getIn(path, true);
+    if (isScalar(old) && old.type === Scalar.BLOCK_LITERAL) delete old.type;
     if (isScalar(old) && typeof value !== "object") old.value = value;
     else this.write(path, typeof value === "object" ? this.document.createNode(value) : value);
   }
