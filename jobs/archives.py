@@ -1,8 +1,8 @@
 """Check an uploaded archive while reading it, and pack inline files into the same form.
 
 Nothing is unpacked to disk here: the shipper does that on the learner's node. Accepted are regular files and folders
-with safe relative names, complete, unencrypted, and within limits that are enforced while decompressing, not by what
-the archive declares.
+with safe relative names, and symbolic links that stay inside; complete, unencrypted, and within limits that are
+enforced while decompressing, not by what the archive declares.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
+from jobs.archive_links import Links
 from jobs.humanize import filesize
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import printable
@@ -26,11 +27,13 @@ from jobs.spec.problems import printable
 ZIP = "zip"
 TAR_GZ = "tar.gz"
 MAX_FAULTS = 50
+NOT_PLAIN = "is a hard link, a device or a sparse file; pack regular files and symbolic links only"
 
 _CHUNK = 64 * 1024
 _ZIP_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _END_OF_ZIP = struct.Struct("<4s4H2LH")
 _MAX_TAR_HEADER = 1024 * 1024
+_MAX_TARGET_BYTES = 4096  # of a link; Linux itself has no longer path
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ def inspect(stream: IO[bytes], *, limits: Limits = DEFAULT_LIMITS) -> Archive:
         _look_through(stream, kind, tally)
     except ArchiveError as error:  # nothing after this one can be read
         tally.faults.append(error)
+    tally.check_links()
     if not tally.files and not tally.faults:  # folders alone are not a program
         raise ArchiveError("archive_empty", "the archive holds no file")
     if tally.faults:
@@ -137,6 +141,20 @@ class _Tally:
         self._unpacked_limit = unpacked_limit
         self._entries = 0
         self._taken: dict[str, tuple[str, bool]] = {}
+        self._links = Links()
+
+    def link(self, name: str, target: str) -> None:
+        """Note a symbolic link; where it leads is checked once all are known."""
+        if self.name(name, is_folder=False):
+            self.files -= 1
+            self._links.add(name, target)
+
+    def check_links(self) -> None:
+        """Refuse the links that lead out of the archive."""
+        for name, message in self._links.faults():
+            if len(self.faults) >= MAX_FAULTS:
+                return
+            self.refuse("archive_link", message, name)
 
     def name(self, name: str, *, is_folder: bool) -> bool:
         """Check an entry's name; an unsafe or clashing one is recorded: False. Raises ArchiveError for too many."""
@@ -149,6 +167,9 @@ class _Tally:
         if fault := path_fault(bare):
             return self.refuse("archive_unsafe_path", f"the name {fault}", name)
         if clash := self._claim(bare, is_folder):
+            if clash in self._links and clash != bare:
+                message = f"is inside {printable(clash)}, which is a link; pack it in a folder"
+                return self.refuse("archive_link", message, name)
             return self.refuse("archive_name_clash", f"clashes with {printable(clash)}", name)
         self.files += not is_folder
         return True
@@ -218,7 +239,9 @@ def _zip_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
     _refuse_large_directory(stream)
     with zipfile.ZipFile(stream) as archive:
         for entry in archive.infolist():
-            if _zip_entry_is_plain(entry, tally):
+            if _is_zip_link(entry):
+                _note_zip_link(archive, entry, tally)
+            elif _zip_entry_is_plain(entry, tally):
                 if entry.file_size > tally.left:
                     raise tally.too_large()
                 with archive.open(entry) as content:
@@ -226,12 +249,28 @@ def _zip_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
             yield entry.orig_filename
 
 
+def _is_zip_link(entry: zipfile.ZipInfo) -> bool:
+    return stat.S_ISLNK(entry.external_attr >> 16) and not entry.flag_bits & 0x1
+
+
+def _note_zip_link(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, tally: _Tally) -> None:
+    """Read where a link leads: a zip stores it as the link's content."""
+    name = entry.orig_filename
+    if entry.file_size > _MAX_TARGET_BYTES or entry.is_dir() or entry.compress_type not in _ZIP_METHODS:
+        tally.refuse("archive_link", "is a link with an unusable target", name)
+        return
+    with archive.open(entry) as content:
+        target = content.read(_MAX_TARGET_BYTES + 1)
+    tally.add(len(target))
+    tally.link(name, target.decode("utf-8", "replace"))
+
+
 def _zip_entry_is_plain(entry: zipfile.ZipInfo, tally: _Tally) -> bool:
     name, mode = entry.orig_filename, entry.external_attr >> 16
     if entry.flag_bits & 0x1:
         return tally.refuse("archive_encrypted", "is encrypted: pack it without a password", name)
     if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        return tally.refuse("archive_link", "is a link or a device; pack regular files only", name)
+        return tally.refuse("archive_link", NOT_PLAIN, name)
     if entry.compress_type not in _ZIP_METHODS:
         return tally.refuse("archive_unknown", "is compressed by a method other than deflate", name)
     return tally.name(name, is_folder=entry.is_dir())
@@ -260,7 +299,9 @@ def _tar_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
         guarded = _GuardedTar(plain, tally)
         with tarfile.open(fileobj=guarded, mode="r:", errorlevel=2) as archive:  # type: ignore[call-overload]
             while (entry := archive.next()) is not None:
-                if _tar_entry_is_plain(entry, tally):
+                if entry.issym():
+                    tally.link(entry.name, entry.linkname)
+                elif _tar_entry_is_plain(entry, tally):
                     if entry.size > tally.left:
                         raise tally.too_large()
                     content = archive.extractfile(entry)
@@ -276,8 +317,7 @@ def _tar_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
 
 def _tar_entry_is_plain(entry: tarfile.TarInfo, tally: _Tally) -> bool:
     if not (entry.isreg() or entry.isdir()) or entry.issparse():
-        message = "is a link, a device or a sparse file; pack regular files only"
-        return tally.refuse("archive_link", message, entry.name)
+        return tally.refuse("archive_link", NOT_PLAIN, entry.name)
     return tally.name(entry.name, is_folder=entry.isdir())
 
 

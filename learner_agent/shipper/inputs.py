@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +18,7 @@ from learner_agent.shipper.http import PIECE_BYTES, Client, Refused
 
 MAX_CODE_BYTES = 1024**3
 MAX_CODE_FILES = 20_000
+MAX_TARGET_BYTES = 4096
 
 
 class InputError(Exception):
@@ -79,10 +82,21 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def unpack(archive: Path, target: Path) -> None:
-    """Unpack a zip or tar archive: regular files and directories only, all of them below target.
+@dataclass(frozen=True)
+class _Member:
+    """One entry of an archive. content: None for a folder; target: where a symbolic link leads, None for others."""
 
-    Raises InputError naming the member that is anything else.
+    name: str
+    size: int = 0
+    mode: int = 0
+    content: IO[bytes] | None = None
+    target: str | None = None
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack a zip or tar archive: regular files, directories, and symbolic links, all of them below target.
+
+    Raises InputError naming the member that is anything else, or a link that leads out.
     """
     try:
         with archive.open("rb") as source:
@@ -97,48 +111,82 @@ def unpack(archive: Path, target: Path) -> None:
         raise InputError("data_error", f"The code archive cannot be read: {error}") from error
 
 
-def _zip_members(packed: zipfile.ZipFile) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
+def _zip_members(packed: zipfile.ZipFile) -> Iterator[_Member]:
     for member in packed.infolist():
         mode = member.external_attr >> 16
-        if mode and (mode & 0o170000) not in (0, 0o100000, 0o040000):
-            raise InputError(
-                "data_error", f"The code archive holds {member.filename[:200]!r}, which is not a regular file"
-            )
+        if stat.S_ISLNK(mode):
+            with packed.open(member) as content:
+                yield _Member(
+                    member.filename, target=content.read(MAX_TARGET_BYTES).decode("utf-8", "replace")
+                )
+            continue
+        if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise _not_regular(member.filename)
         stream = None if member.is_dir() else packed.open(member)
-        yield member.filename, member.file_size, mode & 0o777, stream
+        yield _Member(member.filename, member.file_size, mode & 0o777, stream)
 
 
-def _tar_members(rolled: tarfile.TarFile) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
+def _tar_members(rolled: tarfile.TarFile) -> Iterator[_Member]:
     for member in rolled:
+        if member.issym():
+            yield _Member(member.name, target=member.linkname)
+            continue
         if not (member.isreg() or member.isdir()):
-            raise InputError(
-                "data_error", f"The code archive holds {member.name[:200]!r}, which is not a regular file"
-            )
-        yield (
-            member.name,
-            member.size,
-            member.mode & 0o777,
-            None if member.isdir() else rolled.extractfile(member),
-        )
+            raise _not_regular(member.name)
+        stream = None if member.isdir() else rolled.extractfile(member)
+        yield _Member(member.name, member.size, member.mode & 0o777, stream)
 
 
-def _write_members(members: Iterator[tuple[str, int, int, IO[bytes] | None]], target: Path) -> None:
-    total = 0
-    for count, (name, size, mode, stream) in enumerate(members):
-        total += size
+def _not_regular(name: str) -> InputError:
+    return InputError("data_error", f"The code archive holds {name[:200]!r}, which is not a regular file")
+
+
+def _write_members(members: Iterator[_Member], target: Path) -> None:
+    total, links = 0, []
+    for count, member in enumerate(members):
+        total += member.size
         if count >= MAX_CODE_FILES or total > MAX_CODE_BYTES:
             raise InputError(
                 "data_error",
                 f"The code archive has more than {MAX_CODE_FILES:,} files or unpacks to more than 1 GiB",
             )
-        place = _below(target, name, "The code archive")
-        if stream is None:
+        place = _below(target, member.name, "The code archive")
+        if place.is_symlink():  # of an earlier try; nothing is written through a link
+            place.unlink()
+        if member.target is not None:
+            links.append((place, member.target))
+            continue
+        if member.content is None:
             place.mkdir(parents=True, exist_ok=True)
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
-        with stream, place.open("wb") as sink:
-            _copy(stream, sink, size)
-        place.chmod(0o644 | (mode & 0o111))
+        with member.content as content, place.open("wb") as sink:
+            _copy(content, sink, member.size)
+        place.chmod(0o644 | (member.mode & 0o111))
+    _make_links(links, target)
+
+
+def _make_links(links: list[tuple[Path, str]], root: Path) -> None:
+    """Make the links after all files, then see where they lead, through each other: none may stay if one leads out."""
+    made: list[Path] = []
+    try:
+        for place, leads_to in links:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                place.symlink_to(leads_to)
+            except (FileExistsError, ValueError) as error:
+                raise InputError(
+                    "data_error", f"The code archive: {place.name!r} cannot be a link"
+                ) from error
+            made.append(place)
+        top = os.path.realpath(root)
+        for place in made:
+            if os.path.commonpath([top, os.path.realpath(place)]) != top:
+                raise InputError("data_error", f"The code archive: the link {place.name!r} leads out of it")
+    except InputError:
+        for place in made:
+            place.unlink(missing_ok=True)
+        raise
 
 
 def _copy(stream: IO[bytes], sink: IO[bytes], size: int) -> None:

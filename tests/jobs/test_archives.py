@@ -48,10 +48,50 @@ def tar_special(name: str, kind: bytes, link: str = "") -> tuple[tarfile.TarInfo
     return entry, b""
 
 
-def zip_link(name: str) -> tuple[zipfile.ZipInfo, bytes]:
+def zip_link(name: str, target: str = "/etc/passwd") -> tuple[zipfile.ZipInfo, bytes]:
     entry = zipfile.ZipInfo(name)
     entry.external_attr = (stat.S_IFLNK | 0o777) << 16
-    return entry, b"/etc/passwd"
+    return entry, target.encode()
+
+
+def tar_link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    return tar_special(name, tarfile.SYMTYPE, target)
+
+
+Links = list[tuple[str, str]]
+
+
+def linked_zip(links: Links) -> bytes:
+    return zipped([("a/b/c.py", b"1"), *(zip_link(*link) for link in links)])
+
+
+def linked_tar(links: Links) -> bytes:
+    return tarred([tar_file("a/b/c.py"), *(tar_link(*link) for link in links)])
+
+
+INSIDE: dict[str, Links] = {
+    "a neighbor": [("a/latest", "b")],
+    "up and down": [("a/b/up", "../b/c.py")],
+    "the top": [("a/top", "..")],
+    "a chain": [("one", "two"), ("two", "a/three"), ("a/three", "b/c.py")],
+    "through a link to a folder": [("short", "a/b"), ("file", "short/c.py"), ("other", "short/../b/c.py")],
+    "something made later": [("best.pt", "runs/best/model.pt")],
+}
+OUTSIDE: dict[str, Links] = {
+    "absolute": [("link", "/etc/passwd")],
+    "above the top": [("link", "../x")],
+    "above from a folder": [("a/b/link", "../../../x")],
+    "a chain to above": [("one", "two"), ("two", "a/three"), ("a/three", "../../x")],
+    "a link to a folder, then up": [("a/b/flat", "../../d"), ("d/f.py", "../a"), ("out", "a/b/flat/../../x")],
+    "a chain whose end is absolute": [("one", "two/x"), ("two", "/etc")],
+    "itself": [("link", "link")],
+    "a loop": [("one", "two"), ("two", "one")],
+    "41 links": [(f"l{n}", f"l{n + 1}") for n in range(41)],
+    "nothing": [("link", "")],
+    "a backslash": [("link", "..\\x")],
+    "invisible": [("link", "a\u202eb")],
+    "long": [("link", "a/" * 200)],
+}
 
 
 def encrypted() -> bytes:
@@ -123,6 +163,22 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
     "bidi in name": ("archive_unsafe_path", lambda: zipped([("a\u202egnp.py", b"")])),
     "symlink in zip": ("archive_link", lambda: zipped([zip_link("a")])),
     "symlink in tar": ("archive_link", lambda: tarred([tar_special("a", tarfile.SYMTYPE, "/etc/passwd")])),
+    "file below a link in zip": ("archive_link", lambda: zipped([zip_link("d", "a"), ("d/x", b"")])),
+    "file below a link in tar": ("archive_link", lambda: tarred([tar_link("d", "a"), tar_file("d/x")])),
+    "link below a link": (
+        "archive_link",
+        lambda: tarred([tar_link("d", "a"), tar_link("d/x", "y"), tar_file("f")]),
+    ),
+    "link in place of a folder": (
+        "archive_name_clash",
+        lambda: tarred([tar_file("d/x"), tar_link("d", "a")]),
+    ),
+    "link given twice": ("archive_name_clash", lambda: tarred([tar_link("d", "a"), tar_link("d", "b")])),
+    "links alone": ("archive_empty", lambda: tarred([tar_link("d", "a")])),
+    "link with an unsafe name": (
+        "archive_unsafe_path",
+        lambda: tarred([tar_file("f"), tar_link("../d", "a")]),
+    ),
     "hard link": ("archive_link", lambda: tarred([tar_file("b"), tar_special("a", tarfile.LNKTYPE, "b")])),
     "device": ("archive_link", lambda: tarred([tar_special("a", tarfile.CHRTYPE)])),
     "pipe": ("archive_link", lambda: tarred([tar_special("a", tarfile.FIFOTYPE)])),
@@ -153,6 +209,31 @@ def test_sound_tar_is_described_and_the_stream_rewound() -> None:
     )
     found = inspect(stream)
     assert (found.kind, found.files, found.bytes, stream.tell()) == ("tar.gz", 2, 2, 0)
+
+
+@pytest.mark.parametrize("packed", [linked_zip, linked_tar])
+@pytest.mark.parametrize("links", INSIDE.values(), ids=INSIDE)
+def test_links_that_stay_inside_are_accepted(links: Links, packed: Callable[[Links], bytes]) -> None:
+    assert inspect(io.BytesIO(packed(links))).files == 1
+
+
+@pytest.mark.parametrize("packed", [linked_zip, linked_tar])
+@pytest.mark.parametrize("links", OUTSIDE.values(), ids=OUTSIDE)
+def test_links_that_leave_the_archive_are_refused_and_named(
+    links: Links, packed: Callable[[Links], bytes]
+) -> None:
+    with pytest.raises(ArchiveError) as caught:
+        inspect(io.BytesIO(packed(links)))
+    assert caught.value.code == "archive_link"
+    assert caught.value.entry in [name for name, _ in links]
+
+
+def test_ten_thousand_links_through_each_other_are_checked_in_bounded_time() -> None:
+    deep = "/".join(["x"] * 20)
+    links = [("l0", deep), *((f"l{n}", f"l{n // 2}/../" + "x/../" * 40 + "x") for n in range(1, 9_000))]
+    began = time.process_time()
+    inspect(io.BytesIO(linked_tar(links)))
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize("pack_of", ["zip", "tar"])
