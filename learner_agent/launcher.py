@@ -4,7 +4,8 @@ It waits for the shipper's ``ready``, starts the program in a session of its own
 byte for byte, and passes a halt on (`halting` has the deadlines). Signals go to the program's whole group, and after
 SIGTERM the program has ended only when no process of the group is left: a shell dies at once, while what it started
 still saves. SIGTERM to the launcher requests a halt, too; a second one changes nothing. If the launcher dies, the
-kernel kills the program. One thread, standard library only, Python 3.8 or newer; holds no secret.
+kernel kills the program. The job's setup commands run before it in the same way, one after the other; one that fails
+is the program's own failure. One thread, standard library only, Python 3.8 or newer; holds no secret.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from learner_agent.halting import Halting
 from learner_agent.log_segments import LogWriter
 from learner_agent.settings import LauncherSettings, launcher_settings
 from learner_agent.spool import Spool
-from learner_agent.untrusted_files import now_ms, number_or, put_aside, replace_file
+from learner_agent.untrusted_files import now_ms, number_or, put_aside, replace_file, unlink
 
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
@@ -39,6 +40,10 @@ ORPHANS_S = 0.5
 """How long leftover children of a finished program may keep the pipe open and silent."""
 ORPHANS_MAX_S = 10.0
 """How long they may keep it open at all."""
+SHOWN_CHARS = 200
+"""Of a setup command, in headings and messages."""
+HIDDEN = frozenset({"LUTHIER_SECRET", "LUTHIER_SETUP"})
+"""Variables that no program gets."""
 EXIT_NOT_STARTED = 128 + signal.SIGTERM
 EXIT_NOT_FOUND = 127
 EXIT_LOST = 128 + signal.SIGKILL
@@ -60,6 +65,9 @@ class Launcher:
         """When the program had ended, by the monotonic clock."""
         self.started_at = 0.0
         self.pid = 0
+        self.setup: Optional[Dict[str, Any]] = None
+        """The setup command that ended the attempt: {"n", "of", "command"}; None if none did."""
+        self.at_line_start = True
         self.unwritten: Dict[str, bytes] = {}
         """Small files of the spool that the disk has not taken yet."""
 
@@ -107,21 +115,60 @@ class Launcher:
         ready = self._wait_until_ready()
         if ready is None:
             return self._end(EXIT_NOT_STARTED)
+        env = self._program_env(ready)
+        if not self._set_up(env):
+            return self._end(
+                EXIT_LOST if self.status is None else processes.exit_code(self.status) or EXIT_NOT_STARTED
+            )
+        try:
+            self._run_one(self.argv or _in_shell(self.settings.command), env)
+        except OSError as error:
+            self._say("luthier: cannot start the program: %s" % error)
+            return self._end(EXIT_NOT_FOUND)
+        return self._end(EXIT_LOST if self.status is None else processes.exit_code(self.status))
+
+    def _set_up(self, env: Mapping[str, str]) -> bool:
+        """Run the setup commands, each with a heading in the log. False if one failed, or a halt came meanwhile."""
+        commands = self.settings.setup
+        for n, command in enumerate(commands, 1):
+            shown = " ".join(command.split())[:SHOWN_CHARS]
+            self._say("=== luthier: setup %d of %d: %s ===" % (n, len(commands), shown))
+            self.setup = {"n": n, "of": len(commands), "command": shown}
+            self._run_one(["/bin/sh", "-e", "-c", command], env)
+            if self.status != 0 and self.halting is None:
+                code = EXIT_LOST if self.status is None else processes.exit_code(self.status)
+                self._say(
+                    "luthier: setup command %d of %d exited with code %d: %s"
+                    % (n, len(commands), code, shown)
+                )
+            if self.status != 0 or self.halting is not None:
+                return False
+            self.status = self.ended_at = self.setup = None
+            for mark in ("imported", "finished"):  # of the command, which is not the program
+                unlink(str(self.spool.root / mark))
+        if commands:
+            self._say("=== luthier: setup done; the program starts ===")
+        return True
+
+    def _run_one(self, argv: List[str], env: Mapping[str, str]) -> None:
+        """Run a command to its end, with a pipe of its own. Raises OSError if it cannot start."""
         read_end, write_end = os.pipe()
         processes.widen(read_end, PIPE_BYTES)
         try:
-            self._start(ready, write_end)
-        except OSError as error:
-            os.close(write_end)
-            self.log.write(("luthier: cannot start the program: %s\n" % error).encode(), now_ms())
-            return self._end(EXIT_NOT_FOUND)
-        os.close(write_end)
-        self._write("phase", b"PROCESSING")
-        try:
+            try:
+                self._start(argv, env, write_end)
+            finally:
+                os.close(write_end)
+            self._write("phase", b"PROCESSING")
             self._watch(read_end)
         finally:
             os.close(read_end)
-        return self._end(EXIT_LOST if self.status is None else processes.exit_code(self.status))
+
+    def _say(self, line: str) -> None:
+        """Put a line of the launcher's own into the log."""
+        start = "" if self.at_line_start else "\n"
+        self.log.write(("%s%s\n" % (start, line)).encode(errors="replace"), now_ms())
+        self.at_line_start = True
 
     def _note_signal(self, number: int, frame: Any) -> None:
         self.halt_by_signal = True
@@ -142,18 +189,16 @@ class Launcher:
                 return None
             time.sleep(0.01 if time.monotonic() - began < 10 else 0.1)
 
-    def _start(self, ready: Mapping[str, Any], output: int) -> None:
-        env = self._program_env(ready)
-        command = self.argv or _in_shell(self.settings.command)
+    def _start(self, argv: List[str], env: Mapping[str, str], output: int) -> None:
         processes.adopt_orphans()
         parent = os.getpid()
         program = subprocess.Popen(
-            command,
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             cwd=str(self.settings.model_dir),
-            env=env,
+            env=dict(env),
             start_new_session=True,
             preexec_fn=lambda: processes.die_with(parent),
         )
@@ -161,7 +206,7 @@ class Launcher:
         program.returncode = 0  # _reap does it, together with orphans
 
     def _program_env(self, ready: Mapping[str, Any]) -> Dict[str, str]:
-        env = {name: value for name, value in self.env.items() if name != "LUTHIER_SECRET"}
+        env = {name: value for name, value in self.env.items() if name not in HIDDEN}
         env.update({str(name): str(value) for name, value in (ready.get("env") or {}).items()})
         if ready.get("resume_from"):
             env["RESUME_FROM"] = str(ready["resume_from"])
@@ -254,6 +299,7 @@ class Launcher:
             if not data:
                 return big, True
             self.log.write(data, now_ms())
+            self.at_line_start = data.endswith(b"\n")
             if len(data) < READ_BYTES // 2:
                 break
             big = True
@@ -364,6 +410,7 @@ class Launcher:
             "started": self.status is not None or lost,
             "halted": self._was_halted(),
             "finished": self.spool.has("finished"),
+            "setup": self.setup,
             "size": None if lost else self.log.size,
             "lines": self.log.lines,
             "crc": None if lost else self.log.crc,
@@ -381,7 +428,7 @@ class Launcher:
 
     def _was_halted(self) -> bool:
         """True if a halt had reached the program: it called halt_requested(), was signaled, or never started."""
-        noticed = self.spool.has("halt_noticed")
+        noticed = self.spool.has("halt_noticed") or (self.setup is not None and self.halting is not None)
         return noticed or (self.halting is not None and (self.halting.has_termed or self.status is None))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,10 @@ class BadSettings(Exception):
 
 @dataclass(frozen=True)
 class LauncherSettings:
-    """Settings of the launcher. grace_s: the job's grace period in seconds (see learner_agent.halting)."""
+    """Settings of the launcher. grace_s: the job's grace period in seconds (see learner_agent.halting).
+
+    setup: commands to run before the program, each by sh -e.
+    """
 
     state_dir: Path
     model_dir: Path
@@ -28,6 +32,7 @@ class LauncherSettings:
     command: str
     grace_s: int
     spool_bytes: int
+    setup: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,18 @@ class _Reader:
             return low
         return int(value)
 
+    def texts(self, name: str) -> Tuple[str, ...]:
+        """A JSON list of strings; nothing if the variable is not set."""
+        value = self.env.get(name, "").strip()
+        try:
+            found = json.loads(value) if value else []
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            self.wrong.append("%s: %r is not a JSON list of strings" % (name, value[:200]))
+            return ()
+        return tuple(found)
+
     def address(self, name: str) -> str:
         value = self.text(name, "the web server's address, such as http://127.0.0.1:8000").rstrip("/")
         for secure in ("", "s"):  # a websocket address works, too
@@ -114,6 +131,7 @@ def launcher_settings(env: Mapping[str, str], *, needs_command: bool = True) -> 
         state, model, checkpoint, result, log, command,
         grace_s=read.whole("LUTHIER_GRACE_S", 0, 60),
         spool_bytes=read.whole("LUTHIER_SPOOL_BYTES", 4096, CAP_BYTES),
+        setup=read.texts("LUTHIER_SETUP"),
     )  # fmt: skip
     read.done()
     return settings

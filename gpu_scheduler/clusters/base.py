@@ -176,6 +176,7 @@ class GangSpec:
     a script if it has several lines; a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: the
     job's grace period in seconds (see learner_agent.halting). checkpoint_every_s: how often a program should save, in
     seconds. distributed: whether the learners get their frameworks' rendezvous variables; None: if there are several.
+    setup: commands that each learner runs before the program, each by sh -e.
     """
 
     name: str
@@ -194,6 +195,7 @@ class GangSpec:
     grace_s: int = 60
     checkpoint_every_s: float | None = None
     distributed: bool | None = None
+    setup: Sequence[str] = ()
 
     @property
     def is_distributed(self) -> bool:

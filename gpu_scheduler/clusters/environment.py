@@ -49,6 +49,8 @@ def of_program(
         "LUTHIER_RANK": str(rank),
         "LUTHIER_GRACE_S": str(spec.grace_s),
     }
+    if spec.setup:
+        env["LUTHIER_SETUP"] = json.dumps(list(spec.setup), ensure_ascii=False)
     if spec.checkpoint_every_s is not None:
         env["LUTHIER_CHECKPOINT_EVERY_S"] = str(spec.checkpoint_every_s)
     return env | _distributed(rank, rendezvous) if spec.is_distributed else env

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_scheduler.clusters.base import SHIPPER_REFUSALS
 from jobs.humanize import filesize
-from jobs.states import PHASE_ORDER, RESULTS_NOT_KEPT, Phase
+from jobs.states import PHASE_ORDER, RESULTS_NOT_KEPT, SETUP_FAILED, Phase
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack, StreamFrame
 
@@ -21,7 +21,7 @@ MAX_CHUNK = 256 * 1024
 MAX_AGO_S = 90 * 86_400.0
 """Upper bound of the time since a program's end, in seconds, whatever its learner reports."""
 CRC_UNKNOWN = -1
-DECISIVE = frozenset({*SHIPPER_REFUSALS, RESULTS_NOT_KEPT})
+DECISIVE = frozenset({*SHIPPER_REFUSALS, RESULTS_NOT_KEPT, SETUP_FAILED})
 """Codes that decide how the job goes on; all others are warnings."""
 
 

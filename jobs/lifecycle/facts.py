@@ -21,7 +21,7 @@ from gpu_scheduler.clusters.base import (
     LearnerReport,
     gang_name,
 )
-from jobs.states import PHASE_ORDER, Intent, Phase, State, StopReason
+from jobs.states import PHASE_ORDER, SETUP_FAILED, Intent, Phase, State, StopReason
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
@@ -288,6 +288,9 @@ def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Rea
         said = learner.report.message or "Killed (out of memory)."
         words = f"Learner {learner.rank}: {said} Request more memory."
         return Reason(EndReason.OUT_OF_MEMORY.value, words, numbers)
+    if learner.error_code == SETUP_FAILED:
+        words = f"Learner {learner.rank} on {learner.node}: {learner.message}. See the log."
+        return Reason(SETUP_FAILED, words, numbers)
     signal = SIGNALS.get(code or 0)
     words = f"{signal}, exit code {code}" if signal else f"exited with code {code}"
     return Reason(

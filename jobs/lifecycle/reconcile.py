@@ -207,6 +207,7 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
         grace_s=job.grace_s,
         checkpoint_every_s=parse_duration(spec["checkpoint"]["every"]),
         distributed=spec.get("distributed"),
+        setup=spec.get("setup", ()),
     )
 
 

@@ -28,6 +28,7 @@ MAX_COMMAND_CHARS = 8192
 MAX_ENV_BYTES = 32 * 1024
 MAX_CODE_BYTES = 512 * 1024
 MAX_PATTERN_CHARS = 500
+MAX_SETUP, MAX_SETUP_CHARS = 10, 2000
 
 SLUG = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 SLUG_HELP = "lowercase letters and digits, with . _ - in between"
@@ -122,6 +123,7 @@ def _program() -> dict[str, Any]:
             "x-help": "a lowercase image reference with a tag, such as registry.example/team/image:1.2",
         },
         "code": _code(),
+        **_environment(),
         "command": {
             "description": "What each learner runs in the code folder: a line for sh -c, several lines as a script"
             " for sh -e, or a list to exec.",
@@ -142,6 +144,18 @@ def _program() -> dict[str, Any]:
             "default": DEFAULTS["env"],
             "propertyNames": {"pattern": ENV_NAME},
             "additionalProperties": {"type": ["string", "number", "boolean"], "maxLength": MAX_ENV_BYTES},
+        },
+    }
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "setup": {
+            "type": "array",
+            "description": "Commands that each learner runs before the program, once per attempt, each by sh -e in the"
+            " code folder; one that fails fails the attempt. Their output is part of the log.",
+            "maxItems": MAX_SETUP,
+            "items": {"type": "string", "minLength": 1, "maxLength": MAX_SETUP_CHARS, "pattern": r"\S"},
         },
     }
 

@@ -60,6 +60,7 @@ class Spec:
     framework: str | None
     image: str | None
     code: Code | None
+    setup: tuple[str, ...]
     command: str | tuple[str, ...]
     resources: ResourceRequest
     distributed: bool | None
@@ -96,6 +97,7 @@ class Spec:
             "framework": self.framework,
             "image": self.image,
             "code": _code_dict(self.code),
+            "setup": list(self.setup) or None,
             "command": self.command if isinstance(self.command, str) else list(self.command),
             "resources": _resources_dict(self.resources),
             "distributed": self.distributed,
@@ -126,6 +128,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         framework=value.get("framework"),
         image=value.get("image"),
         code=_build_code(value.get("code")),
+        setup=tuple(value.get("setup", ())),
         command=_lines(command) if isinstance(command, str) else tuple(command),
         resources=_build_resources(DEFAULTS["resources"] | dict(value.get("resources", {}))),
         distributed=value.get("distributed"),

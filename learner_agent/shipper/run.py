@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ POLL_S = 0.5
 DEATH_S = 1.0
 """A launcher whose lock has been free this long without an ``exit`` has died."""
 JOB = "shipper/job.json"
+SETUP_FAILED = "setup_failed"
+SHOWN_CHARS = 200
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
 DAMAGED_TRIES = 5
 """Damaged downloads in one attempt after which another attempt, maybe on another node, is the better try."""
@@ -136,6 +139,8 @@ class Shipper:
     def _report_end(self) -> None:
         """Report at once how the program ended: a checkpoint that is still being stored may take many minutes."""
         end = self.ending
+        if (failed := setup_failure(end)) is not None:
+            self.connection.report("error", code=SETUP_FAILED, message=failed)
         self.connection.report(
             "exit", code=int(number_or(end.get("code"), 137, most=255)),
             signal=int(number_or(end.get("signal"), 0, most=64)) or None, halted=bool(end.get("halted")),
@@ -353,6 +358,19 @@ class Shipper:
         entries = objects(saved.get("files")) if isinstance(saved, dict) else []
         began = [(entry.get("path"), entry.get("size"), entry.get("sha256")) for entry in entries]
         return bool(began) and sorted(map(repr, began)) == sorted(map(repr, files.offer.files))
+
+
+def setup_failure(ending: Mapping[str, Any]) -> str | None:
+    """A sentence about the setup command that failed, None if none did."""
+    failed = ending.get("setup")
+    if not isinstance(failed, Mapping) or ending.get("halted"):
+        return None
+    n, of = (int(number_or(failed.get(key), 1)) for key in ("n", "of"))
+    code, command = (
+        int(number_or(ending.get("code"), 137, most=255)),
+        str(failed.get("command"))[:SHOWN_CHARS],
+    )
+    return f"Setup command {n} of {of} exited with code {code}: {command}"
 
 
 def _read_notifications(fifo: int, more: asyncio.Event, state: asyncio.Event) -> None:

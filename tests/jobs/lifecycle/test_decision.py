@@ -15,6 +15,7 @@ from jobs.states import (
     FINAL,
     HOLDS_GPUS,
     RESULTS_NOT_KEPT,
+    SETUP_FAILED,
     TRANSITIONS,
     Intent,
     Phase,
@@ -540,3 +541,12 @@ def test_a_decision_depends_on_nothing_but_its_facts() -> None:
     for _, job, expected in TABLE:
         assert decide(replace(job)) == decide(job)
         assert outcome(decide(job)) == expected
+
+
+def test_a_setup_command_that_failed_is_named_in_the_reason() -> None:
+    said = "Setup command 1 of 2 exited with code 3: pip install nothing"
+    failed = learner(**STORES | {"exit_code": 3}, error_code=SETUP_FAILED, message=said)
+    move = decide(seen(P, failed)).move
+    assert move is not None
+    assert (move.stop_reason, move.reason.code) == ("learner_failed", "setup_failed")
+    assert said in move.reason.message

@@ -178,3 +178,13 @@ def test_latest_tag_is_warned_about() -> None:
 def test_checkpoints_rarer_than_the_time_limit_are_warned_about() -> None:
     spec = parse(spec_with(time_limit="5m", checkpoint={"every": "10m"}))
     assert [problem.code for problem in spec.warnings] == ["checkpoint_after_limit"]
+
+
+def test_setup_commands_are_kept_in_order_and_have_bounds() -> None:
+    spec = parse(spec_with(setup=["pip install tqdm", "python prepare.py\nls"]))
+    assert spec.setup == ("pip install tqdm", "python prepare.py\nls")
+    assert parse(to_yaml(spec)) == spec
+    assert "setup" not in parse(spec_with(setup=[])).normalized
+    assert codes(spec_with(setup=["  "])) == {"setup[0]": "bad_format"}
+    assert codes(spec_with(setup="ls")) == {"setup": "wrong_type"}
+    assert codes(spec_with(setup=["ls"] * 11)) == {"setup": "too_many"}
