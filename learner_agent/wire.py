@@ -229,6 +229,10 @@ class Ckpt(WireFrame, frozen=True):
     of: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1
     world: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1
     files: list[File] = []
+    in_code_from: Offset | None = None
+    """Of results: from this index on, files lie in the code folder (keep), those before it in RESULT_DIR."""
+    archives: Annotated[list[Offset], Meta(max_length=2)] = []
+    """Of results: the indices of files that are archives of what was too much to list."""
     state: UploadState = ""
     message: LongText = ""
     need: Annotated[list[tuple[Offset, Offset, Offset]], Meta(max_length=MAX_FILES)] = []

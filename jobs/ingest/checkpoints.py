@@ -21,13 +21,15 @@ from learner_agent.wire_fields import File, UploadState
 
 logger = logging.getLogger(__name__)
 
+OVER = "This attempt is over; nothing more of it is stored."
+
 
 def offer(grant: Grant, offered: Ckpt) -> Ckpt:
     """Respond to one offer: COMMITTED, or what is still needed, or REFUSED with the reason. Repeats are harmless."""
     for _ in range(3):
         try:
             if not _is_live(grant):
-                return _refuse(offered, "This attempt is over; nothing more of it is stored.")
+                return _refuse(offered, OVER)
             if offered.what == "results":
                 return _offer_results(grant, offered)
             return _offer_checkpoint(grant, offered)
@@ -76,18 +78,39 @@ def _offer_results(grant: Grant, offered: Ckpt) -> Ckpt:
         return _response(offered, "UPLOADING", need)
     fp("results.after_bytes")
     with transaction.atomic():
-        kept = ResultFile.objects.filter(job_id=grant.job_id, attempt=grant.attempt, rank=grant.rank)
-        kept.delete()
-        ResultFile.objects.bulk_create(
-            ResultFile(
-                job_id=grant.job_id, tenant_id=grant.tenant_id, attempt=grant.attempt, rank=grant.rank, path=path,
-                blob=blob,
-            )
-            for (path, _, _), blob in zip(offered.files, found, strict=True)
-        )  # fmt: skip
+        # Closing the attempt waits for this lock, so a learner that was replaced never overwrites newer results.
+        live = Attempt.objects.select_for_update(no_key=True).filter(
+            job_id=grant.job_id, n=grant.attempt, closed_at=None
+        )
+        if live.first() is None:
+            return _refuse(offered, OVER)
+        freed = _replace_results(grant, offered, found)
         fp("results.before_commit")
     fp("results.after_commit")
+    blobs.release(freed)  # after a crash before this the sweep removes them
     return _response(offered, "COMMITTED", [])
+
+
+def _replace_results(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> list[int]:
+    """Put a learner's results in the place of those that it had. Returns the blobs that may be unused now."""
+    before = ResultFile.objects.filter(job_id=grant.job_id, rank=grant.rank)
+    held = set(before.values_list("blob_id", flat=True))
+    before.delete()
+    in_code_from = len(found) if offered.in_code_from is None else offered.in_code_from
+    ResultFile.objects.bulk_create(
+        ResultFile(
+            job_id=grant.job_id, tenant_id=grant.tenant_id, attempt=grant.attempt, rank=grant.rank, path=path,
+            blob=blob, in_code=index >= in_code_from, archive=index in offered.archives,
+        )
+        for index, ((path, _, _), blob) in enumerate(zip(offered.files, found, strict=True))
+    )  # fmt: skip
+    return sorted(held - {blob.pk for blob in found})
+
+
+def results_of(grant: Grant) -> QuerySet[ResultFile]:
+    """What this learner of the job stored at its most recent end, to be put back before its program begins."""
+    mine = ResultFile.objects.filter(job_id=grant.job_id, rank=grant.rank, blob__verified=True)
+    return mine.select_related("blob").order_by("path")
 
 
 # --- checkpoints

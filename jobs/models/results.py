@@ -58,7 +58,7 @@ class CheckpointFile(models.Model):
 
 
 class ResultFile(models.Model):
-    """One file of RESULT_DIR after STORING."""
+    """One file of the job's results: those of a learner's most recent end replace all that it had before."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="results")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
@@ -66,6 +66,10 @@ class ResultFile(models.Model):
     rank = models.PositiveIntegerField()
     path = models.CharField(max_length=1024)
     blob = models.ForeignKey(Blob, on_delete=models.PROTECT, related_name="+")
+    in_code = models.BooleanField(
+        default=False, db_default=False
+    )  # kept from the code folder, not RESULT_DIR
+    archive = models.BooleanField(default=False, db_default=False)  # of files that were too many to list
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank", "path"], name="result_once")]
+        constraints = [models.UniqueConstraint(fields=["job", "rank", "path"], name="result_once")]

@@ -1,4 +1,4 @@
-"""Files that a job left in RESULT_DIR, per learner of its newest attempt with results.
+"""A job's results: what each learner left in RESULT_DIR, and what the spec keeps, at its most recent end.
 
 Nothing here checks permission: callers have fetched the job (job_get). A path from a request is compared with rows
 and never opened.
@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Count, Max, QuerySet, Sum
+from django.db.models import Count, QuerySet, Sum
 
 from jobs.models import Blob, ResultFile
 
 
 def result_list(job_id: str) -> list[dict[str, Any]]:
-    """Files of the newest attempt that left any: path, rank, size, sha256. Files of rank 0 keep their path,
-    those of other learners are listed as learner-<rank>/<path>."""
+    """All files: path, rank, attempt, size, sha256. Files of rank 0 keep their path, those of other learners are listed
+    as learner-<rank>/<path>."""
     return [_view(entry) for entry in _ordered(job_id)]
 
 
 def result_summary(job_id: str, most: int) -> dict[str, Any]:
     """How many files there are, their bytes together, the first few of them, and how many more."""
-    whole = _newest(job_id).aggregate(count=Count("pk"), bytes=Sum("blob__size"))
+    whole = _files(job_id).aggregate(count=Count("pk"), bytes=Sum("blob__size"))
     files = [_view(entry) for entry in _ordered(job_id)[:most]]
     return whole | {"files": files, "more": whole["count"] - len(files)}
 
 
 def result_file(job_id: str, path: str) -> Blob | None:
     """The blob of one result by its listed path; None if there is none."""
-    rows = _newest(job_id).select_related("blob")
+    rows = _files(job_id).select_related("blob")
     entry = rows.filter(rank=0, path=path).first()
     if entry is None:
         head, _, inner = path.partition("/")
@@ -44,23 +44,22 @@ def result_file(job_id: str, path: str) -> Blob | None:
 
 
 def _ordered(job_id: str) -> QuerySet[ResultFile]:
-    return _newest(job_id).select_related("blob").order_by("rank", "path")
+    return _files(job_id).select_related("blob").order_by("rank", "path")
 
 
 def _view(entry: ResultFile) -> dict[str, Any]:
     return {
         "path": _shown_path(entry),
         "rank": entry.rank,
+        "attempt": entry.attempt,
         "size": entry.blob.size,
         "sha256": entry.blob.sha256,
         "etag": f'"{entry.blob.sha256}"',
     }
 
 
-def _newest(job_id: str) -> QuerySet[ResultFile]:
-    rows = ResultFile.objects.filter(job_id=job_id)
-    attempt = rows.aggregate(n=Max("attempt"))["n"]
-    return rows.filter(attempt=attempt)
+def _files(job_id: str) -> QuerySet[ResultFile]:
+    return ResultFile.objects.filter(job_id=job_id)
 
 
 def _shown_path(entry: ResultFile) -> str:

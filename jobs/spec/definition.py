@@ -52,6 +52,7 @@ DEFAULTS: dict[str, Any] = {
     "priority": "normal",
     "data": [],
     "checkpoint": {"every": "10m", "keep": 3, "grace": "60s"},
+    "keep": [],
     "metrics": [],
     "env": {},
     "max_restarts": 0,
@@ -280,6 +281,15 @@ def _course() -> dict[str, Any]:
                     defaults["grace"],
                 ),
             },
+        },
+        "keep": {
+            "type": "array",
+            "description": "Globs of files in the code folder that are results, in addition to those in RESULT_DIR;"
+            " ** is any number of folders, and a folder keeps everything in it.",
+            "maxItems": 50,
+            "uniqueItems": True,
+            "default": DEFAULTS["keep"],
+            "items": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_CHARS},
         },
         "metrics": {
             "type": "array",

@@ -68,6 +68,7 @@ class Spec:
     priority: str
     data: tuple[Mount, ...]
     checkpoint: CheckpointRules
+    keep: tuple[str, ...]
     metrics: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     max_restarts: int
@@ -109,6 +110,7 @@ class Spec:
                 "keep": self.checkpoint.keep,
                 "grace": quantities.print_duration(self.checkpoint.grace_s),
             },
+            "keep": list(self.keep),
             "metrics": [{"pattern": pattern} for pattern in self.metrics],
             "env": dict(self.env),
             "max_restarts": self.max_restarts,
@@ -140,6 +142,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
             keep=int(checkpoint["keep"]),
             grace_s=quantities.parse_duration(checkpoint["grace"]),
         ),
+        keep=tuple(value.get("keep", DEFAULTS["keep"])),
         metrics=tuple(rule["pattern"] for rule in value.get("metrics", ())),
         env=tuple((name, written(text)) for name, text in value.get("env", {}).items()),
         max_restarts=int(value.get("max_restarts", DEFAULTS["max_restarts"])),

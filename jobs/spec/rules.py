@@ -35,6 +35,7 @@ def rule_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     yield from _resource_faults(value.get("resources"), walk)
     yield from _env_faults(value.get("env"), walk)
     yield from _data_faults(value.get("data"), walk)
+    yield from _keep_faults(value.get("keep"), walk)
     yield from _metric_faults(value.get("metrics"), walk)
 
 
@@ -151,6 +152,13 @@ def _data_faults(data: Any, walk: Walk) -> Iterator[Problem]:
             if folded(name) in names:
                 yield walk.problem(("data", index, "name"), "duplicate", "is given twice", name)
             names.add(folded(name))
+
+
+def _keep_faults(keep: Any, walk: Walk) -> Iterator[Problem]:
+    for index, glob in enumerate(keep if isinstance(keep, list | tuple) else ()):
+        fault = path_fault(glob) if isinstance(glob, str) and glob else None
+        if fault:
+            yield walk.problem(("keep", index), "unsafe_path", fault, glob, "a glob such as out/*.pt")
 
 
 def _metric_faults(metrics: Any, walk: Walk) -> Iterator[Problem]:

@@ -115,8 +115,8 @@ class CheckpointUploader:
             if response.state == "COMMITTED" or not response.need:
                 return "COMMITTED"  # or this part is stored, and the gang's other parts are being uploaded
             for index, upload, offset in response.need:
-                path, size, sha256 = files.offer.files[index]
-                place = files.folder / path
+                _, size, sha256 = files.offer.files[index]
+                place = files.place(index)
                 if size < self.direct_from:
                     await self._upload_file(place, upload, offset, size, sha256, is_unchanged)
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,10 @@ from learner_agent.shipper.http import PIECE_BYTES, Client, Refused
 MAX_CODE_BYTES = 1024**3
 MAX_CODE_FILES = 20_000
 MAX_TARGET_BYTES = 4096
+NODE_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+)
+"""What is wrong with the node while the inputs are written; any other error is the inputs' own."""
 
 
 class InputError(Exception):
@@ -150,7 +155,7 @@ def _write_members(members: Iterator[_Member], target: Path) -> None:
                 "data_error",
                 f"The code archive has more than {MAX_CODE_FILES:,} files or unpacks to more than 1 GiB",
             )
-        place = _below(target, member.name, "The code archive")
+        place = below(target, member.name, "The code archive")
         if place.is_symlink():  # of an earlier try; nothing is written through a link
             place.unlink()
         if member.target is not None:
@@ -199,7 +204,7 @@ def _copy(stream: IO[bytes], sink: IO[bytes], size: int) -> None:
         size -= len(block)
 
 
-def _below(root: Path, name: str, what: str) -> Path:
+def below(root: Path, name: str, what: str) -> Path:
     """The place of a name below root. Raises InputError, which begins with what, for one that leads elsewhere."""
     steps = [step for step in name.replace("\\", "/").split("/") if step not in ("", ".")]
     if name.startswith(("/", "\\")) or ".." in steps or (not steps and name.strip("./")):
@@ -227,7 +232,7 @@ def link_data(settings: ShipperSettings, mounts: list[Mapping[str, str]]) -> Non
             raise InputError("data_error", f"data {name!r}: {path!r} is outside the installation's data root")
         if not source.exists():
             raise InputError("data_error", f"data {name!r}: {path!r} does not exist below the data root")
-        link = _below(settings.data_dir, name, "The job's data")
+        link = below(settings.data_dir, name, "The job's data")
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.is_symlink():
             link.unlink()
@@ -251,7 +256,7 @@ async def restore(client: Client, settings: ShipperSettings, saved: Mapping[str,
     for entry in saved["files"]:
         place = top / f"part-{entry['part']}" if parts > 1 else top
         places.add(place)
-        target = _below(place, str(entry["path"]), "The checkpoint")
+        target = below(place, str(entry["path"]), "The checkpoint")
         size, sha256 = int(entry["size"]), str(entry["sha256"])
         if not (target.exists() and target.stat().st_size == size and sha256_of(target) == sha256):
             await download(client, str(entry["url"]), target, size=size, sha256=sha256)

@@ -1,4 +1,4 @@
-"""Files that a program leaves: checkpoints with a manifest, CHECKPOINT_DIR without one, results."""
+"""Files that a program leaves: checkpoints with a manifest, and folders as they are. Links are never followed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from learner_agent.shipper.inputs import sha256_of
 from learner_agent.untrusted_files import LARGE_BYTES, read_regular
 from learner_agent.wire import Ckpt, WireError, decode, encode
 from learner_agent.wire_fields import MAX_FILES, File, FileSetKind, is_path
-
-PACKED = "packed-"
 
 
 class NotWhole(Exception):
@@ -38,6 +35,12 @@ class FileSet:
     offer: Ckpt
     left_out: tuple[str, ...] = ()
     """Names of what cannot be stored: links, special files, invalid names, unreadable files."""
+    places: tuple[Path, ...] = ()
+    """Where each file of the offer is, if they are not all in the one folder."""
+
+    def place(self, index: int) -> Path:
+        """Where the file with this index in the offer is."""
+        return self.places[index] if self.places else self.folder / self.offer.files[index][0]
 
     @property
     def key(self) -> str:
@@ -76,7 +79,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
             world=content.get("world_size", 1),
             files=files,
         )
-        offer = _checked(offer)
+        offer = checked(offer)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, WireError) as error:
         raise NotWhole(f"{name}/manifest.json is not a manifest: {error}") from error
     for path, size, _ in files:
@@ -86,7 +89,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
     return FileSet(manifest.parent, offer)
 
 
-def _checked(offer: Ckpt) -> Ckpt:
+def checked(offer: Ckpt) -> Ckpt:
     """The offer as the server will read it. Raises WireError if it would refuse it."""
     read = decode(encode(offer))
     assert isinstance(read, Ckpt)
@@ -99,11 +102,19 @@ def _key(manifest: Path, base: Path) -> str:
     return f"{manifest.parent.relative_to(base).as_posix()}:{digest}"[-200:]
 
 
-def gather(folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
-    """Describe a directory as it is; None if it is empty. Raises TooMany for more files than MAX_FILES."""
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Files below a folder, described, and the names of those that cannot be stored."""
+
+    files: list[File]
+    left_out: list[str]
+
+
+def describe(folder: Path, places: Iterable[Path]) -> Listing:
+    """Describe files below a folder. Raises TooMany for more than MAX_FILES of them."""
     files: list[File] = []
     left_out: list[str] = []
-    for place in _entries(folder):
+    for place in places:
         name = place.relative_to(folder).as_posix()
         try:
             if place.is_symlink() or not place.is_file() or not is_path(name):
@@ -113,40 +124,30 @@ def gather(folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
             left_out.append(_shown(name))
         if len(files) > MAX_FILES:
             raise TooMany(f"{folder.name} holds more than {MAX_FILES:,} files.")
-    if not files and not left_out:
+    return Listing(files, left_out)
+
+
+def gather(folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
+    """Describe a directory as it is; None if it is empty. Raises TooMany for more files than MAX_FILES."""
+    found = describe(folder, entries(folder))
+    if not found.files and not found.left_out:
         return None
     try:
-        offer = _checked(Ckpt(key=what, what=what, world=world, files=files))
+        offer = checked(Ckpt(key=what, what=what, world=world, files=found.files))
     except WireError as error:
         raise TooMany(f"The files of {folder.name} cannot be listed in one message: {error}.") from error
-    return FileSet(folder, offer, tuple(left_out))
+    return FileSet(folder, offer, tuple(found.left_out))
 
 
-def pack(folder: Path, into: Path, *, what: FileSetKind, world: int) -> FileSet:
-    """Pack a directory into one archive ``<what>.tar``, made in a fresh directory in into. Raises OSError.
+def pack(folder: Path, places: Iterable[Path], archive: Path) -> list[str]:
+    """Write these files and links below a folder into an archive; return what could not be read. Raises OSError.
 
-    The same files give the same archive, so after a crash during the upload nothing is sent twice. What such a crash
-    left here is removed first.
+    The same files give the same archive, so after a crash during the upload nothing is sent twice.
     """
-    for stale in into.glob(f"{PACKED}*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    home = Path(tempfile.mkdtemp(prefix=PACKED, dir=into))
-    archive = home / f"{what}.tar"
-    try:
-        left_out = _archive(folder, archive)
-        file = (archive.name, archive.stat().st_size, sha256_of(archive))
-    except OSError:
-        shutil.rmtree(home, ignore_errors=True)
-        raise
-    return FileSet(home, Ckpt(key=what, what=what, world=world, files=[file]), tuple(left_out))
-
-
-def _archive(folder: Path, archive: Path) -> list[str]:
-    """Write every file and link of a folder into an archive; return what could not be read. Raises OSError."""
     left_out: list[str] = []
     lost: set[str] = set()
     with open(archive, "wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as packed:
-        for place in _entries(folder):
+        for place in places:
             name, begins_at = place.relative_to(folder).as_posix(), out.tell()
             try:
                 if not (place.is_symlink() or place.is_file()):
@@ -174,7 +175,7 @@ def _shown(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _entries(folder: Path) -> Iterable[Path]:
+def entries(folder: Path) -> Iterable[Path]:
     """Everything below a folder but directories, and of these only links and those that cannot be read."""
     closed: list[OSError] = []
     for base, folders, names in os.walk(folder, onerror=closed.append):

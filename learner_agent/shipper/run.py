@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import random
@@ -17,19 +16,21 @@ from typing import Any
 
 from learner_agent.log_segments import LogReader, log_span
 from learner_agent.settings import ShipperSettings, shipper_settings
-from learner_agent.shipper import inputs
+from learner_agent.shipper import inputs, results
 from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
 from learner_agent.shipper.connection import Connection, Fenced, WrongVersion
 from learner_agent.shipper.http import Client, Refused, Unreachable
-from learner_agent.shipper.inputs import CorruptDownload, InputError
+from learner_agent.shipper.inputs import NODE_ERRORS, CorruptDownload, InputError
+from learner_agent.shipper.metrics import tensorboard
 from learner_agent.shipper.metrics.log_rules import LogRules
 from learner_agent.shipper.metrics.reported import ReportedMetrics
 from learner_agent.shipper.metrics.tensorboard import TensorBoard
-from learner_agent.shipper.outputs import FileSet, NotWhole, TooMany, gather, pack
+from learner_agent.shipper.outputs import FileSet, NotWhole, gather
+from learner_agent.shipper.results import Found
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, now_ms, number_or, objects
 from learner_agent.wire import Final, JobIntent
-from learner_agent.wire_fields import MAX_RANK, PATH_CHARS, FileSetKind
+from learner_agent.wire_fields import MAX_RANK
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +44,6 @@ SHOWN_CHARS = 200
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
 DAMAGED_TRIES = 5
 """Damaged downloads in one attempt after which another attempt, maybe on another node, is the better try."""
-NODE_ERRORS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-)
-"""What is wrong with the node while the inputs are written; any other error is the inputs' own."""
 NOT_RANK_0 = (
     "The files in its CHECKPOINT_DIR are not stored: of a gang that saves without manifests only learner 0's count."
     " Save with training.checkpoint(step, part=training.rank(), of=training.world_size())."
@@ -229,6 +226,7 @@ class Shipper:
                 await inputs.fetch_code(self.client, self.settings, job.get("code"))
                 inputs.link_data(self.settings, list(job.get("data") or []))
                 resume_from = await self._restore(job)
+                await self._restore_results(job)
                 self.spool.write(JOB, job)
                 return resume_from
             except Unreachable as error:
@@ -256,14 +254,26 @@ class Shipper:
             await self.client.json(f"/agent/v1/checkpoints/{saved['n']}/verify", method="POST", body=b"")  # type: ignore[index]
             raise
 
+    async def _restore_results(self, job: dict[str, Any]) -> None:
+        files = objects(job.get("results"))
+        lost = await results.restore(self.client, self.settings, files)
+        if lost:
+            shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+            message = f"Not restored, because the stored copy cannot be read or written here: {shown[:800]}."
+            self.connection.report("error", code="results_not_restored", message=message)
+        if files:  # an earlier attempt's points must not be sent as those of this one
+            await asyncio.to_thread(tensorboard.skip_present, self.spool, self._tensorboard_roots())
+
+    def _tensorboard_roots(self) -> list[Path]:
+        return [self.settings.log_dir, self.settings.result_dir]
+
     def _job(self) -> dict[str, Any]:
         """The server's description of the job when its inputs were fetched; a program may have damaged it since."""
         return self.spool.read(JOB, most=LARGE_BYTES) or {}
 
     def _open_sources(self) -> None:
-        roots = [self.settings.log_dir, self.settings.result_dir]
-        self.tensorboard = TensorBoard(self.spool, roots)
         self.uploader.direct_from = number_or(self._job().get("direct_from"), float("inf"))
+        self.tensorboard = TensorBoard(self.spool, self._tensorboard_roots())
         given = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
         patterns = [pattern for pattern in given if isinstance(pattern, str)]
         rules = LogRules(self.spool, patterns, self._report_slow_rule)
@@ -302,54 +312,46 @@ class Shipper:
         return Final(size, int(crc) if reported == size and 0 <= crc < 2**32 else None, log_from=log_from)
 
     async def _store(self) -> None:
+        """Store what the program left, the checkpoint first: a resume needs it, and results may be large."""
         await self.uploader.upload_new_checkpoints()
         world = max(1, int(number_or(self._job().get("learners"), 1, most=MAX_RANK)))
-        end = self.ending
-        wanted: list[tuple[FileSetKind, Path]] = []
-        if not self.uploader.saw_manifest:
-            wanted.append(("implicit", self.settings.checkpoint_dir))
-        if end.get("code") == 0 and (end.get("finished") or not end.get("halted")):
-            wanted.append(("results", self.settings.result_dir))
-        for what, folder in wanted:
+        for what, take in (("implicit", self._implicit_checkpoint), ("results", self._results)):
             try:
-                files = await self._take(folder, what=what, world=world)
+                found = await asyncio.to_thread(take, world)
             except (NotWhole, OSError) as error:
                 self.connection.report("error", code=f"{what}_not_kept", message=str(error)[:1000])
                 continue
-            if files is None or (what == "implicit" and self._was_restored(files)):
-                continue
-            if what == "implicit" and self.settings.rank:
-                self.connection.report("error", code="implicit_not_kept", message=NOT_RANK_0)
-                continue
-            if files.left_out:
-                self._report_left_out(files)
-            if files.offer.files:
-                await self.uploader.upload(files)
+            for code, message in found.notes:
+                self.connection.report("error", code=code, message=message)
+            if found.files is not None:
+                await self.uploader.upload(found.files)
 
-    async def _take(self, folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
-        """The files of a folder. Too many results become one archive; a checkpoint must be restorable file by file."""
-        try:
-            return await asyncio.to_thread(gather, folder, what=what, world=world)
-        except TooMany as error:
-            if what != "results":
-                raise
-            why = str(error)
-        packed = await asyncio.to_thread(pack, folder, self.spool.root / "shipper", what=what, world=world)
-        self.connection.report(
-            "error",
-            code="results_packed",
-            message=f"{why} They are stored as one archive, {packed.offer.files[0][0]}.",
-        )
-        return packed
+    def _implicit_checkpoint(self, world: int) -> Found:
+        """CHECKPOINT_DIR as it is, of a program that saves without manifests. Raises TooMany."""
+        if self.uploader.saw_manifest:
+            return Found()
+        folder = self.settings.checkpoint_dir
+        files = gather(folder, what="implicit", world=world)
+        if files is None or self._was_restored(files):
+            return Found()
+        if self.settings.rank:
+            return Found(notes=[("implicit_not_kept", NOT_RANK_0)])
+        found = Found(files if files.offer.files else None)
+        if files.left_out:
+            found.notes.append(("implicit_left_out", results.left_out_message(folder.name, files.left_out)))
+        return found
 
-    def _report_left_out(self, files: FileSet) -> None:
-        names, count = ", ".join(files.left_out[:5]), len(files.left_out)
-        more = f" and {count - 5} more" if count > 5 else ""
-        self.connection.report(
-            "error",
-            code=f"{files.offer.what}_left_out",
-            message=f"Not stored from {files.folder.name}: {names[:600]}{more}. Only readable regular files are stored,"
-            f" with UTF-8 names without backslashes of at most {PATH_CHARS} characters.",
+    def _results(self, world: int) -> Found:
+        """RESULT_DIR and the files that the spec keeps. Raises TooMany or OSError."""
+        job = self._job()
+        keep = job.get("keep")
+        return results.collect(
+            self.settings.result_dir,
+            self.settings.model_dir,
+            keep=[glob for glob in keep if isinstance(glob, str)] if isinstance(keep, list) else [],
+            into=self.spool.root / "shipper",
+            world=world,
+            stored_before=bool(job.get("results")),
         )
 
     def _was_restored(self, files: FileSet) -> bool:

@@ -21,7 +21,7 @@ from django.views.decorators.http import require_http_methods
 from jobs import blobs, tokens
 from jobs.blobs import direct
 from jobs.ingest import checkpoints
-from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.models import Blob, Checkpoint, CheckpointFile, Job, ResultFile
 from jobs.retries import database_away
 from jobs.tokens import Grant
 from portal.problem_details import RETRY_AFTER_S, problem
@@ -79,7 +79,7 @@ def _later(code: str, message: str) -> HttpResponse:
 
 @for_learner("GET")
 def job(request: HttpRequest, grant: Grant) -> HttpResponse:
-    """What to run and with what: code, data, metric rules, and the checkpoint to resume from."""
+    """What to run and with what: code, data, metric rules, the checkpoint to resume from, and results so far."""
     row = Job.objects.select_related("code").get(pk=grant.job_id)
     saved = checkpoints.restorable(grant)
     if saved is None and _was_to_resume(grant):
@@ -96,7 +96,9 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
             "code": code_entry,
             "data": row.spec.get("data") or [],
             "metrics": [_rule(rule) for rule in row.spec.get("metrics") or []],
+            "keep": row.spec.get("keep") or [],
             "restore": _restore(saved) if saved is not None else None,
+            "results": [_result(entry) for entry in checkpoints.results_of(grant)],
             "log_job_max_bytes": settings.LUTHIER_LOG_JOB_MAX_BYTES,
             "direct_from": direct.LARGE if direct.direct() else None,
         }
@@ -133,6 +135,17 @@ def _restore(saved: Checkpoint) -> dict[str, Any]:
     }
 
 
+def _result(entry: ResultFile) -> dict[str, Any]:
+    return {
+        "path": entry.path,
+        "size": entry.blob.size,
+        "sha256": entry.blob.sha256,
+        "in_code": entry.in_code,
+        "archive": entry.archive,
+        "url": f"/agent/v1/results/{entry.pk}",
+    }
+
+
 @for_learner("GET")
 def code(request: HttpRequest, grant: Grant) -> HttpResponse:
     """One piece of the code archive."""
@@ -151,6 +164,15 @@ def checkpoint_file(request: HttpRequest, grant: Grant, n: int, file_id: int) ->
         entry = CheckpointFile.objects.select_related("blob").filter(checkpoint=saved, pk=file_id).first()
     if entry is None:
         return problem(404, "not_found", "This attempt does not resume from a checkpoint with this file.")
+    return _piece(request, entry.blob)
+
+
+@for_learner("GET")
+def result_file(request: HttpRequest, grant: Grant, file_id: int) -> HttpResponse:
+    """One piece of a result that this learner stored at its most recent end."""
+    entry = checkpoints.results_of(grant).filter(pk=file_id).first()
+    if entry is None:
+        return problem(404, "not_found", "This learner has no result with this number.")
     return _piece(request, entry.blob)
 
 

@@ -55,6 +55,7 @@ def _checkpoint(call: Call, job_id: str, n: int, what: str = "job.read") -> Chec
 
 class ResultSerializer(FileSerializer):
     rank = serializers.IntegerField()
+    attempt = serializers.IntegerField(help_text="at whose end it was stored")
     etag = serializers.CharField()
 
 
@@ -65,13 +66,14 @@ class ResultSerializer(FileSerializer):
     response_example={
         "path": "model.pt",
         "rank": 0,
+        "attempt": 1,
         "size": 4096,
         "sha256": "9f86d081…",
         "etag": '"9f86d081…"',
     },
 )
 def result_list(call: Call, job_id: str) -> dict[str, Any]:
-    """The files that the program left in RESULT_DIR, available after STORING."""
+    """The job's results: RESULT_DIR and what the spec keeps, from the most recent end, however that was."""
     found = [ResultSerializer.render(file) for file in results.result_list(permissions.job(call, job_id).pk)]
     return paging.whole(call, found, keys=("path", "rank"))
 

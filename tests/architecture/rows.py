@@ -266,6 +266,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
     "agent/v1/code": (FOR_LEARNERS,),
     "agent/v1/checkpoints/<int:n>/files/<int:file_id>": (FOR_LEARNERS,),
     "agent/v1/checkpoints/<int:n>/verify": (FOR_LEARNERS,),
+    "agent/v1/results/<int:file_id>": (FOR_LEARNERS,),
     "agent/v1/uploads/<int:blob_id>": (FOR_LEARNERS,),
 }
 

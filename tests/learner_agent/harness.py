@@ -19,11 +19,12 @@ import uvicorn
 import zstandard
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import get_resolver, path
+from django.utils import timezone
 
 from jobs import blobs
 from jobs.ingest.writer import writer
-from jobs.models import Job, Learner, LogChunk
-from jobs.states import State
+from jobs.models import Checkpoint, Job, Learner, LogChunk
+from jobs.states import Intent, State
 from learner_agent.spool import Spool
 from portal.asgi_handler import ThreadedHandler
 from portal.live import learner_hub
@@ -103,6 +104,17 @@ def make_job(files: dict[str, str], **fields: Any) -> Job:
     job.code = blobs.put(job.tenant_id, archive(files))
     job.save(update_fields=["code"])
     return job
+
+
+def next_attempt(job: Job, saved: Checkpoint | None = None) -> None:
+    """Close the live attempt and open the next one, which resumes from saved."""
+    job.attempts.filter(closed_at=None).update(held=False, closed_at=timezone.now())
+    job.attempt += 1
+    job.intent = Intent.RUN
+    job.save(update_fields=["attempt", "intent"])
+    made = factories.add_attempt(job, job.attempt, held=True)
+    made.resume_from = saved
+    made.save()
 
 
 class Rig:

@@ -12,7 +12,7 @@ from django.db.models import F
 from jobs import blobs
 from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, MetricPoint, Progress, ResultFile
 from jobs.states import EventCode, Intent
-from tests.learner_agent.harness import Rig, make_job, until
+from tests.learner_agent.harness import Rig, make_job, next_attempt, until
 
 MakeRig = Callable[..., Rig]
 
@@ -130,20 +130,6 @@ def test_an_attempt_that_ends_before_its_first_save_leaves_the_checkpoint_it_wen
         expected = b"['manifest.json', 's']\n" if attempt else b"scratch\n"
         assert learner.stored_log() == expected
         next_attempt(job, saved)
-
-
-def next_attempt(job: Job, saved: Checkpoint | None) -> None:
-    from django.utils import timezone
-
-    from tests import factories
-
-    job.attempts.filter(closed_at=None).update(held=False, closed_at=timezone.now())
-    job.attempt += 1
-    job.intent = Intent.RUN
-    job.save(update_fields=["attempt", "intent"])
-    made = factories.add_attempt(job, job.attempt, held=True)
-    made.resume_from = saved
-    made.save()
 
 
 def test_a_program_that_knows_nothing_of_us_gets_metrics_by_rule_and_an_implicit_checkpoint(

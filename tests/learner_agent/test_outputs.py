@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from learner_agent.shipper.outputs import TooMany, gather, pack
+from learner_agent.shipper.outputs import TooMany, entries, gather, pack
+from learner_agent.shipper.results import collect
 from tests.nobody import no_superuser
+
+
+def packed_in(results: Path, into: Path) -> tuple[Path, list[str]]:
+    """The archive of a folder, and the names of what it could not hold."""
+    archive = into / "results.tar"
+    return archive, pack(results, entries(results), archive)
 
 
 @pytest.fixture
@@ -68,14 +75,12 @@ def test_more_files_than_one_message_names_are_packed_into_the_same_archive_each
     with pytest.raises(TooMany, match="more than 1 files"):
         gather(results, what="results", world=1)
 
-    again = pack(results, tmp_path, what="results", world=1)
-    packed = pack(results, tmp_path, what="results", world=1)
+    first = packed_in(results, tmp_path)[0].read_bytes()
+    packed, left_out = packed_in(results, tmp_path)
 
-    assert packed.offer.files == again.offer.files
-    assert packed.left_out == ("pipe",)
-    ((name, size, _),) = packed.offer.files
-    assert (packed.folder / name).stat().st_size == size
-    with tarfile.open(packed.folder / name) as archive:
+    assert packed.read_bytes() == first
+    assert left_out == ["pipe"]
+    with tarfile.open(packed) as archive:
         assert sorted(archive.getnames()) == sorted(["latest", "one.txt", odd, "two.txt"])
 
 
@@ -86,7 +91,9 @@ def test_names_too_long_for_one_message_are_too_many(results: Path, tmp_path: Pa
         (deep / f"{number:0200}").touch()
     with pytest.raises(TooMany, match="cannot be listed in one message"):
         gather(results, what="results", world=1)
-    assert len(pack(results, tmp_path, what="results", world=1).offer.files) == 1
+    found = collect(results, tmp_path / "code", keep=[], into=tmp_path, world=1, stored_before=False)
+    assert found.files is not None
+    assert len(found.files.offer.files) == 1
 
 
 def breaks_off(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
@@ -118,10 +125,10 @@ def test_a_file_that_breaks_off_takes_no_other_out_of_the_archive(
     for name in ("a", "b", "c"):
         (results / name).write_text(name * 10_000)
     breaks_off(monkeypatch, "b")
-    packed = pack(results, tmp_path, what="results", world=1)
+    packed, left_out = packed_in(results, tmp_path)
 
-    assert packed.left_out == ("b",)
-    assert files_in(packed.folder / "results.tar") == {
+    assert left_out == ["b"]
+    assert files_in(packed) == {
         "a": "a" * 10_000,
         "c": "c" * 10_000,
     }
@@ -134,10 +141,10 @@ def test_a_second_name_of_a_file_that_broke_off_is_kept_as_the_file(
     for other in ("b", "c"):
         (results / other).hardlink_to(results / "a")
     breaks_off(monkeypatch, "a")
-    packed = pack(results, tmp_path, what="results", world=1)
+    packed, left_out = packed_in(results, tmp_path)
 
-    assert packed.left_out == ("a",)
-    assert files_in(packed.folder / "results.tar") == {
+    assert left_out == ["a"]
+    assert files_in(packed) == {
         "b": "a" * 10_000,
         "c": "a" * 10_000,
     }
@@ -146,13 +153,18 @@ def test_a_second_name_of_a_file_that_broke_off_is_kept_as_the_file(
 def test_names_of_one_file_share_its_bytes_in_the_archive(results: Path, tmp_path: Path) -> None:
     (results / "a").write_text("a" * 100_000)
     (results / "b").hardlink_to(results / "a")
-    packed = pack(results, tmp_path, what="results", world=1)
-    with tarfile.open(packed.folder / "results.tar") as archive:
+    packed, _ = packed_in(results, tmp_path)
+    with tarfile.open(packed) as archive:
         assert [(member.name, member.islnk()) for member in archive] == [("a", False), ("b", True)]
 
 
-def test_one_archive_stays_however_often_it_is_made(results: Path, tmp_path: Path) -> None:
-    (results / "a").write_text("a")
+def test_one_archive_stays_however_often_it_is_made(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner_agent.shipper.outputs.MAX_FILES", 1)
+    for name in ("a", "b"):
+        (results / name).write_text(name)
     for _ in range(3):
-        packed = pack(results, tmp_path, what="results", world=1)
-    assert list(tmp_path.iterdir()) == [packed.folder]
+        found = collect(results, tmp_path / "code", keep=[], into=tmp_path, world=1, stored_before=False)
+    assert found.files is not None
+    assert list(tmp_path.iterdir()) == [found.files.place(0).parent]

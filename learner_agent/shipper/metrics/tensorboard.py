@@ -19,6 +19,12 @@ STATE = "shipper/tensorboard.json"
 READ_BYTES = 1024 * 1024
 
 
+def skip_present(spool: Spool, roots: list[Path]) -> None:
+    """Take the event files that are there now for read: an earlier attempt wrote them. Raises OSError."""
+    found = [path for root in roots for path in _files(root)]
+    spool.write(STATE, {str(path): path.stat().st_size for path in found if path.is_file()})
+
+
 @dataclass
 class TensorBoard:
     """Every ``*tfevents*`` file below roots. offsets: bytes read of each file; the cursor is their sum."""
@@ -59,7 +65,7 @@ class TensorBoard:
             if scans:
                 if time.monotonic() < self._next_scan_at:
                     return None
-                self._unread = [(root, path) for root in self.roots for path in self._files(root)][::-1]
+                self._unread = [(root, path) for root in self.roots for path in _files(root)][::-1]
             while self._unread:
                 frame = self._read_file(*self._unread[-1])
                 if frame is not None:
@@ -72,12 +78,6 @@ class TensorBoard:
     def scan_without_pause(self) -> None:
         """The program has ended: from now on None means that nothing is left."""
         self.scan_every_s = self._next_scan_at = 0.0
-
-    def _files(self, root: Path) -> list[Path]:
-        found = []
-        for folder, _, names in os.walk(root):
-            found += [Path(folder, name) for name in names if "tfevents" in name]
-        return sorted(found)
 
     def _read_file(self, root: Path, path: Path) -> Metric | None:
         key = str(path)
@@ -110,6 +110,13 @@ class TensorBoard:
             return None
         self._next_offsets = {**self.offsets, key: start + used}
         return Metric(self.name, self.cursor, self.cursor + used, points[:MAX_POINTS])
+
+
+def _files(root: Path) -> list[Path]:
+    found = []
+    for folder, _, names in os.walk(root):
+        found += [Path(folder, name) for name in names if "tfevents" in name]
+    return sorted(found)
 
 
 def _size_of_record(data: bytes) -> int:

@@ -20,6 +20,7 @@ placement: spread
 priority: high
 data: [{name: mnist, path: sets/mnist}]
 checkpoint: {every: 10m, keep: 3, grace: 60s}
+keep: ["*.pt", "lightning_logs/**"]
 metrics:
   - {pattern: 'step=(?P<step>\d+) loss=(?P<loss>\S+)'}
 env: {LR: "0.1"}
@@ -58,6 +59,7 @@ def test_full_spec_is_read_field_by_field() -> None:
     assert (spec.resources.memory_mib, spec.placement, spec.priority) == (4096, "spread", "high")
     assert (spec.data[0].name, spec.data[0].path) == ("mnist", "sets/mnist")
     assert (spec.checkpoint.every_s, spec.checkpoint.keep, spec.checkpoint.grace_s) == (600, 3, 60)
+    assert spec.keep == ("*.pt", "lightning_logs/**")
     assert spec.metrics == (r"step=(?P<step>\d+) loss=(?P<loss>\S+)",)
     assert (spec.env, spec.max_restarts, spec.time_limit_s) == ((("LR", "0.1"),), 3, 43_200)
 
@@ -68,6 +70,7 @@ def test_least_spec_gets_every_default() -> None:
     assert normalized["checkpoint"] == {"every": "10m", "keep": 3, "grace": "60s"}
     assert (normalized["placement"], normalized["priority"]) == ("pack", "normal")
     assert (normalized["max_restarts"], normalized["env"], normalized["tags"]) == (0, {}, [])
+    assert normalized["keep"] == []
     assert "time_limit" not in normalized
 
 

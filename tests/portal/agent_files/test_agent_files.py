@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs import blobs
-from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.models import Blob, Checkpoint, CheckpointFile, Job, ResultFile
 from jobs.states import State
 from tests import factories
 
@@ -36,6 +36,7 @@ def ask(client: Client, method: str, path: str, secret: str | None, **options: A
 PATHS = [
     ("get", "job"), ("get", "code"), ("get", "checkpoints/1/files/1"), ("post", "checkpoints/1/verify"),
     ("put", "uploads/1"), ("get", "uploads/1/parts"), ("post", "uploads/1/parts"), ("post", "uploads/1/finish"),
+    ("get", "results/1"),
 ]  # fmt: skip
 
 
@@ -161,3 +162,27 @@ def test_a_damaged_piece_is_refused_and_recorded_in_the_jobs_events(client: Clie
 
     assert (answer.status_code, answer.json()["code"]) == (422, "hash_mismatch")
     assert job.events.filter(code="CHECKPOINT_CORRUPT").count() == 1
+
+
+def test_a_learner_fetches_its_own_results_and_no_others(client: Client, job: Job) -> None:
+    other = factories.job(state=State.DOWNLOADING, of=job.tenant)
+    mine, theirs = (
+        ResultFile.objects.create(
+            job=owner,
+            tenant=owner.tenant,
+            attempt=1,
+            rank=0,
+            path="a",
+            blob=blobs.put(owner.tenant_id, content),
+        )
+        for owner, content in ((job, b"mine"), (other, b"theirs"))
+    )
+    secret = factories.secret(job, 1, 0)
+
+    (listed,) = ask(client, "get", "job", secret).json()["results"]
+    found = ask(client, "get", listed["url"].removeprefix("/agent/v1/"), secret)
+
+    assert (listed["path"], listed["size"], listed["in_code"], listed["archive"]) == ("a", 4, False, False)
+    assert listed["url"] == f"/agent/v1/results/{mine.pk}"
+    assert (found.status_code, found.content) == (206, b"mine")
+    assert ask(client, "get", f"results/{theirs.pk}", secret).status_code == 404
