@@ -130,6 +130,30 @@ def pack(files: Iterable[tuple[str, str]]) -> bytes:
     return gzip.compress(plain.getvalue(), compresslevel=6, mtime=0)
 
 
+def open_file(stream: IO[bytes], path: str) -> tuple[int, IO[bytes]] | None:
+    """Size and content of one regular file of an archive that `inspect` accepted; None if it has none of this path.
+
+    The content is seekable and needs the stream open. Time is that of unpacking what precedes the file.
+    """
+    if _kind(stream) == ZIP:
+        packed = zipfile.ZipFile(stream)
+        for entry in packed.infolist():
+            if entry.filename.removeprefix("./") == path and not entry.is_dir():
+                return entry.file_size, packed.open(entry)
+        return None
+    rolled = tarfile.open(fileobj=stream, mode="r:gz")  # noqa: SIM115 - its content outlives this call
+    for member in rolled:
+        if member.name.removeprefix("./") == path and member.isreg():
+            content = rolled.extractfile(member)
+            return (member.size, content) if content is not None else None
+    return None
+
+
+def kind_of(stream: IO[bytes]) -> str:
+    """``zip`` or ``tar.gz``. Raises ArchiveError for anything else."""
+    return _kind(stream)
+
+
 class _Tally:
     """Counts what was actually read, records entries that are refused, and enforces the limits."""
 

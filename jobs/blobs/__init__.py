@@ -14,12 +14,13 @@ from jobs.blobs.errors import (
     StoreUnavailable,
     WrongOffset,
 )
-from jobs.blobs.reading import check, discard, is_sound, open, read
+from jobs.blobs.reading import check, discard, is_sound, is_there, open, read
 from jobs.blobs.removal import release, sweep
 from jobs.blobs.store import BLOCK, key_of
 
 __all__ = [
     "BLOCK", "MAX_PIECE", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge", "SendDirectly",
-    "StoreUnavailable", "WrongOffset", "append", "begin", "check", "discard", "is_sound", "key_of", "open", "put",
+    "StoreUnavailable", "WrongOffset", "append", "begin", "check", "discard", "is_sound",
+    "is_there", "key_of", "open", "put",
     "read", "release", "sweep",
 ]  # fmt: skip

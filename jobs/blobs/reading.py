@@ -25,6 +25,11 @@ def open(blob: Blob, start: int = 0) -> BinaryIO:
         raise BlobGone(f"Blob {blob.pk} is not in the store.") from error
 
 
+def is_there(blob: Blob) -> bool:
+    """Whether the bytes of a verified blob can be opened. Raises StoreUnavailable."""
+    return blob.verified and store().exists(key_of(blob.tenant_id, blob.pk))
+
+
 def read(blob: Blob, start: int, size: int) -> bytes:
     """Return bytes start … start+size-1, fewer at the end. Raises BlobGone or StoreUnavailable."""
     with open(blob, start) as source:

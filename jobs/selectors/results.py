@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Max, QuerySet, Sum
 
+from jobs import blobs
 from jobs.models import Blob, ResultFile
 
 
@@ -20,10 +21,16 @@ def result_list(job_id: str) -> list[dict[str, Any]]:
 
 
 def result_summary(job_id: str, most: int) -> dict[str, Any]:
-    """How many files there are, their bytes together, the first few of them, and how many more."""
-    whole = _files(job_id).aggregate(count=Count("pk"), bytes=Sum("blob__size"))
+    """How many files there are, their bytes together, the newest attempt at whose end some of them were stored, the
+    first few of them, and how many more."""
+    whole = _files(job_id).aggregate(count=Count("pk"), bytes=Sum("blob__size"), attempt=Max("attempt"))
     files = [_view(entry) for entry in _ordered(job_id)[:most]]
     return whole | {"files": files, "more": whole["count"] - len(files)}
+
+
+def result_blobs(job_id: str) -> list[tuple[str, Blob]]:
+    """Every listed path with its bytes; those that are damaged are left out."""
+    return [(_shown_path(entry), entry.blob) for entry in _ordered(job_id) if blobs.is_there(entry.blob)]
 
 
 def result_file(job_id: str, path: str) -> Blob | None:

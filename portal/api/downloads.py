@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from zipfile import ZipFile, ZipInfo
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponseBase, StreamingHttpResponse
 from django.utils.http import content_disposition_header
 
-from jobs import blobs
+from jobs import archives, blobs
 from jobs.models import Blob
 from portal.api.errors import RangeNotSatisfiable
 from portal.api.operations import Call
@@ -19,6 +20,28 @@ from portal.streaming import Blocks, in_thread
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 Read = Callable[[int, int], Blocks]
 MAX_PATH_CHARS = 1024
+
+
+def code_file_download(call: Call, archive: Blob, path: str) -> HttpResponseBase | None:
+    """One file of an archive of code; None if it has none of this path."""
+    with blobs.open(archive) as source:
+        found = archives.open_file(source, path)
+        if found is None:
+            return None
+        size = found[0]
+
+    def read(start: int, stop: int) -> Blocks:
+        with blobs.open(archive) as source:
+            found = archives.open_file(source, path)
+            if found is None:
+                return
+            with found[1] as content:
+                content.seek(start)
+                while start < stop and (block := content.read(min(blobs.BLOCK, stop - start))):
+                    start += len(block)
+                    yield block
+
+    return download(call, size=size, read=read, name=path.rpartition("/")[2])
 
 
 def blob_download(call: Call, blob: Blob, path: str) -> HttpResponseBase:
@@ -39,21 +62,61 @@ def download(call: Call, *, size: int, read: Read, name: str, etag: str = "") ->
     if (condition := call.request.headers.get("If-Range")) and condition != etag:
         span = None
     start, stop = span or (0, size)
-    blocks = read(start, stop)
-    response = StreamingHttpResponse(
-        in_thread(blocks) if isinstance(call.request._request, ASGIRequest) else blocks,
-        status=HTTPStatus.PARTIAL_CONTENT if span else HTTPStatus.OK,
-        content_type="application/octet-stream",
-    )
+    response = _attachment(call, read(start, stop), name)
     response["Content-Length"] = str(stop - start)
     response["Accept-Ranges"] = "bytes"
-    response["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
-    response["Content-Security-Policy"] = "sandbox; default-src 'none'"
     if span:
+        response.status_code = HTTPStatus.PARTIAL_CONTENT
         response["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
     if etag:
         response["ETag"] = etag
     return response
+
+
+def _attachment(call: Call, blocks: Blocks, name: str) -> HttpResponseBase:
+    response = StreamingHttpResponse(
+        in_thread(blocks) if isinstance(call.request._request, ASGIRequest) else blocks,
+        content_type="application/octet-stream",
+    )
+    response["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
+    response["Content-Security-Policy"] = "sandbox; default-src 'none'"
+    return response
+
+
+def zip_download(call: Call, files: Sequence[tuple[str, Blob]], name: str) -> HttpResponseBase:
+    """One zip of these paths, uncompressed and made while it is sent: its size is not known before."""
+    return _attachment(call, _zipped(files), name)
+
+
+def _zipped(files: Sequence[tuple[str, Blob]]) -> Blocks:
+    written = _Written()
+    with ZipFile(written, "w") as archive:  # type: ignore[call-overload]
+        for path, blob in files:
+            entry = ZipInfo(path)
+            entry.external_attr = 0o644 << 16
+            entry.file_size = blob.size  # so that a large one gets a large one's header
+            with blobs.open(blob) as source, archive.open(entry, "w") as target:
+                while block := source.read(blobs.BLOCK):
+                    target.write(block)
+                    yield written.take()
+    yield written.take()
+
+
+class _Written:
+    """What was written since the last take; a stream without positions."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, part: bytes) -> int:
+        self._parts.append(bytes(part))
+        return len(part)
+
+    def flush(self) -> None: ...
+
+    def take(self) -> bytes:
+        taken, self._parts = b"".join(self._parts), []
+        return taken
 
 
 def _span(header: str, size: int) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Checkpoints and results of a job, and uploads of code for a job."""
+"""Checkpoints, results and code of a job, and uploads of code for a job."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 from django.http import HttpResponseBase
 from rest_framework import serializers
 
-from jobs.models import Checkpoint, Upload
+from jobs import blobs
+from jobs.archives import kind_of
+from jobs.models import Blob, Checkpoint, Job, Upload
 from jobs.selectors import checkpoints, results
 from jobs.selectors.serializers import CheckpointManifestSerializer, CheckpointSerializer, FileSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.uploads import upload_store
 from portal.api import bodies, paging, permissions
-from portal.api.downloads import MAX_PATH_CHARS, blob_download
+from portal.api.downloads import MAX_PATH_CHARS, blob_download, code_file_download, zip_download
 from portal.api.errors import NotFoundError
 from portal.api.fields import PagedQuery, ShortListQuery, StrictSerializer, checked
 from portal.api.openapi import BYTES
@@ -86,6 +88,47 @@ def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     if blob is None:
         raise NotFoundError
     return blob_download(call, blob, path)
+
+
+@operation(Out=BYTES)
+def result_zip(call: Call, job_id: str) -> HttpResponseBase:
+    """All results as one zip, under the paths that the list shows."""
+    job = permissions.job(call, job_id, "result.download")
+    files = results.result_blobs(job.pk)
+    if not files:
+        raise NotFoundError
+    return zip_download(call, files, f"{_file_name(job)}-results.zip")
+
+
+@operation(Out=BYTES, fails=(416,))
+def code_archive(call: Call, job_id: str) -> HttpResponseBase:
+    """The job's code as the archive that its learners unpack, zip or tar.gz; supports Range."""
+    job, code = _code(call, job_id)
+    with blobs.open(code) as source:
+        kind = kind_of(source)
+    return blob_download(call, code, f"{_file_name(job)}-code.{kind}")
+
+
+@operation(Out=BYTES, fails=(416,))
+def code_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
+    """One file of the job's code, as an attachment; supports Range."""
+    _, code = _code(call, job_id)
+    found = code_file_download(call, code, path) if len(path) <= MAX_PATH_CHARS else None
+    if found is None:
+        raise NotFoundError
+    return found
+
+
+def _file_name(job: Job) -> str:
+    return job.name.replace("/", "-")
+
+
+def _code(call: Call, job_id: str) -> tuple[Job, Blob]:
+    """The job and its archive; NotFoundError without one, such as where the image has the code."""
+    job = permissions.job(call, job_id, "code.download")
+    if job.code is None or not blobs.is_there(job.code):
+        raise NotFoundError
+    return job, job.code
 
 
 class UploadRequest(StrictSerializer):

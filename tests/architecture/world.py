@@ -8,7 +8,7 @@ from typing import Any
 
 from guardian.shortcuts import assign_perm
 
-from jobs import blobs
+from jobs import archives, blobs
 from jobs.models import CheckpointFile, ClusterNode, Job, ResultFile, Runtime
 from jobs.states import State
 from tenants.models import Tenant, Token, User
@@ -127,8 +127,10 @@ def build() -> World:
 
 
 def _fill(job: Job) -> None:
-    """A checkpoint and a result of one file each."""
+    """A checkpoint, a result and code, of one file each."""
     blob = blobs.put(job.tenant_id, f"weights of {job.pk}".encode())
+    job.code = blobs.put(job.tenant_id, archives.pack([("model.pt", f"code of {job.pk}")]))
+    job.save(update_fields=["code"])
     saved = factories.checkpoint(job)
     CheckpointFile.objects.create(checkpoint=saved, tenant_id=job.tenant_id, path="model.pt", blob=blob)
     ResultFile.objects.create(

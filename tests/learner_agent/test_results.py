@@ -106,8 +106,8 @@ def test_a_result_that_cannot_be_read_back_costs_no_restart(rig: MakeRig) -> Non
     again.wait()
 
     assert again.stored_log().startswith(b"found ['plots/loss.txt']\n")
-    told = JobEvent.objects.get(job=job, code=EventCode.CONDITION, reason="results_not_restored")
-    assert told.message.startswith("Learner 0: Not restored")
+    reported = JobEvent.objects.get(job=job, code=EventCode.CONDITION, reason="results_not_restored")
+    assert reported.message.startswith("Learner 0: Not restored")
 
 
 def test_files_that_the_spec_keeps_and_those_of_tensorboard_are_results_and_come_back(rig: MakeRig) -> None:
@@ -131,10 +131,12 @@ raise SystemExit(3)
         "out/model.pt": b"out/model.pt",
         "runs/a/events.out.tfevents.1.host": b"runs/a/events.out.tfevents.1.host",
     }
-    told = dict(JobEvent.objects.filter(job=job, code=EventCode.CONDITION).values_list("reason", "message"))
-    assert set(told) == {"keep_clash", "results_left_out"}
-    assert "RESULT_DIR has the same path: clash.txt." in told["keep_clash"]
-    assert "out/latest.pt" in told["results_left_out"]
+    reported = dict(
+        JobEvent.objects.filter(job=job, code=EventCode.CONDITION).values_list("reason", "message")
+    )
+    assert set(reported) == {"keep_clash", "results_left_out"}
+    assert "RESULT_DIR has the same path: clash.txt." in reported["keep_clash"]
+    assert "out/latest.pt" in reported["results_left_out"]
 
     next_attempt(job)
     again = run(rig(job))

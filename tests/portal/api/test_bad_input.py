@@ -196,7 +196,7 @@ def test_an_address_that_leads_nowhere_answers_as_any_missing_thing(alice: Api, 
         "part-" + "9" * 4400,
     ],
 )
-@pytest.mark.parametrize("place", ["results", "checkpoints/1/files"])
+@pytest.mark.parametrize("place", ["results", "checkpoints/1/files", "code"])
 def test_a_file_s_path_is_compared_never_opened(alice: Api, people: People, path: str, place: str) -> None:
     job = factories.job(owner=people.alice, state=State.COMPLETED)
     factories.checkpoint(job)

@@ -507,6 +507,7 @@ def test_what_a_job_made_is_there_to_be_fetched(
         ResultFile.objects.create(job=job, tenant=job.tenant, attempt=1, rank=rank, path=path, blob=blob)
     page = open_page(alice, job)
     assert "11 files" in page
+    assert f'href="/api/v1/jobs/{job.pk}/results.zip" download' in page
     assert "3 more" in page
     links = re.findall(rf'href="(/api/v1/jobs/{job.pk}/results/[^"]+)"', page)
     assert len(links) == 8

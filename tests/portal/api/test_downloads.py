@@ -1,0 +1,87 @@
+"""Everything of a job can be fetched: its results, also of one that was halted, failed or canceled, and its code."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobs import archives, blobs
+from jobs.models import Job, ResultFile
+from jobs.states import State
+from tests import factories
+from tests.portal.api.conftest import Api, People
+
+pytestmark = pytest.mark.django_db
+
+CODE = [("train.py", "print(1)\n"), ("lib/model.py", "x = 1\n")]
+
+
+def content(answer: Any) -> bytes:
+    return b"".join(answer.streaming_content)
+
+
+def leaves(job: Job, rank: int, path: str, text: bytes) -> None:
+    blob = blobs.put(job.tenant_id, text)
+    ResultFile.objects.create(job=job, tenant=job.tenant, attempt=1, rank=rank, path=path, blob=blob)
+
+
+def zipped(files: list[tuple[str, str]]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in files:
+            archive.writestr(path, text)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "state", [State.HALTED, State.FAILED, State.CANCELED, State.COMPLETED, State.PROCESSING]
+)
+def test_results_are_there_in_every_state(alice: Api, people: People, state: State) -> None:
+    job = factories.job(owner=people.alice, state=state)
+    leaves(job, 0, "plots/loss.txt", b"falling")
+
+    (listed,) = alice.get(f"/jobs/{job.pk}/results").json()["items"]
+
+    assert (listed["path"], listed["attempt"], listed["size"]) == ("plots/loss.txt", 1, 7)
+    assert content(alice.get(f"/jobs/{job.pk}/results/plots/loss.txt")) == b"falling"
+
+
+def test_all_results_come_as_one_zip(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED, name="a/b")
+    assert alice.get(f"/jobs/{job.pk}/results.zip").status_code == 404
+    leaves(job, 0, "plots/loss.txt", b"falling")
+    leaves(job, 1, "large.bin", b"12345678" * 400_000)
+
+    answer = alice.get(f"/jobs/{job.pk}/results.zip")
+
+    with zipfile.ZipFile(io.BytesIO(content(answer))) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["plots/loss.txt", "learner-1/large.bin"]
+        assert archive.read("plots/loss.txt") == b"falling"
+        assert archive.getinfo("learner-1/large.bin").file_size == 3_200_000
+    assert answer["Content-Disposition"] == 'attachment; filename="a-b-results.zip"'
+    assert answer["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(("packed", "kind"), [(archives.pack, "tar.gz"), (zipped, "zip")])
+def test_the_code_comes_whole_or_file_by_file(
+    alice: Api, people: People, packed: Callable[[list[tuple[str, str]]], bytes], kind: str
+) -> None:
+    job = factories.job(owner=people.alice, state=State.COMPLETED, name="net")
+    assert alice.get(f"/jobs/{job.pk}/code").status_code == 404  # its image has it
+    job.code = blobs.put(job.tenant_id, packed(CODE))
+    job.save(update_fields=["code"])
+
+    whole = alice.get(f"/jobs/{job.pk}/code")
+
+    assert content(whole) == packed(CODE)
+    assert whole["Content-Disposition"] == f'attachment; filename="net-code.{kind}"'
+    assert content(alice.get(f"/jobs/{job.pk}/code/lib/model.py")) == b"x = 1\n"
+    part = alice.get(f"/jobs/{job.pk}/code/train.py", Range="bytes=6-7")
+    assert (part.status_code, content(part)) == (206, b"1)")
+    for path in ("lib", "lib/", "none.py", "../train.py", "./train.py", "lib%2f..%2ftrain.py"):
+        assert alice.get(f"/jobs/{job.pk}/code/{path}").status_code == 404
