@@ -21,6 +21,5 @@ from jobs.blobs.store import BLOCK, key_of
 __all__ = [
     "BLOCK", "MAX_PIECE", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge", "SendDirectly",
     "StoreUnavailable", "WrongOffset", "append", "begin", "check", "discard", "is_sound",
-    "is_there", "key_of", "open", "put",
-    "read", "release", "sweep",
+    "is_there", "key_of", "open", "put", "read", "release", "sweep",
 ]  # fmt: skip

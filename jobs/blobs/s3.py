@@ -8,6 +8,7 @@ SHA-256, which the store compares with what arrives. The library reads credentia
 from __future__ import annotations
 
 import base64
+import io
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from jobs.blobs.errors import StoreUnavailable
-from jobs.blobs.store import Link, Part, Partial
+from jobs.blobs.store import BLOCK, Link, Part, Partial
 
 SIGNED_FOR_S = 900
 """How long a URL is valid: long enough for one part on a slow network, short for one that leaks."""
@@ -69,14 +70,9 @@ class S3Store:
         raise NotImplementedError("pieces are not collected here: see receives_pieces")
 
     def open(self, key: str, start: int = 0) -> BinaryIO:
-        asked = {"Range": f"bytes={start}-"} if start else {}
         with _translated():
-            try:
-                return cast(BinaryIO, self._s3.get_object(**asked, **self._at(key))["Body"])
-            except ClientError as error:
-                if _code(error) == "InvalidRange":  # from the end on there is nothing
-                    return cast(BinaryIO, tempfile.SpooledTemporaryFile())
-                raise
+            size = int(self._s3.head_object(**self._at(key))["ContentLength"])
+        return cast(BinaryIO, io.BufferedReader(_Object(self._s3, self._at(key), size, start), BLOCK))
 
     def exists(self, key: str) -> bool:
         try:
@@ -198,6 +194,50 @@ class S3Store:
 
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self.bucket, "Key": self._name(key)}
+
+
+class _Object(io.RawIOBase):
+    """An object as a file: one request for what is read in order, another one after each jump."""
+
+    def __init__(self, s3: Any, at: dict[str, str], size: int, start: int) -> None:
+        self._s3, self._object, self._size, self._at = s3, at, size, start
+        self._body: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        target = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if target != self._at:
+            self._leave()
+        self._at = target
+        return target
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        if self._at >= self._size:
+            return 0
+        with _translated():
+            if self._body is None:
+                self._body = self._s3.get_object(Range=f"bytes={self._at}-", **self._object)["Body"]
+            content = self._body.read(len(buffer))
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def _leave(self) -> None:
+        if self._body is not None:
+            self._body.close()
+            self._body = None
+
+    def close(self) -> None:
+        self._leave()
+        super().close()
 
 
 def _base64(sha256: str) -> str:

@@ -10,7 +10,7 @@ DELETE FROM jobs_resultfile r USING (
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0016_event_source")]
+    dependencies = [("jobs", "0017_blob_stores")]
 
     operations = [
         migrations.RunSQL(EARLIER, migrations.RunSQL.noop),

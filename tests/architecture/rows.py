@@ -271,6 +271,8 @@ PAGES: dict[str, tuple[Page, ...]] = {
     "agent/v1/checkpoints/<int:n>/verify": (FOR_LEARNERS,),
     "agent/v1/results/<int:file_id>": (FOR_LEARNERS,),
     "agent/v1/uploads/<int:blob_id>": (FOR_LEARNERS,),
+    "agent/v1/uploads/<int:blob_id>/finish": (FOR_LEARNERS,),
+    "agent/v1/uploads/<int:blob_id>/parts": (FOR_LEARNERS,),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from jobs import blobs
 from jobs.models import Blob, Job, JobEvent, MetricPoint, ResultFile
 from jobs.states import EventCode, Intent
 from learner_agent.shipper.results import collect, is_kept
+from tests import factories
 from tests.learner_agent.harness import Rig, make_job, next_attempt, until
 from tests.learner_agent.test_metric_sources import event, record, simple
 
@@ -99,7 +101,7 @@ def test_a_result_that_cannot_be_read_back_costs_no_restart(rig: MakeRig) -> Non
     job = make_job({"train.py": WRITES.format(end="sys.exit(3)")})
     run(rig(job)).wait()
     lost = ResultFile.objects.select_related("blob").get(job=job, path="1").blob
-    blobs._path(lost).unlink()
+    factories.bytes_of(lost).unlink()
     next_attempt(job)
 
     again = run(rig(job))
@@ -180,6 +182,7 @@ raise SystemExit(3)
 
     assert again.stored_log() == b"found 5001\n"
     assert list(ResultFile.objects.filter(job=job).values_list("path", flat=True)) == ["results.tar"]
+    blobs.sweep(timedelta(0))
     assert Blob.objects.count() == 2  # that archive and the code
 
 
