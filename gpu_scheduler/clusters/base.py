@@ -75,6 +75,8 @@ class EndReason(StrEnum):
     """The cluster itself gave the node to something else; our own preemption is a stop."""
     NODE_LOST = "node_lost"
     """May be reported before the end: the node is shutting down and stops the learner."""
+    PLATFORM_STOPPED = "platform_stopped"
+    """May be reported before the end: an administrator stops the platform, which stops its running programs."""
     STOPPED = "stopped"
     """``stop`` ended it before its program began."""
     IMAGE_ERROR = "image_error"
@@ -126,6 +128,7 @@ CAUSES: Mapping[EndReason, Cause] = MappingProxyType(
         EndReason.EVICTED: Cause.CLUSTER,
         EndReason.PREEMPTED_BY_CLUSTER: Cause.CLUSTER,
         EndReason.NODE_LOST: Cause.CLUSTER,
+        EndReason.PLATFORM_STOPPED: Cause.CLUSTER,
         EndReason.NOT_PREPARED: Cause.CLUSTER,
     }
 )

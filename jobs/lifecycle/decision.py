@@ -217,12 +217,16 @@ def _storing(job: JobObservation) -> Decision:
             StopReason.CANCEL_REQUESTED, Reason("cancel_requested", "Canceled while its results were stored.")
         )
     for learner in job.learners:
-        if not learner.delivered and (reason := node_lost(learner)):
+        # What has finished must not train again, whatever becomes of its files.
+        unfinished = learner.processes_ended and not (learner.delivered or learner.succeeded)
+        if unfinished and (reason := node_lost(learner)):
             return _stop(StopReason.NODE_LOST, reason)
     unkept = next((learner for learner in job.learners if learner.error_code == RESULTS_NOT_KEPT), None)
     if job.gang is not None:
-        # A shipper that lost results still sends the rest of the log; it is awaited unless it has been silent for long.
-        removable = job.none_active or (unkept is not None and stopping.fell_silent(job))
+        # A shipper that lost results still sends the rest of the log; it is awaited unless it has been silent for long,
+        # and so is a node that does not answer.
+        hopeless = unkept is not None or all(learner.unknown for learner in job.active)
+        removable = job.none_active or (hopeless and stopping.fell_silent(job))
         return (
             Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
             if removable

@@ -213,14 +213,14 @@ def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
 def halt_reached(job: JobObservation) -> bool:
     """A learner ended after a halt had reached it, without the mark that it was finished.
 
-    A node that shuts down sends its learners the same signal; without a requested halt, that is a lost node.
+    A node or a platform that shuts down sends its learners the same signal; without a requested halt, that is no halt.
     """
     return any(
         learner.code is not None and learner.halted and not learner.finished_mark
         for learner in job.learners
         if job.intent == Intent.HALT
         or learner.report is None
-        or learner.report.reason is not EndReason.NODE_LOST
+        or learner.report.reason not in {EndReason.NODE_LOST, EndReason.PLATFORM_STOPPED}
     )
 
 
@@ -243,6 +243,8 @@ def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None
     cause = CAUSES[end] if end is not None else None
     if end is not None and cause is Cause.REQUEST:
         return StopReason(end.value), Reason(end.value, message, numbers)
+    if end is EndReason.PLATFORM_STOPPED and not learner.succeeded:
+        return StopReason.PLATFORM_STOPPED, Reason(end.value, "The platform was stopped.", numbers)
     if not learner.succeeded and (lost := node_lost(learner)):
         return StopReason.NODE_LOST, lost
     if end is not None and cause is Cause.CLUSTER and not learner.succeeded:

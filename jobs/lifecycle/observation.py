@@ -19,7 +19,7 @@ from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner, Progress
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
 
-LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST})
+LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST, StopReason.PLATFORM_STOPPED})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jobs.humanize import duration
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, ended_without_code
 from jobs.states import AFTER_STOPPING, BY_ORDER, OWN_FAILURES, Intent, Phase, State, StopReason
 
-GRACEFUL = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT}
+GRACEFUL = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT, StopReason.PLATFORM_STOPPED}
 ACKNOWLEDGED_S = 10.0  # a learner that has not acknowledged by then is stopped through the cluster
 CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
 SLACK_S = 15.0  # between the launcher's last escalation and a stop through the cluster
@@ -187,6 +187,11 @@ def ending(job: JobObservation) -> Ending:
         )
     if reason in BY_ORDER:
         return _queued_by_order(job, reason)
+    if reason is StopReason.PLATFORM_STOPPED:  # nothing that happened to the job: no restart, no back-off
+        words = "Platform stopped. Continues automatically; doesn't count against max_restarts."
+        return Ending(
+            State.QUEUED, Reason(reason.value, words, job.reason.numbers), early_ends=job.early_ends
+        )
     if job.reason.code == EndReason.NOT_PREPARED and job.not_prepared + 1 >= PREPARE_TRIES:
         words = f"{job.reason.message} Tried {job.not_prepared + 1} times in a row."
         return Ending(State.FAILED, Reason(EndReason.NOT_PREPARED.value, words, job.reason.numbers))

@@ -10,7 +10,6 @@ from typing import Any
 
 from django.db.models import Count, Max, QuerySet, Sum
 
-from jobs import blobs
 from jobs.models import Blob, ResultFile
 
 
@@ -29,8 +28,8 @@ def result_summary(job_id: str, most: int) -> dict[str, Any]:
 
 
 def result_blobs(job_id: str) -> list[tuple[str, Blob]]:
-    """Every listed path with its bytes; those that are damaged are left out."""
-    return [(_shown_path(entry), entry.blob) for entry in _ordered(job_id) if blobs.is_there(entry.blob)]
+    """Every listed path with its blob."""
+    return [(_shown_path(entry), entry.blob) for entry in _ordered(job_id)]
 
 
 def result_file(job_id: str, path: str) -> Blob | None:

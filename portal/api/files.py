@@ -92,9 +92,9 @@ def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
 
 @operation(Out=BYTES)
 def result_zip(call: Call, job_id: str) -> HttpResponseBase:
-    """All results as one zip, under the paths that the list shows."""
+    """All results as one zip, under the paths that the list shows; those that are damaged are left out."""
     job = permissions.job(call, job_id, "result.download")
-    files = results.result_blobs(job.pk)
+    files = [(path, blob) for path, blob in results.result_blobs(job.pk) if blobs.is_there(blob)]
     if not files:
         raise NotFoundError
     return zip_download(call, files, f"{_file_name(job)}-results.zip")

@@ -154,13 +154,14 @@ class Gangs:
         now = boot_clock()
         with self._lock:
             for record in self._store.load():
-                if record.boot != self._context.boot:
-                    # The machine was restarted: no process is left, and the boot clock restarted at 0.
+                was_restarted = record.boot != self._context.boot
+                if was_restarted:  # the machine: no process is left, and the boot clock restarted at 0
                     record.boot, record.kill_at = self._context.boot, None
-                    record.node_lost = any(learner.started for learner in record.learners)
                 gang = LocalGang(self._context, record)
                 self._gangs[gang.name] = gang
                 for learner in gang.learners:
+                    if was_restarted and learner.record.started:
+                        learner.note_leaving(EndReason.NODE_LOST)
                     learner.find_again(now)
                 self._store.save(record)
         self._empty_trash()
@@ -198,12 +199,14 @@ class Gangs:
             ]
 
     def shut_down(self) -> None:
-        """Stop all learners with their grace period: they end as node_lost, and their jobs restart later."""
+        """Stop all learners with their grace period: programs that still run end as platform_stopped, and their jobs
+        restart later. What has ended is delivered, now or by the next daemon."""
         now = boot_clock()
         with self._lock:
             for gang in self._gangs.values():
                 if not gang.ended:
-                    gang.record.node_lost = True
+                    for learner in gang.learners:
+                        learner.note_leaving(EndReason.PLATFORM_STOPPED)
                     gang.request_stop(now, gang.record.launch.grace_s)
                     self._store.save(gang.record)
                     self._journal.changed(gang.name)
@@ -304,9 +307,8 @@ class Gangs:
         Raises OSError for what may be temporary, such as a full disk; other errors fail the gang.
         """
         if gang.record.stop_at is not None:
-            reason = EndReason.NODE_LOST if gang.record.node_lost else EndReason.STOPPED
             for learner in gang.learners:
-                learner.stop_starting(reason)
+                learner.stop_starting(learner.record.leaving or EndReason.STOPPED)
             return True
         runtime = gang.record.launch.runtime
         assert runtime is not None, "launch refuses a gang without one"

@@ -31,6 +31,10 @@ LOST_S = 3.0
 LAUNCHER_SLACK_S = 2.0
 """Seconds that a launcher may take to record the end of a program that the daemon killed."""
 SIGNALED = 128
+LEFT = {
+    EndReason.NODE_LOST: "The node was shut down.",
+    EndReason.PLATFORM_STOPPED: "The platform was stopped.",
+}
 
 
 class LocalLearner:
@@ -57,7 +61,7 @@ class LocalLearner:
     def report(self) -> LearnerReport:
         record = self.record
         # Reported before the end, so that the end is not mistaken for a requested halt.
-        leaving = EndReason.NODE_LOST if self._gang.node_lost and not self.ended else None
+        leaving = None if self.ended else record.leaving
         return LearnerReport(
             rank=record.rank,
             node=record.node,
@@ -79,7 +83,7 @@ class LocalLearner:
             record.reason,
             record.message,
             self._launcher_dead_at is None,
-            self._gang.node_lost,
+            record.leaving,
         )
 
     def _has_launcher(self) -> bool:
@@ -208,6 +212,12 @@ class LocalLearner:
 
     # Ending
 
+    def note_leaving(self, reason: EndReason) -> None:
+        """Its program cannot go on, for this reason; nothing changes for one that has ended, which only delivers."""
+        has_exited = not self._has_launcher() and endings.read(self.folders) is not None
+        if not self.ended and not has_exited and self.record.leaving is None:
+            self.record.leaving = reason
+
     def enforce_stop(self, now: float, *, kill_at: float) -> None:
         """Enforce a stop: SIGTERM once, SIGKILL to the program at kill_at, then to its launcher."""
         if self.ended or self.removing or self._launcher is None or not self._launcher.is_alive():
@@ -279,8 +289,8 @@ class LocalLearner:
                 record.message = "The learner's processes died without an exit code."
             elif not ending.get("started", True):
                 record.reason, record.message = endings.refusal(self.folders)
-        if self._gang.node_lost and self._was_interrupted(ending):
-            record.reason, record.message = EndReason.NODE_LOST, "The node was shut down."
+        if record.leaving is not None and self._was_interrupted(ending):
+            record.reason, record.message = record.leaving, LEFT[record.leaving]
         record.reason = record.reason or EndReason.EXITED
         succeeded = record.exit_code == 0 and record.reason is EndReason.EXITED
         record.phase = LearnerPhase.SUCCEEDED if succeeded else LearnerPhase.FAILED

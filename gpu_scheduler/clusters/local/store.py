@@ -49,6 +49,8 @@ class LearnerRecord:
     shipper_done: bool = False
     kill_reason: EndReason | None = None
     """Why we killed it, if we did; becomes its reason."""
+    leaving: EndReason | None = None
+    """Why its program cannot go on, although it was still running: the platform was stopped, or its node was lost."""
 
 
 @dataclass(slots=True)
@@ -61,8 +63,6 @@ class GangRecord:
     ports: list[int] = field(default_factory=list)
     stop_at: float | None = None
     kill_at: float | None = None
-    node_lost: bool = False
-    """The daemon is shutting down and stops it: it ends as node_lost, and its job restarts elsewhere or later."""
 
 
 class Store:
@@ -119,19 +119,20 @@ def _to_json(gang: GangRecord) -> dict[str, Any]:
         "ports": gang.ports,
         "stop_at": gang.stop_at,
         "kill_at": gang.kill_at,
-        "node_lost": gang.node_lost,
     }
 
 
 def _from_json(value: dict[str, Any]) -> GangRecord:
     learners = []
+    node_lost = value.pop("node_lost", False)  # an earlier version's, of all learners
     for saved in value.pop("learners"):
         for which in ("launcher", "shipper"):
             saved[which] = None if saved[which] is None else Identity.from_json(saved[which])
         saved["phase"] = LearnerPhase(saved["phase"])
         saved.setdefault("kill_reason", saved.get("doomed"))  # their names in earlier versions
         saved.setdefault("numbers", saved.get("evidence") or {})
-        for name in ("reason", "kill_reason"):
+        saved.setdefault("leaving", EndReason.NODE_LOST if node_lost else None)
+        for name in ("reason", "kill_reason", "leaving"):
             saved[name] = _end_reason(saved.get(name))
         # Fields of another version are left out; none of them is needed to find the processes again.
         learners.append(LearnerRecord(**{name: saved[name] for name in saved if name in _LEARNER_FIELDS}))

@@ -152,7 +152,9 @@ def test_a_number_given_to_another_process_is_not_mistaken_for_the_learner(daemo
     assert not pids(daemon, "launcher")
 
 
-def test_sigterm_stops_learners_with_grace_and_they_end_as_lost_with_the_node(daemon: NodeDaemon) -> None:
+def test_sigterm_stops_learners_with_grace_and_they_end_as_stopped_with_the_platform(
+    daemon: NodeDaemon,
+) -> None:
     daemon.cluster.launch(launch("job-x-1", "runs", "exits:0"))
     running(daemon)
     wait_for(lambda: learners(daemon)[1].phase is LearnerPhase.SUCCEEDED)
@@ -160,8 +162,38 @@ def test_sigterm_stops_learners_with_grace_and_they_end_as_lost_with_the_node(da
     assert daemon.processes() == []
     daemon.start()
     stopped, finished = learners(daemon)
-    assert (stopped.phase, stopped.reason, stopped.exit_code) == (LearnerPhase.FAILED, "node_lost", 143)
+    assert (stopped.phase, stopped.reason, stopped.exit_code) == (
+        LearnerPhase.FAILED,
+        "platform_stopped",
+        143,
+    )
     assert finished.phase is LearnerPhase.SUCCEEDED
+
+
+def test_a_shutdown_marks_only_programs_that_still_run(daemon: NodeDaemon) -> None:
+    """What has ended only delivers: a finished program must not run again, and a failed one stays failed."""
+    spec = launch("job-x-1", "runs", "exits:0", "exits:1")
+    faults = [daemon.learner("job-x-1", rank, spec.learners[rank].node) / "fault" for rank in (1, 2)]
+    for fault in faults:
+        fault.parent.mkdir(parents=True)
+        fault.write_text("75")  # its shipper is tried again and again
+    daemon.cluster.launch(spec)
+    running(daemon)
+    wait_for(lambda: [learner.program_ended for learner in learners(daemon)] == [False, True, True])
+
+    os.kill(daemon.pid, signal.SIGTERM)
+
+    wait_for(lambda: daemon.cluster.observe().gangs["job-x-1"].stopping)
+    assert [learner.reason for learner in learners(daemon)] == ["platform_stopped", None, None]
+    for fault in faults:
+        fault.unlink()
+    daemon.terminate()  # a second signal: at once
+    daemon.start()
+    assert [(learner.reason, learner.exit_code) for learner in ended(daemon)] == [
+        ("platform_stopped", 143),
+        ("exited", 0),
+        ("exited", 1),
+    ]
 
 
 def test_sigterm_kills_what_does_not_obey_within_its_grace(daemon: NodeDaemon) -> None:
@@ -183,7 +215,7 @@ def test_a_shipper_that_cannot_deliver_before_the_daemon_goes_delivers_to_the_ne
     assert daemon.processes() == []
     daemon.start()
     (learner,) = ended(daemon)
-    assert (learner.reason, learner.exit_code) == ("node_lost", 143)
+    assert (learner.reason, learner.exit_code) == ("platform_stopped", 143)
     assert len((daemon.learner("job-x-1") / "state" / "shipper_lives").read_text().split()) == 2
 
 

@@ -201,6 +201,31 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         seen(P, learner(shown=FAILED, why="node_lost", shown_code=0, exit_code=0, halted=True, **EXITED)),
         "STOPPING node_lost",
     ),
+    (
+        "a platform that is stopped is neither a halt nor a lost node",
+        seen(
+            P,
+            learner(
+                shown=FAILED, why="platform_stopped", shown_code=143, exit_code=143, halted=True, **EXITED
+            ),
+        ),
+        "STOPPING platform_stopped",
+    ),
+    (
+        "it is stopped, the program still saves",
+        seen(P, learner(Phase.PROCESSING, why="platform_stopped")),
+        "STOPPING platform_stopped",
+    ),
+    (
+        "it is stopped after a halt was requested",
+        seen(P, learner(shown=FAILED, why="platform_stopped", exit_code=0, halted=True, **EXITED), **HALT),
+        "STOPPING halt_requested",
+    ),
+    (
+        "finished just before the platform was stopped",
+        seen(P, learner(shown=RUNNING, why="platform_stopped", exit_code=0, **EXITED)),
+        "STORING",
+    ),
     ("node silent, learner speaks", seen(P, learner(Phase.PROCESSING, UNKNOWN, silent_s=3)), "wait"),
     (
         "node silent, learner silent",
@@ -257,6 +282,26 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         "node lost while storing",
         seen(State.STORING, learner(Phase.STORING, FAILED, why="node_lost")),
         "STOPPING node_lost",
+    ),
+    (
+        "finished, then its node was lost before everything was stored: it does not train again",
+        seen(State.STORING, learner(shown=FAILED, why="node_lost", exit_code=0, **EXITED)),
+        "remove",
+    ),
+    (
+        "finished, its node shuts down and its shipper still stores",
+        seen(State.STORING, learner(why="node_lost", exit_code=0, **EXITED)),
+        "wait",
+    ),
+    (
+        "finished, its node does not answer",
+        seen(State.STORING, learner(shown=UNKNOWN, silent_s=50, exit_code=0, **EXITED)),
+        "wait",
+    ),
+    (
+        "finished, its node has not answered for long",
+        seen(State.STORING, learner(shown=UNKNOWN, silent_s=3601, exit_code=0, **EXITED)),
+        "remove",
     ),
     # Stopping: ask, then force
     ("asked, it saves", seen(S, stop_s=5, **HALTING), "wait"),
@@ -327,6 +372,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("failed, budget spent", seen(S, gone=True, max_restarts=1, restarts_used=1, **FAILING), "FAILED"),
     ("failed, halt requested", seen(S, gone=True, max_restarts=1, **FAILING, **HALT), "HALTED"),
     ("lost node is free", seen(S, gone=True, stop_reason="node_lost"), "QUEUED"),
+    ("a stop of the platform is free", seen(S, gone=True, stop_reason="platform_stopped"), "QUEUED"),
     ("lost learner is free", seen(S, gone=True, stop_reason="learner_lost"), "QUEUED"),
     ("preempted", seen(S, gone=True, stop_reason="preempted"), "QUEUED"),
     ("time limit", seen(S, gone=True, stop_reason="time_limit"), "FAILED"),
@@ -465,6 +511,9 @@ def test_early_ends_in_a_row_wait_longer_and_longer_whatever_their_cause() -> No
     for reason in BY_ORDER:
         innocent = move(reason, 3)
         assert (innocent.early_ends, innocent.wait_s) == (0, 0)
+    stopped = move(StopReason.PLATFORM_STOPPED, 3)
+    assert (stopped.early_ends, stopped.wait_s, stopped.charged) == (3, 0, False)
+    assert stopped.reason.code == "platform_stopped"
 
 
 def test_canceling_beats_every_reason_to_stop() -> None:

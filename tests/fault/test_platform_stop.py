@@ -1,0 +1,80 @@
+"""Ctrl-C on the platform and the next start: a running job goes on, a finished one stays finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fault.faults import lines_so_far
+from tests.platform import Client, Platform, running, wait_for
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+
+TRAINS = """\
+import os, pathlib, time
+from learner_agent import training
+
+start = training.resume_from()
+first = int((start / "step").read_text()) + 1 if start else 0
+results = pathlib.Path(os.environ["RESULT_DIR"])
+print("from", first, "with", sorted(path.name for path in results.iterdir()), flush=True)
+(results / f"attempt-{os.environ['LUTHIER_ATTEMPT']}.txt").write_text("here")
+for step in range(first, first + (5 if start else 100_000)):
+    training.report(step, loss=1.0)
+    time.sleep(0.02)
+    if training.halt_requested():
+        with training.checkpoint(step) as folder:
+            (folder / "step").write_text(str(step))
+        break
+else:
+    training.finish()
+"""
+
+
+def spec(program: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "luthier/v1",
+        "name": "goes-on",
+        "framework": "plain",
+        "code": {"files": {"main.py": program}},
+        "command": "python main.py",
+        "resources": {"learners": 1, "gpus": 0, "cpus": 1},
+    } | fields
+
+
+def attempts(client: Client, job: str) -> list[dict[str, Any]]:
+    return list(client.get(f"/jobs/{job}/attempts")["items"])
+
+
+def test_a_stop_of_the_platform_is_no_lost_node_and_costs_nothing(tmp_path: Path) -> None:
+    with running(tmp_path / "data", workers=1) as platform:
+        client = platform.client()
+        done = client.submit(spec("print('trained')"))["id"]
+        client.wait_state(done, "COMPLETED", within_s=90)
+        job = client.submit(spec(TRAINS))["id"]
+        wait_for(lambda: lines_so_far(client, job), within_s=90, what="the program runs")
+
+        platform.stop()
+        platform.start()
+
+        ended = client.wait_state(job, "COMPLETED", within_s=120)
+        check_goes_on(platform, client, job, ended)
+        assert (client.job(done)["state"], client.job(done)["attempt"]) == ("COMPLETED", 1)
+
+
+def check_goes_on(platform: Platform, client: Client, job: str, ended: dict[str, Any]) -> None:
+    """One stop, one more attempt from its checkpoint with its results, and neither restarts nor back-off."""
+    assert (ended["attempt"], ended["restarts_used"]) == (2, 0)
+    assert {attempt["n"]: attempt["outcome"] for attempt in attempts(client, job)}[1] == "platform_stopped"
+    history = client.get(f"/jobs/{job}/events", page_size=200)["items"]
+    stopped = [event for event in history if event["reason"]["code"] == "platform_stopped"]
+    queued = next(event for event in stopped if event["to_state"] == "QUEUED")
+    assert "wait_s" not in queued["numbers"]
+    log = client.raw_log(job, attempt=2).decode()
+    assert log.endswith("with ['attempt-1.txt']\n")
+    assert not log.startswith("from 0 ")
+    results = {file["path"] for file in client.get(f"/jobs/{job}/results")["items"]}
+    assert results == {"attempt-1.txt", "attempt-2.txt"}
+    platform.manage("invariants")
