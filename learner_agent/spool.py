@@ -7,6 +7,7 @@
     ready | refused    code and data are in place, or why they cannot be (shipper)
     phase              PROCESSING once the program was started (launcher)
     imported           the program imported learner_agent.training, so it checks for "halt" itself
+    checks_halt        the program called halt_requested() at least once
     halt, halt_seen    the request to halt (shipper), and that the launcher acted on it
     halt_noticed       halt_requested() returned True to the program
     finished           training is complete (program)

@@ -44,6 +44,7 @@ _metrics_handle: Optional[int] = None
 _torn = False  # the last line was cut off: the next one must begin on a new line
 _lost = 0  # reports not kept since the last one that was
 _noted_halt = False
+_noted_check = False
 
 
 def _inside() -> Optional[spool.Spool]:
@@ -87,7 +88,10 @@ def report(step: int, total: Optional[int] = None, **metrics: float) -> None:
 def halt_requested() -> bool:
     """True once a halt was requested. Cheap enough for every step: it checks for one file."""
     home = _inside()
-    if home is None or not os.path.exists(os.path.join(str(home.root), "halt")):
+    if home is None:
+        return False
+    _note_check(home)
+    if not os.path.exists(os.path.join(str(home.root), "halt")):
         return False
     _note_halt(home)
     return True
@@ -151,6 +155,17 @@ def world_size() -> int:
 def checkpoint_dir() -> Path:
     """The folder of all checkpoints: CHECKPOINT_DIR, or ./checkpoints outside the platform."""
     return Path(os.environ.get("CHECKPOINT_DIR") or "checkpoints")
+
+
+def _note_check(home: spool.Spool) -> None:
+    """Mark that this program checks for a halt, so that people need not be asked before one."""
+    global _noted_check
+    if not _noted_check:
+        _noted_check = True
+        try:
+            (home.root / "checks_halt").touch()
+        except OSError:
+            pass  # no room for an empty file: people are asked
 
 
 def _note_halt(home: spool.Spool) -> None:

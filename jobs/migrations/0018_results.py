@@ -1,4 +1,7 @@
-"""Results belong to the job: one set per learner, from its most recent end. Those of earlier attempts are removed."""
+"""Results belong to the job: one set per learner, from its most recent end. Those of earlier attempts are removed.
+
+And learners report whether their program checks for a halt.
+"""
 
 from django.db import migrations, models
 
@@ -28,5 +31,10 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="resultfile",
             constraint=models.UniqueConstraint(fields=["job", "rank", "path"], name="result_once"),
+        ),
+        migrations.AddField(
+            model_name="learner",
+            name="checks_halt",
+            field=models.BooleanField(db_default=False, default=False),
         ),
     ]

@@ -74,6 +74,7 @@ class Learner(models.Model):
     )  # when it came to these phases, for the start-up timeline
     ready_at = models.DateTimeField(null=True)
     processing_at = models.DateTimeField(null=True)
+    checks_halt = models.BooleanField(default=False, db_default=False)  # it called halt_requested()
     exited_at = models.DateTimeField(null=True)
     exit_code = models.IntegerField(null=True)  # 128 + signal when a signal ended it
     halted = models.BooleanField(default=False)  # a halt had reached the program when it exited

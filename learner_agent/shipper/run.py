@@ -65,6 +65,7 @@ class Shipper:
         self.polled = asyncio.Event()
         self.ending: dict[str, Any] = {}
         self._phase = ""
+        self._checks_halt = False
         self._reported_gen = self._intent_gen = -1
 
     async def run(self) -> int:
@@ -120,6 +121,9 @@ class Shipper:
             return
         if self._phase != "PROCESSING" and self.spool.phase() == "PROCESSING":
             self._report_phase("PROCESSING")
+        if not self._checks_halt and self._phase == "PROCESSING" and self.spool.has("checks_halt"):
+            self._checks_halt = True
+            self.connection.report("phase", phase=self._phase, checks_halt=True)
         if self.spool.has("halt_seen"):
             self._notice_halt()
         # A program can write `exit`, too. It is the launcher's once its lock is free.

@@ -28,6 +28,7 @@ from portal.pages import (
     job_cards,
     job_events,
     job_failure,
+    job_halt,
     job_learners,
     job_resume,
     job_timeline,
@@ -75,6 +76,10 @@ def act(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse
     """Halt, resume or cancel by a plain form, then redirect to the page, which shows the new state."""
     job = _job(request, slug, job_id)
     assert isinstance(request.user, User)
+    if verb == "halt" and "confirmed" not in request.POST and may_operate(request.user, job):
+        context = _frame(request, job, "")
+        if context["halt_question"]:
+            return render(request, "jobs/detail/halt.html", context)
     try:
         if verb == "resume":
             text = request.POST.get("checkpoint", "")
@@ -90,12 +95,14 @@ def act(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse
 
 @login_required
 def act_or_ask(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse:
-    """POST does it; GET asks once more before canceling (with script a dialog does)."""
+    """POST does it; GET asks once more before canceling, or halting where that may lose something (with script a dialog
+    does)."""
     if request.method == "POST":
         return act(request, slug, job_id, verb)
-    if verb != "cancel":
-        return HttpResponseRedirect(f"/t/{slug}/jobs/{_job(request, slug, job_id).pk}")
-    return render(request, "jobs/detail/cancel.html", _frame(request, _job(request, slug, job_id), ""))
+    context = _frame(request, _job(request, slug, job_id), "")
+    if verb == "cancel" or (verb == "halt" and context["halt_question"]):
+        return render(request, f"jobs/detail/{verb}.html", context)
+    return HttpResponseRedirect(context["base"])
 
 
 def _job(request: HttpRequest, slug: str, job_id: str) -> Job:
@@ -142,6 +149,7 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "base": f"/t/{job.tenant.slug}/jobs/{job.pk}",
         "seq": job.event_seq,
         "lost_if_canceled": _lost(view),
+        "halt_question": job_halt.question(job, now),
         "activity": _activity(view),
         "marks": json.dumps(_marks(job)),
         "borders": json.dumps(job_timeline.borders(_newest_attempts(job))),

@@ -11,15 +11,17 @@ from django.db.models import Max, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.defaultfilters import pluralize
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from jobs import services
 from jobs.errors import JobError
 from jobs.ids import is_job_id
 from jobs.models import Job
-from jobs.selectors.jobs import detailed, job_list
+from jobs.selectors.jobs import detailed, job_list, may_operate
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import ACTIVE, State
+from portal.pages import job_halt
 from portal.pages.cells import row
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
@@ -123,8 +125,12 @@ def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 @require_POST
 @in_tenant
 def halt_many(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """Halt every chosen job; one line for each that could not be, and the rest is done."""
+    """Halt every chosen job; one line for each that could not be, and the rest is done. Asks first where a halt may
+    lose something."""
     ids = request.POST.getlist("job")[:BULK_MAX]
+    if "confirmed" not in request.POST and (questions := _questions(request, tenant, ids)):
+        context = frame(request, tenant, "jobs") | {"ids": ids, "questions": questions}
+        return render(request, "jobs/halt_many.html", context | {"filters": Filters.read(request.POST)})
     refused = []
     for job_id in ids:
         try:
@@ -140,6 +146,15 @@ def halt_many(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     if not ids:
         messages.warning(request, "Choose at least one job first.")
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs?{Filters.read(request.POST).address}")
+
+
+def _questions(request: HttpRequest, tenant: Tenant, ids: list[str]) -> list[tuple[Job, str]]:
+    """The chosen jobs that this person can halt and that may lose something, each with what."""
+    chosen = _rows(request, tenant, Filters()).filter(pk__in=[each for each in ids if is_job_id(each)])
+    asked = [
+        (job, job_halt.question(job, timezone.now())) for job in chosen if may_operate(request.user, job)
+    ]
+    return [(job, text) for job, text in asked if text]
 
 
 def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> QuerySet[Job]:

@@ -112,6 +112,12 @@ def picture() -> Callable[[Page, str], None]:
     return take
 
 
+def confirm_halt(page: Page) -> None:
+    """Answer the question before a halt where it is asked: the dialog opens with the press."""
+    if page.locator("#halt-dialog[open]").count():
+        page.locator("#halt-dialog").get_by_role("button", name="Halt job").click()
+
+
 def spec(name: str, program: str, **changes: Any) -> dict[str, Any]:
     """A one-learner CPU job that runs this Python program on the platform's plain runtime."""
     return {

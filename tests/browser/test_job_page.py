@@ -370,3 +370,30 @@ def test_a_phone_names_every_button_and_shows_the_newest_attempt_alone(
     expect(wide.locator(".timeline-area > section").first.locator(".timeline")).to_be_visible()
     expect(wide.locator("x-chart .tools .icon-name").first).to_be_hidden()
     client.post(f"/jobs/{job}/cancel")
+
+
+def test_a_halt_that_may_lose_something_asks_first_and_can_be_answered_by_keys(
+    platform: Any, open_as: Callable[..., Page]
+) -> None:
+    client: Client = platform.client("alice")
+    job = client.submit(spec("asks-first", programs.WAITER))["id"]
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    expect(page.locator("#job-badge")).to_have_text("Processing", timeout=60_000)
+    expect(page.locator("#halt-dialog")).to_be_attached(timeout=60_000)
+
+    page.locator("body").press("h")
+
+    dialog = page.get_by_role("dialog", name="Halt asks-first?")
+    expect(dialog).to_contain_text("No checkpoint has been stored so far")
+    expect(dialog).to_contain_text("of running is repeated.")
+    expect(dialog.get_by_role("link", name="Keep running")).to_be_focused()
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert client.job(job)["intent"] == "RUN"
+    page.get_by_role("button", name="Halt").click()
+    page.keyboard.press("Tab")
+    expect(dialog.get_by_role("button", name="Halt job")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
+    expect(dialog).to_be_hidden()

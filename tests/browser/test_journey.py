@@ -15,6 +15,7 @@ from playwright.sync_api import Page, expect
 
 from examples import catalog
 from examples.data.fetch import fetch
+from tests.browser.conftest import confirm_halt
 from tests.examples.programs import BUILT, runtime
 from tests.platform import Client, wait_for
 
@@ -108,6 +109,7 @@ def watch(page: Page) -> None:
 def halt(page: Page, client: Client, job: str) -> int:
     """Halt by the button, and read the receipt. Return the step that was kept."""
     page.get_by_role("button", name="Halt").click()
+    confirm_halt(page)
     expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
     receipt = page.locator(".receipt")
     expect(receipt).to_contain_text("Halted, no steps lost")

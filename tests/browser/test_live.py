@@ -16,7 +16,7 @@ from playwright.sync_api import Page, Route, WebSocketRoute, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
-from tests.browser.conftest import spec
+from tests.browser.conftest import confirm_halt, spec
 from tests.browser.test_log_viewer import all_lines
 from tests.platform import Client, Platform, wait_for
 
@@ -44,6 +44,7 @@ def test_two_tabs_show_what_one_of_them_did(alice: Client, open_as: Open) -> Non
     for page in (first, second):
         expect(page.locator("#job-badge")).to_have_text("Processing", timeout=60_000)
     first.get_by_role("button", name="Halt").click()
+    confirm_halt(first)
     for page in (first, second):
         expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
         expect(page.locator(".receipt")).to_contain_text("Halted, no steps lost")
@@ -81,6 +82,7 @@ def test_an_ended_session_is_renewed_in_a_dialog_and_the_page_is_kept(
     expect(page.locator(".banner.lost")).to_have_count(0)
     assert page.get_by_label("Search the log").input_value() == "step 1"
     page.get_by_role("button", name="Halt").click()
+    confirm_halt(page)
     expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
     assert page.evaluate("window.stayed")
     alice.post(f"/jobs/{job}/cancel")

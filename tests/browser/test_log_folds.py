@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import programs
-from tests.browser.conftest import spec
+from tests.browser.conftest import confirm_halt, spec
 from tests.browser.test_log_viewer import ROWS, first_visible, log_of, submitted
 from tests.platform import Client, wait_for
 
@@ -94,6 +94,7 @@ def test_single_keys_of_the_job_page(alice: Client, open_as: Open) -> None:
     assert alice.job(job)["intent"] == "RUN"  # keys are text in a field
     page.get_by_label("Search the log").press("Escape")
     page.locator("body").press("h")
+    confirm_halt(page)
     alice.wait_state(job, "HALTED", within_s=60)
     page.keyboard.press("1")
     page.wait_for_url(f"**/jobs/{job}")

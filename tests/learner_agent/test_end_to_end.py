@@ -53,6 +53,7 @@ def test_everything_printed_is_stored_byte_for_byte_and_sealed(rig: MakeRig) -> 
     assert learner.stored_log() == "".join(f"line {n}\n" for n in range(5000)).encode()
     assert (row.log_lines, row.log_sealed, row.phase, row.exit_code) == (5000, True, "DONE", 0)
     assert row.done_at is not None
+    assert not row.checks_halt
 
 
 def test_a_reporting_program_leaves_points_progress_and_results(rig: MakeRig) -> None:
@@ -89,7 +90,7 @@ def test_a_halt_reaches_the_program_saves_a_verified_checkpoint_and_the_next_att
     assert learner.wait() == (0, 0)
     row = learner.row
     saved = Checkpoint.objects.get(job=job)
-    assert (row.halted, row.finished_mark, row.exit_code) == (True, False, 0)
+    assert (row.halted, row.finished_mark, row.exit_code, row.checks_halt) == (True, False, 0, True)
     assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", row.last_step, False)
     assert JobEvent.objects.filter(job=job, code=EventCode.CHECKPOINT_STORED).exists()
     assert f"halted at {saved.step}\n".encode() in learner.stored_log()

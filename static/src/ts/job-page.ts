@@ -26,6 +26,7 @@ interface Job {
 }
 
 const RECHECK_MS = 15_000; // these change without an event: ways to start sooner, the time of the last heartbeat, the learners' throughput
+const DIALOGS = ["halt-dialog", "cancel-dialog"];
 const REFRESH_MS = 400; // several events at once are one refresh
 
 class JobPage extends HTMLElement {
@@ -148,7 +149,7 @@ class JobPage extends HTMLElement {
     if (!page || signal.aborted) return;
     const before = document.querySelector("#job-badge .badge")?.textContent;
     morphParts(this, page, { additions: true });
-    morphDialog(page);
+    for (const id of DIALOGS) morphDialog(page, id);
     document.title = page.querySelector("title")?.textContent ?? document.title;
     const fresh = page.querySelector<HTMLElement>("x-job");
     for (const name of ["marks", "attempt", "borders"]) if (fresh?.dataset[name]) this.dataset[name] = fresh.dataset[name];
@@ -197,10 +198,10 @@ class JobPage extends HTMLElement {
   }
 }
 
-/** The dialog to cancel the job exists as long as the job can be canceled, and while it is open. */
-function morphDialog(page: DocumentFragment): void {
-  const old = document.querySelector<HTMLDialogElement>("#cancel-dialog");
-  const fresh = page.querySelector("#cancel-dialog");
+/** A dialog before an action exists as long as the action is possible and needs one, and while it is open. */
+function morphDialog(page: DocumentFragment, id: string): void {
+  const old = document.querySelector<HTMLDialogElement>(`#${id}`);
+  const fresh = page.querySelector(`#${id}`);
   if (old?.open) return;
   if (old && fresh) morph(old, fresh);
   else if (old) old.remove();

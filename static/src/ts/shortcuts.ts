@@ -35,7 +35,7 @@ function onJob(key: string): boolean {
   if (/^[1-9]$/.test(key)) return press(`x-job .tabs a:nth-child(${key})`);
   switch (key) {
     case "h":
-      return press("form[data-action='halt'] button");
+      return press("#halt-ask, #job-actions form[data-action='halt'] button");
     case "r":
       return press("#job-actions form[data-action='resume'] button");
     case "d":

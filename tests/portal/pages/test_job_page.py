@@ -124,7 +124,7 @@ def test_a_viewer_sees_the_job_and_no_buttons(alice: User, open_page: Callable[.
 def test_halt_and_resume_are_plain_forms_that_come_back_to_the_page(alice: User, client: Client) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING)
     client.force_login(alice)
-    answer = client.post(f"/t/vision-lab/jobs/{job.pk}/halt")
+    answer = client.post(f"/t/vision-lab/jobs/{job.pk}/halt", {"confirmed": "yes"})
     assert answer.headers["Location"] == f"/t/vision-lab/jobs/{job.pk}"
     job.refresh_from_db()
     assert job.intent == Intent.HALT
