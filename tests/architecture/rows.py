@@ -240,10 +240,10 @@ PAGES: dict[str, tuple[Page, ...]] = {
     ),
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
-    f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running"),),
+    f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running", confirmed="yes"),),
     f"^{JOB_PAGE}$": (Page(JOB_READ),),
     f"^{JOB_PAGE}/(?P<verb>halt|resume|cancel)$": (
-        form(JOB_OPERATE, {"verb": "halt_verb"}),
+        form(JOB_OPERATE, {"verb": "halt_verb"}, confirmed="yes"),
         form(JOB_OPERATE, {"verb": "cancel_verb"}),
         form(JOB_OPERATE, {"verb": "resume_verb", "job_id": "halted"}),
     ),
