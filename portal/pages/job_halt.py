@@ -37,7 +37,7 @@ def _known(job: Job, saved: Checkpoint | None, *, checks: bool) -> str:
 
 
 def _at_stake(job: Job, saved: Checkpoint | None, now: datetime) -> str:
-    start = "starts from scratch" if saved is None else f"goes on from checkpoint {saved.n}{_step(saved)}"
+    start = "starts from scratch" if saved is None else f"starts from checkpoint {saved.n}{_step(saved)}"
     return f"If it saves nothing, a resume {start}, and {_repeated(job, saved, now)} is repeated."
 
 

@@ -65,7 +65,7 @@ def test_the_question_says_what_may_be_lost_and_no_more_than_is_known(alice: Use
     saves = running(alice, step=344)
     factories.checkpoint(saves, step=300)
     assert asked(saves) == (
-        f"The{unaware[3:]} If it saves nothing, a resume goes on from checkpoint 1 (step 300), and everything from step"
+        f"The{unaware[3:]} If it saves nothing, a resume starts from checkpoint 1 (step 300), and everything from step"
         " 300 to step 344, the last one reported, is repeated."
     )
     unknown = running(alice, step=344)

@@ -1,8 +1,9 @@
-"""Ctrl-C on the platform and the next start: a running job goes on, a finished one stays finished."""
+"""Ends on a whole platform: results of jobs that were canceled or failed, and Ctrl-C on the platform, after whose next
+start a running job goes on and a finished one stays finished."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,20 +49,51 @@ def attempts(client: Client, job: str) -> list[dict[str, Any]]:
     return list(client.get(f"/jobs/{job}/attempts")["items"])
 
 
-def test_a_stop_of_the_platform_is_no_lost_node_and_costs_nothing(tmp_path: Path) -> None:
-    with running(tmp_path / "data", workers=1) as platform:
-        client = platform.client()
-        done = client.submit(spec("print('trained')"))["id"]
-        client.wait_state(done, "COMPLETED", within_s=90)
-        job = client.submit(spec(TRAINS))["id"]
-        wait_for(lambda: lines_so_far(client, job), within_s=90, what="the program runs")
+WRITES = """\
+import os, pathlib, sys, time
+(pathlib.Path(os.environ["RESULT_DIR"]) / "loss.txt").write_text("falling")
+pathlib.Path("model.pt").write_text("weights")
+print("written", flush=True)
+time.sleep(float(sys.argv[1]))
+sys.exit(3)
+"""
 
-        platform.stop()
-        platform.start()
 
-        ended = client.wait_state(job, "COMPLETED", within_s=120)
-        check_goes_on(platform, client, job, ended)
-        assert (client.job(done)["state"], client.job(done)["attempt"]) == ("COMPLETED", 1)
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with running(tmp_path_factory.mktemp("stop") / "data", workers=1) as started:
+        yield started
+
+
+def test_results_of_canceled_and_failed_jobs_can_be_fetched(platform: Platform) -> None:
+    client = platform.client()
+    canceled, failed = (
+        client.submit(spec(WRITES, command=f"python main.py {pause}", keep=["*.pt"]))["id"]
+        for pause in (600, 0)
+    )
+    wait_for(lambda: lines_so_far(client, canceled), within_s=90, what="its results are written")
+
+    client.post(f"/jobs/{canceled}/cancel")
+
+    for job, state in ((canceled, "CANCELED"), (failed, "FAILED")):
+        client.wait_state(job, state, within_s=90)
+        files = client.get(f"/jobs/{job}/results")["items"]
+        assert {file["path"] for file in files} == {"loss.txt", "model.pt"}
+
+
+def test_a_stop_of_the_platform_is_no_lost_node_and_costs_nothing(platform: Platform) -> None:
+    client = platform.client()
+    done = client.submit(spec("print('trained')"))["id"]
+    client.wait_state(done, "COMPLETED", within_s=90)
+    job = client.submit(spec(TRAINS))["id"]
+    wait_for(lambda: lines_so_far(client, job), within_s=90, what="the program runs")
+
+    platform.stop()
+    platform.start()
+
+    ended = client.wait_state(job, "COMPLETED", within_s=120)
+    check_goes_on(platform, client, job, ended)
+    assert (client.job(done)["state"], client.job(done)["attempt"]) == ("COMPLETED", 1)
 
 
 def check_goes_on(platform: Platform, client: Client, job: str, ended: dict[str, Any]) -> None:
