@@ -39,6 +39,15 @@ def devices(count: int, kind: str, *, each: int = 0) -> str:
     return f"{total} {unit(kind, total)}"
 
 
+def saved_step(step: int | None, reported: int | None) -> str:
+    """At what step a checkpoint is; without it, what is known instead. reported: the last step that was."""
+    if step is not None:
+        return f"step {step:,}"
+    return "saved by the program, step unknown" + (
+        "" if reported is None else f", last reported {reported:,}"
+    )
+
+
 def filesize(count: float) -> str:
     """Bytes as 12.3 MiB."""
     size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]

@@ -25,6 +25,7 @@ from learner_agent.wire_fields import (
     MAX_DATA,
     MAX_FILES,
     MAX_OFFSET,
+    MAX_POINTS,
     MAX_RANK,
     MAX_READS,
     NO_NUL,
@@ -184,7 +185,10 @@ class Data(WireFrame, frozen=True):
 
 
 class Metric(WireFrame, frozen=True):
-    """Points from one source, whose cursor they move from off to next. total: the last step it expects."""
+    """Points from one source, whose cursor they move from off to next. total: the last step it expects.
+
+    in_order: names of points whose steps only give their order, because the program printed none that count up.
+    """
 
     type: ClassVar[FrameType] = FrameType.METRIC
 
@@ -193,6 +197,7 @@ class Metric(WireFrame, frozen=True):
     next: Offset
     points: list[Point] = []
     total: Offset | None = None
+    in_order: Annotated[list[Name], Meta(max_length=MAX_POINTS)] = []
 
 
 class Event(WireFrame, frozen=True):

@@ -13,7 +13,8 @@ from django.db.models.functions import Now
 
 from jobs import blobs, events, wake
 from jobs.failpoints import fp
-from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Learner, Progress, ResultFile
+from jobs.humanize import saved_step
+from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Progress, ResultFile
 from jobs.states import EventCode
 from jobs.tokens import Grant
 from learner_agent.wire import Ckpt
@@ -154,11 +155,8 @@ def _checkpoint_row(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> Check
     """
     Progress.objects.select_for_update(no_key=True).get(pk=grant.job_id)
     implicit = offered.what == "implicit"
-    step = offered.step
-    if step is None:
-        step = Learner.objects.values_list("last_step", flat=True).get(pk=grant.learner_id)
     known = Checkpoint.objects.select_for_update(no_key=True).filter(
-        job_id=grant.job_id, attempt=grant.attempt, step=step, implicit=implicit
+        job_id=grant.job_id, attempt=grant.attempt, step=offered.step, implicit=implicit
     )
     if offered.of > 1 and (whole := _with_this_part(known, offered, found)) is not None:
         return whole
@@ -174,7 +172,7 @@ def _checkpoint_row(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> Check
         return saved
     newest = Checkpoint.objects.filter(job_id=grant.job_id).aggregate(n=Max("n"))["n"] or 0
     return Checkpoint.objects.create(
-        job_id=grant.job_id, tenant_id=grant.tenant_id, n=newest + 1, attempt=grant.attempt, step=step,
+        job_id=grant.job_id, tenant_id=grant.tenant_id, n=newest + 1, attempt=grant.attempt, step=offered.step,
         implicit=implicit, parts=offered.of, world_size=offered.world,
     )  # fmt: skip
 
@@ -238,17 +236,22 @@ def _commit(saved: Checkpoint) -> list[int]:
     saved.save(update_fields=["bytes", "state", "committed_at"])
     freed = _drop_old(saved.job_id)
     fp("checkpoint.after_drop")
-    at = f"step {saved.step}" if saved.step is not None else "an unknown step"
     events.append(
         job_id=saved.job_id,
         tenant_id=saved.tenant_id,
         code=EventCode.CHECKPOINT_STORED,
         attempt=saved.attempt,
-        message=f"Checkpoint {saved.n} at {at} is stored and verified.",
+        message=f"Checkpoint {saved.n} ({_place(saved)}) is stored and verified.",
         numbers={"checkpoint": saved.n, "step": saved.step, "bytes": saved.bytes, "implicit": saved.implicit},
         source="learner",
     )
     return freed
+
+
+def _place(saved: Checkpoint) -> str:
+    reported = Progress.objects.values_list("step", flat=True).get(pk=saved.job_id)
+    named = ", by its file names" if saved.implicit and saved.step is not None else ""
+    return saved_step(saved.step, reported) + named
 
 
 def note_corrupt(grant: Grant, blob: Blob, message: str) -> None:

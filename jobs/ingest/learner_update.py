@@ -49,7 +49,9 @@ class LearnerUpdate:
     log_sealed: bool
     metric_cursor: int
     phase: str
+    first_step: int | None
     last_step: int | None
+    steps_by_rule: bool
     error_code: str
     live: bool
     room: int = 0
@@ -59,6 +61,10 @@ class LearnerUpdate:
     chunks: list[NewChunk] = field(default_factory=list)
     points: list[tuple[str, int, int, float]] = field(default_factory=list)
     total: int | None = None
+    in_order: set[str] = field(default_factory=set)
+    """Names of metrics whose points have an order, but no steps of the program's."""
+    no_steps: bool = False
+    """What counted as steps until now turned out to be none."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Reported columns to set: phase, exit_code …"""
     event: int = 0
@@ -205,9 +211,23 @@ class LearnerUpdate:
             return
         self.points.extend(frame.points)
         self.total = frame.total if frame.total is not None else self.total
-        if frame.points:
-            newest = max(point[1] for point in frame.points)
-            self.last_step = newest if self.last_step is None else max(newest, self.last_step)
+        if frame.in_order:
+            self._forget_steps()
+            self.in_order.update(frame.in_order)
+        steps = [step for name, step, _, _ in frame.points if name not in self.in_order]
+        if steps:
+            self._note_steps(min(steps), max(steps), by_rule=frame.src == "rules")
+
+    def _note_steps(self, low: int, high: int, *, by_rule: bool) -> None:
+        self.first_step = low if self.first_step is None else self.first_step
+        self.steps_by_rule = by_rule and (self.last_step is None or self.steps_by_rule)
+        self.last_step = high if self.last_step is None else max(high, self.last_step)
+
+    def _forget_steps(self) -> None:
+        """A counter that falls back never was the program's step; what the program reported by itself still counts."""
+        if self.steps_by_rule:
+            self.first_step = self.last_step = None
+            self.steps_by_rule, self.no_steps = False, True
 
     def _event(self, frame: Event) -> None:
         self.event = max(self.event, frame.n)

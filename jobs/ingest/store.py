@@ -46,8 +46,8 @@ MAX_NAMES = 200
 """Metrics of a job whose newest value is in its progress row."""
 
 LOCK_LEARNERS = f"""
-SELECT l.id, l.log_bytes, l.log_lines, l.log_crc, l.log_sealed, l.metric_cursor, l.phase, l.last_step,
-       l.error_code, {LIVE}
+SELECT l.id, l.log_bytes, l.log_lines, l.log_crc, l.log_sealed, l.metric_cursor, l.phase, l.first_step,
+       l.last_step, l.steps_by_rule, l.error_code, {LIVE}
 FROM jobs_learner l
 JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
@@ -62,8 +62,10 @@ FROM jobs_progress WHERE job_id = ANY(%s) ORDER BY job_id FOR NO KEY UPDATE
 UPDATE_LEARNERS = """
 UPDATE jobs_learner l
 SET log_bytes = v.log_bytes, log_lines = v.log_lines, log_crc = v.log_crc, log_sealed = v.log_sealed,
-    metric_cursor = v.metric_cursor, last_step = v.last_step
-FROM (VALUES %s) AS v (id, log_bytes, log_lines, log_crc, log_sealed, metric_cursor, last_step)
+    metric_cursor = v.metric_cursor, first_step = v.first_step, last_step = v.last_step,
+    steps_by_rule = v.steps_by_rule
+FROM (VALUES %s) AS v
+    (id, log_bytes, log_lines, log_crc, log_sealed, metric_cursor, first_step, last_step, steps_by_rule)
 WHERE l.id = v.id
 """
 INSERT_CHUNKS = """
@@ -256,37 +258,39 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
         page_size=len(values),
         fetch=True,
     )
+    in_order = {(row.grant.job_id, name) for row in rows for name in row.in_order}
     for job_id, seq, rank, name, step, value in sorted(written, key=itemgetter(1)):
         progress[job_id].metric_seq = seq
-        _note_value(progress[job_id], rank, name, step, value)
+        _note_value(progress[job_id], rank, name, step, value, in_order=(job_id, name) in in_order)
 
 
 def _note_progress(job: _Progress, row: LearnerUpdate) -> None:
     """Record the newest step for lists of jobs."""
     job.changed = True
-    job.step = row.last_step if row.last_step is not None else job.step
+    job.step = row.last_step if row.last_step is not None or row.no_steps else job.step
     job.total = row.total if row.total is not None else job.total
 
 
-def _note_value(job: _Progress, rank: int, name: str, step: int, value: float) -> None:
+def _note_value(job: _Progress, rank: int, name: str, step: int, value: float, *, in_order: bool) -> None:
     """Record the newest stored value of a metric: of a repeated step the first, as in the chart; of a gang rank 0's."""
     shown = job.metrics.get(name)
     if shown is None and len(job.metrics) >= MAX_NAMES:
         return
     if shown is None or rank <= shown.get("rank", 0):
-        job.metrics[name] = {"last": number_out(value), "step": step, "rank": rank}
+        axis = "order" if in_order else "step"
+        job.metrics[name] = {"last": number_out(value), "step": step, "rank": rank, "axis": axis}
 
 
 def _write_learners(cursor: Any, rows: list[LearnerUpdate]) -> None:
     values = [
         (
             row.grant.learner_id, row.log_bytes, row.log_lines, row.log_crc, row.log_sealed, row.metric_cursor,
-            row.last_step,
+            row.first_step, row.last_step, row.steps_by_rule,
         )
         for row in rows
     ]  # fmt: skip
     if values:
-        template = "(%s, %s::bigint, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint)"
+        template = "(%s, %s::bigint, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint, %s)"
         execute_values(cursor.cursor, UPDATE_LEARNERS, values, template=template, page_size=len(values))
     for row in rows:
         if row.changes:

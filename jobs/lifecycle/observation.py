@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ENDED, EndReason, GangReport, LearnerPhase
 from jobs.accounting import is_recent, ran_s, time_left_s
+from jobs.humanize import saved_step
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
 from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner, Progress
@@ -193,8 +194,8 @@ def _since(at: datetime | None, now: datetime) -> float | None:
 def halt_receipt(rows: JobRows) -> dict[str, Any]:
     """{step, steps_lost, seconds, checkpoint, parts: {seen, saved, verified, released}}, seconds with milliseconds.
 
-    step and checkpoint are None if nothing was saved; steps_lost is None if no step was reported either; a part is None
-    if it was not observed.
+    step and checkpoint are None if nothing was saved; step is also None if the program saved without stating it.
+    steps_lost is None unless what was reported and what is kept are both known; a part is None if it was not observed.
     """
     job = rows.job
     newest = _kept(rows)
@@ -240,35 +241,41 @@ def _phases(since: datetime, now: datetime, **marks: datetime | None) -> dict[st
     return phases
 
 
-def halt_message(message: str, receipt: dict[str, Any]) -> str:
-    """Why the job was halted, and what that saved, for people."""
-    lost = _lost(receipt["steps_lost"])
-    if receipt["checkpoint"] is None and receipt["steps_lost"] is None:
+def halt_message(message: str, receipt: dict[str, Any], reported: int | None) -> str:
+    """Why the job was halted, and what that saved, for people. reported: the last step that was."""
+    n, step, lost = receipt["checkpoint"], receipt["step"], receipt["steps_lost"]
+    if n is None and lost is None:
         saved = "No checkpoint was saved, so a resume starts from scratch"
-    elif receipt["checkpoint"] is None:
-        saved = f"No checkpoint was saved; {lost}"
-    elif receipt["step"] is None:
-        saved = f"Checkpoint {receipt['checkpoint']} has what the program saved"
+    elif n is None:
+        saved = f"No checkpoint was saved; {_lost(lost)}"
+    elif step is None:
+        saved = f"Checkpoint {n}: {saved_step(None, reported)}"
+    elif lost is None:
+        saved = f"Checkpoint {n} has step {step:,}; how many steps are lost is unknown"
     else:
-        saved = f"Checkpoint {receipt['checkpoint']} has step {receipt['step']:,}; {lost}"
+        saved = f"Checkpoint {n} has step {step:,}; {_lost(lost)}"
     return f"{message.removesuffix('.')}. {saved}."
 
 
-def _lost(steps: int | None) -> str:
+def reported_step(rows: JobRows) -> int | None:
+    """The last step that the job reported, of any attempt."""
+    return Progress.objects.filter(job=rows.job).values_list("step", flat=True).first()
+
+
+def _lost(steps: int) -> str:
     if not steps:
         return "no steps lost"
     return "1 step lost" if steps == 1 else f"{steps:,} steps lost"
 
 
 def _steps_lost(rows: JobRows, newest: Checkpoint | None) -> int | None:
-    reported = Progress.objects.filter(job=rows.job).values_list("step", flat=True).first()
+    reported = reported_step(rows)
     if _went_back(rows, newest) and all(row.last_step is None for row in rows.learners):
-        return 0  # the reported steps are those of an attempt that its owner left behind
-    if reported is None:
-        return None if newest is None else 0
-    if newest is None:
-        return int(reported)
-    return max(0, int(reported) - newest.step) if newest.step is not None else 0
+        # The reported steps are those of an attempt that its owner left behind.
+        return None if any(row.processing_at for row in rows.learners) else 0
+    if reported is None or (newest is not None and newest.step is None):
+        return None
+    return reported if newest is None else max(0, reported - (newest.step or 0))
 
 
 def _went_back(rows: JobRows, kept: Checkpoint | None) -> bool:

@@ -22,7 +22,7 @@ from jobs.humanize import devices, duration
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
-from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
+from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt, reported_step
 from jobs.models import Attempt, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, PROGRAM_FINISHED, EventCode, Intent, State
@@ -227,9 +227,8 @@ def _with_receipt(rows: JobRows, move: Move) -> Reason:
     if move.to != State.HALTED:
         return move.reason
     receipt = halt_receipt(rows)
-    return Reason(
-        move.reason.code, halt_message(move.reason.message, receipt), {**move.reason.numbers, **receipt}
-    )
+    message = halt_message(move.reason.message, receipt, reported_step(rows))
+    return Reason(move.reason.code, message, {**move.reason.numbers, **receipt})
 
 
 def _return_slots(rows: JobRows, move: Move) -> None:

@@ -82,7 +82,9 @@ class Learner(models.Model):
     error_code = models.CharField(max_length=24, blank=True)  # data_error … as the shipper names it
     done_at = models.DateTimeField(null=True)  # everything shipped and confirmed
     last_seen_at = models.DateTimeField(null=True)
+    first_step = models.BigIntegerField(null=True)  # the program's own; null: it has reported none
     last_step = models.BigIntegerField(null=True)
+    steps_by_rule = models.BooleanField(default=False, db_default=False)  # both only read from its log
     # The log stream's cursor.
     log_bytes = models.BigIntegerField(default=0)
     log_lines = models.BigIntegerField(default=0)  # complete lines: newlines before log_bytes

@@ -162,7 +162,7 @@ class Progress(models.Model):
     total = models.BigIntegerField(null=True)
     metrics: models.JSONField[Any, Any] = models.JSONField(
         default=dict
-    )  # name -> {"last": number | "NaN" | "Infinity", "step": n}
+    )  # name -> {"last": number | "NaN" | "Infinity", "step": n, "rank": r, "axis": "step" | "order"}
     log_seq = models.BigIntegerField(default=0)  # newest LogChunk.seq
     log_bytes = models.BigIntegerField(
         default=0

@@ -27,7 +27,7 @@ class Checkpoint(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     n = models.PositiveIntegerField()  # 1, 2, 3 … per job
     attempt = models.PositiveIntegerField()
-    step = models.BigIntegerField(null=True)  # null: the program never said
+    step = models.BigIntegerField(null=True)  # null: unknown, for a program saves when it chooses
     state = models.CharField(max_length=12, choices=State.choices, default=State.UPLOADING)
     implicit = models.BooleanField(default=False)
     parts = models.PositiveIntegerField(default=1)

@@ -15,6 +15,7 @@ from jobs.accounting import counts_until, time_left_s
 from jobs.errors import JobForbidden, JobNotFound
 from jobs.ids import is_job_id
 from jobs.models import Attempt, Checkpoint, Job
+from jobs.selectors.attempts import began_after
 from jobs.selectors.redaction import redacted_job
 from jobs.states import Action, Intent, State, allowed_actions, ends_failed
 from tenants import access
@@ -67,7 +68,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     last = Attempt.objects.filter(job=OuterRef("pk"), n=OuterRef("attempt"))
     return rows.select_related("tenant", "owner", "progress", "estimate").annotate(
         slot_type=Subquery(last.values("slot_type")[:1]),
-        first_step=Subquery(first.values("resume_from__step")[:1]),
+        first_step=Subquery(first.values(step=began_after())[:1]),
         newest_checkpoint=Subquery(newest.values(json=JSONObject(n="n", step="step", at="committed_at"))[:1]),
         live_attempt=Subquery(
             live.values(
@@ -75,7 +76,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
                     opened_at="opened_at",
                     known_at="known_at",
                     processing_at="processing_at",
-                    began_step="resume_from__step",
+                    began_step=began_after(),
                 )
             )[:1]
         ),

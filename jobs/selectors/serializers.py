@@ -340,8 +340,7 @@ def _throughput(job: Job, now: datetime) -> Throughput | None:
     if not live.get("processing_at"):
         return None
     since, progress = datetime.fromisoformat(live["processing_at"]), job.progress
-    first_step = getattr(job, "first_step", None) or 0
-    began_step = live.get("began_step") or 0
+    first_step, began_step = getattr(job, "first_step", None), live.get("began_step")
     run = Run(
         progress.step, progress.total, progress.reported_at, job.running_s, first_step, since, began_step
     )

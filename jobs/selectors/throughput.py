@@ -15,6 +15,7 @@ from django.db.models import Q
 from gpu_scheduler.forecast import Basis, RunTime
 from gpu_scheduler.model import Snapshot
 from jobs.models import Attempt, Job
+from jobs.selectors.attempts import began_after
 from jobs.states import BY_ORDER, Intent, State
 
 
@@ -31,24 +32,24 @@ class Run:
     """What a job has done so far.
 
     ran_s: running seconds of its closed attempts. first_step: where its first attempt began; not 0 for a clone from a
-    checkpoint. since, began_step: start and first step of the attempt that runs now, if any.
+    checkpoint. since, began_step: start and first step of the attempt that runs now, if any. A step is None if unknown.
     """
 
     step: int | None
     total: int | None
     reported_at: datetime | None
     ran_s: float
-    first_step: int
+    first_step: int | None
     since: datetime | None
-    began_step: int
+    began_step: int | None
 
 
 def throughput(run: Run, now: datetime) -> Throughput | None:
     """Over all attempts: right after a resume the newest one has made few steps, and started slowly.
 
-    None without a step, a total or any running time.
+    None without a step, a total or any running time, or if it is unknown where the job or its attempt began.
     """
-    if run.step is None or not run.total:
+    if run.step is None or not run.total or run.first_step is None or run.began_step is None:
         return None
     at, reported_at = run.step, None
     if run.since is not None:
@@ -86,16 +87,17 @@ def run_times(seen: Snapshot) -> dict[str, RunTime]:
         "progress__step", "progress__total", "progress__reported_at",
     )  # fmt: skip
     facts = [_Facts(*row) for row in rows]
-    live: dict[str, tuple[datetime | None, int]] = {}
-    origins: dict[str, int] = {}
+    live: dict[str, tuple[datetime | None, int | None]] = {}
+    origins: dict[str, int | None] = {}
     cloned = Q(n=1, resume_from__isnull=False, job__in=list(limits))
-    for job, n, held, processing_at, step in Attempt.objects.filter(Q(held=True) | cloned).values_list(
-        "job_id", "n", "held", "processing_at", "resume_from__step"
+    begun = Attempt.objects.filter(Q(held=True) | cloned).annotate(began=began_after())
+    for job, n, held, processing_at, step in begun.values_list(
+        "job_id", "n", "held", "processing_at", "began"
     ):
         if held:
-            live[job] = (processing_at, step or 0)
+            live[job] = (processing_at, step)
         if n == 1:
-            origins[job] = step or 0
+            origins[job] = step
     past = _Past(fact.tenant_id for fact in facts)
     known = {
         fact.job: _known(fact, limits[fact.job], live, origins.get(fact.job, 0), past, seen.now)
@@ -122,8 +124,8 @@ class _Facts:
 def _known(
     fact: _Facts,
     limit_s: float | None,
-    live: dict[str, tuple[datetime | None, int]],
-    origin: int,
+    live: dict[str, tuple[datetime | None, int | None]],
+    origin: int | None,
     past: _Past,
     now: datetime,
 ) -> RunTime | None:

@@ -41,6 +41,7 @@ FIELDS = {
     "image_not_allowed": "an image that is malformed, has neither tag nor digest, or is not allowed here",
     "not_a_choice": "not one of the listed values",
     "out_of_range": "a number, duration or amount outside its bounds",
+    "regex_no_step": "the rule for the step of a checkpoint has no group `step`",
     "regex_no_metric": "a metric rule names no metric",
     "regex_syntax": "a metric rule is not a regular expression",
     "regex_too_many": "a metric rule names more than 20 groups",

@@ -280,6 +280,14 @@ def _course() -> dict[str, Any]:
                     "1h",
                     defaults["grace"],
                 ),
+                "step": {
+                    "type": "string",
+                    "description": "Regular expression that finds the step of a program's own checkpoint in the names"
+                    " of its files: ckpt-(?P<step>\\d+). Without it the step of a checkpoint that has no manifest is"
+                    " unknown.",
+                    "minLength": 1,
+                    "maxLength": MAX_PATTERN_CHARS,
+                },
             },
         },
         "keep": {

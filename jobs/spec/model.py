@@ -41,11 +41,15 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRules:
-    """How often to save, how many to keep, how long a halt waits."""
+    """How often to save, how many to keep, how long a halt waits.
+
+    step: a regular expression with a group ``step`` for the file names of checkpoints without a manifest.
+    """
 
     every_s: int
     keep: int
     grace_s: int
+    step: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,7 @@ class Spec:
             "placement": self.placement,
             "priority": self.priority,
             "data": [{"name": mount.name, "path": mount.path} for mount in self.data],
-            "checkpoint": {
-                "every": quantities.print_duration(self.checkpoint.every_s),
-                "keep": self.checkpoint.keep,
-                "grace": quantities.print_duration(self.checkpoint.grace_s),
-            },
+            "checkpoint": _checkpoint_dict(self.checkpoint),
             "keep": list(self.keep),
             "metrics": [{"pattern": pattern} for pattern in self.metrics],
             "env": dict(self.env),
@@ -141,6 +141,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
             every_s=quantities.parse_duration(checkpoint["every"]),
             keep=int(checkpoint["keep"]),
             grace_s=quantities.parse_duration(checkpoint["grace"]),
+            step=checkpoint.get("step"),
         ),
         keep=tuple(value.get("keep", DEFAULTS["keep"])),
         metrics=tuple(rule["pattern"] for rule in value.get("metrics", ())),
@@ -184,6 +185,16 @@ def _code_dict(code: Code | None) -> dict[str, Any] | None:
     if code is None:
         return None
     return {"upload": code.upload} if code.upload else {"files": dict(code.files)}
+
+
+def _checkpoint_dict(rules: CheckpointRules) -> dict[str, Any]:
+    whole = {
+        "every": quantities.print_duration(rules.every_s),
+        "keep": rules.keep,
+        "grace": quantities.print_duration(rules.grace_s),
+        "step": rules.step,
+    }
+    return {key: value for key, value in whole.items() if value is not None}
 
 
 def _resources_dict(resources: ResourceRequest) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Which regular expressions may read metrics from a log: named groups, and no catastrophic backtracking by form.
+"""Which regular expressions may read metrics from a log and steps from file names: named groups, and no catastrophic
+backtracking by form.
 
-A rule runs on every printed line, and its time depends on the line as well: the shipper ends a search that takes too
-long, disables the rule and reports it. A rule that would take forever on nearly any line is rejected here, where its
-author can still fix it.
+A metric rule runs on every printed line, and its time depends on the line as well: the shipper ends a search that
+takes too long, disables the rule and reports it. A rule that would take forever on nearly any line is rejected here,
+where its author can still fix it.
 """
 
 from __future__ import annotations
@@ -29,23 +30,39 @@ _REFUSED = {
 
 
 def pattern_fault(pattern: str) -> tuple[str, str] | None:
-    """Return (code, message) for a pattern that may not be used, None for a good one."""
+    """Return (code, message) for a metric rule that may not be used, None for a good one."""
+    compiled, fault = _compiled(pattern)
+    if compiled is None:
+        return fault
+    named = set(compiled.groupindex)
+    if not named - STEP_GROUPS:
+        return "regex_no_metric", "names no metric: put one in a group, such as loss=(?P<loss>\\S+)"
+    if len(named) > MAX_METRICS:
+        return "regex_too_many", f"names {len(named)} groups; at most {MAX_METRICS}"
+    return fault
+
+
+def step_pattern_fault(pattern: str) -> tuple[str, str] | None:
+    """Return (code, message) for a rule that cannot read the step of a checkpoint, None for a good one."""
+    compiled, fault = _compiled(pattern)
+    if compiled is not None and "step" not in compiled.groupindex:
+        return "regex_no_step", "names no step: put it in a group, such as ckpt-(?P<step>\\d+)"
+    return fault
+
+
+def _compiled(pattern: str) -> tuple[re.Pattern[str] | None, tuple[str, str] | None]:
+    """The expression, None if it is none; and why it may not be used, None if it may."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             compiled = re.compile(pattern)
             tree = parser.parse(pattern)
     except (re.error, Warning) as error:
-        return "regex_syntax", f"is not a regular expression: {error}"
+        return None, ("regex_syntax", f"is not a regular expression: {error}")
     except (RecursionError, OverflowError):
-        return "regex_syntax", "is nested too deeply"
-    named = set(compiled.groupindex)
-    if not named - STEP_GROUPS:
-        return "regex_no_metric", "names no metric: put one in a group, such as loss=(?P<loss>\\S+)"
-    if len(named) > MAX_METRICS:
-        return "regex_too_many", f"names {len(named)} groups; at most {MAX_METRICS}"
+        return None, ("regex_syntax", "is nested too deeply")
     message = _catastrophe(tree)
-    return ("regex_unsafe", message) if message else None
+    return compiled, ("regex_unsafe", message) if message else None
 
 
 def _catastrophe(tree: Any) -> str | None:

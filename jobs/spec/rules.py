@@ -10,7 +10,7 @@ from gpu_scheduler.model import CPU_TYPE
 from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES, MAX_PATTERN_CHARS
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import Path, Problem
-from jobs.spec.regexes import pattern_fault
+from jobs.spec.regexes import pattern_fault, step_pattern_fault
 from jobs.spec.walk import Walk
 
 RESERVED_ENV = (
@@ -35,6 +35,7 @@ def rule_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     yield from _resource_faults(value.get("resources"), walk)
     yield from _env_faults(value.get("env"), walk)
     yield from _data_faults(value.get("data"), walk)
+    yield from _checkpoint_faults(value.get("checkpoint"), walk)
     yield from _keep_faults(value.get("keep"), walk)
     yield from _metric_faults(value.get("metrics"), walk)
 
@@ -159,6 +160,14 @@ def _keep_faults(keep: Any, walk: Walk) -> Iterator[Problem]:
         fault = path_fault(glob) if isinstance(glob, str) and glob else None
         if fault:
             yield walk.problem(("keep", index), "unsafe_path", fault, glob, "a glob such as out/*.pt")
+
+
+def _checkpoint_faults(checkpoint: Any, walk: Walk) -> Iterator[Problem]:
+    pattern = checkpoint.get("step") if isinstance(checkpoint, Mapping) else None
+    if isinstance(pattern, str) and 0 < len(pattern) <= MAX_PATTERN_CHARS:
+        fault = step_pattern_fault(pattern)
+        if fault:
+            yield walk.problem(("checkpoint", "step"), *fault, pattern, "a group (?P<step>…)")
 
 
 def _metric_faults(metrics: Any, walk: Walk) -> Iterator[Problem]:

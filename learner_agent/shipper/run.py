@@ -7,22 +7,27 @@ import contextlib
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from learner_agent.log_segments import LogReader, log_span
 from learner_agent.settings import ShipperSettings, shipper_settings
 from learner_agent.shipper import inputs, results
+from learner_agent.shipper.checkpoint_steps import step_in_names
 from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
 from learner_agent.shipper.connection import Connection, Fenced, WrongVersion
 from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import NODE_ERRORS, CorruptDownload, InputError
 from learner_agent.shipper.metrics import tensorboard
-from learner_agent.shipper.metrics.log_rules import LogRules
+from learner_agent.shipper.metrics.log_rules import LogRules, TooSlow
 from learner_agent.shipper.metrics.reported import ReportedMetrics
 from learner_agent.shipper.metrics.tensorboard import TensorBoard
 from learner_agent.shipper.outputs import FileSet, NotWhole, gather
@@ -280,9 +285,9 @@ class Shipper:
         self.tensorboard = TensorBoard(self.spool, self._tensorboard_roots())
         given = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
         patterns = [pattern for pattern in given if isinstance(pattern, str)]
-        rules = LogRules(self.spool, patterns, self._report_slow_rule)
+        self.rules = LogRules(self.spool, patterns, self._report_slow_rule)
         self.connection.use(
-            [ReportedMetrics(self.spool.metrics, self._report_skipped_line), rules, self.tensorboard]
+            [ReportedMetrics(self.spool.metrics, self._report_skipped_line), self.rules, self.tensorboard]
         )
 
     def _report_skipped_line(self, message: str) -> None:
@@ -290,7 +295,7 @@ class Shipper:
 
     def _report_slow_rule(self, pattern: str) -> None:
         logger.warning("a metric rule was too slow and is switched off", extra={"pattern": pattern})
-        message = f"The rule {pattern[:600]} took too long on a printed line and is disabled in this attempt."
+        message = f"The rule {pattern[:600]} took too long and is disabled in this attempt."
         self.connection.report("error", code="rule_too_slow", message=message)
 
     async def _finish(self) -> None:
@@ -328,7 +333,8 @@ class Shipper:
             for code, message in found.notes:
                 self.connection.report("error", code=code, message=message)
             if found.files is not None:
-                await self.uploader.upload(found.files)
+                implicit = what == "implicit"  # the rule's time is measured by a signal, which this thread gets
+                await self.uploader.upload(self._with_step(found.files) if implicit else found.files)
 
     def _implicit_checkpoint(self, world: int) -> Found:
         """CHECKPOINT_DIR as it is, of a program that saves without manifests. Raises TooMany."""
@@ -344,6 +350,20 @@ class Shipper:
         if files.left_out:
             found.notes.append(("implicit_left_out", results.left_out_message(folder.name, files.left_out)))
         return found
+
+    def _with_step(self, files: FileSet) -> FileSet:
+        """The same set at the step that the spec's rule finds in its names. Nothing else says when a program saved."""
+        pattern = self._job().get("checkpoint_step")
+        if not isinstance(pattern, str):
+            return files
+        try:
+            step = step_in_names([path for path, _, _ in files.offer.files], pattern, self.rules.timer)
+        except TooSlow:
+            self._report_slow_rule(pattern)
+            return files
+        except (re.error, RecursionError, OverflowError):  # a program may have changed the file since
+            return files
+        return replace(files, offer=structs.replace(files.offer, step=step))
 
     def _results(self, world: int) -> Found:
         """RESULT_DIR and the files that the spec keeps. Raises TooMany or OSError."""

@@ -79,7 +79,7 @@ def _later(code: str, message: str) -> HttpResponse:
 
 @for_learner("GET")
 def job(request: HttpRequest, grant: Grant) -> HttpResponse:
-    """What to run and with what: code, data, metric rules, the checkpoint to resume from, and results so far."""
+    """What to run and with what: code, data, rules for metrics and steps, the checkpoint to resume from, results."""
     row = Job.objects.select_related("code").get(pk=grant.job_id)
     saved = checkpoints.restorable(grant)
     if saved is None and _was_to_resume(grant):
@@ -97,6 +97,7 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
             "data": row.spec.get("data") or [],
             "metrics": [_rule(rule) for rule in row.spec.get("metrics") or []],
             "keep": row.spec.get("keep") or [],
+            "checkpoint_step": row.spec["checkpoint"].get("step"),
             "restore": _restore(saved) if saved is not None else None,
             "results": [_result(entry) for entry in checkpoints.results_of(grant)],
             "log_job_max_bytes": settings.LUTHIER_LOG_JOB_MAX_BYTES,

@@ -8,6 +8,7 @@ from django.http import HttpResponse
 from rest_framework import serializers
 
 from jobs.models import Attempt, JobEvent, Learner
+from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.selectors.redaction import needs_redaction, redact_event
 from jobs.selectors.serializers import EventSerializer
 from jobs.serialization import ReadSerializer, TimestampField, json_bytes
@@ -65,17 +66,25 @@ class AttemptSerializer(ReadSerializer):
     resumed_from = serializers.IntegerField(
         allow_null=True, source="resume_from.n", help_text="number of the checkpoint"
     )
+    repeated_steps = serializers.IntegerField(
+        allow_null=True,
+        help_text="steps of the run before that it trained again, as they came after its checkpoint; null: unknown",
+    )
     opened_at = TimestampField()
     processing_at = TimestampField(allow_null=True)
     closed_at = TimestampField(allow_null=True)
     outcome = serializers.CharField(allow_blank=True)
     message = serializers.CharField(allow_blank=True)
 
+    @staticmethod
+    def get_repeated_steps(row: Attempt, context: object) -> int | None:
+        return repeated_steps(row)
+
 
 @operation(Out=AttemptSerializer, Query=PagedQuery, many=True)
 def attempt_list(call: Call, job_id: str) -> dict[str, Any]:
     """A job's attempts, the newest first."""
-    rows = Attempt.objects.filter(job=permissions.job(call, job_id)).select_related("resume_from")
+    rows = attempts_of(permissions.job(call, job_id).pk)
     return paging.page(call, rows, AttemptSerializer.render, keys=("-n",))
 
 

@@ -26,7 +26,11 @@ def detail(job: View) -> str:
         if checkpoint is None:
             return "No checkpoint; a resume starts from scratch"
         step = checkpoint["step"]
-        return f"Resumes from {thousands(step)}" if step is not None else "Resumes from its checkpoint files"
+        return (
+            f"Resumes from {thousands(step)}"
+            if step is not None
+            else "Resumes from what the program saved, step unknown"
+        )
     if state == "COMPLETED":
         return _primary_value(job) or "Exit 0"
     return reason["message"] or job["phase"]

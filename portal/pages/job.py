@@ -17,6 +17,7 @@ from jobs.errors import JobError, JobNotFound
 from jobs.humanize import devices
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
+from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
 from jobs.selectors.jobs import job_get, may_manage, may_operate
 from jobs.selectors.redaction import needs_redaction
@@ -188,8 +189,9 @@ def _activity(view: dict[str, Any]) -> str:
 
 def _marks(job: Job) -> list[tuple[int | None, str]]:
     """Steps that charts mark: where an attempt went on, and where something was saved ("")."""
-    resumed = Attempt.objects.filter(job=job, n__gt=1).order_by("n").values_list("n", "resume_from__step")
-    marks: list[tuple[int | None, str]] = [(step or 0, f"attempt {n}") for n, step in resumed]
+    later = attempts_of(job.pk).filter(n__gt=1).order_by("n")
+    begins = [(one.n, getattr(one, "began_after", None)) for one in later]
+    marks: list[tuple[int | None, str]] = [(step, f"attempt {n}") for n, step in begins if step is not None]
     saved = Checkpoint.objects.filter(job=job, state=Checkpoint.State.COMMITTED).exclude(step=None)
     return marks + [(step, "") for step in saved.order_by("-n").values_list("step", flat=True)[:50]]
 
@@ -214,16 +216,16 @@ def _lost(view: dict[str, Any]) -> int | None:
     step, kept = view["progress"]["step"], view["checkpoint"]
     if step is None:
         return None
-    return max(0, step - (kept["step"] or 0)) if kept else int(step)
+    if kept is None:
+        return int(step)
+    return None if kept["step"] is None else max(0, step - kept["step"])
 
 
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     view, now = JobSerializer.render(job), timezone.now()
     kept, charts = _kept(job), primary_metrics(view, job_cards.CHARTS)
     until = job.start_after if job.start_after and job.start_after > now else None
-    attempts = list(
-        Attempt.objects.filter(job=job).select_related("resume_from").order_by("-n")[:ATTEMPTS_SHOWN]
-    )
+    attempts = list(attempts_of(job.pk).order_by("-n")[:ATTEMPTS_SHOWN])
     words = job_failure.words_of(job, [one.n for one in attempts]) if len(attempts) > 1 else {}
     return {
         "kpis": job_cards.kpis(
@@ -252,7 +254,10 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
-        "attempts": [(one, job_events.outcome(one), words.get(one.n), _ran(one)) for one in attempts],
+        "attempts": [
+            (one, job_events.outcome(one), words.get(one.n), _ran(one), repeated_steps(one))
+            for one in attempts
+        ],
         **_log_context(job, request),
     }
 

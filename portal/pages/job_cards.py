@@ -103,7 +103,7 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
             if kept is None
             else f"step {thousands(kept['step'])}"
             if kept["step"] is not None
-            else "kept",
+            else "step unknown",
             value_name="checkpoint",
             at="" if kept is None else kept["at"],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from jobs.humanize import saved_step
 from jobs.models import Job
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.redaction import redact
@@ -39,12 +40,14 @@ class QuotaMeter:
 
 @dataclass(frozen=True)
 class ResumeCard:
-    """The card. icon: as for a wait of the same kind. rest: how much longer the job would run, as text."""
+    """The card. icon: as for a wait of the same kind. origin: where training would go on. rest: how much longer the job
+    would run, as text."""
 
     headline: str
     text: str
     icon: str
     quota: QuotaMeter | None
+    origin: str
     rest: str
 
 
@@ -60,7 +63,12 @@ def outlook(job: Job, now: datetime, *, guest: bool) -> ResumeCard | None:
         message, numbers = redact(found.code, found.message, found.numbers)
         found = replace(found, message=message, numbers=numbers)
     left = rest(job, now)
-    return ResumeCard(*_words(found, now), _meter(job, found), left[0] if left else "")
+    return ResumeCard(*_words(found, now), _meter(job, found), _origin(job), left[0] if left else "")
+
+
+def _origin(job: Job) -> str:
+    kept = checkpoint_for(job)
+    return f"checkpoint {kept.n}: {saved_step(kept.step, job.progress.step)}" if kept else "scratch"
 
 
 def rest(job: Job, now: datetime) -> tuple[str, str] | None:
@@ -68,11 +76,13 @@ def rest(job: Job, now: datetime) -> tuple[str, str] | None:
     if job.state != State.HALTED:
         return None
     progress, kept = job.progress, checkpoint_for(job)
-    first = getattr(job, "first_step", None) or 0
+    first = getattr(job, "first_step", None)
     rate = throughput(
         Run(progress.step, progress.total, progress.reported_at, job.running_s, first, None, 0), now
     )
     if rate is None:
+        return None
+    if kept is not None and kept.step is None:
         return None
     # Below 0 where a program counts checkpoints in other units than it reports.
     left = (progress.total or 0) - ((kept.step if kept else None) or 0)

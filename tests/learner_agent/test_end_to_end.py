@@ -10,7 +10,8 @@ import pytest
 from django.db.models import F
 
 from jobs import blobs
-from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, MetricPoint, Progress, ResultFile
+from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, Learner, MetricPoint, Progress, ResultFile
+from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.states import EventCode, Intent
 from tests.learner_agent.harness import Rig, make_job, next_attempt, until
 
@@ -156,8 +157,13 @@ raise SystemExit(3)
     assert {step: value for step, value in values.items() if step != 3} == {0: 0.0, 1: 0.5, 2: 1.0, 4: 2.0}
     assert values[3] != values[3]
     saved = Checkpoint.objects.get(job=job)
-    assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", 4, True)
+    assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", None, True)
     assert list(CheckpointFile.objects.values_list("path", flat=True)) == ["model.bin"]
+    stored = job.events.get(code=EventCode.CHECKPOINT_STORED)
+    assert stored.message == (
+        "Checkpoint 1 (saved by the program, step unknown, last reported 4) is stored and verified."
+    )
+    assert stored.numbers["step"] is None
 
     next_attempt(job, saved)
     again = rig(job)
@@ -166,6 +172,58 @@ raise SystemExit(3)
     again.wait()
     assert again.stored_log() == b"weights\n" + again.env["CHECKPOINT_DIR"].encode() + b"\n"
     assert Checkpoint.objects.get(job=job) == saved, "what was only put back is no new checkpoint"
+
+
+SAVES_SOMETIMES = """
+import os, pathlib, sys
+begin, end, save = map(int, sys.argv[1:])
+for step in range(begin, end + 1):
+    print(f"step={step} loss={1 / step}")
+    if step == save:
+        (pathlib.Path(os.environ["CHECKPOINT_DIR"]) / f"ckpt-{step}.pt").write_bytes(b"weights %d" % step)
+raise SystemExit(3)
+"""
+STEP_RULE = [{"pattern": r"step=(?P<step>\d+) loss=(?P<loss>\S+)"}]
+
+
+def run(rig: MakeRig, job: Job, *argv: str) -> None:
+    learner = rig(job)
+    learner.launch(["python3", "train.py", *argv])
+    learner.ship()
+    learner.wait()
+
+
+def test_file_names_state_the_step_of_a_programs_own_checkpoint_by_the_rule_of_the_spec(rig: MakeRig) -> None:
+    job = make_job({"train.py": SAVES_SOMETIMES})
+    job.spec["metrics"] = STEP_RULE
+    job.spec["checkpoint"] = job.spec["checkpoint"] | {"step": r"ckpt-(?P<step>\d+)"}
+    job.save()
+    run(rig, job, "1", "10", "6")
+    saved = Checkpoint.objects.get(job=job)
+    assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", 6, True)
+    assert "(step 6, by its file names)" in job.events.get(code=EventCode.CHECKPOINT_STORED).message
+
+
+def test_an_attempt_knows_how_many_steps_it_repeated_after_a_checkpoint_of_unknown_step(rig: MakeRig) -> None:
+    job = make_job({"train.py": SAVES_SOMETIMES})
+    job.spec["metrics"] = STEP_RULE
+    job.save()
+    run(rig, job, "1", "10", "6")
+    next_attempt(job, Checkpoint.objects.get(job=job))
+    run(rig, job, "7", "12", "0")
+    assert {one.n: repeated_steps(one) for one in attempts_of(job.pk)} == {1: None, 2: 4}
+
+
+def test_lines_without_a_step_are_points_in_their_order_and_no_steps(rig: MakeRig) -> None:
+    job = make_job({"train.py": 'for loss in range(8):\n    print(f"loss={loss}")\n'})
+    job.spec["metrics"] = [{"pattern": r"loss=(?P<loss>\S+)"}]
+    job.save()
+    run(rig, job)
+    found = MetricPoint.objects.filter(job=job).order_by("step")
+    assert list(found.values_list("step", "value")) == [(n + 1, float(n)) for n in range(8)]
+    progress = Progress.objects.get(job=job)
+    assert (progress.step, progress.metrics["loss"]["axis"]) == (None, "order")
+    assert Learner.objects.get(job=job).last_step is None
 
 
 def test_of_a_gang_without_manifests_learner_0_saves_for_all(rig: MakeRig) -> None:
@@ -187,7 +245,7 @@ raise SystemExit(3)
         assert learner.wait() == (3, 0)
 
     saved = Checkpoint.objects.get(job=job)
-    assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", 4, True)
+    assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", None, True)
     assert list(CheckpointFile.objects.values_list("path", flat=True)) == ["model.bin"]
     message = job.events.get(reason="implicit_not_kept").message
     assert message.startswith("Learner 1: The files in its CHECKPOINT_DIR are not stored")

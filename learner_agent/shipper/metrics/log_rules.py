@@ -159,7 +159,8 @@ class LogRules:
         finally:
             self.timer.stop()
         state.off = found.off + at
-        return Metric(self.name, self.state.off, state.off, points)
+        in_order = [] if self.has_step else sorted({name for name, _, _, _ in points})
+        return Metric(self.name, self.state.off, state.off, points, in_order=in_order)
 
     def _match(self, line: bytes, state: _State, at_ms: int) -> list[Point]:
         """Points of one line; if carriage returns rewrote it, of its last version."""
@@ -177,7 +178,7 @@ class LogRules:
         for groups in (match.groupdict() for match in matches):
             step, when = groups.pop("step", None), groups.pop("time", None)
             if step is not None:
-                number = _step(step)
+                number = step_of(step)
                 if number is None:  # an invented step would be the job's progress until its end
                     continue
                 state.step = number
@@ -202,7 +203,8 @@ def _compiled(patterns: Iterable[str]) -> Iterator[re.Pattern[str]]:
             yield re.compile(pattern)
 
 
-def _step(text: str) -> int | None:
+def step_of(text: str) -> int | None:
+    """The step that a rule found, None if it is no whole number."""
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:  # "²".isdigit() is true, too
         return None

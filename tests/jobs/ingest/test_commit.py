@@ -104,7 +104,7 @@ def test_points_are_numbered_without_holes_and_a_repeat_burns_no_number(job: Job
     assert math.isnan(rows[1][3])
     progress = Progress.objects.get(job=job)
     assert (progress.step, progress.total, progress.metric_seq) == (2, 9, 3)
-    assert progress.metrics["acc"] == {"last": "Infinity", "step": 2, "rank": 0}
+    assert progress.metrics["acc"] == {"last": "Infinity", "step": 2, "rank": 0, "axis": "step"}
 
 
 def test_a_repeated_step_keeps_its_first_value_in_the_series_and_in_the_header(job: Job) -> None:
@@ -112,7 +112,7 @@ def test_a_repeated_step_keeps_its_first_value_in_the_series_and_in_the_header(j
     submit(job, Metric("jsonl", 10, 20, [("loss", 1, 0, 8.0), ("loss", 2, 0, 9.0), ("acc", 2, 0, 1.0)]))
 
     newest = Progress.objects.get(job=job).metrics["loss"]
-    assert newest == {"last": 0.4, "step": 2, "rank": 0}
+    assert newest == {"last": 0.4, "step": 2, "rank": 0, "axis": "step"}
     points = MetricPoint.objects.filter(job=job, name="loss").order_by("seq")
     assert list(points.values_list("step", "value")) == [(1, 0.5), (2, 0.4)]
 

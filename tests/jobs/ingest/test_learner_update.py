@@ -17,7 +17,8 @@ GRANT = Grant(1, "3f9k2m7qx4ta", 1, 1, 0, True)
 def row(**changes: object) -> LearnerUpdate:
     fields: dict[str, object] = {
         "grant": GRANT, "log_bytes": 0, "log_lines": 0, "log_crc": 0, "log_sealed": False, "metric_cursor": 0,
-        "phase": "PROCESSING", "last_step": None, "error_code": "", "live": True, "room": 10**9,
+        "phase": "PROCESSING", "first_step": None, "last_step": None,
+        "steps_by_rule": False, "error_code": "", "live": True, "room": 10**9,
     }  # fmt: skip
     return LearnerUpdate(**(fields | changes))  # type: ignore[arg-type]
 
@@ -258,3 +259,40 @@ def test_no_warning_takes_the_place_of_what_decides_the_jobs_end(
 
     newest = codes[-1] if codes else ""
     assert stored_code == ("results_not_kept" if "results_not_kept" in codes else newest)
+
+
+def points(src: str, *steps: int, name: str = "loss", in_order: bool = False) -> Metric:
+    made = [(name, step, 0, 1.0) for step in steps]
+    return Metric(src, 0, 1, made, in_order=[name] if in_order else [])
+
+
+def test_steps_count_from_the_first_to_the_highest_that_were_reported() -> None:
+    kept = row()
+    kept.apply(points("jsonl", 7, 8))
+    kept.apply(points("jsonl", 9))
+    assert (kept.first_step, kept.last_step) == (7, 9)
+
+
+def test_points_in_the_order_of_their_lines_are_no_steps() -> None:
+    kept = row()
+    kept.apply(points("rules", 1, 2, 3, in_order=True))
+    assert (kept.first_step, kept.last_step) == (None, None)
+    assert (len(kept.points), kept.in_order) == (3, {"loss"})
+
+
+def test_a_counter_that_falls_back_takes_its_earlier_steps_along() -> None:
+    kept = row()
+    kept.apply(points("rules", 1, 20))
+    assert (kept.last_step, kept.steps_by_rule) == (20, True)
+    kept.apply(points("rules", 21, in_order=True))
+    assert (kept.first_step, kept.last_step, kept.no_steps) == (None, None, True)
+
+
+def test_what_the_program_reports_by_itself_stays_its_step() -> None:
+    kept = row()
+    kept.apply(points("rules", 1, 20))
+    kept.apply(points("jsonl", 4, name="reward"))
+    kept.apply(points("rules", 21, in_order=True))
+    assert (kept.last_step, kept.no_steps) == (20, False)
+    kept.apply(points("jsonl", 33, name="reward"))
+    assert kept.last_step == 33

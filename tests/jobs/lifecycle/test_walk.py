@@ -124,6 +124,28 @@ def test_a_halt_keeps_the_checkpoint_and_leaves_a_receipt(world: World) -> None:
     assert "has step 50; 2 steps lost" in halted.reason_message
 
 
+@pytest.mark.parametrize(
+    ("step", "reported", "lost", "words"),
+    [
+        (None, 344, None, "Checkpoint 1: saved by the program, step unknown, last reported 344."),
+        (None, None, None, "Checkpoint 1: saved by the program, step unknown."),
+        (300, None, None, "Checkpoint 1 has step 300; how many steps are lost is unknown."),
+        (300, 344, 44, "Checkpoint 1 has step 300; 44 steps lost."),
+    ],
+)
+def test_a_receipt_never_claims_more_than_is_known(
+    world: World, step: int | None, reported: int | None, lost: int | None, words: str
+) -> None:
+    job = world.running()
+    Progress.objects.filter(job=job).update(step=reported)
+    factories.checkpoint(job_of(job), step=step, implicit=True)
+    halt(world, job)
+    halted = job_of(job)
+    assert (halted.last_halt["step"], halted.last_halt["steps_lost"]) == (step, lost)
+    assert halted.reason_message.endswith(words)
+    assert last_move(job).message.endswith(words)
+
+
 def test_the_legs_of_a_receipt_add_up_when_the_word_of_a_halt_came_after_its_checkpoint(world: World) -> None:
     job = world.running()
     world.request(job, Intent.HALT)

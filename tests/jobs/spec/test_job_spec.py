@@ -101,6 +101,14 @@ def test_yaml_and_json_of_one_spec_are_equal() -> None:
     assert parse(json.dumps(LEAST)) == parse(to_yaml(LEAST)) == parse(json.dumps(LEAST).encode())
 
 
+def test_the_step_of_a_programs_own_checkpoint_may_come_from_its_file_names() -> None:
+    assert "step" not in parse(LEAST).normalized["checkpoint"]
+    rule = r"ckpt-(?P<step>\d+)\.pt$"
+    spec = parse(spec_with(checkpoint={"step": rule}))
+    assert (spec.checkpoint.step, spec.checkpoint.keep) == (rule, 3)
+    assert parse(to_yaml(spec)) == parse(spec.normalized) == spec
+
+
 def test_code_is_printed_as_a_block() -> None:
     assert "  files:\n    train.py: |\n      import os\n" in to_yaml(parse(FULL))
 

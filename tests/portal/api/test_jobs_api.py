@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import OperationalError
+from django.utils import timezone
 
 from jobs import archives
-from jobs.models import ClusterNode, Job, JobEvent, Runtime, Upload
+from jobs.models import ClusterNode, Job, JobEvent, Learner, Runtime, Upload
 from jobs.states import State
 from portal.api.examples import SPEC, SPEC_YAML
 from tenants.models import Membership
@@ -580,3 +581,16 @@ def test_of_an_ended_job_name_and_tags_may_be_edited_and_the_refusal_of_a_priori
     refused = alice.patch(f"/jobs/{job}", {"priority": "low"})
     assert refused.status_code == 409
     assert "another priority, only another name or other tags. Actions possible" in refused.json()["detail"]
+
+
+def test_an_attempt_says_how_many_steps_it_repeated_if_that_is_known(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, of=people.vision, state=State.PROCESSING, attempt=3)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=1, last_step=344, processing_at=timezone.now())
+    runs.filter(attempt=2).update(first_step=301, last_step=400, processing_at=timezone.now())
+    found = alice.get(f"/jobs/{job.pk}/attempts").json()["items"]
+    assert [(one["n"], one["repeated_steps"]) for one in found] == [(3, None), (2, 44), (1, None)]
+    runs.filter(attempt=3).update(first_step=402, processing_at=timezone.now())
+    assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] == 0
+    runs.filter(attempt=2).update(last_step=None)
+    assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] is None

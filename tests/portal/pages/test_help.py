@@ -84,7 +84,7 @@ def test_the_guide_to_programs_names_every_variable_and_every_call() -> None:
         "LUTHIER_ATTEMPT",
         "LUTHIER_RANK",
     }
-    reserved_only = {"PATH", "GROUP_RANK", "NVIDIA_VISIBLE_DEVICES"}
+    reserved_only = {"PATH", "NVIDIA_VISIBLE_DEVICES"}
     set_by_the_platform.discard("BEHAVIOR")  # of the test's own launch
     assert {name for name in set_by_the_platform if f"`{name}`" not in guide} == reserved_only
     calls = {

@@ -261,6 +261,40 @@ def test_a_receipt_of_a_checkpoint_without_a_step_says_that_it_is_unknown(
     assert '<dd id="steps-lost">unknown' in page
 
 
+def test_a_halted_job_says_of_a_checkpoint_without_a_step_what_is_known(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    left = {"step": None, "steps_lost": None, "seconds": 3.4, "checkpoint": 1, "parts": {}}
+    job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=1, last_halt=left)
+    Progress.objects.filter(job=job).update(step=344, total=1_000)
+    factories.checkpoint(job, step=None, implicit=True)
+    page = open_page(alice, job)
+    assert "checkpoint 1: saved by the program, step unknown, last reported 344" in page
+    assert "last reported 344" in page.split('id="steps-lost"')[1].split("</dd>")[0]
+    assert "Would run for" not in page, "how many steps are left is unknown"
+
+
+def test_no_steps_are_counted_from_a_checkpoint_of_unknown_step(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    Progress.objects.filter(job=job).update(step=344)
+    factories.checkpoint(job, step=None, implicit=True)
+    page = " ".join(open_page(alice, job, "/cancel").split())
+    assert "Its checkpoints stay" in page
+    assert "since the newest one" not in page
+
+
+def test_the_attempts_say_how_many_steps_they_repeated(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    saved = factories.checkpoint(job, step=None, implicit=True, attempt=1)
+    job.attempts.filter(n=2).update(resume_from=saved)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=1, last_step=344, processing_at=timezone.now())
+    runs.filter(attempt=2).update(first_step=301, last_step=310, processing_at=timezone.now())
+    assert "repeated 44 steps" in open_page(alice, job)
+
+
 def test_a_job_halted_in_the_queue_held_nothing(alice: User, open_page: Callable[..., str]) -> None:
     none = {"step": None, "steps_lost": 0, "seconds": 0.2, "checkpoint": None, "parts": {"released": 0.2}}
     job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=0, last_halt=none)

@@ -1,0 +1,52 @@
+"""A job's attempts, with the steps that each of them repeated.
+
+Nothing here checks permission: callers have fetched the job (job_get).
+"""
+
+from __future__ import annotations
+
+from django.db.models import BigIntegerField, Case, F, OuterRef, QuerySet, Subquery, Value, When
+from django.db.models.functions import Coalesce
+
+from jobs.models import Attempt, Learner
+
+
+def began_after() -> Case:
+    """Of an attempt: the step after which it went on, 0 from scratch. None until its program reports, where it resumed
+    from a checkpoint of unknown step."""
+    reported = Subquery(_first_steps().values(step=F("first_step") - 1)[:1])
+    return Case(
+        When(resume_from=None, then=Value(0)),
+        default=Coalesce("resume_from__step", reported),
+        output_field=BigIntegerField(),
+    )
+
+
+def _first_steps() -> QuerySet[Learner]:
+    rows = Learner.objects.filter(job=OuterRef("job"), attempt=OuterRef("n"), first_step__isnull=False)
+    return rows.order_by("first_step")
+
+
+def attempts_of(job_id: str) -> QuerySet[Attempt]:
+    """Attempts, each with `began_after`, `first_step`, its own first, and `step_before`, the last of the run before it.
+
+    None is unknown; an attempt whose program never ran is no run.
+    """
+    before = Learner.objects.filter(
+        job=OuterRef("job"), attempt__lt=OuterRef("n"), processing_at__isnull=False
+    ).order_by("-attempt", F("last_step").desc(nulls_last=True))
+    return (
+        Attempt.objects.filter(job=job_id)
+        .select_related("resume_from")
+        .annotate(
+            began_after=began_after(),
+            first_step=Subquery(_first_steps().values("first_step")[:1]),
+            step_before=Subquery(before.values("last_step")[:1]),
+        )
+    )
+
+
+def repeated_steps(attempt: Attempt) -> int | None:
+    """Steps that an attempt of attempts_of trained again, because they came after its checkpoint; None if unknown."""
+    began, before = (getattr(attempt, name) for name in ("first_step", "step_before"))
+    return None if began is None or before is None else max(0, before - began + 1)
