@@ -28,6 +28,7 @@ from jobs.models import JobEvent
 from jobs.selectors import log_cache
 from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head
+from jobs.selectors.metrics import ORDER
 from jobs.states import EventCode, Phase
 from jobs.tokens import LIVE, Grant
 from learner_agent.wire import Ack, Nack, StreamFrame, number_out
@@ -277,7 +278,7 @@ def _note_value(job: _Progress, rank: int, name: str, step: int, value: float, *
     if shown is None and len(job.metrics) >= MAX_NAMES:
         return
     if shown is None or rank <= shown.get("rank", 0):
-        axis = "order" if in_order else "step"
+        axis = ORDER if in_order else "step"
         job.metrics[name] = {"last": number_out(value), "step": step, "rank": rank, "axis": axis}
 
 

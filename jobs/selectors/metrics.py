@@ -19,6 +19,8 @@ from jobs.models import Progress
 from learner_agent.wire import number_out
 
 Axis = Literal["step", "time"]
+ORDER = "order"
+"""The axis of metrics whose points have an order only, in place of "step"."""
 Bucket = tuple[float, float | None, float | None, float | str]
 """x of the last point, minimum and maximum of the finite values (None: there is none), last value."""
 
@@ -77,6 +79,8 @@ ORDER BY p.step DESC LIMIT %(limit)s
 class Series:
     """One metric of one learner. complete: every point is a bucket of its own, nothing was downsampled.
 
+    axis: "step", or ORDER if its steps only give the points' order.
+
     points counts those in the buckets, without superseded ones.
     """
 
@@ -87,6 +91,7 @@ class Series:
     not_finite: list[tuple[float, str]] = field(default_factory=list)
     complete: bool = True
     points: int = 0
+    axis: str = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,12 @@ def newest(job_id: str) -> int:
     return Progress.objects.filter(job=job_id).values_list("metric_seq", flat=True).first() or 0
 
 
+def ends_in_order(job_id: str) -> dict[str, int]:
+    """Metrics whose points have an order, but no steps of the program's, and where the newest of each is."""
+    found = Progress.objects.filter(job=job_id).values_list("metrics", flat=True).first() or {}
+    return {name: newest["step"] for name, newest in found.items() if newest.get("axis") == ORDER}
+
+
 def spans(
     job_id: str,
     *,
@@ -181,6 +192,9 @@ def series(
     """
     buckets = max(1, min(buckets, MAX_BUCKETS))
     kept = {(span.name, span.rank): Series(span.name, span.rank) for span in found}
+    in_order = ends_in_order(job_id)
+    for one in kept.values():
+        one.axis = ORDER if one.name in in_order else one.axis
     if found:
         _fill(job_id, kept, found, x_from, x_to, buckets, x, upto)
         _fill_not_finite(job_id, kept, x_from, x_to, x, upto)

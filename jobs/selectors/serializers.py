@@ -165,7 +165,8 @@ class JobSerializer(ReadSerializer):
     progress = ProgressSerializer()
     throughput = ThroughputSerializer()
     metrics = serializers.DictField(
-        source="progress.metrics", help_text='name: {"last": number or "NaN", "step": n}'
+        source="progress.metrics",
+        help_text='name: {"last": number or "NaN", "step": n, "axis": "step" or "order"}',
     )
     checkpoint = NewestCheckpointSerializer(allow_null=True)
     last_halt = serializers.DictField(allow_null=True, help_text="the receipt of the last halt")

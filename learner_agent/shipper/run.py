@@ -285,7 +285,14 @@ class Shipper:
         self.tensorboard = TensorBoard(self.spool, self._tensorboard_roots())
         given = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
         patterns = [pattern for pattern in given if isinstance(pattern, str)]
-        self.rules = LogRules(self.spool, patterns, self._report_slow_rule)
+        ends = self._job().get("in_order")
+        self.rules = LogRules(
+            self.spool,
+            patterns,
+            self._report_slow_rule,
+            self._report_note,
+            {str(name): int(number_or(at, 0)) for name, at in ends.items()} if isinstance(ends, dict) else {},
+        )
         self.connection.use(
             [ReportedMetrics(self.spool.metrics, self._report_skipped_line), self.rules, self.tensorboard]
         )
@@ -298,9 +305,13 @@ class Shipper:
         message = f"The rule {pattern[:600]} took too long and is disabled in this attempt."
         self.connection.report("error", code="rule_too_slow", message=message)
 
+    def _report_note(self, code: str, message: str) -> None:
+        self.connection.report("error", code=code, message=message)
+
     async def _finish(self) -> None:
         """After the program's end: store what it left, and complete the log."""
         self.connection.finish(self._final())
+        self.rules.end()
         self.tensorboard.scan_without_pause()
         if self.ending.get("started"):
             self.connection.changed.set()

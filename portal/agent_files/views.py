@@ -23,6 +23,7 @@ from jobs.blobs import direct
 from jobs.ingest import checkpoints
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job, ResultFile
 from jobs.retries import database_away
+from jobs.selectors.metrics import ends_in_order
 from jobs.tokens import Grant
 from portal.problem_details import RETRY_AFTER_S, problem
 
@@ -97,6 +98,7 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
             "data": row.spec.get("data") or [],
             "metrics": [_rule(rule) for rule in row.spec.get("metrics") or []],
             "keep": row.spec.get("keep") or [],
+            "in_order": ends_in_order(row.pk),
             "checkpoint_step": row.spec["checkpoint"].get("step"),
             "restore": _restore(saved) if saved is not None else None,
             "results": [_result(entry) for entry in checkpoints.results_of(grant)],

@@ -47,6 +47,10 @@ class MetricsQuery(PagedQuery):
 class SeriesSerializer(ReadSerializer):
     name = serializers.CharField()
     rank = serializers.IntegerField()
+    axis = serializers.ChoiceField(
+        ["step", metrics.ORDER],
+        help_text="order: `step` only gives the points' order, because the program printed none that count up",
+    )
     buckets = serializers.ListField(
         help_text="[x, min, max, last]; min and max null where no value is finite"
     )
@@ -74,6 +78,7 @@ class MetricsSerializer(ReadSerializer):
             {
                 "name": "loss",
                 "rank": 0,
+                "axis": "step",
                 "buckets": [[1, 0.93, 0.93, 0.93], [2, 0.71, 0.71, 0.71]],
                 "superseded": [],
                 "not_finite": [],

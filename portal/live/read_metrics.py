@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db.models import Q
@@ -15,7 +15,7 @@ from portal.live.frames import ChannelSource, FrameBatch, ReadRequest, cut_items
 from portal.live.protocol import Channel
 
 PAGE_POINTS = 5_000
-POINT_BYTES = 130
+POINT_BYTES = 145
 
 
 class MetricChannelSource(ChannelSource):
@@ -27,14 +27,20 @@ class MetricChannelSource(ChannelSource):
         return found or 0
 
     def read(self, requests: Sequence[ReadRequest]) -> dict[str, FrameBatch]:
-        heads = dict(
-            Progress.objects.filter(job__in=[request.channel.job_id for request in requests]).values_list(
-                "job_id", "metric_seq"
-            )
-        )
-        newer = [request for request in requests if heads.get(request.channel.job_id, 0) > request.after]
+        rows = Progress.objects.filter(job__in=[request.channel.job_id for request in requests])
+        heads = {row.pk: row for row in rows.only("metric_seq", "metrics")}
+        newer = [
+            request
+            for request in requests
+            if (head := heads.get(request.channel.job_id)) and head.metric_seq > request.after
+        ]
         points = _points(newer)
-        return {request.channel.name: _batch(request, points[request.channel.job_id]) for request in requests}
+        return {
+            request.channel.name: _batch(
+                request, points[request.channel.job_id], heads.get(request.channel.job_id)
+            )
+            for request in requests
+        }
 
 
 def _points(requests: Sequence[ReadRequest]) -> dict[str, list[MetricPoint]]:
@@ -49,21 +55,23 @@ def _points(requests: Sequence[ReadRequest]) -> dict[str, list[MetricPoint]]:
     return found
 
 
-def _batch(request: ReadRequest, points: list[MetricPoint]) -> FrameBatch:
-    ch = request.channel.name
+def _batch(request: ReadRequest, points: list[MetricPoint], head: Progress | None) -> FrameBatch:
+    ch, known = request.channel.name, head.metrics if head else {}
     run: list[MetricPoint] = []
     for point in points[:PAGE_POINTS]:
         if point.seq != request.after + len(run) + 1:
             break  # a hole: the rest waits until it is filled
         run.append(point)
-    runs = cut_items(request.after + 1, [_item(point) for point in run], [POINT_BYTES] * len(run))
+    runs = cut_items(request.after + 1, [_item(point, known) for point in run], [POINT_BYTES] * len(run))
     frames = [items_frame(ch, *cut) for cut in runs]
     if not frames and request.stamp is None:
         frames = [items_frame(ch, request.after + 1, request.after, [])]
     return FrameBatch(frames, request.after + len(run), True, len(points) > PAGE_POINTS)
 
 
-def _item(point: MetricPoint) -> dict[str, Any]:
+def _item(point: MetricPoint, known: Mapping[str, Any]) -> dict[str, Any]:
+    """known: the newest value of each metric; only an axis other than steps is said of a point."""
+    axis = known.get(point.name, {}).get("axis", "step")
     return {
         "n": point.seq,
         "name": point.name,
@@ -72,4 +80,5 @@ def _item(point: MetricPoint) -> dict[str, Any]:
         "at": rfc3339(point.at),
         "attempt": point.attempt,
         "rank": point.rank,
+        **({} if axis == "step" else {"axis": axis}),
     }

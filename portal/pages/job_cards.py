@@ -86,10 +86,8 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
         else Kpi("Time left", *_time_left(job), value_name="left"),
     ]
     for name in primary_metrics(job, CHARTS):
-        step = thousands(job["metrics"][name]["step"])
-        strip.append(
-            Kpi(name, newest(job["metrics"], name), f"step {step}", value_name=f"metric:{name}", mono=True)
-        )
+        place = _place(job["metrics"][name])
+        strip.append(Kpi(name, newest(job["metrics"], name), place, value_name=f"metric:{name}", mono=True))
     unit = "GPU-hours" if job["gpus"] else "CPU-hours"
     strip.append(Kpi(unit, hours(job["slot_seconds"] / 3600), job["devices_text"], value_name="hours"))
     used, allowed = job["restarts_used"], job["max_restarts"]
@@ -109,6 +107,11 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
         )
     )
     return strip
+
+
+def _place(point: dict[str, Any]) -> str:
+    """Where a point is, as texts.ts says it: one that only has an order is at no step."""
+    return f"{'point' if point.get('axis') == 'order' else 'step'} {thousands(point['step'])}"
 
 
 def exit_words(code: int | None) -> str:

@@ -226,6 +226,54 @@ def test_lines_without_a_step_are_points_in_their_order_and_no_steps(rig: MakeRi
     assert Learner.objects.get(job=job).last_step is None
 
 
+EPOCHS = """
+import sys
+for epoch in range(3):
+    for batch in range(1, 21):
+        print(f"Train epoch {epoch}: batch {batch}/20 loss: {epoch + batch / 100}", flush=True)
+"""
+
+
+def test_counters_that_begin_again_with_each_epoch_draw_all_points_of_all_attempts(rig: MakeRig) -> None:
+    job = make_job({"train.py": EPOCHS})
+    job.spec["metrics"] = [{"pattern": r"batch (?P<step>\d+)/\d+ loss: (?P<loss>\S+)"}]
+    job.save()
+    run(rig, job)
+    found = MetricPoint.objects.filter(job=job, name="loss").order_by("step")
+    assert list(found.values_list("step", flat=True)) == list(range(1, 61))
+    progress = Progress.objects.get(job=job)
+    assert progress.metrics["loss"] == {"last": 2.2, "step": 60, "rank": 0, "axis": "order"}
+    assert progress.step is None, "20 is the number of a batch"
+    assert Learner.objects.get(job=job).last_step is None
+    assert "fell back from 20 to 1" in job.events.get(reason="step_fell_back").message
+
+    next_attempt(job, None)
+    run(rig, job)
+    later = found.filter(attempt=2)
+    assert list(later.values_list("step", flat=True)) == list(range(61, 121))
+    assert {one.n: repeated_steps(one) for one in attempts_of(job.pk)} == {1: None, 2: None}
+
+
+BAR = """
+import sys, time
+for n in range(16):
+    sys.stderr.write(f"\\r{n * 100 // 15:3d}%|###       | {n}/15 [00:01<00:02, loss={1 / (n + 1):.3f}]")
+    sys.stderr.flush()
+    time.sleep(0.02)
+sys.stderr.write("\\n")
+"""
+
+
+def test_a_progress_bar_gives_the_point_of_each_of_its_steps(rig: MakeRig) -> None:
+    job = make_job({"train.py": BAR})
+    job.spec["metrics"] = [{"pattern": r"(?P<step>\d+)/\d+ \[.*loss=(?P<loss>[\d.]+)"}]
+    job.save()
+    run(rig, job)
+    found = MetricPoint.objects.filter(job=job, name="loss").order_by("step")
+    assert list(found.values_list("step", flat=True)) == list(range(16))
+    assert Progress.objects.get(job=job).step == 15
+
+
 def test_of_a_gang_without_manifests_learner_0_saves_for_all(rig: MakeRig) -> None:
     """Learner 1 counts further and ends first: its files must not be what the whole gang resumes from."""
     program = """

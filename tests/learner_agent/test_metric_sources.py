@@ -6,7 +6,9 @@ import json
 import math
 import struct
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,24 +17,27 @@ from hypothesis import strategies as st
 from learner_agent.log_segments import LogWriter
 from learner_agent.shipper.metrics import PointSource
 from learner_agent.shipper.metrics.event_files import NotAnEventFile, Scalar, records, scalars
-from learner_agent.shipper.metrics.log_rules import LogRules
+from learner_agent.shipper.metrics.log_rules import DRAWINGS, NOT_STORED, LogRules
 from learner_agent.shipper.metrics.reported import ReportedMetrics
 from learner_agent.shipper.metrics.tensorboard import TensorBoard
 from learner_agent.spool import Spool
-from learner_agent.wire import decode, encode
+from learner_agent.wire import Metric, decode, encode
 from learner_agent.wire_fields import MAX_POINTS, Point
+
+
+def iter_frames(source: PointSource) -> Iterator[Metric]:
+    """The frames of all that a source has."""
+    while (frame := source.read()) is not None:
+        assert frame.next >= frame.off
+        assert len(frame.points) <= MAX_POINTS
+        assert decode(encode(frame)) == frame
+        source.confirm(frame)
+        yield frame
 
 
 def drain(source: PointSource) -> list[Point]:
     """All points a source has, frame by frame."""
-    points: list[Point] = []
-    while (frame := source.read()) is not None:
-        assert frame.next > frame.off
-        assert len(frame.points) <= MAX_POINTS
-        assert len(decode(encode(frame)).points) == len(frame.points)
-        points += frame.points
-        source.confirm(frame)
-    return points
+    return [point for frame in iter_frames(source) for point in frame.points]
 
 
 @pytest.fixture
@@ -209,6 +214,185 @@ def test_rules_go_on_where_they_were_confirmed_after_a_restart(spool: Spool) -> 
     again = LogRules(spool, [r"loss (?P<loss>\S+)"])
 
     assert [(step, value) for _, step, _, value in drain(again)] == [(3, 3.0)]
+
+
+LOSS = r"step=(?P<step>\d+) loss=(?P<loss>\S+)"
+Notes = list[tuple[str, str]]
+
+
+def rules(spool: Spool, *patterns: str, notes: Notes | None = None, **more: Any) -> LogRules:
+    def note(code: str, message: str) -> None:
+        if notes is not None:
+            notes.append((code, message))
+
+    return LogRules(spool, patterns or [LOSS], on_note=note, **more)
+
+
+def epochs(count: int, steps: int) -> bytes:
+    lines = [(e, n) for e in range(count) for n in range(1, steps + 1)]
+    return b"".join(b"step=%d loss=%d\n" % (n, 100 * e + n) for e, n in lines)
+
+
+def places(points: list[Point], name: str = "loss") -> list[int]:
+    return [step for found, step, _, _ in points if found == name]
+
+
+def test_a_step_that_begins_again_with_every_epoch_draws_every_point_in_order(spool: Spool) -> None:
+    log(spool, epochs(3, 20))
+    notes: Notes = []
+    source = rules(spool, notes=notes)
+
+    frames = list(iter_frames(source))
+
+    points = [point for frame in frames for point in frame.points]
+    assert places(points) == list(range(1, 61))
+    assert [value for _, _, _, value in points][-1] == 220
+    assert any("loss" in frame.in_order for frame in frames)
+    assert [code for code, _ in notes] == ["step_fell_back"]
+    assert "fell back from 20 to 1" in notes[0][1]
+
+
+def test_a_step_that_only_counts_up_stays_the_programs_step(spool: Spool) -> None:
+    log(spool, b"".join(b"step=%d loss=1\n" % n for n in (0, 100, 900, 938)))
+    frames = list(iter_frames(rules(spool)))
+    assert places([point for frame in frames for point in frame.points]) == [0, 100, 900, 938]
+    assert not any(frame.in_order for frame in frames)
+
+
+def test_an_epochs_distance_between_lines_is_kept_in_the_next(spool: Spool) -> None:
+    log(spool, b"".join(b"step=%d loss=%d\n" % (n, n) for n in (0, 100, 200, 0, 100, 200)))
+    assert places(drain(rules(spool))) == [0, 100, 200, 300, 400, 500]
+
+
+def test_a_rule_with_an_axis_of_its_own_keeps_its_steps(spool: Spool) -> None:
+    log(spool, b"".join(epochs(1, 4) + b"epoch %d acc=0.%d\n" % (e, e) for e in (1, 2, 3)))
+    frames = list(iter_frames(rules(spool, LOSS, r"epoch (?P<step>\d+) acc=(?P<acc>\S+)")))
+    points = [point for frame in frames for point in frame.points]
+    assert places(points, "acc") == [1, 2, 3]
+    assert places(points) == list(range(1, 13))
+    assert {name for frame in frames for name in frame.in_order} == {"loss"}
+
+
+def test_a_rule_without_step_follows_one_whose_step_begins_again(spool: Spool) -> None:
+    log(spool, b"".join(epochs(1, 4) + b"val 0.%d\n" % e for e in (1, 2, 3)))
+    points = drain(rules(spool, LOSS, r"val (?P<val>\S+)"))
+    assert places(points, "val") == [4, 8, 12]
+
+
+@pytest.mark.parametrize("cut", [1, 19, 20, 21, 45])
+def test_a_restarted_shipper_goes_on_where_it_was_on_an_axis_that_fell_back(spool: Spool, cut: int) -> None:
+    lines = epochs(3, 20).splitlines(keepends=True)
+    log(spool, b"".join(lines[:cut]))
+    first = drain(rules(spool))
+    writer = LogWriter(spool)
+    writer.size = sum(map(len, lines[:cut]))
+    writer.write(b"".join(lines[cut:]), 1)
+    assert places(first + drain(rules(spool))) == list(range(1, 61))
+
+
+def test_a_later_attempt_goes_on_after_the_points_of_the_one_before(spool: Spool) -> None:
+    log(spool, epochs(2, 5))
+    frames = list(iter_frames(rules(spool, ends={"loss": 60})))
+    assert places([point for frame in frames for point in frame.points]) == list(range(61, 71))
+    assert all(frame.in_order == ["loss"] for frame in frames if frame.points)
+
+
+def test_a_later_attempt_counts_lines_on(spool: Spool) -> None:
+    log(spool, b"loss 3\nloss 2\n")
+    assert places(drain(rules(spool, r"loss (?P<loss>\S+)", ends={"loss": 8}))) == [9, 10]
+
+
+def test_points_that_are_not_stored_are_counted_with_the_reason(spool: Spool) -> None:
+    notes: Notes = []
+    log(
+        spool,
+        b"step=1 loss=1\n" + b"step=1 loss=2\n" * 12 + b"step=1 loss=1\nstep=2 loss=n/a\nstep=x loss=1\n",
+    )
+    source = rules(spool, r"step=(?P<step>\S+) loss=(?P<loss>\S+)", notes=notes)
+    source.end()
+    assert places(drain(source)) == [1]
+    assert sorted(notes) == [
+        ("points_not_stored", NOT_STORED["no_number"].format(n="1 point was")),
+        ("points_not_stored", NOT_STORED["no_step"].format(n="1 point was")),
+        ("points_not_stored", NOT_STORED["same_step"].format(n="12 points were")),
+    ]
+
+
+def bar(spool: Spool, drawings: Iterable[tuple[int, bytes]]) -> None:
+    """Drawings of a progress bar, each with the milliseconds at which it was printed."""
+    writer = LogWriter(spool)
+    for at_ms, text in drawings:
+        writer.write(b"\r" + text, 1_700_000_000_000 + at_ms)
+    writer.close()
+
+
+def tqdm(n: int, of: int) -> bytes:
+    return b"%3d%%|\xe2\x96\x88  | %d/%d [00:01<00:02, 9.0it/s, loss=%d]" % (100 * n // of, n, of, n)
+
+
+TQDM = r"\| (?P<step>\d+)/\d+ \[.*loss=(?P<loss>\d+)"
+
+
+def test_a_bar_of_15_steps_gives_its_15_points(spool: Spool) -> None:
+    bar(spool, ((60 * n, tqdm(n, 15)) for n in range(1, 16)))
+    source = rules(spool, TQDM)
+    early = places(drain(source))
+    assert early == list(range(1, 14)), "what is drawn may change until the next step is"
+    source.end()
+    assert early + places(drain(source)) == list(range(1, 16))
+
+
+def test_a_bar_shows_its_current_value_while_it_is_one_endless_line(spool: Spool) -> None:
+    bar(spool, ((1_000 * n, tqdm(n, 9_000)) for n in range(1, 1_001)))
+    source = rules(spool, TQDM)
+    points = drain(source)
+    assert places(points) == list(range(1, 999))
+    assert points[-1][2] == 1_700_000_000_000 + 998_000
+
+
+def test_a_bar_drawn_all_the_time_is_read_twice_a_second(spool: Spool) -> None:
+    notes: Notes = []
+    bar(spool, ((10 * n, tqdm(n, 9_000)) for n in range(1, 9_001)))  # 90 s
+    source = rules(spool, TQDM, notes=notes)
+    source.end()
+    points = drain(source)
+    assert 180 <= len(points) <= 2 * 90 + DRAWINGS + 2
+    assert places(points)[-1] == 9_000, "the last drawing is always read"
+    assert [code for code, _ in notes][-1] == "points_not_stored"
+    assert "Of a progress bar, " in notes[-1][1]
+
+
+def test_a_bar_that_no_rule_reads_is_not_reported(spool: Spool) -> None:
+    notes: Notes = []
+    bar(spool, ((n, b"Downloading %d%%" % n) for n in range(1_000)))
+    source = rules(spool, TQDM, notes=notes)
+    source.end()
+    assert (drain(source), notes) == ([], [])
+
+
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n", b"\r\r\n"])
+def test_lines_of_any_system_are_lines(spool: Spool, ends: bytes) -> None:
+    log(spool, b"".join(b"step=%d loss=1%s" % (n, ends) for n in range(1, 9)))
+    assert places(drain(rules(spool))) == list(range(1, 9))
+
+
+def test_the_last_line_counts_without_its_newline(spool: Spool) -> None:
+    log(spool, b"step=1 loss=1\nstep=2 loss=1")
+    source = rules(spool)
+    assert places(drain(source)) == [1]
+    source.end()
+    assert places(drain(source)) == [2]
+    assert places(drain(rules(spool))) == [], "not again after a restart"
+
+
+@pytest.mark.parametrize(
+    "damage", [b"[]", b"{", b'{"off": -1}', b'{"axes": 3}', b'{"axes": [{"place": "x"}]}', b'{"tail": "zz"}']
+)
+def test_a_damaged_state_begins_again(spool: Spool, damage: bytes) -> None:
+    log(spool, b"step=1 loss=1\n")
+    (spool.root / "shipper").mkdir(exist_ok=True)
+    (spool.root / "shipper" / "rules.json").write_bytes(damage)
+    assert places(drain(rules(spool))) == [1]
 
 
 @pytest.mark.parametrize(

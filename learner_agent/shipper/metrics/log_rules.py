@@ -1,4 +1,5 @@
-"""Points that the job's metric rules (regular expressions) find in the log."""
+"""Points that the job's metric rules (regular expressions) find in the log: in lines, and in the drawings of progress
+bars, which carriage returns separate."""
 
 from __future__ import annotations
 
@@ -8,19 +9,22 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated
 
-from learner_agent.log_segments import LogReader
+import msgspec
+from msgspec import Meta, Struct
+
+from learner_agent.log_segments import LogReader, Piece
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of
+from learner_agent.shipper.metrics.rule_axes import Axis, Place, continued, groups_of
 from learner_agent.spool import Gap, Spool
-from learner_agent.untrusted_files import number_or
+from learner_agent.untrusted_files import LARGE_BYTES, now_ms
 from learner_agent.wire import Metric
 from learner_agent.wire_fields import MAX_OFFSET, Point
 
 STATE = "shipper/rules.json"
-HEX = re.compile("(?:[0-9a-f]{2})*")
 COLORS = re.compile(rb"\x1b\[[0-9;:]*[mK]")
 """Escape codes that color a line or clear the rest of it: rules are written for what people see."""
 LINE_CHARS = 4_096
@@ -29,6 +33,15 @@ RULE_CPU_S = 0.05
 """A rule that works longer on one line is switched off."""
 LATEST_PRINTED_S = 2**33
 """A later time (the year 2242) in a line is not seconds since the epoch: milliseconds, most likely."""
+DRAWING_MS, DRAWINGS = 500, 100
+"""Of a progress bar one drawing in DRAWING_MS is read, and this many at once after a pause: a short bar gives all its
+points. The last drawing is always read."""
+NEWLINE = 10
+FELL_BACK = (
+    "The step in a line of the log fell back from {before:,} to {step:,}, as one that counts within an epoch does. From"
+    " here on the points of its rule are in the order of their lines, and progress counts no steps by it."
+)
+NO_METRICS = frozenset({"step", "time"})
 BATCH_S = 0.1
 """After this long the rest of the log waits for the next frame, so that the shipper does its other work, too."""
 
@@ -75,23 +88,49 @@ class SearchTimer:
             raise TooSlow
 
 
-@dataclass
-class _State:
-    off: int = 0
-    step: int = 0
-    count: int = 0
-    tail: str = ""
-    """The unfinished line before off, hexadecimal."""
+ENDS = re.compile(rb"[\r\n]")
+Match = tuple[int, dict[str, str | None]]
+"""Number of a rule, and what its groups matched."""
+NOT_STORED = {
+    "no_step": "Of the metric rules, {n} not stored, because the step in its line is no whole number.",
+    "no_number": "Of the metric rules, {n} not stored, because its value is no number.",
+    "same_step": "Of the metric rules, {n} not stored, because there is another value at the same step.",
+    "too_large": "Of the metric rules, {n} not stored, because its step is too large.",
+    "drawings": "Of a progress bar, {n} not read, because it was drawn more often than twice a second.",
+}
+"""Why points are not stored, by the name under which they are counted."""
 
-    @classmethod
-    def of(cls, saved: Mapping[str, Any] | None) -> _State:
-        """Read the saved state. A program may have changed the file: then start over, repeated values are harmless."""
-        values = saved or {}
-        off, step, count = (number_or(values.get(name), -1) for name in ("off", "step", "count"))
-        tail = values.get("tail")
-        if min(off, step, count) < 0 or not isinstance(tail, str) or not HEX.fullmatch(tail):
-            return cls()
-        return cls(int(off), int(step), int(count), tail)
+
+class _State(Struct):
+    """How far the log is read, and what its rest depends on. A program may write anything into the file of it."""
+
+    off: Place = 0
+    count: Place = 0
+    """Lines and drawings in which a rule found something."""
+    tail: Annotated[str, Meta(pattern="^(?:[0-9a-f]{2})*$")] = ""
+    """The unfinished line before off, hexadecimal."""
+    axes: list[Axis] = []
+    newest: Axis | None = None
+    """The axis of the last step that was found, as it was there."""
+    values: dict[str, tuple[Place, float | str]] = {}
+    """The newest point of each metric."""
+    drawing: list[Match] = []
+    """What the newest drawing of a bar showed: the next one may have a newer value of the same step."""
+    drawing_ms: Place = 0
+    drawn_ms: Place = 0
+    may_draw: Annotated[float, Meta(ge=0, le=DRAWINGS)] = DRAWINGS
+    """How many drawings may be read at once, as of drawn_ms."""
+    has_bar: bool = False
+    fell: str = ""
+    """What to say of a step that fell back."""
+    dropped: dict[str, Place] = {}
+    ended: bool = False
+
+    def copy(self) -> _State:
+        return msgspec.convert(msgspec.to_builtins(self), _State)
+
+    def drop(self, why: str, count: int = 1) -> None:
+        self.dropped[why] = self.dropped.get(why, 0) + count
 
 
 class LogRules:
@@ -99,23 +138,57 @@ class LogRules:
 
     Group ``step`` is the step, ``time`` the time (seconds since 1970, or ISO 8601), every other named group a metric. A
     match whose step is not an integer gives no point. A pattern without ``step`` belongs to the last step that any
-    pattern found; if no pattern has one, matching lines are counted. A rule that is too slow on a line is switched
-    off until the shipper restarts, and on_slow gets its pattern.
+    pattern found; if no pattern has one, matching lines are counted. ``rule_axes`` says where points of a step that
+    falls back are; ends: where metrics that were in order ended in earlier attempts.
+
+    A rule that is too slow on a line is switched off until the shipper restarts, and on_slow gets its pattern. on_note
+    gets code and message of a step that fell back, and of points that are not stored: at the first, at ten times as
+    many, and at the end.
     """
 
     name = "rules"
     label = "the metric rules"
 
     def __init__(
-        self, spool: Spool, patterns: Iterable[str], on_slow: Callable[[str], None] = lambda pattern: None
+        self,
+        spool: Spool,
+        patterns: Iterable[str],
+        on_slow: Callable[[str], None] = lambda pattern: None,
+        on_note: Callable[[str, str], None] = lambda code, message: None,
+        ends: Mapping[str, int] | None = None,
     ) -> None:
         self.spool = spool
-        self.on_slow = on_slow
-        self.patterns = list(_compiled(patterns))
+        self.on_slow, self.on_note = on_slow, on_note
+        rules = list(_compiled(patterns))
+        self.patterns = dict(enumerate(rules))
         self.timer = SearchTimer(RULE_CPU_S)
-        self.has_step = any("step" in pattern.groupindex for pattern in self.patterns)
+        self.has_step = any("step" in rule.groupindex for rule in rules)
         self.reader = LogReader(spool)
-        self.state = self._next = _State.of(spool.read(STATE))
+        self.axis_of = groups_of(rules, NO_METRICS) if self.has_step else [0] * len(rules)
+        self.stepped = {self.axis_of[n] for n, rule in enumerate(rules) if "step" in rule.groupindex}
+        self.state = self._next = self._saved() or _State(axes=self._axes(rules, ends or {}))
+        self._reported = dict(self.state.dropped)
+        self._at_end = False
+
+    def _axes(self, rules: list[re.Pattern[str]], ends: Mapping[str, int]) -> list[Axis]:
+        """The axes as the attempt begins. One without steps of its own follows others, which count on already."""
+        axes = []
+        for number in range(len(set(self.axis_of))):
+            names = {
+                name for n, rule in enumerate(rules) if self.axis_of[n] == number for name in rule.groupindex
+            }
+            axis = continued(names, {} if self.has_step and number not in self.stepped else ends)
+            axis.in_order = axis.in_order or not self.has_step
+            axes.append(axis)
+        return axes
+
+    def _saved(self) -> _State | None:
+        """The state before a restart; None if a program has damaged it: points that are sent twice are harmless."""
+        try:
+            found = msgspec.convert(self.spool.read(STATE, most=LARGE_BYTES), _State)
+        except msgspec.ValidationError:
+            return None
+        return found if len(found.axes) == len(set(self.axis_of)) else None
 
     @property
     def cursor(self) -> int:
@@ -124,76 +197,187 @@ class LogRules:
     def rewind(self, cursor: int) -> None:
         """Do nothing: the position is in the spool, and reading from an older one changes nothing."""
 
+    def end(self) -> None:
+        """The program has ended: what it printed last is a line, even without a newline."""
+        self._at_end = True
+
     def confirm(self, frame: Metric) -> None:
+        if self._next.fell != self.state.fell:
+            self.on_note("step_fell_back", self._next.fell)
         self.state = self._next
         with suppress(OSError):  # a full disk: after a restart some points are sent again
-            self.spool.write(STATE, vars(self.state))
+            self.spool.write(STATE, msgspec.to_builtins(self.state))
+        self._tell()
+
+    def _tell(self) -> None:
+        for why, count in self.state.dropped.items():
+            reported = self._reported.get(why, 0)
+            if why in NOT_STORED and count > reported and (self.state.ended or count >= 10 * reported):
+                self._reported[why] = count
+                what = "drawing" if why == "drawings" else "point"
+                n = f"{count:,} {what} was" if count == 1 else f"{count:,} {what}s were"
+                self.on_note("points_not_stored", NOT_STORED[why].format(n=n))
 
     def read(self) -> Metric | None:
         if not self.patterns:
             return None
         found = self.reader.read(self.state.off)
-        if found is None:
+        if found is None and (not self._at_end or self.state.ended):
             return None
-        state = self._next = _State(self.state.off, self.state.step, self.state.count)
-        if isinstance(found, Gap):
-            state.off = found.to
-            return Metric(self.name, self.state.off, found.to)
-        at_ms = found.t0 + (found.reads[-1][1] if found.reads else 0)
-        points: list[Point] = []
-        begun = bytes.fromhex(self.state.tail)
-        at = 0
-        until = time.monotonic() + BATCH_S
+        state = self._next = self.state.copy()
+        out = _Found()
         self.timer.start()
         try:
-            while len(points) < BATCH_POINTS:
-                end = found.data.find(b"\n", at)
-                if end < 0:
-                    state.tail = (begun + found.data[at:])[: 4 * LINE_CHARS].hex()
-                    at = len(found.data)
-                    break
-                points += self._match(begun + found.data[at:end], state, at_ms)
-                begun, at = b"", end + 1
-                if time.monotonic() > until:
-                    break
+            if isinstance(found, Gap):
+                state.off, state.tail = found.to, ""
+            elif found is not None:
+                self._read_piece(found, state, out)
+            else:
+                self._read_line(bytes.fromhex(state.tail), state, state.drawn_ms or now_ms(), out)
+                state.tail, state.ended = "", True
         finally:
             self.timer.stop()
-        state.off = found.off + at
-        in_order = [] if self.has_step else sorted({name for name, _, _, _ in points})
-        return Metric(self.name, self.state.off, state.off, points, in_order=in_order)
+        return Metric(self.name, self.state.off, state.off, out.points, in_order=sorted(out.in_order))
 
-    def _match(self, line: bytes, state: _State, at_ms: int) -> list[Point]:
-        """Points of one line; if carriage returns rewrote it, of its last version."""
-        seen = COLORS.sub(b"", line[: 4 * LINE_CHARS]) if b"\x1b" in line else line[: 4 * LINE_CHARS]
-        text = seen.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")[:LINE_CHARS]
-        matches = [
-            match for pattern in tuple(self.patterns) if (match := self._search(pattern, text)) is not None
-        ]
-        if not matches:
-            return []
+    def _read_piece(self, piece: Piece, state: _State, out: _Found) -> None:
+        """Read lines and drawings. A carriage return at the end of a piece waits: a newline may follow it."""
+        begun = bytes.fromhex(state.tail)
+        text, at, clock = begun + piece.data, 0, _Clock(piece)
+        until = time.monotonic() + BATCH_S
+        for found in ENDS.finditer(text):
+            end, after = found.start(), text[found.end() : found.end() + 1]
+            is_line = text[end] == NEWLINE
+            if not is_line and after in (b"\n", b""):
+                continue
+            read = self._read_line if is_line else self._read_drawing
+            read(text[at:end], state, clock.at(end - len(begun) - (not is_line)), out)
+            at = end + 1
+            if len(out.points) >= BATCH_POINTS or time.monotonic() > until:
+                break
+        else:
+            state.off = piece.off + len(piece.data)
+            rest = text[at:]
+            state.tail = (
+                rest[: 4 * LINE_CHARS].rstrip(b"\r") + (b"\r" if rest.endswith(b"\r") else b"")
+            ).hex()
+            return
+        state.off, state.tail = piece.off + at - len(begun), ""
+
+    def _read_line(self, line: bytes, state: _State, at_ms: int, out: _Found) -> None:
+        """A line, which may be the last drawing of a bar."""
+        matches = self._matches(line)
+        self._give_drawing(matches, state, out)
+        if matches:
+            self._give(matches, state, at_ms, out)
+
+    def _read_drawing(self, drawing: bytes, state: _State, at_ms: int, out: _Found) -> None:
+        if not drawing.strip():
+            return
+        passed = max(0, at_ms - state.drawn_ms) / DRAWING_MS
+        state.may_draw, state.drawn_ms = min(DRAWINGS, state.may_draw + passed), max(at_ms, state.drawn_ms)
+        if state.may_draw < 1:
+            if state.has_bar:
+                state.drop("drawings")
+            return
+        state.may_draw -= 1
+        if matches := self._matches(drawing):
+            state.has_bar = True
+            self._give_drawing(matches, state, out)
+            state.drawing, state.drawing_ms = matches, at_ms
+
+    def _give_drawing(self, newer: list[Match], state: _State, out: _Found) -> None:
+        """Give the points of the newest drawing, unless a newer one shows the same steps."""
+        if state.drawing and (not _steps(newer) or _steps(newer) != _steps(state.drawing)):
+            self._give(state.drawing, state, state.drawing_ms, out)
+        state.drawing = []
+
+    def _matches(self, text: bytes) -> list[Match]:
+        seen = COLORS.sub(b"", text[: 4 * LINE_CHARS]) if b"\x1b" in text else text[: 4 * LINE_CHARS]
+        line = seen.rstrip(b"\r").decode("utf-8", "replace")[:LINE_CHARS]
+        found = [(n, self._search(n, pattern, line)) for n, pattern in tuple(self.patterns.items())]
+        return [(n, match.groupdict()) for n, match in found if match is not None]
+
+    def _give(self, matches: list[Match], state: _State, at_ms: int, out: _Found) -> None:
+        """The points of one line or drawing."""
         state.count += 1
-        if not self.has_step:
-            state.step = state.count
-        points = []
-        for groups in (match.groupdict() for match in matches):
-            step, when = groups.pop("step", None), groups.pop("time", None)
-            if step is not None:
-                number = step_of(step)
-                if number is None:  # an invented step would be the job's progress until its end
-                    continue
-                state.step = number
-            for name, value in groups.items():
-                found = point_of(name, state.step, _time_ms(when, at_ms), printed_number(value or ""))
-                points += [found] if found is not None else []
-        return points
+        for n, groups in matches:
+            values = {name: text for name, text in groups.items() if text and name not in NO_METRICS}
+            place = self._place(n, groups.get("step"), state, len(values))
+            if place is None:
+                continue
+            axis = state.axes[self.axis_of[n]]
+            for name, text in values.items():
+                value = printed_number(text)
+                point = point_of(name, place, _time_ms(groups.get("time"), at_ms), value)
+                if point is None or value is None:
+                    state.drop("no_number")
+                elif self._is_new(name, place, value, state):
+                    out.points.append(point)
+                    out.in_order |= {name} if axis.in_order else set()
 
-    def _search(self, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    def _place(self, n: int, text: str | None, state: _State, count: int) -> int | None:
+        """Where on its axis the points of a match are; None, and count points dropped, if nowhere."""
+        number = self.axis_of[n]
+        axis = state.axes[number]
+        if text is None and number in self.stepped:
+            return axis.place
+        if text is None and self.has_step:  # it follows the rules with steps
+            axis.in_order = axis.in_order or (state.newest is not None and state.newest.in_order)
+            return axis.advance(state.newest.place if state.newest else 0)
+        step = state.count if text is None else step_of(text)
+        if step is None:  # an invented step would be the job's progress until its end
+            state.drop("no_step", count)
+            return None
+        if axis.falls_at(step) and not axis.in_order and not state.fell:
+            state.fell = FELL_BACK.format(before=axis.printed, step=step)
+        place = axis.advance(step)
+        if place is None:
+            state.drop("too_large", count)
+        state.newest = msgspec.structs.replace(axis)
+        return place
+
+    def _is_new(self, name: str, place: int, value: float | str, state: _State) -> bool:
+        """Whether it is no other point of its metric: of one step the first counts. The same value again is no loss."""
+        before = state.values.get(name)
+        if before is not None and before[0] == place:
+            if before[1] != value:
+                state.drop("same_step")
+            return False
+        state.values[name] = (place, value)
+        return True
+
+    def _search(self, n: int, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
         try:
             return self.timer.search(pattern, text)
         except TooSlow:
-            self.patterns.remove(pattern)
+            del self.patterns[n]
             self.on_slow(pattern.pattern)
             return None
+
+
+@dataclass
+class _Found:
+    """Points of a frame, and the metrics of which these have an order only."""
+
+    points: list[Point] = field(default_factory=list)
+    in_order: set[str] = field(default_factory=set)
+
+
+class _Clock:
+    """When the launcher had read a piece, by offsets that only grow."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._reads = iter(piece.reads)
+        self._end, self._ms, self._t0 = 0, 0, piece.t0
+
+    def at(self, offset: int) -> int:
+        while offset >= self._end and (read := next(self._reads, None)) is not None:
+            self._end, self._ms = self._end + read[0], read[1]
+        return self._t0 + self._ms
+
+
+def _steps(matches: list[Match]) -> list[tuple[int, str]]:
+    return [(n, step) for n, groups in matches if (step := groups.get("step"))]
 
 
 def _compiled(patterns: Iterable[str]) -> Iterator[re.Pattern[str]]:

@@ -117,7 +117,7 @@ class JobPage extends HTMLElement {
       const newest = this.metrics.newest.of(name);
       if (!newest) continue;
       values[`metric:${name}`] = metric(newest.value);
-      if (newest.step !== null) values[`metric:${name}:small`] = texts.job.step(newest.step);
+      if (newest.step !== null) values[`metric:${name}:small`] = texts.job.place(newest.step, newest.axis);
     }
     this.write(values);
   };

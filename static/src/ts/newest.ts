@@ -5,6 +5,8 @@ export interface Newest {
   value: number | string;
   /** null where only its time is known. */
   step: number | null;
+  /** "order": the step only says which point it is. */
+  axis?: "step" | "order";
   rank: number;
   attempt: number;
   /** Number of the point, or of the newest point when the server rendered the value. */
@@ -14,7 +16,7 @@ export interface Newest {
 /** What a page says: values as of the point with this number. */
 export interface Rendered {
   seq: number;
-  values: Record<string, { last: number | string; step: number; rank?: number }>;
+  values: Record<string, { last: number | string; step: number; axis?: "step" | "order"; rank?: number }>;
 }
 
 export class NewestValues {
@@ -30,18 +32,18 @@ export class NewestValues {
 
   /** Take the values of a page. One that is older than the points received since changes nothing. */
   render({ seq, values }: Rendered): void {
-    for (const [name, { last, step, rank = 0 }] of Object.entries(values)) {
+    for (const [name, { last, step, axis, rank = 0 }] of Object.entries(values)) {
       const known = this.values.get(name);
       if (known && known.n > seq) continue;
-      this.values.set(name, { value: last, step, rank, attempt: known?.attempt ?? 0, n: seq });
+      this.values.set(name, { value: last, step, ...(axis && { axis }), rank, attempt: known?.attempt ?? 0, n: seq });
     }
   }
 
   /** A point came. Rank 0 represents the gang if it reports the metric, as on the server. */
-  add(point: { n: number; name: string; value: number | string; step: number | null; rank: number; attempt: number }): void {
+  add(point: { n: number; name: string; value: number | string; step: number | null; axis?: "step" | "order"; rank: number; attempt: number }): void {
     const known = this.values.get(point.name);
     if (known && (point.n <= known.n || point.rank > known.rank || point.attempt < known.attempt)) return;
-    const { value, step, rank, attempt, n } = point;
-    this.values.set(point.name, { value, step, rank, attempt, n });
+    const { value, step, axis, rank, attempt, n } = point;
+    this.values.set(point.name, { value, step, ...(axis && { axis }), rank, attempt, n });
   }
 }

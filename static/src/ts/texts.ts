@@ -3,6 +3,8 @@
 import { counted, thousands } from "./format";
 
 const steps = (step: number): string => `step ${thousands(step)}`;
+/** Where a point is; in "order" it is at no step of the program's. */
+const place = (at: number, axis?: "step" | "order"): string => (axis === "order" ? `point ${thousands(at)}` : steps(at));
 
 export const texts = {
   connection: {
@@ -36,6 +38,7 @@ export const texts = {
     title: (percent: string, phase: string, name: string) => `${percent}${phase} · ${name} · Jobs`,
     noAccess: "You no longer have access to this job.",
     step: steps,
+    place,
     restarts: (used: number, most: number) => (most ? `${used} of ${most}` : "0"),
     steps: (step: number, total: number) => `${thousands(step)} / ${thousands(total)}`,
     percent: (percent: number) => `${Math.round(percent)}%`,
@@ -54,7 +57,7 @@ export const texts = {
     summary: (name: string, value: string, at: string, low: string, points: number) =>
       `${name}: ${value} at ${at}, lowest ${low}, ${counted(points, "point")}`,
     empty: (name: string) => `${name}: no points`,
-    step: steps,
+    place,
     newest: "the newest point",
     secondsIn: (seconds: string) => `${seconds} s`,
     learner: (rank: number) => `learner ${rank}`,
@@ -80,6 +83,7 @@ export const texts = {
     enlarge: "Enlarge",
     values: (name: string) => `Values of ${name}`,
     stepColumn: "step",
+    orderColumn: "point",
     timeColumn: "time",
     allPoints: (count: number) => `All ${counted(count, "point")}, newest first`,
     somePoints: (shown: number, all: number) =>

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.models import Job, MetricPoint
+from jobs.models import Job, MetricPoint, Progress
 from jobs.states import State
 from tests import factories
 from tests.jobs.conftest import People
@@ -68,3 +68,11 @@ def test_a_cursor_serves_the_names_it_was_given_out_for(alice: Api, job: Job) ->
     cursor = read(alice, job)["next"]
     answer = alice.get(f"/jobs/{job.pk}/metrics?q=m1&cursor={cursor}")
     assert (answer.status_code, answer.json()["code"]) == (400, "cursor_invalid")
+
+
+def test_points_that_only_have_an_order_are_said_to_be_in_it(alice: Api, job: Job) -> None:
+    newest = {"last": 0.5, "step": 2, "rank": 0, "axis": "order"}
+    Progress.objects.filter(job=job).update(metrics={"m007": newest})
+    found = read(alice, job, "?names=m007,m008")["series"]
+    assert [(one["name"], one["axis"]) for one in found] == [("m007", "order"), ("m008", "step")]
+    assert alice.get(f"/jobs/{job.pk}").json()["metrics"]["m007"] == newest

@@ -331,6 +331,30 @@ async def test_metric_points_come_in_order_and_not_a_number_is_a_word(
     ]
 
 
+async def test_a_metric_point_in_order_says_that_it_is_at_no_step(
+    job: Job, alice: User, socket_of: Open
+) -> None:
+    for seq, name in enumerate(("loss", "acc"), 1):
+        await MetricPoint.objects.acreate(
+            job=job,
+            tenant_id=job.tenant_id,
+            attempt=1,
+            rank=0,
+            name=name,
+            step=9,
+            value=1,
+            at=timezone.now(),
+            seq=seq,
+        )
+    newest = {"last": 1, "step": 9, "rank": 0}
+    known = {"loss": newest | {"axis": "order"}, "acc": newest | {"axis": "step"}}
+    await Progress.objects.filter(job=job).aupdate(metric_seq=2, metrics=known)
+    socket = await socket_of(alice)
+    await socket.sub(f"job:{job.pk}:metrics", after=0)
+    items = await socket.items(f"job:{job.pk}:metrics", 2)
+    assert [item.get("axis", "step") for item in items] == ["order", "step"]
+
+
 async def test_a_tenant_s_rows_and_quotas_come_when_they_change(
     job: Job, alice: User, socket_of: Open
 ) -> None:

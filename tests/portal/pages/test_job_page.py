@@ -295,6 +295,15 @@ def test_the_attempts_say_how_many_steps_they_repeated(alice: User, open_page: C
     assert "repeated 44 steps" in open_page(alice, job)
 
 
+def test_a_metric_that_only_has_an_order_is_at_no_step(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    newest = {"last": 0.25, "step": 60, "rank": 0, "axis": "order"}
+    Progress.objects.filter(job=job).update(metrics={"loss": newest})
+    strip = open_page(alice, job).split('<dl class="kpis"')[1].split("</dl>")[0]
+    assert "point 60" in strip
+    assert "step 60" not in strip
+
+
 def test_a_job_halted_in_the_queue_held_nothing(alice: User, open_page: Callable[..., str]) -> None:
     none = {"step": None, "steps_lost": 0, "seconds": 0.2, "checkpoint": None, "parts": {"released": 0.2}}
     job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=0, last_halt=none)

@@ -25,6 +25,15 @@ test("the summary has the newest value, the lowest and how many points there are
   assert.equal(summary("loss", [], undefined), "loss: no points");
 });
 
+test("points that only have an order are at no step", () => {
+  const all = series([0, 1, 0.5], [0, 60, 0.25]);
+  for (const one of all) one.axis = "order";
+  const newest = { value: 0.25, step: 60, axis: "order" as const, rank: 0, attempt: 1, n: 2 };
+  assert.equal(summary("loss", all, newest), "loss: 0.25 at point 60, lowest 0.25, 2 points");
+  assert.equal(tip(tabulate(all, settings()), 1, settings(), "order"), "point 60 · 0.25");
+  assert.equal(values("loss", all, tabulate(all, settings()), settings(), 9).head[0], "point");
+});
+
 test("one learner is named by the metric, several by their rank", () => {
   assert.deepEqual(entries(series([0, 1, 1])), ["loss"]);
   assert.deepEqual(entries(series([0, 1, 1], [1, 1, 1])), ["learner 0", "learner 1"]);

@@ -90,10 +90,10 @@ export class Metrics extends EventTarget {
   /** The newest values of names that the page did not have: the server keeps those of a limited number of names. */
   private learn({ series, seq }: Answer, axis: Axis): void {
     let learned = false;
-    for (const { name, rank, buckets } of series) {
+    for (const { name, rank, axis: kind, buckets } of series) {
       const last = buckets.at(-1);
       if (!last || this.newest.of(name)) continue;
-      this.newest.add({ n: seq, name, value: last[3], step: axis === "step" ? last[0] : null, rank, attempt: 0 });
+      this.newest.add({ n: seq, name, value: last[3], step: axis === "step" ? last[0] : null, ...(kind && { axis: kind }), rank, attempt: 0 });
       learned = true;
     }
     if (learned) this.dispatchEvent(new Event("newest"));

@@ -6,6 +6,7 @@ export type Bucket = [x: number, min: number | null, max: number | null, last: n
 export interface Series {
   name: string;
   rank: number;
+  axis?: "step" | "order";
   buckets: Bucket[];
   /** Superseded: a newer attempt has reported at or around their step. */
   superseded: Bucket[];
@@ -19,6 +20,7 @@ export interface Point {
   n: number;
   name: string;
   step: number;
+  axis?: "step" | "order";
   value: number | string;
   at: string;
   attempt: number;
@@ -36,6 +38,7 @@ export function addPoint(all: Series[], point: Point, axis: Axis): void {
     all.push(series);
     all.sort((a, b) => a.rank - b.rank);
   }
+  if (point.axis) series.axis = point.axis;
   const x = xOf(point, axis);
   const finite = typeof point.value === "number" ? point.value : null;
   const { buckets } = series;

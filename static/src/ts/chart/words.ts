@@ -19,9 +19,12 @@ export interface Entry {
 
 export const pointsOf = (series: Series[]): number => series.reduce((sum, one) => sum + one.points, 0);
 
+/** Whether points have an order only: the program printed no steps that count up. */
+export const inOrder = (series: Series[]): boolean => series.some((one) => one.axis === "order");
+
 export function summary(name: string, series: Series[], newest: Newest | undefined): string {
   if (!newest) return texts.chart.empty(name);
-  const at = newest.step === null ? texts.chart.newest : texts.chart.step(newest.step);
+  const at = newest.step === null ? texts.chart.newest : texts.chart.place(newest.step, newest.axis);
   return texts.chart.summary(name, metric(newest.value), at, metric(lowest(series)), pointsOf(series));
 }
 
@@ -39,9 +42,9 @@ export function legend(name: string, series: Series[], table: Table, settings: S
 }
 
 /** x and the value of each learner there, the highest first. */
-export function tip(table: Table, at: number, settings: Settings): string {
+export function tip(table: Table, at: number, settings: Settings, axis?: Series["axis"]): string {
   const x = table.x[at] ?? 0;
-  const place = settings.x === "step" ? texts.chart.step(x) : settings.x === "time" ? timeOfDay(x * 1000) : texts.chart.secondsIn(short(x));
+  const place = settings.x === "step" ? texts.chart.place(x, axis) : settings.x === "time" ? timeOfDay(x * 1000) : texts.chart.secondsIn(short(x));
   const values = table.lines
     .flatMap(({ rank, drawn }) => (drawn[at] === null || drawn[at] === undefined ? [] : [{ rank, value: drawn[at] }]))
     .sort((a, b) => b.value - a.value)
@@ -71,7 +74,7 @@ export function values(name: string, series: Series[], table: Table, settings: S
   const place = (x: number): string => (settings.x === "time" ? new Date(x * 1000).toISOString().slice(0, 19) : thousands(x));
   return {
     caption: shown === all ? texts.chart.allPoints(all) : texts.chart.somePoints(shown, all),
-    head: [settings.x === "step" ? texts.chart.stepColumn : texts.chart.timeColumn, ...table.lines.map(column)],
+    head: [settings.x !== "step" ? texts.chart.timeColumn : inOrder(series) ? texts.chart.orderColumn : texts.chart.stepColumn, ...table.lines.map(column)],
     rows: table.x
       .slice(first)
       .map((x, at) => [place(x), ...table.lines.map((line) => metric(line.raw[first + at]))])

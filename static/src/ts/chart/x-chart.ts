@@ -8,7 +8,7 @@ import { addPoint, type Axis, type Point, type Series } from "./series";
 import { columns, isBare, short, tabulate, type Table } from "./table";
 import { valuesTable } from "./values";
 import { change, settings } from "./page-settings";
-import { legend, nothing, summary, tip, values, type Entry, type Mark } from "./words";
+import { inOrder, legend, nothing, summary, tip, values, type Entry, type Mark } from "./words";
 
 const REDRAW_MS = 500;
 const MOUNTED_MAX = 12;
@@ -214,7 +214,7 @@ class Chart extends HTMLElement {
   }
 
   private marks(): Mark[] {
-    if (settings.x !== "step") return [];
+    if (settings.x !== "step" || inOrder(this.series)) return [];
     return JSON.parse(this.closest<HTMLElement>("x-job")?.dataset.marks ?? "[]") as Mark[];
   }
 
@@ -240,7 +240,7 @@ class Chart extends HTMLElement {
     const { idx, left } = plot.cursor;
     this.tip.hidden = typeof idx !== "number" || this.table.x[idx] === undefined || left === undefined || left < 0;
     if (this.tip.hidden || typeof idx !== "number") return;
-    this.tip.textContent = tip(this.table, idx, settings);
+    this.tip.textContent = tip(this.table, idx, settings, this.series[0]?.axis);
     const right = (left ?? 0) > plot.over.clientWidth / 2;
     this.tip.style.left = right ? "56px" : "auto";
     this.tip.style.right = right ? "auto" : "8px";
