@@ -55,4 +55,4 @@ def _repeated(job: Job, saved: Checkpoint | None, now: datetime) -> str:
     if saved is not None and saved.committed_at is not None:
         return f"everything since it was stored, {duration((now - saved.committed_at).total_seconds())} ago,"
     began = Attempt.objects.filter(job=job, n=job.attempt).values_list("processing_at", flat=True).first()
-    return f"everything of {duration(job.running_s + ran_s(began, now))} of running"
+    return f"what it did in {duration(job.running_s + ran_s(began, now))} of running"

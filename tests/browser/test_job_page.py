@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import zipfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -372,11 +373,17 @@ def test_a_phone_names_every_button_and_shows_the_newest_attempt_alone(
     client.post(f"/jobs/{job}/cancel")
 
 
+LEAVES_A_RESULT = """\
+import os, pathlib
+(pathlib.Path(os.environ["RESULT_DIR"]) / "loss.txt").write_text("falling")
+"""
+
+
 def test_a_halt_that_may_lose_something_asks_first_and_can_be_answered_by_keys(
-    platform: Any, open_as: Callable[..., Page]
+    platform: Any, open_as: Callable[..., Page], picture: Callable[..., None]
 ) -> None:
     client: Client = platform.client("alice")
-    job = client.submit(spec("asks-first", programs.WAITER))["id"]
+    job = client.submit(spec("asks-first", LEAVES_A_RESULT + programs.WAITER))["id"]
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
     expect(page.locator("#job-badge")).to_have_text("Processing", timeout=60_000)
     expect(page.locator("#halt-dialog")).to_be_attached(timeout=60_000)
@@ -388,6 +395,7 @@ def test_a_halt_that_may_lose_something_asks_first_and_can_be_answered_by_keys(
     expect(dialog).to_contain_text("of running is repeated.")
     expect(dialog.get_by_role("link", name="Keep running")).to_be_focused()
     assert violations(page) == []
+    picture(page, "halt-asks-first")
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     assert client.job(job)["intent"] == "RUN"
@@ -397,3 +405,10 @@ def test_a_halt_that_may_lose_something_asks_first_and_can_be_answered_by_keys(
     page.keyboard.press("Enter")
     expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
     expect(dialog).to_be_hidden()
+    results = page.get_by_role("region", name="Results")
+    expect(results).to_contain_text("As of the end of attempt 1; restored when the job continues.")
+    picture(page, "halted-with-results", full_page=True)
+    with page.expect_download() as download:
+        results.get_by_role("link", name="Download all (.zip)").click()
+    with zipfile.ZipFile(download.value.path()) as archive:
+        assert archive.read("loss.txt") == b"falling"

@@ -56,7 +56,7 @@ def test_the_question_says_what_may_be_lost_and_no_more_than_is_known(alice: Use
     )
     silent = running(alice)
     assert asked(silent).endswith(
-        "a resume starts from scratch, and everything of 2 h 00 min of running is repeated."
+        "a resume starts from scratch, and what it did in 2 h 00 min of running is repeated."
     )
     aware = running(alice, checks=True, step=1_200)
     assert asked(aware).startswith(
