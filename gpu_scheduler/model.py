@@ -45,7 +45,8 @@ class Priority(IntEnum):
 
 class WaitReason(StrEnum):
     """Why a job does not start; one code for API, portal and events. Each is given by one rule of ``checks``, except
-    NOT_EVALUATED, no plan has covered the job yet, and CLUSTER_BUSY, the cluster does not respond."""
+    NOT_EVALUATED, no plan has covered the job yet, CLUSTER_BUSY, the cluster does not respond, and START_FAILED, the
+    platform failed on the job and leaves it out of its plans for a while."""
 
     NO_MATCHING_POOL = "NO_MATCHING_POOL"
     EXCEEDS_MAX_QUOTA = "EXCEEDS_MAX_QUOTA"
@@ -57,6 +58,7 @@ class WaitReason(StrEnum):
     GANG_FRAGMENTED = "GANG_FRAGMENTED"
     NOT_EVALUATED = "NOT_EVALUATED"
     CLUSTER_BUSY = "CLUSTER_BUSY"
+    START_FAILED = "START_FAILED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from psycopg2 import Error as DriverError
 logger = logging.getLogger(__name__)
 
 RETRIED = {"40P01": "deadlock", "40001": "serialization failure"}
+LOCKED = {"55P03": "lock_timeout", "57014": "statement_timeout"}
 TRIES = 4
 PAUSE_S = 0.05
 
@@ -38,6 +39,11 @@ def database_away(error: BaseException | None) -> bool:
         return True
     cause = error.__cause__ if type(error) is DatabaseError else None
     return isinstance(cause, DriverError) and cause.pgcode is None
+
+
+def rows_locked(error: BaseException) -> bool:
+    """Whether the database gave up waiting for another transaction's rows."""
+    return getattr(error.__cause__, "pgcode", None) in LOCKED
 
 
 def retry_on_serialization_failure(work: Callable[P, R]) -> Callable[P, R]:

@@ -1,20 +1,21 @@
 """Start what can start: rows and the cluster's nodes -> Snapshot -> plan() -> one transaction per start.
 
-One pass at a time over the whole installation (an advisory lock); a request that comes during a pass is not lost, the
-holder makes another one. A start that quota, a limit or a newer request refuses is skipped: nothing is admitted.
+One pass at a time over the whole installation (cycle_lease); a request that comes during a pass is not lost, the holder
+makes another one. A start that quota, a limit or a newer request refuses is skipped: nothing is admitted. So is one
+whose rows are locked, until the next pass, and one on which the platform fails, for a while that grows (quarantine).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import uuid
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
@@ -25,28 +26,33 @@ from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
 from jobs.failpoints import fp
+from jobs.lifecycle import cycle_lease
+from jobs.lifecycle.cycle_lease import CycleTakenOver
 from jobs.lifecycle.forecasting import TASK as FORECAST
 from jobs.lifecycle.forecasting import lacks_estimates
 from jobs.lifecycle.plan_effects import (
+    JobLocked,
     NotAdmitted,
     admit,
     check_orders,
     explain,
     explain_cluster_busy,
+    quarantine,
     write_orders,
 )
 from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
-from jobs.retries import retry_on_serialization_failure
+from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
 from jobs.selectors.snapshot import database_now, needs_plan, snapshot
 from jobs.states import Intent, State
 
 logger = logging.getLogger(__name__)
 
-CYCLE_LOCK = 76
 EVERY_S = 5.0  # the interval of passes, whatever hints were lost
 LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
 PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
 PAUSE_MAX_S = 2.0
+LOCK_WAIT_MS = 250  # an admission waits this long for a tenant's rows
+RETRY_LOCKED = timedelta(seconds=1)
 
 
 def run(*, request: bool = True) -> list[str]:
@@ -60,14 +66,27 @@ def run(*, request: bool = True) -> list[str]:
     else:
         PeriodicTask.objects.get_or_create(name=PeriodicTask.CYCLE)
     while _due():
-        with _lock() as mine:
-            if not mine:
+        with cycle_lease.held() as token:
+            if token is None:
                 return []
             while _take_request():
                 fp("cycle.after_request_taken")
-                if started := one_pass():
+                if started := _pass_or_problem(token):
                     return started
     return []
+
+
+def _pass_or_problem(token: uuid.UUID) -> list[str]:
+    """One pass; one that fails leaves its problem for /readyz."""
+    try:
+        return one_pass(token)
+    except CycleTakenOver:
+        logger.warning("another worker took over the scheduling cycle")
+        return []  # jobs that were started before that are due, so they are taken up
+    except Exception as error:
+        if not database_away(error):
+            cycle_lease.note_problem(f"{type(error).__name__}: {error}")
+        raise
 
 
 def has_new() -> bool:
@@ -76,33 +95,41 @@ def has_new() -> bool:
     return Job.objects.filter(fresh, state=State.QUEUED, intent=Intent.RUN, deleted_at=None).exists()
 
 
-def one_pass() -> list[str]:
-    """Plan once for everything that waits and runs; the ids of the jobs that were started."""
+def one_pass(token: uuid.UUID) -> list[str]:
+    """Plan once for everything that waits and runs; the ids of the jobs that were started. Raises CycleTakenOver."""
     began = time.monotonic()
     try:
         cluster = clusters.current()
         nodes = cluster.nodes()
     except ClusterError as error:  # it does not respond, or its settings are wrong
         explain_cluster_busy(str(error))
+        cycle_lease.note_problem(f"the cluster did not respond: {error}")
         return []
+    cycle_lease.extend(token)
     _keep_nodes(cluster.name, nodes)
     fp("cycle.after_nodes_kept")
     if not needs_plan():
         _note_done()
         return []
-    seen = snapshot(nodes=nodes, now=database_now())
+    broken: dict[str, Exception] = {}
+    seen = snapshot(nodes=nodes, now=database_now(), broken=broken)
+    for job, unreadable in broken.items():
+        quarantine(job, unreadable)
     decided = plan(seen)
     orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
     check_orders(orders)
-    starts = tuple([start for start in decided.starts if _admit(start, cluster.name)])
+    fp("cycle.after_plan")
+    starts = _admit_all(seen, decided.starts, cluster.name, token)
     started = [start.job for start in starts]
     fp("cycle.after_starts")
+    cycle_lease.extend(token)
     write_orders(orders)
     fp("cycle.after_orders")
     explain(decided.waits)
     if started or lacks_estimates():
         PeriodicTask.objects.filter(name=FORECAST).update(next_at=Now())
     fp("cycle.after_explained")
+    cycle_lease.extend(token)
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
     _plan_again_at(policy_of(seen).next_event_at(apply(seen, replace(decided, starts=starts))))
@@ -112,20 +139,61 @@ def one_pass() -> list[str]:
     return started
 
 
-def _admit(start: Start, cluster: str) -> bool:
+def _admit_all(seen: Snapshot, starts: Sequence[Start], cluster: str, token: uuid.UUID) -> tuple[Start, ...]:
+    """The starts that were admitted. One whose tenant's rows were locked for LOCK_WAIT_MS costs that tenant's others
+    their turn, too: each of them would wait as long, and all other tenants with it."""
+    tenants = {gang.job: gang.tenant for gang in seen.waiting}
+    locked: set[str] = set()
+    admitted = []
+    for start in starts:
+        tenant = tenants[start.job]
+        if tenant in locked:
+            continue
+        try:
+            if _admit(start, cluster, token):
+                admitted.append(start)
+        except OperationalError as error:
+            if not rows_locked(error):
+                raise
+            logger.info("start skipped: its rows are locked", extra={"job": start.job})
+            locked.add(tenant)
+    if locked:
+        _plan_again_at(database_now() + RETRY_LOCKED)
+    return tuple(admitted)
+
+
+def _admit(start: Start, cluster: str, token: uuid.UUID) -> bool:
     """Give the job its slots and its next attempt, all in one transaction, or leave everything as it is."""
     try:
-        _write_start(start, cluster)
+        _write_start(start, cluster, token)
+    except JobLocked:
+        _plan_again_at(database_now() + RETRY_LOCKED)
+        return False
     except NotAdmitted as refusal:
         logger.info("start skipped", extra={"job": start.job, "why": str(refusal)})
+        return False
+    except CycleTakenOver:
+        raise
+    except Exception as error:
+        if database_away(error):
+            raise
+        quarantine(start.job, error)
         return False
     fp("admit.after_commit")
     return True
 
 
 @retry_on_serialization_failure
-def _write_start(start: Start, cluster: str) -> None:
+def _write_start(start: Start, cluster: str, token: uuid.UUID) -> None:
     with transaction.atomic():
+        with connection.cursor() as cursor:
+            # A worker that freezes in here must not keep its locks, the cycle's lease among them.
+            cursor.execute(
+                "SELECT set_config('lock_timeout', %s, true),"
+                " set_config('idle_in_transaction_session_timeout', %s, true)",
+                [f"{LOCK_WAIT_MS}ms", f"{max(1, round(settings.LUTHIER_LEASE_S))}s"],
+            )
+        cycle_lease.extend(token)
         admit(start, cluster)
         fp("admit.before_commit")
 
@@ -205,6 +273,7 @@ def _plan_again_at(at: datetime | None) -> None:
 
 def _note_done() -> None:
     PeriodicTask.objects.filter(name=PeriodicTask.CYCLE).update(done_at=Now())
+    cycle_lease.note_problem("")
 
 
 def _due() -> bool:
@@ -220,17 +289,3 @@ def _take_request() -> bool:
             [EVERY_S, PeriodicTask.CYCLE],
         )
         return cursor.rowcount == 1
-
-
-@contextmanager
-def _lock() -> Iterator[bool]:
-    """The cycle's advisory lock for the time of the block; the connection's death frees it."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s, 0)", [CYCLE_LOCK])
-        mine = bool(cursor.fetchone()[0])
-    try:
-        yield mine
-    finally:
-        if mine:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_unlock(%s, 0)", [CYCLE_LOCK])

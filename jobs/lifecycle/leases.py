@@ -1,9 +1,9 @@
 """Who may act on a job: registered workers, and a lease of a few seconds per job, guarded by a random token.
 
 A lease only reduces overlap. Overlap is harmless because every decision is written WHERE lease_token is still the one
-with which the job was read, and what is noted without it may be noted twice. A registration is one row and one advisory
-lock per worker process, so that its death frees its leases at once. The ticker's connection holds the lock; a lost
-connection loses the registration, and the worker registers again. See docs/adr/0010-leases-and-worker-registrations.md.
+with which the job was read, and what is noted without it may be noted twice. A registration is one row per worker
+process, in which its ticker writes that it lives; the leases of a worker that has not done so for WORKER_SILENT_S are
+free. See docs/adr/0010-leases-and-worker-registrations.md and 0035-rows-not-session-locks.md.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models.functions import Now
 
 from jobs.failpoints import fp
-from jobs.models import WORKER_LOCK_HELD, WORKER_LOCKS, Worker
+from jobs.models import WORKER_ALIVE, Worker
 from jobs.states import HOLDS_GPUS
 
 SOON_S = 1.5
 
-DEAD_OWNER = f"""
-lease_owner <> '' AND lease_owner ~ '^[0-9]+$' AND NOT EXISTS ({WORKER_LOCK_HELD} lease_owner::bigint)
-"""
+
+def dead_owner(column: str) -> str:
+    """SQL: the owner of a lease, named by this column, is a registered worker that no longer lives."""
+    return f"{column} ~ '^[0-9]+$' AND NOT EXISTS ({WORKER_ALIVE} {column}::bigint)"
+
+
 TAKE = """
 UPDATE jobs_job SET lease_owner = %(owner)s, lease_token = gen_random_uuid(), fence = fence + 1,
   lease_until = statement_timestamp() + make_interval(secs => %(lease_s)s),
   next_reconcile_at = statement_timestamp() + make_interval(secs => %(lease_s)s)
 """
-FREE = f"(lease_token IS NULL OR lease_until < clock_timestamp() OR ({DEAD_OWNER}))"
+FREE = f"(lease_token IS NULL OR lease_until < clock_timestamp() OR ({dead_owner('lease_owner')}))"
 RETURNING = "RETURNING id, lease_token"
 
 CLAIM_ONE = f"""{TAKE} WHERE id = (
@@ -159,44 +162,33 @@ def _take(statement: str, values: dict[str, Any]) -> list[Lease]:
 
 
 def owner() -> str:
-    """The name under which this process takes leases: the id of its registration. Without one, a name that no lock
-    backs, so that its leases end only by time."""
+    """The name under which this process takes leases: the id of its registration. Without one, a name of no worker, so
+    that its leases end only by time."""
     return _owner or f"process-{socket.gethostname()}-{os.getpid()}"
 
 
 def register_worker(name: str) -> int:
-    """Register this worker and take its liveness lock on the calling thread's connection. Returns its id."""
+    """Register this worker process. Returns its id."""
     global _owner
     worker = Worker.objects.create(name=name)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCKS, worker.pk])
     _owner = str(worker.pk)
     return worker.pk
 
 
 def keep_worker_alive(worker_id: int) -> bool:
     """Record that this worker is alive. False if its registration is gone and it must register again."""
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"{WORKER_LOCK_HELD} %s AND pid = pg_backend_pid()", [worker_id])
-        return (
-            cursor.fetchone() is not None and Worker.objects.filter(pk=worker_id).update(seen_at=Now()) == 1
-        )
+    return Worker.objects.filter(pk=worker_id).update(seen_at=Now()) == 1
 
 
 def deregister_worker(worker_id: int) -> None:
-    """Deregister on shutdown, so that this worker is not reported as silent."""
+    """Deregister on shutdown, so that this worker is not reported as silent and its leases are free at once."""
     global _owner
     _owner = ""
     Worker.objects.filter(pk=worker_id).delete()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_unlock(%s, %s)", [WORKER_LOCKS, worker_id])
 
 
 def remove_dead_workers() -> int:
     """Remove the rows of workers that died without deregistering; returns how many."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "DELETE FROM jobs_worker w WHERE seen_at < clock_timestamp() - interval '1 hour'"
-            f" AND NOT EXISTS ({WORKER_LOCK_HELD} w.id)"
-        )
+        cursor.execute("DELETE FROM jobs_worker WHERE seen_at < clock_timestamp() - interval '1 hour'")
         return int(cursor.rowcount)

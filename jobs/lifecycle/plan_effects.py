@@ -8,6 +8,7 @@ docs/job_states.md says who wins when an order meets a request of the owner or t
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -28,13 +29,20 @@ from jobs.selectors.snapshot import waiting_rows
 from jobs.states import BY_ORDER, TAKES_ORDERS, EventCode, State, StopReason
 from tenants.models import Tenant
 
+logger = logging.getLogger(__name__)
+
 
 class NotAdmitted(Exception):
     """The job may not start after all: its quota, its tenant or its own intent changed since the snapshot."""
 
 
+class JobLocked(NotAdmitted):
+    """Another transaction has the job's row. The next pass tries again; no other start waits for it."""
+
+
 def admit(start: Start, cluster: str) -> None:
     """Inside a transaction: the move to DEPLOYING, quota, attempt and learners. Raises NotAdmitted."""
+    _lock_job(start.job)
     fp("admit.before_move")
     placement = start.placement
     job = leave_queue(start.job)
@@ -92,6 +100,12 @@ def admit(start: Start, cluster: str) -> None:
     transaction.on_commit(partial(pubsub.quotas_changed, job.tenant_id), robust=True)
 
 
+def _lock_job(job_id: str) -> None:
+    row = Job.objects.filter(pk=job_id).select_for_update(no_key=True, skip_locked=True)
+    if not row.values_list("pk", flat=True) and Job.objects.filter(pk=job_id).exists():
+        raise JobLocked("another transaction has its row")
+
+
 def _take_quota(job: Job, slot_type: str, slots: int) -> None:
     """Take the slots with conditional UPDATEs; database triggers reject anything that these conditions miss."""
     with connection.cursor() as cursor:
@@ -123,7 +137,8 @@ STATES = ", ".join(f"'{state}'" for state in sorted(TAKES_ORDERS))
 WRITE_ORDER = """
 UPDATE jobs_job SET order_reason = %(reason)s, order_for_job = %(for_job)s, order_learners = %(learners)s,
   order_gen = %(generation)s, next_reconcile_at = clock_timestamp()
-WHERE id = %(job)s AND intent = 'RUN' AND intent_gen = %(generation)s AND order_gen <= %(generation)s
+WHERE id = (SELECT id FROM jobs_job WHERE id = %(job)s FOR NO KEY UPDATE SKIP LOCKED)
+  AND intent = 'RUN' AND intent_gen = %(generation)s AND order_gen <= %(generation)s
   AND (order_reason, order_for_job, order_learners, order_gen)
     IS DISTINCT FROM (%(reason)s, %(for_job)s, %(learners)s::int, %(generation)s)
 """
@@ -195,12 +210,16 @@ def _shown(wait: Explanation) -> tuple[Any, ...]:
 
 
 WRITE_REASONS = f"""
+WITH unlocked AS (
+  SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'QUEUED' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
 UPDATE jobs_job j SET reason_code = v.code, reason_message = v.message, reason_numbers = v.numbers,
   event_seq = event_seq + %s,
   next_reconcile_at = CASE WHEN j.intent = 'RUN' AND j.lease_token IS NULL AND j.start_after IS NULL
     THEN clock_timestamp() + make_interval(secs => {WAIT_QUEUED_S}) ELSE j.next_reconcile_at END
 FROM jsonb_to_recordset(%s) AS v(job text, code text, message text, numbers jsonb)
-WHERE j.id = v.job AND j.state = 'QUEUED' RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
+JOIN unlocked ON unlocked.id = v.job
+WHERE j.id = v.job RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
 """
 
 
@@ -213,7 +232,7 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
     ]
     with transaction.atomic():
         with connection.cursor() as cursor:
-            cursor.execute(WRITE_REASONS, [int(with_event), json.dumps(rows, default=str)])
+            cursor.execute(WRITE_REASONS, [list(by_job), int(with_event), json.dumps(rows, default=str)])
             written = cursor.fetchall()
         if with_event:
             JobEvent.objects.bulk_create(
@@ -238,6 +257,58 @@ def explain_cluster_busy(why: str) -> None:
     waiting = waiting_rows().values_list("pk", flat=True)
     message = f"The cluster is not responding, so nothing starts now; waiting jobs keep their places. ({why})"
     explain([Explanation(job, WaitReason.CLUSTER_BUSY, message, {}) for job in waiting])
+
+
+QUARANTINE_S, QUARANTINE_MAX_S = 30.0, 3600.0
+QUARANTINE = """
+UPDATE jobs_job SET reason_code = %(code)s, reason_message = %(message)s, reason_numbers = %(numbers)s,
+  start_after = clock_timestamp() + make_interval(secs => %(wait_s)s), event_seq = event_seq + 1
+WHERE id = (SELECT id FROM jobs_job WHERE id = %(job)s AND state = 'QUEUED' FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING tenant_id, event_seq, attempt
+"""
+
+
+@retry_on_serialization_failure
+def quarantine(job_id: str, error: Exception) -> None:
+    """Leave this waiting job out of the next passes, because the platform failed on it: for QUARANTINE_S, twice as long
+    after each further failure, and say so. The scheduler goes on with the others."""
+    logger.error("start failed", extra={"job": job_id}, exc_info=error)
+    before = Job.objects.filter(pk=job_id, reason_code=WaitReason.START_FAILED).values_list(
+        "reason_numbers__failures", flat=True
+    )
+    failures = 1 + int(next(iter(before), None) or 0)
+    wait_s = min(QUARANTINE_MAX_S, QUARANTINE_S * 2.0 ** min(failures - 1, 16))
+    times = "once" if failures == 1 else f"{failures} times in a row"
+    message = (
+        f"The platform failed to start this job {times} ({type(error).__name__}); it tries again after"
+        f" {wait_s:.0f} s. A platform admin should look at the worker's log."
+    )
+    numbers = {"failures": failures, "retry_s": wait_s}
+    values: dict[str, Any] = {
+        "job": job_id,
+        "code": WaitReason.START_FAILED.value,
+        "message": message,
+        "wait_s": wait_s,
+    }
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(QUARANTINE, values | {"numbers": json.dumps(numbers)})
+            row = cursor.fetchone()
+        if row is None:  # it no longer waits, or its row is locked: the next pass finds it again
+            return
+        tenant, n, attempt = row
+        JobEvent.objects.create(
+            job_id=job_id,
+            tenant_id=tenant,
+            n=n,
+            code=EventCode.WAITING,
+            attempt=attempt,
+            reason=WaitReason.START_FAILED.value,
+            message=message,
+            numbers=numbers,
+            source="scheduler",
+        )
+        events.publish_later(job_id, tenant, n)
 
 
 def _chunks(waits: Sequence[Explanation]) -> Iterable[Sequence[Explanation]]:

@@ -8,13 +8,14 @@ from jobs.models.attempt import Attempt, JobEvent, Learner
 from jobs.models.blobs import Blob, Upload
 from jobs.models.choices import event_choices, intent_choices, phase_choices, state_choices
 from jobs.models.installation import (
-    WORKER_LOCK_HELD,
-    WORKER_LOCKS,
+    WORKER_ALIVE,
+    WORKER_SILENT_S,
     ClusterNode,
     IdempotentResponse,
     PeriodicTask,
     Runtime,
     SchedulerState,
+    SchedulingLease,
     Worker,
 )
 from jobs.models.job import Estimate, Job, Progress
@@ -22,8 +23,8 @@ from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
 from jobs.models.telemetry import LogChunk, MetricPoint
 
 __all__ = [
-    "WORKER_LOCKS",
-    "WORKER_LOCK_HELD",
+    "WORKER_ALIVE",
+    "WORKER_SILENT_S",
     "Attempt",
     "Blob",
     "Checkpoint",
@@ -41,6 +42,7 @@ __all__ = [
     "ResultFile",
     "Runtime",
     "SchedulerState",
+    "SchedulingLease",
     "Upload",
     "Worker",
     "event_choices",

@@ -19,16 +19,16 @@ class Runtime(models.Model):
     enabled = models.BooleanField(default=True)
 
 
-WORKER_LOCKS = 77
-"""Advisory lock (77, Worker.id) is held while that worker process lives; (76, 0) is the scheduling cycle's."""
-WORKER_LOCK_HELD = f"""SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = {WORKER_LOCKS}
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objid ="""
-"""SQL, to be followed by a worker's id: a row if that worker process lives."""
+WORKER_SILENT_S = 5.0
+"""A worker writes seen_at at every tick. One that has not for this long is dead or frozen, and its leases are free."""
+WORKER_ALIVE = f"""SELECT 1 FROM jobs_worker seen
+    WHERE seen.seen_at > clock_timestamp() - make_interval(secs => {WORKER_SILENT_S}) AND seen.id ="""
+"""SQL, to be followed by a worker's id: a row if that worker process was alive a moment ago."""
 
 
 class Worker(models.Model):
-    """One Celery worker process. It holds the advisory lock of its id while it lives, so the others see at once
-    that it died; a host that merely froze is noticed when its leases end."""
+    """One Celery worker process. Only this row says that it lives: no lock of a session does, so that a connection
+    pool between us and PostgreSQL may give each transaction another session."""
 
     name = models.CharField(max_length=120)
     started_at = models.DateTimeField(db_default=Now())
@@ -59,6 +59,17 @@ class PeriodicTask(models.Model):
     next_at = models.DateTimeField(db_default=Now())
     done_at = models.DateTimeField(null=True)
     result: models.JSONField[Any, Any] = models.JSONField(default=dict)
+
+
+class SchedulingLease(models.Model):
+    """Who may make the passes of the scheduling cycle now (jobs.lifecycle.cycle_lease); its only row is named
+    PeriodicTask.CYCLE. A row of its own: an admission locks it, and requests of a pass must not wait for that."""
+
+    name = models.CharField(primary_key=True, max_length=40)
+    owner = models.CharField(max_length=80, blank=True)
+    token = models.UUIDField(null=True)
+    until = models.DateTimeField(null=True)
+    problem = models.TextField(blank=True, db_default="")  # why the last pass did not complete; empty: it did
 
 
 class SchedulerState(models.Model):

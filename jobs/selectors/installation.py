@@ -9,10 +9,11 @@ from pathlib import Path
 from django.conf import settings
 from django.db import connection
 from django.db.models import Count, Max, QuerySet, Sum
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs import clusters
-from jobs.models import WORKER_LOCK_HELD, ClusterNode, Runtime, Worker
+from jobs.models import ClusterNode, PeriodicTask, Runtime, Worker
 from jobs.spec import Context, Spec, TypeCapacity
 from tenants.models import Tenant
 
@@ -39,14 +40,32 @@ def pools() -> dict[str, TypeCapacity]:
 
 
 def workers_alive(silence_s: float) -> int:
-    """Worker processes that hold their liveness lock and polled for due jobs within the last silence_s seconds."""
+    """Worker processes that polled for due jobs within the last silence_s seconds."""
+    return Worker.objects.filter(seen_at__gt=Now() - timedelta(seconds=silence_s)).count()
+
+
+@dataclass(frozen=True, slots=True)
+class LastPass:
+    """age_s: seconds since a pass of the scheduling cycle completed; None: none did yet. problem: why the newest one
+    did not complete; empty if it did or is under way. holder: who makes passes now; empty: no worker."""
+
+    age_s: float | None
+    problem: str
+    holder: str
+
+
+def last_pass() -> LastPass:
+    """The newest completed pass of the scheduling cycle, by the database's clock."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM jobs_worker w WHERE seen_at > clock_timestamp() - make_interval(secs => %s)"
-            f" AND EXISTS ({WORKER_LOCK_HELD} w.id)",
-            [silence_s],
+            "SELECT (SELECT extract(epoch FROM clock_timestamp() - done_at)::float FROM jobs_periodictask"
+            " WHERE name = %(name)s), problem, coalesce(w.name, owner) FROM (SELECT 1) one"
+            " LEFT JOIN jobs_schedulinglease lease ON lease.name = %(name)s"
+            " LEFT JOIN jobs_worker w ON w.id::text = lease.owner",
+            {"name": PeriodicTask.CYCLE},
         )
-        return int(cursor.fetchone()[0])
+        age_s, problem, holder = cursor.fetchone()
+    return LastPass(age_s, problem or "", holder or "")
 
 
 def runtimes() -> QuerySet[Runtime]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from typing import Any
@@ -66,11 +66,17 @@ def database_now() -> datetime:
 
 
 def snapshot(
-    *, nodes: Sequence[Node], now: datetime, at_most: int | None = None, with_job: str = ""
+    *,
+    nodes: Sequence[Node],
+    now: datetime,
+    at_most: int | None = None,
+    with_job: str = "",
+    broken: dict[str, Exception] | None = None,
 ) -> Snapshot:
     """Everything that waits and runs, with quotas and use, as of `now` (the database's clock).
 
     at_most: evaluate only this many waiting jobs, those that the policy puts first, and with_job.
+    broken: gets the waiting jobs whose rows cannot be read, with the error; they are left out.
     """
     policy = scheduling_policy()
     state = policy_state(policy)
@@ -83,7 +89,7 @@ def snapshot(
     return Snapshot(
         now=now,
         nodes=tuple(nodes),
-        waiting=tuple(_gang(*row) for row in rows),
+        waiting=tuple(_readable(rows, {} if broken is None else broken)),
         running=running,
         quotas=tuple(
             QuotaUse(*row)
@@ -99,6 +105,15 @@ def snapshot(
         policy_state=state,
         promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
     )
+
+
+def _readable(rows: Iterable[Sequence[Any]], broken: dict[str, Exception]) -> Iterator[Gang]:
+    """The gangs of these rows; one bad row costs its own job its turn, not everybody's."""
+    for row in rows:
+        try:
+            yield _gang(*row)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            broken[row[0]] = error
 
 
 def needs_plan() -> bool:
@@ -260,7 +275,10 @@ def _run(
     order_gen: int,
     *of_gang: Any,
 ) -> Running:
-    gang = _gang(*of_gang)
+    try:
+        gang = _gang(*of_gang)
+    except (ArithmeticError, TypeError, ValueError):
+        gang = _gang(*[*of_gang[:-2], None, None])  # its slots are held, whatever its spec says
     order: Stop | Resize | None = None
     if order_reason and order_learners is None:
         order = Stop(gang.job, order_reason, for_job or None, order_gen)

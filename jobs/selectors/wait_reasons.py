@@ -2,7 +2,7 @@
 
 The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
 outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere.
-A reason that no rule gives (NOT_EVALUATED, CLUSTER_BUSY, a restart, a halt) has no Check.
+A reason that no rule gives (NOT_EVALUATED, CLUSTER_BUSY, START_FAILED, a restart, a halt) has no Check.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ __all__ = [
     "codes_of",
     "failed_meter",
     "is_cluster_busy",
+    "is_start_failed",
     "label_of",
 ]
 
 NOT_CHECKED = "not checked yet"
-CLUSTER_BUSY = "cluster not responding"
+LABELS = {
+    WaitReason.CLUSTER_BUSY.value: "cluster not responding",
+    WaitReason.START_FAILED.value: "start failed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,17 @@ def label_of(code: str) -> str:
     check = check_of(code)
     if check is not None:
         return check.label
-    return CLUSTER_BUSY if is_cluster_busy(code) else NOT_CHECKED
+    return LABELS.get(code, NOT_CHECKED)
 
 
 def is_cluster_busy(code: str) -> bool:
     """The cluster does not respond, so nothing can start, whatever each job needs."""
     return code == WaitReason.CLUSTER_BUSY
+
+
+def is_start_failed(code: str) -> bool:
+    """The platform failed on the job, and leaves it out of its plans for a while."""
+    return code == WaitReason.START_FAILED
 
 
 def codes_of(*remedies: Remedy) -> list[str]:

@@ -1,4 +1,4 @@
-"""Health checks of the database, the workers and the cluster, for /readyz and `manage.py doctor`."""
+"""Health checks of the database, the workers, the scheduler and the cluster, for /readyz and `manage.py doctor`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,14 @@ from django.db.migrations.executor import MigrationExecutor
 
 from gpu_scheduler.clusters.base import ClusterError
 from jobs import clusters
-from jobs.selectors.installation import workers_alive
+from jobs.selectors.installation import last_pass, workers_alive
 from portal.health.deadline import run_together
 
 ANSWER_S = 2.0
 """Timeout of each check; load balancers and people do not wait for one that hangs."""
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
+PASS_OVERDUE_S = 30
+"""A pass is made every 5 s at the latest, and a frozen worker keeps the next one waiting for one LUTHIER_LEASE_S."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,15 @@ class HealthCheck:
 
 
 def run_checks() -> list[HealthCheck]:
-    """Check the three components that a job needs concurrently, each within ANSWER_S.
+    """Check the four components that a job needs concurrently, each within ANSWER_S.
 
-    Without the database the state of the workers is unknown.
+    Without the database the state of the workers and of the scheduler is unknown.
     """
     answers = run_together(
         {
             "database": _closing_connection(database),
             "workers": _closing_connection(workers),
+            "scheduler": _closing_connection(scheduler),
             "cluster": cluster,
         },
         within_s=ANSWER_S,
@@ -70,6 +73,9 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
     ),
     "workers": lambda: HealthCheck(
         "workers", "unknown", f"the database did not respond within {ANSWER_S:.0f} s", "See database."
+    ),
+    "scheduler": lambda: HealthCheck(
+        "scheduler", "unknown", f"the database did not respond within {ANSWER_S:.0f} s", "See database."
     ),
     "cluster": lambda: HealthCheck(
         "cluster",
@@ -112,6 +118,30 @@ def workers() -> HealthCheck:
         remedy = "See logs/worker-1.log in the data folder, or start `celery -A portal.celery worker`."
         return HealthCheck("workers", "0 alive", f"no worker was seen in the last {silence_s:.0f} s", remedy)
     return HealthCheck("workers", f"{alive} alive")
+
+
+def scheduler() -> HealthCheck:
+    """Workers that live are not enough: jobs start only while passes of the scheduling cycle complete."""
+    limit_s = max(PASS_OVERDUE_S, 3 * settings.LUTHIER_LEASE_S)
+    try:
+        last = last_pass()
+    except DatabaseError as error:
+        return HealthCheck(
+            "scheduler", "unknown", f"the database is not responding: {first_line(error)}", "See database."
+        )
+    remedy = "See the workers' logs (logs/worker-1.log in the data folder)."
+    if last.age_s is None:
+        why = "no scheduling pass has completed yet" + (f": {last.problem}" if last.problem else "")
+        return HealthCheck("scheduler", "no pass yet", why, remedy)
+    found = f"last pass {last.age_s:.0f} s ago"
+    if abs(last.age_s) <= limit_s:
+        return HealthCheck("scheduler", found)
+    why = f"no scheduling pass has completed for {last.age_s:.0f} s (limit {limit_s:.0f} s), so no job starts"
+    if last.problem:
+        why += f": {last.problem}"
+    elif last.holder:
+        why += f"; the pass under way is that of {last.holder}"
+    return HealthCheck("scheduler", found, why, remedy)
 
 
 def cluster() -> HealthCheck:

@@ -15,7 +15,7 @@ def alive(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def ready(request: HttpRequest) -> HttpResponse:
-    """200 if the database, the workers and the cluster work, otherwise 503 with the reason of each failure."""
+    """200 if the database, the workers, the scheduler and the cluster work, otherwise 503 with each reason."""
     found = checks.run_checks()
     good = all(part.ready for part in found)
     answer = {

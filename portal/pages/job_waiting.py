@@ -19,6 +19,7 @@ from jobs.selectors.wait_reasons import (
     check_of,
     check_results,
     is_cluster_busy,
+    is_start_failed,
     label_of,
 )
 from portal.templatetags.ui import approximately, duration, foreseen
@@ -60,6 +61,13 @@ BACKING_OFF = WaitKind(
     "It ended early at least twice in a row. The next attempt starts automatically;"
     " no GPUs are held while waiting.",
 )
+START_FAILED = WaitKind(
+    "start-failed",
+    "Start failed",
+    "triangle-alert",
+    "red",
+    "The platform failed to start it and tries again automatically; a platform admin should look at the worker's log.",
+)
 BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}
 
 
@@ -68,6 +76,8 @@ def kind_of(code: str, numbers: Mapping[str, Any]) -> WaitKind:
     check = check_of(code)
     if check is not None:
         return BY_REMEDY[check.remedy_for(numbers)]
+    if is_start_failed(code):
+        return START_FAILED
     return WAIT if is_cluster_busy(code) else CHECKING
 
 
@@ -126,7 +136,9 @@ def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
     message, numbers = reason["message"], reason["numbers"]
     return Waiting(
         message or "The scheduler has not checked this job yet.",
-        BACKING_OFF if backs_off else kind_of(reason["code"], reason["numbers"]),
+        BACKING_OFF
+        if backs_off and not is_start_failed(reason["code"])
+        else kind_of(reason["code"], reason["numbers"]),
         numbers.get("position"),
         numbers.get("cluster_position"),
         [_row(one, message) for one in check_results(numbers)],

@@ -111,6 +111,7 @@ DATABASES["default"] |= {
     # A request returns its connection to portal.database.connection_pool when it ends.
     "CONN_MAX_AGE": 0,
     "CONN_HEALTH_CHECKS": True,
+    "DISABLE_SERVER_SIDE_CURSORS": True,  # they belong to a session; see the test of a pool in transaction mode
     "OPTIONS": {
         "connect_timeout": 5,
         "options": "-c lock_timeout=3s -c statement_timeout=10s -c idle_in_transaction_session_timeout=60s",

@@ -10,8 +10,8 @@ from typing import Any
 from django.db import connection
 
 ORDER = [
-    "jobs_idempotentanswer", "jobs_blob", "jobs_learner", "jobs_progress", "jobs_checkpoint", "jobs_job",
-    "jobs_attempt", "tenants_quota", "tenants_tenant",
+    "jobs_schedulinglease", "jobs_idempotentanswer", "jobs_blob", "jobs_learner", "jobs_progress", "jobs_checkpoint",
+    "jobs_job", "jobs_attempt", "tenants_quota", "tenants_tenant",
 ]  # fmt: skip
 """The order of docs/adr/0012-one-lock-order.md."""
 WAITED_FOR = r"\s*INSERT INTO \"?(jobs_idempotentanswer|jobs_blob)\b"

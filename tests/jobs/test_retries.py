@@ -19,7 +19,7 @@ from psycopg2 import Error as DriverError
 
 from gpu_scheduler.model import Placement, Start
 from jobs import failpoints, invariants
-from jobs.lifecycle import cycle
+from jobs.lifecycle import cycle, cycle_lease
 from jobs.models import Job
 from jobs.retries import TRIES, database_away, retry_on_serialization_failure
 from jobs.states import State
@@ -112,9 +112,12 @@ def test_any_other_failure_and_a_part_of_a_transaction_are_tried_once() -> None:
     assert inner.calls == 1
 
 
-def test_an_admission_that_the_database_broke_off_is_made_after_all(world: World) -> None:
+def test_an_admission_that_the_database_broke_off_is_made_after_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another transaction locks the quota first and the job after it. The admission locks them the other way round, and
     yields."""
+    monkeypatch.setattr(cycle, "LOCK_WAIT_MS", 60_000)  # longer than until a deadlock is noticed
     job = world.submit(learners=2)
     quota_held, job_held = threading.Event(), threading.Event()
     failures: list[BaseException] = []
@@ -144,7 +147,9 @@ def test_an_admission_that_the_database_broke_off_is_made_after_all(world: World
     thread.start()
     assert quota_held.wait(20)
     failpoints.arm(pass_by)
-    assert cycle._admit(Start(job.pk, Placement("cpu", ("node-a", "node-a"))), "memory")
+    with cycle_lease.held() as token:
+        assert token is not None
+        assert cycle._admit(Start(job.pk, Placement("cpu", ("node-a", "node-a"))), "memory", token)
     failpoints.arm(None)
     thread.join()
     assert failures == []

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, as_completed, wait
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -13,13 +14,14 @@ from unittest import mock
 
 import pytest
 from django.core.management import call_command
-from django.db import connection, connections
+from django.db import connections
+from django.db.models.functions import Now
 from django.test import Client
 from pytest_django import Settings
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from jobs import clusters
-from jobs.models import WORKER_LOCKS, Worker
+from jobs.models import PeriodicTask, SchedulingLease, Worker
 from portal.health import checks, deadline
 
 pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a connection of its own
@@ -44,13 +46,10 @@ def bound_after(sound: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    """A worker that lives: its row, and its lock on a connection."""
-    registration = Worker.objects.create(name="worker-1")
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCKS, registration.pk])
-        yield registration
-        cursor.execute("SELECT pg_advisory_unlock_all()")
+def worker() -> Worker:
+    """A worker that lives, and has just completed a pass of the scheduling cycle."""
+    PeriodicTask.objects.update_or_create(name=PeriodicTask.CYCLE, defaults={"done_at": Now()})
+    return Worker.objects.create(name="worker-1")
 
 
 @contextmanager
@@ -101,7 +100,7 @@ def test_ready_when_database_workers_and_cluster_answer(client: Client, worker: 
     answer = client.get("/readyz")
     assert answer.status_code == 200
     parts_ready = {name: part["ready"] for name, part in answer.json()["parts"].items()}
-    assert parts_ready == {"database": True, "workers": True, "cluster": True}
+    assert parts_ready == {"database": True, "workers": True, "scheduler": True, "cluster": True}
     assert answer.json()["parts"]["workers"]["found"] == "1 alive"
 
 
@@ -114,7 +113,7 @@ def test_without_workers_not_ready(client: Client) -> None:
 
 
 def test_a_worker_that_was_killed_does_not_count(client: Client) -> None:
-    Worker.objects.create(name="worker-1")  # a recent heartbeat, but its lock is free
+    Worker.objects.create(name="worker-1", seen_at=Now() - timedelta(seconds=checks.WORKER_SILENCE_S + 1))
     assert client.get("/readyz").json()["parts"]["workers"]["ready"] is False
 
 
@@ -124,6 +123,33 @@ def test_a_worker_that_fell_silent_does_not_count(client: Client, worker: Worker
         mock.patch.object(checks.settings, "LUTHIER_TICK_S", 0),
     ):
         assert client.get("/readyz").status_code == 503
+
+
+def test_living_workers_without_a_completed_pass_are_not_ready(client: Client, worker: Worker) -> None:
+    PeriodicTask.objects.update(done_at=Now() - timedelta(seconds=60))
+    SchedulingLease.objects.create(name=PeriodicTask.CYCLE, owner=str(worker.pk))
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    parts = answer.json()["parts"]
+    assert parts["workers"]["ready"] is True
+    assert parts["scheduler"]["found"] == "last pass 60 s ago"
+    assert parts["scheduler"]["reason"] == (
+        "no scheduling pass has completed for 60 s (limit 30 s), so no job starts;"
+        " the pass under way is that of worker-1"
+    )
+
+
+def test_a_pass_that_fails_says_why_and_a_start_without_any_is_not_ready_yet(
+    client: Client, worker: Worker
+) -> None:
+    PeriodicTask.objects.update(done_at=None)
+    assert (
+        client.get("/readyz").json()["parts"]["scheduler"]["reason"] == "no scheduling pass has completed yet"
+    )
+    SchedulingLease.objects.create(name=PeriodicTask.CYCLE, problem="ValueError: a fault of ours")
+    assert (
+        client.get("/readyz").json()["parts"]["scheduler"]["reason"].endswith(": ValueError: a fault of ours")
+    )
 
 
 def test_a_cluster_that_does_not_answer_is_named(client: Client, worker: Worker) -> None:
@@ -141,7 +167,7 @@ def test_a_node_daemon_that_is_frozen_is_named_in_time(
     request.addfinalizer(lambda: clusters.use(None))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "nodes"))
-    with bound_after(sound=2), mute(listener) as called:
+    with bound_after(sound=3), mute(listener) as called:
         both = [client.get("/readyz") for _ in range(2)]
         under_way = [thread for thread in threading.enumerate() if thread.name == "check-cluster"]
         assert called.wait(60)
@@ -163,7 +189,10 @@ def test_a_database_that_is_frozen_is_named_in_time(client: Client) -> None:
     assert answer.status_code == 503
     found = answer.json()["parts"]
     assert (
-        found["database"]["reason"] == found["workers"]["reason"] == "the database did not respond within 1 s"
+        found["database"]["reason"]
+        == found["workers"]["reason"]
+        == found["scheduler"]["reason"]
+        == "the database did not respond within 1 s"
     )
     assert found["cluster"]["ready"] is True
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.selectors import cluster, installation, queue, usage
-from jobs.selectors.wait_reasons import Remedy, Scope, check_of, label_of
+from jobs.selectors.wait_reasons import Remedy, Scope, check_of, is_start_failed, label_of
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
@@ -63,7 +63,7 @@ def people(request: HttpRequest) -> HttpResponse:
 
 def _waiting(job: Any) -> dict[str, Any]:
     now = timezone.now()
-    backs_off = job.start_after is not None and job.start_after > now
+    backs_off = job.start_after is not None and job.start_after > now and not is_start_failed(job.reason_code)
     return {
         "job": job,
         "kind": usage.CPU_TYPE if not job.gpus else job.gpu_type or "any",

@@ -8,8 +8,8 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,29 @@ class Remote:
 
 def in_child(work: Callable[[], object], served: Served, *, kill_at: str = "") -> bool:
     """Do the work in a forked worker with a registration of its own. True if it was killed at that point."""
+    _, status = os.waitpid(_forked(work, served, signal.SIGKILL, kill_at), 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the worker failed"
+    return False
+
+
+@contextmanager
+def frozen_child(work: Callable[[], object], served: Served, *, at: str) -> Iterator[None]:
+    """A forked worker that is frozen at that point of its work, and killed at the end of the block."""
+    pid = _forked(work, served, signal.SIGSTOP, at)
+    try:
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), "the worker did not come there"
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _forked(work: Callable[[], object], served: Served, at_point: signal.Signals, point: str) -> int:
+    """The process id of a worker that sends itself this signal at this failpoint."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -104,14 +127,9 @@ def in_child(work: Callable[[], object], served: Served, *, kill_at: str = "") -
             connection.connection = None  # the parent's; its socket must not be spoken on here
             clusters.use(Remote(served.address))  # type: ignore[arg-type]
             leases.register_worker(f"child-{os.getpid()}")
-            failpoints.arm(lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == kill_at else None)
+            failpoints.arm(lambda name: os.kill(os.getpid(), at_point) if name == point else None)
             work()
             code = 0
         finally:
             os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.WEXITSTATUS(status) == 0, "the worker failed"
-    return False
+    return pid

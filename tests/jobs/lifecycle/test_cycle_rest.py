@@ -11,15 +11,15 @@ from jobs.lifecycle import cycle
 from jobs.models import Job, PeriodicTask, SchedulerState
 from jobs.selectors.snapshot import policy_state, scheduling_policy
 from jobs.states import State
-from tests.jobs.lifecycle.world import World
+from tests.jobs.lifecycle.world import World, one_pass
 
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with every pass."""
     made: list[int] = []
-    one_pass = cycle.one_pass
-    monkeypatch.setattr(cycle, "one_pass", lambda: made.append(1) or one_pass())
+    original = cycle.one_pass
+    monkeypatch.setattr(cycle, "one_pass", lambda token: made.append(1) or original(token))
     return made
 
 
@@ -50,7 +50,7 @@ def test_where_few_wait_every_request_is_a_pass(world: World, passes: list[int])
 def test_where_nothing_waits_a_pass_reads_no_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.running(slots=4)
     monkeypatch.setattr(cycle, "snapshot", None)
-    assert cycle.one_pass() == []
+    assert one_pass() == []
 
 
 def test_a_cluster_that_does_not_respond_is_the_reason_of_waiting_jobs_and_no_pass_counts_as_done(
@@ -76,10 +76,10 @@ def test_a_cluster_that_does_not_respond_is_the_reason_of_waiting_jobs_and_no_pa
 def test_the_policy_forgets_a_queue_that_is_gone(world: World) -> None:
     world.running(learners=2, slots=4)
     waiter = world.submit(slots=4)
-    cycle.one_pass()
+    one_pass()
     assert set(SchedulerState.objects.get().state) == {waiter.pk}
     Job.objects.filter(pk=waiter.pk).update(state=State.CANCELED)
-    cycle.one_pass()
+    one_pass()
     assert SchedulerState.objects.get().state == {}
 
 

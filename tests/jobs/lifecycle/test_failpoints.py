@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 from pytest_django import Settings
 
 from gpu_scheduler.clusters.memory import MemoryCluster
@@ -92,7 +91,7 @@ def test_the_jobs_of_a_worker_killed_there_are_taken_over(
         """One worker looks, and is killed at the point if it comes there; then others go on."""
         nonlocal taken_over
         if not taken_over and in_child(tick, served, kill_at=point):
-            _await_lock_free()
+            _forget_dead_workers()
             in_child(tick, served)
             taken_over = True
         for _ in range(LOOKS):
@@ -108,13 +107,6 @@ def test_the_jobs_of_a_worker_killed_there_are_taken_over(
     assert all(job.state in (*FINAL, State.HALTED) for job in Job.objects.all())
 
 
-def _await_lock_free() -> None:
-    """The kernel closes a killed process's connection; PostgreSQL notices it at once, but not before we look."""
-    deadline = time.monotonic() + 60
-    with connection.cursor() as cursor:
-        while time.monotonic() < deadline:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
-            if cursor.fetchone()[0] == 0:
-                break
-            time.sleep(0.005)
+def _forget_dead_workers() -> None:
+    """As if WORKER_SILENT_S had passed since the worker was killed."""
     Worker.objects.all().delete()

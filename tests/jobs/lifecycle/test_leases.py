@@ -6,15 +6,15 @@ import threading
 import time
 from datetime import timedelta
 
-import psycopg2
 import pytest
 from django.db import connection
 from django.db.models.functions import Now
+from pytest_django import Settings
 
 from jobs.lifecycle import cycle, leases, observation, reconcile, transitions
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
-from jobs.models import Job, Worker
+from jobs.models import WORKER_SILENT_S, Job, Worker
 from jobs.states import Intent, State
 from tests import factories
 from tests.jobs.lifecycle.world import World, job_of, state
@@ -137,27 +137,21 @@ def test_a_job_on_which_the_platform_fails_backs_off_says_so_once_and_harms_no_o
     assert (state(bad), job_of(bad).fail_streak) == (State.CANCELED, 0)
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_dead_workers_leases_are_open_at_once() -> None:
+@pytest.mark.django_db
+def test_the_leases_of_a_worker_that_fell_silent_are_free_before_they_end(
+    world: World, settings: Settings
+) -> None:
+    settings.LUTHIER_LEASE_S = 600
     job = factories.job()
-    settings = connection.get_connection_params()
-    settings.pop("cursor_factory", None)
-    dying = psycopg2.connect(**{key: value for key, value in settings.items() if key != "isolation_level"})
-    worker = Worker.objects.create(name="dying")
-    with dying.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s, %s)", [leases.WORKER_LOCKS, worker.pk])
-    assert leases.claim(job.pk, str(worker.pk)) is not None
+    silent = Worker.objects.create(name="silent")
+    assert leases.claim(job.pk, str(silent.pk)) is not None
     assert leases.claim_due("w2", 10) == []
-    dying.close()  # what the kernel does for a process that was killed
-    for _ in range(6_000):  # as soon as PostgreSQL has seen that the connection is closed
-        if taken := leases.claim_due("w2", 10):
-            break
-        threading.Event().wait(0.01)
-    assert [lease.job_id for lease in taken] == [job.pk]
+    world.elapse(WORKER_SILENT_S + 1)
+    assert [lease.job_id for lease in leases.claim_due("w2", 10)] == [job.pk]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_deregisters_leaves_neither_row_nor_lock() -> None:
+def test_a_worker_that_deregisters_leaves_no_row() -> None:
     worker = leases.register_worker("w")
     assert leases.owner() == str(worker)
     assert leases.keep_worker_alive(worker)

@@ -26,7 +26,7 @@ from jobs.selectors.snapshot import snapshot
 from jobs.states import HOLDS_GPUS, TAKES_ORDERS, Intent, Phase, State, StopReason, display_phase
 from tests import factories
 from tests.jobs.lifecycle.test_decision import CANCEL, EXITED, HALT, learner, outcome, seen
-from tests.jobs.lifecycle.world import World, job_of, last_move, state, used
+from tests.jobs.lifecycle.world import World, job_of, last_move, one_pass, state, used
 
 P, S = State.PROCESSING, State.STOPPING
 PROMISE = timedelta(seconds=Policy.promise_s)
@@ -264,7 +264,7 @@ def test_of_a_plan_with_an_order_that_cannot_be_written_nothing_is_written(
     stop = Stop(victim.pk, "time_limit", None, job_of(victim).intent_gen)
     monkeypatch.setattr(cycle, "plan", lambda seen: replace(plan(seen), stops=(stop,)))
     with pytest.raises(ValueError, match="time_limit"):
-        cycle.one_pass()
+        one_pass()
     assert state(waits) == State.QUEUED
 
 

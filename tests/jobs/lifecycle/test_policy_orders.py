@@ -21,7 +21,6 @@ from gpu_scheduler.policies import POLICIES
 from gpu_scheduler.policies.base import PolicyState
 from gpu_scheduler.policies.fair_share import FairShare, FairShareRound
 from jobs import clusters
-from jobs.lifecycle import cycle
 from jobs.models import Job, SchedulerState
 from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import snapshot
@@ -29,7 +28,7 @@ from jobs.selectors.throughput import run_times
 from jobs.states import State
 from tests import factories
 from tests.gpu_scheduler.preempting import Preempting
-from tests.jobs.lifecycle.world import World, job_of, state
+from tests.jobs.lifecycle.world import World, job_of, one_pass, state
 
 pytestmark = pytest.mark.django_db
 
@@ -99,7 +98,7 @@ def test_a_policy_can_stop_jobs_while_none_waits(world: World, monkeypatch: pyte
     job = world.running()
     monkeypatch.setitem(POLICIES, Reclaiming.name, f"{__name__}.Reclaiming")
     monkeypatch.setattr(settings, "LUTHIER_SCHEDULER_POLICY", Reclaiming.name)
-    cycle.one_pass()
+    one_pass()
     assert job_of(job).order_reason == "reclaimed"
 
 
@@ -108,7 +107,7 @@ def test_the_forecast_counts_on_a_stop_that_is_stored(world: World) -> None:
     """The victim would run for an hour; it was ordered to stop, then it is STOPPING; either way it leaves soon."""
     victim = world.running(learners=2, slots=4, time_limit_s=3600)
     job = urgent(world, learners=1, slots=4)
-    cycle.one_pass()
+    one_pass()
     for _ in range(2):
         now = seen()
         start = forecast(now, run_times(now))[job.pk]
@@ -149,6 +148,6 @@ def test_the_world_after_a_plan_is_what_the_next_snapshot_shows(world: World, sl
     before = seen()
     decided = plan(before)
     assert [len(decided.starts), len(decided.stops)] == [slots == 2, 1]
-    cycle.one_pass()
+    one_pass()
     assert shown(seen()) == shown(worlds.apply(before, decided))
     assert SchedulerState.objects.filter(policy=Preempting.name).exists() == bool(decided.policy_state)

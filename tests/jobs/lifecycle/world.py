@@ -18,7 +18,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from gpu_scheduler.policies.fair_share import FairShare
 from jobs import clusters, events, failpoints
-from jobs.lifecycle import cycle, leases, reconcile
+from jobs.lifecycle import cycle, cycle_lease, leases, reconcile
 from jobs.models import Checkpoint, Job, Learner, Progress, SchedulerState
 from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
 from tenants.models import Tenant, User
@@ -37,6 +37,8 @@ TIMESTAMPS = {
     "jobs_learner": ("halt_seen_at", "exited_at", "done_at", "last_seen_at"),
     "jobs_checkpoint": ("created_at", "committed_at"),
     "jobs_periodictask": ("next_at",),
+    "jobs_schedulinglease": ("until",),
+    "jobs_worker": ("seen_at",),
     "jobs_estimate": ("soonest", "latest", "made_at", "first_soonest", "first_latest", "first_at"),
 }
 SETTLES = 40
@@ -175,6 +177,13 @@ def two_nodes() -> Iterator[World]:
     finally:
         failpoints.arm(None)
         clusters.use(None)
+
+
+def one_pass() -> list[str]:
+    """One pass of the scheduling cycle, whether one is due or not."""
+    with cycle_lease.held() as token:
+        assert token is not None
+        return cycle.one_pass(token)
 
 
 def reconcile_due(worker: str = "w1") -> tuple[int, bool]:

@@ -1,0 +1,263 @@
+"""One worker at a time makes passes, by a row: no frozen worker, locked row or broken row stops the scheduling."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from django.db import connection
+from pytest_django import Settings
+
+from jobs import failpoints
+from jobs.lifecycle import cycle, cycle_lease, leases, plan_effects
+from jobs.lifecycle.ticker import Ticker
+from jobs.models import Job, PeriodicTask, SchedulingLease, Worker
+from jobs.selectors.installation import last_pass
+from jobs.states import State
+from tests import factories
+from tests.jobs.lifecycle.children import Served, frozen_child
+from tests.jobs.lifecycle.world import World, job_of, state, two_nodes
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def committed_world(transactional_db: None) -> Iterator[World]:
+    """A world whose rows other connections see."""
+    with two_nodes() as world:
+        yield world
+
+
+def taken_over(world: World) -> None:
+    """As if the holder had been frozen for longer than its lease, and another worker had taken it."""
+    world.elapse(60)
+    with cycle_lease.held() as token:
+        assert token is not None
+
+
+@pytest.mark.parametrize("point", ["cycle.after_nodes_kept", "cycle.after_plan"])
+def test_a_frozen_worker_keeps_the_cycle_for_one_lease_and_admits_nothing_after_it(
+    world: World, point: str
+) -> None:
+    job = world.submit()
+
+    def freeze(name: str) -> None:
+        if name == point:
+            failpoints.arm(None)
+            assert cycle.run() == [], "while the lease lasts, no other worker makes a pass"
+            taken_over(world)
+
+    failpoints.arm(freeze)
+    assert cycle.run() == []
+    assert state(job) == State.QUEUED, "the frozen worker lost its lease, so it must not admit"
+    assert not job.attempts.exists()
+    assert cycle.run() == [job.pk]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("point", ["cycle.after_plan", "admit.before_commit"])
+def test_a_worker_that_is_stopped_amid_a_pass_delays_the_others_by_one_lease(
+    committed_world: World, settings: Settings, point: str
+) -> None:
+    """Inside an admission, too, where it has rows locked."""
+    settings.LUTHIER_LEASE_S = 1
+    served = Served(committed_world.cluster)
+    jobs = {committed_world.submit().pk for _ in range(2)}
+    started: set[str] = set()
+    try:
+        with frozen_child(cycle.run, served, at=point):
+            for _ in range(600):
+                started |= set(cycle.run())
+                if started == jobs:
+                    break
+                threading.Event().wait(0.1)
+    finally:
+        served.close()
+    assert started == jobs
+    assert last_pass().age_s is not None
+
+
+def test_a_lease_that_was_taken_over_is_not_released_by_its_former_holder(world: World) -> None:
+    with cycle_lease.held() as first:
+        assert first is not None
+        world.elapse(60)
+        with cycle_lease.held() as second:
+            assert second is not None
+            with pytest.raises(cycle_lease.CycleTakenOver):
+                cycle_lease.extend(first)
+            cycle_lease.extend(second)
+    assert SchedulingLease.objects.get().token is None
+
+
+def test_a_clock_that_was_set_back_does_not_make_a_lease_longer(world: World) -> None:
+    with cycle_lease.held() as first:
+        assert first is not None
+        world.elapse(-7200)
+        with cycle_lease.held() as second:
+            assert second is not None
+
+
+def test_a_silent_workers_lease_is_free_before_it_ends(world: World, settings: Settings) -> None:
+    settings.LUTHIER_LEASE_S = 600
+    worker = leases.register_worker("silent")
+    with cycle_lease.held() as first:
+        assert first is not None
+        with cycle_lease.held() as second:
+            assert second is None
+        world.elapse(30)
+        with cycle_lease.held() as second:
+            assert second is not None
+    leases.deregister_worker(worker)
+
+
+def test_a_pass_that_fails_leaves_its_problem_and_the_next_one_that_completes_removes_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> object:
+        raise RuntimeError("a fault of ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cycle, "plan", broken)
+        world.submit()
+        with pytest.raises(RuntimeError):
+            cycle.run()
+    assert last_pass().problem == "RuntimeError: a fault of ours"
+    assert last_pass().age_s is None
+    cycle.run()
+    assert last_pass().problem == ""
+    assert last_pass().age_s is not None
+
+
+# One row affects only itself
+
+
+@contextmanager
+def locked(statement: str, *values: object) -> Iterator[None]:
+    """Another session has these rows."""
+    settings = connection.get_connection_params()
+    other = psycopg2.connect(
+        **{key: value for key, value in settings.items() if key not in ("cursor_factory", "isolation_level")}
+    )
+    try:
+        with other.cursor() as cursor:
+            cursor.execute(statement, values)
+        yield
+    finally:
+        other.rollback()
+        other.close()
+
+
+def test_a_locked_job_does_not_delay_the_start_of_another(committed_world: World) -> None:
+    held, free = committed_world.submit(), committed_world.submit()
+    with locked("SELECT 1 FROM jobs_job WHERE id = %s FOR UPDATE", held.pk):
+        assert cycle.run() == [free.pk]
+        assert last_pass().age_s is not None, "the pass completes"
+    committed_world.elapse(2)
+    assert cycle.run(request=False) == [held.pk], "it is tried again soon, without a request"
+
+
+def test_a_locked_job_does_not_keep_the_reasons_of_others_from_being_written(committed_world: World) -> None:
+    committed_world.running(learners=2, slots=4)
+    held, other = committed_world.submit(), committed_world.submit()
+    with locked("SELECT 1 FROM jobs_job WHERE id = %s FOR UPDATE", held.pk):
+        cycle.run()
+    assert job_of(other).reason_code == "QUOTA_GPUS"
+    assert job_of(held).reason_code != "QUOTA_GPUS"
+    cycle.run()
+    assert job_of(held).reason_code == "QUOTA_GPUS"
+
+
+def test_a_tenant_whose_quota_is_locked_delays_no_other_tenant(committed_world: World) -> None:
+    mine = [committed_world.submit() for _ in range(2)]
+    others = factories.job(of=factories.tenant(quotas={"cpu": 4}))
+    with locked("SELECT 1 FROM tenants_quota WHERE tenant_id = %s FOR UPDATE", committed_world.tenant.pk):
+        assert cycle.run() == [others.pk]
+    committed_world.elapse(2)
+    assert set(cycle.run(request=False)) == {job.pk for job in mine}
+
+
+def test_a_job_whose_row_cannot_be_read_is_quarantined_and_the_others_start(world: World) -> None:
+    broken, good = world.submit(), world.submit()
+    broken.spec["resources"]["memory"] = "4 elephants"
+    broken.save(update_fields=["spec"])
+    assert cycle.run() == [good.pk]
+    row = job_of(broken)
+    assert (row.state, row.reason_code) == (State.QUEUED, "START_FAILED")
+    assert "UnitError" in row.reason_message
+    assert row.events.filter(reason="START_FAILED").count() == 1
+    cycle.run()
+    assert job_of(broken).events.filter(reason="START_FAILED").count() == 1, "it is left out for a while"
+
+
+def test_a_running_job_whose_spec_cannot_be_read_keeps_its_slots(world: World) -> None:
+    running = world.running(learners=2, slots=4)
+    running.spec["resources"]["memory"] = "4 elephants"
+    running.save(update_fields=["spec"])
+    waits = world.submit(slots=4)
+    assert cycle.run() == []
+    assert job_of(waits).reason_code == "QUOTA_GPUS"
+
+
+def test_a_start_that_fails_again_and_again_waits_longer_and_harms_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = world.submit()
+    admit = plan_effects.admit
+
+    def admit_or_fail(start: Any, cluster: str) -> None:
+        admit(start, cluster)
+        if start.job == broken.pk:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1/0")
+
+    monkeypatch.setattr(cycle, "admit", admit_or_fail)
+    waits = []
+    for _ in range(3):
+        good = world.submit()
+        assert cycle.run() == [good.pk]
+        row = job_of(broken)
+        waits.append(row.reason_numbers["retry_s"])
+        world.elapse(waits[-1] + 1)
+        Job.objects.filter(pk=broken.pk).update(start_after=None)
+    assert waits == [30, 60, 120]
+    assert not broken.attempts.exists()
+    monkeypatch.setattr(cycle, "admit", admit)
+    assert cycle.run() == [broken.pk]
+
+
+# Without anything that belongs to a session
+
+
+def test_no_source_takes_a_lock_of_a_session() -> None:
+    taken = [
+        str(path.relative_to(ROOT))
+        for room in ("jobs", "portal", "tenants")
+        for path in (ROOT / room).rglob("*.py")
+        if "migrations" not in path.parts
+        and any(f"pg_{kind}advisory_lock" in path.read_text() for kind in ("", "try_"))
+    ]
+    assert taken == []
+
+
+def test_a_worker_holds_no_lock_between_its_statements(transactional_db: None) -> None:
+    with two_nodes() as world:
+        job = world.submit()
+        ticker = Ticker("test", tick_s=0.02)
+        ticker.start()
+        try:
+            with connection.cursor() as cursor:
+                for _ in range(6000):
+                    cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+                    assert cursor.fetchone()[0] == 0
+                    if state(job) == State.DEPLOYING and PeriodicTask.objects.filter(done_at__isnull=False):
+                        break
+                    threading.Event().wait(0.01)
+            assert Worker.objects.exists()
+        finally:
+            ticker.stop()
+    assert state(job) == State.DEPLOYING
