@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
+import asyncio
+import threading
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import IO, Any
 
 from django.core.handlers.asgi import ASGIRequest
+from django.http import StreamingHttpResponse
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 from portal.database.threads import DatabaseThreads
@@ -13,15 +18,63 @@ from portal.database.threads import DatabaseThreads
 Blocks = Generator[bytes, None, None]
 BLOCK = 256 * 1024
 STREAMS = DatabaseThreads(8, "stream", release=True)
-"""Read the files and logs of all downloads, one block at a time."""
+"""Read the files and logs of all downloads, one block at a time. A connection to the database is returned after each
+block, so that a client that reads slowly holds none."""
+PER_USER = 16
+"""Downloads of one user at a time, per web process: each keeps some blocks in memory, however slowly it is read."""
+
+
+class TooManyDownloads(Exception):
+    """The user has PER_USER downloads under way."""
+
+
+class Download(StreamingHttpResponse):
+    """A streamed response that counts as one of its user's downloads until it is closed. Raises TooManyDownloads."""
+
+    def __init__(self, user_id: int, blocks: Blocks, **options: Any) -> None:
+        release = _DOWNLOADS.start(user_id)
+        self._release = weakref.finalize(self, release)  # also if it is dropped before anything is sent
+        super().__init__(in_thread(blocks), **options)
+
+    def close(self) -> None:
+        super().close()
+        self._release()
+
+
+class _Downloads:
+    """The number of downloads under way, by user."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count: Counter[int] = Counter()
+
+    def start(self, user_id: int) -> Callable[[], None]:
+        """Count one more; returns the function that ends it. Raises TooManyDownloads."""
+        with self._lock:
+            if self._count[user_id] >= PER_USER:
+                raise TooManyDownloads
+            self._count[user_id] += 1
+        return lambda: self._end(user_id)
+
+    def _end(self, user_id: int) -> None:
+        with self._lock:
+            self._count[user_id] -= 1
+            if not self._count[user_id]:
+                del self._count[user_id]
+
+
+_DOWNLOADS = _Downloads()
 
 
 async def in_thread(blocks: Blocks) -> AsyncIterator[bytes]:
     """Yield the same blocks, each read without blocking the event loop."""
+    reading: asyncio.Future[bytes] | None = None
     try:
-        while block := await STREAMS.run(next, blocks, b""):
+        while block := await asyncio.shield(reading := asyncio.ensure_future(STREAMS.run(next, blocks, b""))):
             yield block
     finally:
+        if reading is not None:  # a client that leaves does not end the thread that reads for it
+            await asyncio.wait([reading])
         await STREAMS.run(blocks.close)  # closes its file
 
 

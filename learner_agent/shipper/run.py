@@ -344,7 +344,9 @@ class Shipper:
             for code, message in found.notes:
                 self.connection.report("error", code=code, message=message)
             if found.files is not None:
-                implicit = what == "implicit"  # the rule's time is measured by a signal, which this thread gets
+                implicit = (
+                    what == "implicit"
+                )  # the rule's time is measured by a signal, which this thread gets
                 await self.uploader.upload(self._with_step(found.files) if implicit else found.files)
 
     def _implicit_checkpoint(self, world: int) -> Found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from typing import Any
 from zipfile import ZipFile, ZipInfo
 
 from django.core.handlers.asgi import ASGIRequest
@@ -13,9 +14,9 @@ from django.utils.http import content_disposition_header
 
 from jobs import archives, blobs
 from jobs.models import Blob
-from portal.api.errors import RangeNotSatisfiable
+from portal.api.errors import RangeNotSatisfiable, TooManyStreams
 from portal.api.operations import Call
-from portal.streaming import Blocks, in_thread
+from portal.streaming import Blocks, Download, TooManyDownloads
 
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 Read = Callable[[int, int], Blocks]
@@ -74,10 +75,7 @@ def download(call: Call, *, size: int, read: Read, name: str, etag: str = "") ->
 
 
 def _attachment(call: Call, blocks: Blocks, name: str) -> HttpResponseBase:
-    response = StreamingHttpResponse(
-        in_thread(blocks) if isinstance(call.request._request, ASGIRequest) else blocks,
-        content_type="application/octet-stream",
-    )
+    response = _streamed(call, blocks, content_type="application/octet-stream")
     response["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
     response["Content-Security-Policy"] = "sandbox; default-src 'none'"
     return response
@@ -117,6 +115,15 @@ class _Written:
     def take(self) -> bytes:
         taken, self._parts = b"".join(self._parts), []
         return taken
+
+
+def _streamed(call: Call, blocks: Blocks, **options: Any) -> StreamingHttpResponse:
+    if not isinstance(call.request._request, ASGIRequest):
+        return StreamingHttpResponse(blocks, **options)
+    try:
+        return Download(call.user.pk, blocks, **options)
+    except TooManyDownloads:
+        raise TooManyStreams from None
 
 
 def _span(header: str, size: int) -> tuple[int, int] | None:

@@ -20,6 +20,7 @@ from jobs.blobs import StoreUnavailable
 from jobs.retries import database_away
 from portal.api.fields import WrongFields, all_wrong
 from portal.problem_details import RETRY_AFTER_S, problem
+from portal.streaming import PER_USER
 from tenants import errors as tenants
 from tenants.audit import request_id
 
@@ -121,6 +122,19 @@ class RangeNotSatisfiable(ApiError):
         text = f"The file has {size} bytes, numbered from 0."
         super().__init__(text, code="range_not_satisfiable")
         self.headers["Content-Range"] = f"bytes */{size}"
+
+
+class TooManyStreams(ApiError):
+    """The user's downloads under way are as many as allowed."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+
+    def __init__(self) -> None:
+        wait = "Wait until one of them ends, or cancel one."
+        super().__init__(
+            f"You have {PER_USER} downloads under way, the limit. {wait}", code="too_many_downloads"
+        )
+        self.headers["Retry-After"] = str(RETRY_AFTER_S)
 
 
 def error_response(error: Exception) -> HttpResponse:

@@ -37,7 +37,7 @@ def checkpoint_manifest(call: Call, job_id: str, n: int) -> dict[str, Any]:
     return CheckpointManifestSerializer.render(_checkpoint(call, job_id, n))
 
 
-@operation(Out=BYTES, fails=(416,))
+@operation(Out=BYTES, fails=(416, 429))
 def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseBase:
     """One file of a checkpoint, as an attachment; supports Range."""
     saved = _checkpoint(call, job_id, n, "checkpoint.download")
@@ -80,7 +80,7 @@ def result_list(call: Call, job_id: str) -> dict[str, Any]:
     return paging.whole(call, found, keys=("path", "rank"))
 
 
-@operation(Out=BYTES, fails=(416,))
+@operation(Out=BYTES, fails=(416, 429))
 def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     """One result, as an attachment; supports Range."""
     job = permissions.job(call, job_id, "result.download")

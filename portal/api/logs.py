@@ -161,7 +161,7 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
     )
 
 
-@operation(Out=BYTES, Query=StreamQuery, fails=(416,))
+@operation(Out=BYTES, Query=StreamQuery, fails=(416, 429))
 def log_raw(call: Call, job_id: str) -> HttpResponseBase:
     """One learner's output exactly as printed, as an attachment; supports Range."""
     job = permissions.job(call, job_id)
