@@ -84,6 +84,12 @@ def gap_frame(ch: str, first: int, last: int, **more: Any) -> ViewerFrame:
     return _frame(first, last, {"ch": ch, "gap": {"from": first, "to": last} | more})
 
 
+def rows_gap_frame(ch: str, first: int, last: int) -> ViewerFrame:
+    """Rows of a state changed that are not sent: fetch those that are shown. Numbered like a state without rows."""
+    body = {"ch": ch, "gap": {"from": first, "to": last}}
+    return ViewerFrame(first, first - 1, orjson.dumps(body), 0)
+
+
 def error_text(ch: str, code: str, message: str) -> bytes:
     return orjson.dumps({"ch": ch, "error": {"code": code, "message": message}})
 

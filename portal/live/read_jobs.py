@@ -15,19 +15,23 @@ from jobs.selectors.jobs import with_details
 from jobs.selectors.serializers import EventSerializer, JobSerializer, ProgressSerializer
 from jobs.states import ACTIVE, Intent, State, StopReason, display_phase
 from portal.live.frames import (
+    FRAME_ITEMS,
     ChannelSource,
     FrameBatch,
     ReadRequest,
     ViewerFrame,
     cut_items,
     items_frame,
+    rows_gap_frame,
     state_frame,
 )
 from portal.live.protocol import Channel
 
 PAGE_EVENTS = 1_000
-LIST_ROWS = 500
+LIST_ROWS = 500  # active jobs of a tenant that are followed without an event of theirs: their progress
+CHANGES_AT_ONCE = 5_000
 OVERLAP = 50  # ids: an event can be committed after one with a higher id; repeated rows are harmless
+DELETED = "deleted"
 
 
 class JobSource(ChannelSource):
@@ -64,38 +68,55 @@ class TenantJobsSource(ChannelSource):
         return {request.channel.name: self._one(request) for request in requests}
 
     def _one(self, request: ReadRequest) -> FrameBatch:
-        head = max(request.after, self.head(request.channel))
-        of_tenant = Job.objects.filter(tenant__slug=request.channel.tenant)
-        changed = set(
-            JobEvent.objects.filter(
-                tenant__slug=request.channel.tenant, id__gt=max(0, request.after - OVERLAP)
-            )
-            .order_by("-id")
-            .values_list("job_id", flat=True)[:LIST_ROWS]
-        )
+        channel, before = request.channel, request.stamp or {}
+        head = max(request.after, self.head(channel))
+        of_tenant = Job.objects.filter(tenant__slug=channel.tenant)
+        changed, is_complete = _changed_since(request)
         # Two queries: one with OR would read every job of the tenant, each second.
         shown = of_tenant.filter(deleted_at=None)
-        live = shown.filter(state__in=ACTIVE).order_by("-id").values_list("pk", flat=True)[:LIST_ROWS]
-        rows = with_details(shown.filter(pk__in=changed.union(live)))
+        active = shown.filter(state__in=ACTIVE).order_by("-id").values_list("pk", flat=True)[:LIST_ROWS]
+        # A row that was active and is so no longer is read even if its event was not found: it may have been committed
+        # after one with a much higher id. Otherwise viewers would see it run forever.
+        was_active = {pk for pk, seen in before.items() if seen != DELETED and seen[0]}
         stamp: dict[str, Any] = {}
         items = []
-        for row in rows.order_by("-id")[:LIST_ROWS]:
-            stamp[row.pk] = _fingerprint(row)
-            known = (
-                row.pk not in changed if request.stamp is None else request.stamp.get(row.pk) == stamp[row.pk]
-            )
+        for row in with_details(shown.filter(pk__in=changed.union(active, was_active))).order_by("-id"):
+            stamp[row.pk] = (row.state in ACTIVE, _fingerprint(row))
+            known = row.pk not in changed if request.stamp is None else before.get(row.pk) == stamp[row.pk]
             if not known:
                 items.append(job_state(row))
-        gone = of_tenant.filter(pk__in=changed - stamp.keys()).exclude(deleted_at=None)
-        before = request.stamp or {}
+        gone = of_tenant.filter(pk__in=(changed | was_active) - stamp.keys()).exclude(deleted_at=None)
         for pk in gone.values_list("pk", flat=True):
-            stamp[pk] = "deleted"
-            if before.get(pk) != "deleted":
+            stamp[pk] = DELETED
+            if before.get(pk) != DELETED:
                 items.append({"id": pk, "deleted": True})
-        frames = []
-        if items or request.stamp is None:
-            frames = [state_frame(request.channel.name, request.after + 1, head, items)]
-        return FrameBatch(frames, head, stamp)
+        return FrameBatch(_row_frames(request, head, items, is_complete=is_complete), head, stamp)
+
+
+def _changed_since(request: ReadRequest) -> tuple[set[str], bool]:
+    """The tenant's jobs with an event above the cursor, and whether these are all: at most CHANGES_AT_ONCE events are
+    read, the newest, for a viewer that comes back after long."""
+    newest = (
+        JobEvent.objects.filter(tenant__slug=request.channel.tenant, id__gt=max(0, request.after - OVERLAP))
+        .order_by("-id")
+        .values_list("job_id", flat=True)[: CHANGES_AT_ONCE + 1]
+    )
+    jobs = list(newest)
+    return set(jobs[:CHANGES_AT_ONCE]), len(jobs) <= CHANGES_AT_ONCE
+
+
+def _row_frames(
+    request: ReadRequest, head: int, items: list[dict[str, Any]], *, is_complete: bool
+) -> list[ViewerFrame]:
+    """Frames of these rows; only the last one takes a viewer to head, so that one that falls behind gets all again. Not
+    complete: before them, a gap, so that the viewer fetches the rows it shows."""
+    ch, first = request.channel.name, request.after + 1
+    gaps = [] if is_complete else [rows_gap_frame(ch, first, head)]
+    runs = [items[start : start + FRAME_ITEMS] for start in range(0, len(items), FRAME_ITEMS)]
+    if not runs and request.stamp is None:
+        runs = [[]]
+    frames = [state_frame(ch, first, head if run is runs[-1] else request.after, run) for run in runs]
+    return gaps + frames
 
 
 def job_state(job: Job) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from jobs.states import ACTIVE
 from portal.templatetags.ui import approximately, foreseen, newest, thousands
 
 View = dict[str, Any]
@@ -54,7 +55,7 @@ def device(job: View) -> str:
 def row(job: View) -> View:
     """The job with the text of its cells, for templates."""
     cells = {"detail": detail(job), "starts": starts(job), "size": size(job), "device": device(job) or "any"}
-    return job | cells | {"sub": job["id"][-6:]}
+    return job | cells | {"sub": job["id"][-6:], "is_active": job["state"] in ACTIVE}
 
 
 def primary_metrics(job: View, count: int) -> list[str]:

@@ -18,6 +18,7 @@ from jobs import services
 from jobs.errors import JobError
 from jobs.ids import is_job_id
 from jobs.models import Job
+from jobs.selectors import heads
 from jobs.selectors.jobs import detailed, job_list, may_operate
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import ACTIVE, State
@@ -83,14 +84,14 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     if "rows" in request.GET:
         return _some(request, tenant)
     filters = Filters.read(request.GET)
-    newest = Job.objects.filter(tenant=tenant).aggregate(newest=Max("pk"))[
-        "newest"
-    ]  # before the rows are read
+    news = heads.first_row(heads.of_jobs(tenant.slug))  # before the rows are read, like the newest job
+    newest = Job.objects.filter(tenant=tenant).aggregate(newest=Max("pk"))["newest"]
     rows = _rows(request, tenant, filters)
     page = list(_behind(rows, filters.before).only("pk")[: PAGE + 1])
     context = {
         "filters": filters,
         "newest": newest or "",
+        "news": news,
         "rows": [row(JobSerializer.render(job)) for job in detailed(page[:PAGE])],
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),

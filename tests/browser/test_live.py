@@ -276,6 +276,34 @@ def until(page: Page, is_so: Callable[[], object]) -> None:
     wait_for(lambda: (page.wait_for_timeout(20), is_so())[1], within_s=60)
 
 
+def test_a_list_shows_an_ended_job_as_ended_after_a_reconnect_that_says_nothing_of_it(
+    alice: Client, open_as: Open
+) -> None:
+    job = trains(alice, "unseen-end", 4000, 0.1)
+    sockets: list[WebSocketRoute] = []
+
+    def accept(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        socket.on_message(lambda text: answer(socket, json.loads(text)))
+
+    def answer(socket: WebSocketRoute, frame: dict[str, Any]) -> None:
+        if frame["op"] == "sub":
+            socket.send(json.dumps({"ch": frame["ch"], "from": 1, "to": 0, "items": []}))
+        elif frame["op"] == "ping":
+            socket.send('{"op":"pong"}')
+
+    page = open_as("alice", "/healthz")
+    page.route_web_socket(re.compile("/ws/v1/live$"), accept)
+    page.goto(page.url.replace("/healthz", "/t/vision-lab/jobs"))
+    row = page.locator(f"#job-{job}")
+    expect(row).to_contain_text("Processing")
+    until(page, lambda: sockets)
+    alice.post(f"/jobs/{job}/cancel")
+    alice.wait_state(job, "CANCELED")
+    sockets[-1].close(code=1012)
+    expect(row).to_contain_text("Canceled", timeout=60_000)
+
+
 def test_a_log_that_could_not_be_loaded_is_asked_for_again(script: tuple[Script, Page]) -> None:
     server, page = script
     server.send(1, 50)

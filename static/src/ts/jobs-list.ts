@@ -1,5 +1,6 @@
 // A list of jobs that stays current: changed rows are fetched and morphed in place; new jobs are counted in a pill, so no
 // row moves under the pointer; the tabs of the views show their counts. The overview's cards are fetched together.
+// A row that is shown as active is fetched again after every connect: no frame tells of what was never sent.
 import { type Frame, live } from "./live";
 import { fetchPage, morph } from "./parts";
 import { texts } from "./texts";
@@ -20,18 +21,37 @@ class Jobs {
   private timer = 0;
   private due = 0;
   private fetching = false;
-  private seq = -1;
+  private seq: number; // at first what the page was rendered with
   private first = true;
+  private joining = true; // no frame has come yet since the channel was subscribed
   private readonly newest: string; // of the tenant's jobs when this page was rendered, whatever is shown of them
 
   constructor(region: HTMLElement) {
     this.newest = region.dataset.newest ?? "";
-    live.watch(region.dataset.followRows ?? "", { cursor: () => this.seq, frame: (frame) => this.take(frame) });
+    this.seq = Number(region.dataset.news ?? -1);
+    live.watch(region.dataset.followRows ?? "", {
+      cursor: () => {
+        this.joining = true;
+        return this.seq;
+      },
+      frame: (frame) => this.take(frame),
+      gap: () => this.recheck("tr[data-job]"),
+    });
     live.addEventListener("resumed", () => this.soon());
+  }
+
+  private recheck(rows: string): void {
+    for (const row of document.querySelectorAll<HTMLElement>(rows)) this.changed.add(row.dataset.job ?? "");
+    this.changed.delete("");
+    if (this.changed.size) this.soon();
   }
 
   private take(frame: Frame): void {
     this.seq = Math.max(this.seq, frame.to);
+    if (this.joining) {
+      this.joining = false;
+      this.recheck("tr[data-active]");
+    }
     const items = frame.items as Item[];
     const shown = (id: string): boolean => document.getElementById(`job-${id}`) !== null;
     for (const { id, deleted } of items) {
@@ -98,10 +118,14 @@ class Cards {
   private fetching = false;
   private seq = -1;
   private first = true;
+  private missed = false;
 
   constructor(private readonly body: HTMLElement) {
     live.watch(body.dataset.follow ?? "", { cursor: () => this.seq, frame: (frame) => this.take(frame) });
     live.addEventListener("resumed", () => this.soon());
+    document.addEventListener("visibilitychange", () => {
+      if (this.missed) this.soon(); // what came while the tab was hidden
+    });
   }
 
   private take(frame: Frame): void {
@@ -113,7 +137,8 @@ class Cards {
   }
 
   private soon(ms = GATHER_MS): void {
-    if (!this.timer && !document.hidden) this.timer = window.setTimeout(() => void this.refresh(), ms);
+    this.missed = document.hidden;
+    if (!this.timer && !this.missed) this.timer = window.setTimeout(() => void this.refresh(), ms);
   }
 
   private async refresh(): Promise<void> {
