@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from learner_agent import spool, untrusted_files
 
@@ -45,6 +45,7 @@ _torn = False  # the last line was cut off: the next one must begin on a new lin
 _lost = 0  # reports not kept since the last one that was
 _noted_halt = False
 _noted_check = False
+_saves: Dict[Tuple[int, int], int] = {}  # (step, part) -> how often this program saved it
 
 
 def _inside() -> Optional[spool.Spool]:
@@ -114,12 +115,14 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
     fresh = Path(tempfile.mkdtemp(prefix=".saving-step-%d-" % step, dir=str(base)))
     try:
         yield fresh
-        _write_manifest(fresh, step, part, of)
         final = base / ("step-%d" % step)
         if of > 1:
             final.mkdir(exist_ok=True)
             final = final / ("part-%d" % part)
+        ordinal = max(_saves.get((step, part), 0), _saved_before(final))
+        _write_manifest(fresh, step, part, of, ordinal)
         _put_in_place(fresh, final)
+        _saves[(step, part)] = ordinal + 1
     except BaseException:
         shutil.rmtree(str(fresh), ignore_errors=True)
         raise
@@ -249,7 +252,17 @@ def _put_in_place(fresh: Path, final: Path) -> None:
         os.replace(str(fresh), str(final))
 
 
-def _write_manifest(folder: Path, step: int, part: int, of: int) -> None:
+def _saved_before(final: Path) -> int:
+    """The ordinal after that of the save which is there: of an earlier process of this attempt, or 0."""
+    try:
+        found = json.loads((final / "manifest.json").read_bytes())
+        return int(found["ordinal"]) + 1
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0  # none, or one that was restored
+
+
+def _write_manifest(folder: Path, step: int, part: int, of: int, ordinal: int) -> None:
+    """ordinal: how often this step was saved before, so that parts of two saves are never mixed."""
     files: List[Dict[str, Any]] = []
     for base, _, names in sorted(os.walk(str(folder))):
         for name in sorted(names):
@@ -257,7 +270,9 @@ def _write_manifest(folder: Path, step: int, part: int, of: int) -> None:
             relative = path.relative_to(folder).as_posix()
             if relative != "manifest.json" and path.is_file() and not path.is_symlink():
                 files.append({"path": relative, "size": path.stat().st_size, "sha256": _sha256(path)})
-    manifest = {"step": step, "part": part, "of": of, "world_size": world_size(), "files": files}
+    manifest = {
+        "step": step, "ordinal": ordinal, "part": part, "of": of, "world_size": world_size(), "files": files,
+    }  # fmt: skip
     untrusted_files.replace_file(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
 
 

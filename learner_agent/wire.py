@@ -112,11 +112,13 @@ class JobIntent(msgspec.Struct, frozen=True):
     """What is requested of the job now. gen grows with each new request.
 
     grace_s: the job's grace period in seconds (see learner_agent.halting).
+    start: every learner of the gang is ready, so the program may start.
     """
 
     intent: Literal["RUN", "HALT", "CANCEL"]
     gen: Offset
     grace_s: Annotated[int, Meta(ge=0, le=604_800)]
+    start: bool = True
 
 
 class Hello(WireFrame, frozen=True):
@@ -221,6 +223,7 @@ class Ckpt(WireFrame, frozen=True):
     """A set of files to store: up with its manifest (files), down with what the server still needs of it.
 
     key is the shipper's name for the set; the response repeats it. part of `of`: parts make one checkpoint.
+    ordinal: how often this attempt saved the step before, so that parts of two saves are never mixed; null: not known.
     need: (index into files, upload id, offset in bytes to continue from). state, down: UPLOADING (send what is needed,
     then offer again), COMMITTED, REFUSED (message has the reason). A repeat of either is harmless.
     """
@@ -230,6 +233,7 @@ class Ckpt(WireFrame, frozen=True):
     key: Annotated[str, Meta(min_length=1, max_length=200, pattern=NO_NUL)]
     what: FileSetKind = "checkpoint"
     step: Offset | None = None
+    ordinal: Offset | None = None
     part: Rank = 0
     of: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1
     world: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1

@@ -124,6 +124,10 @@ def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
     fp("checkpoint.after_blobs")
     with transaction.atomic():
         saved = _checkpoint_row(grant, offered, found)
+        if _is_other_part(saved, offered, found):
+            return _refuse(
+                offered, f"Part {offered.part} of this save of step {offered.step} has other files already."
+            )
         if saved.state in (Checkpoint.State.COMMITTED, Checkpoint.State.DROPPED):
             return _response(offered, "COMMITTED", [])
         if saved.parts != offered.of:
@@ -151,14 +155,23 @@ def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
 def _checkpoint_row(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> Checkpoint:
     """Find or make the row, numbered per job. The job's progress row is the lock for numbering.
 
-    A step that is saved again with other bytes gets a new row; the old one counts until the new one is complete.
+    A step that is saved again gets a new row; the old one counts until the new one is complete. Which save a part is of
+    says its ordinal. Without one, other bytes than those of a complete checkpoint are another save.
     """
     Progress.objects.select_for_update(no_key=True).get(pk=grant.job_id)
     implicit = offered.what == "implicit"
     known = Checkpoint.objects.select_for_update(no_key=True).filter(
-        job_id=grant.job_id, attempt=grant.attempt, step=offered.step, implicit=implicit
+        job_id=grant.job_id,
+        attempt=grant.attempt,
+        step=offered.step,
+        implicit=implicit,
+        ordinal=offered.ordinal,
     )
-    if offered.of > 1 and (whole := _with_this_part(known, offered, found)) is not None:
+    if (
+        offered.ordinal is None
+        and offered.of > 1
+        and (whole := _with_this_part(known, offered, found)) is not None
+    ):
         return whole
     saved = known.order_by("-n").first()
     if saved is not None and _is_another_save(saved, grant, offered, found):
@@ -173,7 +186,7 @@ def _checkpoint_row(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> Check
     newest = Checkpoint.objects.filter(job_id=grant.job_id).aggregate(n=Max("n"))["n"] or 0
     return Checkpoint.objects.create(
         job_id=grant.job_id, tenant_id=grant.tenant_id, n=newest + 1, attempt=grant.attempt, step=offered.step,
-        implicit=implicit, parts=offered.of, world_size=offered.world,
+        ordinal=offered.ordinal, implicit=implicit, parts=offered.of, world_size=offered.world,
     )  # fmt: skip
 
 
@@ -182,7 +195,18 @@ def _is_another_save(saved: Checkpoint, grant: Grant, offered: Ckpt, found: Sequ
     (one part), those of another rank are the same checkpoint, and learner 0's count."""
     if saved.state != Checkpoint.State.COMMITTED or (offered.of == 1 and grant.rank):
         return False
+    if offered.ordinal is not None and offered.of > 1:
+        return False
     return saved.parts != offered.of or _part(saved, offered.part) != _wanted(offered, found)
+
+
+def _is_other_part(saved: Checkpoint, offered: Ckpt, found: Sequence[Blob]) -> bool:
+    """True if a save of several parts, named by its ordinal, has this part with other bytes: it would become a mix of
+    two saves."""
+    if offered.ordinal is None or offered.of == 1 or saved.state == Checkpoint.State.DROPPED:
+        return False
+    before = _part(saved, offered.part)
+    return bool(before) and before != _wanted(offered, found)
 
 
 def _with_this_part(known: QuerySet[Checkpoint], offered: Ckpt, found: Sequence[Blob]) -> Checkpoint | None:
@@ -234,7 +258,7 @@ def _commit(saved: Checkpoint) -> list[int]:
     saved.state = Checkpoint.State.COMMITTED
     saved.committed_at = Now()
     saved.save(update_fields=["bytes", "state", "committed_at"])
-    freed = _drop_old(saved.job_id)
+    freed = _drop_old(saved.job_id) + _drop_incomplete(saved)
     fp("checkpoint.after_drop")
     events.append(
         job_id=saved.job_id,
@@ -280,9 +304,11 @@ def verify(grant: Grant, n: int) -> bool:
 
     Only what this server reads from its own disk counts, never what the learner reports.
     """
-    saved = restorable(grant)
+    saved = pinned(grant)
     if saved is None or saved.n != n:
         return True
+    if saved.state != Checkpoint.State.COMMITTED:
+        return False
     valid = [_verify_file(entry) for entry in saved.files.select_related("blob").order_by("path")]
     return all(valid)
 
@@ -301,14 +327,41 @@ def _verify_file(entry: CheckpointFile) -> bool:
     return False
 
 
-def restorable(grant: Grant) -> Checkpoint | None:
-    """The checkpoint from which this attempt resumes: the one it was started with, or an older one if it is damaged."""
+def pinned(grant: Grant) -> Checkpoint | None:
+    """The checkpoint from which this attempt resumes, decided once for all its learners; None: it starts from scratch.
+
+    If it proves damaged, no learner gets another one: the attempt ends, and the next one resumes from an older one.
+    """
     attempt = Attempt.objects.select_related("resume_from").get(job_id=grant.job_id, n=grant.attempt)
-    requested = attempt.resume_from
-    if requested is None or requested.state == Checkpoint.State.COMMITTED:
-        return requested
-    older = Checkpoint.objects.filter(job_id=requested.job_id, state=Checkpoint.State.COMMITTED)
-    return older.order_by(*Checkpoint.NEWEST_FIRST).first()
+    return attempt.resume_from
+
+
+def restorable(grant: Grant) -> Checkpoint | None:
+    """The attempt's checkpoint if it is still valid."""
+    saved = pinned(grant)
+    return saved if saved is not None and saved.state == Checkpoint.State.COMMITTED else None
+
+
+def _drop_incomplete(saved: Checkpoint) -> list[int]:
+    """Drop earlier saves of this step that lack parts: every learner has written over its own part of them.
+
+    Returns the blobs of those that were dropped.
+    """
+    if saved.ordinal is None or saved.parts == 1:
+        return []
+    earlier = Checkpoint.objects.filter(
+        job_id=saved.job_id,
+        attempt=saved.attempt,
+        step=saved.step,
+        ordinal__lt=saved.ordinal,
+        state=Checkpoint.State.UPLOADING,
+    )
+    old = list(earlier.order_by("pk").values_list("pk", flat=True))
+    files = CheckpointFile.objects.filter(checkpoint_id__in=old)
+    blob_ids = list(files.values_list("blob_id", flat=True))
+    Checkpoint.objects.filter(pk__in=old).update(state=Checkpoint.State.DROPPED)
+    files.delete()
+    return blob_ids
 
 
 def _drop_old(job_id: str) -> list[int]:

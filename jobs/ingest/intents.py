@@ -7,11 +7,25 @@ from dataclasses import dataclass
 
 from django.db import connection, transaction
 
+from jobs.states import PHASE_ORDER, Phase
 from jobs.tokens import ADMITTED, LIVE
 from learner_agent.wire import JobIntent
 
+
+def _listed(phases: Collection[str]) -> str:
+    return ", ".join(f"'{phase}'" for phase in phases)
+
+
+PREPARING = [phase for phase, order in PHASE_ORDER.items() if order < PHASE_ORDER[Phase.READY]]
+STARTED = [phase for phase, order in PHASE_ORDER.items() if order > PHASE_ORDER[Phase.READY]]
+MAY_START = f"""CASE
+  WHEN a.learners = 1 OR l.phase IN ({_listed(STARTED)}) THEN true
+  WHEN l.phase = '{Phase.READY}' THEN NOT EXISTS (SELECT 1 FROM jobs_learner peer
+    WHERE peer.job_id = l.job_id AND peer.attempt = l.attempt AND peer.phase IN ({_listed(PREPARING)}))
+  ELSE false END"""
+"""A gang's programs start together, once every learner is ready."""
 INTENTS_SQL = f"""
-SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s, {LIVE}, {ADMITTED}
+SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s, {MAY_START}, {LIVE}, {ADMITTED}
 FROM jobs_learner l
 JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
@@ -45,7 +59,7 @@ def session_states(learner_ids: Collection[int]) -> dict[int, SessionState]:
     """The state of these learners by id; one whose row is gone is absent."""
     with connection.cursor() as cursor:
         cursor.execute(INTENTS_SQL, [list(learner_ids)])
-        return {row[0]: SessionState(_intent(*row[1:7]), row[7]) for row in cursor.fetchall()}
+        return {row[0]: SessionState(_intent(*row[1:8]), row[8]) for row in cursor.fetchall()}
 
 
 def note_seen(learner_ids: Collection[int]) -> None:
@@ -68,8 +82,10 @@ def resumption(learner_id: int) -> Resumption | None:
     return Resumption(row[0], row[1], {"jsonl": row[2]}) if row is not None else None
 
 
-def _intent(intent: str, state: str, stop_reason: str, gen: int, grace_s: int, live: bool) -> JobIntent:
+def _intent(
+    intent: str, state: str, stop_reason: str, gen: int, grace_s: int, start: bool, live: bool
+) -> JobIntent:
     """A stop that was not requested (preemption, a time limit, a lost learner) is a halt as well: save and end."""
     if not live or intent == "CANCEL" or (state == "STOPPING" and stop_reason == "cancel_requested"):
-        return JobIntent("CANCEL", gen, grace_s)
-    return JobIntent("HALT" if intent == "HALT" or state == "STOPPING" else "RUN", gen, grace_s)
+        return JobIntent("CANCEL", gen, grace_s, start)
+    return JobIntent("HALT" if intent == "HALT" or state == "STOPPING" else "RUN", gen, grace_s, start)

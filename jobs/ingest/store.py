@@ -377,5 +377,7 @@ def _publish(rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
         grant = row.grant
         if row.chunks or row.log_sealed:
             pubsub.logs_grew(grant.job_id, attempt=grant.attempt, rank=grant.rank, upto=row.log_lines)
+    for grant in {row.grant.job_id: row.grant for row in rows if Phase.READY in row.reached}.values():
+        pubsub.job_changed(grant.job_id, grant.tenant_id, 0)  # the gang's other learners may start now
     for job_id in {row.grant.job_id for row in rows if row.points or row.total is not None}:
         pubsub.metrics_grew(job_id, upto=progress[job_id].metric_seq)

@@ -1,4 +1,5 @@
-"""The scheduling cycle's lease is a row, so that it needs no lock of a session and ends by itself."""
+"""The scheduling cycle's lease is a row, so that it needs no lock of a session and ends by itself. Checkpoints keep which
+save of their step they are."""
 
 from __future__ import annotations
 
@@ -18,4 +19,5 @@ class Migration(migrations.Migration):
                 ("problem", models.TextField(blank=True, db_default="")),
             ],
         ),
+        migrations.AddField("checkpoint", "ordinal", models.BigIntegerField(null=True)),
     ]

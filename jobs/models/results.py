@@ -28,6 +28,7 @@ class Checkpoint(models.Model):
     n = models.PositiveIntegerField()  # 1, 2, 3 … per job
     attempt = models.PositiveIntegerField()
     step = models.BigIntegerField(null=True)  # null: unknown, for a program saves when it chooses
+    ordinal = models.BigIntegerField(null=True)  # saves of the step before it in its attempt; null: not said
     state = models.CharField(max_length=12, choices=State.choices, default=State.UPLOADING)
     implicit = models.BooleanField(default=False)
     parts = models.PositiveIntegerField(default=1)

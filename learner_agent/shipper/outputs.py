@@ -74,6 +74,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
         offer = Ckpt(
             key=_key(manifest, base),
             step=content["step"],
+            ordinal=content.get("ordinal"),
             part=content.get("part", 0),
             of=content.get("of", 1),
             world=content.get("world_size", 1),

@@ -68,6 +68,7 @@ class Shipper:
         self.uploader = CheckpointUploader(self.client, self.connection, self.spool, settings.checkpoint_dir)
         self.exited = asyncio.Event()
         self.polled = asyncio.Event()
+        self._may_start = asyncio.Event()
         self.ending: dict[str, Any] = {}
         self._phase = ""
         self._checks_halt = False
@@ -188,6 +189,8 @@ class Shipper:
 
     def _take_intent(self, intent: JobIntent) -> None:
         """Pass a halt or cancel to the launcher. RUN after a halt is for the next attempt."""
+        if intent.start:
+            self._may_start.set()
         if intent.intent == "RUN" or self.exited.is_set():
             return
         if intent.gen > self._intent_gen:
@@ -211,13 +214,12 @@ class Shipper:
 
     async def _provide_inputs(self) -> None:
         self._report_phase("DOWNLOADING")
-        fetch = asyncio.create_task(self._fetch())
+        fetch = asyncio.create_task(self._prepare())
         exited = asyncio.create_task(self.exited.wait())
         try:
             await asyncio.wait([fetch, exited], return_when=asyncio.FIRST_COMPLETED)
             if fetch.done():
-                self.spool.write("ready", {"resume_from": fetch.result()})
-                self._report_phase("READY")
+                self._let_start(fetch.result())
         except InputError as error:
             self.connection.report("error", code=error.code, message=str(error)[:1000])
             with contextlib.suppress(OSError):  # a full disk: the lifecycle stops the launcher
@@ -225,6 +227,22 @@ class Shipper:
         finally:
             fetch.cancel()
             exited.cancel()
+
+    async def _prepare(self) -> str | None:
+        """Fetch the inputs, then wait until every learner of the gang has its own: no program starts before that, or it
+        would wait for a peer that may never come. Returns the value for RESUME_FROM."""
+        resume_from = await self._fetch()
+        self._report_phase("READY")
+        if self._world() > 1:
+            await self._may_start.wait()
+        return resume_from
+
+    def _let_start(self, resume_from: str | None) -> None:
+        """Have the launcher start the program. Raises InputError."""
+        try:
+            self.spool.write("ready", {"resume_from": resume_from})
+        except OSError as error:
+            raise InputError("not_prepared", f"The learner's folder cannot be written: {error}") from error
 
     async def _fetch(self) -> str | None:
         """Fetch the inputs, however long the server is unavailable. Returns the value for RESUME_FROM."""
@@ -245,7 +263,14 @@ class Shipper:
             except Refused as error:
                 if error.status in (401, 403, 409):
                     raise Fenced(str(error)) from error
-                raise InputError("data_error", str(error)) from error
+                if error.code == "checkpoint_invalid":
+                    raise InputError("not_prepared", str(error)) from error
+                if error.status != 404:
+                    raise InputError("data_error", str(error)) from error
+                # What the server has just named is missing: it may have changed since. The job's inputs are not wrong.
+                damaged += 1
+                if damaged >= DAMAGED_TRIES:
+                    raise InputError("not_prepared", str(error)) from error
             except OSError as error:
                 code = "not_prepared" if error.errno in NODE_ERRORS else "data_error"
                 raise InputError(code, f"The inputs cannot be written: {error}") from error
@@ -279,6 +304,10 @@ class Shipper:
     def _job(self) -> dict[str, Any]:
         """The server's description of the job when its inputs were fetched; a program may have damaged it since."""
         return self.spool.read(JOB, most=LARGE_BYTES) or {}
+
+    def _world(self) -> int:
+        """The number of learners in the gang."""
+        return max(1, int(number_or(self._job().get("learners"), 1, most=MAX_RANK)))
 
     def _open_sources(self) -> None:
         self.uploader.direct_from = number_or(self._job().get("direct_from"), float("inf"))
@@ -334,7 +363,7 @@ class Shipper:
     async def _store(self) -> None:
         """Store what the program left, the checkpoint first: a resume needs it, and results may be large."""
         await self.uploader.upload_new_checkpoints()
-        world = max(1, int(number_or(self._job().get("learners"), 1, most=MAX_RANK)))
+        world = self._world()
         for what, take in (("implicit", self._implicit_checkpoint), ("results", self._results)):
             try:
                 found = await asyncio.to_thread(take, world)

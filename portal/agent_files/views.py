@@ -82,9 +82,9 @@ def _later(code: str, message: str) -> HttpResponse:
 def job(request: HttpRequest, grant: Grant) -> HttpResponse:
     """What to run and with what: code, data, rules for metrics and steps, the checkpoint to resume from, results."""
     row = Job.objects.select_related("code").get(pk=grant.job_id)
-    saved = checkpoints.restorable(grant)
-    if saved is None and _was_to_resume(grant):
-        return problem(422, "no_valid_checkpoint", "The job has no valid checkpoint to resume from.")
+    saved = checkpoints.pinned(grant)
+    if saved is not None and saved.state != Checkpoint.State.COMMITTED:
+        return _checkpoint_invalid(saved)
     code_entry = None
     if row.code is not None:
         code_entry = {"url": "/agent/v1/code", "size": row.code.size, "sha256": row.code.sha256}
@@ -112,10 +112,12 @@ def _rule(rule: Any) -> dict[str, str]:
     return {"pattern": rule["pattern"] if isinstance(rule, dict) else str(rule)}
 
 
-def _was_to_resume(grant: Grant) -> bool:
-    return Job.objects.filter(
-        pk=grant.job_id, attempts__n=grant.attempt, attempts__resume_from__isnull=False
-    ).exists()
+def _checkpoint_invalid(saved: Checkpoint) -> HttpResponse:
+    """All learners resume from one checkpoint, so this attempt cannot; the next one resumes from an older one."""
+    if not Checkpoint.objects.filter(job=saved.job_id, state=Checkpoint.State.COMMITTED).exists():
+        return problem(422, "no_valid_checkpoint", "The job has no valid checkpoint to resume from.")
+    text = f"Checkpoint {saved.n} cannot be read back; the next attempt resumes from the newest valid one."
+    return problem(422, "checkpoint_invalid", text)
 
 
 def _restore(saved: Checkpoint) -> dict[str, Any]:

@@ -274,23 +274,30 @@ def test_a_progress_bar_gives_the_point_of_each_of_its_steps(rig: MakeRig) -> No
     assert Progress.objects.get(job=job).step == 15
 
 
-def test_of_a_gang_without_manifests_learner_0_saves_for_all(rig: MakeRig) -> None:
+def test_of_a_gang_without_manifests_learner_0_saves_for_all(rig: MakeRig, tmp_path: Path) -> None:
     """Learner 1 counts further and ends first: its files must not be what the whole gang resumes from."""
     program = """
-import os, pathlib, sys
+import os, pathlib, sys, time
 for step in range(int(sys.argv[1])):
     print(f"step={step} loss=1")
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.02)
 (pathlib.Path(os.environ["CHECKPOINT_DIR"]) / sys.argv[2]).write_bytes(b"bytes")
 raise SystemExit(3)
 """
     job = make_job({"train.py": program}, learners=2)
     job.spec["metrics"] = [{"pattern": r"step=(?P<step>\d+) loss=(?P<loss>\S+)"}]
     job.save()
-    for rank, argv in ((1, ["9", "worker.log"]), (0, ["5", "model.bin"])):
+    learners: list[Rig] = []
+    gate = tmp_path / "learner-1-has-ended"
+    for rank, argv in ((1, ["9", "worker.log", "/"]), (0, ["5", "model.bin", str(gate)])):
         learner = rig(job, rank=rank)
         learner.launch(["python3", "train.py", *argv])
         learner.ship()
-        assert learner.wait() == (3, 0)
+        learners.append(learner)
+    assert learners[0].wait() == (3, 0)
+    gate.touch()
+    assert learners[1].wait() == (3, 0)
 
     saved = Checkpoint.objects.get(job=job)
     assert (saved.state, saved.step, saved.implicit) == ("COMMITTED", None, True)

@@ -13,9 +13,9 @@ from django.db.models import F
 
 from jobs import blobs
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job, JobEvent, Learner, MetricPoint
-from jobs.selectors.checkpoints import checkpoint_find
+from jobs.selectors.checkpoints import checkpoint_find, checkpoint_for
 from jobs.selectors.serializers import CheckpointSerializer
-from jobs.states import EventCode, Intent
+from jobs.states import EventCode, Intent, Phase
 from learner_agent.shipper.http import PIECE_BYTES
 from tests import factories
 from tests.learner_agent.harness import TIMEOUT_S, AgentServer, Rig, make_job, until
@@ -163,9 +163,9 @@ def test_only_the_newest_checkpoints_are_kept_and_each_was_verified(rig: MakeRig
 def test_a_gangs_checkpoint_counts_when_all_its_parts_are_there(rig: MakeRig) -> None:
     job = make_job({"train.py": SAVER.format(steps=1, of=2)}, learners=2)
     first, second = rig(job, rank=0), rig(job, rank=1)
-    for learner in (first,):
-        learner.launch("python3 train.py")
-        learner.ship()
+    Learner.objects.filter(job=job, rank=1).update(phase=Phase.READY)  # the gang may start
+    first.launch("python3 train.py")
+    first.ship()
     assert first.wait() == (0, 0)
     saved = Checkpoint.objects.get(job=job)
     assert (saved.state, saved.parts) == ("UPLOADING", 2)
@@ -269,7 +269,7 @@ raise SystemExit(3)
     assert (saved["state"], saved["bytes"], saved["received"]) == ("COMMITTED", 10_000_000, 10_000_000)
 
 
-def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint_before_is_used(
+def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_next_attempt_uses_the_one_before(
     rig: MakeRig,
 ) -> None:
     from tests.learner_agent.test_end_to_end import next_attempt
@@ -284,6 +284,13 @@ def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_checkpoint
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"X")
 
     next_attempt(job, newest)
+    broken = rig(job)
+    broken.launch("echo $RESUME_FROM")
+    broken.ship()
+    until(lambda: broken.row.error_code, "it is refused")
+    assert broken.row.error_code == "not_prepared", "not the job's fault"
+    assert not broken.stored_log(), "no program starts from another checkpoint than its peers"
+    next_attempt(job, checkpoint_for(Job.objects.get(pk=job.pk)))
     again = rig(job)
     again.launch("echo $RESUME_FROM")
     again.ship()

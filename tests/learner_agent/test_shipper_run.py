@@ -17,7 +17,7 @@ from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptDownload, InputError
 from learner_agent.shipper.run import DAMAGED_TRIES, DEATH_S, EXIT_WRONG_VERSION, Shipper
 from learner_agent.spool import Spool
-from learner_agent.wire import PROTO, CloseCode, Hello, decode
+from learner_agent.wire import PROTO, CloseCode, Hello, JobIntent, decode
 
 
 def shipper_of(tmp_path: Path, url: str = "http://127.0.0.1:9") -> Shipper:
@@ -92,9 +92,12 @@ def test_a_long_outage_does_not_use_up_the_tries_of_a_damaged_download(
         ([CorruptDownload("damaged")] * DAMAGED_TRIES, "not_prepared"),
         ([OSError(errno.ENOSPC, "No space left on device")], "not_prepared"),
         ([OSError(errno.ENAMETOOLONG, "File name too long")], "data_error"),
-        ([Refused(404, "not_found", "no such archive", {})], "data_error"),
+        ([Refused(400, "wrong", "no such job", {})], "data_error"),
+        ([Refused(404, "not_found", "no such file", {})] * DAMAGED_TRIES, "not_prepared"),
+        ([Refused(422, "checkpoint_invalid", "damaged", {})], "not_prepared"),
+        ([Refused(422, "no_valid_checkpoint", "none", {})], "data_error"),
     ],
-    ids=["damaged", "full", "name", "missing"],
+    ids=["damaged", "full", "name", "wrong", "missing", "checkpoint damaged", "no checkpoint"],
 )
 def test_only_what_is_wrong_with_the_inputs_themselves_fails_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: list[Exception], code: str
@@ -102,6 +105,51 @@ def test_only_what_is_wrong_with_the_inputs_themselves_fails_the_job(
     with pytest.raises(InputError) as refused:
         fetch(shipper_of(tmp_path), monkeypatch, *errors)
     assert refused.value.code == code
+
+
+def test_a_file_that_is_missing_once_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fetch(shipper_of(tmp_path), monkeypatch, Refused(404, "not_found", "no such file", {})) is None
+
+
+def test_a_disk_that_is_full_when_all_is_fetched_is_the_nodes_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shipper = shipper_of(tmp_path)
+    monkeypatch.setattr(shipper.spool, "write", full)
+    with pytest.raises(InputError) as refused:
+        shipper._let_start(None)
+    assert refused.value.code == "not_prepared"
+
+
+def test_a_gangs_program_waits_for_the_other_learners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fetched(_: Shipper) -> None:
+        return None
+
+    async def scenario(shipper: Shipper) -> None:
+        monkeypatch.setattr(Shipper, "_fetch", fetched)
+        shipper.spool.write("shipper/job.json", {"learners": 2})
+        providing = asyncio.create_task(shipper._provide_inputs())
+        while shipper._phase != "READY":
+            await asyncio.sleep(0)
+        shipper._take_intent(JobIntent("RUN", 1, 60, start=False))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not shipper.spool.has("ready"), "another learner is not ready yet"
+        shipper._take_intent(JobIntent("RUN", 1, 60, start=True))
+        await asyncio.wait_for(providing, 60)
+        assert shipper.spool.has("ready")
+
+    async def begin() -> None:
+        await scenario(shipper_of(tmp_path))
+
+    asyncio.run(begin())
 
 
 def test_a_shipper_of_another_version_ends_and_leaves_the_program_alone(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_a_checkpoint_is_in_place_with_its_manifest_last(inside: ModuleType, tmp
     place = tmp_path / "checkpoints" / "step-7"
     manifest = json.loads((place / "manifest.json").read_text())
     assert (manifest["step"], manifest["part"], manifest["of"], manifest["world_size"]) == (7, 0, 1, 1)
+    assert manifest["ordinal"] == 0
     assert manifest["files"] == [
         {"path": "b", "size": 0, "sha256": hashlib.sha256(b"").hexdigest()},
         {"path": "sub/a", "size": 2, "sha256": hashlib.sha256(b"aa").hexdigest()},
@@ -161,7 +162,9 @@ def test_saving_the_same_step_again_replaces_it(inside: ModuleType, tmp_path: Pa
         with inside.checkpoint(7) as folder:
             (folder / "a").write_bytes(content)
 
-    assert (tmp_path / "checkpoints" / "step-7" / "a").read_bytes() == b"second"
+    place = tmp_path / "checkpoints" / "step-7"
+    assert (place / "a").read_bytes() == b"second"
+    assert json.loads((place / "manifest.json").read_text())["ordinal"] == 1
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-7"]
 
 
@@ -172,7 +175,8 @@ def test_parts_of_a_gang_have_places_of_their_own(inside: ModuleType, tmp_path: 
 
     for part in (0, 1):
         manifest = tmp_path / "checkpoints" / "step-7" / f"part-{part}" / "manifest.json"
-        assert json.loads(manifest.read_text())["part"] == part
+        found = json.loads(manifest.read_text())
+        assert (found["part"], found["ordinal"]) == (part, 0)
     with pytest.raises(ValueError, match="part 2 of 2"), inside.checkpoint(7, part=2, of=2):
         pass
 

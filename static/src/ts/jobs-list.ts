@@ -1,6 +1,6 @@
 // A list of jobs that stays current: changed rows are fetched and morphed in place; new jobs are counted in a pill, so no
 // row moves under the pointer; the tabs of the views show their counts. The overview's cards are fetched together.
-// A row that is shown as active is fetched again after every connect: no frame tells of what was never sent.
+// A row that is shown as active is fetched again after every connect, whatever frames were missed.
 import { type Frame, live } from "./live";
 import { fetchPage, morph } from "./parts";
 import { texts } from "./texts";

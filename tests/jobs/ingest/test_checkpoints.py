@@ -114,6 +114,59 @@ def test_a_part_that_is_sent_twice_does_not_get_into_the_save_after_it() -> None
     assert kept(job) == [(1, "COMMITTED", [b"old0", b"old1"]), (2, "UPLOADING", [b"new0"])]
 
 
+def save(job: Job, rank: int, ordinal: int, content: bytes) -> str:
+    """Send learner rank's part of that save of step 5; the state in the response."""
+    asked = replace(part_of(rank, content), key=f"step-5-{rank}-{ordinal}", ordinal=ordinal)
+    return str(send(grant(job, rank), asked, content).state)
+
+
+def test_parts_of_two_saves_of_one_step_never_become_one_checkpoint() -> None:
+    """Learner 0 saves step 5 again before learner 1 has sent its part of the first save."""
+    job = factories.job(state=State.PROCESSING, learners=2)
+    assert save(job, 0, 0, b"old0") == "UPLOADING"
+    assert save(job, 0, 1, b"new0") == "UPLOADING"
+    assert save(job, 1, 0, b"old1") == "COMMITTED"
+    assert kept(job) == [(1, "COMMITTED", [b"old0", b"old1"]), (2, "UPLOADING", [b"new0"])]
+
+    assert save(job, 1, 1, b"new1") == "COMMITTED"
+
+    assert kept(job)[1] == (2, "COMMITTED", [b"new0", b"new1"])
+    assert checkpoint_for(job) == job.checkpoints.get(n=2)
+
+
+def test_a_part_that_did_not_change_completes_the_next_save() -> None:
+    """Learner 1's part of both saves has the same bytes, such as a frozen layer's."""
+    job = factories.job(state=State.PROCESSING, learners=2)
+    for ordinal in (0, 1):
+        save(job, 0, ordinal, b"%d" % ordinal)
+        assert save(job, 1, ordinal, b"same") == "COMMITTED"
+
+    assert kept(job) == [(1, "COMMITTED", [b"0", b"same"]), (2, "COMMITTED", [b"1", b"same"])]
+
+
+def test_a_save_of_which_a_part_was_never_sent_gives_way_to_the_next_one() -> None:
+    job = factories.job(state=State.PROCESSING, learners=2)
+    save(job, 1, 0, b"old1")
+    save(job, 0, 1, b"new0")
+    assert save(job, 1, 1, b"new1") == "COMMITTED"
+
+    assert kept(job) == [(1, "DROPPED", []), (2, "COMMITTED", [b"new0", b"new1"])]
+    assert Blob.objects.count() == 2
+    assert save(job, 1, 0, b"old1") == "COMMITTED", "a repeat, of which nothing more is needed"
+
+
+def test_other_bytes_for_a_part_that_is_there_are_refused() -> None:
+    job = factories.job(state=State.PROCESSING, learners=2)
+    for rank in (0, 1):
+        save(job, rank, 0, b"old%d" % rank)
+    answer = checkpoints.offer(grant(job, 1), replace(part_of(1, b"other"), ordinal=0))
+    assert (answer.state, answer.message) == (
+        "REFUSED",
+        "Part 1 of this save of step 5 has other files already.",
+    )
+    assert kept(job) == [(1, "COMMITTED", [b"old0", b"old1"])]
+
+
 def test_of_a_gang_no_learner_takes_back_what_another_still_sends() -> None:
     """Their manifests say nothing of the world, or something untrue."""
     job = factories.job(state=State.PROCESSING, learners=2)

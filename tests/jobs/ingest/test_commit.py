@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from jobs.ingest.intents import resumption, session_states
 from jobs.ingest.store import MAX_ERRORS, commit
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
-from jobs.states import EventCode, Intent, State
+from jobs.states import EventCode, Intent, Phase, State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ack, Data, Event, Final, JobIntent, Metric, Nack, StreamFrame
 from tests import factories
@@ -228,7 +228,24 @@ def test_the_intent_that_a_learner_receives(job: Job, fields: dict[str, object],
     who = grant(job)
     Job.objects.filter(pk=job.pk).update(intent_gen=7, grace_s=33, **fields)
 
-    assert session_states([who.learner_id])[who.learner_id].intent == JobIntent(intent, 7, 33)
+    found = session_states([who.learner_id])[who.learner_id].intent
+    assert found == JobIntent(intent, 7, 33, start=found.start)
+
+
+def test_a_gangs_learners_may_start_once_all_are_ready() -> None:
+    job = factories.job(state=State.DOWNLOADING, learners=3)
+    learners = list(Learner.objects.filter(job=job).order_by("rank"))
+
+    def may_start(*phases: Phase) -> list[bool]:
+        for learner, phase in zip(learners, phases, strict=True):
+            Learner.objects.filter(pk=learner.pk).update(phase=phase)
+        states = session_states([learner.pk for learner in learners])
+        return [states[learner.pk].intent.start for learner in learners]
+
+    assert may_start(Phase.READY, Phase.DOWNLOADING, Phase.READY) == [False] * 3
+    assert may_start(Phase.READY, Phase.READY, Phase.WAITING) == [False] * 3
+    assert may_start(Phase.READY, Phase.READY, Phase.READY) == [True] * 3
+    assert may_start(Phase.PROCESSING, Phase.READY, Phase.EXITED) == [True] * 3, "it stays open"
 
 
 def test_a_learner_continues_from_the_servers_cursors(job: Job) -> None:

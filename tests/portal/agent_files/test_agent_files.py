@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from jobs import blobs
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job, ResultFile
+from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import State
 from tests import factories
 
@@ -113,6 +114,22 @@ def test_a_job_that_cannot_go_on_says_so(client: Client, job: Job) -> None:
     answer = ask(client, "get", "job", factories.secret(job, 1, 0))
 
     assert (answer.status_code, answer.json()["code"]) == (422, "no_valid_checkpoint")
+
+
+def test_all_learners_of_an_attempt_get_one_checkpoint_or_none(client: Client, job: Job) -> None:
+    """Learner 0 has restored step 20; then learner 1 finds it damaged. It must not resume from step 10."""
+    older, newer = factories.checkpoint(job, step=10), factories.checkpoint(job, step=20)
+    job.attempts.update(resume_from=newer)
+    secret = factories.secret(job, 1, 0)
+    assert ask(client, "get", "job", secret).json()["restore"]["n"] == newer.n
+
+    Checkpoint.objects.filter(pk=newer.pk).update(state=Checkpoint.State.CORRUPT)
+    answer = ask(client, "get", "job", secret)
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "checkpoint_invalid")
+    assert checkpoint_for(job) == older, "the next attempt's"
+    verified = ask(client, "post", f"checkpoints/{newer.n}/verify", secret)
+    assert verified.json() == {"sound": False}
 
 
 def put(client: Client, secret: str, blob: Blob, content: bytes, span: str) -> Any:

@@ -105,7 +105,7 @@ def test_a_viewer_that_returns_after_many_events_gets_the_job_that_ended_first(
     assert states(read(channel, seen))[ended.pk] == "COMPLETED"
 
 
-def test_a_viewer_that_returns_after_too_many_events_is_told_to_fetch_what_it_shows(
+def test_a_viewer_that_returns_after_too_many_events_gets_a_gap(
     tenant: Tenant, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_jobs, "CHANGES_AT_ONCE", 5)
