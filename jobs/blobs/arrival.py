@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Collection, Sequence
 from io import BytesIO
 from threading import Lock
 from typing import IO, Any
@@ -88,6 +89,23 @@ def begin(tenant_id: int, sha256: str, size: int) -> Blob:
     same = Blob.objects.filter(pk=blob.pk, verified=False)
     same.update(size=size, received=0, restarts=F("restarts") + 1)
     return begin(tenant_id, sha256, size)
+
+
+def begin_all(tenant_id: int, files: Sequence[tuple[str, int]]) -> list[Blob]:
+    """As begin, for many (sha256, size) at once: the number of statements does not grow with the files."""
+    sizes = dict(files)
+    while missing := sizes.keys() - (found := _of_tenant(tenant_id, sizes)).keys():
+        # Sorted, so that two offers of the same files do not wait for each other.
+        rows = [Blob(tenant_id=tenant_id, sha256=sha256, size=sizes[sha256]) for sha256 in sorted(missing)]
+        Blob.objects.bulk_create(rows, ignore_conflicts=True)
+    for sha256, blob in found.items():
+        if blob.size != sizes[sha256] and not blob.verified:
+            found[sha256] = begin(tenant_id, sha256, sizes[sha256])
+    return [found[sha256] for sha256, _ in files]
+
+
+def _of_tenant(tenant_id: int, hashes: Collection[str]) -> dict[str, Blob]:
+    return {blob.sha256: blob for blob in Blob.objects.filter(tenant_id=tenant_id, sha256__in=list(hashes))}
 
 
 def append(blob_id: int, offset: int, piece: bytes) -> Blob:

@@ -7,6 +7,7 @@ still there while it is copied. It also makes a release cheap, and safe to repea
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import timedelta
 from itertools import islice
 
@@ -22,9 +23,13 @@ from jobs.models import Attempt, Blob, CheckpointFile, Job, ResultFile, Upload
 SWEPT_AT_ONCE = 1000  # keys whose rows are read with one query
 
 
-def release(blob_ids: list[int]) -> int:
+def release(blob_ids: Collection[int]) -> int:
     """Mark those of these blobs that nothing refers to any more, for the sweep to remove; returns how many."""
-    return _unused().filter(pk__in=set(blob_ids)).update(released_at=Now())
+    with transaction.atomic():
+        unused = _unused().filter(pk__in=set(blob_ids)).order_by("pk")
+        # In one order, so that two releases of the same blobs do not wait for each other.
+        marked = unused.select_for_update(no_key=True, of=("self",)).values_list("pk", flat=True)
+        return Blob.objects.filter(pk__in=list(marked)).update(released_at=Now())
 
 
 def sweep(older_than: timedelta) -> int:

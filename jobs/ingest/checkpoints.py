@@ -57,7 +57,7 @@ def _refuse(offered: Ckpt, message: str) -> Ckpt:
 
 
 def _begin_blobs(grant: Grant, files: Sequence[File]) -> list[Blob]:
-    return [blobs.begin(grant.tenant_id, sha256, size) for _, size, sha256 in files]
+    return blobs.begin_all(grant.tenant_id, [(sha256, size) for _, size, sha256 in files])
 
 
 def _needed(found: Sequence[Blob]) -> list[tuple[int, int, int]]:

@@ -46,7 +46,7 @@ from learner_agent.wire import (
     encode,
 )
 from learner_agent.wire_fields import MAX_DATA
-from portal.live.learner_hub import hub, in_database
+from portal.live.learner_hub import OFFERS, hub, in_database
 from portal.live.socket import binary_frame, direct_write
 
 logger = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ class LearnerConsumer:
         assert self.grant is not None
         async with self._offers:
             try:
-                answer = await in_database(checkpoints.offer, self.grant, frame)
+                answer = await in_database(checkpoints.offer, self.grant, frame, threads=OFFERS)
             except DatabaseError as error:
                 logger.warning("offer failed: no database", extra={"error": str(error)[:200]})
                 self.end(CloseConnection(CloseCode.TRY_LATER, "The database is not responding; try again."))

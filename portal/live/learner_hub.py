@@ -28,16 +28,18 @@ CHECK_S = 1.0
 T = TypeVar("T")
 
 THREADS = DatabaseThreads(4, "learners")
+OFFERS = DatabaseThreads(2, "offers")
+"""Offers have threads of their own: one of thousands of files takes seconds, and no halt may wait for it."""
 
 
-async def in_database(work: Callable[..., T], *arguments: Any) -> T:
+async def in_database(work: Callable[..., T], *arguments: Any, threads: DatabaseThreads = THREADS) -> T:
     """Run work in one of the learners' threads, once more if its connection died since it was last used."""
     try:
-        return await THREADS.run(work, *arguments)
+        return await threads.run(work, *arguments)
     except DatabaseError as error:
         if not database_away(error):
             raise
-        return await THREADS.run(work, *arguments)
+        return await threads.run(work, *arguments)
 
 
 class LearnerHub:

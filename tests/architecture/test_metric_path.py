@@ -36,6 +36,7 @@ def trace() -> Iterator[Trace]:
 def stop_threads() -> None:
     writer.stop()
     learner_hub.THREADS.close()
+    learner_hub.OFFERS.close()
 
 
 class LearnerSocket:

@@ -85,6 +85,7 @@ async def test_the_learners_socket_is_closed_to_users(world: World, socket_of: O
     socket = await socket_of(token=token, path="/ws/agent/v1")
     assert await socket.closed() == CloseCode.UNAUTHORIZED
     await sync_to_async(learner_hub.THREADS.close)()
+    await sync_to_async(learner_hub.OFFERS.close)()
 
 
 async def _ask(socket: Any, channel: str) -> dict[str, Any]:

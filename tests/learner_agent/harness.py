@@ -86,6 +86,7 @@ class AgentServer:
             self._thread.join(timeout=TIMEOUT_S)
         writer.stop()
         learner_hub.THREADS.close()
+        learner_hub.OFFERS.close()
 
 
 def archive(files: dict[str, str]) -> bytes:

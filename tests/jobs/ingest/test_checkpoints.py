@@ -6,6 +6,8 @@ import hashlib
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from msgspec.structs import replace
 
@@ -190,6 +192,43 @@ def test_a_checkpoint_waits_for_a_part_that_was_not_offered_yet() -> None:
     assert send(grant(job, 0), part_of(0, b"first half"), b"first half").state == "UPLOADING"
 
     assert state_of(job) == "UPLOADING"
+
+
+def many(count: int, *, what: str, salt: str) -> Ckpt:
+    listed = [(f"file-{n}", 5, hashlib.sha256(f"{salt}-{n}".encode()).hexdigest()) for n in range(count)]
+    return replace(part_of(0, b"", of=1), what=what, key=f"{what}-{salt}", files=listed)
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "results"])
+def test_an_offer_of_many_files_takes_no_more_statements_than_one_of_few(what: str) -> None:
+    job = factories.job(state=State.PROCESSING)
+    who = grant(job)
+    counts = {}
+    for count in (3, 300):
+        offered = many(count, what=what, salt=f"{what}{count}")
+        with CaptureQueriesContext(connection) as first:
+            needed = checkpoints.offer(who, offered).need
+        assert len(needed) == count
+        Blob.objects.update(verified=True)
+        with CaptureQueriesContext(connection) as second:
+            assert checkpoints.offer(who, offered).state == "COMMITTED"
+        counts[count] = (len(first), len(second))
+    assert counts[300][0] <= counts[3][0] + 2, "a new offer"
+    assert counts[300][1] <= counts[3][1] + 15, "all is there; the checkpoint before it is dropped"
+
+
+def test_blobs_that_are_released_together_take_no_more_statements_than_one() -> None:
+    tenant = factories.tenant()
+    counts = []
+    for count in (1, 100):
+        made = blobs.begin_all(
+            tenant.pk, [(hashlib.sha256(f"{count}-{n}".encode()).hexdigest(), 1) for n in range(count)]
+        )
+        with CaptureQueriesContext(connection) as queries:
+            assert blobs.release([blob.pk for blob in made]) == count
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+    assert not Blob.objects.exists()
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "implicit", "results"])
