@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 RETRIED = {"40P01": "deadlock", "40001": "serialization failure"}
 LOCKED = {"55P03": "lock_timeout", "57014": "statement_timeout"}
+READ_ONLY = "25006"
 TRIES = 4
 PAUSE_S = 0.05
 
@@ -30,13 +31,15 @@ R = TypeVar("R")
 
 
 def database_away(error: BaseException | None) -> bool:
-    """Whether the database did not answer: away, restarting, too busy, or the connection to it broke.
+    """Whether the database did not answer: away, restarting, too busy, read-only, or the connection to it broke.
 
     A connection that breaks amid an answer reaches us as the plain DatabaseError, with no code of the database's;
     Django raises that type, too, for what it finds by itself, but with no error of the driver behind it.
     """
     if isinstance(error, OperationalError | InterfaceError):
         return True
+    if isinstance(error, DatabaseError) and getattr(error.__cause__, "pgcode", None) == READ_ONLY:
+        return True  # a standby before it takes over, or a full disk's emergency
     cause = error.__cause__ if type(error) is DatabaseError else None
     return isinstance(cause, DriverError) and cause.pgcode is None
 

@@ -110,7 +110,12 @@ class Writer:
             if self._stopping:
                 return []
             weight, count = 0, 0
+            connections: dict[int, Callable[..., None]] = {}
             for item in self._waiting:
+                # The learner has connected anew: what answers its old frames must not reach the new connection, whose
+                # shipper may be another process that numbers its events from 1 again.
+                if connections.setdefault(item.grant.learner_id, item.respond) != item.respond:
+                    break
                 weight += item.weight
                 count += 1
                 if weight >= MAX_BATCH_BYTES:

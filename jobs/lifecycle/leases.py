@@ -8,6 +8,7 @@ free. See docs/adr/0010-leases-and-worker-registrations.md and 0035-rows-not-ses
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -18,11 +19,12 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from django.db.models.functions import Now
 
 from jobs.failpoints import fp
 from jobs.models import WORKER_ALIVE, Worker
 from jobs.states import HOLDS_GPUS
+
+logger = logging.getLogger(__name__)
 
 SOON_S = 1.5
 
@@ -37,7 +39,9 @@ UPDATE jobs_job SET lease_owner = %(owner)s, lease_token = gen_random_uuid(), fe
   lease_until = statement_timestamp() + make_interval(secs => %(lease_s)s),
   next_reconcile_at = statement_timestamp() + make_interval(secs => %(lease_s)s)
 """
-FREE = f"(lease_token IS NULL OR lease_until < clock_timestamp() OR ({dead_owner('lease_owner')}))"
+FREE = f"""(lease_token IS NULL OR lease_until < clock_timestamp() OR ({dead_owner("lease_owner")})
+  OR lease_until > clock_timestamp() + make_interval(secs => 2 * %(lease_s)s))"""
+"""The last part: no lease is that long, so the database's clock was set back."""
 RETURNING = "RETURNING id, lease_token"
 
 CLAIM_ONE = f"""{TAKE} WHERE id = (
@@ -175,9 +179,37 @@ def register_worker(name: str) -> int:
     return worker.pk
 
 
+KEEP_ALIVE = """
+UPDATE jobs_worker w SET seen_at = clock_timestamp() FROM (SELECT seen_at FROM jobs_worker WHERE id = %(id)s) before
+WHERE w.id = %(id)s RETURNING before.seen_at > clock_timestamp() + make_interval(secs => %(jump_s)s)
+"""
+CLOCK_JUMP_S = 30.0
+AFTER_CLOCK_JUMP = (
+    "UPDATE jobs_job SET next_reconcile_at = clock_timestamp()"
+    " WHERE NOT settled AND next_reconcile_at > clock_timestamp()",
+    "UPDATE jobs_job SET start_after = clock_timestamp() WHERE start_after > clock_timestamp()",
+    "UPDATE jobs_job SET stop_at = clock_timestamp() WHERE state = 'STOPPING' AND stop_at > clock_timestamp()",
+    "UPDATE jobs_learner SET last_seen_at = clock_timestamp() WHERE last_seen_at > clock_timestamp()",
+    "UPDATE jobs_periodictask SET next_at = clock_timestamp(), result = result - 'rests_until'"
+    " WHERE next_at > clock_timestamp()",
+    "UPDATE jobs_worker SET seen_at = clock_timestamp() WHERE seen_at > clock_timestamp()",
+)
+"""What was due at a time that is far off now is due at once; what was seen or begun in the future, was so now."""
+
+
 def keep_worker_alive(worker_id: int) -> bool:
-    """Record that this worker is alive. False if its registration is gone and it must register again."""
-    return Worker.objects.filter(pk=worker_id).update(seen_at=Now()) == 1
+    """Record that this worker is alive. False if its registration is gone and it must register again.
+
+    If the database's clock was set back since the last time, nothing may wait until it has come to where it was.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(KEEP_ALIVE, {"id": worker_id, "jump_s": CLOCK_JUMP_S})
+        row = cursor.fetchone()
+        if row is not None and row[0]:
+            logger.warning("the database's clock was set back: everything is due now")
+            for statement in AFTER_CLOCK_JUMP:
+                cursor.execute(statement)
+    return row is not None
 
 
 def deregister_worker(worker_id: int) -> None:

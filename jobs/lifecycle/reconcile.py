@@ -12,7 +12,6 @@ import random
 from typing import Any
 
 from django.conf import settings
-from django.db import Error as DatabaseFault
 from django.db import transaction
 
 from gpu_scheduler.clusters.base import (
@@ -33,6 +32,7 @@ from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
+from jobs.retries import database_away
 from jobs.spec.quantities import parse_duration, parse_memory
 from jobs.states import HOLDS_GPUS, KEEPS_REASON, EventCode, Intent, State, StopReason
 
@@ -66,10 +66,10 @@ def hold(lease: Lease) -> bool:
         logger.info("another worker took the job", extra={"job": lease.job_id})
     except LeaseOver:
         leases.release_later(lease, 0)
-    except DatabaseFault:
-        raise  # nothing can be written now; the lease ends by itself
-    except Exception:
-        _back_off(lease)
+    except Exception as error:
+        if database_away(error):
+            raise  # nothing can be written now; the lease ends by itself
+        _back_off(lease)  # also for an error of the database that only this job's rows cause
     return False
 
 

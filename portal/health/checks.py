@@ -89,14 +89,20 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
 def database() -> HealthCheck:
     try:
         with connection.cursor() as cursor:
-            cursor.execute("SHOW server_version")
-            version = cursor.fetchone()[0].split()[0]
+            cursor.execute(
+                "SELECT current_setting('server_version'), current_setting('transaction_read_only')"
+            )
+            shown, read_only = cursor.fetchone()
+            version = shown.split()[0]
         waiting = pending_migrations()
     except DatabaseError as error:
         remedy = "Start it with `manage.py up`, or correct DATABASE_URL."
         return HealthCheck(
             "database", "no response", f"the database is not responding: {first_line(error)}", remedy
         )
+    if read_only == "on":
+        remedy = "Point DATABASE_URL at the primary, or make the database writable again."
+        return HealthCheck("database", f"PostgreSQL {version}", "the database is read-only", remedy)
     if waiting:
         remedy = "Run `manage.py migrate`; `manage.py up` does so itself."
         return HealthCheck(

@@ -11,6 +11,7 @@ from django.db import (
     DataError,
     Error,
     InterfaceError,
+    InternalError,
     OperationalError,
     connection,
     transaction,
@@ -58,6 +59,10 @@ def caused(error: Exception, cause: Exception | None) -> Exception:
         ),  # it broke amid an answer
         (caused(DatabaseError("raised in a function"), RolledBack("P0001")), False),
         (DatabaseError("Save with update_fields did not affect any rows."), False),  # Django's own finding
+        (
+            caused(InternalError("cannot execute UPDATE in a read-only transaction"), RolledBack("25006")),
+            True,
+        ),
         (DataError("a NUL in a text"), False),
         (LookupError("ours"), False),
         (None, False),

@@ -207,6 +207,15 @@ def test_a_database_that_is_gone_is_a_503_and_no_500(client: Client) -> None:
     assert "accepting" not in answer.content.decode(), "one line of it"
 
 
+def test_a_database_that_is_read_only_counts_as_down(client: Client, worker: Worker) -> None:
+    default = connections.settings["default"]
+    read_only = {"options": "-c default_transaction_read_only=on"}
+    with mock.patch.dict(default, {"OPTIONS": default["OPTIONS"] | read_only}):
+        answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["parts"]["database"]["reason"] == "the database is read-only"
+
+
 def test_migrations_that_wait_are_named(client: Client, worker: Worker) -> None:
     with mock.patch.object(checks, "pending_migrations", return_value=2):
         answer = client.get("/readyz")

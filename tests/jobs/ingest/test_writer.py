@@ -202,6 +202,25 @@ def test_one_frame_that_cannot_be_stored_harms_no_other(
     assert all(found is not None for _, found in good.wait(5))
 
 
+def test_frames_of_two_connections_of_a_learner_never_share_a_commit_nor_its_answer(
+    writer: Writer, store: Store
+) -> None:
+    """A shipper was restarted: an event that its predecessor sent must not acknowledge one of its own."""
+    store.gate.clear()
+    first, old, new = Answers(), Answers(), Answers()
+    writer.submit(Item(grant(9), data(0), first))
+    for off, connection in ((1, old), (2, old), (3, new)):
+        writer.submit(Item(grant(1), data(off), connection))
+    store.gate.set()
+
+    assert sum(count for count, _ in old.wait(2)) == 2
+    assert new.wait(1) == [(1, [Ack(4)])]
+    assert {found.log for _, answers in old.responses for found in answers or ()} <= {2, 3}
+    offsets = [{frame.off for who, frame in batch if who.learner_id == 1} for batch in store.batches]
+    assert {1, 2, 3} not in offsets
+    assert not any({2, 3} <= batch for batch in offsets)
+
+
 def test_a_large_backlog_is_cut_into_batches_of_bounded_size(writer: Writer, store: Store) -> None:
     store.gate.clear()
     answers = Answers()

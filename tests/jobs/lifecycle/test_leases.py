@@ -11,7 +11,8 @@ from django.db import connection
 from django.db.models.functions import Now
 from pytest_django import Settings
 
-from jobs.lifecycle import cycle, leases, observation, reconcile, transitions
+from jobs import failpoints
+from jobs.lifecycle import cycle, leases, observation, periodic, reconcile, transitions
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
 from jobs.models import WORKER_SILENT_S, Job, Worker
@@ -148,6 +149,42 @@ def test_the_leases_of_a_worker_that_fell_silent_are_free_before_they_end(
     assert leases.claim_due("w2", 10) == []
     world.elapse(WORKER_SILENT_S + 1)
     assert [lease.job_id for lease in leases.claim_due("w2", 10)] == [job.pk]
+
+
+@pytest.mark.django_db
+def test_a_clock_that_was_set_back_two_hours_leaves_nothing_waiting_for_it(world: World) -> None:
+    worker = leases.register_worker("w")
+    job, leased = world.submit(), world.submit()
+    periodic.run_due()
+    assert leases.claim(leased.pk, "w2") is not None
+    Job.objects.filter(pk=job.pk).update(start_after=Now() + timedelta(seconds=10))
+    world.elapse(-7200)  # every time that was stored is two hours further off
+    assert leases.keep_worker_alive(worker)
+
+    assert {lease.job_id for lease in leases.claim_due("w1", 10)} == {job.pk, leased.pk}
+    assert periodic.due() == set(periodic.TASKS)
+    assert not Job.objects.filter(start_after__gt=Now()).exists()
+    assert not Worker.objects.filter(seen_at__gt=Now()).exists()
+    leases.deregister_worker(worker)
+
+
+@pytest.mark.django_db
+def test_a_database_error_that_one_jobs_rows_cause_backs_off_that_job_and_says_so(world: World) -> None:
+    bad, good = world.submit(intent=Intent.CANCEL), world.submit(intent=Intent.CANCEL)
+
+    def fail(point: str) -> None:
+        if point == "move.before_commit" and not Job.objects.filter(pk=bad.pk, state=State.QUEUED).exists():
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1/0")
+
+    failpoints.arm(fail)
+    for _ in range(reconcile.PERSISTENT_AFTER):
+        world.elapse(100)
+        world.tick()
+    failpoints.arm(None)
+    assert (state(good), state(bad)) == (State.CANCELED, State.QUEUED)
+    assert job_of(bad).fail_streak == reconcile.PERSISTENT_AFTER
+    assert bad.events.filter(reason="reconcile_failing").count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
