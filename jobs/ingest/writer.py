@@ -112,7 +112,7 @@ class Writer:
             weight, count = 0, 0
             connections: dict[int, Callable[..., None]] = {}
             for item in self._waiting:
-                # The learner has connected anew: what answers its old frames must not reach the new connection, whose
+                # The learner has connected again: what answers its old frames must not reach the new connection, whose
                 # shipper may be another process that numbers its events from 1 again.
                 if connections.setdefault(item.grant.learner_id, item.respond) != item.respond:
                     break

@@ -226,7 +226,8 @@ def _storing(job: JobObservation) -> Decision:
         # A shipper that lost results still sends the rest of the log; it is awaited unless it has been silent for long,
         # and so is a node that does not answer.
         hopeless = unkept is not None or all(learner.unknown for learner in job.active)
-        removable = job.none_active or (hopeless and stopping.fell_silent(job))
+        lost = stopping.cannot_deliver(job) or (hopeless and stopping.fell_silent(job))
+        removable = job.none_active or lost
         return (
             Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
             if removable
@@ -237,6 +238,8 @@ def _storing(job: JobObservation) -> Decision:
     if unkept:
         return _not_stored(unkept, unkept.message)
     missing = next(learner for learner in job.learners if not learner.delivered)
+    if (missing.silent_s or 0) > stopping.DELIVERY_S:
+        return _not_stored(missing, "it has not reported for a day")
     return _not_stored(
         missing, missing.cluster_message or "its processes ended before everything was uploaded"
     )

@@ -9,8 +9,8 @@ tidy      removes old idempotency answers and uploads, dead workers' rows, bytes
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -18,12 +18,13 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from gpu_scheduler.clusters.base import ClusterBusy, GangReport
+from gpu_scheduler.clusters.base import ClusterBusy, GangReport, gang_name, job_of_gang
 from jobs import blobs, clusters
 from jobs.failpoints import fp
 from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases
 from jobs.models import (
+    Attempt,
     CheckpointFile,
     IdempotentResponse,
     Job,
@@ -34,11 +35,13 @@ from jobs.models import (
     Upload,
 )
 from jobs.retries import retry_on_serialization_failure
+from jobs.selectors.snapshot import database_now
 
 logger = logging.getLogger(__name__)
 
 PURGE_BATCH, ROWS_BATCH = 20, 5000
 KEEP = timedelta(hours=24)
+UNKNOWN = timedelta(minutes=15)
 
 Result = dict[str, Any]
 
@@ -83,12 +86,19 @@ def _claim(name: str, every_s: float) -> Result | None:
 
 def remove_orphans(before: Result) -> Result:
     """Remove gangs that no live attempt owns. The cluster is asked first and the rows after it: an attempt's row is
-    older than its gang, so a gang without one is an orphan. Only learners that the last run saw, too, are removed."""
+    older than its gang, so a gang without one is an orphan. Only learners that the last run saw, too, are removed.
+
+    A gang of an attempt that this database never had is left alone for UNKNOWN_S: the database may be an older copy, or
+    another one than the gang's, which people must be able to notice (/readyz and doctor say so) and correct."""
     cluster = clusters.current()
     orphans = {name: _uids(gang) for name, gang in unowned(cluster.observe().gangs).items()}
     seen_before = before.get("orphans", {})
     removed = int(before.get("removed", 0))
+    now = database_now()
+    since = {name: before.get("unknown", {}).get(name, now.isoformat()) for name in _unknown(orphans)}
     for name, uids in orphans.items():
+        if name in since and now - datetime.fromisoformat(since[name]) < UNKNOWN:
+            continue
         again = [uid for uid in uids if uid in seen_before.get(name, [])]
         if again:
             logger.warning("removing an orphaned gang", extra={"gang": name})
@@ -96,7 +106,16 @@ def remove_orphans(before: Result) -> Result:
             cluster.remove(name, uids=again)
             fp("orphans.after_cluster")
             removed += 1
-    return {"orphans": orphans, "removed": removed}
+    if since:
+        logger.warning("gangs of no attempt in this database", extra={"gangs": sorted(since)[:20]})
+    return {"orphans": orphans, "removed": removed, "unknown": since}
+
+
+def _unknown(gangs: Iterable[str]) -> set[str]:
+    """Those of which there is no attempt at all, not even a closed one."""
+    names = set(gangs)
+    known = Attempt.objects.filter(job__in={job_of_gang(name) for name in names}).values_list("job_id", "n")
+    return names - {gang_name(job, n) for job, n in known}
 
 
 def _uids(gang: GangReport) -> list[str]:

@@ -19,6 +19,7 @@ CANCEL_GRACE_S, FAILED_GRACE_S, UNSTARTED_GRACE_S = 10.0, 30.0, 5.0
 SLACK_S = 15.0  # between the launcher's last escalation and a stop through the cluster
 SHIPPING_S = 120.0  # for the rest of the log, after an end that saved nothing
 STORING_S = 3600.0  # for the checkpoints and files that a failed program left
+DELIVERY_S = 24 * 3600.0  # as long as a learner of a closed attempt may deliver (jobs.tokens)
 UPLOAD_SILENCE_S = 3600.0  # for uploads of silent learners: an outage of the platform must not lose them
 FREE_LOSSES = 3
 """Attempts in a row whose agents died within QUICK_LOSS_S of the program's start that are blamed on the machine. The
@@ -136,6 +137,12 @@ def _still_stores(job: JobObservation) -> bool:
 def fell_silent(job: JobObservation) -> bool:
     """No learner that still has something to upload has sent a heartbeat for long."""
     return all(learner.silent_s is None or learner.silent_s > UPLOAD_SILENCE_S for learner in job.active)
+
+
+def cannot_deliver(job: JobObservation) -> bool:
+    """No learner that still has something to upload has sent a heartbeat for DELIVERY_S: after that, their secrets
+    are refused, so nothing more can arrive."""
+    return all(learner.silent_s is not None and learner.silent_s > DELIVERY_S for learner in job.active)
 
 
 def _forced_grace_s(job: JobObservation) -> float:

@@ -68,6 +68,12 @@ def last_pass() -> LastPass:
     return LastPass(age_s, problem or "", holder or "")
 
 
+def unknown_gangs() -> list[str]:
+    """Names of the gangs on the cluster of which this database has no attempt, as of the last look for orphans."""
+    found = PeriodicTask.objects.filter(name="orphans").values_list("result__unknown", flat=True).first()
+    return sorted(found or {})
+
+
 def runtimes() -> QuerySet[Runtime]:
     """The frameworks that a job can name."""
     return Runtime.objects.filter(enabled=True).order_by("slug")

@@ -49,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 MAX_BACKOFF_S = 30.0
 FIRST_BACKOFF_S = 0.5
-UNAUTHORIZED_TRIES = 5
+UNAUTHORIZED_TRIES, UNAUTHORIZED_S = 5, 900.0
+"""A server that does not know a learner may have the wrong database, or an old one: meanwhile its program runs."""
 
 
 class Fenced(Exception):
@@ -87,6 +88,7 @@ class Connection:
         self._received_at = 0.0
         self._retry_s: float | None = None
         self._unauthorized = 0
+        self._unknown_since = 0.0
 
     # --- what the rest of the shipper sends and waits for
 
@@ -181,7 +183,10 @@ class Connection:
             raise Fenced(str(error)) from error
         if code == CloseCode.UNAUTHORIZED:
             self._unauthorized += 1
-            if self._unauthorized >= UNAUTHORIZED_TRIES:
+            if self._unauthorized == 1:
+                self._unknown_since = time.monotonic()
+            unknown_s = time.monotonic() - self._unknown_since
+            if self._unauthorized >= UNAUTHORIZED_TRIES and unknown_s >= UNAUTHORIZED_S:
                 raise Fenced("the server does not know this learner's secret") from error
         if code in (CloseCode.RESTART, CloseCode.TRY_LATER) and self._retry_s is None:
             self._retry_s = 2.0

@@ -1,7 +1,8 @@
 """Bulk bytes over HTTP: each request in a thread, with the learner's secret in the header.
 
 The secret is for the server only: a redirect to the store is followed without it. Temporary errors (no response, 5xx,
-408, 429) are ``Unreachable``; a permanent refusal is ``Refused``.
+408, 429) are ``Unreachable``; a permanent refusal is ``Refused``. An unknown secret (401) counts as temporary: the
+learner's connection decides for how long.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _as_refusal(status: int, response: Any) -> Exception:
     except (OSError, ValueError, http.client.HTTPException):
         body = None
     body = body if isinstance(body, dict) else {}
-    if status >= 500 or status in (408, 429):
+    if status >= 500 or status in (401, 408, 429):
         return Unreachable(f"HTTP {status}")
     message = str(body.get("detail") or body.get("title") or f"HTTP {status}")
     return Refused(status, str(body.get("code", "")), message, body)

@@ -261,7 +261,7 @@ class Shipper:
                 logger.info("server unavailable", extra={"error": str(error)[:200], "tries": unreachable})
                 await asyncio.sleep(random.uniform(0, min(30.0, 0.2 * 2 ** min(unreachable, 10))))
             except Refused as error:
-                if error.status in (401, 403, 409):
+                if error.status in (403, 409):
                     raise Fenced(str(error)) from error
                 if error.code == "checkpoint_invalid":
                     raise InputError("not_prepared", str(error)) from error

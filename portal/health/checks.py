@@ -10,7 +10,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from gpu_scheduler.clusters.base import ClusterError
 from jobs import clusters
-from jobs.selectors.installation import last_pass, workers_alive
+from jobs.selectors.installation import last_pass, unknown_gangs, workers_alive
 from portal.health.deadline import run_together
 
 ANSWER_S = 2.0
@@ -113,17 +113,24 @@ def database() -> HealthCheck:
 
 def workers() -> HealthCheck:
     """Workers report to the database, so that this check also works without the broker."""
+    warnings: tuple[str, ...] = ()
     silence_s = max(WORKER_SILENCE_S, 5 * settings.LUTHIER_TICK_S)
     try:
-        alive = workers_alive(silence_s)
+        alive, unknown = workers_alive(silence_s), unknown_gangs()
     except DatabaseError as error:
         return HealthCheck(
             "workers", "unknown", f"the database is not responding: {first_line(error)}", "See database."
         )
+    if unknown:
+        text = (
+            f"Learners of {len(unknown)} attempts run that this database does not know ({', '.join(unknown[:3])}):"
+            " it may be an older copy or the wrong one. They are left alone for 15 minutes, then stopped."
+        )
+        warnings = (text,)
     if not alive:
         remedy = "See logs/worker-1.log in the data folder, or start `celery -A portal.celery worker`."
         return HealthCheck("workers", "0 alive", f"no worker was seen in the last {silence_s:.0f} s", remedy)
-    return HealthCheck("workers", f"{alive} alive")
+    return HealthCheck("workers", f"{alive} alive", warnings=warnings)
 
 
 def scheduler() -> HealthCheck:

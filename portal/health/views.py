@@ -23,6 +23,7 @@ def ready(request: HttpRequest) -> HttpResponse:
         "parts": {
             part.name: {"ready": part.ready, "found": part.found}
             | ({"reason": part.reason} if part.reason else {})
+            | ({"warnings": list(part.warnings)} if part.warnings else {})
             for part in found
         },
     }

@@ -13,6 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from learner_agent.settings import shipper_settings
 from learner_agent.shipper import inputs
+from learner_agent.shipper.connection import Fenced
 from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptDownload, InputError
 from learner_agent.shipper.run import DAMAGED_TRIES, DEATH_S, EXIT_WRONG_VERSION, Shipper
@@ -150,6 +151,20 @@ def test_a_gangs_program_waits_for_the_other_learners(
         await scenario(shipper_of(tmp_path))
 
     asyncio.run(begin())
+
+
+def test_a_server_that_does_not_know_the_learner_has_a_quarter_of_an_hour_to_be_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its database was restored from an older copy, say: the program must not be stopped for that at once."""
+    connection, now = shipper_of(tmp_path).connection, 1000.0
+    monkeypatch.setattr("learner_agent.shipper.connection.time.monotonic", lambda: now)
+    for _ in range(100):
+        connection._check_end(CloseCode.UNAUTHORIZED, OSError("unknown secret"))
+        now += 8
+    now += 200
+    with pytest.raises(Fenced):
+        connection._check_end(CloseCode.UNAUTHORIZED, OSError("unknown secret"))
 
 
 def test_a_shipper_of_another_version_ends_and_leaves_the_program_alone(tmp_path: Path) -> None:

@@ -207,6 +207,18 @@ def test_a_database_that_is_gone_is_a_503_and_no_500(client: Client) -> None:
     assert "accepting" not in answer.content.decode(), "one line of it"
 
 
+def test_learners_that_the_database_does_not_know_are_named_and_fail_nothing(
+    client: Client, worker: Worker
+) -> None:
+    unknown = {"job-6fm5m2zq0abc-1": "2026-11-24T20:00:00+00:00"}
+    PeriodicTask.objects.create(name="orphans", result={"unknown": unknown})
+    answer = client.get("/readyz")
+    assert answer.status_code == 200
+    (warning,) = answer.json()["parts"]["workers"]["warnings"]
+    assert "job-6fm5m2zq0abc-1" in warning
+    assert "left alone for 15 minutes" in warning
+
+
 def test_a_database_that_is_read_only_counts_as_down(client: Client, worker: Worker) -> None:
     default = connections.settings["default"]
     read_only = {"options": "-c default_transaction_read_only=on"}

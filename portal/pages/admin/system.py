@@ -27,6 +27,6 @@ def card(request: HttpRequest) -> HttpResponse:
 
 
 def _described(part: HealthCheck, *, needed: bool) -> dict[str, Any]:
-    """Without a part that is not needed all goes on, only slower."""
-    kind = "good" if part.ready else "bad" if needed else "slow"
+    """Without a part that is not needed all goes on, only slower; a warning looks the same."""
+    kind = ("slow" if part.warnings else "good") if part.ready else "bad" if needed else "slow"
     return {"part": part, "kind": kind}

@@ -268,6 +268,12 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("results refused, shipper given up", seen(State.STORING, learner(shown=FAILED, **REFUSED)), "remove"),
     ("results refused, log shipped", seen(State.STORING, learner(**REFUSED, delivered=True)), "remove"),
     ("silence alone loses no results", seen(State.STORING, learner(**EXITED, silent_s=9999)), "wait"),
+    ("silent for a day while storing", seen(State.STORING, learner(**EXITED, silent_s=86401)), "remove"),
+    (
+        "silent for a day, then removed",
+        seen(State.STORING, learner(shown=None, **EXITED, silent_s=86401), gone=True),
+        "FAILED",
+    ),
     (
         "results refused, gone",
         seen(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.conf import settings
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from jobs import blobs
@@ -26,6 +28,7 @@ from jobs.models import (
     Upload,
     Worker,
 )
+from jobs.selectors.installation import unknown_gangs
 from jobs.states import State
 from tests import factories
 from tests.jobs.lifecycle.world import World, gang
@@ -55,6 +58,21 @@ def test_a_gang_of_no_live_attempt_is_removed_the_second_time_it_is_seen(world: 
     assert set(world.cluster.listing()) == {f"job-{job.pk}-1"}
     be_due()
     assert not world.cluster.listing()
+
+
+def test_a_gang_that_the_database_does_not_know_is_left_alone_for_a_quarter_of_an_hour(world: World) -> None:
+    """The database was restored from a copy that is older than the job."""
+    job, name = world.running(), "job-6fm5m2zq0abc-1"
+    world.cluster.launch(replace(world.cluster.launched(gang(job)), name=name))
+    for _ in range(3):
+        be_due()
+    assert set(world.cluster.listing()) == {gang(job), name}
+    assert unknown_gangs() == [name]
+    found = PeriodicTask.objects.get(name="orphans")
+    found.result["unknown"][name] = (timezone.now() - timedelta(minutes=16)).isoformat()
+    found.save()
+    be_due()
+    assert set(world.cluster.listing()) == {gang(job)}
 
 
 def test_a_live_gang_is_never_an_orphan(world: World) -> None:
