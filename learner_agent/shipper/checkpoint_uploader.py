@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from learner_agent.shipper import direct
 from learner_agent.shipper.connection import Connection
-from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
+from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable, patiently
 from learner_agent.shipper.inputs import sha256_of
 from learner_agent.shipper.outputs import FileSet, NotWhole, find_checkpoints, prune, read_checkpoint
 from learner_agent.spool import Spool
@@ -130,7 +131,6 @@ class CheckpointUploader:
         The last piece is sent only if the set is unchanged: otherwise the bytes may be those of another save, and the
         server would report damage where there is none.
         """
-        tries = 0
         while True:
             with place.open("rb") as source:
                 source.seek(offset)
@@ -142,21 +142,14 @@ class CheckpointUploader:
             last = max(offset, offset + len(piece) - 1)
             span = f"bytes {offset}-{last}/{size}" if piece else f"bytes */{size}"
             try:
-                response = await self.client.json(
-                    f"/agent/v1/uploads/{upload}", method="PUT", body=piece, headers={"Content-Range": span}
-                )
-                tries = 0
-            except Unreachable:
-                tries += 1
-                await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**tries)))
-                continue
+                response = await patiently(partial(self._put, upload, piece, span))
+            except Unreachable as error:
+                raise NotWhole(f"The server took nothing of {place.name} for a day: {error}") from error
             except Refused as refusal:
                 if refusal.code == "wrong_offset":
                     offset = int(refusal.body.get("received", 0))
                     continue
-                if (
-                    refusal.code == "send_directly"
-                ):  # the server was given another store since this attempt began
+                if refusal.code == "send_directly":  # another store since this attempt began
                     await direct.send(self.client, place, upload, size, sha256, is_unchanged)
                     return
                 if refusal.code == "hash_mismatch" and sha256_of(place) != sha256:
@@ -165,6 +158,12 @@ class CheckpointUploader:
             offset = int(response.get("received", offset + len(piece)))
             if response.get("verified"):
                 return
+
+    async def _put(self, upload: int, piece: bytes, span: str) -> dict[str, Any]:
+        headers = {"Content-Range": span}
+        return await self.client.json(
+            f"/agent/v1/uploads/{upload}", method="PUT", body=piece, headers=headers
+        )
 
 
 def _mark(manifest: Path) -> tuple[str, int, int]:

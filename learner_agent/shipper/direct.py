@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from learner_agent.shipper.http import Client, Refused, Unreachable
+from learner_agent.shipper.http import Client, Refused, Unreachable, patiently
 from learner_agent.shipper.outputs import NotWhole
 
 AT_ONCE = 3
@@ -28,10 +27,20 @@ async def send(
 ) -> None:
     """Send what the store lacks of a file, and have it verified.
 
-    Raises NotWhole if the file is not what its manifest says, Refused if the server or the store refuses it.
+    Raises NotWhole if the file is not what its manifest says, or nothing of it was taken for a day; Refused if the
+    server or the store refuses it.
     """
+    try:
+        await _send(client, place, upload, size, sha256, is_unchanged)
+    except Unreachable as error:
+        raise NotWhole(f"Nothing of {place.name} was taken for a day: {error}") from error
+
+
+async def _send(
+    client: Client, place: Path, upload: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
+) -> None:
     for _ in range(TRIES):
-        state = await _patiently(lambda: client.json(f"/agent/v1/uploads/{upload}/parts"))
+        state = await patiently(lambda: client.json(f"/agent/v1/uploads/{upload}/parts"))
         if state.get("verified"):
             return
         try:
@@ -41,7 +50,7 @@ async def send(
         if not is_unchanged():
             raise NotWhole(f"{place.name} was saved again")
         try:
-            await _patiently(lambda: _post(client, f"/agent/v1/uploads/{upload}/finish", {"parts": hashes}))  # noqa: B023
+            await patiently(lambda: _post(client, f"/agent/v1/uploads/{upload}/finish", {"parts": hashes}))  # noqa: B023
             return
         except Refused as refusal:
             if refusal.code != "parts_wrong":
@@ -89,7 +98,7 @@ async def _send_part(
     client: Client, place: Path, upload: int, start: int, part: dict[str, Any], room: asyncio.Semaphore
 ) -> None:
     async with room:
-        await _patiently(lambda: _send_once(client, place, upload, start, part))
+        await patiently(lambda: _send_once(client, place, upload, start, part))
 
 
 async def _send_once(client: Client, place: Path, upload: int, start: int, part: dict[str, Any]) -> None:
@@ -107,14 +116,3 @@ async def _send_once(client: Client, place: Path, upload: int, start: int, part:
 async def _post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     headers = {"Content-Type": "application/json"}
     return await client.json(path, method="POST", body=json.dumps(body).encode(), headers=headers)
-
-
-async def _patiently(request: Callable[[], Any]) -> Any:
-    """The request's result, however long the server or the store is unavailable."""
-    tries = 0
-    while True:
-        try:
-            return await request()
-        except Unreachable:
-            tries += 1
-            await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2 ** min(tries, 10))))

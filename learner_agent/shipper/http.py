@@ -10,15 +10,20 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import random
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0
+GIVE_UP_S = 24 * 3600.0
+"""A server or store that takes nothing for so long (it is full, say) will not: the job must end."""
+T = TypeVar("T")
 BLOCK = 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 
@@ -35,6 +40,19 @@ class Refused(Exception):
         self.status = status
         self.code = code
         self.body = body
+
+
+async def patiently(request: Callable[[], Awaitable[T]]) -> T:
+    """The request's result, however long the other side is unavailable, up to a day. Raises Unreachable after it."""
+    began, tries = time.monotonic(), 0
+    while True:
+        try:
+            return await request()
+        except Unreachable:
+            if time.monotonic() - began > GIVE_UP_S:
+                raise
+            tries += 1
+            await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2 ** min(tries, 10))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from learner_agent import training
-from learner_agent.shipper import checkpoint_uploader
+from learner_agent.shipper import checkpoint_uploader, http
+from learner_agent.shipper.http import Unreachable
 from learner_agent.spool import Spool
 from learner_agent.wire import Ckpt
 
@@ -75,6 +76,36 @@ def test_a_step_that_is_saved_again_while_it_is_sent_is_no_damage_and_the_later_
     asyncio.run(kept.upload_new_checkpoints())
 
     assert (server.stored, server.reported) == ([b"later   "], [])
+
+
+def test_a_file_of_which_the_server_takes_nothing_for_a_day_is_given_up_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its blob store is full: the job must not hold its devices forever."""
+    now = 0.0
+
+    def refuse() -> None:
+        raise Unreachable("HTTP 503")
+
+    async def pass_time(_: float) -> None:
+        nonlocal now
+        now += 3600
+
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    monkeypatch.setattr(http.time, "monotonic", lambda: now)
+    monkeypatch.setattr(http.asyncio, "sleep", pass_time)
+    with training.checkpoint(0) as folder:
+        (folder / "model").write_bytes(b"weights")
+    server, spool = Server(refuse), Spool(tmp_path / "state")
+    spool.create()
+    kept = checkpoint_uploader.CheckpointUploader(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
+
+    asyncio.run(kept.upload_new_checkpoints())
+
+    (report,) = server.reported
+    assert report["code"] == "checkpoint_not_kept"
+    assert report["message"] == "The server took nothing of model for a day: HTTP 503"
+    assert 23 < len(server.sent) < 28
 
 
 def test_a_step_that_was_saved_again_is_kept_though_two_newer_ones_are_stored_first(

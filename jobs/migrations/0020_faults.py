@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0016_event_source")]
+    dependencies = [("jobs", "0019_known_steps")]
     operations = [
         migrations.CreateModel(
             name="SchedulingLease",
