@@ -153,6 +153,7 @@ def test_a_save_of_which_a_part_was_never_sent_gives_way_to_the_next_one() -> No
     assert save(job, 1, 1, b"new1") == "COMMITTED"
 
     assert kept(job) == [(1, "DROPPED", []), (2, "COMMITTED", [b"new0", b"new1"])]
+    blobs.sweep(timedelta(days=1))
     assert Blob.objects.count() == 2
     assert save(job, 1, 0, b"old1") == "COMMITTED", "a repeat, of which nothing more is needed"
 
@@ -228,6 +229,7 @@ def test_blobs_that_are_released_together_take_no_more_statements_than_one() -> 
             assert blobs.release([blob.pk for blob in made]) == count
         counts.append(len(queries))
     assert counts[0] == counts[1]
+    blobs.sweep(timedelta(days=1))
     assert not Blob.objects.exists()
 
 
