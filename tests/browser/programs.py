@@ -81,3 +81,18 @@ for n in range(20):
 print("\\rdone   ")
 print("no newline at the end", end="")
 """
+
+OWN_WAY = """\
+import os, pathlib, signal, sys, time
+
+def stop(*_):
+    (pathlib.Path(os.environ["CHECKPOINT_DIR"]) / "weights.bin").write_bytes(b"weights")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, stop)
+for epoch in range(3):
+    for batch in range(1, 21):
+        print(f"epoch {epoch} batch {batch}/20 loss={2 - (20 * epoch + batch) / 100:.2f}", flush=True)
+        time.sleep(0.02)
+time.sleep(3600)
+"""

@@ -412,3 +412,29 @@ def test_a_halt_that_may_lose_something_asks_first_and_can_be_answered_by_keys(
         results.get_by_role("link", name="Download all (.zip)").click()
     with zipfile.ZipFile(download.value.path()) as archive:
         assert archive.read("loss.txt") == b"falling"
+
+
+def test_a_program_of_its_own_way_is_shown_without_steps_that_it_never_stated(
+    platform: Any, open_as: Callable[..., Page], picture: Callable[..., None]
+) -> None:
+    client: Client = platform.client("alice")
+    rule = {"pattern": r"batch (?P<step>\d+)/\d+ loss=(?P<loss>\S+)"}
+    job = client.submit(spec("own-way", programs.OWN_WAY, metrics=[rule]))["id"]
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    tile = page.locator("[data-value='metric:loss:small']")
+    expect(tile).to_have_text(re.compile("point 60"), timeout=60_000)
+    expect(page.locator("[data-value='metric:loss']").first).to_have_text("1.4")
+    chart = page.locator("x-chart [role=img]").first
+    expect(chart).to_have_attribute(
+        "aria-label", re.compile(r"1\.4 at point 60, .*60 points"), timeout=60_000
+    )
+    expect(page.locator("[data-value=progress]")).to_have_text("—")
+    client.post(f"/jobs/{job}/halt")
+    expect(page.locator("#job-badge")).to_have_text("Halted", timeout=60_000)
+    receipt = page.locator(".receipt")
+    expect(receipt).to_contain_text("Checkpoint 1: saved by the program, step unknown.")
+    expect(receipt.locator("#steps-lost")).to_have_text(re.compile(r"^\s*unknown"))
+    expect(page.locator("#job-resume")).to_contain_text("checkpoint 1: saved by the program, step unknown")
+    assert not violations(page)
+    picture(page, "own-way", full_page=True)
+    client.post(f"/jobs/{job}/cancel")

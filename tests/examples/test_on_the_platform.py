@@ -102,13 +102,17 @@ def test_program_that_knows_nothing_of_the_platform_is_halted_and_goes_on(alice:
     progressed(alice, job, 60)
     alice.post(f"/jobs/{job}/halt")
     halted = alice.wait_state(job, "HALTED", within_s=60)
-    assert halted["checkpoint"] is not None
+    assert (halted["checkpoint"]["step"], halted["last_halt"]["steps_lost"]) == (None, None)
+    reported = halted["progress"]["step"]
+    assert f"saved by the program, step unknown, last reported {reported}" in halted["reason"]["message"]
     alice.post(f"/jobs/{job}/resume")
     alice.wait_state(job, "COMPLETED", within_s=120)
     first, second = (alice.raw_log(job, attempt=attempt).decode() for attempt in (1, 2))
     stopped = re.search(r"stopped after step (\d+)", first)
     assert stopped, first
     assert f"continuing at step {stopped[1]}" in second
+    attempts = alice.get(f"/jobs/{job}/attempts")["items"]
+    assert {one["n"]: one["repeated_steps"] for one in attempts} == {1: None, 2: 0}
     steps = [int(step) for step in re.findall(r"^step=(\d+)", first + second, re.MULTILINE)]
     assert steps == list(range(1, 401))
 
