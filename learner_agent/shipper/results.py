@@ -145,23 +145,22 @@ def _drop_clashes(own: _Group, kept: _Group, found: Found) -> None:
 
 def _listed(own: _Group, kept: _Group, into: Path, world: int, found: Found) -> Ckpt:
     """The offer: each file by itself as far as one message can list them, otherwise the larger group as an archive."""
+    for group in (own, kept):
+        try:
+            group.listing = describe(group.folder, group.places)
+        except TooMany as error:
+            _archive(group, into, str(error), found)
     while True:
         try:
             return _offer(own, kept, world)
         except TooMany as error:
-            larger = max((group for group in (own, kept) if group.archive is None), key=lambda one: len(one.places),
-                         default=None)  # fmt: skip
-            if larger is None:
+            unpacked = [group for group in (own, kept) if group.archive is None]
+            if not unpacked:
                 raise
-            _archive(larger, into)
-            message = f"{error} They are stored as one archive, {larger.archive_name}."
-            found.notes.append(("results_packed", message))
+            _archive(max(unpacked, key=lambda group: len(group.places)), into, str(error), found)
 
 
 def _offer(own: _Group, kept: _Group, world: int) -> Ckpt:
-    for group in (own, kept):
-        if group.listing is None:
-            group.listing = describe(group.folder, group.places)
     files = own.files + kept.files
     if len(files) > MAX_FILES:
         raise TooMany(f"RESULT_DIR and keep hold more than {MAX_FILES:,} files.")
@@ -174,8 +173,8 @@ def _offer(own: _Group, kept: _Group, world: int) -> Ckpt:
         raise TooMany(f"The results cannot be listed in one message: {error}.") from error
 
 
-def _archive(group: _Group, into: Path) -> None:
-    """Make the group one archive, in a fresh directory. Raises OSError."""
+def _archive(group: _Group, into: Path, why: str, found: Found) -> None:
+    """Make the group one archive, in a fresh directory below into. Raises OSError."""
     home = Path(tempfile.mkdtemp(prefix=PACKED, dir=into))
     archive = home / group.archive_name
     try:
@@ -185,6 +184,7 @@ def _archive(group: _Group, into: Path) -> None:
         shutil.rmtree(home, ignore_errors=True)
         raise
     group.archive = archive
+    found.notes.append(("results_packed", f"{why} They are stored as one archive, {archive.name}."))
 
 
 def _remove_archives(into: Path) -> None:

@@ -168,3 +168,27 @@ def test_one_archive_stays_however_often_it_is_made(
         found = collect(results, tmp_path / "code", keep=[], into=tmp_path, world=1, stored_before=False)
     assert found.files is not None
     assert list(tmp_path.iterdir()) == [found.files.place(0).parent]
+
+
+def test_the_group_that_is_too_much_becomes_an_archive_and_the_other_stays_listed(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner_agent.shipper.outputs.MAX_FILES", 2)
+    monkeypatch.setattr("learner_agent.shipper.results.MAX_FILES", 2)
+    code, spool = tmp_path / "code", tmp_path / "spool"
+    code.mkdir()
+    spool.mkdir()
+    (results / "a").write_text("a")
+    for number in range(3):
+        (code / f"{number}.pt").write_text(str(number))
+
+    found = collect(results, code, keep=["*.pt"], into=spool, world=1, stored_before=False)
+
+    assert found.files is not None
+    offer = found.files.offer
+    assert [path for path, _, _ in offer.files] == ["a", "kept.tar"]
+    assert (offer.in_code_from, offer.archives) == (1, [1])
+    assert files_in(found.files.place(1)) == {"0.pt": "0", "1.pt": "1", "2.pt": "2"}
+    assert found.notes == [
+        ("results_packed", "code holds more than 2 files. They are stored as one archive, kept.tar.")
+    ]
