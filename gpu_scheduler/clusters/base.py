@@ -175,11 +175,14 @@ class LearnerSpec:
 class GangSpec:
     """A gang to launch. The name is ``job-<id>-<attempt>`` and makes launching idempotent.
 
-    slots: devices of slot_type per learner. Exactly one of runtime and image is given. command: a string runs by sh, as
-    a script if it has several lines; a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: the
-    job's grace period in seconds (see learner_agent.halting). checkpoint_every_s: how often a program should save, in
-    seconds. distributed: whether the learners get their frameworks' rendezvous variables; None: if there are several.
-    setup: commands that each learner runs before the program, each by sh -e.
+    slots: devices of slot_type per learner. Exactly one of runtime, python (alone: a plain interpreter of that version)
+    and image is given. runtime_requirements: of a runtime that an administrator made, with python for its version;
+    None: the runtime is one of the source tree. requirements: the job's own packages on top; lock: the versions chosen
+    for them in an earlier attempt, empty if none were yet. command: a string runs by sh, as a script if it has several
+    lines; a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: the job's grace period in
+    seconds (see learner_agent.halting). checkpoint_every_s: how often a program should save, in seconds. distributed:
+    whether the learners get their frameworks' rendezvous variables; None: if there are several. setup: commands that
+    each learner runs before the program, each by sh -e.
     """
 
     name: str
@@ -199,6 +202,10 @@ class GangSpec:
     checkpoint_every_s: float | None = None
     distributed: bool | None = None
     setup: Sequence[str] = ()
+    python: str | None = None
+    runtime_requirements: Sequence[str] | None = None
+    requirements: Sequence[str] = ()
+    lock: Sequence[str] = ()
 
     @property
     def is_distributed(self) -> bool:
@@ -251,6 +258,8 @@ class GangReport:
     stopping: bool = False
     message: str = ""
     """What a deployment waits for, for people: "Preparing runtime pytorch: …, 3.1 of 5.2 GB fetched"."""
+    lock: tuple[str, ...] = ()
+    """The versions that this attempt chose for the job's requirements; empty if they were given, or not chosen yet."""
 
 
 @dataclass(frozen=True, slots=True)

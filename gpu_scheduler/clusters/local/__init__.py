@@ -16,8 +16,13 @@
     processes       starting, finding, killing and measuring Linux processes
     memory_limits   the memory limit of a learner
     environment     folders, addresses and devices for a learner's environment
-    runtimes        virtual environments made on first use
-    runtime_failure why one could not be made
+    builder         makes one environment with uv: once, whole or not at all
+    runtimes        environments of the source tree's requirement files, made on first use
+    packages        a gang's environment: a runtime or a plain Python, and the job's own packages on top
+    package_cache   which environments are removed, and when
+    layers          environments on top of each other, down to the learner's own, in which pip installs
+    interpreters    which Python versions this machine has
+    runtime_failure why an environment could not be made
     nodes           LOCAL_NODES
     labels          which names nodes, gangs and runtimes may have
 

@@ -17,6 +17,7 @@ from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, 
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
+from gpu_scheduler.clusters.local.packages import Environments
 from gpu_scheduler.clusters.local.runtimes import Runtimes
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -41,7 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         data, options.agent.resolve(), sys.executable, processes.boot_id(), Cgroups.find()
     )
     runtimes = Runtimes(data, options.runtimes.resolve(), on_change=wakeup.wake)
-    Daemon(Gangs(context, nodes, runtimes, on_change=wakeup.wake), options.socket, wakeup).run()
+    environments = Environments(data, runtimes, on_change=wakeup.wake)
+    Daemon(Gangs(context, nodes, environments, on_change=wakeup.wake), options.socket, wakeup).run()
     os.close(folder)
     return 0
 

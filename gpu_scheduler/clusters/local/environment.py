@@ -16,6 +16,10 @@ from gpu_scheduler.clusters.base import GangSpec
 from gpu_scheduler.clusters.local.processes import MARK
 
 PASSED_ON = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
+PACKAGE_SOURCES = (
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_DEFAULT_TIMEOUT",
+    "PIP_DISABLE_PIP_VERSION_CHECK", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LOOPBACK = "127.0.0.1"
 
@@ -33,6 +37,11 @@ class Folders:
     @property
     def code(self) -> Path:
         return self.root / "code"
+
+    @property
+    def environment(self) -> Path:
+        """The learner's own Python environment, in which `pip install` puts packages."""
+        return self.root / "env"
 
     @property
     def launcher_log(self) -> Path:
@@ -55,7 +64,10 @@ class Folders:
 
     def make(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for folder in (*self.named().values(), str(self.root / "home"), str(self.root / "tmp")):
+        for folder in (
+            *self.named().values(),
+            *map(str, (self.environment, self.root / "home", self.root / "tmp")),
+        ):
             Path(folder).mkdir(parents=True, exist_ok=True)
 
 
@@ -64,14 +76,15 @@ def of_launcher(
     rank: int,
     *,
     folders: Folders,
-    runtime: Path,
+    packages: Sequence[Path],
     devices: Sequence[str],
     ports: Sequence[int],
     mark: str,
 ) -> dict[str, str]:
     """The launcher's environment, which is also the training program's.
 
-    ports: one per rank, then one for the gang's master.
+    packages: the environments below the learner's own, the topmost first. ports: one per rank, then one for the gang's
+    master.
     """
     given = spec.learners[rank].env
     env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -79,12 +92,24 @@ def of_launcher(
     *workers, master = (f"{LOOPBACK}:{port}" for port in ports)
     rendezvous = environment.Rendezvous(workers, master, str(folders.state / "hostfile"))
     env |= environment.of_program(spec, rank, rendezvous=rendezvous, folders=folders.named())
-    return env | {
-        "PATH": os.pathsep.join([str(runtime / "bin"), *filter(None, [given.get("PATH")]), SYSTEM_PATH]),
-        "VIRTUAL_ENV": str(runtime),
-        "CUDA_VISIBLE_DEVICES": ",".join(devices),
-        MARK: mark,
-    }
+    own = folders.environment
+    layers = [own, *packages] if (own / "pyvenv.cfg").exists() else [*packages]
+    paths = dict.fromkeys(str(layer / "bin") for layer in layers)
+    return (
+        _package_sources(os.environ)
+        | env
+        | {
+            "PATH": os.pathsep.join([*paths, *filter(None, [given.get("PATH")]), SYSTEM_PATH]),
+            "VIRTUAL_ENV": str(layers[0]),
+            "CUDA_VISIBLE_DEVICES": ",".join(devices),
+            MARK: mark,
+        }
+    )
+
+
+def _package_sources(env: Mapping[str, str]) -> dict[str, str]:
+    """Where this machine's packages come from, for `pip install` in a job; an address with a password stays here."""
+    return {name: env[name] for name in PACKAGE_SOURCES if env.get(name) and "@" not in env[name]}
 
 
 def of_shipper(

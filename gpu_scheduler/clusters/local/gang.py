@@ -35,12 +35,14 @@ class LocalGang:
     def report(self) -> GangReport:
         learners = tuple(learner.report() for learner in self.learners)
         message = f"Error on the node, retrying: {self.last_error}" if self.last_error else self.message
-        return GangReport(self.name, learners, self.record.stop_at is not None, message)
+        return GangReport(
+            self.name, learners, self.record.stop_at is not None, message, tuple(self.record.lock)
+        )
 
     def has_new_report(self) -> bool:
         """True if what ``report`` shows has changed since the last call."""
         learners = tuple(learner.shown() for learner in self.learners)
-        now = (learners, self.record.stop_at is None, self.last_error or self.message)
+        now = (learners, self.record.stop_at is None, self.last_error or self.message, len(self.record.lock))
         before, self._shown = self._shown, now
         return before != now
 

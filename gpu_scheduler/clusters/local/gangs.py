@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 
 from gpu_scheduler.clusters.base import (
     ClusterBusy,
@@ -26,14 +25,15 @@ from gpu_scheduler.clusters.base import (
     Removal,
 )
 from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local.builder import Preparing
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.gang import LocalGang
 from gpu_scheduler.clusters.local.journal import Changes, Journal
 from gpu_scheduler.clusters.local.learner import LocalLearner
 from gpu_scheduler.clusters.local.memory_limits import machine_mib
 from gpu_scheduler.clusters.local.nodes import LocalNode
+from gpu_scheduler.clusters.local.packages import Environments, Ready
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
-from gpu_scheduler.clusters.local.runtimes import Preparing, Runtimes
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord, Store, boot_clock
 from gpu_scheduler.model import Node
 
@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 REMOVE_S = 2.0
 """How long remove waits for killed processes to be gone before it answers TERMINATING."""
 MEMORY_S = 1.0
+SWEEP_S = 3600.0
+"""How often unused environments are looked for; also at once after a start."""
 SHUTDOWN_SLACK_S = 10.0
 """After the last grace, how long shippers may still deliver when the daemon goes."""
 
@@ -53,12 +55,12 @@ class Gangs:
         self,
         context: DaemonContext,
         nodes: Sequence[LocalNode],
-        runtimes: Runtimes,
+        environments: Environments,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._context = context
         self._nodes = {node.name: node for node in nodes}
-        self._runtimes = runtimes
+        self._environments = environments
         self._on_change = on_change
         self._store = Store(context.data / "nodes" / ".gangs")
         self._trash = context.data / "nodes" / ".trash"
@@ -66,6 +68,7 @@ class Gangs:
         self._gangs: dict[str, LocalGang] = {}
         self._journal = Journal(self._lock)
         self._memory_due = 0.0
+        self._sweep_due = 0.0
 
     # Requests of drivers
 
@@ -78,12 +81,12 @@ class Gangs:
 
     def launch(self, spec: GangSpec) -> int:
         """Make the gang exist, or raise and leave nothing; returns the revision. Raises LaunchRefused, ClusterBusy."""
+        refusal = self._environments.refusal(spec)
         with self._lock:
             if spec.name in self._gangs:
                 return self._journal.revision
-            if spec.runtime is None or not self._runtimes.has(spec.runtime):
-                known = ", ".join(self._runtimes.names()) or "none"
-                raise LaunchRefused(f"This machine has no runtime {spec.runtime}; it has: {known}.")
+            if refusal:
+                raise LaunchRefused(refusal)
             record = GangRecord(spec, self._allocate_devices(spec), self._context.boot)
             self._store.save(record)
             self._gangs[spec.name] = LocalGang(self._context, record)
@@ -165,7 +168,6 @@ class Gangs:
                     learner.find_again(now)
                 self._store.save(record)
         self._empty_trash()
-        self._runtimes.sweep()
 
     def advance(self) -> float:
         """Advance every gang. Returns after how many seconds to do so again if nothing happens before."""
@@ -181,6 +183,11 @@ class Gangs:
                 for gang in self._gangs.values():
                     for learner in gang.learners:
                         learner.watch_memory(rows)
+            if now >= self._sweep_due:
+                self._sweep_due = now + SWEEP_S
+                self._environments.sweep(
+                    [folder for gang in self._gangs.values() for folder in gang.record.environments]
+                )
             busy = any(
                 gang.preparing or gang.record.stop_at is not None
                 for gang in self._gangs.values()
@@ -222,7 +229,7 @@ class Gangs:
 
     def abandon(self) -> None:
         """Kill every process that is left. The next daemon restarts shippers that had not delivered everything."""
-        self._runtimes.close()
+        self._environments.close()
         with self._lock:
             for gang in self._gangs.values():
                 for learner in gang.learners:
@@ -302,7 +309,7 @@ class Gangs:
         return changed
 
     def _prepare(self, gang: LocalGang, now: float) -> bool:
-        """Start a gang once its runtime is ready, or end it if a stop was requested before that.
+        """Start a gang once its environment is ready, or end it if a stop was requested before that.
 
         Raises OSError for what may be temporary, such as a full disk; other errors fail the gang.
         """
@@ -310,17 +317,15 @@ class Gangs:
             for learner in gang.learners:
                 learner.stop_starting(learner.record.leaving or EndReason.STOPPED)
             return True
-        runtime = gang.record.launch.runtime
-        assert runtime is not None, "launch refuses a gang without one"
         try:
-            found = self._runtimes.get(runtime)
+            found = self._environments.get(gang.record.launch)
             if isinstance(found, Preparing):
                 gang.message = found.text
                 return False
             self._start(gang, found, now)
         except RuntimeFailed as failed:
             logger.warning(
-                "runtime not prepared",
+                "environment not prepared",
                 extra={"gang": gang.name, "error": str(failed), "output": failed.output[:4000]},
             )
             for learner in gang.learners:
@@ -335,10 +340,14 @@ class Gangs:
                 learner.fail(EndReason.DEPLOY_FAILED, str(error))
         return True
 
-    def _start(self, gang: LocalGang, runtime: Path, now: float) -> None:
+    def _start(self, gang: LocalGang, ready: Ready, now: float) -> None:
         """Prepare all ranks, save that they are about to run, then start them. Raises OSError."""
+        if not gang.record.launch.lock:
+            gang.record.lock = list(ready.lock)
+        gang.record.environments = sorted({str(ready.base), str(ready.top)})
+        pip = self._environments.pip()
         for learner in gang.learners:
-            learner.prepare()
+            learner.prepare(ready.top, pip)
         if not gang.record.ports:
             gang.record.ports = _free_ports(
                 len(gang.learners) + 1,
@@ -351,7 +360,7 @@ class Gangs:
             node = self._nodes.get(learner.record.node)
             devices = node.devices if node is not None else ()
             learner.run(
-                runtime, [devices[index] for index in learner.record.devices if index < len(devices)], now
+                ready, [devices[index] for index in learner.record.devices if index < len(devices)], now
             )
         gang.message = ""
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from gpu_scheduler.clusters.base import ENDED, EndReason, LearnerPhase, LearnerReport, memory_exceeded
 from gpu_scheduler.clusters.local import ending as endings
-from gpu_scheduler.clusters.local import environment, processes
+from gpu_scheduler.clusters.local import environment, layers, processes
 from gpu_scheduler.clusters.local.context import DaemonContext, clean, last_output
 from gpu_scheduler.clusters.local.memory_limits import MIB
+from gpu_scheduler.clusters.local.packages import Ready
 from gpu_scheduler.clusters.local.processes import Process, Stat
 from gpu_scheduler.clusters.local.shipper import ShipperProcess
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
@@ -109,33 +110,35 @@ class LocalLearner:
         self._shipper.find_again(now)
         self._confined = self._context.cgroups is not None and self._context.cgroups.exists(self.record.mark)
 
-    def prepare(self) -> None:
-        """Make the directories; all ranks do so before any is started."""
+    def prepare(self, packages: Path, pip: Path | None) -> None:
+        """Make the directories and its own environment over the packages; all ranks do so before any is started."""
         self.folders.make()
+        layers.make_own(self.folders.environment, packages, pip)
         if self._gang.launch.is_distributed:
             hosts = "".join(f"{environment.LOOPBACK}\n" for _ in self._gang.learners)
             (self.folders.state / "hostfile").write_text(hosts)
 
-    def run(self, runtime: Path, devices: Sequence[str], now: float) -> None:
+    def run(self, ready: Ready, devices: Sequence[str], now: float) -> None:
         """Start the processes that do not run yet. Raises OSError; calling it again continues."""
         self.record.started = True
         if self.record.shipper is None:
             self._shipper.start(now)
         if self.record.launcher is None:
-            self._start_launcher(runtime, devices)
+            self._start_launcher(ready, devices)
         # Last, because a RUNNING learner without a launcher counts as one whose launcher died.
         self.record.phase = LearnerPhase.RUNNING
 
-    def _start_launcher(self, runtime: Path, devices: Sequence[str]) -> None:
+    def _start_launcher(self, ready: Ready, devices: Sequence[str]) -> None:
         launch, mark = self._gang.launch, self.record.mark
-        command = [str(runtime / "bin" / "python"), "-E", "-s", str(self._context.agent), "launcher"]
+        # By the runtime's Python: what is in the job's own packages is the program's business.
+        command = [str(ready.base / "bin" / "python"), "-E", "-s", str(self._context.agent), "launcher"]
         if not isinstance(launch.command, str):
             command += ["--", *launch.command]
         env = environment.of_launcher(
             launch,
             self.record.rank,
             folders=self.folders,
-            runtime=runtime,
+            packages=(ready.top, ready.base),
             devices=devices,
             ports=self._gang.ports,
             mark=mark,

@@ -88,4 +88,5 @@ def report_from_json(value: Mapping[str, Any]) -> GangReport:
         )
         for learner in value["learners"]
     )
-    return GangReport(value["name"], learners, value["stopping"], value["message"])
+    lock = tuple(value.get("lock", ()))
+    return GangReport(value["name"], learners, value["stopping"], value["message"], lock)

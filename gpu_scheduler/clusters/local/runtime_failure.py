@@ -13,6 +13,14 @@ MISMATCH = "The runtime {name} cannot be built: {package} is not the package tha
 UNMAKEABLE = "The runtime {name} cannot be built from its requirements; the log of the node daemon says why."
 NO_BUILDER = "The runtime {name} cannot be built: uv is not installed on {where}; `make env` installs it."
 
+PACKAGES_NO_SPACE = "No space is left on {where} while preparing the job's packages."
+PACKAGES_UNREACHABLE = (
+    "The package index could not be reached from {where} while preparing the job's packages."
+)
+PACKAGES_OTHER = "The job's packages could not be prepared on {where}; the log of its node daemon says why."
+NO_WHEEL = "Only wheels are installed for requirements; setup: [pip install …] can build a source package in the job."
+SAID_CHARS = 2000
+
 _FULL = re.compile(r"no space left|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
 _AWAY = re.compile(
     r"request failed|failed to fetch|error sending request|dns error|connection (refused|reset)"
@@ -22,6 +30,16 @@ _AWAY = re.compile(
 """That bytecode or Python's startup timed out is this machine's slowness."""
 _MISMATCH = re.compile(r"Hash mismatch for `?([^\s`]+)", re.IGNORECASE)
 _UNMAKEABLE = re.compile(r"no solution found|`--require-hashes` mode|couldn't parse", re.IGNORECASE)
+
+_REFUSED = re.compile(
+    r"No solution found|Because |error: (?!Failed to (fetch|download)|Request)|Hash mismatch|[Cc]ouldn't parse"
+)
+_NO_WHEEL = re.compile(
+    r"no (usable )?wheels|no wheels with a matching|has no wheel|building from source is disabled",
+    re.IGNORECASE,
+)
+_FRAME = re.compile(r"[×╰├│─▶┬]+")
+"""The lines that the resolver draws around its words."""
 
 
 class RuntimeFailed(Exception):
@@ -54,6 +72,29 @@ def of_builder(name: str, lines: Sequence[str]) -> RuntimeFailed:
     if _UNMAKEABLE.search(output):
         return RuntimeFailed(UNMAKEABLE, name, temporary=False, output=output)
     return RuntimeFailed(OTHER, name, temporary=True, output=output)
+
+
+def of_packages(lines: Sequence[str]) -> RuntimeFailed:
+    """Why a job's packages were not installed: in the resolver's own words, unless it is this machine's doing."""
+    output = "\n".join(lines)
+    if _FULL.search(output):
+        return RuntimeFailed(PACKAGES_NO_SPACE, "", temporary=True, output=output)
+    if _AWAY.search(output):
+        return RuntimeFailed(PACKAGES_UNREACHABLE, "", temporary=True, output=output)
+    words = " ".join(_FRAME.sub(" ", " ".join(lines)).split())
+    refused = _REFUSED.search(words)
+    if refused is None:
+        return RuntimeFailed(PACKAGES_OTHER, "", temporary=True, output=output)
+    hint = f" {NO_WHEEL}" if _NO_WHEEL.search(words) else ""
+    said = words[refused.start() :][:SAID_CHARS]
+    return RuntimeFailed(
+        literal(f"The job's packages cannot be installed. {said}{hint}"), "", temporary=False, output=output
+    )
+
+
+def literal(sentence: str) -> str:
+    """A sentence without names to be filled in."""
+    return sentence.replace("{", "{{").replace("}", "}}")
 
 
 def of_machine(name: str, error: OSError) -> RuntimeFailed:

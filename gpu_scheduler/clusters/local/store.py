@@ -63,6 +63,10 @@ class GangRecord:
     ports: list[int] = field(default_factory=list)
     stop_at: float | None = None
     kill_at: float | None = None
+    lock: list[str] = field(default_factory=list)
+    """The versions chosen for the job's requirements in this attempt."""
+    environments: list[str] = field(default_factory=list)
+    """The folders in which its learners' packages are, once they are ready."""
 
 
 class Store:
@@ -119,6 +123,8 @@ def _to_json(gang: GangRecord) -> dict[str, Any]:
         "ports": gang.ports,
         "stop_at": gang.stop_at,
         "kill_at": gang.kill_at,
+        "lock": gang.lock,
+        "environments": gang.environments,
     }
 
 

@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpu_scheduler.clusters.base import ClusterBusy
+from gpu_scheduler.clusters.local.builder import READY
 from gpu_scheduler.clusters.local.client import ping
 from gpu_scheduler.clusters.local.driver import LocalCluster
-from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
+from gpu_scheduler.clusters.local.runtimes import Runtimes
 
 PROJECT = Path(__file__).resolve().parents[3]
 FAKE_AGENT = Path(__file__).with_name("fake_agent")

@@ -14,11 +14,13 @@ import pytest
 
 from gpu_scheduler.clusters.base import EndReason, LearnerPhase
 from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local.builder import READY
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.learner import LocalLearner
 from gpu_scheduler.clusters.local.nodes import read_nodes
-from gpu_scheduler.clusters.local.runtimes import READY, Runtimes
+from gpu_scheduler.clusters.local.packages import Environments
+from gpu_scheduler.clusters.local.runtimes import Runtimes
 from gpu_scheduler.clusters.local.shipper import BACKOFF_MAX_S
 from gpu_scheduler.clusters.local.store import boot_clock
 from learner_agent.shipper.run import EXIT_WRONG_VERSION
@@ -39,7 +41,7 @@ def gangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gangs]:
     (runtime / "bin" / "python").symlink_to(sys.executable)
     (runtime / READY).touch()
     context = DaemonContext(tmp_path / "data", FAKE_AGENT, sys.executable, processes.boot_id(), None)
-    gangs = Gangs(context, read_nodes("node-a:cpu:4"), runtimes)
+    gangs = Gangs(context, read_nodes("node-a:cpu:4"), Environments(tmp_path, runtimes))
     yield gangs
     for report in gangs.observe(None):
         gangs.remove(report.name, None)

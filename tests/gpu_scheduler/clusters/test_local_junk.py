@@ -17,6 +17,7 @@ from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.gang import LocalGang
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.nodes import LocalNode
+from gpu_scheduler.clusters.local.packages import Environments
 from gpu_scheduler.clusters.local.runtimes import Runtimes
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.learners import ended, learners, pids, running
@@ -111,7 +112,9 @@ def test_a_fault_met_in_one_gang_is_reported_of_it_and_leaves_the_others_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     context = DaemonContext(tmp_path, tmp_path, "python3", "boot", None)
-    gangs = Gangs(context, [LocalNode("node-a", "cpu", 2)], Runtimes(tmp_path, tmp_path))
+    gangs = Gangs(
+        context, [LocalNode("node-a", "cpu", 2)], Environments(tmp_path, Runtimes(tmp_path, tmp_path))
+    )
     looked = []
 
     def advance_gang(gang: LocalGang, now: float) -> bool:
@@ -121,7 +124,7 @@ def test_a_fault_met_in_one_gang_is_reported_of_it_and_leaves_the_others_alone(
         return False
 
     monkeypatch.setattr(gangs, "_advance_gang", advance_gang)
-    monkeypatch.setattr(gangs._runtimes, "has", lambda name: True)
+    monkeypatch.setattr(gangs._environments, "refusal", lambda spec: "")
     for name in ("job-x-1", "job-y-1"):
         gangs.launch(launch(name, "runs"))
 

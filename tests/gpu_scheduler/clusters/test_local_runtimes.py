@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.base import LaunchRefused, LearnerPhase
-from gpu_scheduler.clusters.local import runtime_failure
-from gpu_scheduler.clusters.local import runtimes as runtimes_module
+from gpu_scheduler.clusters.local import builder, runtime_failure
+from gpu_scheduler.clusters.local.builder import READY, Preparing, exclusive_lock, is_complete
+from gpu_scheduler.clusters.local.packages import Environments
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
-from gpu_scheduler.clusters.local.runtimes import READY, Preparing, Runtimes, _Build, is_complete
+from gpu_scheduler.clusters.local.runtimes import RuntimeBuild, Runtimes
 from tests.gpu_scheduler.clusters.harness import all_ended, launch
 from tests.gpu_scheduler.clusters.node_daemon import TIMEOUT_S, NodeDaemon, wait_for
 
@@ -77,7 +78,8 @@ def test_a_broken_runtime_is_made_again(runtimes: Runtimes) -> None:
 
 def test_two_builders_at_once_make_one_runtime(runtimes: Runtimes, tmp_path: Path) -> None:
     builds = [
-        _Build("plain", runtimes.folder("plain"), tmp_path / "requirements" / "plain.txt") for _ in range(2)
+        RuntimeBuild("plain", runtimes.folder("plain"), tmp_path / "requirements" / "plain.txt")
+        for _ in range(2)
     ]
     threads = [threading.Thread(target=build.run) for build in builds]
     for thread in threads:
@@ -111,7 +113,7 @@ def test_a_builder_that_ran_out_of_space_gives_all_of_it_back(
         'for last; do :; done; mkdir -p "$last" && head -c 100000 /dev/zero > "$last/wheel"\n'
     )
     greedy.chmod(0o755)
-    monkeypatch.setattr(runtimes_module, "find_uv", lambda: [str(greedy)])
+    monkeypatch.setattr(builder, "find_uv", lambda: [str(greedy)])
     with pytest.raises(RuntimeFailed) as failed:
         await_runtime(runtimes, "plain")
     assert failed.value.temporary
@@ -124,6 +126,7 @@ def test_a_builder_that_ran_out_of_space_gives_all_of_it_back(
 def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
     runtimes: Runtimes, tmp_path: Path
 ) -> None:
+    environments = Environments(tmp_path / "data", runtimes)
     home = tmp_path / "data" / "runtimes"
     folder = runtimes.folder("plain")
     left, other = (home / f"{name}.building-123" for name in (folder.name, "gone-0123456789ab"))
@@ -135,11 +138,11 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
     assert not left.exists()
     held = home / "busy-0123456789ab.building-123"
     held.mkdir()
-    with runtimes_module._exclusive_lock(home / "busy-0123456789ab"):
-        runtimes.sweep().join()
+    with exclusive_lock(home / "busy-0123456789ab"):
+        environments.sweep().join()
         assert held.exists(), "another builder works there"
     assert not other.exists()
-    runtimes.sweep().join()
+    environments.sweep().join()
     assert not held.exists()
     assert is_complete(folder)
 
@@ -185,7 +188,7 @@ def test_only_what_can_never_be_made_is_final(said: str, message: str, temporary
 
 
 def test_progress_follows_what_the_builder_fetches(tmp_path: Path) -> None:
-    build = _Build("pytorch", tmp_path, tmp_path)
+    build = RuntimeBuild("pytorch", tmp_path, tmp_path)
     messages = [build.progress()]
     for line in (
         "Downloading torch (1.5GiB)",
@@ -258,7 +261,7 @@ def test_a_gang_stopped_while_its_runtime_is_made_never_starts(daemon: NodeDaemo
 def no_builds(daemon: NodeDaemon, name: str) -> Iterator[None]:
     """Write the requirements of this runtime, and hold its one builder's place: the daemon's waits."""
     (daemon.requirements / f"{name}.txt").write_text(NOTHING)
-    with runtimes_module._exclusive_lock(Runtimes(daemon.data, daemon.requirements).folder(name)):
+    with exclusive_lock(Runtimes(daemon.data, daemon.requirements).folder(name)):
         yield
 
 
