@@ -118,6 +118,27 @@ def _look_through(stream: IO[bytes], kind: str, tally: _Tally) -> None:
         raise ArchiveError("archive_corrupt", "the archive's headers are inconsistent") from error
 
 
+def read_file(stream: IO[bytes], path: str, most_bytes: int) -> bytes | None:
+    """The first most_bytes of one file of a valid archive; None if it holds no such file, or a link in its place."""
+    if _kind(stream) == ZIP:
+        with zipfile.ZipFile(stream) as packed:
+            for entry in packed.infolist():
+                if (
+                    entry.filename.removeprefix("./") == path
+                    and not entry.is_dir()
+                    and not _is_zip_link(entry)
+                ):
+                    with packed.open(entry) as content:
+                        return content.read(most_bytes)
+        return None
+    with tarfile.open(fileobj=stream, mode="r:gz") as rolled:
+        for member in rolled:
+            if member.name.removeprefix("./") == path and member.isreg():
+                found = rolled.extractfile(member)
+                return found.read(most_bytes) if found is not None else None
+    return None
+
+
 def pack(files: Iterable[tuple[str, str]]) -> bytes:
     """Return inline files (path, text) as a tar.gz: the same bytes for the same files in any order."""
     plain = io.BytesIO()

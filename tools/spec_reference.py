@@ -68,6 +68,10 @@ def takes(field: dict) -> str:
         return f"`{field['const']}`"
     if "enum" in field:
         return ", ".join(f"`{choice}`" for choice in field["enum"])
+    if "oneOf" in field and field["oneOf"][0]["type"] == "array":
+        listed, mapping = field["oneOf"]
+        keys = ", ".join(f"{{{name}: …}}" for name in mapping["properties"])
+        return f"{takes(listed)}; or `{keys}`"
     if "oneOf" in field:
         return f"string, at most {field['oneOf'][0]['maxLength']} characters; or a list of strings"
     if "x-unit" in field:

@@ -144,8 +144,9 @@ class Capabilities:
     shared_memory: the size of a learner's shared memory is its own. multi_node: there may be more than one machine.
     Both are for checks of specs that a cluster of containers needs; nothing reads them yet. slot_types: slot types that
     it can count; None means that its nodes report them. The tests of the cluster contract hold a driver to it.
-    node_daemon: `manage.py up` runs a node daemon for it. required_settings: environment variables without which no
-    process of the platform starts. remedy: what an operator checks when it does not answer.
+    pythons: finds the versions of plain Python that a job may ask for; None: jobs have neither a plain Python nor
+    packages of their own. node_daemon: `manage.py up` runs a node daemon for it. required_settings: environment
+    variables without which no process of the platform starts. remedy: what an operator checks when it does not answer.
     """
 
     images: bool = False
@@ -153,6 +154,7 @@ class Capabilities:
     shared_memory: bool = False
     multi_node: bool = False
     slot_types: frozenset[str] | None = None
+    pythons: Callable[[], tuple[str, ...]] | None = None
     node_daemon: bool = False
     required_settings: tuple[str, ...] = ()
     remedy: str = ""

@@ -50,7 +50,7 @@ from gpu_scheduler.model import CPU_TYPE, Node
 Hook = Callable[[str, str, str], None]
 Result = TypeVar("Result")
 _READS = frozenset({"nodes", "observe"})
-CAPABILITIES = Capabilities(images=True, multi_node=True)
+CAPABILITIES = Capabilities(images=True, multi_node=True, pythons=lambda: ("3.11", "3.12"))
 SIGTERMED = 143
 SIGKILLED = 137
 

@@ -32,6 +32,7 @@ from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
+from jobs.models import Runtime
 from jobs.retries import database_away
 from jobs.spec.quantities import parse_duration, parse_memory
 from jobs.states import HOLDS_GPUS, KEEPS_REASON, EventCode, Intent, State, StopReason
@@ -125,6 +126,8 @@ def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     report = found.gangs.get(name)
     if report is None and not _absences.is_gone(name, found):
         raise ClusterBusy(f"The cluster does not yet say whether {name} exists.")
+    if report is not None and report.lock:
+        transitions.note_lock(rows, report.lock)
     if proves_alive(rows, report):
         transitions.note_alive(rows)
     observation = with_report(rows, report)
@@ -182,6 +185,8 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
     assert attempt is not None
     spec: dict[str, Any] = job.spec
     resources = spec["resources"]
+    # None for a runtime of the source tree, whose requirements are a file
+    runtime = Runtime.objects.filter(pk=spec.get("framework"), requirements__isnull=False).first()
     return GangSpec(
         name=rows.observation.gang_name,
         job=job.pk,
@@ -203,6 +208,10 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
         command=spec["command"],
         ingest_url=settings.LUTHIER_INGEST_URL,
         runtime=spec.get("framework"),
+        python=runtime.python if runtime is not None else spec.get("python"),
+        runtime_requirements=None if runtime is None else runtime.requirements,
+        requirements=job.packages.get("requirements", ()),
+        lock=job.packages.get("lock", ()),
         image=spec.get("image"),
         grace_s=job.grace_s,
         checkpoint_every_s=parse_duration(spec["checkpoint"]["every"]),

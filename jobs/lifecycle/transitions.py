@@ -2,11 +2,12 @@
 
 Every move is guarded by the state, the attempt and the lease token that the decision was made with; when any of them
 has changed, StaleJob rolls everything back and the decision is dropped. leave_queue, admission's own move, is guarded
-by state and intent, and voids any lease. note_alive and note_reports are not guarded, and repeating them is harmless.
+by state and intent, and voids any lease. note_alive, note_lock and note_reports are not guarded: a repeat is harmless.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -121,6 +122,15 @@ def note_alive(rows: JobRows) -> None:
         return
     older = Q(known_at=None) | Q(known_at__lt=rows.now)
     Attempt.objects.filter(older, job=job, n=job.attempt, held=True).update(known_at=rows.now)
+
+
+def note_lock(rows: JobRows, lock: Sequence[str]) -> None:
+    """Keep the versions that were first chosen for the job's packages: every later attempt and clone uses them."""
+    job = rows.job
+    if job.packages.get("lock"):
+        return
+    job.packages = {**job.packages, "lock": list(lock)}
+    Job.objects.filter(pk=job.pk, packages__lock__isnull=True).update(packages=job.packages)
 
 
 @retry_on_serialization_failure

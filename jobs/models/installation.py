@@ -10,13 +10,18 @@ from django.db.models.functions import Now
 
 
 class Runtime(models.Model):
-    """A framework of this installation: a virtual environment locally, an image on Kubernetes."""
+    """A framework of this installation: a virtual environment locally, an image on Kubernetes.
+
+    requirements and python: of one that an administrator made; requirements null: one of the source tree.
+    """
 
     slug = models.SlugField(max_length=40, primary_key=True)
     title = models.CharField(max_length=80)
     description = models.CharField(max_length=300, blank=True)
     image = models.CharField(max_length=300, blank=True)
     enabled = models.BooleanField(default=True)
+    requirements: models.JSONField[Any, Any] = models.JSONField(null=True, blank=True)  # list of strings
+    python = models.CharField(max_length=8, blank=True, db_default="")  # "": the platform's own
 
 
 WORKER_SILENT_S = 5.0

@@ -36,6 +36,8 @@ class Job(models.Model):
     spec: models.JSONField[Any, Any] = models.JSONField()  # normalized luthier/v1
     spec_text = models.TextField(blank=True)  # as submitted
     code = models.ForeignKey(Blob, null=True, on_delete=models.PROTECT, related_name="+")
+    # {"requirements": one per entry, "lock": the versions chosen for them, once they are}; {} without requirements
+    packages: models.JSONField[Any, Any] = models.JSONField(default=dict, db_default={})
     cloned_from = models.ForeignKey(
         "self", null=True, on_delete=models.SET_NULL, related_name="clones", db_index=False
     )

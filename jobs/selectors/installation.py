@@ -93,6 +93,8 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
     missing = found is not None and any(mount.path not in found for mount in spec.data)
     return Context(
         images=clusters.capabilities().images,
+        pythons=_pythons(spec),
+        packages=clusters.capabilities().pythons is not None,
         runtimes=frozenset(known),
         pools={slot_type: TypeCapacity(*size) for slot_type, *size in sizes},
         limits=dict(limits),
@@ -100,6 +102,12 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
         data_paths=found,
         data_folders=_data_folders() if missing else (),
     )
+
+
+def _pythons(spec: Spec) -> frozenset[str] | None:
+    """Versions of plain Python here; looked for only for a job that asks for one."""
+    find = clusters.capabilities().pythons
+    return frozenset(find()) if spec.python and find is not None else None
 
 
 def _existing_data(spec: Spec) -> frozenset[str] | None:

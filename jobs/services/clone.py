@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 from typing import Any
 
 from django.db import transaction
@@ -16,7 +17,7 @@ from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.jobs import job_get
 from jobs.services.intents import checkpoint_of
 from jobs.services.locking import reload
-from jobs.services.submit import Source, create_job, job_check, store_code
+from jobs.services.submit import Checked, Source, create_job, job_check, store_code
 from jobs.spec import Spec
 from jobs.states import EventCode
 from tenants.models import User
@@ -52,9 +53,15 @@ def _clone(
     content_type: str | None = None,
     checkpoint: int | None = None,
 ) -> Job:
-    spec = job_check(
-        user=user, tenant=source.tenant, source=text, content_type=content_type, kept=source.spec.get("code")
-    ).spec
+    checked = job_check(
+        user=user,
+        tenant=source.tenant,
+        source=text,
+        content_type=content_type,
+        kept=source.spec.get("code"),
+        kept_code=source.code,
+    )
+    spec = checked.spec
     with transaction.atomic():
         code = _code(source, spec)
         chosen = checkpoint_of(source, checkpoint, keep=True)
@@ -64,6 +71,8 @@ def _clone(
             tenant=source.tenant,
             spec=spec,
             code=code,
+            requirements=checked.requirements,
+            lock=_lock(source, checked),
             source=text if content_type else "",
             cloned_from=source,
             message=f"Cloned by {user.get_username()} from {source.name} ({source.pk})"
@@ -80,14 +89,14 @@ def _clone(
 
 
 def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec with the changes in it. Naming a framework takes the place of an image, and the other way round."""
+    """The spec with the changes in it. Naming a framework takes the place of an image or a plain Python, and so on."""
     merged = dict(spec)
     for key, value in changes.items():
         if key in MERGED and isinstance(value, Mapping):
             value = {**spec.get(key, {}), **value}
             value = {name: part for name, part in value.items() if part is not None}
         merged[key] = value
-    for key, other in (("framework", "image"), ("image", "framework")):
+    for key, other in permutations(("framework", "python", "image"), 2):
         if changes.get(key) and other not in changes:
             merged.pop(other, None)
     return {key: value for key, value in merged.items() if value is not None}
@@ -97,6 +106,14 @@ def _code(source: Job, spec: Spec) -> Blob | None:
     """The source's own archive unless the code was changed: an upload's id is valid only for a day, its blob longer."""
     same = spec.normalized.get("code") == source.spec.get("code")
     return source.code if same else store_code(spec, source.tenant)
+
+
+def _lock(source: Job, checked: Checked) -> Sequence[str]:
+    """The versions of the source's packages, where the clone asks for the same ones on the same Python."""
+    spec = checked.spec.normalized
+    same = all(source.spec.get(key) == spec.get(key) for key in ("framework", "python"))
+    asked_before = source.packages.get("requirements", [])
+    return source.packages.get("lock", ()) if same and asked_before == list(checked.requirements) else ()
 
 
 def _hold(source: Job) -> None:

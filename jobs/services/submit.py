@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from jobs.failpoints import fp
 from jobs.models import Blob, Job, JobEvent, Progress, Upload
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import spec_context
+from jobs.services import packages
 from jobs.spec import Findings, Spec, SpecError, check, parse
 from jobs.spec.problems import Problem, printable
 from jobs.states import EventCode
@@ -37,6 +38,8 @@ class Checked:
 
     spec: Spec
     findings: Findings
+    requirements: tuple[str, ...] = ()
+    """Of packages, one per entry, wherever the spec lists them."""
 
 
 def require_submit(user: User, tenant: Tenant) -> None:
@@ -52,12 +55,13 @@ def job_check(
     source: Source,
     content_type: str | None = None,
     kept: Mapping[str, Any] | None = None,
+    kept_code: Blob | None = None,
 ) -> Checked:
     """Check a spec as submitting it would, and change nothing.
 
     Raises JobForbidden, TenantSuspended, UploadNotFound, or SpecInvalid with all errors at once.
 
-    kept: code whose bytes are there whatever became of its upload, that of the job which is cloned.
+    kept: code whose bytes are there whatever became of its upload, that of the job which is cloned; kept_code: they.
     """
     require_submit(user, tenant)
     if tenant.state == Tenant.State.SUSPENDED:
@@ -66,23 +70,28 @@ def job_check(
     findings = check(spec, spec_context(tenant, spec))
     errors = SpecError(findings.errors).as_list()
     upload = spec.code.upload if spec.code and spec.normalized.get("code") != kept else None
-    if upload and not _uploads(upload, tenant).exists():
+    uploaded = _uploads(upload, tenant).select_related("blob").first() if upload else None
+    if upload and uploaded is None:
         if not errors:
             raise _not_uploaded(upload)
         errors += _not_uploaded(upload).details["errors"]
     if errors:
         raise SpecInvalid(errors=errors)
-    return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)))
+    asked = spec.requirements
+    if spec.requirements_file is not None:
+        asked = packages.requirements(spec, uploaded.blob if uploaded else kept_code)
+    return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)), asked)
 
 
 @retry_on_serialization_failure
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
     """Accept a job: durable and QUEUED when this returns. Raises as job_check, and CodeInvalid."""
-    spec = job_check(user=user, tenant=tenant, source=source, content_type=content_type).spec
+    checked = job_check(user=user, tenant=tenant, source=source, content_type=content_type)
+    spec, asked = checked.spec, list(checked.requirements)
     with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
         code = store_code(spec, tenant)
         fp("submit.after_code")
-        job = create_job(user=user, tenant=tenant, spec=spec, code=code, source=source)
+        job = create_job(user=user, tenant=tenant, spec=spec, code=code, requirements=asked, source=source)
         wake.cycle()
         fp("submit.before_commit")
     return job
@@ -130,6 +139,8 @@ def create_job(
     tenant: Tenant,
     spec: Spec,
     code: Blob | None,
+    requirements: Sequence[str] = (),
+    lock: Sequence[str] = (),
     source: Source = "",
     cloned_from: Job | None = None,
     message: str = "",
@@ -143,8 +154,11 @@ def create_job(
         spec=spec.normalized,
         spec_text=_text(source),
         code=code,
+        packages={
+            name: list(lines) for name, lines in (("requirements", requirements), ("lock", lock)) if lines
+        },
         cloned_from=cloned_from,
-        framework=spec.framework or spec.image or "",
+        framework=spec.framework or spec.image or f"python {spec.python}",
         learners=spec.resources.learners,
         gpus=spec.resources.gpus,
         gpu_type=spec.resources.gpu_type or "",

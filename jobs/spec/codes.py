@@ -31,6 +31,7 @@ DOCUMENT = {
 FIELDS = {
     "bad_format": "a string has the wrong format",
     "bad_name": "the name of a variable or a file is not usable",
+    "bad_requirement": "not a package name with versions, such as tqdm>=4; options, paths and addresses are rejected",
     "bad_unit": "a duration or an amount of memory without unit, or with an unknown one",
     "code_too_large": "inline code has more than 512 KiB; upload an archive",
     "duplicate": "an entry is given twice, or two file names differ only in case",
@@ -41,12 +42,14 @@ FIELDS = {
     "image_not_allowed": "an image that is malformed, has neither tag nor digest, or is not allowed here",
     "not_a_choice": "not one of the listed values",
     "out_of_range": "a number, duration or amount outside its bounds",
+    "packages_unsupported": "packages or a plain Python where an image is run; build them into the image",
     "regex_no_step": "the rule for the step of a checkpoint has no group `step`",
     "regex_no_metric": "a metric rule names no metric",
     "regex_syntax": "a metric rule is not a regular expression",
     "regex_too_many": "a metric rule names more than 20 groups",
     "regex_unsafe": "a metric rule could take forever on some lines",
     "required": "a key is missing",
+    "requirements_not_found": "the code has no such file of requirements",
     "too_few": "a list or mapping is empty",
     "too_long": "a string has too many characters",
     "too_many": "a list or mapping has too many entries",
@@ -61,6 +64,7 @@ INSTALLATION = {
     "exceeds_cluster": "no node, or not even the whole cluster, has that much",
     "gpu_type_not_found": "this cluster has no devices of that type",
     "priority_not_allowed": "the tenant may not use this priority",
+    "python_not_found": "this installation has no Python of that version",
     "runtime_not_found": "this installation has no such runtime",
 }
 WARNINGS = {

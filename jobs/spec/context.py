@@ -14,6 +14,7 @@ from jobs.spec.problems import Problem, printable
 from jobs.spec.walk import nearest
 
 IMAGES_UNSUPPORTED = "This cluster cannot run images; name a runtime in framework instead"
+PACKAGES_UNSUPPORTED = "This cluster cannot add packages to a framework: use setup, or an image that has them"
 DEFAULT_MIB = quantities.parse_memory(DEFAULTS["resources"]["memory"])
 """The default memory: a spec that does not set it is not rejected where nodes are smaller."""
 DATA_SHOWN = 10
@@ -36,7 +37,8 @@ class TypeCapacity:
 class Context:
     """What the check may know of the installation and the tenant; None or empty means not to be checked.
 
-    images: the cluster runs container images. pools: slot type -> TypeCapacity (``cpu`` among them).
+    images: the cluster runs container images. pythons: versions of plain Python here (None: unknown). packages: jobs
+    may have packages of their own, or a plain Python. pools: slot type -> TypeCapacity (``cpu`` among them).
     limits: slot type -> the tenant's quota in slots; a type
     without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
     exist below the data root (None: unknown here). data_folders: its folders, for the remedy (None: the
@@ -45,6 +47,8 @@ class Context:
 
     images: bool = False
     runtimes: frozenset[str] = frozenset()
+    pythons: frozenset[str] | None = None
+    packages: bool = True
     pools: Mapping[str, TypeCapacity] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     priorities: frozenset[str] = frozenset(PRIORITIES)
@@ -65,6 +69,7 @@ def check(spec: Spec, context: Context) -> Findings:
     """Compare a valid spec with an installation. Never raises. A quota rejects nothing: it warns of a wait."""
     errors = (
         *_runtime_errors(spec, context),
+        *_package_errors(spec, context),
         *_capacity_errors(spec, context),
         *_tenant_errors(spec, context),
     )
@@ -85,6 +90,18 @@ def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         message = f"This installation has no runtime {spec.framework}{hint}"
         allowed = _listed(context.runtimes)
         yield Problem("framework", "runtime_not_found", message, spec.framework, allowed, near=near)
+
+
+def _package_errors(spec: Spec, context: Context) -> Iterator[Problem]:
+    if not context.packages:
+        if spec.python:
+            message = "This cluster runs container images, no plain Python; name one in image, or a framework"
+            yield Problem("python", "packages_unsupported", message, spec.python, _listed(context.runtimes))
+        if spec.requirements or spec.requirements_file:
+            yield Problem("requirements", "packages_unsupported", PACKAGES_UNSUPPORTED)
+    elif spec.python and context.pythons is not None and spec.python not in context.pythons:
+        message = f"This installation has no Python {spec.python}"
+        yield Problem("python", "python_not_found", message, spec.python, _listed(context.pythons))
 
 
 def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:

@@ -28,6 +28,8 @@ MAX_COMMAND_CHARS = 8192
 MAX_ENV_BYTES = 32 * 1024
 MAX_CODE_BYTES = 512 * 1024
 MAX_PATTERN_CHARS = 500
+MAX_REQUIREMENTS, MAX_REQUIREMENT_CHARS = 200, 500
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MAX_SETUP, MAX_SETUP_CHARS = 10, 2000
 
 SLUG = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
@@ -76,7 +78,7 @@ def json_schema() -> dict[str, Any]:
             **_needs(),
             **_course(),
         },
-        "oneOf": [{"required": ["framework"]}, {"required": ["image"]}],
+        "oneOf": [{"required": ["framework"]}, {"required": ["python"]}, {"required": ["image"]}],
     }
 
 
@@ -110,7 +112,7 @@ def _program() -> dict[str, Any]:
     return {
         "framework": {
             "type": "string",
-            "description": "A runtime of this installation; exactly one of framework and image.",
+            "description": "A runtime of this installation; exactly one of framework, python and image.",
             "maxLength": 63,
             "pattern": SLUG,
             "x-help": SLUG_HELP,
@@ -151,6 +153,34 @@ def _program() -> dict[str, Any]:
 
 def _environment() -> dict[str, Any]:
     return {
+        "requirements": {
+            "description": "Packages on top of the runtime or the plain Python: a list, or file: a file in the code"
+            " that lists them. Their versions are chosen once per job.",
+            "oneOf": [
+                {
+                    "type": "array",
+                    "maxItems": MAX_REQUIREMENTS,
+                    "items": {"type": "string", "minLength": 1, "maxLength": MAX_REQUIREMENT_CHARS},
+                },
+                {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["file"],
+                    "properties": {
+                        "file": {
+                            "type": "string",
+                            "description": "Path of the file in the code folder.",
+                            "minLength": 1,
+                            "maxLength": MAX_PATH_CHARS,
+                        }
+                    },
+                },
+            ],
+        },
+        "python": {
+            "description": "A plain Python of this version, instead of framework; the installation may not have all.",
+            "enum": list(PYTHONS),
+        },
         "setup": {
             "type": "array",
             "description": "Commands that each learner runs before the program, once per attempt, each by sh -e in the"

@@ -64,6 +64,9 @@ class Spec:
     framework: str | None
     image: str | None
     code: Code | None
+    requirements: tuple[str, ...]
+    requirements_file: str | None
+    python: str | None
     setup: tuple[str, ...]
     command: str | tuple[str, ...]
     resources: ResourceRequest
@@ -102,6 +105,8 @@ class Spec:
             "framework": self.framework,
             "image": self.image,
             "code": _code_dict(self.code),
+            "requirements": _requirements_value(self),
+            "python": self.python,
             "setup": list(self.setup) or None,
             "command": self.command if isinstance(self.command, str) else list(self.command),
             "resources": _resources_dict(self.resources),
@@ -124,12 +129,16 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
     checkpoint = DEFAULTS["checkpoint"] | dict(value.get("checkpoint", {}))
     command = value["command"]
     time_limit = value.get("time_limit")
+    requirements = value.get("requirements", ())
     return Spec(
         name=value["name"],
         tags=tuple(value.get("tags", ())),
         framework=value.get("framework"),
         image=value.get("image"),
         code=_build_code(value.get("code")),
+        requirements=tuple(requirements) if not isinstance(requirements, Mapping) else (),
+        requirements_file=requirements["file"] if isinstance(requirements, Mapping) else None,
+        python=value.get("python"),
         setup=tuple(value.get("setup", ())),
         command=_lines(command) if isinstance(command, str) else tuple(command),
         resources=_build_resources(DEFAULTS["resources"] | dict(value.get("resources", {}))),
@@ -179,6 +188,10 @@ def _build_resources(resources: Mapping[str, Any]) -> ResourceRequest:
         cpus=int(resources["cpus"]),
         memory_mib=quantities.parse_memory(resources["memory"]),
     )
+
+
+def _requirements_value(spec: Spec) -> list[str] | dict[str, str] | None:
+    return {"file": spec.requirements_file} if spec.requirements_file else list(spec.requirements) or None
 
 
 def _code_dict(code: Code | None) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES, MAX_PATTERN_CHAR
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import Path, Problem
 from jobs.spec.regexes import pattern_fault, step_pattern_fault
+from jobs.spec.requirement import REQUIREMENT_HELP, requirement_fault, requirements_of
 from jobs.spec.walk import Walk
 
 RESERVED_ENV = (
@@ -30,6 +31,7 @@ FFDL_KEYS = frozenset({"data_stores", "learners", "gpus", "memory", "cpus", "eva
 def rule_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     """Yield every broken rule. Parts of the wrong type are skipped: the schema has reported them."""
     yield from _runtime_faults(value, walk)
+    yield from _requirement_faults(value, walk)
     yield from _command_faults(value.get("command"), walk)
     yield from _code_faults(value.get("code"), walk)
     yield from _resource_faults(value.get("resources"), walk)
@@ -59,12 +61,12 @@ def is_reserved(name: str) -> bool:
 
 
 def _runtime_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
-    named = [key for key in ("framework", "image") if key in value]
-    both = "exactly one of framework and image"
+    named = [key for key in ("framework", "python", "image") if key in value]
+    one = "exactly one of framework, python and image"
     if not named:
-        yield walk.problem(("framework",), "required", f"is required: give {both}", allowed=both)
-    elif len(named) == 2:
-        yield walk.problem(("image",), "exactly_one", f"Give {both}, not both", allowed=both)
+        yield walk.problem(("framework",), "required", f"is required: give {one}", allowed=one)
+    elif len(named) > 1:
+        yield walk.problem((named[-1],), "exactly_one", f"Give {one}, not {' and '.join(named)}", allowed=one)
     if "image" not in value and "code" not in value:
         message = "is required: a framework needs code to run, as code.files or code.upload"
         yield walk.problem(("code",), "required", message, allowed="code.files or code.upload")
@@ -72,6 +74,34 @@ def _runtime_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     if isinstance(image, str) and image and ":" not in image.rsplit("/", 1)[-1]:
         message = "has neither tag nor digest, so what runs could change: add one, such as :1.2"
         yield walk.problem(("image",), "image_not_allowed", message, image, "an image with tag or digest")
+
+
+def _requirement_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
+    asked = value.get("requirements")
+    if asked and "image" in value:
+        message = "An image has its own packages: build them into the image, or install them in setup"
+        yield walk.problem(("requirements",), "packages_unsupported", message)
+    for index, text in enumerate(asked if isinstance(asked, list | tuple) else ()):
+        fault = requirement_fault(text) if isinstance(text, str) and text.strip() else None
+        if fault:
+            yield walk.problem(("requirements", index), "bad_requirement", fault, text, REQUIREMENT_HELP)
+    file = asked.get("file") if isinstance(asked, Mapping) else None
+    if not isinstance(file, str) or not file:
+        return
+    place: Path = ("requirements", "file")
+    if fault := path_fault(file):
+        yield walk.problem(place, "unsafe_path", fault, file, "a relative path such as requirements.txt")
+        return
+    code = value.get("code")
+    files = code.get("files") if isinstance(code, Mapping) else None
+    if isinstance(files, Mapping):
+        if file not in files:
+            yield walk.problem(
+                place, "requirements_not_found", "is not among the code files", file, ", ".join(files)
+            )
+        elif isinstance(files[file], str):
+            for fault in requirements_of(files[file]).faults:
+                yield walk.problem(place, "bad_requirement", fault, file, REQUIREMENT_HELP)
 
 
 def _command_faults(command: Any, walk: Walk) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from gpu_scheduler.clusters.base import (
     Removal,
     Watch,
 )
-from gpu_scheduler.clusters.local import protocol
+from gpu_scheduler.clusters.local import interpreters, protocol
 from gpu_scheduler.clusters.local.client import request
 from gpu_scheduler.clusters.local.feed import Feed
 from gpu_scheduler.model import Node
@@ -25,7 +25,9 @@ from gpu_scheduler.model import Node
 NO_IMAGES = "The local cluster runs no container images: name a framework instead."
 
 
-CAPABILITIES = Capabilities(node_daemon=True, remedy="See logs/nodes.log in the data folder.")
+CAPABILITIES = Capabilities(
+    node_daemon=True, pythons=interpreters.versions, remedy="See logs/nodes.log in the data folder."
+)
 
 
 class LocalCluster:
