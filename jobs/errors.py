@@ -50,6 +50,18 @@ class SpecInvalid(JobError):
     code = "spec_invalid"
 
 
+class RuntimeInUse(JobError):
+    """Unfinished jobs use this runtime."""  # details: jobs, how many
+
+    code = "runtime_in_use"
+
+
+class RuntimeOfTree(JobError):
+    """This runtime comes with the platform: its title and description can be changed, and it can be disabled."""
+
+    code = "runtime_of_tree"
+
+
 class CheckpointNotFound(JobError):
     """The job has no valid checkpoint of this number."""  # details: checkpoints, the numbers that exist
 

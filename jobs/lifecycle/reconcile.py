@@ -13,6 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 
 from gpu_scheduler.clusters.base import (
     Absences,
@@ -185,8 +186,10 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
     assert attempt is not None
     spec: dict[str, Any] = job.spec
     resources = spec["resources"]
-    # None for a runtime of the source tree, whose requirements are a file
-    runtime = Runtime.objects.filter(pk=spec.get("framework"), requirements__isnull=False).first()
+    # None for a runtime of the source tree: its requirements are a file, or its image a setting
+    own = Q(requirements__isnull=False) | ~Q(image="")
+    runtime = Runtime.objects.filter(own, pk=spec.get("framework")).first()
+    image = spec.get("image") or (runtime.image if runtime is not None else "")
     return GangSpec(
         name=rows.observation.gang_name,
         job=job.pk,
@@ -207,12 +210,12 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
         memory_mib=parse_memory(resources["memory"]),
         command=spec["command"],
         ingest_url=settings.LUTHIER_INGEST_URL,
-        runtime=spec.get("framework"),
-        python=runtime.python if runtime is not None else spec.get("python"),
+        runtime=None if image else spec.get("framework"),
+        python=runtime.python or None if runtime is not None else spec.get("python"),
         runtime_requirements=None if runtime is None else runtime.requirements,
         requirements=job.packages.get("requirements", ()),
         lock=job.packages.get("lock", ()),
-        image=spec.get("image"),
+        image=image or None,
         grace_s=job.grace_s,
         checkpoint_every_s=parse_duration(spec["checkpoint"]["every"]),
         distributed=spec.get("distributed"),

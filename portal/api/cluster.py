@@ -8,7 +8,7 @@ from django.conf import settings
 from django.http import HttpResponse
 from rest_framework import serializers
 
-from jobs.selectors import cluster, installation, queue
+from jobs.selectors import cluster, queue
 from jobs.serialization import ReadSerializer, json_bytes
 from jobs.spec import json_schema
 from portal.api import paging
@@ -85,25 +85,6 @@ def node_list(call: Call) -> dict[str, Any]:
     """Every node and the jobs on it. Jobs that the caller cannot see are included without their names."""
     nodes = [NodeSerializer.render(node) for node in cluster.nodes(call.user)]
     return paging.whole(call, nodes, keys=("name",))
-
-
-class RuntimeSerializer(ReadSerializer):
-    slug = serializers.CharField()
-    title = serializers.CharField()
-    description = serializers.CharField(allow_blank=True)
-    image = serializers.CharField(allow_blank=True)
-
-
-@operation(
-    Out=RuntimeSerializer,
-    Query=ShortListQuery,
-    many=True,
-    response_example={"slug": "sklearn", "title": "scikit-learn", "description": "", "image": ""},
-)
-def runtime_list(call: Call) -> dict[str, Any]:
-    """The frameworks that a job can use."""
-    runtimes = [RuntimeSerializer.render(row) for row in installation.runtimes()]
-    return paging.whole(call, runtimes, keys=("slug",))
 
 
 class JobSchemaSerializer(ReadSerializer):

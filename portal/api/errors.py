@@ -36,6 +36,8 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.IllegalTransition: HTTPStatus.CONFLICT,
     jobs.TenantSuspended: HTTPStatus.CONFLICT,
     jobs.SpecInvalid: HTTPStatus.BAD_REQUEST,
+    jobs.RuntimeInUse: HTTPStatus.CONFLICT,
+    jobs.RuntimeOfTree: HTTPStatus.CONFLICT,
     jobs.CheckpointNotFound: HTTPStatus.BAD_REQUEST,
     jobs.CodeInvalid: HTTPStatus.BAD_REQUEST,
     jobs.JobChanged: HTTPStatus.PRECONDITION_FAILED,

@@ -17,7 +17,7 @@ from portal.pages import (
     usage,
 )
 from portal.pages.admin import overview as admin
-from portal.pages.admin import quota_history, quotas, system, tenants
+from portal.pages.admin import quota_history, quotas, runtimes, system, tenants
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 _TENANT = "t/<slug:slug>/"
@@ -62,6 +62,8 @@ urlpatterns = [
     path(f"{_ADMIN}quotas", quotas.page, name="admin-quotas"),
     path(f"{_ADMIN}quota-history", quota_history.page, name="admin-quota-history"),
     path(f"{_ADMIN}quota-history.csv", quota_history.export, name="admin-quota-history-export"),
+    path(f"{_ADMIN}runtimes", runtimes.page, name="admin-runtimes"),
+    path(f"{_ADMIN}runtimes/<slug:slug>", runtimes.act, name="admin-runtime"),
     path(f"{_ADMIN}people", admin.people, name="admin-people"),
     path(f"{_ADMIN}audit", audit_log.of_all, name="admin-audit"),
 ]

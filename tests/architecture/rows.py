@@ -173,6 +173,11 @@ API: dict[str, Row] = {
     "GET cluster": Row(ANY_USER),
     "GET cluster/nodes": Row(ANY_USER),
     "GET runtimes": Row(ANY_USER),
+    "POST runtimes": Row(
+        INSTALLATION_ADMIN, body={"slug": "speech", "title": "Speech", "requirements": ["tqdm"]}
+    ),
+    "PATCH runtimes/<str:slug>": Row(INSTALLATION_ADMIN, {"slug": "runtime"}, body={"enabled": False}),
+    "DELETE runtimes/<str:slug>": Row(INSTALLATION_ADMIN, {"slug": "runtime"}),
     "GET schema/job": Row(ANY_USER),
     "GET openapi.json": Row(ANY_USER),
     **{rf"{method} ^(?P<rest>[\s\S]*)\Z": Row(NEVER) for method in ("GET", "POST", "PUT", "PATCH", "DELETE")},
@@ -263,6 +268,8 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{CONSOLE}quotas": (Page(CONSOLE_ONLY), form(CONSOLE_ONLY, changes=False)),
     f"{CONSOLE}quota-history": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}quota-history.csv": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}runtimes": (Page(CONSOLE_ONLY), form(CONSOLE_ONLY, slug="speech", requirements="tqdm")),
+    f"{CONSOLE}runtimes/<slug:slug>": (form(CONSOLE_ONLY, {"slug": "runtime"}, verb="disable"),),
     f"{CONSOLE}people": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}audit": (Page(CONSOLE_ONLY),),
     "agent/v1/job": (FOR_LEARNERS,),

@@ -12,7 +12,7 @@ from django.http import HttpResponse
 from django.test import Client
 from guardian.models import UserObjectPermission
 
-from jobs.models import Job
+from jobs.models import Job, Runtime
 from tenants.models import AuditEntry, Membership, Quota, Tenant, Token, User
 from tests.architecture import rows
 from tests.architecture.routes import Route, page_routes
@@ -135,6 +135,7 @@ def _changeable_rows() -> list[Any]:
         sorted(User.objects.values_list("pk", "is_active", "is_superuser")),
         sorted(Quota.objects.values_list("pk", "limit")),
         sorted(Tenant.objects.values_list("pk", "name", "state")),
+        sorted(Runtime.objects.values_list("pk", "enabled")),
         sorted(UserObjectPermission.objects.values_list("user", "object_pk", "permission")),
     ]
 

@@ -66,6 +66,7 @@ def build() -> World:
     here, there = factories.tenant("vision-lab"), factories.tenant("nlp-research")
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=64)
     Runtime.objects.create(slug="sklearn", title="scikit-learn")
+    Runtime.objects.create(slug="own", title="Own", requirements=["tqdm"])
     users = {
         Who.STRANGER: factories.member(there, "bob", Role.MANAGER),
         Who.GUEST: factories.user("gina"),
@@ -98,6 +99,7 @@ def build() -> World:
         },
         tenant=here,
         things={
+            "runtime": "own",
             "t": here.slug,
             "slug": here.slug,
             "job_id": running.pk,

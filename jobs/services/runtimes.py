@@ -1,0 +1,159 @@
+"""Runtimes that administrators add, change and remove without a restart; new jobs may name them at once.
+
+On the local cluster a runtime is a list of requirements on a Python version, on Kubernetes an image. Runtimes of the
+source tree may be renamed and disabled only. Each change leaves an audit entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+
+from gpu_scheduler.clusters.base import Capabilities
+from jobs import clusters
+from jobs.errors import RuntimeInUse, RuntimeOfTree
+from jobs.models import Job, Runtime
+from jobs.spec.definition import MAX_REQUIREMENTS, PYTHONS
+from jobs.spec.requirement import REQUIREMENT_HELP, requirement_fault
+from jobs.states import FINAL
+from tenants import access, audit, checks
+from tenants.errors import FieldsInvalid, NameTaken, NotFound, problem
+
+MAX_SLUG = 40
+TEXTS = {"title": 80, "description": 300, "image": 300}
+CONTENT = ("requirements", "python", "image")
+"""What a job runs in; fixed for runtimes of the source tree."""
+
+Problems = list[dict[str, Any]]
+
+
+def runtime_add(*, user: access.Person, values: Mapping[str, Any]) -> Runtime:
+    """Add a runtime: slug, title, requirements, python, and description or image. Raises AdminOnly, FieldsInvalid or
+    NameTaken."""
+    access.require_admin(user)
+    return add(user, values)
+
+
+def runtime_change(*, user: access.Person, slug: str, changes: Mapping[str, Any]) -> Runtime:
+    """Change anything but the slug; enable or disable it. Attempts that run keep what they have, later ones get the new
+    content. Raises AdminOnly, NotFound, FieldsInvalid or RuntimeOfTree."""
+    access.require_admin(user)
+    with transaction.atomic():
+        runtime = _locked(slug)
+        if _is_of_tree(runtime) and any(name in changes for name in CONTENT):
+            raise RuntimeOfTree
+        wanted = {name: getattr(runtime, name) for name in (*TEXTS, *CONTENT)} | dict(changes)
+        _refuse(_problems(wanted) if not _is_of_tree(runtime) else _text_problems(wanted))
+        different = {name: value for name, value in changes.items() if getattr(runtime, name) != value}
+        details = {name: {"from": getattr(runtime, name), "to": value} for name, value in different.items()}
+        for name, value in different.items():
+            setattr(runtime, name, value)
+        if different:
+            runtime.save(update_fields=list(different))
+            audit.record(actor=user, action="runtime.change", target=slug, details=details)
+    return runtime
+
+
+def runtime_remove(*, user: access.Person, slug: str) -> None:
+    """Remove a runtime that no unfinished job uses. Raises AdminOnly, NotFound, RuntimeInUse or RuntimeOfTree."""
+    access.require_admin(user)
+    remove(user, slug)
+
+
+@transaction.atomic
+def add(actor: access.Person | None, values: Mapping[str, Any]) -> Runtime:
+    """The same for an operator at the shell, who needs no role."""
+    slug = str(values.get("slug", ""))
+    wanted = {"requirements": [], "python": "", "description": "", "image": "", "title": slug} | dict(values)
+    _refuse([*filter(None, [checks.slug("slug", slug, MAX_SLUG), _label(slug)]), *_problems(wanted)])
+    runtime, made = Runtime.objects.get_or_create(slug=slug, defaults=wanted)
+    if not made:
+        raise NameTaken(f"The runtime {slug} already exists.")
+    audit.record(
+        actor=actor, action="runtime.create", target=slug, details={name: wanted[name] for name in CONTENT}
+    )
+    return runtime
+
+
+@transaction.atomic
+def remove(actor: access.Person | None, slug: str) -> None:
+    """The same for an operator at the shell, who needs no role."""
+    runtime = _locked(slug)
+    if _is_of_tree(runtime):
+        raise RuntimeOfTree
+    users = Job.objects.filter(framework=slug, deleted_at=None).exclude(state__in=FINAL).count()
+    if users:
+        raise RuntimeInUse(
+            f"{users} unfinished job{' uses' if users == 1 else 's use'} the runtime {slug}. Disable it, so that no new"
+            " job does, and remove it later.",
+            jobs=users,
+        )
+    runtime.delete()
+    audit.record(actor=actor, action="runtime.remove", target=slug)
+
+
+def _locked(slug: str) -> Runtime:
+    runtime = Runtime.objects.select_for_update().filter(pk=slug).first()
+    if runtime is None:
+        raise NotFound
+    return runtime
+
+
+def _is_of_tree(runtime: Runtime) -> bool:
+    return runtime.requirements is None and not runtime.image
+
+
+def _refuse(problems: Problems) -> None:
+    if problems:
+        raise FieldsInvalid(errors=problems)
+
+
+def _label(slug: str) -> dict[str, Any] | None:
+    """A runtime's name is part of folder names."""
+    if "_" not in slug and not slug.endswith("-"):
+        return None
+    return problem("slug", "not_a_slug", "must be lowercase letters and digits with inner dashes", slug)
+
+
+def _text_problems(values: Mapping[str, Any]) -> Problems:
+    longest = {name: most for name, most in TEXTS.items() if name == "title" or values[name]}
+    return [*filter(None, (checks.text(name, values[name], most) for name, most in longest.items()))]
+
+
+def _problems(values: Mapping[str, Any]) -> Problems:
+    """Everything wrong with a runtime's content on the current cluster."""
+    found = _text_problems(values)
+    capabilities = clusters.capabilities()
+    python, requirements, image = values["python"], values["requirements"] or [], values["image"]
+    if image and not capabilities.images:
+        found.append(problem("image", "image_not_allowed", "this cluster runs no container images", image))
+    if len(requirements) > MAX_REQUIREMENTS:
+        found.append(
+            problem("requirements", "too_many", f"must be at most {MAX_REQUIREMENTS}", len(requirements))
+        )
+    for index, text in enumerate(requirements):
+        fault = requirement_fault(text) if text.strip() else "is empty"
+        if fault:
+            found.append(problem(f"requirements[{index}]", "bad_requirement", fault, text, REQUIREMENT_HELP))
+    if not image:
+        found += _python_problems(python, capabilities)
+    elif requirements or python:
+        found.append(
+            problem("image", "exactly_one", "give an image, or requirements and python, not both", image)
+        )
+    return found
+
+
+def _python_problems(python: str, capabilities: Capabilities) -> Problems:
+    if capabilities.pythons is None:
+        message = "is required: on this cluster a runtime is a container image"
+        return [problem("image", "required", message)]
+    here = capabilities.pythons() if python else ()
+    if not python or python in here:
+        return []
+    code, allowed = (
+        ("python_not_found", ", ".join(here)) if python in PYTHONS else ("not_a_choice", ", ".join(PYTHONS))
+    )
+    return [problem("python", code, f"this installation has no Python {python}", python, allowed)]
