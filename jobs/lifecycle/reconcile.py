@@ -128,7 +128,7 @@ def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     if report is None and not _absences.is_gone(name, found):
         raise ClusterBusy(f"The cluster does not yet say whether {name} exists.")
     if report is not None and report.lock:
-        transitions.note_lock(rows, report.lock)
+        transitions.note_lock(rows, lease, report.lock)
     if proves_alive(rows, report):
         transitions.note_alive(rows)
     observation = with_report(rows, report)

@@ -2,7 +2,7 @@
 
 Every move is guarded by the state, the attempt and the lease token that the decision was made with; when any of them
 has changed, StaleJob rolls everything back and the decision is dropped. leave_queue, admission's own move, is guarded
-by state and intent, and voids any lease. note_alive, note_lock and note_reports are not guarded: a repeat is harmless.
+by state and intent, and voids any lease. note_alive and note_reports are not guarded, and repeating them is harmless.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - op
 
 NO_ORDER: dict[str, Any] = {"order_reason": "", "order_for_job": "", "order_learners": None}
 """The row of a job without an order. order_gen stays: the newest generation ever ordered for."""
+SHOWN_PACKAGES = 20
 NOTED_EVERY = timedelta(seconds=NOTED_EVERY_S)
 REPORT_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "failure_details"]
 
@@ -124,13 +125,21 @@ def note_alive(rows: JobRows) -> None:
     Attempt.objects.filter(older, job=job, n=job.attempt, held=True).update(known_at=rows.now)
 
 
-def note_lock(rows: JobRows, lock: Sequence[str]) -> None:
-    """Keep the versions that were first chosen for the job's packages: every later attempt and clone uses them."""
+def note_lock(rows: JobRows, lease: Lease, lock: Sequence[str]) -> None:
+    """Keep the versions that were first chosen for the job's packages: every later attempt and clone uses them.
+
+    An event lists them. Raises StaleJob.
+    """
     job = rows.job
     if job.packages.get("lock"):
         return
-    job.packages = {**job.packages, "lock": list(lock)}
-    Job.objects.filter(pk=job.pk, packages__lock__isnull=True).update(packages=job.packages)
+    shown = ", ".join(lock[:SHOWN_PACKAGES]) + (
+        f" and {len(lock) - SHOWN_PACKAGES} more" if lock[SHOWN_PACKAGES:] else ""
+    )
+    message = f"Packages chosen: {shown}. Later attempts use the same versions"
+    with transaction.atomic():
+        _swap(rows, lease, {"packages": {**job.packages, "lock": list(lock)}})
+        _append_condition(rows, Reason("packages_chosen", message, {"packages": list(lock)}))
 
 
 @retry_on_serialization_failure

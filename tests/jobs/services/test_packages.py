@@ -11,7 +11,7 @@ import pytest
 from gpu_scheduler.clusters.base import GangReport
 from jobs import blobs
 from jobs.errors import SpecInvalid
-from jobs.lifecycle import observation, reconcile, transitions
+from jobs.lifecycle import leases, observation, reconcile, transitions
 from jobs.models import Job, Runtime, Upload
 from jobs.services import job_check, job_clone, job_submit
 from tests import factories
@@ -81,10 +81,15 @@ def test_what_is_wrong_with_the_file_of_an_upload_is_said_before_anything_is_wri
 
 def test_versions_are_kept_from_the_first_report_on_and_later_ones_change_nothing(people: People) -> None:
     job = job_submit(user=people.alice, tenant=people.vision, source=factories.spec(requirements=["upper"]))
+    lease = leases.claim(job.pk, "w1")
+    assert lease is not None
     for lock in (("lower==1.0", "upper==1.5"), ("upper==9.0",)):
         rows = observation.load(job.pk)
         assert rows is not None
-        transitions.note_lock(rows, GangReport("job", (), lock=lock).lock)
+        transitions.note_lock(rows, lease, GangReport("job", (), lock=lock).lock)
+    event = job.events.get(reason="packages_chosen")
+    assert event.message == "Packages chosen: lower==1.0, upper==1.5. Later attempts use the same versions."
+    assert event.numbers == {"packages": ["lower==1.0", "upper==1.5"]}
     assert Job.objects.get(pk=job.pk).packages == {
         "requirements": ["upper"],
         "lock": ["lower==1.0", "upper==1.5"],
