@@ -48,10 +48,9 @@ def runtime_change(*, user: access.Person, slug: str, changes: Mapping[str, Any]
         _refuse(_problems(wanted) if not _is_of_tree(runtime) else _text_problems(wanted))
         different = {name: value for name, value in changes.items() if getattr(runtime, name) != value}
         details = {name: {"from": getattr(runtime, name), "to": value} for name, value in different.items()}
-        for name, value in different.items():
-            setattr(runtime, name, value)
         if different:
-            runtime.save(update_fields=list(different))
+            Runtime.objects.filter(pk=slug).update(**different)
+            runtime.refresh_from_db()
             audit.record(actor=user, action="runtime.change", target=slug, details=details)
     return runtime
 
