@@ -46,6 +46,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "admin-tenant-new": ("admin", "/admin-console/tenants/new"),
     "admin-quotas": ("admin", "/admin-console/quotas"),
     "admin-quota-history": ("admin", "/admin-console/quota-history"),
+    "admin-runtimes": ("admin", "/admin-console/runtimes"),
     "admin-people": ("admin", "/admin-console/people"),
     "admin-audit": ("admin", "/admin-console/audit"),
 }

@@ -144,3 +144,10 @@ def test_settings_name_the_variable_that_is_missing() -> None:
     assert KubernetesSettings.read({**given, "KUBECONFIG": "/k"}) == KubernetesSettings(
         "prod", "a", gpu_resource="amd.com/gpu", kubeconfig="/k"
     )
+
+
+def test_setup_commands_reach_the_launcher_in_the_pod() -> None:
+    commands = ["pip install tqdm", "echo $HOME"]
+    given = env(learner(replace(SPEC, setup=commands)))
+    assert json.loads(given["LUTHIER_SETUP"].replace("$$", "$")) == commands
+    assert "LUTHIER_SETUP" not in env(learner())
