@@ -48,6 +48,7 @@ class StopReason(StrEnum):
     DEPLOY_FAILED = "deploy_failed"
     IMAGE_ERROR = "image_error"
     DATA_ERROR = "data_error"
+    SECRET_MISSING = "secret_missing"  # noqa: S105 - a reason
 
 
 class Phase(StrEnum):
@@ -106,6 +107,7 @@ AFTER_STOPPING: dict[StopReason, State] = {
     StopReason.DEPLOY_FAILED: State.FAILED,
     StopReason.IMAGE_ERROR: State.FAILED,
     StopReason.DATA_ERROR: State.FAILED,
+    StopReason.SECRET_MISSING: State.FAILED,
 }
 """Where STOPPING leads. QUEUED becomes FAILED when OWN_FAILURES have used up max_restarts, and a requested
 halt or cancel has precedence over a restart."""
@@ -215,6 +217,7 @@ STOP_LABELS: dict[StopReason, str] = {
     StopReason.DEPLOY_FAILED: "Stopping",
     StopReason.IMAGE_ERROR: "Stopping",
     StopReason.DATA_ERROR: "Stopping",
+    StopReason.SECRET_MISSING: "Stopping",
 }
 
 

@@ -1,11 +1,12 @@
 """Runs the user's program: one pipe for stdout and stderr, its exit code, and its orderly end when it must stop.
 
 It waits for the shipper's ``ready``, starts the program in a session of its own, writes what it prints to the spool
-byte for byte, and passes a halt on (`halting` has the deadlines). Signals go to the program's whole group, and after
-SIGTERM the program has ended only when no process of the group is left: a shell dies at once, while what it started
-still saves. SIGTERM to the launcher requests a halt, too; a second one changes nothing. If the launcher dies, the
-kernel kills the program. The job's setup commands run before it in the same way, one after the other; one that fails
-is the program's own failure. One thread, standard library only, Python 3.8 or newer; holds no secret.
+byte for byte, but for the values of its secrets (`masking`), and passes a halt on (`halting` has the deadlines).
+Signals go to the program's whole group, and after SIGTERM the program has ended only when no process of the group is
+left: a shell dies at once, while what it started still saves. SIGTERM to the launcher requests a halt, too; a second
+one changes nothing. If the launcher dies, the kernel kills the program. The job's setup commands run before it in the
+same way, one after the other; one that fails is the program's own failure. One thread, standard library only, Python
+3.8 or newer; holds no secret of the platform.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from learner_agent import halting, processes
 from learner_agent.halting import Halting
 from learner_agent.log_segments import LogWriter
+from learner_agent.masking import Mask, masks
 from learner_agent.settings import LauncherSettings, launcher_settings
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import now_ms, number_or, put_aside, replace_file, unlink
@@ -68,6 +70,7 @@ class Launcher:
         self.setup: Optional[Dict[str, Any]] = None
         """The setup command that ended the attempt: {"n", "of", "command"}; None if none did."""
         self.at_line_start = True
+        self.mask = Mask(masks(self.env))
         self.unwritten: Dict[str, bytes] = {}
         """Small files of the spool that the disk has not taken yet."""
 
@@ -166,6 +169,7 @@ class Launcher:
 
     def _say(self, line: str) -> None:
         """Put a line of the launcher's own into the log."""
+        self._print(self.mask.flush())
         start = "" if self.at_line_start else "\n"
         self.log.write(("%s%s\n" % (start, line)).encode(errors="replace"), now_ms())
         self.at_line_start = True
@@ -298,13 +302,17 @@ class Launcher:
                 break
             if not data:
                 return big, True
-            self.log.write(data, now_ms())
+            self._print(self.mask.feed(data))
             self.at_line_start = data.endswith(b"\n")
             if len(data) < READ_BYTES // 2:
                 break
             big = True
         self.spool.notify()
         return big, False
+
+    def _print(self, shown: bytes) -> None:
+        if shown:
+            self.log.write(shown, now_ms())
 
     def _reap(self) -> None:
         while True:
@@ -392,6 +400,7 @@ class Launcher:
         self.log = LogWriter(self.spool, cap=before.cap, size=before.size, lines=before.lines, crc=before.crc)
         if pipe >= 0:
             self._copy(pipe)  # what it still printed comes before the reason
+        self._print(self.mask.flush())
         self.log.write(b"luthier: the program removed JOB_STATE_DIR, so it was terminated\n", now_ms())
 
     def _create_spool(self) -> None:
@@ -403,6 +412,7 @@ class Launcher:
 
     def _end(self, code: int, *, lost: bool = False) -> int:
         """Record how it ended, as the last step, and return the exit code."""
+        self._print(self.mask.flush())
         self.log.close()
         ending = {
             "code": code,

@@ -90,6 +90,12 @@ class VersionChanged(TenantError):
     code = "version_changed"
 
 
+class SecretsUnavailable(TenantError):
+    """Secrets cannot be encrypted or decrypted now. An operator must look at the installation's secrets keys."""
+
+    code = "secrets_unavailable"
+
+
 class Overcommitted(TenantError):
     """The limits would sum to more than this installation may allocate."""  # details: errors
 

@@ -138,6 +138,37 @@ class Token(AbstractAuthToken):
     last_used_at = models.DateTimeField(null=True, blank=True)
 
 
+class Secret(models.Model):
+    """A value that jobs may be granted by its name: of a tenant, or of one user. Encrypted; see tenants.keyring."""
+
+    tenant = models.ForeignKey(
+        Tenant, null=True, blank=True, on_delete=models.CASCADE, related_name="secrets"
+    )
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="secrets"
+    )
+    name = models.CharField(max_length=63)
+    key_id = models.CharField(max_length=16)
+    sealed = models.BinaryField()
+    updated_at = models.DateTimeField(db_default=Now())
+    updated_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(tenant=None) ^ Q(user=None), name="secret_of_one"),
+            models.UniqueConstraint(fields=["tenant", "name"], name="secret_once_in_tenant"),
+            models.UniqueConstraint(fields=["user", "name"], name="secret_once_of_user"),
+        ]
+
+    @property
+    def bound_to(self) -> str:
+        """What its encrypted value is bound to."""
+        owner = f"tenant:{self.tenant_id}" if self.tenant_id else f"user:{self.user_id}"
+        return f"{owner}:{self.name}"
+
+
 class AuditEntry(models.Model):
     """Who did or read what in whose tenant. Append-only, like QuotaChange; tenant is null for the installation."""
 

@@ -23,6 +23,7 @@ class Permission(StrEnum):
     SUBMIT = "submit"
     OPERATE_ANY = "operate_any"
     MANAGE_MEMBERS = "manage_members"
+    MANAGE_SECRETS = "manage_secrets"
 
 
 RANK = {Role.VIEWER: 1, Role.RESEARCHER: 2, Role.MANAGER: 3}
@@ -33,5 +34,5 @@ GRANTS: dict[Role, frozenset[Permission]] = {
     Role.MANAGER: frozenset(Permission),
 }
 
-ADMIN_GRANTS = frozenset({Permission.VIEW, Permission.OPERATE_ANY, Permission.MANAGE_MEMBERS})
+ADMIN_GRANTS = frozenset(Permission) - {Permission.SUBMIT}
 """What a platform admin may do in any tenant. Submitting jobs takes a membership."""

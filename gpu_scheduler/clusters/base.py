@@ -170,7 +170,7 @@ class LearnerSpec:
     rank: int
     node: str
     env: Mapping[str, str]
-    secret: str
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,9 @@ class GangSpec:
     lines; a list is executed. ingest_url: ws(s):// base URL for the shippers. grace_s: the job's grace period in
     seconds (see learner_agent.halting). checkpoint_every_s: how often a program should save, in seconds. distributed:
     whether the learners get their frameworks' rendezvous variables; None: if there are several. setup: commands that
-    each learner runs before the program, each by sh -e.
+    each learner runs before the program, each by sh -e. secrets: further variables of every learner's program, for it
+    alone: no driver shows or logs their values, or stores them where another job can read them; the shipper does not get
+    them.
     """
 
     name: str
@@ -208,6 +210,7 @@ class GangSpec:
     runtime_requirements: Sequence[str] | None = None
     requirements: Sequence[str] = ()
     lock: Sequence[str] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_distributed(self) -> bool:

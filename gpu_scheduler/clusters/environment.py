@@ -29,7 +29,8 @@ class Rendezvous:
 def of_program(
     spec: GangSpec, rank: int, *, rendezvous: Rendezvous, folders: Mapping[str, str]
 ) -> dict[str, str]:
-    """The training program's environment, without secrets. folders: FfDL's names (JOB_STATE_DIR …) -> paths.
+    """The training program's environment, without the values of its secrets, of which the launcher learns the names:
+    it masks them in the log. folders: FfDL's names (JOB_STATE_DIR …) -> paths.
 
     The job's own variables override none of these but OMP_NUM_THREADS.
     """
@@ -51,6 +52,8 @@ def of_program(
     }
     if spec.setup:
         env["LUTHIER_SETUP"] = json.dumps(list(spec.setup), ensure_ascii=False)
+    if spec.secrets:
+        env["LUTHIER_SECRET_NAMES"] = " ".join(sorted(spec.secrets))
     if spec.checkpoint_every_s is not None:
         env["LUTHIER_CHECKPOINT_EVERY_S"] = str(spec.checkpoint_every_s)
     return env | _distributed(rank, rendezvous) if spec.is_distributed else env

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
@@ -33,16 +34,20 @@ from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
-from jobs.models import Runtime
+from jobs.models import Job, Runtime
 from jobs.retries import database_away
 from jobs.spec.quantities import parse_duration, parse_memory
 from jobs.states import HOLDS_GPUS, KEEPS_REASON, EventCode, Intent, State, StopReason
+from tenants.errors import SecretsUnavailable
+from tenants.services import secrets
+from tenants.services.secrets import SecretMissing
 
 logger = logging.getLogger(__name__)
 
 MAX_STEPS = 12
 CALL_S = 2.0  # begin a call to the cluster only while the lease lasts that much longer
 BUSY_S = 2.0  # a cluster that asks to wait
+KEYS_RETRY_S = 15.0  # keys that only an operator can put back
 BACK_OFF_MAX_S = 60.0
 PERSISTENT_AFTER, PERSISTENT_RETRY_S = 8, 3600.0
 
@@ -97,6 +102,9 @@ def _walk(lease: Lease) -> bool:
                     continue
         except ClusterBusy as busy:
             _wait_for_cluster(rows, lease, busy)
+            return wants_cycle
+        except SecretsUnavailable as error:
+            _wait_for_keys(rows, lease, error)
             return wants_cycle
         except ClusterMisconfigured as error:
             if not _without_cluster(rows, lease, error):
@@ -169,19 +177,40 @@ def _act(rows: JobRows, observation: JobObservation, decision: Decision, lease: 
 def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
     try:
         cluster.launch(_gang_to_launch(rows))
+    except SecretMissing as missing:
+        return _refuse(rows, lease, StopReason.SECRET_MISSING, _missing(rows.job.spec["secrets"], missing))
     except LaunchRefused as refused:
-        reason = StopReason(refused.code)
-        message = f"The cluster refused to start it: {refused}"
-        transitions.move(rows, Move(State.STOPPING, Reason(reason.value, message), reason), lease)
-        return True
+        return _refuse(rows, lease, StopReason(refused.code), f"The cluster refused to start it: {refused}")
     fp("launch.after_cluster")
     transitions.note_launched(rows, lease)
     fp("launch.after_noted")
     return True
 
 
+def _refuse(rows: JobRows, lease: Lease, reason: StopReason, message: str) -> bool:
+    transitions.move(rows, Move(State.STOPPING, Reason(reason.value, message), reason), lease)
+    return True
+
+
+def _missing(granted: Mapping[str, str], missing: SecretMissing) -> str:
+    """Of each secret that a job names and that was deleted since, where the job names it."""
+    names = [f"{name} (secrets.{variable})" for variable, name in granted.items() if name in missing.names]
+    which = f"Secret {names[0]} does" if len(names) == 1 else f"Secrets {', '.join(names)} do"
+    return (
+        f"{which} not exist any more, for this job's owner or its tenant. Set it again, then clone the job."
+    )
+
+
+def _secrets(job: Job) -> dict[str, str]:
+    """The program's secrets by variable. They are read here alone, for the cluster. Raises SecretMissing and
+    SecretsUnavailable."""
+    granted: dict[str, str] = job.spec.get("secrets", {})
+    values = secrets.values_for(owner=job.owner, tenant=job.tenant, names=set(granted.values()))
+    return {variable: values[name] for variable, name in granted.items()}
+
+
 def _gang_to_launch(rows: JobRows) -> GangSpec:
-    """The gang of the job's live attempt: the same for every call, secrets included."""
+    """The gang of the job's live attempt: the same for every call, the shippers' secrets included."""
     job, attempt = rows.job, rows.attempt
     assert attempt is not None
     spec: dict[str, Any] = job.spec
@@ -220,6 +249,7 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
         checkpoint_every_s=parse_duration(spec["checkpoint"]["every"]),
         distributed=spec.get("distributed"),
         setup=spec.get("setup", ()),
+        secrets=_secrets(job),
     )
 
 
@@ -236,6 +266,14 @@ def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
         transitions.note_reason(rows, lease, Reason("cluster_busy", message))
     fp("busy.after_noted")
     leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=rows.job.intent_gen)
+
+
+def _wait_for_keys(rows: JobRows, lease: Lease, error: SecretsUnavailable) -> None:
+    """Its secrets cannot be decrypted: it is never launched without them, and waits until an operator has put it
+    right."""
+    logger.error("secrets unavailable", extra={"job": lease.job_id, "error": str(error)})
+    transitions.note_reason(rows, lease, Reason(error.code, f"Waiting for its secrets: {error}"))
+    leases.release(lease, requeue_after_s=KEYS_RETRY_S, intent_gen=rows.job.intent_gen)
 
 
 def _without_cluster(rows: JobRows, lease: Lease, error: ClusterMisconfigured) -> bool:

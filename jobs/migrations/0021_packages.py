@@ -5,7 +5,7 @@ class Migration(migrations.Migration):
     """A job's own packages, and the runtimes that administrators make."""
 
     dependencies = [
-        ('jobs', '0016_event_source'),
+        ('jobs', '0020_faults'),
     ]
 
     operations = [

@@ -15,7 +15,8 @@ from django.utils import timezone
 from jobs import clusters
 from jobs.models import ClusterNode, PeriodicTask, Runtime, Worker
 from jobs.spec import Context, Spec, TypeCapacity
-from tenants.models import Tenant
+from tenants.models import Tenant, User
+from tenants.services import secrets
 
 FACTS = """
 SELECT (SELECT coalesce(json_agg(slug), '[]') FROM jobs_runtime WHERE enabled),
@@ -84,8 +85,8 @@ def data_root() -> Path:
     return Path(getattr(settings, "LUTHIER_DATA_ROOT", settings.LUTHIER_DATA / "datasets"))
 
 
-def spec_context(tenant: Tenant, spec: Spec) -> Context:
-    """What jobs.spec.check is allowed to know about this installation and tenant."""
+def spec_context(tenant: Tenant, spec: Spec, user: User) -> Context:
+    """What jobs.spec.check is allowed to know about this installation and tenant. user: whose job it would be."""
     with connection.cursor() as cursor:
         cursor.execute(FACTS, [tenant.pk])
         known, sizes, limits = cursor.fetchone()
@@ -101,6 +102,7 @@ def spec_context(tenant: Tenant, spec: Spec) -> Context:
         priorities=frozenset(tenant.priorities),
         data_paths=found,
         data_folders=_data_folders() if missing else (),
+        secrets=secrets.names_for(user, tenant) if spec.secrets else None,
     )
 
 

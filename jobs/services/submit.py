@@ -67,7 +67,7 @@ def job_check(
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
     spec = parse_spec(source, content_type)
-    findings = check(spec, spec_context(tenant, spec))
+    findings = check(spec, spec_context(tenant, spec, user))
     errors = SpecError(findings.errors).as_list()
     upload = spec.code.upload if spec.code and spec.normalized.get("code") != kept else None
     uploaded = _uploads(upload, tenant).select_related("blob").first() if upload else None

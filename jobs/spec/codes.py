@@ -66,10 +66,12 @@ INSTALLATION = {
     "priority_not_allowed": "the tenant may not use this priority",
     "python_not_found": "this installation has no Python of that version",
     "runtime_not_found": "this installation has no such runtime",
+    "secret_not_found": "neither the job's owner nor the tenant has a secret of that name",
 }
 WARNINGS = {
     "above_quota": "the job requests more than the tenant's quota, so it waits until the quota is raised",
     "checkpoint_after_limit": "the checkpoint interval is longer than the time limit",
+    "env_looks_secret": "a value in `env` looks like a password, a token or a key; a secret keeps it out of the spec",
     "env_not_text": "a number or Boolean in `env`; the program sees the string as written",
     "image_latest": "the tag `latest` may name another image when the job resumes",
 }

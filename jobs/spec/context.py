@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_scheduler.model import CPU_TYPE, unit
 from jobs.spec import quantities
 from jobs.spec.definition import DEFAULTS, PRIORITIES
 from jobs.spec.model import Spec
-from jobs.spec.problems import Problem, printable
+from jobs.spec.problems import Problem, path_text, printable
 from jobs.spec.walk import nearest
 
 IMAGES_UNSUPPORTED = "This cluster cannot run images; name a runtime in framework instead"
 PACKAGES_UNSUPPORTED = "This cluster cannot add packages to a framework: use setup, or an image that has them"
 DEFAULT_MIB = quantities.parse_memory(DEFAULTS["resources"]["memory"])
 """The default memory: a spec that does not set it is not rejected where nodes are smaller."""
+SECRETS_SHOWN = 20
+"""The most names of secrets that an error lists."""
 DATA_SHOWN = 10
 """The most folders of the data root that an error lists."""
 
@@ -42,7 +44,7 @@ class Context:
     limits: slot type -> the tenant's quota in slots; a type
     without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
     exist below the data root (None: unknown here). data_folders: its folders, for the remedy (None: the
-    data root cannot be read).
+    data root cannot be read). secrets: the names that this submitter's jobs may be granted.
     """
 
     images: bool = False
@@ -55,6 +57,7 @@ class Context:
     image_patterns: tuple[str, ...] = ()
     data_paths: frozenset[str] | None = None
     data_folders: tuple[str, ...] | None = ()
+    secrets: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def check(spec: Spec, context: Context) -> Findings:
         *_package_errors(spec, context),
         *_capacity_errors(spec, context),
         *_tenant_errors(spec, context),
+        *_secret_errors(spec, context),
     )
     return Findings(errors, tuple(_quota_warnings(spec, context)))
 
@@ -147,6 +151,27 @@ def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
                 f"is not a folder below this installation's data root, which {_holds(context.data_folders)}"
             )
             yield Problem(f"data[{index}].path", "data_not_found", message, printable(mount.path))
+
+
+def _secret_errors(spec: Spec, context: Context) -> Iterator[Problem]:
+    if context.secrets is None:
+        return
+    known = sorted(context.secrets)
+    for variable, name in spec.secrets:
+        if name in context.secrets:
+            continue
+        near = nearest(name, known)
+        hint = (
+            f"Did you mean {near}?" if near else "Add it to your own secrets, or ask a manager of the tenant."
+        )
+        message = f"Neither you nor this tenant has a secret named {name}. {hint}"
+        path = path_text(("secrets", variable))
+        yield Problem(path, "secret_not_found", message, name, _shown(known), near=near)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SECRETS_SHOWN} more" if len(names) > SECRETS_SHOWN else ""
+    return (", ".join(names[:SECRETS_SHOWN]) or "none") + more
 
 
 def priority_problem(priority: str, allowed: Collection[str]) -> Problem:

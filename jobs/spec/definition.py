@@ -12,6 +12,7 @@ from typing import Any
 from gpu_scheduler.model import Priority
 from jobs.spec import quantities
 from jobs.spec.paths import MAX_PATH_CHARS
+from tenants import secret_names
 
 API_VERSION = "luthier/v1"
 SCHEMA_ID = "https://luthier.invalid/schema/job/v1"
@@ -26,6 +27,7 @@ MAX_CPUS = 512
 MAX_RESTARTS = 100
 MAX_COMMAND_CHARS = 8192
 MAX_ENV_BYTES = 32 * 1024
+MAX_SECRETS = 50
 MAX_CODE_BYTES = 512 * 1024
 MAX_PATTERN_CHARS = 500
 MAX_REQUIREMENTS, MAX_REQUIREMENT_CHARS = 200, 500
@@ -147,6 +149,18 @@ def _program() -> dict[str, Any]:
             "default": DEFAULTS["env"],
             "propertyNames": {"pattern": ENV_NAME},
             "additionalProperties": {"type": ["string", "number", "boolean"], "maxLength": MAX_ENV_BYTES},
+        },
+        "secrets": {
+            "type": "object",
+            "description": "Environment variables whose values are secrets: each names a secret of the job's owner or"
+            " of the tenant; the owner's own wins.",
+            "maxProperties": MAX_SECRETS,
+            "propertyNames": {"pattern": ENV_NAME},
+            "additionalProperties": {
+                "type": "string",
+                "pattern": secret_names.PATTERN,
+                "x-help": f"the name of a secret, not its value: {secret_names.RULE}",
+            },
         },
     }
 

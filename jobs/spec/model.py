@@ -78,6 +78,7 @@ class Spec:
     keep: tuple[str, ...]
     metrics: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
+    secrets: tuple[tuple[str, str], ...]
     max_restarts: int
     time_limit_s: int | None
     warnings: tuple[Problem, ...] = field(default=(), compare=False)
@@ -118,6 +119,7 @@ class Spec:
             "keep": list(self.keep),
             "metrics": [{"pattern": pattern} for pattern in self.metrics],
             "env": dict(self.env),
+            "secrets": dict(self.secrets) or None,
             "max_restarts": self.max_restarts,
             "time_limit": None if self.time_limit_s is None else quantities.print_duration(self.time_limit_s),
         }
@@ -155,6 +157,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         keep=tuple(value.get("keep", DEFAULTS["keep"])),
         metrics=tuple(rule["pattern"] for rule in value.get("metrics", ())),
         env=tuple((name, written(text)) for name, text in value.get("env", {}).items()),
+        secrets=tuple(value.get("secrets", {}).items()),
         max_restarts=int(value.get("max_restarts", DEFAULTS["max_restarts"])),
         time_limit_s=None if time_limit is None else quantities.parse_duration(time_limit),
         warnings=warnings,

@@ -12,6 +12,7 @@ from typing import Any
 
 from jobs.spec import yaml_reader
 from jobs.spec.definition import json_schema
+from jobs.spec.key_like import looks_like_key
 from jobs.spec.model import Spec, build, written
 from jobs.spec.problems import MAX_GATHERED, MAX_PROBLEMS, Path, Problem, SpecError, path_text, printable
 from jobs.spec.quantities import BadNumber, parse_duration, read_float, read_int
@@ -22,6 +23,7 @@ JSON = "application/json"
 YAML = "application/yaml"
 YAML_TYPES = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
 
+KEY_IN_ENV = "looks like a key, which all who can view the job can read: store it as a secret, and name that in secrets"
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 MAX_VALUES = 20_000
@@ -76,6 +78,8 @@ def _warnings(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
         if not isinstance(item, str):
             message = f'is a number or true/false; the program sees the string "{printable(written(item))}"'
             yield walk.problem(("env", name), "env_not_text", message, written(item))
+        if looks_like_key(name, written(item)):
+            yield walk.problem(("env", name), "env_looks_secret", KEY_IN_ENV)  # its value is not repeated
     path: Path = ("image",)
     if str(value.get("image", "")).endswith(":latest"):
         message = "The tag latest changes without notice, so a resumed attempt may run something else"

@@ -36,6 +36,7 @@ def rule_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     yield from _code_faults(value.get("code"), walk)
     yield from _resource_faults(value.get("resources"), walk)
     yield from _env_faults(value.get("env"), walk)
+    yield from _secret_faults(value.get("secrets"), value.get("env"), walk)
     yield from _data_faults(value.get("data"), walk)
     yield from _checkpoint_faults(value.get("checkpoint"), walk)
     yield from _keep_faults(value.get("keep"), walk)
@@ -167,6 +168,17 @@ def _env_faults(env: Any, walk: Walk) -> Iterator[Problem]:
         yield walk.problem(
             ("env",), "env_too_large", f"has {total} bytes: put them in a file", total, allowed
         )
+
+
+def _secret_faults(granted: Any, env: Any, walk: Walk) -> Iterator[Problem]:
+    for name in granted if isinstance(granted, Mapping) else ():
+        if not isinstance(name, str):
+            continue
+        if is_reserved(name):
+            yield walk.problem(("secrets", name), "env_reserved", "is reserved: use another name", name)
+        elif isinstance(env, Mapping) and name in env:
+            message = "is set in env, too: remove one of the two"
+            yield walk.problem(("secrets", name), "duplicate", message, name)
 
 
 def _data_faults(data: Any, walk: Walk) -> Iterator[Problem]:

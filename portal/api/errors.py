@@ -56,6 +56,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.LimitChanged: HTTPStatus.CONFLICT,
     tenants.Overcommitted: HTTPStatus.CONFLICT,
     tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
+    tenants.SecretsUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     tenants.TenantError: HTTPStatus.BAD_REQUEST,
 }
 """The status of each service error; the nearest class in the error's MRO counts."""

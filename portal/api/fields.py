@@ -26,6 +26,9 @@ FieldError = dict[str, Any]
 class StrictSerializer(serializers.Serializer[Any]):
     """A body or a query string; unknown, read-only and misspelled names are refused, not ignored."""
 
+    repeats_values = True
+    """Whether an error shows what was sent; not where it may be a secret."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         strip_underscores(cls)
@@ -126,7 +129,8 @@ class WrongFields(exceptions.ValidationError):
 def checked(checker: serializers.Serializer[Any]) -> Any:
     """The validated values. Raises WrongFields with all errors."""
     if not checker.is_valid():
-        found = all_wrong(checker.errors, field=checker, sent=checker.initial_data)
+        sent = checker.initial_data if getattr(checker, "repeats_values", True) else None
+        found = all_wrong(checker.errors, field=checker, sent=sent)
         raise WrongFields(checker.errors, found)
     return checker.validated_data
 

@@ -18,6 +18,7 @@ from portal.api import (
     quotas,
     runtimes,
     schema,
+    secrets,
     shares,
     tenants,
     waiting,
@@ -38,6 +39,8 @@ urlpatterns = [
     path("me", resource(get=me.me)),
     path("me/tokens", resource(get=me.token_list, post=me.token_create)),
     path("me/tokens/<str:token_id>", resource(delete=me.token_revoke)),
+    path("me/secrets", resource(get=secrets.own_list)),
+    path("me/secrets/<str:name>", resource(put=secrets.own_set, delete=secrets.own_delete)),
     path("tenants", resource(get=tenants.tenant_list, post=tenants.tenant_create)),
     path("tenants/<str:t>", resource(get=tenants.tenant_get, patch=tenants.tenant_change)),
     path("tenants/<str:t>/audit", resource(get=tenants.audit_list)),
@@ -60,6 +63,10 @@ urlpatterns = [
     path("tenants/<str:t>/quotas/<str:gpu_type>", resource(put=quotas.quota_set)),
     path("tenants/<str:t>/quota-changes", resource(get=quotas.quota_change_list)),
     path("quota-changes", resource(post=quotas.quota_changes)),
+    path("tenants/<str:t>/secrets", resource(get=secrets.secret_list)),
+    path(
+        "tenants/<str:t>/secrets/<str:name>", resource(put=secrets.secret_set, delete=secrets.secret_delete)
+    ),
     path("tenants/<str:t>/usage", resource(get=quotas.usage_list)),
     path("tenants/<str:t>/uploads", resource(post=files.upload_create)),
     path("tenants/<str:t>/jobs:validate", resource(post=jobs.job_validate)),

@@ -10,10 +10,14 @@ from urllib.request import urlopen
 
 import redis
 from django.conf import settings
+from django.db import DatabaseError
 
 from jobs import blobs
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, ineffective_variables
+from tenants import keyring
+from tenants.errors import SecretsUnavailable
+from tenants.services import secrets
 
 FREE_MIN_BYTES = 2 * 1024**3
 ASK_S = 2
@@ -29,6 +33,7 @@ def examine() -> list[HealthCheck]:
         bundles(),
         *run_checks(),
         blob_store(),
+        secrets_keys(),
         broker(),
         web(),
     ]
@@ -90,6 +95,24 @@ def bundles() -> HealthCheck:
     if not any((BASE_DIR / "static" / "dist").glob("*.js")):
         return HealthCheck("pages", "", "the front end has not been built", "Run `make front-end`.")
     return HealthCheck("pages", "front end built")
+
+
+def secrets_keys() -> HealthCheck:
+    """Whether every stored secret can be decrypted; jobs that use one that cannot wait."""
+    try:
+        lost, keys = secrets.unreadable(), len(keyring.key_ids())
+    except SecretsUnavailable as error:
+        return HealthCheck(
+            "secrets", "", first_line(error), f"Correct {settings.LUTHIER_SECRETS_KEYS.place}."
+        )
+    except DatabaseError as error:
+        return HealthCheck("secrets", "", first_line(error), "See the database check.")
+    if lost:
+        remedy = (
+            f"Put the missing key back into {settings.LUTHIER_SECRETS_KEYS.place}; see `manage.py secrets`."
+        )
+        return HealthCheck("secrets", "", f"{lost} cannot be decrypted: a key is missing", remedy)
+    return HealthCheck("secrets", f"{keys} key{'' if keys == 1 else 's'}" if keys else "none stored")
 
 
 def broker() -> HealthCheck:

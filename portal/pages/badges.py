@@ -21,6 +21,7 @@ STOPPED = {
     StopReason.DEPLOY_FAILED: "Could not be deployed",
     StopReason.IMAGE_ERROR: "No usable image",
     StopReason.DATA_ERROR: "Data could not be read",
+    StopReason.SECRET_MISSING: "A secret is missing",
 }
 """How an attempt ended before a restart."""
 
@@ -64,6 +65,7 @@ BADGES = {
     STOPPED[StopReason.DEPLOY_FAILED]: FAILURE,
     STOPPED[StopReason.IMAGE_ERROR]: FAILURE,
     STOPPED[StopReason.DATA_ERROR]: FAILURE,
+    STOPPED[StopReason.SECRET_MISSING]: FAILURE,
     "Ended": END,
 }
 

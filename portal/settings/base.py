@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from portal.settings.email import email_settings
 from portal.settings.embedded import layout
 from portal.settings.env import BASE_DIR, read_environment
-from portal.settings.secret import secret_key
+from portal.settings.secret import secret_key, secrets_keys
 from portal.settings.staff import unfold
 from portal.settings.values import database_from_url
 
@@ -44,6 +44,7 @@ REDIS_URL = ENV.redis_url or EMBEDDED.redis_url
 # --- Django -------------------------------------------------------------------------------------
 DEBUG = ENV.debug
 SECRET_KEY = secret_key(ENV, EMBEDDED.secret_key)
+LUTHIER_SECRETS_KEYS = secrets_keys(ENV, EMBEDDED.secrets_keys)
 ALLOWED_HOSTS = list(ENV.allowed_hosts) or sorted(
     {"127.0.0.1", "localhost", "[::1]", PUBLIC.hostname or "localhost"}
 )

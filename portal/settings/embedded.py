@@ -53,6 +53,11 @@ class Layout:
         return self.data / "secret_key"
 
     @property
+    def secrets_keys(self) -> Path:
+        """The keys that encrypt the secrets of tenants and users, newest first."""
+        return self.data / "secrets_keys"
+
+    @property
     def run(self) -> Path:
         """What runs now: children.json (name to pid) and url, for people, `doctor` and tests."""
         return self.data / "run"

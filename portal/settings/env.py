@@ -34,6 +34,10 @@ class Environment:
     redis_url: Annotated[str | None, values.url("redis", "rediss", "unix")] = None
     secret_key: Annotated[str | None, values.secret] = None
     secret_key_file: Annotated[Path | None, values.file] = None
+    # comma-separated, newest first; encrypt the secrets of tenants and users
+    luthier_secrets_keys: Annotated[tuple[str, ...], values.secrets_keys] = ()
+    # one key per line, newest first; none = secrets_keys in the data folder, made for the first secret
+    luthier_secrets_keys_file: Annotated[Path | None, values.file] = None
     # comma-separated; empty = loopback and the public URL's host
     allowed_hosts: Annotated[tuple[str, ...], values.hosts] = ()
     # smtp://user:password@host:port, smtps://…; none = printed on the console

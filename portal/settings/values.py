@@ -3,6 +3,7 @@
 Each reader returns its value, or raises ValueError with a sentence that says what is wrong and repeats no secret.
 """
 
+import base64
 import math
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from gpu_scheduler.clusters.local.nodes import wrong_entries
 from gpu_scheduler.policies import names_in
 
 SECRET_KEY_MIN_CHARS = 50
+SECRETS_KEY_BYTES = 32
 HOST = re.compile(r"\*|\.?\w([\w.-]*\w)?|\[[0-9a-fA-F:.]+\]", re.ASCII)
 SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
@@ -87,6 +89,24 @@ def secret(text: str) -> str:
             f"has {len(text)} characters; at least {SECRET_KEY_MIN_CHARS} random ones are needed"
         )
     return text
+
+
+def secrets_keys(text: str) -> tuple[str, ...]:
+    """Keys apart from each other by commas or white space, newest first: 32 random bytes each, in URL-safe base64."""
+    keys = tuple(text.replace(",", " ").split())
+    if not keys:
+        raise ValueError("holds no key; `manage.py secrets new-key` prints one")
+    for n, key in enumerate(keys, 1):
+        try:
+            size = len(base64.b64decode(key, altchars=b"-_", validate=True))
+        except ValueError:
+            size = 0
+        if size != SECRETS_KEY_BYTES:
+            raise ValueError(
+                f"key {n} of {len(keys)} is not {SECRETS_KEY_BYTES} bytes in URL-safe base64;"
+                " `manage.py secrets new-key` prints one"
+            )
+    return keys
 
 
 def hosts(text: str) -> tuple[str, ...]:

@@ -111,6 +111,9 @@ API: dict[str, Row] = {
     "GET me/tokens": Row(ANY_USER),
     "POST me/tokens": Row(ANY_USER, body={"name": "x"}),
     "DELETE me/tokens/<str:token_id>": Row(OWN_THING),
+    "GET me/secrets": Row(ANY_USER),
+    "PUT me/secrets/<str:name>": Row(ANY_USER, body={"value": "matrix-matrix"}),
+    "DELETE me/secrets/<str:name>": Row(OWN_THING, {"name": "own_secret"}),
     "GET tenants": Row(ANY_USER),
     "POST tenants": Row(INSTALLATION_ADMIN, body={"slug": "speech", "name": "Speech", **REASON}),
     f"GET {T}": Row(TENANT_READ),
@@ -137,6 +140,9 @@ API: dict[str, Row] = {
         INSTALLATION_ADMIN,
         body={"changes": [{"tenant": "vision-lab", "gpu_type": "cpu", "limit": 9}], **REASON},
     ),
+    f"GET {T}/secrets": Row(rule(outside=404, viewer=403)),
+    f"PUT {T}/secrets/<str:name>": Row(TENANT_MANAGE, body={"value": "matrix-matrix"}),
+    f"DELETE {T}/secrets/<str:name>": Row(TENANT_MANAGE, {"name": "tenant_secret"}),
     f"GET {T}/usage": Row(TENANT_READ),
     f"POST {T}/uploads": Row(
         TENANT_SUBMIT, body=UPLOAD, content_type=f"multipart/form-data; boundary={BOUNDARY}"

@@ -14,6 +14,7 @@ from jobs.states import State
 from tenants.models import Tenant, Token, User
 from tenants.roles import Role
 from tenants.services.accounts import account_create, account_token_create
+from tenants.services.secrets import secret_set
 from tenants.tokens import public_id
 from tests import factories
 
@@ -90,6 +91,8 @@ def build() -> World:
     dave = users[Who.MANAGER]
     account_create(user=dave, tenant=here, name="ci")
     account_token, _ = account_token_create(user=dave, tenant=here, name="ci", token_name="nightly")
+    secret_set(user=dave, tenant=here, name="wandb", value="of the tenant")
+    secret_set(user=alice, name="mine", value="of alice alone")
     own_token, _ = Token.objects.create(user=alice, name="mine")
     return World(
         users=users,
@@ -113,6 +116,8 @@ def build() -> World:
             "username": "carol",
             "guest": "gina",
             "name": "ci",
+            "tenant_secret": "wandb",
+            "own_secret": "mine",
             "gpu_type": "cpu",
             "token_id": public_id(own_token),
             "account_token": public_id(account_token),

@@ -83,8 +83,10 @@ def owner(created: Manifest) -> Manifest:
 
 
 def secret(spec: GangSpec, settings: KubernetesSettings, owned_by: Manifest) -> Manifest:
-    """One secret per shipper; and the hostfile of a distributed gang, which a learner sees without them."""
+    """One secret per shipper; the program's own, by their variables; and the hostfile of a distributed gang, which a
+    learner sees without them."""
     content = {_secret_key(learner.rank): learner.secret for learner in spec.learners}
+    content |= {_program_key(name): value for name, value in spec.secrets.items()}
     if spec.is_distributed:
         slots = max(1, spec.slots)
         content["hostfile"] = "".join(f"{_host(spec, each.rank)} slots={slots}\n" for each in spec.learners)
@@ -193,7 +195,6 @@ def _shipper(spec: GangSpec, rank: int, settings: KubernetesSettings) -> Manifes
     """A native sidecar: it starts before the program, outlives it to deliver the rest, and is restarted if it dies."""
     env = environment.of_shipper(spec, rank, folders=FOLDERS)
     del env["LUTHIER_SECRET"]  # readable in the pod's manifest otherwise
-    key = {"name": spec.name, "key": _secret_key(rank)}
     return {
         "name": SHIPPER,
         "image": settings.agent_image,
@@ -202,7 +203,7 @@ def _shipper(spec: GangSpec, rank: int, settings: KubernetesSettings) -> Manifes
         "restartPolicy": "Always",
         "env": [
             *_variables({**env, "PYTHONPATH": AGENT}),
-            {"name": "LUTHIER_SECRET", "valueFrom": {"secretKeyRef": key}},
+            _from_secret(spec, "LUTHIER_SECRET", _secret_key(rank)),
         ],
         "resources": _resources("0", SHIPPER_MIB, cpu_limit=SHIPPER_CPUS),
         "securityContext": _confined(),
@@ -230,7 +231,10 @@ def _learner(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str
         "image": image,
         "command": ["python3", "-c", run, *words],
         "workingDir": FOLDERS["MODEL_DIR"],
-        "env": _variables({"HOME": HOME, "TMPDIR": TMP, **env}),
+        "env": [
+            *_variables({"HOME": HOME, "TMPDIR": TMP, **env}),
+            *(_from_secret(spec, name, _program_key(name)) for name in sorted(spec.secrets)),
+        ],
         "resources": resources,
         "securityContext": _confined(),
         "volumeMounts": [
@@ -265,6 +269,11 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
+def _from_secret(spec: GangSpec, variable: str, key: str) -> Manifest:
+    """A variable whose value is not in the pod's manifest."""
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": spec.name, "key": key}}}
+
+
 def _mount(volume: str, path: str, *, read_only: bool = False) -> Manifest:
     return {"name": volume, "mountPath": path, "readOnly": read_only}
 
@@ -276,3 +285,7 @@ def _host(spec: GangSpec, rank: int) -> str:
 
 def _secret_key(rank: int) -> str:
     return f"rank-{rank}"
+
+
+def _program_key(variable: str) -> str:
+    return f"program.{variable}"

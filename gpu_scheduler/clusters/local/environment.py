@@ -81,13 +81,14 @@ def of_launcher(
     ports: Sequence[int],
     mark: str,
 ) -> dict[str, str]:
-    """The launcher's environment, which is also the training program's.
+    """The launcher's environment, which is also the training program's: with its own secrets, none of the platform's.
 
     packages: the environments below the learner's own, the topmost first. ports: one per rank, then one for the gang's
     master.
     """
     given = spec.learners[rank].env
     env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    env |= spec.secrets
     env |= {"HOME": str(folders.root / "home"), "TMPDIR": str(folders.root / "tmp")}
     *workers, master = (f"{LOOPBACK}:{port}" for port in ports)
     rendezvous = environment.Rendezvous(workers, master, str(folders.state / "hostfile"))
@@ -127,5 +128,13 @@ def of_shipper(
 
 def _platform(env: Mapping[str, str]) -> dict[str, str]:
     """The daemon's environment without what belongs to other parts of the platform: no database, no keys."""
-    secret = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "EMAIL_URL", "SENTRY_DSN", "PYTHONPATH")
+    secret = (
+        "SECRET_KEY",
+        "LUTHIER_SECRETS_KEYS",
+        "DATABASE_URL",
+        "REDIS_URL",
+        "EMAIL_URL",
+        "SENTRY_DSN",
+        "PYTHONPATH",
+    )
     return {name: value for name, value in env.items() if not name.startswith(secret)}

@@ -44,6 +44,9 @@ REMOVE_S = 2.0
 MEMORY_S = 1.0
 SWEEP_S = 3600.0
 """How often unused environments are looked for; also at once after a start."""
+SECRETS_LOST = (
+    "The node daemon restarted before the program started. It stores no secrets; the job is launched again."
+)
 SHUTDOWN_SLACK_S = 10.0
 """After the last grace, how long shippers may still deliver when the daemon goes."""
 
@@ -316,6 +319,11 @@ class Gangs:
         if gang.record.stop_at is not None:
             for learner in gang.learners:
                 learner.stop_starting(learner.record.leaving or EndReason.STOPPED)
+            return True
+        if gang.record.secrets_lost:
+            for learner in gang.learners:
+                learner.kill()
+                learner.fail(EndReason.NOT_PREPARED, SECRETS_LOST)
             return True
         try:
             found = self._environments.get(gang.record.launch)

@@ -1,7 +1,8 @@
 """What a restarted daemon must know: one JSON file per gang, replaced atomically.
 
 Times are seconds of the machine's boot clock, so that a change of the wall clock moves no deadline. After a restart of
-the machine none of the processes is left. The files hold the shippers' secrets: mode 0600.
+the machine none of the processes is left. The files hold the shippers' secrets: mode 0600. Of the program's own secrets
+they hold the names alone: a program that runs has them, and one that does not run yet is launched again.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class GangRecord:
     """The versions chosen for the job's requirements in this attempt."""
     environments: list[str] = field(default_factory=list)
     """The folders in which its learners' packages are, once they are ready."""
+    secrets_lost: bool = False
+    """Read from its file, which does not hold the values of its secrets: no program of it can be started any more."""
 
 
 class Store:
@@ -116,8 +119,9 @@ def _to_json(gang: GangRecord) -> dict[str, Any]:
             identity = getattr(learner, which)
             value[which] = None if identity is None else identity.as_json()
         learners.append(value)
+    launch = spec_to_json(gang.launch)
     return {
-        "launch": spec_to_json(gang.launch),
+        "launch": launch | {"secrets": dict.fromkeys(gang.launch.secrets, "")},
         "learners": learners,
         "boot": gang.boot,
         "ports": gang.ports,
@@ -142,7 +146,8 @@ def _from_json(value: dict[str, Any]) -> GangRecord:
             saved[name] = _end_reason(saved.get(name))
         # Fields of another version are left out; none of them is needed to find the processes again.
         learners.append(LearnerRecord(**{name: saved[name] for name in saved if name in _LEARNER_FIELDS}))
-    return GangRecord(launch=spec_from_json(value.pop("launch")), learners=learners, **value)
+    launch = spec_from_json(value.pop("launch"))
+    return GangRecord(launch=launch, learners=learners, secrets_lost=bool(launch.secrets), **value)
 
 
 def _end_reason(saved: str | None) -> EndReason | None:

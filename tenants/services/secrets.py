@@ -1,0 +1,218 @@
+"""Secrets of tenants and users: set and deleted by people, read by a job's launch alone.
+
+A job names secrets, and gets their values when it is launched: the owner's own secret of that name, else the tenant's.
+A value leaves this module in ``values_for`` only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from django.db import transaction
+from django.db.models import Count, Q, QuerySet
+from django.utils import timezone
+
+from tenants import access, audit, checks, keyring
+from tenants.errors import NotAllowed, NotFound, SecretsUnavailable, VersionChanged, problem
+from tenants.models import Membership, Secret, Tenant, User
+from tenants.roles import Permission, Role
+from tenants.secret_names import PATTERN, RULE
+
+NAME = re.compile(PATTERN.strip("^$"), re.ASCII)
+LEAST_BYTES = 6
+"""A shorter value cannot be masked in logs without hiding ordinary words, and protects nothing."""
+MOST_BYTES = 16 * 1024
+MOST_SECRETS = 200
+"""Of one tenant or one user."""
+
+Owner = Tenant | User
+
+
+class SecretMissing(Exception):
+    """A job names secrets that no longer exist."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__(", ".join(names))
+        self.names = tuple(names)
+
+
+def secrets_of(user: access.Person, tenant: Tenant) -> QuerySet[Secret]:
+    """The tenant's secrets by name, for those who may submit jobs that use them and those who set them."""
+    if not access.may(user, Permission.MANAGE_SECRETS, tenant.pk):
+        access.require(user, Permission.SUBMIT, tenant)
+    return _rows(tenant)
+
+
+def own_secrets(user: User) -> QuerySet[Secret]:
+    """The user's own secrets by name."""
+    return _rows(user)
+
+
+def names_for(owner: User, tenant: Tenant) -> frozenset[str]:
+    """What a job of this owner in this tenant may name: the owner's own secrets and the tenant's."""
+    found = Secret.objects.filter(Q(user=owner) | Q(tenant=tenant))
+    return frozenset(found.values_list("name", flat=True))
+
+
+def version(row: Secret) -> str:
+    """What changes with the value, for If-Match."""
+    return f'"{row.pk}-{int(row.updated_at.timestamp() * 1_000_000):x}"'
+
+
+@transaction.atomic
+def secret_set(
+    *,
+    user: User,
+    name: str,
+    value: str,
+    tenant: Tenant | None = None,
+    if_match: frozenset[str] | None = None,
+) -> Secret:
+    """Set a secret of the tenant, or, without one, the caller's own. The value cannot be read again.
+
+    Raises NotAllowed, VersionChanged, FieldsInvalid (which repeats no value) or SecretsUnavailable.
+    """
+    owner = _writable(user, tenant)
+    type(owner).objects.select_for_update(no_key=True).get(pk=owner.pk)  # changes come one by one
+    checks.refuse(_name_problem(name), _value_problem(value), _count_problem(owner, name))
+    row = _rows(owner).filter(name=name).first()
+    _require_match(row, if_match)
+    action = "secret.replace" if row else "secret.create"
+    if not Secret.objects.exists():
+        keyring.make_first_key()
+    row = row or Secret(tenant=tenant, user=None if tenant else user, name=name)
+    sealed = keyring.seal(value, bound_to=row.bound_to)
+    row.key_id, row.sealed = sealed.key_id, sealed.data
+    row.updated_at, row.updated_by = timezone.now(), user
+    row.save()
+    _record(user, tenant, action, name)
+    return row
+
+
+@transaction.atomic
+def secret_delete(
+    *, user: User, name: str, tenant: Tenant | None = None, if_match: frozenset[str] | None = None
+) -> None:
+    """Delete a secret. A waiting job that names it will fail at its launch; a running one keeps the value.
+
+    Raises NotAllowed, VersionChanged or NotFound.
+    """
+    row = _rows(_writable(user, tenant)).select_for_update(of=("self",)).filter(name=name).first()
+    if row is None:
+        raise NotFound
+    _require_match(row, if_match)
+    row.delete()
+    _record(user, tenant, "secret.delete", name)
+
+
+def values_for(*, owner: User, tenant: Tenant, names: Collection[str]) -> dict[str, str]:
+    """The values of these secrets, for the launch of a job: the owner's own first, then the tenant's.
+
+    The owner's own count only while the owner is an active member. Raises SecretMissing with every name that is
+    missing, and SecretsUnavailable.
+    """
+    if not names:
+        return {}
+    rows = Secret.objects.filter(name__in=names)
+    found = {row.name: row for row in rows.filter(tenant=tenant)}
+    if owner.is_active and Membership.objects.filter(user=owner, tenant=tenant).exists():
+        found |= {row.name: row for row in rows.filter(user=owner)}
+    missing = sorted(set(names) - found.keys())
+    if missing:
+        raise SecretMissing(missing)
+    return {name: _opened(row) for name, row in found.items()}
+
+
+def key_uses() -> dict[str, int]:
+    """How many secrets each key encrypts, by its id; keys that encrypt none are not listed."""
+    return dict(Secret.objects.order_by().values_list("key_id").annotate(n=Count("pk")))
+
+
+def unreadable() -> int:
+    """How many secrets the installation has no key for. Raises SecretsUnavailable."""
+    known = keyring.key_ids()
+    return sum(count for key_id, count in key_uses().items() if key_id not in known)
+
+
+@transaction.atomic
+def reencrypt() -> int:
+    """Encrypt every secret with the newest key; returns how many were not. All or none. Raises SecretsUnavailable."""
+    ids = keyring.key_ids()
+    old = Secret.objects.exclude(key_id__in=ids[:1]).select_for_update(no_key=True).order_by("pk")
+    done = 0
+    for row in old:
+        sealed = keyring.seal(_opened(row), bound_to=row.bound_to)
+        row.key_id, row.sealed = sealed.key_id, sealed.data
+        row.save(update_fields=["key_id", "sealed"])
+        done += 1
+    if done:
+        audit.record(actor=None, action="secret.reencrypt", details={"secrets": done, "key": ids[0]})
+    return done
+
+
+def _opened(row: Secret) -> str:
+    try:
+        return keyring.unseal(keyring.Sealed(row.key_id, bytes(row.sealed)), bound_to=row.bound_to)
+    except SecretsUnavailable as error:
+        raise SecretsUnavailable(f"Secret {row.name} cannot be decrypted. {error}") from None
+
+
+def _rows(owner: Owner) -> QuerySet[Secret]:
+    field = "tenant" if isinstance(owner, Tenant) else "user"
+    return Secret.objects.filter(**{field: owner}).select_related("updated_by").order_by("name")
+
+
+def _writable(user: User, tenant: Tenant | None) -> Owner:
+    """Whose secret the caller may change. A viewer's token reads, so it changes none of its owner's own."""
+    if tenant is not None:
+        access.require(user, Permission.MANAGE_SECRETS, tenant)
+        return tenant
+    token = access.token_of(user)
+    if token is not None and Role(token.role_ceiling) == Role.VIEWER:
+        raise NotAllowed("This request's token has the role viewer at most: it cannot change secrets.")
+    return user
+
+
+def _require_match(row: Secret | None, if_match: frozenset[str] | None) -> None:
+    now = version(row) if row else None
+    if if_match is not None and now not in if_match:
+        raise VersionChanged(**({"etag": now} if now else {}))
+
+
+def _name_problem(name: str) -> dict[str, object] | None:
+    if NAME.fullmatch(name):
+        return None
+    return problem("name", "bad_name", f"must be {RULE}", name, RULE)
+
+
+def _value_problem(value: str) -> dict[str, object] | None:
+    size = len(value.encode("utf-8", "surrogatepass"))
+    if size < LEAST_BYTES:
+        message = f"must have at least {LEAST_BYTES} bytes: a shorter value could not be masked in logs"
+        return problem("value", "too_short", message, allowed=f"{LEAST_BYTES} to {MOST_BYTES} bytes")
+    if size > MOST_BYTES:
+        message = f"must have at most {MOST_BYTES} bytes"
+        return problem("value", "too_long", message, allowed=f"{LEAST_BYTES} to {MOST_BYTES} bytes")
+    if not value.strip():
+        return problem("value", "required", "must not be blank")
+    if "\0" in value:
+        return problem("value", "nul_in_text", "must not contain the NUL character")
+    return None
+
+
+def _count_problem(owner: Owner, name: str) -> dict[str, object] | None:
+    others = _rows(owner).exclude(name=name).count()
+    if others < MOST_SECRETS:
+        return None
+    return problem("name", "too_many", f"there are {others} secrets: delete one first", name, MOST_SECRETS)
+
+
+def _record(user: User, tenant: Tenant | None, action: str, name: str) -> None:
+    audit.record(
+        actor=user,
+        action=action,
+        tenant_id=tenant.pk if tenant else None,
+        target=name,
+        reason=audit.access_reason.get(),
+    )
