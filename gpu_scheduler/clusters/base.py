@@ -185,8 +185,8 @@ class GangSpec:
     seconds (see learner_agent.halting). checkpoint_every_s: how often a program should save, in seconds. distributed:
     whether the learners get their frameworks' rendezvous variables; None: if there are several. setup: commands that
     each learner runs before the program, each by sh -e. secrets: further variables of every learner's program, for it
-    alone: no driver shows or logs their values, or stores them where another job can read them; the shipper does not get
-    them.
+    alone: no driver shows or logs their values, or stores them where another job can read them; the shipper does not
+    get them.
     """
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from django.db.models import F, QuerySet
 
@@ -11,35 +12,43 @@ from jobs.models import Job
 from jobs.states import FINAL
 from tenants.models import Secret, Tenant, User
 
-Users = Mapping[str, Sequence[str]]
+
+class Using(NamedTuple):
+    """A job that names secrets. tenant: its slug; granted: variable -> name."""
+
+    id: str
+    tenant: str
+    owner: int
+    granted: Mapping[str, str]
+
+
+Users = Mapping[str, Sequence[Using]]
 
 
 def users_of_own(user: User) -> Users:
-    """By the name of each of the user's own secrets, the ids of their jobs that name it and have not ended."""
-    return _by_name(_granted().filter(owner=user))
+    """By the name of each of the user's own secrets, their jobs that name it and have not ended, newest first."""
+    return _by_name(_using().filter(owner=user))
 
 
 def users_of_tenant(tenant: Tenant) -> Users:
-    """By name, the ids of the tenant's jobs that name it and have not ended, without those whose owner has a secret of
-    that name, which wins."""
-    jobs = _granted().filter(tenant=tenant)
-    owners = {owner for _, owner, _ in jobs}
-    own = set(Secret.objects.filter(user__in=owners).values_list("name", "user_id")) if owners else set()
-    return _by_name(jobs, own)
+    """By name, the tenant's jobs that name it and have not ended, newest first, without those whose owner has a secret
+    of that name, which wins."""
+    rows = _using().filter(tenant=tenant)
+    owners = set(rows.values_list("owner_id", flat=True))
+    own = Secret.objects.filter(user__in=owners).values_list("name", "user_id") if owners else ()
+    return _by_name(rows, set(own))
 
 
-def _granted() -> QuerySet[Job, tuple[str, int, Mapping[str, str]]]:
-    rows = Job.objects.filter(deleted_at=None, spec__has_key="secrets").exclude(state__in=FINAL)
-    return rows.order_by("-pk").values_list("pk", "owner_id", F("spec__secrets"))
+def _using() -> QuerySet[Job]:
+    return Job.objects.filter(deleted_at=None, spec__has_key="secrets").exclude(state__in=FINAL)
 
 
-def _by_name(
-    jobs: QuerySet[Job, tuple[str, int, Mapping[str, str]]],
-    own: set[tuple[str, int]] | frozenset[tuple[str, int]] = frozenset(),
-) -> Users:
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for job, owner, granted in jobs:
-        for name in sorted(set(granted.values())):
-            if (name, owner) not in own:
+def _by_name(jobs: QuerySet[Job], won: Collection[tuple[str, int]] = ()) -> Users:
+    """won: names of secrets that owners have of their own, with the owner."""
+    found: defaultdict[str, list[Using]] = defaultdict(list)
+    for row in jobs.order_by("-pk").values_list("pk", "tenant__slug", "owner_id", F("spec__secrets")):
+        job = Using(*row)
+        for name in sorted(set(job.granted.values())):
+            if (name, job.owner) not in won:
                 found[name].append(job)
     return found

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.secrets import users_of_own, users_of_tenant
+from jobs.selectors.secrets import Users, users_of_own, users_of_tenant
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
 from portal.api.fields import PagedQuery, StrictCharField, StrictSerializer
@@ -28,8 +27,8 @@ class SecretSerializer(ReadSerializer):
     etag = serializers.CharField()
 
     @staticmethod
-    def get_used_by(row: Secret, users: Mapping[str, Sequence[str]]) -> Sequence[str]:
-        return users.get(row.name, ())
+    def get_used_by(row: Secret, users: Users) -> list[str]:
+        return [job.id for job in users.get(row.name, ())]
 
     @staticmethod
     def get_etag(row: Secret, users: object) -> str:

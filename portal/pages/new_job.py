@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -19,6 +20,7 @@ from jobs.selectors.jobs import job_get
 from jobs.selectors.usage import CPU_TYPE
 from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
+from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
 from jobs.spec.definition import DEFAULTS, PRIORITIES
 from jobs.states import State
@@ -57,6 +59,9 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             )
     except JobError as error:
         return _page(request, tenant, source="refused", text=text, error=error)
+    for warning in parse_spec(text, "application/yaml").warnings:
+        if warning.code == "env_looks_secret":
+            messages.warning(request, f"{warning.path} {warning.message}.")
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs/{job.pk}")
 
 

@@ -74,7 +74,8 @@ def secret_set(
     Raises NotAllowed, VersionChanged, FieldsInvalid (which repeats no value) or SecretsUnavailable.
     """
     owner = _writable(user, tenant)
-    type(owner).objects.select_for_update(no_key=True).get(pk=owner.pk)  # changes come one by one
+    model = User if tenant is None else Tenant
+    model._default_manager.select_for_update(no_key=True).get(pk=owner.pk)  # changes come one by one
     checks.refuse(_name_problem(name), _value_problem(value), _count_problem(owner, name))
     row = _rows(owner).filter(name=name).first()
     _require_match(row, if_match)

@@ -230,6 +230,11 @@ PAGES: dict[str, tuple[Page, ...]] = {
     "help/<slug:name>": (Page(ANY_USER, things={"name": "guide"}),),
     "me": (Page(ANY_USER),),
     "me/appearance": (form(ANY_USER, changes=False, theme="dark"),),
+    "me/secrets": (Page(ANY_USER),),
+    "me/secrets/set": (form(ANY_USER, name="hf", value="matrix-matrix"),),
+    "me/secrets/delete": (
+        form(rule(outside=404, viewer=404, colleague=404, manager=404, admin=404), name="own_secret"),
+    ),
     "me/password": (form(ANY_USER, changes=False),),
     "me/sign-out-others": (form(ANY_USER, changes=False),),
     f"{TENANT_SLUG}/": (Page(TENANT_READ),),
@@ -249,6 +254,9 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/tokens/<str:token_id>/revoke": (
         form(rule(outside=404, viewer=403, colleague=403, manager=403, admin=403)),
     ),
+    f"{TENANT_SLUG}/secrets": (Page(rule(outside=404, viewer=403)),),
+    f"{TENANT_SLUG}/secrets/set": (form(TENANT_MANAGE, name="hf", value="matrix-matrix"),),
+    f"{TENANT_SLUG}/secrets/delete": (form(TENANT_MANAGE, name="tenant_secret"),),
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
     f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running", confirmed="yes"),),

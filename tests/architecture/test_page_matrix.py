@@ -13,7 +13,7 @@ from django.test import Client
 from guardian.models import UserObjectPermission
 
 from jobs.models import Job, Runtime
-from tenants.models import AuditEntry, Membership, Quota, Tenant, Token, User
+from tenants.models import AuditEntry, Membership, Quota, Secret, Tenant, Token, User
 from tests.architecture import rows
 from tests.architecture.routes import Route, page_routes
 from tests.architecture.rows import IN, Page
@@ -133,6 +133,7 @@ def _changeable_rows() -> list[Any]:
         sorted(Membership.objects.values_list("user", "tenant", "role")),
         sorted(Token.objects.values_list("pk", flat=True)),
         sorted(User.objects.values_list("pk", "is_active", "is_superuser")),
+        sorted(Secret.objects.values_list("pk", "name")),
         sorted(Quota.objects.values_list("pk", "limit")),
         sorted(Tenant.objects.values_list("pk", "name", "state")),
         sorted(Runtime.objects.values_list("pk", "enabled")),

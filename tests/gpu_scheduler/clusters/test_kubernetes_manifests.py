@@ -151,3 +151,17 @@ def test_setup_commands_reach_the_launcher_in_the_pod() -> None:
     given = env(learner(replace(SPEC, setup=commands)))
     assert json.loads(given["LUTHIER_SETUP"].replace("$$", "$")) == commands
     assert "LUTHIER_SETUP" not in env(learner())
+
+
+def test_the_programs_secrets_are_in_the_secret_object_and_reach_the_learner_alone() -> None:
+    spec = replace(SPEC, secrets={"WANDB_API_KEY": "own-value"})
+    made = manifests.secret(spec, SETTINGS, OWNER)
+    assert made["stringData"]["program.WANDB_API_KEY"] == "own-value"
+    for rank in (0, 1):
+        assert "own-value" not in json.dumps(pod(spec, rank))
+        (given,) = [each for each in learner(spec, rank)["env"] if each["name"] == "WANDB_API_KEY"]
+        reference = {"name": "job-x-1", "key": "program.WANDB_API_KEY"}
+        assert given["valueFrom"] == {"secretKeyRef": reference}
+        for container in pod(spec, rank)["spec"]["initContainers"]:
+            assert "WANDB_API_KEY" not in json.dumps(container)
+    assert "own-value" not in json.dumps(manifests.service(spec, SETTINGS))

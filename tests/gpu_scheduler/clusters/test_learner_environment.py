@@ -88,3 +88,14 @@ def test_only_the_shipper_gets_the_secret() -> None:
     gang = launch("job-x-2", "runs")
     assert of_shipper(gang, 0, folders=FOLDERS)["LUTHIER_SECRET"] == "secret-0"
     assert "secret-0" not in env_of(gang).values()
+
+
+def test_the_programs_own_secrets_are_named_to_the_launcher_and_unknown_to_the_shipper() -> None:
+    gang = replace(
+        launch("job-x-2", "runs"), secrets={"WANDB_API_KEY": "own-value", "HF_TOKEN": "other-value"}
+    )
+    assert env_of(gang)["LUTHIER_SECRET_NAMES"] == "HF_TOKEN WANDB_API_KEY"
+    assert "LUTHIER_SECRET_NAMES" not in env_of(launch("job-x-2", "runs"))
+    for env in (env_of(gang), of_shipper(gang, 0, folders=FOLDERS)):
+        assert not {"own-value", "other-value"} & set(env.values())
+    assert "own-value" not in repr(gang)

@@ -8,6 +8,7 @@ import shutil
 import signal
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -255,3 +256,35 @@ def test_removing_forty_gangs_at_once_leaves_nothing(daemon: NodeDaemon) -> None
             many.cluster.remove(f"job-x{index}-1")
         assert many.cluster.observe().gangs == {}
         wait_for(lambda: many.processes() == [many.pid])
+
+
+def test_the_daemons_files_hold_no_secret_of_a_program(daemon: NodeDaemon) -> None:
+    daemon.cluster.launch(replace(launch("job-x-1", "runs"), secrets={"WANDB_API_KEY": "own-value"}))
+    running(daemon)
+    (launcher,), (shipper,) = pids(daemon, "launcher"), pids(daemon, "shipper")
+    assert b"WANDB_API_KEY=own-value" in Path(f"/proc/{launcher}/environ").read_bytes().split(b"\0")
+    assert b"own-value" not in Path(f"/proc/{shipper}/environ").read_bytes()
+    daemon.kill()
+    daemon.start()
+    assert learners(daemon)[0].phase is LearnerPhase.RUNNING, "a running program has its secrets already"
+    kept = [*(daemon.data / "nodes" / ".gangs").iterdir(), daemon.log]
+    assert [path for path in kept if b"own-value" in path.read_bytes()] == []
+
+
+def test_a_gang_whose_secrets_were_lost_before_its_start_ends_to_be_launched_again(
+    daemon: NodeDaemon,
+) -> None:
+    daemon.cluster.launch(replace(launch("job-x-1", "runs"), secrets={"WANDB_API_KEY": "own-value"}))
+    running(daemon)
+    processes = pids(daemon, "launcher") + pids(daemon, "shipper")
+    daemon.kill()
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
+    file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
+    saved = json.loads(file.read_text())
+    saved["learners"][0] |= {"launcher": None, "shipper": None, "phase": "PREPARING", "started": False}
+    file.write_text(json.dumps(saved))
+    daemon.start()
+    (learner,) = ended(daemon)
+    assert learner.reason == "not_prepared"
+    assert "stores no secrets" in learner.message
