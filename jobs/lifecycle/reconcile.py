@@ -205,6 +205,8 @@ def _secrets(job: Job) -> dict[str, str]:
     """The program's secrets by variable. They are read here alone, for the cluster. Raises SecretMissing and
     SecretsUnavailable."""
     granted: dict[str, str] = job.spec.get("secrets", {})
+    if not granted:
+        return {}
     values = secrets.values_for(owner=job.owner, tenant=job.tenant, names=set(granted.values()))
     return {variable: values[name] for variable, name in granted.items()}
 

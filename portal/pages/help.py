@@ -27,6 +27,7 @@ from portal.pages.shell import frame, last_tenant
 GUIDES = {
     "programs": "Programs",
     "job-spec": "Job spec",
+    "secrets": "Secrets",
     "examples": "Examples",
     "scheduling": "Scheduling",
     "job_states": "Job states",

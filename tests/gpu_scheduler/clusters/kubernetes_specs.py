@@ -42,6 +42,7 @@ def gang_specs(draw: st.DrawFn) -> GangSpec:
         ingest_url="wss://luthier.example",
         runtime=draw(_ids),
         grace_s=draw(st.integers(0, 86_400)),
+        secrets=draw(st.dictionaries(_names, _values, max_size=3)),
         checkpoint_every_s=draw(st.one_of(st.none(), st.floats(1, 1e6))),
         distributed=draw(st.sampled_from([None, True, False])),
     )
