@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_scheduler.model import CPU_TYPE
 from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES, MAX_PATTERN_CHARS
+from jobs.spec.key_like import VALUE as KEY
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import Path, Problem
 from jobs.spec.regexes import pattern_fault, step_pattern_fault
@@ -171,9 +172,12 @@ def _env_faults(env: Any, walk: Walk) -> Iterator[Problem]:
 
 
 def _secret_faults(granted: Any, env: Any, walk: Walk) -> Iterator[Problem]:
-    for name in granted if isinstance(granted, Mapping) else ():
+    for name, secret in granted.items() if isinstance(granted, Mapping) else ():
         if not isinstance(name, str):
             continue
+        if isinstance(secret, str) and KEY.search(secret):
+            message = "looks like a key itself: store it as a secret, and write the name of that secret here"
+            yield walk.problem(("secrets", name), "bad_format", message)  # its value is not repeated
         if is_reserved(name):
             yield walk.problem(("secrets", name), "env_reserved", "is reserved: use another name", name)
         elif isinstance(env, Mapping) and name in env:

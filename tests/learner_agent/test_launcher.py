@@ -198,3 +198,26 @@ def test_reports_reach_the_spool_while_the_launcher_runs(launched: Launched) -> 
     assert launched.wait() == 0
     line = json.loads(launched.spool.metrics.read_text())
     assert (line["step"], line["total"], line["loss"]) == (3, 9, "NaN")
+
+
+def test_values_of_secrets_are_masked_before_a_byte_is_stored(launched: Launched) -> None:
+    secrets = {"LUTHIER_SECRET_NAMES": "TOKEN", "TOKEN": "s3cr3t-of-the-program", "OTHER": "shown"}
+    program = """if True:
+        import os, sys, time
+        token = os.environ["TOKEN"]
+        assert len(token) == 21
+        print("token", token, os.environ["OTHER"])
+        for letter in token:
+            sys.stderr.write(letter)
+            sys.stderr.flush()
+            time.sleep(0.01)
+        sys.stderr.write("\\nends with s3cr3t-of")
+    """
+    launched.start("python3 train.py", program=program, **secrets)
+    assert launched.wait() == 0
+    printed = launched.log()
+    assert sorted(printed.split(b"\n")) == sorted([b"token *** shown", b"***", b"ends with s3cr3t-of"])
+    ending = launched.ending
+    assert (ending["size"], ending["crc"]) == (len(printed), zlib.crc32(printed))
+    for path in launched.spool.root.rglob("*"):
+        assert not path.is_file() or b"s3cr3t-of-the-program" not in path.read_bytes(), path

@@ -27,6 +27,8 @@ WRONG = {
     "REDIS_URL": "http://localhost",
     "SECRET_KEY": "short",
     "SECRET_KEY_FILE": "/nowhere/at/all",
+    "LUTHIER_SECRETS_KEYS": "c2hvcnQ=",
+    "LUTHIER_SECRETS_KEYS_FILE": "/nowhere/at/all",
     "EMAIL_URL": "imap://mail",
     "LUTHIER_PUBLIC_URL": "localhost:8000",
     "LUTHIER_INGEST_URL": "ws://",
@@ -118,10 +120,11 @@ def test_one_wrong_variable_is_refused_by_name(
     assert f"  {name}: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["SECRET_KEY", "LUTHIER_SECRETS_KEYS"])
 def test_a_secret_is_never_repeated(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SECRET_KEY", "hunter2-hunter2")
+    monkeypatch.setenv(name, "hunter2-hunter2")
     with pytest.raises(SystemExit):
         read_environment()
     assert "hunter2" not in capsys.readouterr().err
@@ -275,7 +278,7 @@ def test_a_worker_loads_nothing_that_only_pages_need() -> None:
         [sys.executable, "-c", program], cwd=ROOT, env=env, check=True, capture_output=True, text=True
     ).stdout.split()
     assert "jobs.models" in loaded
-    unwanted = {"pydantic", "requests", "pygments", "unfold.admin", "portal.staff"}
+    unwanted = {"pydantic", "requests", "pygments", "unfold.admin", "portal.staff", "cryptography"}
     assert unwanted & set(loaded) == set()
 
 
@@ -302,6 +305,24 @@ def test_the_secret_key_is_made_once_and_kept_private(
     assert len(first) >= 50
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert [path.name for path in kept.parent.iterdir()] == ["secret_key"]
+
+
+def test_a_damaged_file_of_secrets_keys_stops_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from portal.settings.secret import new_secrets_key, secrets_keys
+
+    file = tmp_path / "keys"
+    file.write_text(f"# newest first\n{new_secrets_key()}\n{new_secrets_key()}\n")
+    given = Environment(luthier_secrets_keys_file=file)
+    assert len(secrets_keys(given, tmp_path / "kept").read()) == 2
+    file.write_text("hunter2-hunter2\n")
+    with pytest.raises(SystemExit) as end:
+        secrets_keys(given, tmp_path / "kept")
+    assert end.value.code == os.EX_CONFIG
+    said = capsys.readouterr().err
+    assert f"{file}: key 1 of 1 is not 32 bytes in URL-safe base64" in said
+    assert "hunter2" not in said
 
 
 def test_production_settings_pass_djangos_deployment_checks(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import GangSpec
+from jobs.lifecycle import reconcile
 from jobs.models import Job, JobEvent
+from jobs.services import job_halt, job_resume
 from jobs.states import State
 from portal.settings.secret import SecretsKeys, new_secrets_key
 from tenants.roles import Role
@@ -92,3 +94,23 @@ def test_a_job_whose_key_is_missing_waits_and_starts_once_it_is_back(
     world.settle()
     assert state(job) == State.DEPLOYING
     assert set(world.cluster.listing()) == {gang(job)}
+
+
+def test_whoever_resumes_a_job_its_owners_secrets_are_used(world: World, launched: list[GangSpec]) -> None:
+    manager = factories.member(world.tenant, role=Role.MANAGER)
+    secret_set(user=world.alice, name="wandb", value=VALUE)
+    secret_set(user=manager, name="wandb", value="of-the-manager")
+    job = grant(world, WANDB_API_KEY="wandb")
+    job_halt(user=manager, job_id=job.pk)
+    world.settle()
+    assert (state(job), launched) == (State.HALTED, [])
+    job_resume(user=manager, job_id=job.pk)
+    world.settle()
+    assert [spec.secrets for spec in launched] == [{"WANDB_API_KEY": VALUE}]
+
+
+def test_a_job_without_secrets_asks_for_none(
+    world: World, launched: list[GangSpec], django_assert_num_queries: Any
+) -> None:
+    with django_assert_num_queries(0):
+        assert reconcile._secrets(Job(spec={})) == {}

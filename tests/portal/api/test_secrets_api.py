@@ -178,6 +178,13 @@ def test_a_grant_that_cannot_be_given_is_refused_at_its_field(
     assert found == {path: code}
 
 
+def test_a_key_in_the_place_of_a_name_is_refused_and_not_repeated(alice: Api) -> None:
+    answer = alice.post(f"{HERE}/jobs", spec(HF_TOKEN="hf_abcdefghijklmnopqrstuvwxyz"))
+    (wrong,) = errors(answer)
+    assert (wrong["path"], wrong["code"], wrong["got"]) == ("secrets.HF_TOKEN", "bad_format", None)
+    assert "hf_abc" not in answer.content.decode()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "warns"),
     [
