@@ -365,3 +365,28 @@ def judging(actor: str) -> Callable[[Route], None]:
         "estimate": {},
     }  # fmt: skip
     return lambda route: route.fulfill(json={"valid": True, "errors": [], "warnings": [], "now": now})
+
+
+def test_a_secret_is_granted_by_the_form_and_a_literal_key_is_a_warning(open_as: Open, alice: Client) -> None:
+    value = "browser-secret-value"
+    page = open_as("alice", "/me/secrets")
+    page.get_by_label("Name").fill("wandb-mine")
+    page.get_by_label("Value").fill(value)
+    page.get_by_role("button", name="Set secret").click()
+    expect(page.get_by_role("cell", name="wandb-mine", exact=True)).to_be_visible()
+    assert value not in page.content()
+
+    page.goto(page.url.replace("/me/secrets", f"{NEW}?template=digits-sklearn"))
+    page.get_by_role("button", name="Add a variable").click()
+    page.get_by_label("Environment: Name").last.fill("HF_TOKEN")
+    page.get_by_label("Environment: Value").last.fill("hf_abcdefghijklmnop")
+    page.get_by_role("button", name="Add a secret").click()
+    page.get_by_label("Secrets: Variable").fill("WANDB_API_KEY")
+    page.get_by_label("Secrets: Name of the secret").fill("wandb-min")
+    findings = page.locator("[data-findings]")
+    expect(findings).to_contain_text("Did you mean wandb-mine?")
+    page.get_by_label("Secrets: Name of the secret").fill("wandb-mine")
+    expect(findings).to_contain_text("looks like a key")
+    expect(findings).not_to_contain_text("Did you mean wandb-mine?")
+    assert yaml.safe_load(yaml_of(page))["secrets"] == {"WANDB_API_KEY": "wandb-mine"}
+    assert alice.call("DELETE", "/me/secrets/wandb-mine").status == 204

@@ -35,6 +35,9 @@ PAGES: dict[str, tuple[str, str]] = {
     "usage-empty": ("bob", "/t/nlp-research/usage?month=2026-01"),
     "audit": ("dave", "/t/vision-lab/audit"),
     "tokens": ("dave", "/t/vision-lab/tokens"),
+    "secrets": ("dave", "/t/vision-lab/secrets"),
+    "secrets-read-only": ("alice", "/t/vision-lab/secrets"),
+    "secrets-own": ("alice", "/me/secrets"),
     "cluster": ("alice", "/cluster"),
     "profile": ("alice", "/me"),
     "help": ("alice", "/help"),
@@ -71,7 +74,12 @@ def showcase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
             check=True,
             timeout=120,
         )
-        alice = started.client("alice")
+        alice, dave = started.client("alice"), started.client("dave")
+        for name in ("wandb", "huggingface"):
+            assert (
+                dave.call("PUT", f"/tenants/vision-lab/secrets/{name}", {"value": "shown-nowhere"}).status
+                == 200
+            )
         runs = alice.submit(spec("resnet50-run", programs.TRAINER, command="python -u main.py 40000 0.2"))
         halts = alice.submit(spec("resnet50-halted", programs.TRAINER, command="python -u main.py 4000 0.1"))
         fails = alice.submit(spec("broken-loader", programs.BROKEN))
