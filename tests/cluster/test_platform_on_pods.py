@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -100,3 +103,39 @@ def test_a_job_of_a_lost_node_goes_on_elsewhere_from_its_checkpoint(
 def is_ready(node: Object | None) -> bool:
     conditions = node["status"].get("conditions", []) if node else []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+KEYED = """
+import hashlib, os, time
+from learner_agent import training
+
+value = os.environ["WANDB_API_KEY"]
+print("value", value, hashlib.sha256(value.encode()).hexdigest(), flush=True)
+while not training.halt_requested():
+    time.sleep(0.1)
+"""
+
+
+def test_a_pods_program_gets_a_secret_that_its_manifest_and_its_log_do_not_show(
+    alice: Client, real_cluster: Cluster
+) -> None:
+    value = "pods-own-secret-value"
+    assert alice.call("PUT", "/me/secrets/wandb", {"value": value}).status == 200
+    made = spec("keyed", KEYED, command="python3 main.py", secrets={"WANDB_API_KEY": "wandb"})
+    job = alice.submit(made)["id"]
+    digest = hashlib.sha256(value.encode()).hexdigest()
+
+    def log() -> str:
+        return alice.raw_log(job, attempt=1).decode() if alice.job(job)["state"] == "PROCESSING" else ""
+
+    assert wait_for(log, within_s=240, what="its line").splitlines() == [f"value *** {digest}"]
+    admin = real_cluster.admin
+    gang = {"labelSelector": f"luthier.dev/job={job}"}
+    for kind in ("pods", "services", "events"):
+        found = admin.get(f"/api/v1/{kind}", **(gang if kind != "events" else {}))
+        assert value not in json.dumps(found), kind
+    (secret,) = admin.get("/api/v1/secrets", **gang)["items"]
+    assert base64.b64decode(secret["data"]["program.WANDB_API_KEY"]).decode() == value
+    alice.post(f"/jobs/{job}/cancel")
+    alice.wait_state(job, "CANCELED", within_s=120)
+    assert admin.get("/api/v1/secrets", **gang)["items"] == []
