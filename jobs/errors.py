@@ -62,6 +62,12 @@ class RuntimeOfTree(JobError):
     code = "runtime_of_tree"
 
 
+class SecretNotFound(SpecInvalid):
+    """A secret that the job names does not exist any more. Set it again, then resume the job."""
+
+    code = "secret_not_found"
+
+
 class CheckpointNotFound(JobError):
     """The job has no valid checkpoint of this number."""  # details: checkpoints, the numbers that exist
 

@@ -11,16 +11,18 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from jobs import events, wake
-from jobs.errors import CheckpointNotFound, TenantSuspended
+from jobs.errors import CheckpointNotFound, SecretNotFound, TenantSuspended
 from jobs.failpoints import fp
 from jobs.models import Checkpoint, Job, Progress
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.jobs import will_fail
 from jobs.services.locking import illegal, lock_job, reload, time_limit_error
+from jobs.spec.problems import Problem, path_text
 from jobs.states import FINAL, PROGRAM_FINISHED, EventCode, Intent, State
 from tenants import audit
 from tenants.models import Tenant, User
+from tenants.services import secrets
 
 NOT_BEGUN = (State.STOPPING, State.HALTED, State.QUEUED)
 """States in which the attempt that a resume asks for does not exist yet."""
@@ -54,7 +56,8 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
 
     While the job is still halting, the halt completes first and the resume follows. A job that runs or waits already
     is left alone, except for another checkpoint: one that waits resumes from that one, one that runs is refused.
-    Raises IllegalTransition (TimeLimitUsedUp where nothing is left to run), CheckpointNotFound or TenantSuspended.
+    Raises IllegalTransition (TimeLimitUsedUp where nothing is left to run), CheckpointNotFound, SecretNotFound or
+    TenantSuspended.
     """
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id, checkpoint=checkpoint)
@@ -76,6 +79,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
                 raise TenantSuspended
             if used_up := time_limit_error(job):
                 raise used_up
+            _require_secrets(job)
             _begin_at(job, chosen)
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
             _request(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")
@@ -111,6 +115,28 @@ def checkpoint_of(job: Job, n: int | None, *, keep: bool = False) -> Checkpoint 
             checkpoints=numbers,
         )
     return found
+
+
+def _require_secrets(job: Job) -> None:
+    """Raise SecretNotFound where the next attempt would fail for a secret that was deleted: a halted job loses nothing
+    by waiting for it."""
+    granted: dict[str, str] = job.spec.get("secrets", {})
+    if not granted:
+        return
+    try:
+        secrets.require(owner=job.owner, tenant=job.tenant, names=set(granted.values()))
+    except secrets.SecretMissing as missing:
+        problems = [
+            Problem(
+                path_text(("secrets", variable)),
+                SecretNotFound.code,
+                f"There is no secret {name} any more",
+                name,
+            )
+            for variable, name in granted.items()
+            if name in missing.names
+        ]
+        raise SecretNotFound(errors=[each.as_dict() for each in problems]) from None
 
 
 def _begin_at(job: Job, chosen: Checkpoint | None) -> None:

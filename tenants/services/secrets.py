@@ -113,6 +113,15 @@ def values_for(*, owner: User, tenant: Tenant, names: Collection[str]) -> dict[s
     The owner's own count only while the owner is an active member. Raises SecretMissing with every name that is
     missing, and SecretsUnavailable.
     """
+    return {name: _opened(row) for name, row in _granted(owner, tenant, names).items()}
+
+
+def require(*, owner: User, tenant: Tenant, names: Collection[str]) -> None:
+    """Raise SecretMissing, as values_for would, and read no value."""
+    _granted(owner, tenant, names)
+
+
+def _granted(owner: User, tenant: Tenant, names: Collection[str]) -> dict[str, Secret]:
     if not names:
         return {}
     rows = Secret.objects.filter(name__in=names)
@@ -122,7 +131,7 @@ def values_for(*, owner: User, tenant: Tenant, names: Collection[str]) -> dict[s
     missing = sorted(set(names) - found.keys())
     if missing:
         raise SecretMissing(missing)
-    return {name: _opened(row) for name, row in found.items()}
+    return found
 
 
 def key_uses() -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import GangSpec
+from jobs.errors import SecretNotFound
 from jobs.lifecycle import reconcile
 from jobs.models import Job, JobEvent
 from jobs.services import job_halt, job_resume
@@ -96,7 +97,9 @@ def test_a_job_whose_key_is_missing_waits_and_starts_once_it_is_back(
     assert set(world.cluster.listing()) == {gang(job)}
 
 
-def test_whoever_resumes_a_job_its_owners_secrets_are_used(world: World, launched: list[GangSpec]) -> None:
+def test_a_job_that_another_user_resumes_gets_its_owners_secrets(
+    world: World, launched: list[GangSpec]
+) -> None:
     manager = factories.member(world.tenant, role=Role.MANAGER)
     secret_set(user=world.alice, name="wandb", value=VALUE)
     secret_set(user=manager, name="wandb", value="of-the-manager")
@@ -114,3 +117,23 @@ def test_a_job_without_secrets_asks_for_none(
 ) -> None:
     with django_assert_num_queries(0):
         assert reconcile._secrets(Job(spec={})) == {}
+
+
+def test_a_resume_that_would_fail_for_a_deleted_secret_is_refused_and_the_job_stays_halted(
+    world: World, launched: list[GangSpec]
+) -> None:
+    secret_set(user=world.alice, name="wandb", value=VALUE)
+    job = grant(world, WANDB_API_KEY="wandb")
+    job_halt(user=world.alice, job_id=job.pk)
+    world.settle()
+    secret_delete(user=world.alice, name="wandb")
+    with pytest.raises(SecretNotFound) as refused:
+        job_resume(user=world.alice, job_id=job.pk)
+    (wrong,) = refused.value.details["errors"]
+    assert (wrong["path"], wrong["got"]) == ("secrets.WANDB_API_KEY", "wandb")
+    world.settle()
+    assert state(job) == State.HALTED
+    secret_set(user=world.alice, name="wandb", value=VALUE)
+    job_resume(user=world.alice, job_id=job.pk)
+    world.settle()
+    assert [spec.secrets for spec in launched] == [{"WANDB_API_KEY": VALUE}]
