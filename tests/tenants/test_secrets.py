@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from portal.health import diagnosis
 from portal.settings.secret import SecretsKeys, new_secrets_key
 from tenants import keyring
 from tenants.errors import FieldsInvalid, NotAllowed, NotFound, SecretsUnavailable
@@ -194,3 +195,15 @@ def test_the_audit_log_has_the_name_and_never_the_value(team: Tenant, dave: User
     assert [row["action"] for row in rows] == ["secret.create", "secret.replace", "secret.delete"]
     assert {row["target"] for row in rows} == {"wandb"}
     assert VALUE not in str(list(rows))
+
+
+def test_the_doctor_says_how_many_secrets_a_missing_key_costs(
+    team: Tenant, dave: User, key_file: Path
+) -> None:
+    assert diagnosis.secrets_keys().found == "none stored"
+    secrets.secret_set(user=dave, tenant=team, name="wandb", value=VALUE)
+    assert diagnosis.secrets_keys().found == "1 key"
+    key_file.write_text(new_secrets_key())
+    check = diagnosis.secrets_keys()
+    assert "1 cannot be decrypted" in check.reason
+    assert str(key_file) in check.remedy
