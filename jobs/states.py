@@ -221,7 +221,21 @@ STOP_LABELS: dict[StopReason, str] = {
 }
 
 
-def display_phase(state: State, intent: Intent, stop_reason: str, attempt: int) -> str:
+RESTART_LOOP = 3
+"""Attempts in a row that ended early, after which a job is shown as one that fails again and again."""
+
+
+def in_restart_loop(state: State, early_ends: int) -> bool:
+    """Whether its last attempts ended early again and again, so that waiting alone may not help."""
+    return state == State.QUEUED and early_ends >= RESTART_LOOP
+
+
+def stop_label(reason: str) -> str:
+    """What a STOPPING event is called. A finer code than a stop reason, such as out_of_memory, is a failure's."""
+    return STOP_LABELS[StopReason(reason)] if reason in set(StopReason) else "Stopping"
+
+
+def display_phase(state: State, intent: Intent, stop_reason: str, attempt: int, early_ends: int = 0) -> str:
     """The word a person reads: what the job is on its way to, derived and never stored."""
     if state in FINAL:
         return state.capitalize()
@@ -230,12 +244,13 @@ def display_phase(state: State, intent: Intent, stop_reason: str, attempt: int) 
     if state in PROGRAM_FINISHED:
         return state.capitalize()
     if state == State.STOPPING:
-        reason = StopReason(stop_reason)
-        return "Halting" if intent == Intent.HALT and reason in BY_ORDER else STOP_LABELS[reason]
+        return "Halting" if intent == Intent.HALT and stop_reason in BY_ORDER else stop_label(stop_reason)
     if state == State.HALTED:
         return "Resuming" if intent == Intent.RUN else "Halted"
     if intent == Intent.HALT:
         return "Halting"
     if attempt > 1 and state in (State.DEPLOYING, State.DOWNLOADING):
         return "Resuming"
+    if in_restart_loop(state, early_ends):
+        return "Restart loop"
     return state.capitalize()

@@ -102,6 +102,11 @@ def memory_exceeded(used_mib: int, limit_mib: int) -> str:
     return f"Used {used_mib} MiB; limit {limit_mib} MiB. Killed."
 
 
+def memory_numbers(used_mib: int, limit_mib: int) -> dict[str, Any]:
+    """The numbers of a learner that ended OUT_OF_MEMORY."""
+    return {"peak_memory_mib": used_mib, "memory_limit_mib": limit_mib}
+
+
 class Cause(StrEnum):
     """Who caused a learner's end."""
 

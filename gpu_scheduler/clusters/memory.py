@@ -44,6 +44,7 @@ from gpu_scheduler.clusters.base import (
     Watch,
     Watches,
     memory_exceeded,
+    memory_numbers,
 )
 from gpu_scheduler.model import CPU_TYPE, Node
 
@@ -179,8 +180,8 @@ class MemoryCluster:
         """Kill a learner that used more memory than its limit; nothing happens if it does not exist."""
         if gang not in self._gangs:
             return
-        message = memory_exceeded(peak_mib, self._gangs[gang].spec.memory_mib)
-        numbers = {"peak_memory_mib": peak_mib}
+        limit_mib = self._gangs[gang].spec.memory_mib
+        message, numbers = memory_exceeded(peak_mib, limit_mib), memory_numbers(peak_mib, limit_mib)
         self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, message=message, numbers=numbers)
 
     def vanish(self, gang: str) -> None:

@@ -31,15 +31,6 @@ SILENT_S = 45.0
 """A learner without a heartbeat for this long is silent. A node that does not answer is lost only if its learner is
 silent, too."""
 
-SIGNALS = {
-    130: "was interrupted (SIGINT)",
-    134: "aborted (SIGABRT)",
-    137: "was killed (often out of memory)",
-    139: "crashed (SIGSEGV)",
-    143: "was terminated (SIGTERM)",
-}
-"""What happened to a program, by exit code 128 + signal."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -293,8 +284,5 @@ def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Rea
     if learner.error_code == SETUP_FAILED:
         words = f"Learner {learner.rank} on {learner.node}: {learner.message}. See the log."
         return Reason(SETUP_FAILED, words, numbers)
-    signal = SIGNALS.get(code or 0)
-    words = f"{signal}, exit code {code}" if signal else f"exited with code {code}"
-    return Reason(
-        "learner_failed", f"Learner {learner.rank} on {learner.node} {words}. See the log.", numbers
-    )
+    words = f"Learner {learner.rank} on {learner.node} exited with code {code}."
+    return Reason("learner_failed", words, numbers)

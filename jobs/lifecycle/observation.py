@@ -14,10 +14,12 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ENDED, EndReason, GangReport, LearnerPhase
 from jobs.accounting import is_recent, ran_s, time_left_s
+from jobs.diagnosis import FailureCause
 from jobs.humanize import saved_step
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
 from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner, Progress
+from jobs.selectors.failures import first_failure
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
 
 LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST, StopReason.PLATFORM_STOPPED})
@@ -66,9 +68,31 @@ def with_report(rows: JobRows, report: GangReport | None) -> JobObservation:
         replace(learner, report=reports.get(learner.rank)) for learner in rows.observation.learners
     )
     observation = replace(rows.observation, learners=learners, gang=report, observed=True)
+    if report is None and rows.job.stop_reason == StopReason.LEARNER_FAILED:
+        observation = replace(observation, reason=_diagnosed(rows, observation.reason))
     if proves_alive(rows, report):
         observation = replace(observation, time_left_s=_time_left_s(rows.job, rows.attempt, rows.now))
     return observation
+
+
+def _diagnosed(rows: JobRows, stop: Reason) -> Reason:
+    """Why the attempt failed, now that its gang is gone and its log complete; until then the stop says how it ended."""
+    found = first_failure(rows.learners)
+    if found is None:
+        return stop
+    learner, why = found.learner, found.diagnosis
+    numbers = {
+        **stop.numbers,
+        "learner": learner.rank,
+        "node": learner.node,
+        "exit_code": found.code,
+        "cause": why.cause.value,
+        "line": why.line,
+        "attempt": learner.attempt,
+    }
+    is_memory = why.cause is FailureCause.OUT_OF_MEMORY
+    code = EndReason.OUT_OF_MEMORY.value if is_memory else StopReason.LEARNER_FAILED.value
+    return Reason(code, why.sentence(learner.rank), numbers)
 
 
 def proves_alive(rows: JobRows, report: GangReport | None) -> bool:

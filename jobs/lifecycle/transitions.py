@@ -151,7 +151,8 @@ def note_reports(rows: JobRows, observation: JobObservation) -> None:
         if (report := reports.get(row.rank)) is not None:
             row.cluster_uid, row.cluster_phase = report.uid, report.phase.value
             row.cluster_exit_code, row.cluster_message = report.exit_code, report.message
-            row.failure_details = dict(report.numbers)
+            reason = {"reason": report.reason.value} if report.reason is not None else {}
+            row.failure_details = dict(report.numbers) | reason
             shown.append(row)
     Learner.objects.bulk_update(shown, REPORT_FIELDS)
 

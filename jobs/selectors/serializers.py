@@ -200,7 +200,8 @@ class JobSerializer(ReadSerializer):
 
     @staticmethod
     def get_phase(job: Job, live: _Live) -> str:
-        return display_phase(State(job.state), Intent(job.intent), job.stop_reason, job.attempt)
+        state, intent = State(job.state), Intent(job.intent)
+        return display_phase(state, intent, job.stop_reason, job.attempt, job.early_ends)
 
     @staticmethod
     def get_intent(job: Job, live: _Live) -> str:

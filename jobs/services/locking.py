@@ -87,6 +87,6 @@ def _possible_now(job: Job) -> dict[str, Any]:
     state, intent = State(job.state), Intent(job.intent)
     return {
         "state": state.value,
-        "phase": display_phase(state, intent, job.stop_reason, job.attempt),
+        "phase": display_phase(state, intent, job.stop_reason, job.attempt, job.early_ends),
         "allowed_actions": [action.value for action in actions_of(job, live_attempt(job), timezone.now())],
     }

@@ -177,10 +177,11 @@ def _items(job: Job, events: list[JobEvent]) -> list[dict[str, Any]]:
 def _item(job: Job, event: JobEvent, state: State, *, is_newest: bool) -> dict[str, Any]:
     intent = Intent(job.intent) if is_newest else Intent.RUN
     named = [reason for reason in (event.reason, job.stop_reason) if reason in set(StopReason)]
-    stop_reason = named[0] if named else StopReason.HALT_REQUESTED
+    stop_reason = named[0] if named else ""
+    early_ends = job.early_ends if is_newest else 0
     return EventSerializer.render(event) | {
         "state": state.value,
-        "phase": display_phase(state, intent, stop_reason, event.attempt),
+        "phase": display_phase(state, intent, stop_reason, event.attempt, early_ends),
         "progress": ProgressSerializer.render(job.progress),
     }
 

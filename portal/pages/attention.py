@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.dateparse import parse_datetime
 
-from jobs.models import Job
+from jobs.models import Attempt, Job
+from jobs.selectors.failures import last_failures
 from jobs.selectors.jobs import detailed
 from jobs.selectors.wait_reasons import Remedy, codes_of
 from jobs.spec.quantities import parse_duration
-from jobs.states import State
-from portal.pages import job_failure
+from jobs.states import ACTIVE, RESTART_LOOP, State
+from portal.pages.job_failure import error_path
 from portal.templatetags.ui import duration, thousands
 
 FAILED_WITHIN = timedelta(hours=24)
@@ -25,8 +26,9 @@ OVERDUE = 3
 """Intervals after which a checkpoint is old."""
 LEAST_OVERDUE = timedelta(minutes=1)
 """An interval of seconds is no promise: what is saved also has to arrive."""
+GOOD_RUN = timedelta(minutes=10)
+"""A job in a restart loop whose newest attempt has run this long has left it."""
 SHOWN = 8
-WORDS = 200  # characters of the last line of a traceback
 WATCHED = 200
 """Most running jobs that are looked at for silence and old checkpoints."""
 
@@ -46,43 +48,75 @@ class Notice:
     path: str = ""
 
 
-def notices(jobs: QuerySet[Job], now: datetime) -> list[Notice]:
-    """Most severe first: failed, blocked, silent or without a recent checkpoint, halted for long."""
-    found = [*_failed(jobs, now), *_stuck(jobs), *_running(jobs, now), *_forgotten(jobs, now)]
-    return found[:SHOWN]
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What is shown, most severe first, and how many jobs there are of each kind, shown or not."""
+
+    shown: list[Notice]
+    counts: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def summary(self) -> str:
+        """1 failed · 2 running."""
+        return " · ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
 
 
-def summary(found: list[Notice]) -> str:
-    """1 failed · 2 running."""
-    kinds = dict.fromkeys(one.kind for one in found)
-    return " · ".join(f"{sum(one.kind == kind for one in found)} {kind}" for kind in kinds)
+def attention(jobs: QuerySet[Job], now: datetime) -> Attention:
+    """Failed jobs, those in a restart loop, blocked, silent or without a recent checkpoint, and halted for long."""
+    queued = jobs.filter(state=State.QUEUED)
+    runs_well = Attempt.objects.filter(job=OuterRef("pk"), held=True, processing_at__lt=now - GOOD_RUN)
+    restarts = jobs.filter(state__in=ACTIVE - {State.HALTED}, early_ends__gte=RESTART_LOOP)
+    kinds: dict[str, QuerySet[Job]] = {
+        "failed": jobs.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN).order_by(
+            "-finished_at"
+        ),
+        "in a restart loop": restarts.exclude(Exists(runs_well)).order_by("-early_ends", "pk"),
+        "waiting": queued.filter(
+            reason_code__in=codes_of(Remedy.FIX, Remedy.ASK), early_ends__lt=RESTART_LOOP
+        ).order_by("queued_at"),
+        "halted": jobs.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR).order_by("stop_at"),
+    }
+    first = {kind: detailed(rows.only("pk")[:SHOWN]) for kind, rows in kinds.items()}
+    running = list(_running(jobs, now))
+    counts = {
+        kind: len(first[kind]) if len(first[kind]) < SHOWN else rows.order_by().count()
+        for kind, rows in kinds.items()
+    } | {"running": len(running)}
+    found = [
+        *map(_failed, first["failed"]),
+        *_looping(first["in a restart loop"]),
+        *map(_stuck, first["waiting"]),
+        *running,
+        *map(_forgotten, first["halted"]),
+    ]
+    return Attention(found[:SHOWN], counts)
 
 
-def _failed(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
-    rows = jobs.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN).order_by("-finished_at")
-    for job in detailed(rows.only("pk")[:SHOWN]):
-        text = job_failure.words(job)[:WORDS] or job.reason_message or "The job ended with an error."
-        yield Notice(
-            job,
-            "failed",
-            "octagon-x",
-            "red",
-            "Failed",
-            text,
-            job.finished_at,
-            "View error",
-            "/logs?level=error",
-        )
+def _failed(job: Job) -> Notice:
+    text = job.reason_message or "The job failed, and its cause was not recorded."
+    path = error_path(job.reason_numbers, job.attempt)
+    return Notice(job, "failed", "octagon-x", "red", "Failed", text, job.finished_at, "View error", path)
 
 
-def _stuck(jobs: QuerySet[Job]) -> Iterator[Notice]:
-    rows = jobs.filter(state=State.QUEUED, reason_code__in=codes_of(Remedy.FIX, Remedy.ASK)).order_by(
-        "queued_at"
+def _looping(jobs: list[Job]) -> Iterator[Notice]:
+    last = last_failures(jobs)
+    for job in jobs:
+        event = last.get(job.pk)
+        text = event.message if event else job.reason_message
+        path = error_path(event.numbers, event.attempt) if event else ""
+        title = f"{job.early_ends} attempts in a row ended early"
+        since = event.at if event else job.queued_at
+        yield Notice(job, "in a restart loop", "rotate-cw", "red", title, text, since, "View error", path)
+
+
+def _stuck(job: Job) -> Notice:
+    return Notice(
+        job, "waiting", "octagon-x", "red", "Cannot start", job.reason_message, job.queued_at, "See why"
     )
-    for job in detailed(rows.only("pk")[:SHOWN]):
-        yield Notice(
-            job, "waiting", "octagon-x", "red", "Cannot start", job.reason_message, job.queued_at, "See why"
-        )
 
 
 def _running(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
@@ -119,15 +153,11 @@ def _unsaved(job: Job, began: datetime, now: datetime) -> Notice | None:
     )
 
 
-def _forgotten(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
-    rows = jobs.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR).order_by("stop_at")
-    for job in detailed(rows.only("pk")[:SHOWN]):
-        kept: dict[str, Any] | None = getattr(job, "newest_checkpoint", None)
-        step = kept and kept["step"]
-        text = f"resume it from step {thousands(step)}, or cancel it" if step else "resume or cancel it"
-        yield Notice(
-            job, "halted", "circle-pause", "amber", "Halted for a long time", text, job.stop_at, "Open"
-        )
+def _forgotten(job: Job) -> Notice:
+    kept: dict[str, Any] | None = getattr(job, "newest_checkpoint", None)
+    step = kept and kept["step"]
+    text = f"resume it from step {thousands(step)}, or cancel it" if step else "resume or cancel it"
+    return Notice(job, "halted", "circle-pause", "amber", "Halted for a long time", text, job.stop_at, "Open")
 
 
 def _moment(text: str | None) -> datetime | None:

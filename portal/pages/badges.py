@@ -43,6 +43,7 @@ WAITING = PhaseBadge("neutral", "clock")
 
 BADGES = {
     "Queued": WAITING,
+    "Restart loop": PhaseBadge("red", "rotate-cw"),
     "Deploying": STARTING,
     "Downloading": PhaseBadge("violet", "download"),
     "Resuming": PhaseBadge("violet", "rotate-cw"),
@@ -57,6 +58,8 @@ BADGES = {
     "Ready": STARTING,
     "Exited": END,
     "Done": SUCCESS,
+    "Stopped": END,
+    "Lost": LOSS,
     # How an attempt ended:
     STOPPED[StopReason.LEARNER_FAILED]: FAILURE,
     STOPPED[StopReason.LEARNER_LOST]: LOSS,

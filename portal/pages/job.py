@@ -24,7 +24,7 @@ from jobs.selectors.redaction import needs_redaction
 from jobs.selectors.results import result_summary
 from jobs.selectors.serializers import JobSerializer
 from jobs.spec import to_yaml
-from jobs.states import FINAL, PROGRESS, State
+from jobs.states import FINAL, HOLDS_GPUS, PROGRESS, State
 from portal.pages import (
     job_cards,
     job_events,
@@ -149,8 +149,10 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "is_live": State(job.state) not in FINAL,
         "base": f"/t/{job.tenant.slug}/jobs/{job.pk}",
         "seq": job.event_seq,
+        "holds_devices": State(job.state) in HOLDS_GPUS,
         "lost_if_canceled": _lost(view),
         "halt_question": job_halt.question(job, now),
+        "error_path": job_failure.error_path(job.reason_numbers, job.attempt),
         "activity": _activity(view),
         "marks": json.dumps(_marks(job)),
         "borders": json.dumps(job_timeline.borders(_newest_attempts(job))),
@@ -226,7 +228,6 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     kept, charts = _kept(job), primary_metrics(view, job_cards.CHARTS)
     until = job.start_after if job.start_after and job.start_after > now else None
     attempts = list(attempts_of(job.pk).order_by("-n")[:ATTEMPTS_SHOWN])
-    words = job_failure.words_of(job, [one.n for one in attempts]) if len(attempts) > 1 else {}
     return {
         "kpis": job_cards.kpis(
             view | {"devices_text": _devices_text(job, view)},
@@ -243,9 +244,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if "resume" in _offered(request, job, view["allowed_actions"])
         else None,
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
-        "failure": job_failure.failure(job, next(iter(_kept(job)), None))
-        if job.state == State.FAILED
-        else None,
+        "failure": job_failure.failure(job, next(iter(kept), None)),
         "charts": charts,
         "metric_values": _newest(job, charts),
         "slow_rules": _slow_rules(job),
@@ -254,10 +253,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
-        "attempts": [
-            (one, job_events.outcome(one), words.get(one.n), _ran(one), repeated_steps(one))
-            for one in attempts
-        ],
+        "attempts": [(one, job_events.outcome(one), _ran(one), repeated_steps(one)) for one in attempts],
         **_log_context(job, request),
     }
 

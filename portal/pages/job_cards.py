@@ -114,22 +114,6 @@ def _place(point: dict[str, Any]) -> str:
     return f"{'point' if point.get('axis') == 'order' else 'step'} {thousands(point['step'])}"
 
 
-def exit_words(code: int | None) -> str:
-    """What an exit code usually means; empty where it says nothing."""
-    known = {
-        1: "program error",
-        2: "incorrect command usage",
-        126: "command not executable",
-        127: "command not found",
-        137: "killed (often out of memory)",
-        139: "invalid memory access",
-        143: "terminated (SIGTERM)",
-    }
-    if code is None or code in known:
-        return known.get(code or 0, "")
-    return f"ended by signal {code - 128}" if 128 < code < 160 else ""
-
-
 def receipt(job: View, *, waited: bool) -> Receipt | None:
     """What the last halt kept, while the job is halted. waited: that halt found it in the queue."""
     last = job["last_halt"]

@@ -16,7 +16,7 @@ from jobs.models import Attempt, Job, JobEvent
 from jobs.selectors import usage
 from jobs.selectors.redaction import needs_redaction, redacted_events
 from jobs.selectors.wait_reasons import check_of
-from jobs.states import EVENT_MESSAGES, STOP_LABELS, EventCode, State, StopReason
+from jobs.states import EVENT_MESSAGES, STOP_LABELS, EventCode, State, StopReason, stop_label
 from portal.pages.badges import STOPPED, phase_badge
 from portal.pages.job_waiting import kind_of
 from portal.templatetags.ui import thousands
@@ -208,8 +208,8 @@ def _icon(event: JobEvent) -> str:
 
 def _phase(event: JobEvent) -> str:
     """The badge's word, empty for what is no move; a stop says what for."""
-    if event.to_state == State.STOPPING and event.reason in set(StopReason):
-        return STOP_LABELS[StopReason(event.reason)]
+    if event.to_state == State.STOPPING:
+        return stop_label(event.reason)
     return event.to_state.capitalize()
 
 

@@ -1,61 +1,93 @@
-"""What the log of a failure ends with: the learner that failed first, and the last words of its program."""
+"""The card of a failure: the stored diagnosis with its rank and line, and the log around that line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jobs.diagnosis import LOOK, FailureCause
 from jobs.models import Checkpoint, Job, Learner
 from jobs.selectors import logs
+from jobs.selectors.failures import exit_code_of, last_failures
 from jobs.selectors.log_lines import LogLine
-from portal.pages import job_cards
+from jobs.states import State, in_restart_loop
 
-SHOWN = 13  # lines on the card
-LOOK = 200  # lines that are searched for the beginning of the last traceback
+BEFORE, AFTER = 10, 2
+"""Lines on the card around the one that names the cause."""
+CAUSES = {
+    FailureCause.COMMAND_NOT_FOUND: "command not found",
+    FailureCause.NOT_EXECUTABLE: "not executable",
+    FailureCause.BAD_ARGUMENTS: "invalid arguments",
+    FailureCause.MISSING_FILE: "missing file",
+    FailureCause.IMPORT_ERROR: "import error",
+    FailureCause.OUT_OF_MEMORY: "out of memory",
+    FailureCause.GPU_OUT_OF_MEMORY: "out of GPU memory",
+    FailureCause.PEER_LOST: "lost another learner",
+    FailureCause.EXCEPTION: "exception",
+    FailureCause.SIGNAL: "ended by a signal",
+    FailureCause.UNKNOWN: "unknown",
+}
+"""In a few words, as the card's fact."""
 
 Marked = list[tuple[LogLine, bool]]
-"""Lines, each with whether it belongs to a traceback."""
+"""Lines, each with whether it belongs to a traceback, or names the cause."""
 
 
-def failure(job: Job, kept: Checkpoint | None) -> dict[str, Any]:
-    """The learner that failed first, and the end of its log. kept: the checkpoint to resume from."""
-    failed = _first_to_fail(job)
-    marked = _end_of_log(job, failed)
+def failure(job: Job, kept: Checkpoint | None) -> dict[str, Any] | None:
+    """Of a failed job, or of the last attempt of one that fails again and again; else None. kept: its newest."""
+    if job.state == State.FAILED:
+        message, numbers = job.reason_message, job.reason_numbers
+    elif in_restart_loop(State(job.state), job.early_ends) and (last := last_failures([job]).get(job.pk)):
+        message, numbers = last.message, last.numbers
+    else:
+        return None
+    attempt = numbers.get("attempt", job.attempt)
+    learner = _failed(job, attempt, numbers.get("learner"))
+    line = numbers.get("line")
     return {
-        "learner": failed,
-        "others": job.learners - 1,
-        "lines": marked[-SHOWN:],
-        "words": _last_words(marked),
-        "exit": job_cards.exit_words(failed.exit_code) if failed else "",
-        "rank": failed.rank if failed else 0,
+        "message": message,
+        "cause": _cause(numbers),
+        "learner": learner,
+        "code": exit_code_of(learner) if learner else None,
+        "attempt": attempt,
+        "line": line,
+        "lines": _around(_end_of_log(job, attempt, learner), line),
+        "rank": learner.rank if learner else 0,
+        "path": error_path(numbers, attempt),
         "kept": kept,
     }
 
 
-def words(job: Job) -> str:
-    """What its last traceback ends with, such as "ValueError: no such shard"; empty without one."""
-    return words_of(job, [job.attempt]).get(job.attempt, "")
+def error_path(numbers: Mapping[str, Any], attempt: int) -> str:
+    """The log of the learner that failed at the line that says so, below the job's address."""
+    rank, line = numbers.get("learner"), numbers.get("line")
+    if rank is None:
+        return "/logs"
+    return f"/logs?learner={rank}&attempt={numbers.get('attempt', attempt)}" + (f"#L{line}" if line else "")
 
 
-def words_of(job: Job, attempts: Iterable[int]) -> dict[int, str]:
-    """The same for each of these attempts of which a learner failed; as many queries as for one."""
-    failed = (
-        Learner.objects.filter(job=job, attempt__in=attempts).exclude(exit_code=None).exclude(exit_code=0)
-    )
-    first: dict[int, int] = {}
-    for attempt, rank in failed.order_by("exited_at").values_list("attempt", "rank"):
-        first.setdefault(attempt, rank)
-    ends = logs.read_ends([(job.pk, attempt, rank) for attempt, rank in first.items()], LOOK)
-    return {attempt: _last_words(_marked(lines)) for (_, attempt, _), lines in ends.items()}
+def _cause(numbers: Mapping[str, Any]) -> str:
+    cause = numbers.get("cause", "")
+    return CAUSES[FailureCause(cause)] if cause in set(FailureCause) else ""
 
 
-def _first_to_fail(job: Job) -> Learner | None:
-    rows = Learner.objects.filter(job=job, attempt=job.attempt).exclude(exit_code=None).exclude(exit_code=0)
-    return rows.order_by("exited_at").first()
+def _failed(job: Job, attempt: int, rank: int | None) -> Learner | None:
+    """The diagnosed learner; without a diagnosis the first that ended with an exit code other than 0."""
+    rows = Learner.objects.filter(job=job, attempt=attempt)
+    if rank is not None:
+        return rows.filter(rank=rank).first()
+    return rows.exclude(exit_code=None).exclude(exit_code=0).order_by("exited_at").first()
 
 
-def _end_of_log(job: Job, failed: Learner | None) -> Marked:
-    return _marked(logs.read_lines((job.pk, job.attempt, failed.rank if failed else 0), tail=LOOK).lines)
+def _end_of_log(job: Job, attempt: int, failed: Learner | None) -> Marked:
+    stream = (job.pk, attempt, failed.rank if failed else 0)
+    return _marked(logs.read_lines(stream, tail=LOOK).lines)
+
+
+def _around(marked: Marked, line: int | None) -> Marked:
+    """The lines around this one; the last ones if it is not there."""
+    at = next((index for index, (each, _) in enumerate(marked) if each.n == line), len(marked) - 1)
+    return [(each, wrong or each.n == line) for each, wrong in marked[max(0, at - BEFORE) : at + AFTER + 1]]
 
 
 def _marked(lines: Iterable[LogLine]) -> Marked:
@@ -66,10 +98,3 @@ def _marked(lines: Iterable[LogLine]) -> Marked:
         marked.append((line, inside or began))
         inside = began or (inside and not ended)
     return marked
-
-
-def _last_words(marked: Marked) -> str:
-    ends = [
-        line.text for line, wrong in marked if wrong and not line.text.startswith((" ", "\t", "Traceback"))
-    ]
-    return ends[-1].strip() if ends else ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Any
 
 from jobs.models import Attempt, Job, Learner
+from jobs.selectors.failures import exit_code_of, was_stopped
 from jobs.selectors.throughput import step_times, times_median
 from jobs.states import HOLDS_GPUS, Phase, State
 from portal.pages.cells import primary_metric
@@ -42,9 +43,21 @@ class LearnerRow:
     step_time: float | None = None
     slow: float | None = None
 
+    stopped: bool = False
+    """The platform stopped it because another learner had failed."""
+
     @property
     def phase(self) -> str:
-        return self.row.phase.capitalize()
+        """How it ended; while it works, what it says of itself."""
+        row = self.row
+        if row.phase not in ENDED and not row.cluster_phase:
+            return row.phase.capitalize()
+        code = exit_code_of(row)
+        if code is None and (row.exited_at or row.cluster_phase):
+            return "Lost"
+        if not code:
+            return row.phase.capitalize()
+        return "Halted" if row.halted else "Stopped" if self.stopped else "Failed"
 
     @property
     def step_words(self) -> str:
@@ -86,8 +99,9 @@ class LearnerStart:
 
 def rows(job: Job, attempt: int | None, now: datetime) -> list[LearnerRow]:
     """The learners of an attempt, the newest if none is named."""
-    found = Learner.objects.filter(job=job, attempt=attempt or max(1, job.attempt)).order_by("rank")
-    return [_one(row, now) for row in found]
+    found = list(Learner.objects.filter(job=job, attempt=attempt or max(1, job.attempt)).order_by("rank"))
+    first = min((row.exited_at for row in found if exit_code_of(row) and row.exited_at), default=None)
+    return [_one(row, now, first) for row in found]
 
 
 def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
@@ -96,7 +110,7 @@ def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
     times = step_times(job.pk, n, primary_metric(view))
     slow = times_median(times)
     learners = [
-        LearnerRow(one.row, one.late, times.get(one.row.rank), slow.get(one.row.rank))
+        replace(one, step_time=times.get(one.row.rank), slow=slow.get(one.row.rank))
         for one in rows(job, n, now)
     ]
     over = n < job.attempt or State(job.state) not in HOLDS_GPUS  # whatever a learner said last
@@ -188,9 +202,10 @@ def seconds(value: float) -> str:
     return f"{value:.2g} s" if value < 10 else duration(round(value))
 
 
-def _one(row: Learner, now: datetime) -> LearnerRow:
+def _one(row: Learner, now: datetime, first_failure: datetime | None) -> LearnerRow:
     seen = row.last_seen_at
-    return LearnerRow(row, bool(seen and not row.done_at and now - seen > LATE))
+    late = bool(seen and not row.done_at and now - seen > LATE)
+    return LearnerRow(row, late, stopped=was_stopped(row, first_failure))
 
 
 def _seen_at(one: LearnerRow) -> datetime:

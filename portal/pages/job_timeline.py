@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import sqrt
 
 from jobs.models import Attempt, JobEvent
-from jobs.states import FINAL, PROGRESS, STOP_LABELS, State, StopReason
+from jobs.states import FINAL, PROGRESS, State, StopReason, stop_label
 from portal.pages.badges import STOPPED, phase_badge
 from portal.pages.job_events import outcome
 from portal.templatetags.ui import thousands
@@ -66,6 +66,7 @@ def timeline(events: Sequence[JobEvent], now: datetime) -> list[AttemptSpan]:
         state = State(event.to_state)
         n = _attempt_of(event, state)
         if not stretches or n > stretches[-1].n:
+            _explain(stretches, event)
             stretches.append(AttemptSpan(n))
         final = state in FINAL
         end = following.at if following else None
@@ -81,6 +82,12 @@ def timeline(events: Sequence[JobEvent], now: datetime) -> list[AttemptSpan]:
     return stretches
 
 
+def _explain(stretches: Sequence[AttemptSpan], event: JobEvent) -> None:
+    """A restart knows why the attempt before it failed; the stop knew only how it ended."""
+    if stretches and "cause" in event.numbers:
+        stretches[-1].why = event.message
+
+
 def _attempt_of(event: JobEvent, state: State) -> int:
     """A wait belongs to the attempt that it leads to."""
     return event.attempt + 1 if state == State.QUEUED else max(1, event.attempt)
@@ -88,10 +95,7 @@ def _attempt_of(event: JobEvent, state: State) -> int:
 
 def _word(state: State, event: JobEvent) -> str:
     """The stored state. What the job is on its way to (Resuming) is the badge's: it would rename what was."""
-    if state != State.STOPPING:
-        return state.capitalize()
-    reason = event.reason if event.reason in set(StopReason) else StopReason.HALT_REQUESTED
-    return STOP_LABELS[StopReason(reason)]
+    return stop_label(event.reason) if state == State.STOPPING else state.capitalize()
 
 
 def _ended(event: JobEvent) -> str:

@@ -43,11 +43,11 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     user, now = person(request), timezone.now()
     news = heads.first_row(heads.of_jobs(tenant.slug) + 1)  # before what the page shows is read
     mine = job_list(user=user, tenant=tenant.slug)
-    found = attention.notices(mine, now)
+    found = attention.attention(mine, now)
     active = mine.filter(state__in=ACTIVE)
     ended = mine.filter(state__in=FINAL, finished_at__isnull=False)
     queued = mine.filter(state=State.QUEUED).order_by("queued_at", "pk")
-    noticed = {one.job.pk for one in found}
+    noticed = {one.job.pk for one in found.shown}
     own_first = Case(When(owner=user, then=Value(0)), default=Value(1), output_field=IntegerField())
     held = held_by(user, tenant)
     first_run = not mine.exists()
@@ -57,7 +57,6 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     context = frame(request, tenant, "overview") | {
         "news": news,
         "attention": found,
-        "attention_summary": attention.summary(found),
         "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN]), user),
         "active_count": live_jobs(tenant),
         "ended": [_ended(job, on_gpus) for job in done],

@@ -11,6 +11,7 @@ from gpu_scheduler.clusters.base import (
     LearnerPhase,
     LearnerReport,
     memory_exceeded,
+    memory_numbers,
 )
 from gpu_scheduler.clusters.kubernetes import manifests, resources
 from gpu_scheduler.clusters.kubernetes.manifests import LEARNER
@@ -65,7 +66,7 @@ def learner(pod: Object, nodes: Mapping[str, bool]) -> LearnerReport:
     if reason is EndReason.OUT_OF_MEMORY:
         limit = memory_limit_mib(pod)
         # The kernel kills at the limit, and more was never measured.
-        message, numbers = memory_exceeded(limit, limit), {"peak_memory_mib": limit}
+        message, numbers = memory_exceeded(limit, limit), memory_numbers(limit, limit)
     return LearnerReport(
         int(metadata["labels"][manifests.RANK]),
         node,

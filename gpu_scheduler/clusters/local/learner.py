@@ -15,7 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import ENDED, EndReason, LearnerPhase, LearnerReport, memory_exceeded
+from gpu_scheduler.clusters.base import (
+    ENDED,
+    EndReason,
+    LearnerPhase,
+    LearnerReport,
+    memory_exceeded,
+    memory_numbers,
+)
 from gpu_scheduler.clusters.local import ending as endings
 from gpu_scheduler.clusters.local import environment, layers, processes
 from gpu_scheduler.clusters.local.context import DaemonContext, clean, last_output
@@ -326,8 +333,4 @@ class LocalLearner:
     def _note_out_of_memory(self, held_mib: int) -> None:
         limit = self._gang.launch.memory_mib
         self._note_kill_reason(EndReason.OUT_OF_MEMORY, memory_exceeded(held_mib, limit))
-        self.record.numbers |= {
-            "reason": EndReason.OUT_OF_MEMORY.value,
-            "peak_memory_mib": held_mib,
-            "memory_limit_mib": limit,
-        }
+        self.record.numbers |= {"reason": EndReason.OUT_OF_MEMORY.value, **memory_numbers(held_mib, limit)}

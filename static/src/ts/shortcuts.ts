@@ -49,10 +49,11 @@ function onJob(key: string): boolean {
   }
 }
 
-/** In the log tab; from another tab, the log is opened at the error. */
+/** In the log tab; from another tab, the log is opened where the job failed, else at the first error. */
 function firstError(): boolean {
   if (press("x-log [data-tool='error']")) return true;
-  location.assign(`${document.querySelector<HTMLElement>("x-job")?.dataset.base}/logs?level=error`);
+  const failed = document.querySelector<HTMLAnchorElement>("[data-first-error]");
+  location.assign(failed?.href ?? `${document.querySelector<HTMLElement>("x-job")?.dataset.base}/logs?level=error`);
   return true;
 }
 

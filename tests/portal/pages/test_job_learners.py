@@ -9,8 +9,10 @@ from django.utils import timezone
 
 from jobs.models import Attempt, Job, Learner
 from jobs.states import Phase, State
+from portal.pages import job_learners
+from portal.pages.badges import phase_badge
 from portal.pages.job_learners import MAX_BARS, LearnerStart, start
-from tenants.models import User
+from tenants.models import Tenant, User
 from tests import factories
 from tests.jobs.selectors.test_step_times import report
 from tests.markup import markup
@@ -95,3 +97,27 @@ def test_a_program_too_quick_to_be_seen_is_not_said_never_to_have_begun(
     page = markup(signed_in(alice).get(f"/t/{job.tenant.slug}/jobs/{job.pk}/learners"))
     assert "1 of 1 without a recorded start" in page
     assert "never began" not in page
+
+
+def test_how_a_learner_ended_is_not_a_green_done(lab: Tenant) -> None:
+    """Rank 1 exited with 1 and was "Done", as its log had been delivered; rank 0 was stopped for it."""
+    job = factories.job(of=lab, state=State.FAILED, learners=5)
+    at = timezone.now()
+    for rank, fields in enumerate(
+        (
+            {"exit_code": 143, "exited_at": at},
+            {"exit_code": 1, "exited_at": at - timedelta(seconds=3)},
+            {"exit_code": 0, "exited_at": at - timedelta(seconds=9)},
+            {"exit_code": 143, "exited_at": at, "halted": True},
+            {"exited_at": at},
+        )
+    ):
+        Learner.objects.filter(job=job, rank=rank).update(phase=Phase.DONE, done_at=at, **fields)
+    shown = [(one.phase, phase_badge(one.phase).family) for one in job_learners.rows(job, None, at)]
+    assert shown == [
+        ("Stopped", "neutral"),
+        ("Failed", "red"),
+        ("Done", "green"),
+        ("Halted", "amber"),
+        ("Lost", "neutral"),
+    ]

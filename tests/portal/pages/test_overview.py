@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Attempt, Estimate, Job, Learner, MetricPoint, Progress
+from jobs.models import Attempt, Estimate, Job, JobEvent, MetricPoint, Progress
 from jobs.selectors.jobs import job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.usage import QuotaStatus, held_by, waits_of
@@ -18,7 +18,6 @@ from portal.pages.charts import sparkline
 from portal.pages.overview import CELLS, quota_row
 from tenants.models import Tenant, User
 from tests import factories
-from tests.jobs.test_log_lines import store
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
@@ -26,8 +25,8 @@ pytestmark = pytest.mark.django_db
 
 
 def noticed(user: User) -> list[tuple[str, str]]:
-    found = attention.notices(job_list(user=user), timezone.now())
-    return [(one.job.name, one.title) for one in found]
+    found = attention.attention(job_list(user=user), timezone.now())
+    return [(one.job.name, one.title) for one in found.shown]
 
 
 def ago(**span: float) -> object:
@@ -91,19 +90,48 @@ def test_a_halted_job_is_noticed_after_a_day(alice: User) -> None:
 
 
 def test_each_line_links_to_where_it_can_be_fixed(alice: User, signed_in: SignIn) -> None:
-    job = factories.job(owner=alice, state=State.FAILED, reason_message="Out of memory.")
+    numbers = {"learner": 1, "attempt": 2, "line": 204, "cause": "out_of_memory"}
+    job = factories.job(
+        owner=alice,
+        state=State.FAILED,
+        attempt=2,
+        reason_message="Learner 1 ran out of memory.",
+        reason_numbers=numbers,
+    )
     page = markup(signed_in(alice).get("/t/vision-lab/"))
-    assert f'href="/t/vision-lab/jobs/{job.pk}/logs?level=error"' in page
-    assert "<b>Failed:</b> Out of memory." in page
+    assert f'href="/t/vision-lab/jobs/{job.pk}/logs?learner=1&amp;attempt=2#L204"' in page
+    assert "<b>Failed:</b> Learner 1 ran out of memory." in page
     assert "1 failed" in page
 
 
-def test_a_failure_shows_the_last_line_of_its_program(alice: User) -> None:
-    job = factories.job(owner=alice, state=State.FAILED, reason_message="Learner 0 exited with code 1.")
-    store(job, [b"Traceback (most recent call last):\n  File 'x.py'\nKeyError: 'lr'\n"], sealed=True)
-    Learner.objects.filter(job=job, rank=0).update(exit_code=1, exited_at=timezone.now())
-    (notice,) = attention.notices(job_list(user=alice), timezone.now())
-    assert notice.text == "KeyError: 'lr'"
+def test_a_job_that_fails_again_and_again_is_noticed_with_its_diagnosis(
+    alice: User, signed_in: SignIn
+) -> None:
+    """It used to be a gray "Queued" that nothing pointed at."""
+    job = factories.job(owner=alice, name="loops", attempt=19, early_ends=19, reason_code="QUOTA_GPUS")
+    factories.job(owner=alice, name="restarts", attempt=2, early_ends=2)
+    well = running(alice, "ran-well", since=ago(minutes=11))
+    Job.objects.filter(pk=well.pk).update(early_ends=19)
+    JobEvent.objects.create(
+        job=job, tenant=job.tenant, n=2, code="MOVED", from_state="STOPPING", to_state="QUEUED", attempt=19,
+        message="Learner 1 could not import the module torchvision (log line 3).", source="lifecycle",
+        numbers={"learner": 1, "attempt": 19, "line": 3, "cause": "import_error"},
+    )  # fmt: skip
+    assert noticed(alice) == [("loops", "19 attempts in a row ended early")]
+    page = markup(signed_in(alice).get("/t/vision-lab/"))
+    assert "Learner 1 could not import the module torchvision (log line 3)." in page
+    assert f'href="/t/vision-lab/jobs/{job.pk}/logs?learner=1&amp;attempt=19#L3"' in page
+    shown = markup(signed_in(alice).get("/t/vision-lab/jobs"))
+    assert "Restart loop" in shown
+
+
+def test_the_count_is_that_of_all_jobs_that_need_attention_not_of_the_shown_ones(alice: User) -> None:
+    for n in range(attention.SHOWN + 3):
+        factories.job(owner=alice, name=f"failed-{n}", state=State.FAILED)
+    factories.job(owner=alice, name="never", reason_code="EXCEEDS_MAX_QUOTA")
+    found = attention.attention(job_list(user=alice), timezone.now())
+    assert len(found.shown) == attention.SHOWN
+    assert (found.total, found.summary) == (12, "11 failed · 1 waiting")
 
 
 def test_own_jobs_come_first_and_halted_ones_are_among_the_active(

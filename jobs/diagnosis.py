@@ -1,0 +1,276 @@
+"""What made a program fail, read from its exit code and the end of its log. Pure.
+
+The lifecycle stores the sentence as the job's reason when a failed attempt ends, so that lists, cards, events and the
+API show the same one. What neither the exit code nor the log says is said to be unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+LOOK = 200
+"""Lines at the end of a log that are searched."""
+WORDS = 200
+"""Most characters of a log line that a sentence repeats."""
+SHELL = 128
+"""A shell's exit code of a program that a signal ended is SHELL + the signal's number."""
+
+
+class FailureCause(StrEnum):
+    """Why a program failed, as ``cause`` in the numbers of a job's reason."""
+
+    COMMAND_NOT_FOUND = "command_not_found"
+    NOT_EXECUTABLE = "not_executable"
+    BAD_ARGUMENTS = "bad_arguments"
+    MISSING_FILE = "missing_file"
+    IMPORT_ERROR = "import_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
+    PEER_LOST = "peer_lost"
+    EXCEPTION = "exception"
+    SIGNAL = "signal"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """did: what the learner did, to follow its name. line: the log line that says so, else the last one, if any.
+
+    said: whether that line is the evidence. remedy: what to do, as a sentence; empty where nothing is known.
+    """
+
+    cause: FailureCause
+    did: str
+    remedy: str = ""
+    line: int | None = None
+    said: bool = False
+
+    def sentence(self, rank: int) -> str:
+        """What people read of it everywhere."""
+        where = f" (log line {self.line})" if self.said else ""
+        return f"Learner {rank} {self.did}{where}.{' ' if self.remedy else ''}{self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A line that names the cause. did: with the groups of the pattern. codes: the exit codes it goes with; empty: any.
+
+    raised: the line must be the end of a traceback.
+    """
+
+    cause: FailureCause
+    pattern: re.Pattern[str]
+    did: str
+    remedy: str
+    codes: frozenset[int] = frozenset()
+    raised: bool = False
+
+
+def _rule(
+    cause: FailureCause, pattern: str, did: str, remedy: str, *codes: int, raised: bool = False
+) -> _Rule:
+    return _Rule(cause, re.compile(pattern), did, remedy, frozenset(codes), raised)
+
+
+CHECK_COMMAND = "Check its spelling, and that the job's environment has it."
+CHECK_PATH = "Check the path: the code is in the working folder, data under $DATA_DIR."
+CHECK_MODULE = "Add it to the code, or use an environment that has it."
+LESS_GPU_MEMORY = "Use a smaller batch or model, or a GPU with more memory."
+MORE_MEMORY = "Request more memory."
+CHECK_PEERS = "Check the logs of the other learners and the network between their nodes."
+FIX_ARGUMENTS = "Correct the command."
+LOST_PEER = "lost the connection to another learner: {text}"
+
+# In order: of several rules that match one line, the first one counts.
+_RULES = (
+    _rule(
+        FailureCause.COMMAND_NOT_FOUND,
+        r"^(?:\S*sh|/bin/sh): (?:line )?(?:\d+: )?(?P<text>.+?): (?:command )?not found$",
+        "could not find the command {text}",
+        CHECK_COMMAND,
+        127,
+    ),
+    _rule(
+        FailureCause.COMMAND_NOT_FOUND,
+        r"^(?:luthier: cannot start the program|env|/usr/bin/env): .*?[‘'](?P<text>[^'’]+)['’]",
+        "could not find the command {text}",
+        CHECK_COMMAND,
+        127,
+    ),
+    _rule(
+        FailureCause.NOT_EXECUTABLE,
+        r"^(?:\S*sh|/bin/sh): (?:line )?(?:\d+: )?(?P<text>.+?): Permission denied$",
+        "could not run {text}: it is not executable",
+        "Make the file executable, or start it with its interpreter.",
+        126,
+    ),
+    _rule(
+        FailureCause.MISSING_FILE,
+        r"can't open file '(?P<text>[^']+)': \[Errno 2\]",
+        "could not find the file {text}",
+        CHECK_PATH,
+        2,
+    ),
+    _rule(
+        FailureCause.BAD_ARGUMENTS,
+        r"^\S+: error: (?P<text>.+)$",
+        "did not accept its arguments: {text}",
+        FIX_ARGUMENTS,
+        2,
+    ),
+    _rule(
+        FailureCause.IMPORT_ERROR,
+        r"^ModuleNotFoundError: No module named '(?P<text>[^']+)'",
+        "could not import the module {text}",
+        CHECK_MODULE,
+        raised=True,
+    ),
+    _rule(
+        FailureCause.IMPORT_ERROR,
+        r"^ImportError: (?P<text>.+)$",
+        "could not import what it needs: {text}",
+        "Check the versions in the job's environment.",
+        raised=True,
+    ),
+    _rule(
+        FailureCause.MISSING_FILE,
+        r"^FileNotFoundError: \[Errno 2\] [^:]+: '(?P<text>[^']+)'",
+        "could not find the file {text}",
+        CHECK_PATH,
+        raised=True,
+    ),
+    _rule(
+        FailureCause.GPU_OUT_OF_MEMORY,
+        r"(?P<text>CUDA out of memory\.? Tried to allocate [\d.]+ [KMG]iB)",
+        "ran out of GPU memory: {text}",
+        LESS_GPU_MEMORY,
+    ),
+    _rule(
+        FailureCause.GPU_OUT_OF_MEMORY,
+        r"(?P<text>(?:CUDA|HIP) (?:error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+        r"|RESOURCE_EXHAUSTED: Out of memory[^.]*|OOM when allocating tensor[^;]*)",
+        "ran out of GPU memory: {text}",
+        LESS_GPU_MEMORY,
+    ),
+    _rule(
+        FailureCause.OUT_OF_MEMORY,
+        r"^(?P<text>(?:numpy\.\S*)?\w*MemoryError.*)$",
+        "ran out of memory: {text}",
+        MORE_MEMORY,
+        raised=True,
+    ),
+    _rule(
+        FailureCause.PEER_LOST,
+        r"(?P<text>Connection (?:closed|reset) by (?:remote )?peer(?: \[[^\]]+\])?)",
+        LOST_PEER,
+        CHECK_PEERS,
+    ),
+    _rule(
+        FailureCause.PEER_LOST,
+        r"(?P<text>ncclRemoteError|remote process exited|Watchdog caught collective operation timeout"
+        r"|NCCL communicator was aborted|Barrier timed out|coordination service.* (?:heartbeat|unavailable)"
+        r"|The following tasks are unhealthy)",
+        LOST_PEER,
+        CHECK_PEERS,
+    ),
+    _rule(
+        FailureCause.EXCEPTION,
+        r"^(?P<text>.+)$",
+        "failed with {text}",
+        "See the traceback in the log.",
+        raised=True,
+    ),
+)
+
+_BY_CODE = {
+    126: (FailureCause.NOT_EXECUTABLE, "could not run its command: it is not executable", CHECK_COMMAND),
+    127: (FailureCause.COMMAND_NOT_FOUND, "could not find a command", CHECK_COMMAND),
+}
+SIGNALS = {
+    2: "was interrupted (SIGINT",
+    4: "crashed on an illegal instruction (SIGILL",
+    6: "aborted (SIGABRT",
+    7: "crashed on a bus error (SIGBUS",
+    8: "crashed on an arithmetic error (SIGFPE",
+    9: "was killed (SIGKILL",
+    11: "crashed on an invalid memory access (SIGSEGV",
+    13: "wrote to a closed pipe (SIGPIPE",
+    15: "was terminated (SIGTERM",
+}
+SIGNAL_REMEDIES = {
+    7: "Often /dev/shm is full: use fewer data-loading workers.",
+    9: "Its own memory was not reported as the cause; often the node runs out of memory.",
+    11: "Often a native library does not match the others: check their versions.",
+}
+CRASHED = re.compile(r"^(?:terminate called|Fatal Python error|Segmentation fault)|^\s*what\(\):")
+"""What native code prints when it dies."""
+
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+RANK = re.compile(r"^\[(?:rank)?\d+\]:\s?")
+"""What PyTorch puts before each line of a rank's traceback."""
+WRAPPERS = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "SystemExit")
+"""Exceptions that only say that something else failed before."""
+
+Line = tuple[int, str]
+"""Number and text."""
+
+
+def diagnose(code: int, lines: Sequence[Line]) -> Diagnosis:
+    """Why a program ended with this exit code (not 0). lines: the end of its log without escape sequences."""
+    read = [(n, _plain(text)) for n, text in lines[-LOOK:]]
+    found = _by_log(code, read)
+    signal = code - SHELL if SHELL < code < SHELL + 65 else 0
+    if found is not None and not (signal and found.cause is FailureCause.EXCEPTION):
+        return found
+    last = read[-1][0] if read else None
+    if signal:
+        return _by_signal(signal, code, read, last)
+    if code in _BY_CODE:
+        return Diagnosis(*_BY_CODE[code], last)
+    why = "its log does not say why" if read else "it printed nothing"
+    return Diagnosis(FailureCause.UNKNOWN, f"exited with code {code}; {why}", line=last)
+
+
+def _by_log(code: int, lines: Sequence[Line]) -> Diagnosis | None:
+    """By the last line that names a cause."""
+    raised = set(_ends_of_tracebacks(lines))
+    for n, text in reversed(lines):
+        for rule in _RULES:
+            if (rule.raised and n not in raised) or (rule.codes and code not in rule.codes):
+                continue
+            if match := rule.pattern.search(text):
+                did = rule.did.format(text=_shortened(match["text"]))
+                return Diagnosis(rule.cause, did, rule.remedy, n, said=True)
+    return None
+
+
+def _ends_of_tracebacks(lines: Sequence[Line]) -> Iterator[int]:
+    """The line of each traceback that names its exception."""
+    inside = False
+    for n, text in lines:
+        if text.startswith("Traceback (most recent call last)"):
+            inside = True
+        elif inside and text and not text.startswith((" ", "\t")):
+            inside = False
+            if not text.startswith(WRAPPERS):
+                yield n
+
+
+def _by_signal(signal: int, code: int, lines: Sequence[Line], last: int | None) -> Diagnosis:
+    crash = next((n for n, text in reversed(lines) if CRASHED.search(text)), None)
+    did = f"{SIGNALS.get(signal, f'was ended by a signal (signal {signal}')}, exit code {code})"
+    remedy = SIGNAL_REMEDIES.get(signal, "")
+    return Diagnosis(FailureCause.SIGNAL, did, remedy, crash or last, said=crash is not None)
+
+
+def _plain(text: str) -> str:
+    """A line without control characters and the rank before it."""
+    return RANK.sub("", CONTROLS.sub("", text)).rstrip()
+
+
+def _shortened(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return text if len(text) <= WORDS else text[: WORDS - 1] + "…"

@@ -1,0 +1,105 @@
+"""Why a program failed, from its exit code and the last lines that real programs print."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.diagnosis import FailureCause, diagnose
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
+
+SAID: list[tuple[str, int, str, FailureCause, str]] = [
+    ("a misspelled command (dash)", 127, "/bin/sh: 1: pythn: not found", FailureCause.COMMAND_NOT_FOUND,
+     "could not find the command pythn"),
+    ("a misspelled command (bash)", 127, "train.sh: line 4: nvcc: command not found", FailureCause.COMMAND_NOT_FOUND,
+     "could not find the command nvcc"),
+    ("a command that is a list", 127,
+     "luthier: cannot start the program: [Errno 2] No such file or directory: 'pythn'", FailureCause.COMMAND_NOT_FOUND,
+     "could not find the command pythn"),
+    ("a script without its bit", 126, "/bin/sh: 1: ./run.sh: Permission denied", FailureCause.NOT_EXECUTABLE,
+     "could not run ./run.sh: it is not executable"),
+    ("a missing program", 2, "python: can't open file '/job/code/trian.py': [Errno 2] No such file or directory",
+     FailureCause.MISSING_FILE, "could not find the file /job/code/trian.py"),
+    ("a missing data file", 1, TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'",
+     FailureCause.MISSING_FILE, "could not find the file data/x.csv"),
+    ("a missing package", 1, TRACEBACK + "ModuleNotFoundError: No module named 'torchvision'",
+     FailureCause.IMPORT_ERROR, "could not import the module torchvision"),
+    ("a changed package", 1, TRACEBACK + "ImportError: cannot import name 'f' from 'g' (/x/g.py)",
+     FailureCause.IMPORT_ERROR, "could not import what it needs: cannot import name 'f' from 'g' (/x/g.py)"),
+    ("wrong arguments", 2, "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --epoch 5",
+     FailureCause.BAD_ARGUMENTS, "did not accept its arguments: unrecognized arguments: --epoch 5"),
+    ("PyTorch on a full GPU", 1,
+     TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total",
+     FailureCause.GPU_OUT_OF_MEMORY, "ran out of GPU memory: CUDA out of memory. Tried to allocate 20.00 MiB"),
+    ("JAX on a full GPU", 1,
+     TRACEBACK + "jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.",
+     FailureCause.GPU_OUT_OF_MEMORY,
+     "ran out of GPU memory: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes"),
+    ("TensorFlow on a full GPU", 1, "OOM when allocating tensor with shape[64,3]; on GPU",
+     FailureCause.GPU_OUT_OF_MEMORY, "ran out of GPU memory: OOM when allocating tensor with shape[64,3]"),
+    ("Python's own memory error", 1, TRACEBACK + "MemoryError", FailureCause.OUT_OF_MEMORY,
+     "ran out of memory: MemoryError"),
+    ("Gloo without its peer", 1,
+     TRACEBACK + "RuntimeError: [../third_party/gloo/pair.cc:534] Connection closed by peer [10.0.0.3]:4711",
+     FailureCause.PEER_LOST, "lost the connection to another learner: Connection closed by peer [10.0.0.3]"),
+    ("NCCL without its peer", 134, "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+     FailureCause.PEER_LOST, "lost the connection to another learner: Watchdog caught collective operation timeout"),
+    ("an exception of its own", 1, TRACEBACK + "app.Diverged: loss is NaN", FailureCause.EXCEPTION,
+     "failed with app.Diverged: loss is NaN"),
+    ("a rank's exception", 1, "".join(f"[rank1]: {line}\n" for line in (TRACEBACK + "KeyError: 'lr'").split("\n")),
+     FailureCause.EXCEPTION, "failed with KeyError: 'lr'"),
+    ("an exception behind torchrun", 1, TRACEBACK + "ValueError: no shard\n" + TRACEBACK
+     + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n====", FailureCause.EXCEPTION,
+     "failed with ValueError: no shard"),
+    ("a crash in native code", 139, "step 3\nFatal Python error: Segmentation fault\n", FailureCause.SIGNAL,
+     "crashed on an invalid memory access (SIGSEGV, exit code 139)"),
+]  # fmt: skip
+
+
+def numbered(text: str) -> list[tuple[int, str]]:
+    return list(enumerate(text.splitlines(), start=101))
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "cause", "did"), [one[1:] for one in SAID], ids=[one[0] for one in SAID]
+)
+def test_a_log_that_names_the_cause_is_quoted_with_its_line(
+    code: int, text: str, cause: FailureCause, did: str
+) -> None:
+    found = diagnose(code, [(1, "epoch 1"), *numbered(text + "\nlater: a warning")])
+    assert (found.cause, found.did) == (cause, did)
+    assert found.said
+    assert found.line is not None
+    assert found.remedy or cause is FailureCause.SIGNAL
+    assert f"(log line {found.line})" in found.sentence(1)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "sentence"),
+    [
+        (3, "epoch 1\nbye", "Learner 1 exited with code 3; its log does not say why."),
+        (3, "", "Learner 1 exited with code 3; it printed nothing."),
+        (137, "epoch 1", "Learner 1 was killed (SIGKILL, exit code 137). Its own memory was not reported as the"
+         " cause; often the node runs out of memory."),
+        (143, "", "Learner 1 was terminated (SIGTERM, exit code 143)."),
+        (166, "", "Learner 1 was ended by a signal (signal 38, exit code 166)."),
+    ],
+)  # fmt: skip
+def test_what_the_log_does_not_say_is_not_guessed(code: int, text: str, sentence: str) -> None:
+    assert diagnose(code, numbered(text)).sentence(1) == sentence
+
+
+def test_an_error_that_the_program_survived_is_not_the_cause() -> None:
+    """It was logged and handled; what ended the program came later, or is unknown."""
+    handled = "ValueError: a bad record was skipped\n"
+    assert diagnose(1, numbered(handled + "bye")).cause is FailureCause.UNKNOWN
+    missing = TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: 'cache'\nretrying\n"
+    assert "KeyError" in diagnose(1, numbered(missing + TRACEBACK + "KeyError: 'x'")).did
+    assert diagnose(1, numbered("sh: 1: nproc: not found\nbye")).cause is FailureCause.UNKNOWN
+
+
+def test_a_hostile_line_is_shortened_and_loses_its_control_characters() -> None:
+    found = diagnose(1, numbered(TRACEBACK + "ValueError: \x07\u202eabc" + "x" * 5000))
+    assert "\x07" not in found.did
+    assert "\u202e" not in found.did
+    assert len(found.did) < 250
