@@ -107,7 +107,8 @@ class _Cycle:
     def _explained(self, waits: list[Gang]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""
         by_shape: dict[Hashable, tuple[Finding, str, dict[str, Any]]] = {}
-        ahead: defaultdict[tuple[str, str], int] = defaultdict(int)
+        held_back: defaultdict[tuple[str, str], int] = defaultdict(int)  # by their own tenant's limits
+        for_nodes: defaultdict[str, int] = defaultdict(int)
         notes = self._round.notes()
         explanations = []
         for gang in waits:
@@ -121,15 +122,16 @@ class _Cycle:
             finding, sentence, common = shared
             numbers = dict(common)
             if finding.check.queues:
-                # A job of another type is ahead only where the tenant's jobs are counted; one that its own tenant's
-                # limits hold back is not ahead of other tenants.
-                limited = finding.supply.jobs.limit is not None
-                own = (gang.tenant, "" if limited else finding.supply.slot_type)
-                whole = ("", finding.supply.slot_type)
-                numbers["position"], numbers["cluster_position"] = ahead[own] + 1, ahead[whole] + 1
+                # A job that its own tenant's limits hold back is not ahead of other tenants.
+                slot_type = finding.supply.slot_type
+                own = (gang.tenant, slot_type)
+                numbers["nodes_ahead"] = for_nodes[slot_type]
+                numbers["position"] = for_nodes[slot_type] + held_back[own] + 1
                 numbers["scope"] = finding.scope
-                ahead[own] += 1
-                ahead[whole] += finding.scope is Scope.CLUSTER
+                if finding.scope is Scope.CLUSTER:
+                    for_nodes[slot_type] += 1
+                else:
+                    held_back[own] += 1
             if gang.job in notes:
                 numbers |= notes[gang.job]
             explanations.append(Explanation(gang.job, finding.check.code, sentence, numbers))

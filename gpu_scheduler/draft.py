@@ -35,12 +35,13 @@ class Account:
 
 @dataclass(slots=True)
 class JobCount:
-    """One tenant's live jobs; limit None means no limit."""
+    """One tenant's live jobs; limit None means no limit. reserved_for: the first job that some are reserved for."""
 
     suspended: bool = False
     limit: int | None = None
     used: int = 0
     reserved: int = 0
+    reserved_for: str = ""
 
 
 class Ledger:
@@ -92,7 +93,9 @@ class Ledger:
             return False
         account.reserved, account.reserved_for = slots, job
         self.with_reservation.add(job)
-        self.jobs(tenant).reserved += 1
+        jobs = self.jobs(tenant)
+        jobs.reserved += 1
+        jobs.reserved_for = jobs.reserved_for or job
         return True
 
     def dominant_share(self, tenant: str) -> float:

@@ -308,8 +308,8 @@ class Start:
 class Explanation:
     """Why a job does not start: code, a sentence for its owner, and the numbers behind it.
 
-    numbers is plain JSON: position (1 = next in the tenant's queue for the type, or for all types where its live
-    jobs are counted), cluster_position (1 = no job that waits for nodes of the type is ahead), limit, used,
+    numbers is plain JSON: position (1 = next in the queue for the type), nodes_ahead (jobs of all tenants ahead that
+    wait for nodes of the type; position - 1 without the tenant's own jobs that its limits hold back), limit, used,
     asked, free, largest_block, learners, slots, slot_type, learners_fitting, scope … whichever the code needs.
     """
 

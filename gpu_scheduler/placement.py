@@ -71,7 +71,8 @@ class Slots:
 class Pool:
     """The nodes of one slot type while a plan is being made. Nodes that are not ready take nothing new.
 
-    free: slots that nothing runs on. unreserved: free slots that no gang has reserved.
+    free: slots that nothing runs on. unreserved: free slots that no gang has reserved. reserved_for: the gang that has.
+    reserved_until: when all its slots will be free, so that it starts; None unless every run on them has a known end.
     """
 
     def __init__(
@@ -101,9 +102,9 @@ class Pool:
                     )  # below zero if a node lost devices under its learners
         self.free = Slots(free)
         self.unreserved = Slots(free)
-        self.has_reservation = False
+        self.reserved_for: Gang | None = None
+        self.reserved_until: datetime | None = None
         self._reserved: dict[str, int] = {}
-        self._reservation_starts_at: datetime | None = None
 
     def could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if every node of the type were up and empty."""
@@ -150,7 +151,7 @@ class Pool:
         what is lacking only shrinks from plan to plan: the gang starts at the latest when the learners that run there
         now have ended, whatever else arrives.
         """
-        if self.has_reservation or not self.up_could_hold(gang):
+        if self.reserved_for is not None or not self.up_could_hold(gang):
             return False
         learners, slots, free, lacking = gang.learners.min, gang.slots, self.free.of, []
         for name, size in self._ready.items():
@@ -161,15 +162,15 @@ class Pool:
             self._reserved[name] = self._reserved.get(name, 0) + slots
         for name, reserved in self._reserved.items():
             self.unreserved.lower(name, max(0, self.free.of[name] - reserved))
-        self.has_reservation = True
-        self._reservation_starts_at = self._all_reserved_free_at()
+        self.reserved_for = gang
+        self.reserved_until = self._all_reserved_free_at()
         return True
 
     def _ends_in_time(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang has certainly ended before the one with the reservation can start."""
-        if self._reservation_starts_at is None or gang.runs_at_most_s is None:
+        if self.reserved_until is None or gang.runs_at_most_s is None:
             return False
-        return gang.runs_at_most_s <= (self._reservation_starts_at - now).total_seconds()
+        return gang.runs_at_most_s <= (self.reserved_until - now).total_seconds()
 
     def _all_reserved_free_at(self) -> datetime | None:
         """When the reserved slots will all be free; None unless every run on them has a known end."""

@@ -39,7 +39,7 @@ class FailureCause(StrEnum):
 class Diagnosis:
     """did: what the learner did, to follow its name. line: the log line that says so, else the last one, if any.
 
-    said: whether that line is the evidence. remedy: what to do, as a sentence; empty where nothing is known.
+    said: whether that line names the cause. remedy: what to do, as a sentence; empty where nothing is known.
     """
 
     cause: FailureCause

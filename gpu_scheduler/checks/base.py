@@ -91,7 +91,8 @@ class Check(ABC):
 
     @abstractmethod
     def sentence(self, finding: Finding) -> str:
-        """One sentence for the job's owner: what is missing, with the numbers. Names no other tenant and no job."""
+        """One sentence for the job's owner: what is missing, with the numbers. Names no other tenant, and jobs of
+        the gang's own tenant only."""
 
     def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
         """Numbers of this rule's own, in addition to those of the supply; plain JSON."""

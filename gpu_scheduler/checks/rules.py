@@ -4,6 +4,7 @@ to use, and what is free on the nodes now and not reserved for jobs ahead in the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope, shape
@@ -183,31 +184,86 @@ class Unreserved(Check):
     claim = "Nothing it needs is reserved for a job ahead in the queue"
     label = "waiting its turn"
     scope = Scope.CLUSTER
+    private = frozenset({"holder"})
+    redacted = "Waiting its turn: what it needs is reserved for a job ahead in the queue."
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
-        account, jobs, pool = supply.account, supply.jobs, supply.pool
-        own = account.reserved_for == gang.job
-        if account.reserved and not own and account.used + account.reserved + gang.asked > account.limit:
-            return Finding(self, gang, supply, Scope.TENANT)
-        if jobs.reserved and jobs.limit is not None and jobs.used + jobs.reserved + (not own) > jobs.limit:
+        pool = supply.pool
+        if self._quota_reserved(gang, supply) or self._jobs_reserved(gang, supply):
             return Finding(self, gang, supply, Scope.TENANT)
         assert pool is not None
-        if pool.has_reservation and pool.free.capacity(gang.slots) >= gang.learners.min:
+        if pool.reserved_for is not None and pool.free.capacity(gang.slots) >= gang.learners.min:
             return None if pool.fits(gang, supply.now) else Finding(self, gang, supply, Scope.CLUSTER)
         return None
 
+    def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
+        """holder: the job that holds the reservation; None if it is another tenant's. until: when its nodes are free
+        at the latest; None if that is not known."""
+        if self._quota_reserved(gang, supply):
+            return {"holder": supply.account.reserved_for, "until": None}
+        if self._jobs_reserved(gang, supply):
+            return {"holder": supply.jobs.reserved_for, "until": None}
+        pool = supply.pool
+        if pool is None or pool.reserved_for is None:
+            return {"holder": None, "until": None}
+        own, until = pool.reserved_for.tenant == gang.tenant, pool.reserved_until
+        return {"holder": pool.reserved_for.job if own else None, "until": until and until.isoformat()}
+
     def sentence(self, finding: Finding) -> str:
-        asked, slot_type = finding.gang.asked, finding.supply.slot_type
-        needs = f"this job needs {asked} {unit(slot_type, asked)}"
+        gang, supply = finding.gang, finding.supply
+        holder = finding.numbers["holder"]
+        needs = f"this job needs {gang.asked} {unit(supply.slot_type, gang.asked)}"
         if finding.scope is Scope.TENANT:
+            taken = self._of_quota if self._quota_reserved(gang, supply) else self._of_jobs
             return (
-                "Waiting its turn: the tenant's quota or limit of concurrent jobs is reserved for a job ahead in its"
-                f" queue; {needs}."
+                f"Waiting its turn: {taken(supply)} for job {holder} ahead in the queue; {needs}."
+                " The reservation holds until that job starts."
             )
         free, reserved = finding.numbers["free"], finding.numbers["reserved"]
+        whose = f"job {holder}" if holder else "a job of another tenant"
+        until = supply.pool.reserved_until if supply.pool else None
+        ends = f"{_moment(until, supply.now)} at the latest" if until else "that job starts"
+        left = free - reserved
+        rest = (
+            f"so {left} {_are(left)} left"
+            if left < gang.asked
+            else f"and its learners do not fit on the {left} left"
+        )
         return (
-            f"Waiting its turn: {reserved} of {free} free {unit(slot_type, free)} {_are(reserved)} reserved"
-            f" for a job ahead in the queue; {needs}."
+            f"Waiting its turn: {reserved} of {free} free {unit(supply.slot_type, free)} {_are(reserved)} reserved"
+            f" for {whose} ahead in the queue, {rest}; {needs}. The reservation holds until {ends}."
+        )
+
+    @staticmethod
+    def _quota_reserved(gang: Gang, supply: Supply) -> bool:
+        """Whether the tenant's quota is reserved for another of its jobs."""
+        account = supply.account
+        if not account.reserved or account.reserved_for == gang.job:
+            return False
+        return account.used + account.reserved + gang.asked > account.limit
+
+    @staticmethod
+    def _jobs_reserved(gang: Gang, supply: Supply) -> bool:
+        """The same of its limit of concurrent jobs."""
+        jobs, own = supply.jobs, supply.account.reserved_for == gang.job
+        if not jobs.reserved or jobs.limit is None:
+            return False
+        return jobs.used + jobs.reserved + (not own) > jobs.limit
+
+    @staticmethod
+    def _of_quota(supply: Supply) -> str:
+        account = supply.account
+        return (
+            f"{account.used} of the tenant's {account.limit} {unit(supply.slot_type, account.limit)}"
+            f" {_are(account.used)} in use and {account.reserved} {_are(account.reserved)} reserved"
+        )
+
+    @staticmethod
+    def _of_jobs(supply: Supply) -> str:
+        jobs = supply.jobs
+        return (
+            f"the tenant runs {jobs.used} of at most {jobs.limit} jobs at once and {jobs.reserved}"
+            f" {_are(jobs.reserved)} reserved"
         )
 
 
@@ -279,6 +335,11 @@ class WholeGang(Check):
 
     def meter_text(self, *, used: int, limit: int, asked: int) -> str:
         return f"{limit} of {asked} learner{'' if asked == 1 else 's'} would fit now"
+
+
+def _moment(at: datetime, now: datetime) -> str:
+    """14:32 UTC; with the day if that is not today's."""
+    return f"{at.astimezone(UTC):{'%H:%M' if at.date() == now.date() else '%d %b %H:%M'}} UTC"
 
 
 def _are(count: int) -> str:

@@ -185,7 +185,7 @@ def _write_order(order: Stop | Resize) -> bool:
 
 NUMBERS_ONLY = 500  # explanations of which only numbers changed, written per pass
 CHUNK = 500
-POSITION_KEYS = ("position", "cluster_position", "scope")
+POSITION_KEYS = ("position", "nodes_ahead", "scope")
 """The numbers of an explanation from which people see their position in a queue, and which queue that is."""
 
 
@@ -197,7 +197,7 @@ def explain(waits: Sequence[Explanation]) -> None:
     changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
     fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
     numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
-    numbers_only.sort(key=lambda wait: wait.numbers.get("cluster_position") or 0)
+    numbers_only.sort(key=lambda wait: wait.numbers.get("nodes_ahead") or 0)
     for part in _chunks(fresh):
         _write_reasons(part, with_event=True)
     for part in _chunks(numbers_only[:NUMBERS_ONLY]):

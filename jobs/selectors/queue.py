@@ -1,96 +1,27 @@
-"""The queue as people may see it: a job's position, when it is expected to start, and the totals for administrators."""
+"""The queue as people may see it: when a job is expected to start, and the totals for administrators."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
-from gpu_scheduler.checks import NOT_QUEUED, Scope
+from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
 from gpu_scheduler.model import slot_type_of
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
-from jobs.selectors.jobs import jobs_visible_to
 from jobs.serialization import rfc3339
 from jobs.states import Intent, State
-from tenants import access
+from tenants.models import Tenant
 
-EACH_SIDE = 3
-
-
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
-    """One job in the queue. Everything but place and slots is None if the caller cannot see the job."""
-
-    place: int
-    slots: int
-    is_this: bool = False
-    job: str | None = None
-    name: str | None = None
-    tenant: str | None = None
-    owner: str | None = None
-    priority: str | None = None
-    estimate: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSection:
-    """The queue around a job. of_tenant: its own tenant's queue, because the job waits for its tenant's limits."""
-
-    of_tenant: bool
-    slot_type: str
-    places: tuple[QueueEntry, ...]
-
-
-def queue_around(user: access.Person, job: Job, now: datetime) -> QueueSection | None:
-    """Up to three jobs ahead and three behind; None for a job without a queue position. Three queries."""
-    numbers = job.reason_numbers
-    of_tenant = numbers.get("scope") == Scope.TENANT
-    key = "position" if of_tenant else "cluster_position"
-    place, slot_type = numbers.get(key), numbers.get("slot_type", "")
-    if job.state != State.QUEUED or place is None:
-        return None
-    rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
-    near = {
-        f"reason_numbers__{key}__gte": place - EACH_SIDE,
-        f"reason_numbers__{key}__lte": place + EACH_SIDE,
-    }
-    if of_tenant:
-        rows = rows.filter(tenant=job.tenant_id, **near)
-        if job.tenant.jobs_limit is None:
-            rows = rows.filter(reason_numbers__slot_type=slot_type)
-    else:
-        ahead_of_others = Q(reason_numbers__scope=Scope.CLUSTER) | Q(pk=job.pk)
-        rows = rows.filter(ahead_of_others, reason_numbers__slot_type=slot_type, **near)
-    shown = rows.select_related("tenant", "owner", "estimate").order_by(f"reason_numbers__{key}", "pk")
-    found = list(shown[: 4 * EACH_SIDE])
-    mine = set(jobs_visible_to(user).filter(pk__in=[row.pk for row in found]).values_list("pk", flat=True))
-    places = [_place(row, row.reason_numbers[key], row.pk in mine, row.pk == job.pk, now) for row in found]
-    at = next((index for index, each in enumerate(places) if each.is_this), 0)
-    return QueueSection(of_tenant, slot_type, tuple(places[max(0, at - EACH_SIDE) : at + EACH_SIDE + 1]))
-
-
-def _place(job: Job, place: int, is_visible: bool, is_this: bool, now: datetime) -> QueueEntry:
-    slots = job.slots * job.learners
-    if not is_visible:
-        return QueueEntry(place, slots)
-    return QueueEntry(
-        place,
-        slots,
-        is_this,
-        job.pk,
-        job.name,
-        job.tenant.slug,
-        job.owner.get_username(),
-        job.priority,
-        estimate_view(job, now),
-    )
+TOLERANCE = timedelta(seconds=15)
+"""A start this late still counts as in time: estimates are made every few seconds, and so are plans."""
 
 
 def checked_at() -> datetime | None:
@@ -174,6 +105,27 @@ def _view(
         else None,
         "started_at": rfc3339(kept.started_at) if kept else None,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateHits:
+    """How good first estimates were: of the judged ones, how many jobs started by the earlier (p50) and by the later
+    time (p90)."""
+
+    judged: int
+    by_soonest: int
+    by_latest: int
+
+
+def estimate_hits(tenant: Tenant, *, since: datetime) -> EstimateHits:
+    """Of the tenant's jobs that got their devices since then; one that queued again counts once, by its last start."""
+    started = Estimate.objects.filter(tenant=tenant, started_at__gte=since, first_at__isnull=False)
+    found = started.aggregate(
+        judged=Count("pk", filter=Q(first_latest__isnull=False)),
+        by_soonest=Count("pk", filter=Q(started_at__lte=F("first_soonest") + TOLERANCE)),
+        by_latest=Count("pk", filter=Q(started_at__lte=F("first_latest") + TOLERANCE)),
+    )
+    return EstimateHits(**found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ urlpatterns = [
         "tenants/<str:t>/service-accounts/<str:name>/tokens/<str:token_id>",
         resource(delete=members.account_token_revoke),
     ),
+    path("tenants/<str:t>/queue", resource(get=waiting.queue_list)),
     path("tenants/<str:t>/quotas", resource(get=quotas.quota_list)),
     path("tenants/<str:t>/quotas/<str:gpu_type>", resource(put=quotas.quota_set)),
     path("tenants/<str:t>/quota-changes", resource(get=quotas.quota_change_list)),

@@ -135,6 +135,8 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     ]  # fmt: skip
     # A user with whom only this job is shared sees the frame of their own tenant: the job's would lead to nothing.
     guest = access.find_tenant(request.user, job.tenant.slug) is None
+    actions = _offered(request, job, view["allowed_actions"])
+    hidden = needs_redaction(request.user, job.tenant_id)
     shell = frame(request, last_tenant(request), "") if guest else frame(request, job.tenant, "jobs")
     return shell | {
         "guest": guest,
@@ -143,7 +145,8 @@ def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "now": now,
         "stretches": stretches[-SPANS_SHOWN:],
         "earlier": max(0, len(stretches) - SPANS_SHOWN),
-        "actions": _offered(request, job, view["allowed_actions"]),
+        "actions": actions,
+        "resume": job_resume.outlook(job, now, guest=hidden) if "resume" in actions else None,
         "tabs": tabs,
         "tab": tab,
         "is_live": State(job.state) not in FINAL,
@@ -240,9 +243,6 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.QUEUED
         else None,
         "hindsight": job_waiting.hindsight(view),
-        "resume": job_resume.outlook(job, timezone.now(), guest=needs_redaction(request.user, job.tenant_id))
-        if "resume" in _offered(request, job, view["allowed_actions"])
-        else None,
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
         "failure": job_failure.failure(job, next(iter(kept), None)),
         "charts": charts,

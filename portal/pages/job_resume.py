@@ -41,7 +41,10 @@ class QuotaMeter:
 @dataclass(frozen=True)
 class ResumeCard:
     """The card. icon: as for a wait of the same kind. origin: where training would go on. rest: how much longer the job
-    would run, as text."""
+    would run, as text.
+
+    waits: what the resume button says of the wait that would follow; empty if the job can start now.
+    """
 
     headline: str
     text: str
@@ -49,6 +52,7 @@ class ResumeCard:
     quota: QuotaMeter | None
     origin: str
     rest: str
+    waits: str = ""
 
 
 def outlook(job: Job, now: datetime, *, guest: bool) -> ResumeCard | None:
@@ -63,7 +67,9 @@ def outlook(job: Job, now: datetime, *, guest: bool) -> ResumeCard | None:
         message, numbers = redact(found.code, found.message, found.numbers)
         found = replace(found, message=message, numbers=numbers)
     left = rest(job, now)
-    return ResumeCard(*_words(found, now), _meter(job, found), _origin(job), left[0] if left else "")
+    headline, text, icon = _words(found, now)
+    waits = "" if found.starts else f"{headline}. {text}".strip()
+    return ResumeCard(headline, text, icon, _meter(job, found), _origin(job), left[0] if left else "", waits)
 
 
 def _origin(job: Job) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jobs.models import Job, JobEvent
-from jobs.selectors.queue import QueueSection, checked_at, queue_around
+from jobs.selectors.queue import checked_at
+from jobs.selectors.queue_places import QueueEntry, around
 from jobs.selectors.redaction import needs_redaction, redact
 from jobs.selectors.suggestions import Suggestion, suggestions_for
 from jobs.selectors.wait_reasons import (
@@ -100,7 +101,7 @@ class Waiting:
     headline: str
     kind: WaitKind
     position: int | None
-    cluster_position: int | None
+    slot_type: str
     checks: list[CheckRow] = field(default_factory=list)
 
     @property
@@ -140,7 +141,7 @@ def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
         if backs_off and not is_start_failed(reason["code"])
         else kind_of(reason["code"], reason["numbers"]),
         numbers.get("position"),
-        numbers.get("cluster_position"),
+        numbers.get("slot_type", ""),
         [_row(one, message) for one in check_results(numbers)],
     )
 
@@ -149,13 +150,11 @@ def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
     """Everything that the panel shows in addition to the reason. The number of queries does not depend on the queue."""
     active = job.tenant.state == Tenant.State.ACTIVE
     may_submit = active and access.may(user, Permission.SUBMIT, job.tenant_id)
-    line = queue_around(user, job, now)
     return {
         "span": approximately(foreseen(view["estimate"], now)),
         "checked_at": checked_at(),
         "offers": [offer(way, view, now) for way in suggestions_for(job)] if may_submit else [],
-        "line": line,
-        "places": _places(line, now),
+        "places": _places(around(user, job, now), now),
         "turns": _turns(job, guest=needs_redaction(user, job.tenant_id)),
     }
 
@@ -198,8 +197,8 @@ def _row(result: CheckResult, headline: str) -> CheckRow:
     )
 
 
-def _places(line: QueueSection | None, now: datetime) -> list[tuple[Any, str]]:
-    return [(place, foreseen(place.estimate, now)) for place in line.places] if line else []
+def _places(line: list[QueueEntry], now: datetime) -> list[tuple[QueueEntry, str]]:
+    return [(place, foreseen(place.estimate, now)) for place in line]
 
 
 def _turns(job: Job, *, guest: bool) -> list[ReasonChange]:

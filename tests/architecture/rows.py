@@ -133,6 +133,7 @@ API: dict[str, Row] = {
     f"DELETE {T}/service-accounts/<str:name>/tokens/<str:token_id>": Row(
         TENANT_MANAGE, {"token_id": "account_token"}
     ),
+    f"GET {T}/queue": Row(TENANT_READ),
     f"GET {T}/quotas": Row(TENANT_READ),
     f"PUT {T}/quotas/<str:gpu_type>": Row(TENANT_ADMIN, body={"limit": 9, **REASON}),
     f"GET {T}/quota-changes": Row(TENANT_READ),
@@ -257,6 +258,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/secrets": (Page(rule(outside=404, viewer=403)),),
     f"{TENANT_SLUG}/secrets/set": (form(TENANT_MANAGE, name="hf", value="matrix-matrix"),),
     f"{TENANT_SLUG}/secrets/delete": (form(TENANT_MANAGE, name="tenant_secret"),),
+    f"{TENANT_SLUG}/queue": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
     f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running", confirmed="yes"),),

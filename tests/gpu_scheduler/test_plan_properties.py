@@ -180,21 +180,23 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
 
 @EVERYDAY
 @given(worlds())
-def test_positions_count_from_one_without_holes(world: Snapshot) -> None:
-    """In a tenant: per type, or over all types where a limit counts its jobs. NOT_QUEUED: none."""
+def test_a_position_counts_who_is_ahead_and_no_job_that_its_own_tenant_holds_back(world: Snapshot) -> None:
+    """So a tenant's queue of a type, with the jobs of others that wait for its nodes, is 1, 2, 3 …"""
     made = plan(world)
-    jobs = {job.job: job for job in world.waiting}
-    counted = {state.tenant for state in world.tenants if state.jobs_limit is not None}
-    lines: dict[tuple[str, str], list[int]] = {}
-    for wait in made.waits:
-        if wait.code in NOT_QUEUED:
-            assert "position" not in wait.numbers
-            continue
-        tenant = jobs[wait.job].tenant
-        line = (tenant, "" if tenant in counted else wait.numbers["slot_type"])
-        lines.setdefault(line, []).append(wait.numbers["position"])
-    for positions in lines.values():
-        assert positions == list(range(1, len(positions) + 1))
+    tenant_of = {job.job: job.tenant for job in world.waiting}
+    queued = [wait for wait in made.waits if wait.code not in NOT_QUEUED]
+    assert all("position" not in wait.numbers for wait in made.waits if wait.code in NOT_QUEUED)
+    for tenant in set(tenant_of.values()):
+        for slot_type in {wait.numbers["slot_type"] for wait in queued}:
+            seen = [
+                wait
+                for wait in queued
+                if wait.numbers["slot_type"] == slot_type
+                and (tenant_of[wait.job] == tenant or wait.numbers["scope"] == Scope.CLUSTER)
+            ]
+            for place, wait in enumerate(seen, start=1):
+                if tenant_of[wait.job] == tenant:
+                    assert wait.numbers["position"] == place
 
 
 @EVERYDAY
@@ -204,7 +206,7 @@ def test_only_who_waits_for_nodes_is_ahead_in_the_cluster(world: Snapshot) -> No
     for wait in plan(world).waits:
         if wait.code in NOT_QUEUED:
             continue
-        assert wait.numbers["cluster_position"] == ahead[wait.numbers["slot_type"]] + 1
+        assert wait.numbers["nodes_ahead"] == ahead[wait.numbers["slot_type"]]
         ahead[wait.numbers["slot_type"]] += wait.numbers["scope"] == Scope.CLUSTER
         check = check_of(wait.code)
         assert check is not None

@@ -160,10 +160,12 @@ def test_after_the_starvation_timeout_nothing_takes_what_the_head_needs() -> Non
     made = plan(_pool_with_a_waiting_head(gang("j2"), gang("j3", tenant="blue"), since_s=300))
     assert started(made) == []
     assert why(made, "j2").code is WaitReason.FAIR_SHARE
-    assert why(made, "j3").message == (
-        "Waiting its turn: 15 of 15 free a100 GPUs are reserved for a job ahead in the queue;"
-        " this job needs 1 a100 GPU."
+    assert why(made, "j2").message == (
+        "Waiting its turn: 15 of 15 free a100 GPUs are reserved for job j1 ahead in the queue, so 0 are left;"
+        " this job needs 1 a100 GPU. The reservation holds until that job starts."
     )
+    assert why(made, "j3").message == why(made, "j2").message.replace("job j1", "a job of another tenant")
+    assert (why(made, "j2").numbers["holder"], why(made, "j3").numbers["holder"]) == ("j1", None)
     assert why(made, "j1").code is WaitReason.INSUFFICIENT_CAPACITY
 
 
@@ -202,7 +204,33 @@ def test_a_head_waiting_for_quota_is_not_passed_forever_by_its_own_tenant() -> N
     assert started(made) == ["k1"]
     assert why(made, "j1").code is WaitReason.QUOTA_GPUS
     assert why(made, "j2").code is WaitReason.FAIR_SHARE
+    assert why(made, "j2").message == (
+        "Waiting its turn: 4 of the tenant's 8 a100 GPUs are in use and 8 are reserved for job j1 ahead in the queue;"
+        " this job needs 1 a100 GPU. The reservation holds until that job starts."
+    )
     assert why(made, "j2").numbers["checks"][5]["ok"] is False
+
+
+def test_a_reservation_whose_nodes_have_a_known_end_says_until_when() -> None:
+    for ends, moment in ((600, "12:10 UTC"), (86_400, "02 Jan 12:00 UTC")):
+        at = NOON + timedelta(seconds=ends)
+        made = plan(_pool_with_a_waiting_head(gang("j2", tenant="blue"), since_s=400, busy_until=at))
+        wait = why(made, "j2")
+        assert wait.message.endswith(f"The reservation holds until {moment} at the latest.")
+        assert wait.numbers["until"] == at.isoformat()
+
+
+def test_a_limit_of_concurrent_jobs_that_is_reserved_names_who_for() -> None:
+    world = snapshot(
+        nodes(a1=16),
+        [gang("j1", 1, 16), gang("j2")],
+        [running("r", "a1", slots=4)],
+        policy_state={"j1": NOON - timedelta(seconds=301)},
+        limits={"red": 100},
+    )
+    limited = TenantState("red", jobs_limit=2, jobs_used=1)
+    message = why(plan(replace(world, tenants=(limited,))), "j2").message
+    assert "the tenant runs 1 of at most 2 jobs at once and 1 is reserved for job j1" in message
 
 
 def test_a_head_that_waited_an_aging_time_climbs_over_the_next_class() -> None:
@@ -251,7 +279,7 @@ def test_waiting_for_quota_shows_the_arithmetic() -> None:
         "jobs_limit": None,
         "jobs_used": 0,
         "position": 1,
-        "cluster_position": 1,
+        "nodes_ahead": 0,
         "scope": "tenant",
         "queue_head_since": "2026-01-01T12:00:00.000Z",
         "checks": None,

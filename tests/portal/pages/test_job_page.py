@@ -159,7 +159,8 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
         reason_message="Waiting for quota: 6 of 8 CPUs in use, this job needs 4.",
         reason_numbers={
             "position": 3,
-            "cluster_position": 9,
+            "nodes_ahead": 1,
+            "slot_type": "cpu",
             "scope": "tenant",
             "checks": [
                 {
@@ -184,12 +185,9 @@ def test_a_waiting_job_says_why_with_numbers(alice: User, open_page: Callable[..
         "Gang placement",
     ):
         assert words in page
-    # Its tenant's limit holds it, so a place among the cluster's jobs would contradict that.
-    assert "in the cluster" not in page
-    job.reason_code = "INSUFFICIENT_CAPACITY"
-    job.reason_numbers["scope"] = "cluster"
-    job.save()
-    assert "#9 in the cluster" in open_page(alice, job)
+    assert 'href="/t/vision-lab/queue?gpu_type=cpu"' in page
+    # One position, wherever it is shown.
+    assert set(re.findall(r"#(\d+)", re.sub(r"<[^>]+>", "", page))) == {"3"}
 
 
 def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
@@ -205,7 +203,7 @@ def test_a_job_that_can_never_start_says_so_once_and_marks_the_limit(
         owner=alice,
         reason_code="EXCEEDS_MAX_QUOTA",
         reason_message=why,
-        reason_numbers={"position": 1, "cluster_position": 1, "checks": [larger, *rest]},
+        reason_numbers={"position": 1, "nodes_ahead": 0, "checks": [larger, *rest]},
     )
     Estimate.objects.create(job=job, tenant=job.tenant, why_none="cannot_start")
     panel = open_page(alice, job).partition('class="card why fix"')[2].partition("</section>")[0]

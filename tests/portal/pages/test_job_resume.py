@@ -67,6 +67,19 @@ def test_a_resume_over_quota_says_what_it_would_wait_for(alice: User, signed_in:
     assert "6 → 10 of 8" in text
 
 
+def test_the_button_says_on_every_tab_that_a_resume_would_wait(alice: User, signed_in: SignIn) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Quota.objects.update(used=6, limit=8)
+    job, client = halted(alice), signed_in(alice)
+    for tab in ("", "/logs", "/checkpoints"):
+        header = markup(client.get(f"/t/vision-lab/jobs/{job.pk}{tab}")).split('id="job-actions"')[1]
+        assert 'aria-describedby="resume-waits"' in header
+        assert "Waiting for quota: 6 of 8 CPUs in use, this job needs 4." in header.split('class="tabs"')[0]
+    Quota.objects.update(used=0, limit=8)
+    other = halted(alice)
+    assert "resume-waits" not in markup(client.get(f"/t/vision-lab/jobs/{other.pk}/logs"))
+
+
 def test_one_that_can_never_start_is_not_shown_as_waiting(alice: User, signed_in: SignIn) -> None:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
     Quota.objects.update(used=0, limit=3)

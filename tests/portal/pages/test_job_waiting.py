@@ -17,7 +17,7 @@ from gpu_scheduler.checks import check_of
 from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runtime
 from jobs.selectors import suggestions
 from jobs.selectors.jobs import job_get
-from jobs.selectors.queue import queue_around
+from jobs.selectors.queue_places import around
 from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.suggestions import suggestions_for
 from jobs.states import EventCode, State
@@ -42,7 +42,7 @@ def alice(lab: Tenant) -> User:
 def waits(code: str = "INSUFFICIENT_CAPACITY", place: int = 1, **fields: Any) -> Job:
     check = check_of(code)
     scope = check.scope if check else None
-    numbers = {"position": place, "cluster_position": place, "slot_type": "cpu", "scope": scope}
+    numbers = {"position": place, "nodes_ahead": place - 1, "slot_type": "cpu", "scope": scope}
     return factories.job(reason_code=code, reason_message="Waiting.", reason_numbers=numbers, **fields)
 
 
@@ -98,12 +98,12 @@ def test_the_place_in_the_tenant_is_said_once(alice: User) -> None:
     shown = "".join(
         re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="estimate"')[1].split("</div>")[0]).split()
     )
-    assert shown.startswith(">Positioninvision-lab#1#1inthecluster")
+    assert shown.startswith(">Positioninthecpuqueue#1")
     expect(job, 25, 40)
     shown = "".join(
         re.sub(r"<[^>]+>", "", page_of(alice, job).split('class="estimate"')[1].split("</div>")[0]).split()
     )
-    assert shown.startswith(">Startsin≈25–40min#1invision-lab·#1inthecluster")
+    assert shown.startswith(">Startsin≈25–40min#1inthecpuqueue")
 
 
 def test_a_row_says_place_start_and_reason(alice: User) -> None:
@@ -293,9 +293,8 @@ def test_a_job_that_waits_for_its_tenants_limits_is_in_the_tenants_queue(alice: 
     waits("QUOTA_GPUS", 1, of=other)
     waits("QUOTA_GPUS", 1, owner=alice, name="first")
     job = waits("QUOTA_GPUS", 2, owner=alice)
-    line = queue_around(alice, job_get(user=alice, job_id=job.pk), timezone.now())
-    assert line is not None
-    assert [place.name for place in line.places] == ["first", "train"]
+    line = around(alice, job_get(user=alice, job_id=job.pk), timezone.now())
+    assert [place.name for place in line] == ["first", "train"]
 
 
 def test_the_panel_asks_the_same_however_long_the_queue_is(alice: User) -> None:
