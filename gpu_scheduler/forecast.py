@@ -45,7 +45,6 @@ class Basis(StrEnum):
     """How the length of a run is known, the best source first."""
 
     PROGRESS = "progress"
-    TIME_LIMIT = "time_limit"
     HISTORY = "history"
 
 

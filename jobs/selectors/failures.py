@@ -36,6 +36,12 @@ def exit_code_of(learner: Learner) -> int | None:
     return own if shown is None or (own and shown in STOPPED_CODES) else shown
 
 
+def first_exit(learners: Iterable[Learner]) -> datetime | None:
+    """When the first learner failed by itself; None if none reported it."""
+    exits = (row.exited_at for row in learners if exit_code_of(row) and not row.halted and row.exited_at)
+    return min(exits, default=None)
+
+
 def was_stopped(learner: Learner, first: datetime | None) -> bool:
     """True if the platform stopped it after another learner of its attempt had failed. first: when the first failed."""
     if first is None or exit_code_of(learner) not in STOPPED_CODES:
@@ -49,7 +55,7 @@ def first_failure(learners: Sequence[Learner]) -> Failure | None:
     A learner that lost another one is named only if no other failed: its end follows from theirs.
     """
     failed = [row for row in learners if exit_code_of(row) and not row.halted]
-    first = min((row.exited_at for row in failed if row.exited_at), default=None)
+    first = first_exit(failed)
     failed.sort(key=lambda row: (was_stopped(row, first), row.exited_at or LATEST, row.rank))
     failed = failed[:READ]
     ends = logs.read_ends([(row.job_id, row.attempt, row.rank) for row in failed], LOOK)

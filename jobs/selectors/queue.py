@@ -31,8 +31,8 @@ def checked_at() -> datetime | None:
 
 WHY_NONE = {
     WhyNone.CANNOT_START: "It can't start without a change.",
-    WhyNone.UNKNOWN_END: "A running job that holds what it needs has no known end: no progress, no time limit,"
-    " too few past jobs.",
+    WhyNone.UNKNOWN_END: "A running job that holds what it needs has no known end: it reports no progress, and"
+    " too few jobs like it have completed. A time limit is not a run time.",
     WhyNone.TOO_FAR: "Its start is too far ahead to estimate.",
 }
 NOT_YET = "The first estimate follows within seconds."
@@ -40,8 +40,7 @@ BACKS_OFF = "Estimated after its retry time."
 STOPS = "Based on jobs that are being stopped; assumes no new jobs."
 SOURCES = {
     Basis.PROGRESS: "the progress of running jobs",
-    Basis.TIME_LIMIT: "time limits",
-    Basis.HISTORY: "past jobs of the same tenants",
+    Basis.HISTORY: "past runs of the same or similar programs",
 }
 
 
@@ -74,9 +73,9 @@ def forecast_view(foreseen: StartForecast, now: datetime) -> dict[str, Any]:
 
 def basis_sentence(basis: list[str], *, waits: bool) -> str:
     """What an estimate is based on, as a sentence. waits: the start is later than the forecast."""
-    if not basis:
+    if not any(source in basis for source in SOURCES):
         return STOPS if waits else "Nothing ahead of it in the queue."
-    sources = [SOURCES[Basis(each)] for each in basis]
+    sources = [words for source, words in SOURCES.items() if source in basis]
     listed = ", ".join(sources[:-1]) + " and " + sources[-1] if len(sources) > 1 else sources[0]
     return f"Based on {listed}; assumes no new jobs."
 

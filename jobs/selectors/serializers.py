@@ -25,7 +25,7 @@ from tenants import access
 
 STATES = [state.value for state in State]
 INTENTS = [intent.value for intent in Intent]
-BASES = ["progress", "time_limit", "history"]
+BASES = ["progress", "history"]
 EVENT_CODES = [*(code.value for code in EventCode if code != EventCode.MOVED), *STATES]
 """A transition has the code of the state it leads to."""
 

@@ -11,6 +11,7 @@ from statistics import median_low
 
 from django.db import connection
 from django.db.models import Q
+from django.db.models.fields.json import KeyTextTransform
 
 from gpu_scheduler.forecast import Basis, RunTime
 from gpu_scheduler.model import Snapshot
@@ -70,21 +71,24 @@ def throughput(run: Run, now: datetime) -> Throughput | None:
 
 PAST_JOBS = 100
 """The newest completed jobs of a tenant that count as its history."""
-FEWEST = 3
-"""Fewer past jobs give no estimate."""
+FEWEST, FEWEST_SAME = 3, 2
+"""Fewer past jobs give no estimate; of the very same program fewer are enough."""
 
 
 def run_times(seen: Snapshot) -> dict[str, RunTime]:
-    """The run time of every job in the snapshot, by the best source: its own progress, its time limit, past jobs.
+    """The run time of every job in the snapshot, by the best source: its own progress, past runs of the same program,
+    past jobs like it.
 
-    A job without an entry has no known end. Three queries.
+    A time limit says how long a job may run, not how long it does: it only cuts what the other sources say. A job
+    without an entry has no known end. Three queries.
     """
     limits = {gang.job: gang.runs_at_most_s for gang in seen.waiting}
     for run in seen.running:
         limits[run.job] = None if run.ends_by is None else max(0.0, (run.ends_by - seen.now).total_seconds())
     rows = Job.objects.filter(pk__in=list(limits)).values_list(
         "pk", "tenant_id", "framework", "state", "stop_reason", "intent", "grace_s", "running_s",
-        "progress__step", "progress__total", "progress__reported_at",
+        "progress__step", "progress__total", "progress__reported_at", "code_id",
+        KeyTextTransform("command", "spec"),
     )  # fmt: skip
     facts = [_Facts(*row) for row in rows]
     live: dict[str, tuple[datetime | None, int | None]] = {}
@@ -119,6 +123,8 @@ class _Facts:
     step: int | None
     total: int | None
     reported_at: datetime | None
+    code: int | None
+    command: str | None
 
 
 def _known(
@@ -134,45 +140,61 @@ def _known(
         fact.state == State.STOPPING and fact.stop_reason not in BY_ORDER
     )  # after an order it runs on later
     if fact.job in live and (leaves or fact.intent != Intent.RUN):
-        return RunTime((float(fact.grace_s),), Basis.TIME_LIMIT)
+        return RunTime((float(fact.grace_s),))
     if found := throughput(
         Run(fact.step, fact.total, fact.reported_at, fact.ran_s, origin, since, began_step), now
     ):
-        left_s = found.left_s if limit_s is None else min(found.left_s, limit_s)
-        return RunTime((left_s,), Basis.PROGRESS)
-    if limit_s is not None:
-        return RunTime((limit_s,), Basis.TIME_LIMIT)
+        return RunTime(_within(limit_s, (found.left_s,)), Basis.PROGRESS)
     ran_s = fact.ran_s + ((now - since).total_seconds() if since else 0.0)
-    left = past.left(fact.tenant_id, fact.framework, ran_s)
-    return RunTime(left, Basis.HISTORY) if left else None
+    left = past.left(fact, ran_s)
+    return RunTime(_within(limit_s, left), Basis.HISTORY) if left else None
+
+
+def _within(limit_s: float | None, seconds: tuple[float, ...]) -> tuple[float, ...]:
+    return seconds if limit_s is None else tuple(min(limit_s, each) for each in seconds)
+
+
+PAST = """
+SELECT t.id, p.framework, p.code_id, p.spec->>'command', p.running_s FROM unnest(%s::bigint[]) AS t(id), LATERAL (
+  SELECT framework, code_id, spec, running_s FROM jobs_job WHERE tenant_id = t.id AND state = 'COMPLETED'
+  AND deleted_at IS NULL ORDER BY id DESC LIMIT %s) AS p WHERE p.running_s > 0
+"""
 
 
 class _Past:
-    """Run times of completed jobs, by tenant and framework: the best predictor of what a tenant runs next."""
+    """Run times of completed jobs of the same tenant: of the same program (code and command), else of the same command
+    and framework, as a template or an edited program has it, else of the same framework, else of any."""
 
     def __init__(self, tenants: Iterable[int]) -> None:
-        self._by: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
+        self._by: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
         with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT t.id, p.framework, p.running_s FROM unnest(%s::bigint[]) AS t(id), LATERAL ("
-                " SELECT framework, running_s FROM jobs_job WHERE tenant_id = t.id AND state = 'COMPLETED'"
-                "  AND deleted_at IS NULL ORDER BY id DESC LIMIT %s) AS p WHERE p.running_s > 0",
-                [sorted(set(tenants)), PAST_JOBS],
-            )
-            for tenant_id, framework, seconds in cursor.fetchall():
-                self._by[tenant_id, framework].append(seconds)
-                self._by[tenant_id, ""].append(seconds)
+            cursor.execute(PAST, [sorted(set(tenants)), PAST_JOBS])
+            for tenant, framework, code, command, seconds in cursor.fetchall():
+                for key, _ in _likeness(tenant, framework, code, command):
+                    self._by[key].append(seconds)
         for group in self._by.values():
             group.sort()
 
-    def left(self, tenant_id: int, framework: str, ran_s: float) -> tuple[float, ...]:
-        """Remaining seconds of past jobs that ran longer than ran_s, of the same framework if there are enough."""
-        for key in ((tenant_id, framework), (tenant_id, "")):
+    def left(self, fact: _Facts, ran_s: float) -> tuple[float, ...]:
+        """Remaining seconds of the past jobs most like this one that ran longer than ran_s."""
+        for key, fewest in _likeness(fact.tenant_id, fact.framework, fact.code, fact.command):
             group = self._by.get(key, [])
             longer = group[bisect_right(group, ran_s) :]
-            if len(group) >= FEWEST and longer:
+            if len(group) >= fewest and longer:
                 return tuple(seconds - ran_s for seconds in longer)
         return ()
+
+
+def _likeness(
+    tenant: int, framework: str, code: int | None, command: str | None
+) -> tuple[tuple[tuple[object, ...], int], ...]:
+    """The groups of past jobs that a job belongs to, the most alike first, and how many make an estimate."""
+    return (
+        ((tenant, framework, command, code), FEWEST_SAME),
+        ((tenant, framework, command), FEWEST),
+        ((tenant, framework), FEWEST),
+        ((tenant,), FEWEST),
+    )
 
 
 NEWEST = 50

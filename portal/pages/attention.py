@@ -29,6 +29,8 @@ LEAST_OVERDUE = timedelta(minutes=1)
 GOOD_RUN = timedelta(minutes=10)
 """A job in a restart loop whose newest attempt has run this long has left it."""
 SHOWN = 8
+BLOCKED = "waiting"
+"""The kind of a job that cannot start as it is."""
 WATCHED = 200
 """Most running jobs that are looked at for silence and old checkpoints."""
 
@@ -75,7 +77,7 @@ def attention(jobs: QuerySet[Job], now: datetime) -> Attention:
             "-finished_at"
         ),
         "in a restart loop": restarts.exclude(Exists(runs_well)).order_by("-early_ends", "pk"),
-        "waiting": queued.filter(
+        BLOCKED: queued.filter(
             reason_code__in=codes_of(Remedy.FIX, Remedy.ASK), early_ends__lt=RESTART_LOOP
         ).order_by("queued_at"),
         "halted": jobs.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR).order_by("stop_at"),
@@ -89,7 +91,7 @@ def attention(jobs: QuerySet[Job], now: datetime) -> Attention:
     found = [
         *map(_failed, first["failed"]),
         *_looping(first["in a restart loop"]),
-        *map(_stuck, first["waiting"]),
+        *map(_stuck, first[BLOCKED]),
         *running,
         *map(_forgotten, first["halted"]),
     ]
@@ -115,7 +117,7 @@ def _looping(jobs: list[Job]) -> Iterator[Notice]:
 
 def _stuck(job: Job) -> Notice:
     return Notice(
-        job, "waiting", "octagon-x", "red", "Cannot start", job.reason_message, job.queued_at, "See why"
+        job, BLOCKED, "octagon-x", "red", "Cannot start", job.reason_message, job.queued_at, "See why"
     )
 
 

@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import Any
 
 from jobs.models import Attempt, Job, Learner
-from jobs.selectors.failures import exit_code_of, was_stopped
+from jobs.selectors.failures import exit_code_of, first_exit, was_stopped
 from jobs.selectors.throughput import step_times, times_median
 from jobs.states import HOLDS_GPUS, Phase, State
 from portal.pages.cells import primary_metric
@@ -57,7 +57,7 @@ class LearnerRow:
             return "Lost"
         if not code:
             return row.phase.capitalize()
-        return "Halted" if row.halted else "Stopped" if self.stopped else "Failed"
+        return "Stopped" if self.stopped else "Halted" if row.halted else "Failed"
 
     @property
     def step_words(self) -> str:
@@ -100,7 +100,7 @@ class LearnerStart:
 def rows(job: Job, attempt: int | None, now: datetime) -> list[LearnerRow]:
     """The learners of an attempt, the newest if none is named."""
     found = list(Learner.objects.filter(job=job, attempt=attempt or max(1, job.attempt)).order_by("rank"))
-    first = min((row.exited_at for row in found if exit_code_of(row) and row.exited_at), default=None)
+    first = first_exit(found)
     return [_one(row, now, first) for row in found]
 
 

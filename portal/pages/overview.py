@@ -47,7 +47,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     active = mine.filter(state__in=ACTIVE)
     ended = mine.filter(state__in=FINAL, finished_at__isnull=False)
     queued = mine.filter(state=State.QUEUED).order_by("queued_at", "pk")
-    noticed = {one.job.pk for one in found.shown}
+    noticed = {one.job.pk for one in found.shown if one.kind == attention.BLOCKED}
     own_first = Case(When(owner=user, then=Value(0)), default=Value(1), output_field=IntegerField())
     held = held_by(user, tenant)
     first_run = not mine.exists()

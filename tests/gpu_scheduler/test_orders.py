@@ -145,7 +145,7 @@ def test_the_forecast_lets_a_stopped_run_finish_later() -> None:
     known = {
         "r1": RunTime((1000.0,), Basis.PROGRESS),
         "r2": RunTime((500.0,), Basis.PROGRESS),
-        "j1": RunTime((100.0,), Basis.TIME_LIMIT),
+        "j1": RunTime((100.0,), Basis.HISTORY),
     }
     assert forecast(before, known)["j2"].p50 == NOON + timedelta(seconds=20 + 100 + 1000 + 10)
 

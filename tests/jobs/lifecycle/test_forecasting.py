@@ -12,8 +12,9 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from jobs.lifecycle import cycle, forecasting
-from jobs.models import Attempt, Estimate, Job, Progress
+from jobs.models import Attempt, Blob, Estimate, Job, Progress
 from jobs.selectors.jobs import job_get
+from jobs.selectors.queue import EstimateHits, estimate_hits
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import Phase, State
 from portal.pages.job_cards import kpis
@@ -35,8 +36,16 @@ def minutes(world: World, job: Job) -> float:
     return (start - timezone.now()).total_seconds() / 60
 
 
-def full(world: World, **fields: object) -> tuple[Job, Job]:
-    """A job that holds the cluster and one that waits for it."""
+def past(world: World, *seconds: float, **fields: object) -> None:
+    """Completed runs of the program that every job here has, or of another one."""
+    for each in seconds:
+        factories.job(owner=world.alice, of=world.tenant, state=State.COMPLETED, running_s=each, **fields)
+
+
+def full(world: World, *, runs_s: float | None = None, **fields: object) -> tuple[Job, Job]:
+    """A job that holds the cluster and one that waits for it. runs_s: how long its program took before."""
+    if runs_s is not None:
+        past(world, runs_s, runs_s)
     holder = world.running(learners=2, slots=4, **fields)
     waiter = world.submit(learners=2, slots=4)
     world.settle()
@@ -53,9 +62,8 @@ def test_the_throughput_of_the_running_job_gives_the_start(world: World) -> None
     assert estimate(world, waiter)["message"] == "Based on the progress of running jobs; assumes no new jobs."
 
 
-def test_without_progress_the_time_limit_counts_then_the_past(world: World) -> None:
-    for seconds in (1200, 2400, 3600, 4800):
-        factories.job(owner=world.alice, of=world.tenant, state=State.COMPLETED, running_s=seconds)
+def test_without_progress_the_past_counts_and_a_limit_only_cuts_it(world: World) -> None:
+    past(world, 1200, 2400, 3600, 4800)
     holder, waiter = full(world)
     world.elapse(60)
     forecasting.update_estimates({})
@@ -63,8 +71,50 @@ def test_without_progress_the_time_limit_counts_then_the_past(world: World) -> N
     assert 19 - 0.1 <= minutes(world, waiter) <= 79
     Job.objects.filter(pk=holder.pk).update(time_limit_s=660)
     forecasting.update_estimates({})
-    assert estimate(world, waiter)["basis"] == ["time_limit"]
+    assert estimate(world, waiter)["basis"] == ["history"]
     assert minutes(world, waiter) == pytest.approx(10, abs=0.2)
+
+
+def test_a_time_limit_alone_is_no_estimate(world: World) -> None:
+    """A program of minutes with a limit of three hours was expected to end "in 3 h"."""
+    _, waiter = full(world, time_limit_s=3 * 3600)
+    forecasting.update_estimates({})
+    found = estimate(world, waiter)
+    assert (found["from"], found["basis"]) == (None, [])
+    assert "A time limit is not a run time." in str(found["message"])
+
+
+def test_past_runs_of_the_same_program_count_before_those_of_others(world: World) -> None:
+    command = {"spec": factories.spec(command="python other.py")}
+    past(world, 7200, 7200, 7200, **command)
+    past(world, 300, 300)
+    _, waiter = full(world)
+    forecasting.update_estimates({})
+    assert minutes(world, waiter) == pytest.approx(5, abs=0.2)
+
+
+def test_an_edited_program_is_like_those_of_the_same_command_before_the_framework(world: World) -> None:
+    code = Blob.objects.create(tenant=world.tenant, sha256="0" * 64, size=1)
+    past(world, 7200, 7200, 7200, 7200, spec=factories.spec(command="python other.py"))
+    past(world, 300, 300, 300, code=code)
+    _, waiter = full(world)
+    forecasting.update_estimates({})
+    assert minutes(world, waiter) == pytest.approx(5, abs=0.2)
+
+
+def test_the_share_of_right_estimates_is_counted(world: World) -> None:
+    now = timezone.now()
+    for started, later in ((-5, 10), (5, 10), (20, 10)):
+        job = factories.job(owner=world.alice, of=world.tenant, state=State.PROCESSING)
+        Estimate.objects.create(
+            job=job,
+            tenant=world.tenant,
+            first_at=now,
+            first_soonest=now,
+            first_latest=now + timedelta(minutes=later),
+            started_at=now + timedelta(minutes=started),
+        )
+    assert estimate_hits(world.tenant, since=now - timedelta(days=1)) == EstimateHits(3, 1, 2)
 
 
 def test_another_tenants_past_says_nothing(world: World) -> None:
@@ -78,25 +128,25 @@ def test_another_tenants_past_says_nothing(world: World) -> None:
 
 
 def test_an_estimate_in_the_past_is_shown_as_now(world: World) -> None:
-    _, waiter = full(world, time_limit_s=600)
+    _, waiter = full(world, runs_s=600)
     forecasting.update_estimates({})
     world.elapse(3600)
     assert minutes(world, waiter) == pytest.approx(0, abs=0.1)
 
 
 def test_only_what_changed_is_written_and_the_first_one_stays(world: World) -> None:
-    holder, waiter = full(world, time_limit_s=600)
+    _, waiter = full(world, runs_s=600)
     assert forecasting.update_estimates({})["changed"] == 1
     first = estimate(world, waiter)["first"]
     assert forecasting.update_estimates({})["changed"] == 0
-    Job.objects.filter(pk=holder.pk).update(time_limit_s=6000)
+    Job.objects.filter(state=State.COMPLETED).update(running_s=6000)
     assert forecasting.update_estimates({})["changed"] == 1
     assert estimate(world, waiter)["first"] == first
     assert minutes(world, waiter) == pytest.approx(100, abs=1)
 
 
 def test_after_the_start_the_first_estimate_is_shown_beside_the_actual_start(world: World) -> None:
-    holder, waiter = full(world, time_limit_s=600)
+    holder, waiter = full(world, runs_s=600)
     forecasting.update_estimates({})
     world.elapse(540)
     world.exit(holder)
@@ -118,7 +168,7 @@ def test_after_the_start_the_first_estimate_is_shown_beside_the_actual_start(wor
 
 
 def test_a_job_that_queues_again_gets_a_new_estimate(world: World) -> None:
-    _, waiter = full(world, time_limit_s=600)
+    _, waiter = full(world, runs_s=600)
     long_ago = timezone.now() - timedelta(days=1)
     Estimate.objects.create(
         job=waiter,
@@ -152,12 +202,12 @@ def test_a_job_that_waits_without_an_estimate_calls_the_forecast(world: World) -
 def test_a_long_queue_costs_no_more_queries_and_its_end_is_reported_as_too_far(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full(world, time_limit_s=600)
+    full(world, runs_s=600)
     counts = []
     monkeypatch.setattr(forecasting, "FORECAST_JOBS", 5)
     for _ in range(2):
         for _ in range(6):
-            last = world.submit(learners=2, slots=4, time_limit_s=60)
+            last = world.submit(learners=2, slots=4)
         Estimate.objects.all().delete()
         with CaptureQueriesContext(connection) as queries:
             forecasting.update_estimates({})
@@ -168,7 +218,8 @@ def test_a_long_queue_costs_no_more_queries_and_its_end_is_reported_as_too_far(
 
 
 def test_learners_that_have_not_begun_count_from_their_placement(world: World) -> None:
-    holder = world.submit(learners=2, slots=4, time_limit_s=600)
+    past(world, 600, 600)
+    holder = world.submit(learners=2, slots=4)
     world.settle()
     world.report(holder, phase=Phase.DOWNLOADING)
     waiter = world.submit(learners=2, slots=4)

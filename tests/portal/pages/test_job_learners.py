@@ -108,7 +108,7 @@ def test_how_a_learner_ended_is_not_a_green_done(lab: Tenant) -> None:
             {"exit_code": 143, "exited_at": at},
             {"exit_code": 1, "exited_at": at - timedelta(seconds=3)},
             {"exit_code": 0, "exited_at": at - timedelta(seconds=9)},
-            {"exit_code": 143, "exited_at": at, "halted": True},
+            {"exit_code": 143, "exited_at": at, "halted": True},  # by the SIGTERM of the stop
             {"exited_at": at},
         )
     ):
@@ -118,6 +118,8 @@ def test_how_a_learner_ended_is_not_a_green_done(lab: Tenant) -> None:
         ("Stopped", "neutral"),
         ("Failed", "red"),
         ("Done", "green"),
-        ("Halted", "amber"),
+        ("Stopped", "neutral"),
         ("Lost", "neutral"),
     ]
+    Learner.objects.filter(job=job).update(exit_code=143, exited_at=at, halted=True)
+    assert {one.phase for one in job_learners.rows(job, None, at)} == {"Halted"}

@@ -68,7 +68,7 @@ def test_the_panel_shows_the_start_its_source_and_the_last_check(alice: User) ->
     page = page_of(alice, job)
     for words in (
         "25–40 min",
-        "Based on the progress of running jobs and past jobs",
+        "Based on the progress of running jobs and past runs",
         "#3",
         "checked<time",
         "40 min ago",
@@ -260,7 +260,7 @@ def test_only_the_size_of_an_invisible_job_is_shown(alice: User) -> None:
         of=other, owner=mallory, name=f"{SECRET}-run", state=State.PROCESSING, time_limit_s=3600, slots=4
     )
     job = waits(owner=alice, place=3, learners=2, slots=4)
-    expect(job, 25, 40, basis=["time_limit"])
+    expect(job, 25, 40, basis=["history"])
     for each in foreigners:
         expect(each, 7, 13)
     page = page_of(alice, job)
