@@ -66,19 +66,19 @@ VERBS = {"halt": services.job_halt, "cancel": services.job_cancel}
 @login_required
 def page(request: HttpRequest, slug: str, job_id: str, tab: str = "") -> HttpResponse:
     """One tab of a job. A stranger gets the page of a missing job."""
-    job = _job(request, slug, job_id)
+    job = job_of(request, slug, job_id)
     if tab not in dict(TABS):
         raise Http404
-    context = _frame(request, job, tab) | PARTS[tab](request, job)
+    context = job_frame(request, job, tab) | PARTS[tab](request, job)
     return render(request, f"jobs/detail/{tab or 'overview'}.html", context)
 
 
 def act(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse:
     """Halt, resume or cancel by a plain form, then redirect to the page, which shows the new state."""
-    job = _job(request, slug, job_id)
+    job = job_of(request, slug, job_id)
     assert isinstance(request.user, User)
     if verb == "halt" and "confirmed" not in request.POST and may_operate(request.user, job):
-        context = _frame(request, job, "")
+        context = job_frame(request, job, "")
         if context["halt_question"]:
             return render(request, "jobs/detail/halt.html", context)
     try:
@@ -100,13 +100,13 @@ def act_or_ask(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpR
     does)."""
     if request.method == "POST":
         return act(request, slug, job_id, verb)
-    context = _frame(request, _job(request, slug, job_id), "")
+    context = job_frame(request, job_of(request, slug, job_id), "")
     if verb == "cancel" or (verb == "halt" and context["halt_question"]):
         return render(request, f"jobs/detail/{verb}.html", context)
     return HttpResponseRedirect(context["base"])
 
 
-def _job(request: HttpRequest, slug: str, job_id: str) -> Job:
+def job_of(request: HttpRequest, slug: str, job_id: str) -> Job:
     try:
         job = job_get(user=request.user, job_id=job_id)
     except JobNotFound:
@@ -123,7 +123,7 @@ def _job(request: HttpRequest, slug: str, job_id: str) -> Job:
     return job
 
 
-def _frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
+def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     """Header, timeline, tabs: what every tab has."""
     view, now = JobSerializer.render(job), timezone.now()
     moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))

@@ -1,14 +1,15 @@
-"""The jobs list: filters in the address, pages by key, halting many at once."""
+"""The jobs list: filters in the address, pages by key, actions on many jobs with a result for each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.db.models import Max, Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import render
 from django.template.defaultfilters import pluralize
 from django.utils import timezone
@@ -19,16 +20,20 @@ from jobs.errors import JobError
 from jobs.ids import is_job_id
 from jobs.models import Job
 from jobs.selectors import heads
-from jobs.selectors.jobs import detailed, job_list, may_operate
+from jobs.selectors.jobs import detailed, job_get, job_list, may_operate
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import ACTIVE, State
 from portal.pages import job_halt
 from portal.pages.cells import row
-from portal.pages.guard import in_tenant
+from portal.pages.form_responses import problems_of
+from portal.pages.guard import in_tenant, person
+from portal.pages.job_manage import tags_of
 from portal.pages.shell import frame
-from tenants.models import Tenant
+from tenants.models import Tenant, User
 
 PAGE = 50
+RESULTS = "bulk_results"
+"""The session's key of what the last action on many jobs did, shown once."""
 COUNT_CAP = 10_000
 VIEW_COUNT_CAP = 999  # each view's tab says how many it holds, whatever else is shown
 BULK_MAX = 200
@@ -95,6 +100,7 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "rows": [row(JobSerializer.render(job)) for job in detailed(page[:PAGE])],
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),
+        "results": request.session.pop(RESULTS, None),
     }
     context |= frame(request, tenant, "jobs") | {
         "total": _total(rows, page, filters),
@@ -123,28 +129,52 @@ def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     )
 
 
+Act = Callable[[User, str, QueryDict], object]
+"""What a bulk action does to one job: the caller, the job's id and the form."""
+
+
+class Bulk(NamedTuple):
+    """An action on many jobs. title: of the results, before the counts; done: of each job it was done to."""
+
+    act: Act
+    title: str
+    done: str
+
+
+BULK = {
+    "halt": Bulk(lambda user, job, _: services.job_halt(user=user, job_id=job), "Halting", "halting"),
+    "resume": Bulk(lambda user, job, _: services.job_resume(user=user, job_id=job), "Resuming", "resuming"),
+    "cancel": Bulk(lambda user, job, _: services.job_cancel(user=user, job_id=job), "Canceling", "canceling"),
+    "delete": Bulk(lambda user, job, _: services.job_delete(user=user, job_id=job), "Deleted", "deleted"),
+    "tag": Bulk(lambda user, job, form: _tag(user, job, form), "Tagged", "tagged"),
+}
+
+
 @require_POST
 @in_tenant
-def halt_many(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """Halt every chosen job; one line for each that could not be, and the rest is done. Asks first where a halt may
-    lose something."""
-    ids = request.POST.getlist("job")[:BULK_MAX]
-    if "confirmed" not in request.POST and (questions := _questions(request, tenant, ids)):
-        context = frame(request, tenant, "jobs") | {"ids": ids, "questions": questions}
+def act_on_many(request: HttpRequest, tenant: Tenant, verb: str) -> HttpResponse:
+    """Do it to every selected job, then list them with a result for each; those that cannot do not stop the others.
+
+    Asks first where a halt may lose something.
+    """
+    bulk, ids = BULK[verb], request.POST.getlist("job")[:BULK_MAX]
+    if verb == "halt" and "confirmed" not in request.POST and (asked := _questions(request, tenant, ids)):
+        context = frame(request, tenant, "jobs") | {"ids": ids, "questions": asked}
         return render(request, "jobs/halt_many.html", context | {"filters": Filters.read(request.POST)})
-    refused = []
+    names = dict(_rows(request, tenant, Filters()).filter(pk__in=ids).values_list("pk", "name"))
+    results = []
     for job_id in ids:
         try:
-            services.job_halt(user=request.user, job_id=job_id)  # type: ignore[arg-type]
+            bulk.act(person(request), job_id, request.POST)
+            result = {"ok": True, "text": bulk.done}
         except JobError as error:
-            refused.append(f"{job_id}: {error.message}")
-    if len(refused) < len(ids):
-        messages.success(
-            request, f"Halting {len(ids) - len(refused)} of {len(ids)} job{pluralize(len(ids))}."
-        )
-    for line in refused:
-        messages.error(request, line)
-    if not ids:
+            result = {"ok": False, "text": " ".join(problems_of(error))}
+        results.append({"id": job_id, "name": names.get(job_id, job_id)} | result)
+    if results:
+        done = sum(1 for each in results if each["ok"])
+        title = f"{bulk.title} {done} of {len(results)} job{pluralize(len(results))}."
+        request.session[RESULTS] = {"title": title, "rows": results, "gone": verb == "delete"}
+    else:
         messages.warning(request, "Choose at least one job first.")
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs?{Filters.read(request.POST).address}")
 
@@ -156,6 +186,13 @@ def _questions(request: HttpRequest, tenant: Tenant, ids: list[str]) -> list[tup
         (job, job_halt.question(job, timezone.now())) for job in chosen if may_operate(request.user, job)
     ]
     return [(job, text) for job, text in asked if text]
+
+
+def _tag(user: User, job_id: str, form: QueryDict) -> None:
+    """Add tags to those that the job has."""
+    job = job_get(user=user, job_id=job_id)
+    new = [tag for tag in tags_of(form.get("new_tags", "")) if tag not in job.tags]
+    services.job_edit(user=user, job_id=job_id, tags=[*job.tags, *new])
 
 
 def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> QuerySet[Job]:

@@ -8,6 +8,7 @@ from portal.pages import (
     cluster,
     help,
     job,
+    job_manage,
     jobs,
     me,
     members,
@@ -32,9 +33,14 @@ urlpatterns = [
     path("t/<slug:slug>/", overview.overview, name="overview"),
     path("t/<slug:slug>/jobs", jobs.listing, name="jobs"),
     path("t/<slug:slug>/jobs/new", new_job.new_job, name="job-new"),
-    path("t/<slug:slug>/jobs/halt", jobs.halt_many, name="jobs-halt"),
+    *(
+        path(f"t/<slug:slug>/jobs/{verb}", jobs.act_on_many, {"verb": verb}, name=f"jobs-{verb}")
+        for verb in jobs.BULK
+    ),
     re_path(rf"^{JOB}$", job.page, name="job"),
     re_path(rf"^{JOB}/(?P<verb>halt|resume|cancel)$", job.act_or_ask, name="job-act"),
+    re_path(rf"^{JOB}/edit$", job_manage.page, name="job-edit"),
+    re_path(rf"^{JOB}/(?P<verb>share|unshare|delete)$", job_manage.act_or_show, name="job-manage"),
     re_path(rf"^{JOB}/(?P<tab>metrics|logs|learners|events|checkpoints|spec)$", job.page, name="job-tab"),
     path(f"{_TENANT}queue", queue.page, name="queue"),
     path(f"{_TENANT}members", members.listing, name="members"),

@@ -262,11 +262,24 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
     f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running", confirmed="yes"),),
+    f"{TENANT_SLUG}/jobs/resume": (form(TENANT_OPERATE, job="halted"),),
+    f"{TENANT_SLUG}/jobs/cancel": (form(TENANT_OPERATE, job="running"),),
+    f"{TENANT_SLUG}/jobs/delete": (form(TENANT_OPERATE, job="done"),),
+    f"{TENANT_SLUG}/jobs/tag": (form(TENANT_OPERATE, job="running", new_tags="x"),),
     f"^{JOB_PAGE}$": (Page(JOB_READ),),
     f"^{JOB_PAGE}/(?P<verb>halt|resume|cancel)$": (
         form(JOB_OPERATE, {"verb": "halt_verb"}, confirmed="yes"),
         form(JOB_OPERATE, {"verb": "cancel_verb"}),
         form(JOB_OPERATE, {"verb": "resume_verb", "job_id": "halted"}),
+    ),
+    f"^{JOB_PAGE}/edit$": (
+        Page(JOB_DECIDE),
+        form(JOB_DECIDE, name="renamed", tags="x", priority="normal"),
+    ),
+    f"^{JOB_PAGE}/(?P<verb>share|unshare|delete)$": (
+        form(JOB_DECIDE, {"verb": "share_verb"}, username="bob", permission="view"),
+        form(JOB_DECIDE, {"verb": "unshare_verb"}, username="guest"),
+        form(JOB_DECIDE, {"verb": "delete_verb", "job_id": "done"}),
     ),
     f"^{JOB_PAGE}/(?P<tab>metrics|logs|learners|events|checkpoints|spec)$": tuple(
         Page(JOB_READ, things={"tab": f"{tab}_tab"}) for tab in TABS

@@ -129,7 +129,7 @@ def _knock(world: World, who: Who, address: str, page: Page) -> tuple[HttpRespon
 def _changeable_rows() -> list[Any]:
     """Everything that a form of the portal may change for others than the one who sends it."""
     return [
-        sorted(Job.objects.values_list("pk", "intent", "name", "priority", "deleted_at")),
+        sorted(Job.objects.values_list("pk", "intent", "name", "priority", "tags", "deleted_at")),
         sorted(Membership.objects.values_list("user", "tenant", "role")),
         sorted(Token.objects.values_list("pk", flat=True)),
         sorted(User.objects.values_list("pk", "is_active", "is_superuser")),

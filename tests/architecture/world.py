@@ -128,6 +128,9 @@ def build() -> World:
             "halt_verb": "halt",
             "cancel_verb": "cancel",
             "resume_verb": "resume",
+            "share_verb": "share",
+            "unshare_verb": "unshare",
+            "delete_verb": "delete",
             **{f"{tab}_tab": tab for tab in TABS},
         },
     )

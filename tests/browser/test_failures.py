@@ -23,7 +23,7 @@ import os, sys, time
 print("loading", flush=True)
 if os.environ["LUTHIER_RANK"] == "1":
     time.sleep(1)
-    import torchvision_of_nobody
+    import torchvision_of_another_world
 time.sleep(3600)
 """
 
@@ -68,7 +68,7 @@ def test_a_failure_reads_the_same_everywhere_and_its_link_opens_the_line(
     """The link opened learner 0, which had no error; learner 1 was a green "Done"."""
     job = alice.job(jobs["failed"])
     why = job["reason"]["message"]
-    assert why.startswith("Learner 1 could not import the module torchvision_of_nobody (log line ")
+    assert why.startswith("Learner 1 could not import the module torchvision_of_another_world (log line ")
     base = f"/t/vision-lab/jobs/{job['id']}"
     page = open_as("alice", "/t/vision-lab/")
     expect(page.locator(".attention-list li", has_text="imports")).to_contain_text(why)
@@ -79,7 +79,9 @@ def test_a_failure_reads_the_same_everywhere_and_its_link_opens_the_line(
     expect(page.locator("main")).to_contain_text(why)
     page.goto(page.url.split("/t/")[0] + base)
     expect(page.locator("#failure-title")).to_have_text(why)
-    expect(page.locator(".fail .error-line").last).to_contain_text("No module named 'torchvision_of_nobody'")
+    expect(page.locator(".fail .error-line").last).to_contain_text(
+        "No module named 'torchvision_of_another_world'"
+    )
     assert not look(page, picture, "job-failed")
     page.get_by_role("link", name="View error").click()
     expect(page.locator("x-log .log-row.picked")).to_contain_text("ModuleNotFoundError")
@@ -120,3 +122,32 @@ def test_a_waiting_job_leads_to_its_queue_and_has_one_position(
     items = alice.get("/tenants/vision-lab/queue", gpu_type="cpu")["items"]
     assert {one["id"]: one["position"] for one in items}[jobs["waits"]] == place
     assert not look(page, picture, "queue")
+
+
+def test_a_job_is_renamed_on_its_page_and_selected_jobs_are_tagged_and_deleted(
+    jobs: dict[str, str], alice: Client, open_as: Open, picture: Picture
+) -> None:
+    """The page offered none of this, and the list only a halt without a result for each job."""
+    page = open_as("alice", f"/t/vision-lab/jobs/{jobs['failed']}")
+    page.get_by_role("link", name="Edit", exact=True).click()
+    assert not look(page, picture, "job-edit")
+    page.get_by_label("Name", exact=True).fill("imports-nothing")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("h1")).to_have_text("imports-nothing")
+    page.goto(page.url.split("/jobs/")[0] + "/jobs")
+    for name in ("failed", "runs"):
+        page.locator(f"#job-{jobs[name]} input").check()
+    page.get_by_role("button", name="Tag", exact=True).click()
+    page.get_by_label("Tags (comma-separated)").fill("sweep")
+    assert not look(page, picture, "bulk-tag")
+    page.get_by_role("button", name="Add tags").click()
+    expect(page.locator("#results-title")).to_have_text("Tagged 2 of 2 jobs.")
+    assert alice.job(jobs["runs"])["tags"] == ["sweep"]
+    for name in ("failed", "runs"):
+        page.locator(f"#job-{jobs[name]} input").check()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("button", name="Delete jobs").click()
+    expect(page.locator("#results-title")).to_have_text("Deleted 1 of 2 jobs.")
+    expect(page.locator("#bulk-results li", has_text="holds")).to_contain_text("cannot be deleted")
+    expect(page.locator(f"#job-{jobs['failed']}")).to_have_count(0)
+    assert not look(page, picture, "bulk-results")

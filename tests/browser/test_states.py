@@ -110,6 +110,7 @@ def test_halting_what_is_chosen_waits_for_a_choice(jobs: dict[str, str], open_as
     expect(halt).to_be_disabled()
     box.check()
     expect(halt).to_be_enabled()
+    expect(page.locator("#selected-count")).to_have_text("1 job selected:")
     box.uncheck()
     expect(halt).to_be_disabled()
     page.keyboard.press("?")

@@ -170,11 +170,16 @@ function startMore(): void {
   });
 }
 
-/** The button that halts the selected jobs is disabled while none is selected. */
+/** The actions on selected jobs are disabled while none is selected. */
 function startChoice(): void {
-  const button = document.querySelector<HTMLButtonElement>("#halt-many");
-  if (!button) return;
-  const sync = (): void => void (button.disabled = !document.querySelector("input[name=job]:checked:not(:disabled)"));
+  const buttons = document.querySelectorAll<HTMLButtonElement>("#bulk-bar button");
+  const count = document.getElementById("selected-count");
+  if (!buttons.length || !count) return;
+  const sync = (): void => {
+    const selected = document.querySelectorAll("input[name=job]:checked").length;
+    for (const button of buttons) button.disabled = !selected;
+    count.textContent = texts.forms.selected(selected);
+  };
   document.addEventListener("change", sync);
   addEventListener("pageshow", sync); // the browser restores a selection with the page
   const rows = document.getElementById("rows");

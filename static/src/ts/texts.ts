@@ -30,6 +30,7 @@ export const texts = {
     found: (shown: number, all: number) => (shown ? `${shown} of ${all}` : "No matches"),
     theme: (theme: string) => `Theme: ${theme || "system"}. Change theme`,
     newJobs: (count: number) => counted(count, "new job"),
+    selected: (count: number) => (count ? `${counted(count, "job")} selected:` : "No jobs selected:"),
   },
   api: {
     unexpected: "The server did not respond as expected",
@@ -84,6 +85,9 @@ export const texts = {
     values: (name: string) => `Values of ${name}`,
     stepColumn: "step",
     orderColumn: "point",
+    least: (name: string) => `${name}, lowest`,
+    greatest: (name: string) => `${name}, highest`,
+    between: (low: string, high: string) => `${low} to ${high}`,
     timeColumn: "time",
     allPoints: (count: number) => `All ${counted(count, "point")}, newest first`,
     somePoints: (shown: number, all: number) =>
