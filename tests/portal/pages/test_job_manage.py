@@ -86,7 +86,7 @@ def test_who_may_not_manage_a_job_is_offered_no_edit(carol: User, alice: User, s
 
 
 @pytest.mark.parametrize(
-    ("verb", "form", "title", "told"),
+    ("verb", "form", "title", "words"),
     [
         ("halt", {}, "Halting 2 of 3 jobs.", "halting"),
         ("resume", {}, "Resuming 2 of 3 jobs.", "resuming"),
@@ -96,7 +96,7 @@ def test_who_may_not_manage_a_job_is_offered_no_edit(carol: User, alice: User, s
     ],
 )
 def test_an_action_on_many_jobs_has_a_result_for_each(
-    browser: Client, alice: User, verb: str, form: dict[str, str], title: str, told: str
+    browser: Client, alice: User, verb: str, form: dict[str, str], title: str, words: str
 ) -> None:
     """Only halting was possible, and it said nothing of the jobs that it had halted."""
     jobs = [
@@ -112,7 +112,7 @@ def test_an_action_on_many_jobs_has_a_result_for_each(
     rows = page.split('id="bulk-results"', 1)[1].split("</ul>", 1)[0].split("<li>")[1:]
     assert len(rows) == 3
     done = int(title.split()[1])
-    assert sum(told in row.split("<br>")[1].split("</span>")[0] for row in rows if "red" not in row) == done
+    assert sum(words in row.split("<p>")[1].split("</p>")[0] for row in rows if "red" not in row) == done
     assert "bulk-results" not in markup(browser.get("/t/vision-lab/jobs")), "they are shown once"
     if verb == "tag":
         assert set(map(tuple, Job.objects.values_list("tags", flat=True))) == {("a", "sweep", "b")}

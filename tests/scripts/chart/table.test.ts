@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Bucket, Series } from "../../../static/src/ts/chart/series";
 import { settingsOf, type Settings } from "../../../static/src/ts/chart/settings";
-import { columns, isBare, LINES, short, tabulate, tickLabels } from "../../../static/src/ts/chart/table";
+import { columns, isBare, isThinned, LINES, short, tabulate, tickLabels } from "../../../static/src/ts/chart/table";
 
 const series = (values: [number, number | string][], more: Partial<Series> = {}): Series => ({
   name: "loss",
@@ -111,4 +111,17 @@ test("an axis without a step or of huge numbers has short labels", () => {
   assert.deepEqual(tickLabels([12_345], 0), ["12.3k"]);
   assert.deepEqual(tickLabels([2e18], 1e18), ["2e18"]);
   assert.deepEqual(tickLabels([], 1), []);
+});
+
+test("tiny numbers are written with their power of ten, and neighbors still differ", () => {
+  assert.equal(short(0.0000123), "1.23e-5");
+  assert.equal(short(0.001), "0.001");
+  assert.deepEqual(tickLabels([0, 1e-7, 2e-7], 1e-7), ["0", "1e-7", "2e-7"]);
+  assert.equal(new Set(tickLabels([1.2e-4, 1.25e-4, 1.3e-4], 5e-6)).size, 3);
+});
+
+test("a line whose rows stand for several points is thinned", () => {
+  const spike = series([], { buckets: [[1, 1, 1, 1], [2, 1, 900, 1]], complete: false, points: 200 });
+  assert(isThinned(tabulate([spike], settings()).lines[0]!));
+  assert(!isThinned(tabulate([series([[1, 1], [2, "NaN"]])], settings()).lines[0]!));
 });

@@ -2,24 +2,39 @@
 import uPlot from "uplot";
 import { duration } from "../format";
 import type { Settings } from "./settings";
-import { LINES, short, tickLabels, type Table } from "./table";
+import { isThinned, LINES, short, tickLabels, type Table } from "./table";
 import type { Mark } from "./words";
 
 export const token = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const fade = (color: string, share: number): string => color + Math.round(share * 255).toString(16).padStart(2, "0");
 
+const LEAST_ROOM = 52; // so that charts above each other mostly begin at the same place
+const LABEL_GAP = 12; // between a label, its axis and the edge
+
 // Steps are whole numbers, and so are the ticks of their axis.
 const WHOLE = Array.from({ length: 54 }, (_, at) => [1, 2, 5][at % 3]! * 10 ** Math.floor(at / 3));
+
+/** Pixels that the labels of the value axis need, however long they are. */
+function room(plot: uPlot, labels: string[] | null): number {
+  if (!labels?.length) return LEAST_ROOM;
+  plot.ctx.save();
+  plot.ctx.font = `${11 * devicePixelRatio}px Geist, sans-serif`;
+  const widest = Math.max(...labels.map((label) => plot.ctx.measureText(label ?? "").width)) / devicePixelRatio;
+  plot.ctx.restore();
+  return Math.max(LEAST_ROOM, Math.ceil(widest) + LABEL_GAP);
+}
 
 export function options(table: Table, settings: Settings, size: { width: number; height: number }, hooks: uPlot.Hooks.Arrays): uPlot.Options {
   const series: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
-  table.lines.forEach((_line, at) => {
+  table.lines.forEach((line, at) => {
     const color = token(`--c${(at % LINES) + 1}`);
     const dash = at % 2 ? [5, 4] : undefined;
     const first = series.length;
     const quiet = { points: { show: false }, spanGaps: true };
-    series.push({ ...quiet, stroke: "transparent" }, { ...quiet, stroke: "transparent" });
+    // Of thinned points the least and the greatest are lines of their own: a spike of one point would be a faint sliver.
+    const edge = { ...quiet, stroke: isThinned(line) ? fade(color, 0.6) : "transparent", width: 1 };
+    series.push(edge, { ...edge });
     bands.push({ series: [first + 1, first], fill: fade(color, 0.12) });
     series.push({ stroke: fade(color, 0.45), width: 1, dash: [3, 3], points: { show: false }, spanGaps: true });
     if (settings.smooth > 0) series.push({ ...quiet, stroke: fade(color, 0.3), width: 1 });
@@ -36,7 +51,7 @@ export function options(table: Table, settings: Settings, size: { width: number;
     scales: { x: { time: settings.x === "time" }, y: { distr: settings.log ? 3 : 1 } },
     axes: [
       { ...axis, size: 26, ...(settings.x === "time" ? {} : { values: words }), ...(settings.x === "step" ? { incrs: WHOLE } : {}) },
-      { ...axis, size: 52, values: (_plot, values, _axis, _space, step) => (settings.log ? values.map((value) => (value === null ? "" : short(value))) : tickLabels(values, step)) },
+      { ...axis, size: room, values: (_plot, values, _axis, _space, step) => (settings.log ? values.map((value) => (value === null ? "" : short(value))) : tickLabels(values, step)) },
     ],
     series,
     bands,

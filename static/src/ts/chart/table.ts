@@ -61,6 +61,9 @@ export function tabulate(series: Series[], settings: Settings): Table {
   return { x, lines, notFinite, below };
 }
 
+/** Some of its rows stand for several points. */
+export const isThinned = (line: Line): boolean => line.low.some((low, at) => low !== line.high[at]);
+
 /** A logarithmic scale leaves out every value. */
 export const isBare = (table: Table): boolean =>
   table.below > 0 && table.lines.every((line) => [...line.raw, ...line.superseded].every((value) => value === null));
@@ -78,12 +81,21 @@ export function columns(table: Table, settings: Settings): Columns {
 const UNITS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const;
 const unitOf = (size: number): readonly [number, string] => (size < 1e4 ? [1, ""] : (UNITS.find(([unit]) => size >= unit) ?? [1, ""]));
 
-/** 2P, 1.5M, 20k, 9999; beyond that the power of ten. */
+const TINY = 1e-3; // below it, zeros after the point say less than the power of ten
+
+/** 2P, 1.5M, 20k, 9999; beyond that, and below a thousandth, the power of ten. */
 export function short(value: number): string {
   const size = Math.abs(Number(value.toPrecision(Math.abs(value) < 1e4 ? 4 : 3))); // 999,999 is 1M, not 1000k
-  if (size >= 1e18) return Number(value.toPrecision(3)).toExponential().replace("+", "");
+  if (size >= 1e18 || (size && size < TINY)) return Number(value.toPrecision(3)).toExponential().replace("+", "");
   const [unit, letter] = unitOf(size);
   return `${Number((value / unit).toPrecision(letter ? 3 : 4))}${letter}`;
+}
+
+/** 2.5e-7, with enough digits to differ from its neighbors on the axis. */
+function power(value: number, step: number): string {
+  const digits = Math.max(0, Math.floor(Math.log10(Math.abs(value))) - Math.floor(Math.log10(step) + 1e-9));
+  const [head = "", exponent = ""] = value.toExponential(Math.min(12, digits + 1)).split("e");
+  return `${Number(head)}e${exponent}`;
 }
 
 /** The labels of an axis: one unit for all, with enough decimals that neighbors differ. */
@@ -91,6 +103,7 @@ export function tickLabels(values: readonly number[], step: number): string[] {
   const size = Math.max(...values.map(Math.abs));
   const [unit, letter] = unitOf(size);
   if (size >= 1e18 || !(step > 0)) return values.map(short);
+  if (size < TINY) return values.map((value) => (value ? power(value, step) : "0"));
   let decimals = 0;
   for (let apart = step / unit; decimals < 12 && Math.abs(apart - Math.round(apart)) > 1e-6 * apart; apart *= 10) decimals += 1;
   return values.map((value) => `${Number((value / unit).toFixed(decimals))}${value ? letter : ""}`);

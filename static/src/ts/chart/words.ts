@@ -4,7 +4,7 @@ import type { Newest } from "../newest";
 import { texts } from "../texts";
 import { lowest, type Series } from "./series";
 import type { Settings } from "./settings";
-import { short, type Line, type Table } from "./table";
+import { isThinned, short, type Line, type Table } from "./table";
 
 /** A vertical line: the step, and the name of the attempt that begins there, "" for a checkpoint. */
 export type Mark = [x: number, words: string];
@@ -41,14 +41,21 @@ export function legend(name: string, series: Series[], table: Table, settings: S
   return entries;
 }
 
+/** The least and greatest of the points that a row stands for, where they differ. */
+const spread = ({ low, high }: Line, at: number): string =>
+  low[at] === high[at] ? "" : ` (${texts.chart.between(metric(low[at]), metric(high[at]))})`;
+
 /** x and the value of each learner there, the highest first. */
 export function tip(table: Table, at: number, settings: Settings, axis?: Series["axis"]): string {
   const x = table.x[at] ?? 0;
   const place = settings.x === "step" ? texts.chart.place(x, axis) : settings.x === "time" ? timeOfDay(x * 1000) : texts.chart.secondsIn(short(x));
   const values = table.lines
-    .flatMap(({ rank, drawn }) => (drawn[at] === null || drawn[at] === undefined ? [] : [{ rank, value: drawn[at] }]))
+    .flatMap((line) => {
+      const value = line.drawn[at];
+      return value === null || value === undefined ? [] : [{ line, value }];
+    })
     .sort((a, b) => b.value - a.value)
-    .map(({ rank, value }) => `${table.lines.length > 1 ? `${texts.chart.rank(rank)} ` : ""}${metric(value)}`);
+    .map(({ line, value }) => `${table.lines.length > 1 ? `${texts.chart.rank(line.rank)} ` : ""}${metric(value)}${spread(line, at)}`);
   return [place, ...values].join(" · ");
 }
 
@@ -71,13 +78,16 @@ export function values(name: string, series: Series[], table: Table, settings: S
   const shown = table.lines.reduce((sum, line) => sum + line.raw.slice(first).filter((value) => value !== null).length, 0);
   const all = Math.max(shown, pointsOf(series));
   const column = ({ rank }: Line): string => (table.lines.length > 1 ? texts.chart.rank(rank) : name);
+  const heads = (line: Line): string[] => (isThinned(line) ? [column(line), texts.chart.least(column(line)), texts.chart.greatest(column(line))] : [column(line)]);
+  const cells = (line: Line, at: number): string[] =>
+    (isThinned(line) ? [line.raw[at], line.low[at], line.high[at]] : [line.raw[at]]).map((value) => metric(value));
   const place = (x: number): string => (settings.x === "time" ? new Date(x * 1000).toISOString().slice(0, 19) : thousands(x));
   return {
     caption: shown === all ? texts.chart.allPoints(all) : texts.chart.somePoints(shown, all),
-    head: [settings.x !== "step" ? texts.chart.timeColumn : inOrder(series) ? texts.chart.orderColumn : texts.chart.stepColumn, ...table.lines.map(column)],
+    head: [settings.x !== "step" ? texts.chart.timeColumn : inOrder(series) ? texts.chart.orderColumn : texts.chart.stepColumn, ...table.lines.flatMap(heads)],
     rows: table.x
       .slice(first)
-      .map((x, at) => [place(x), ...table.lines.map((line) => metric(line.raw[first + at]))])
+      .map((x, at) => [place(x), ...table.lines.flatMap((line) => cells(line, first + at))])
       .reverse(),
   };
 }

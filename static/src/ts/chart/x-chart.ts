@@ -12,7 +12,7 @@ import { inOrder, legend, nothing, summary, tip, values, type Entry, type Mark }
 
 const REDRAW_MS = 500;
 const MOUNTED_MAX = 12;
-const ROWS = 300; // of the table
+const ROWS = 2_000; // of the table: more than thinned series have, so that none of their spikes is missing
 const mounted = new Set<Chart>();
 
 /** What a chart that has nothing to draw offers. */
