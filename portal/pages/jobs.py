@@ -134,19 +134,18 @@ Act = Callable[[User, str, QueryDict], object]
 
 
 class Bulk(NamedTuple):
-    """An action on many jobs. title: of the results, before the counts; done: of each job it was done to."""
+    """An action on many jobs. done: what is said of each job it was done to, and of all with their number."""
 
     act: Act
-    title: str
     done: str
 
 
 BULK = {
-    "halt": Bulk(lambda user, job, _: services.job_halt(user=user, job_id=job), "Halting", "halting"),
-    "resume": Bulk(lambda user, job, _: services.job_resume(user=user, job_id=job), "Resuming", "resuming"),
-    "cancel": Bulk(lambda user, job, _: services.job_cancel(user=user, job_id=job), "Canceling", "canceling"),
-    "delete": Bulk(lambda user, job, _: services.job_delete(user=user, job_id=job), "Deleted", "deleted"),
-    "tag": Bulk(lambda user, job, form: _tag(user, job, form), "Tagged", "tagged"),
+    "halt": Bulk(lambda user, job, _: services.job_halt(user=user, job_id=job), "Halting"),
+    "resume": Bulk(lambda user, job, _: services.job_resume(user=user, job_id=job), "Resuming"),
+    "cancel": Bulk(lambda user, job, _: services.job_cancel(user=user, job_id=job), "Canceling"),
+    "delete": Bulk(lambda user, job, _: services.job_delete(user=user, job_id=job), "Deleted"),
+    "tag": Bulk(lambda user, job, form: _tag(user, job, form), "Tagged"),
 }
 
 
@@ -166,13 +165,13 @@ def act_on_many(request: HttpRequest, tenant: Tenant, verb: str) -> HttpResponse
     for job_id in ids:
         try:
             bulk.act(person(request), job_id, request.POST)
-            result = {"ok": True, "text": bulk.done}
+            result = {"ok": True, "text": f"{bulk.done}."}
         except JobError as error:
             result = {"ok": False, "text": " ".join(problems_of(error))}
         results.append({"id": job_id, "name": names.get(job_id, job_id)} | result)
     if results:
         done = sum(1 for each in results if each["ok"])
-        title = f"{bulk.title} {done} of {len(results)} job{pluralize(len(results))}."
+        title = f"{bulk.done} {done} of {len(results)} job{pluralize(len(results))}."
         request.session[RESULTS] = {"title": title, "rows": results, "gone": verb == "delete"}
     else:
         messages.warning(request, "Choose at least one job first.")
