@@ -70,6 +70,7 @@ class Shipper:
         self.polled = asyncio.Event()
         self._may_start = asyncio.Event()
         self.ending: dict[str, Any] = {}
+        self._fetched: dict[str, Any] = {}
         self._phase = ""
         self._checks_halt = False
         self._reported_gen = self._intent_gen = -1
@@ -254,6 +255,7 @@ class Shipper:
                 inputs.link_data(self.settings, list(job.get("data") or []))
                 resume_from = await self._restore(job)
                 await self._restore_results(job)
+                self._fetched = job
                 self.spool.write(JOB, job)
                 return resume_from
             except Unreachable as error:
@@ -303,7 +305,7 @@ class Shipper:
 
     def _job(self) -> dict[str, Any]:
         """The server's description of the job when its inputs were fetched; a program may have damaged it since."""
-        return self.spool.read(JOB, most=LARGE_BYTES) or {}
+        return self.spool.read(JOB, most=LARGE_BYTES) or self._fetched
 
     def _world(self) -> int:
         """The number of learners in the gang."""

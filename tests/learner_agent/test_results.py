@@ -146,6 +146,18 @@ raise SystemExit(3)
     assert again.stored_log().startswith(b"found True False\n")
 
 
+def test_a_program_that_removes_the_spool_keeps_its_results(rig: MakeRig) -> None:
+    job = make_job(
+        {"train.py": "import os, time\nos.system('echo w > a.pt; rm -rf $JOB_STATE_DIR')\ntime.sleep(600)"}
+    )
+    job.spec["keep"] = ["*.pt"]
+    job.save(update_fields=["spec"])
+
+    run(rig(job)).wait()
+
+    assert stored(job) == {"a.pt": b"w\n"}
+
+
 def test_points_of_an_earlier_attempts_tensorboard_files_are_not_reported_again(rig: MakeRig) -> None:
     scalar = event(4, simple("loss", 0.5))
     program = f"""
