@@ -90,10 +90,11 @@ class _Cycle:
 
     def _first_failure(self, gang: Gang, slot_type: str) -> Finding | None:
         """The first check that the gang fails on this type."""
+        supply = self._supplies.get((gang.tenant, slot_type)) or self._draft.supply(gang.tenant, slot_type)
         tests = self._tests.get(slot_type)
         if tests is None:
-            tests = self._tests[slot_type] = [check.test for check in self._policy.checks_for(slot_type)]
-        supply = self._supplies.get((gang.tenant, slot_type)) or self._draft.supply(gang.tenant, slot_type)
+            checks = self._policy.checks_for(slot_type)
+            tests = self._tests[slot_type] = [check.test for check in checks if check.applies(supply)]
         for test in tests:
             finding = test(gang, supply)
             if finding is not None:
@@ -145,6 +146,6 @@ class _Cycle:
         return finding, sentence, finding.numbers | {"checks": listed(finding, sentence, checks)}
 
 
-SHAPE = ("tenant", "slot_type", "slots", "asked", "learners.max", "runs_at_most_s")
+SHAPE = ("tenant", "slot_type", "need", "asked", "learners.max", "runs_at_most_s")
 """What a gang's finding, sentence and checks depend on, besides what its checks read; only the queue position and a
-reservation are its own. learners.min follows from slots and asked, and hashing the whole Range is slow."""
+reservation are its own. learners.min follows from need and asked, and hashing the whole Range is slow."""

@@ -20,7 +20,7 @@ from gpu_scheduler.model import (
     Start,
     TenantState,
 )
-from gpu_scheduler.placement import Pool
+from gpu_scheduler.placement import SLOTS, Pool
 
 
 @dataclass(slots=True)
@@ -134,9 +134,9 @@ class Supply:
                 "free": pool.free.total,
                 "total": pool.total,
                 "reserved": pool.reserved_free(),
-                "largest_block": pool.free.largest,
+                "largest_block": pool.free.most(SLOTS),
                 "largest_node": pool.largest_node,
-                "learners_fitting": pool.free.capacity(gang.slots),
+                "learners_fitting": pool.learners_fitting(gang),
                 "nodes_down": pool.nodes_down,
             }
         return found

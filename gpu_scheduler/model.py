@@ -6,6 +6,7 @@ devices of one type: GPUs, or for a job without GPUs (``gpus: 0``) the CPU slots
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -49,6 +50,7 @@ class WaitReason(StrEnum):
     platform failed on the job and leaves it out of its plans for a while."""
 
     NO_MATCHING_POOL = "NO_MATCHING_POOL"
+    NODE_TOO_SMALL = "NODE_TOO_SMALL"
     EXCEEDS_MAX_QUOTA = "EXCEEDS_MAX_QUOTA"
     TENANT_SUSPENDED = "TENANT_SUSPENDED"
     QUOTA_GPUS = "QUOTA_GPUS"
@@ -56,9 +58,18 @@ class WaitReason(StrEnum):
     FAIR_SHARE = "FAIR_SHARE"
     INSUFFICIENT_CAPACITY = "INSUFFICIENT_CAPACITY"
     GANG_FRAGMENTED = "GANG_FRAGMENTED"
+    NODE_CPUS = "NODE_CPUS"
+    NODE_MEMORY = "NODE_MEMORY"
     NOT_EVALUATED = "NOT_EVALUATED"
     CLUSTER_BUSY = "CLUSTER_BUSY"
     START_FAILED = "START_FAILED"
+
+
+Room = tuple[int, int, int]
+"""Slots, thousandths of a CPU and MiB of memory, as placement counts them: whole numbers, so that nothing is rounded
+twice. CPUs are 0 for slot type ``cpu``, whose slots they are."""
+UNCOUNTED = 1 << 60
+"""In a node's Room: how much it has is not known, so nothing is refused for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,19 @@ class Resources:
         """The devices that the scheduler counts for this type. None: any GPU type."""
         return int(self.cpus or 0) if slot_type == CPU_TYPE else self.gpus
 
+    def needed(self, slot_type: str | None) -> Room:
+        """What this takes of a node of the type; what is not known counts as nothing."""
+        if slot_type == CPU_TYPE:
+            return int(self.cpus or 0), 0, self.memory_mib or 0
+        return self.gpus, math.ceil((self.cpus or 0) * 1000 - 1e-6), self.memory_mib or 0
+
+    def offered(self, slot_type: str) -> Room:
+        """What a node of the type has, if these are its resources."""
+        memory = UNCOUNTED if self.memory_mib is None else self.memory_mib
+        if slot_type == CPU_TYPE:
+            return int(self.cpus or 0), UNCOUNTED, memory
+        return self.gpus, UNCOUNTED if self.cpus is None else math.floor(self.cpus * 1000 + 1e-6), memory
+
 
 NOTHING = Resources()
 
@@ -105,8 +129,10 @@ class Range:
 class Node:
     """One machine of the cluster as its driver sees it now.
 
-    allocatable counts healthy devices; its memory_mib is the most that one learner can ever have there.
-    used_by_others: held by programs that are not ours. topology: from the smallest domain to the largest, such as
+    allocatable counts healthy devices, and CPUs and memory as far as the cluster divides them among its learners.
+    used_by_others: held by programs that are not ours. per_learner: what each learner takes there beyond what it
+    requests, such as the memory of its shipper's container. learner_mib: the most memory that one learner can have
+    where the node's memory is known but not divided. topology: from the smallest domain to the largest, such as
     ("rack-1", "block-a"), for policies that place gangs by it; none does yet. A node takes new learners
     only if it is ready, not cordoned, and not avoided because it failed a gang (avoid_until).
     """
@@ -119,17 +145,38 @@ class Node:
     topology: tuple[str, ...] = ()
     cordoned: bool = False
     avoid_until: datetime | None = None
-    slots: int = field(init=False, repr=False, compare=False)  # derived; plan() reads it often
+    per_learner: Resources = NOTHING
+    learner_mib: int | None = None
+    slots: int = field(init=False, repr=False, compare=False)  # derived, as is room; plan() reads them often
+    room: Room = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slots", self.allocatable.slots(self.slot_type))
+        object.__setattr__(self, "room", self.allocatable.offered(self.slot_type))
 
     @classmethod
     def with_slots(
-        cls, name: str, slot_type: str, slots: int, ready: bool = True, memory_mib: int | None = None
+        cls,
+        name: str,
+        slot_type: str,
+        slots: int,
+        ready: bool = True,
+        *,
+        cpus: float | None = None,
+        memory_mib: int | None = None,
+        learner_mib: int | None = None,
     ) -> Node:
-        """A node of which only the count of slots is known, and perhaps its memory."""
-        return cls(name, slot_type, Resources.of_slots(slot_type, slots, memory_mib=memory_mib), ready)
+        """A node of this many slots; what else is not given is not known, and not counted."""
+        has = Resources.of_slots(slot_type, slots, cpus=cpus, memory_mib=memory_mib)
+        return cls(name, slot_type, has, ready, learner_mib=learner_mib)
+
+    @property
+    def most_memory_mib(self) -> int | None:
+        """The most that one learner can have there if nothing else runs; None: not known."""
+        whole = self.allocatable.memory_mib
+        if whole is None:
+            return self.learner_mib
+        return max(0, whole - (self.per_learner.memory_mib or 0))
 
     def takes_learners(self, now: datetime) -> bool:
         return self.ready and not self.cordoned and (self.avoid_until is None or self.avoid_until <= now)
@@ -156,9 +203,12 @@ class Gang:
     user: str = ""
     slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
     asked: int = field(init=False, repr=False, compare=False)  # the fewest over all learners, derived
+    need: Room = field(init=False, repr=False, compare=False)  # per learner, derived
 
     def __post_init__(self) -> None:
-        slots = self.resources.slots(self.slot_type)
+        need = self.resources.needed(self.slot_type)
+        slots = need[0]
+        object.__setattr__(self, "need", need)
         object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "asked", self.learners.min * slots)
 

@@ -1,6 +1,7 @@
 """All learners of a gang onto the nodes of one slot type, or none.
 
-A pool is every node of one type. Slots that are reserved for one gang are taken out of what other gangs can use, node
+A pool is every node of one type. A learner's slots, CPUs and memory are taken together on its node; what a node does
+not report is not counted. Slots that are reserved for one gang are taken out of what other gangs can use, node
 by node; everything else about a pool is counting.
 """
 
@@ -9,70 +10,125 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
 from datetime import datetime
 
-from gpu_scheduler.model import NOTHING, Gang, Node, PlacementStrategy, Running
+from gpu_scheduler.model import NOTHING, UNCOUNTED, Gang, Node, PlacementStrategy, Room, Running
+
+SLOTS, CPUS, MEMORY = 0, 1, 2
+"""Places in a Room."""
+NO_ROOM: Room = (0, 0, 0)
+NEEDS_KNOWN = 64
+"""Distinct sizes of learners for which the number that fits is kept up to date."""
 
 
-class Slots:
-    """How many slots each node offers, and which nodes offer how many. Counts only decrease."""
+def learners_in(room: Room, need: Room) -> int:
+    """How many learners of this size fit."""
+    slots, cpus, memory = need
+    most = room[0] // slots
+    if cpus and room[1] < most * cpus:
+        most = room[1] // cpus
+    if memory and room[2] < most * memory:
+        most = room[2] // memory
+    return most
 
-    def __init__(self, of: Mapping[str, int]) -> None:
+
+def minus(room: Room, need: Room, times: int = 1) -> Room:
+    """What is left; never less than nothing, also on a node that lost devices under its learners."""
+    slots, cpus, memory = room[0] - need[0] * times, room[1], room[2]
+    if cpus != UNCOUNTED:
+        cpus = max(0, cpus - need[1] * times)
+    if memory != UNCOUNTED:
+        memory = max(0, memory - need[2] * times)
+    return (slots if slots > 0 else 0, cpus, memory)
+
+
+class Rooms:
+    """What each node offers, and which nodes offer the same. It only decreases."""
+
+    def __init__(self, of: Mapping[str, Room]) -> None:
         self.of = dict(of)
-        self.total = sum(of.values())
         self._count = Counter(of.values())
-        self._heaps: defaultdict[int, list[str]] | None = None  # most plans place little or nothing
-        self._capacity: dict[int, int] = {}
+        self.total = sum(room[0] * count for room, count in self._count.items())
+        self._heaps: defaultdict[Room, list[str]] | None = None  # most plans place little or nothing
+        self._capacity: dict[Room, int] = {}
+        self._most: dict[tuple[int, Room], int] = {}
 
-    def lower(self, name: str, to: int) -> None:
-        """Set a node's slots to fewer than before."""
+    def copy(self) -> Rooms:
+        """The same, to be lowered by itself."""
+        found = copy(self)
+        found.of, found._count, found._heaps = dict(self.of), self._count.copy(), None
+        found._capacity, found._most = {}, {}
+        return found
+
+    def lower(self, name: str, to: Room) -> None:
+        """Set what a node offers to less than before."""
         before = self.of[name]
         if to == before:
             return
         self.of[name] = to
-        self.total += to - before
+        self.total += to[0] - before[0]
         self._count[before] -= 1
+        if not self._count[before]:
+            del self._count[before]
         self._count[to] += 1
         if self._heaps is not None:
             heapq.heappush(self._heaps[to], name)
-        self._capacity.clear()
+        self._most.clear()
+        known = self._capacity
+        if len(known) > NEEDS_KNOWN:
+            known.clear()
+        for need in known:
+            known[need] += learners_in(to, need) - learners_in(before, need)
 
-    def capacity(self, slots: int) -> int:
-        """How many learners of this size fit. O(distinct sizes), remembered until something changes."""
-        known = self._capacity.get(slots)
+    def capacity(self, need: Room) -> int:
+        """How many learners of this size fit. O(distinct rooms) once, then kept up to date."""
+        known = self._capacity.get(need)
         if known is None:
-            known = sum(count * (size // slots) for size, count in self._count.items())
-            self._capacity[slots] = known
+            known = sum([count * learners_in(room, need) for room, count in self._count.items()])
+            self._capacity[need] = known
         return known
 
-    def sizes(self, least: int) -> list[int]:
-        """The numbers of slots, from least on, that some node offers; ascending."""
-        return sorted(size for size, count in self._count.items() if count and size >= least)
+    def holding(self, need: Room) -> list[tuple[int, Room]]:
+        """The distinct rooms in which at least one learner fits, with how many; those with the fewest first."""
+        fitting = [(learners_in(room, need), room) for room in self._count]
+        return sorted([each for each in fitting if each[0]])
 
-    def pop(self, size: int) -> str | None:
-        """Hand out the first node by name that offers exactly this many; the caller must lower it."""
+    def pop(self, room: Room) -> str | None:
+        """Hand out the first node by name that offers exactly this; the caller must lower it."""
         if self._heaps is None:
             self._heaps = defaultdict(list)
             for name in sorted(self.of):  # in order, so each list is a heap from the start
                 self._heaps[self.of[name]].append(name)
-        names = self._heaps[size]
+        names = self._heaps[room]
         while names:
             name = heapq.heappop(names)
             # An entry outlives its node's change; it is dropped when it comes up.
-            if self.of[name] == size:
+            if self.of[name] == room:
                 return name
         return None
 
-    @property
-    def largest(self) -> int:
-        return max((size for size, count in self._count.items() if count), default=0)
+    def distinct(self) -> Iterable[Room]:
+        """Each room that some node offers, once."""
+        return self._count.keys()
+
+    def most(self, resource: int, need: Room = NO_ROOM) -> int:
+        """The most that one node offers of a resource (its index in a Room), of the nodes that offer the need."""
+        found = self._most.get((resource, need))
+        if found is None:
+            fitting = self._count if need == NO_ROOM else [room for _, room in self.holding(need)]
+            found = max([room[resource] for room in fitting], default=0)
+            self._most[resource, need] = found
+        return found
 
 
 class Pool:
     """The nodes of one slot type while a plan is being made. Nodes that are not ready take nothing new.
 
-    free: slots that nothing runs on. unreserved: free slots that no gang has reserved. reserved_for: the gang that has.
-    reserved_until: when all its slots will be free, so that it starts; None unless every run on them has a known end.
+    free: what nothing runs on. unreserved: what is free and no gang has reserved. reserved_for: the gang that has.
+    reserved_until: when all of it will be free, so that it starts; None unless every run on it has a known end.
+    counts_cpus, counts_memory: a node reports them.
     """
 
     def __init__(
@@ -80,42 +136,94 @@ class Pool:
     ) -> None:
         self.slot_type = slot_type
         nodes = list(nodes)
-        self._ready = {node.name: node.slots for node in nodes if node.takes_learners(now)}
-        self._empty = Slots({node.name: node.slots for node in nodes})
-        self._most_learners: dict[int, int] = {}  # by slots per learner, on the empty nodes
-        self._empty_ready = Slots(self._ready)
+        self._ready = {node.name: node.room for node in nodes if node.takes_learners(now)}
+        self._empty = Rooms({node.name: node.room for node in nodes})
+        self._empty_ready = self._empty if len(self._ready) == len(nodes) else Rooms(self._ready)
+        rooms = self._empty.distinct()
+        self.counts_cpus = any(room[1] != UNCOUNTED for room in rooms)
+        self.counts_memory = any(room[2] != UNCOUNTED for room in rooms)
+        self._per_learner = _largest([node for node in nodes if node.per_learner is not NOTHING], slot_type)
+        self._adds_nothing = self._per_learner == NO_ROOM
+        self._counts_more = self.counts_cpus or self.counts_memory
+        self._needs: dict[Room, Room] = {}
+        self._most_learners: dict[int | Room, int] = {}  # by slots or need per learner, on the empty nodes
         self.total = self._empty_ready.total
         self.nodes_down = len(nodes) - len(self._ready)
-        self.largest_node = self._empty.largest
+        self.largest_node = self._empty.most(SLOTS)
         self._running = list(running)
         free = dict(self._ready)
-        for node in [node for node in nodes if node.used_by_others is not NOTHING]:
-            if node.name in free:
-                free[node.name] = max(0, free[node.name] - node.used_by_others.slots(slot_type))
+        shared = [node for node in nodes if node.used_by_others is not NOTHING and node.name in free]
+        for node in shared:
+            free[node.name] = minus(free[node.name], node.used_by_others.needed(slot_type))
+        self._idle = Rooms(free) if shared else self._empty_ready
         for run in self._running:
-            slots = run.gang.slots
+            need = self.need(run.gang)
             for name in run.nodes:
                 if name in free:
-                    left = free[name] - slots
-                    free[name] = (
-                        left if left > 0 else 0
-                    )  # below zero if a node lost devices under its learners
-        self.free = Slots(free)
-        self.unreserved = Slots(free)
+                    free[name] = minus(free[name], need)
+        self.free = Rooms(free)
+        self.unreserved = self.free.copy()
         self.reserved_for: Gang | None = None
         self.reserved_until: datetime | None = None
-        self._reserved: dict[str, int] = {}
+        self._reserved: dict[str, Room] = {}
+
+    def need(self, gang: Gang) -> Room:
+        """What one of its learners takes of a node."""
+        if self._adds_nothing:
+            return gang.need
+        found = self._needs.get(gang.need)
+        if found is None:
+            slots, cpus, memory = (one + more for one, more in zip(gang.need, self._per_learner, strict=True))
+            found = self._needs[gang.need] = (slots, cpus, memory)
+        return found
+
+    def could_hold_slots(self, gang: Gang) -> bool:
+        """Say whether its slots would fit if every node of the type were up and empty."""
+        most = self._most_learners.get(gang.slots)
+        if most is None:
+            most = self._most_learners[gang.slots] = self._empty.capacity((gang.slots, 0, 0))
+        return most >= gang.learners.min
 
     def could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if every node of the type were up and empty."""
-        most = self._most_learners.get(gang.slots)
+        most = self._most_learners.get(gang.need)
         if most is None:
-            most = self._most_learners[gang.slots] = self._empty.capacity(gang.slots)
+            most = self._most_learners[gang.need] = self._empty.capacity(self.need(gang))
         return most >= gang.learners.min
 
     def up_could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if the nodes that are up were empty."""
-        return self._empty_ready.capacity(gang.slots) >= gang.learners.min
+        return self._empty_ready.capacity(self.need(gang)) >= gang.learners.min
+
+    def learners_fitting(self, gang: Gang) -> int:
+        """How many of its learners fit into what is free."""
+        return self.free.capacity(gang.need if self._adds_nothing else self.need(gang))
+
+    def slots_fit(self, gang: Gang) -> bool:
+        """Say whether the free slots lie on nodes so that each learner's fit whole, whatever else it needs."""
+        need = (gang.slots, 0, 0) if self._counts_more else gang.need
+        return self.free.capacity(need) >= gang.learners.min
+
+    def shortage(self, gang: Gang, resource: int, *, empty: bool = False) -> Shortage | None:
+        """What the gang lacks of CPUs or of memory beside what comes before that in a Room; None: nothing.
+
+        Of what is free now, or with empty, of what the nodes have.
+        """
+        slots, cpus, memory = self.need(gang)
+        before, need = (slots, 0, 0), (slots, cpus, 0)
+        if resource == MEMORY:
+            before, need = need, (slots, cpus, memory)
+        offer = self._empty if empty else self.free
+        fitting = offer.capacity(need)
+        if fitting >= gang.learners.min:
+            return None
+        requested = gang.need[resource]
+        more = need[resource] - requested if requested else 0
+        least = gang.learners.min
+        by_others = not empty and self._idle.capacity(need) < least <= self._empty_ready.capacity(need)
+        return Shortage(
+            requested or need[resource], max(0, offer.most(resource, before) - more), fitting, by_others
+        )
 
     def reserved_free(self) -> int:
         """Slots that are free and reserved."""
@@ -123,9 +231,10 @@ class Pool:
 
     def fits(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang can start now: on unreserved slots, or on reserved ones because it ends soon enough."""
-        if self.unreserved.capacity(gang.slots) >= gang.learners.min:
+        need = self.need(gang)
+        if self.unreserved.capacity(need) >= gang.learners.min:
             return True
-        return self._ends_in_time(gang, now) and self.free.capacity(gang.slots) >= gang.learners.min
+        return self._ends_in_time(gang, now) and self.free.capacity(need) >= gang.learners.min
 
     def place(self, gang: Gang) -> tuple[str, ...]:
         """Choose a node per rank and take the slots of a gang that ``fits``.
@@ -133,35 +242,37 @@ class Pool:
         PACK: fewest nodes, the last one the tightest that fits. SPREAD: as many nodes as possible, the freest
         first. Ties go by name.
         """
-        offer = self.unreserved
-        if offer.capacity(gang.slots) < gang.learners.min:
-            offer = Slots(self.free.of)
+        need, offer = self.need(gang), self.unreserved
+        if offer.capacity(need) < gang.learners.min:
+            offer = self.free.copy()
         choose = _pack if gang.strategy is PlacementStrategy.PACK else _spread
-        chosen = choose(offer, gang.learners.min, gang.slots)
+        chosen = choose(offer, gang.learners.min, need)
         for name, learners in chosen:
-            left = self.free.of[name] - learners * gang.slots
+            left = minus(self.free.of[name], need, learners)
             self.free.lower(name, left)
-            self.unreserved.lower(name, max(0, left - self._reserved.get(name, 0)))
+            self.unreserved.lower(name, minus(left, self._reserved.get(name, NO_ROOM)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
     def reserve_for(self, gang: Gang) -> bool:
         """Reserve the nodes on which the gang can start soonest; False if the pool has a reservation already.
 
-        Without known run times, those are the nodes that lack the fewest slots. What is free there stays free, so
+        Without known run times, those are the nodes that lack the least. What is free there stays free, so
         what is lacking only shrinks from plan to plan: the gang starts at the latest when the learners that run there
         now have ended, whatever else arrives.
         """
         if self.reserved_for is not None or not self.up_could_hold(gang):
             return False
-        learners, slots, free, lacking = gang.learners.min, gang.slots, self.free.of, []
-        for name, size in self._ready.items():
-            for nth in range(1, min(learners, size // slots) + 1):
-                missing = nth * slots - free[name]
-                lacking.append((0 if missing < 0 else slots if missing > slots else missing, name, nth))
+        learners, need, free, lacking = gang.learners.min, self.need(gang), self.free.of, []
+        for name, room in self._ready.items():
+            fitting = _parts_of_learners(free[name], need)
+            for nth in range(1, min(learners, learners_in(room, need)) + 1):
+                missing = nth - fitting
+                lacking.append((0.0 if missing < 0 else 1.0 if missing > 1 else missing, name, nth))
         for _, name, _ in heapq.nsmallest(learners, lacking):
-            self._reserved[name] = self._reserved.get(name, 0) + slots
+            reserved = self._reserved.get(name, NO_ROOM)
+            self._reserved[name] = (reserved[0] + need[0], reserved[1] + need[1], reserved[2] + need[2])
         for name, reserved in self._reserved.items():
-            self.unreserved.lower(name, max(0, self.free.of[name] - reserved))
+            self.unreserved.lower(name, minus(self.free.of[name], reserved))
         self.reserved_for = gang
         self.reserved_until = self._all_reserved_free_at()
         return True
@@ -174,47 +285,75 @@ class Pool:
 
     def _all_reserved_free_at(self) -> datetime | None:
         """When the reserved slots will all be free; None unless every run on them has a known end."""
-        ends: defaultdict[str, list[tuple[datetime, int]]] = defaultdict(list)
+        ends: defaultdict[str, list[tuple[datetime, Room]]] = defaultdict(list)
         for run in self._running:
             for name in run.nodes:
                 if name in self._reserved and run.ends_by is not None:
-                    ends[name].append((run.ends_by, run.gang.slots))
+                    ends[name].append((run.ends_by, self.need(run.gang)))
         latest: datetime | None = None
         for name, reserved in self._reserved.items():
-            missing = reserved - self.free.of[name]
-            for end, slots in sorted(ends[name]):
-                if missing <= 0:
+            missing = minus(reserved, self.free.of[name])
+            for end, released in sorted(ends[name]):
+                if missing == NO_ROOM:
                     break
-                missing -= slots
+                missing = minus(missing, released)
                 latest = end if latest is None else max(latest, end)
-            if missing > 0:
+            if missing != NO_ROOM:
                 return None
         return latest
 
 
-def _pack(offer: Slots, learners: int, slots: int) -> list[tuple[str, int]]:
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Too little of one resource beside the slots. need: per learner; have: the most on one node. fitting: how many
+    learners fit. by_others: even if none of our learners ran, because of what programs of others hold."""
+
+    need: int
+    have: int
+    fitting: int
+    by_others: bool = False
+
+
+def _largest(nodes: Iterable[Node], slot_type: str) -> Room:
+    """What a learner takes beyond what it requests, on the node where that is most; no slots."""
+    extra = [node.per_learner.needed(slot_type) for node in nodes]
+    return (0, max((each[1] for each in extra), default=0), max((each[2] for each in extra), default=0))
+
+
+def _parts_of_learners(room: Room, need: Room) -> float:
+    """How many learners fit, with the fraction of the next one that does."""
+    slots, cpus, memory = need
+    fitting = room[0] / slots
+    if cpus and room[1] < fitting * cpus:
+        fitting = room[1] / cpus
+    if memory and room[2] < fitting * memory:
+        fitting = room[2] / memory
+    return fitting
+
+
+def _pack(offer: Rooms, learners: int, need: Room) -> list[tuple[str, int]]:
     """Fewest nodes: whole large ones first, then the tightest that takes the rest. offer holds enough."""
     chosen = []
     left = learners
-    sizes = offer.sizes(slots)
+    holding = offer.holding(need)
     while left:
-        size = next((size for size in sizes if size // slots >= left), sizes[-1])
-        name = offer.pop(size)
+        fit, room = next((each for each in holding if each[0] >= left), holding[-1])
+        name = offer.pop(room)
         if name is None:
-            sizes.remove(size)
+            holding.remove((fit, room))
             continue
-        taken = min(left, size // slots)
+        taken = min(left, fit)
         chosen.append((name, taken))
         left -= taken
     return chosen
 
 
-def _spread(offer: Slots, learners: int, slots: int) -> list[tuple[str, int]]:
+def _spread(offer: Rooms, learners: int, need: Room) -> list[tuple[str, int]]:
     """Most nodes: one learner on each of the freest; if there are too few nodes, round after round."""
     capacities: list[tuple[str, int]] = []
-    for size in reversed(offer.sizes(slots)):
-        while len(capacities) < learners and (name := offer.pop(size)) is not None:
-            capacities.append((name, size // slots))
+    for fit, room in reversed(offer.holding(need)):
+        while len(capacities) < learners and (name := offer.pop(room)) is not None:
+            capacities.append((name, fit))
     given = [0] * len(capacities)
     left = learners
     while left:

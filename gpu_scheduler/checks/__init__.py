@@ -13,6 +13,7 @@ To add a rule: write a ``Check`` in ``rules``, list it there, and add its code t
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
@@ -52,22 +53,37 @@ def check_named(key: str) -> Check | None:
 
 
 def listed(finding: Finding, sentence: str, checks: tuple[Check, ...] = CHECKS) -> list[dict[str, Any]]:
-    """Every check in order as plain JSON: ok is True, False for the one that fails, None for those not reached."""
+    """Every check that applies, in order, as plain JSON: ok is True, False for the one that fails, None for those not
+    reached. Not to be changed: lists share what is the same for many jobs."""
     ok: bool | None = True
     found = []
+    gang, supply, numbers = finding.gang, finding.supply, finding.numbers
     for check in checks:
         fails = check is finding.check
-        meter = check.meter(finding.numbers | check.numbers(finding.gang, finding.supply))
-        found.append(
-            {
-                "check": check.key,
-                "ok": False if fails else ok,
-                "used": meter.used if meter else None,
-                "limit": meter.limit if meter else None,
-                "asked": meter.asked if meter else None,
-                "text": sentence if fails else check.claim,
-            }
-        )
+        if not fails and not check.applies(supply):
+            continue
+        own = check.numbers(gang, supply)
+        meter = check.meter(numbers | own if own else numbers)
+        if fails or meter is not None:
+            found.append(_row(check, False if fails else ok, sentence if fails else check.claim, meter))
+        else:
+            found.append(_row_without_meter(check, ok))
         if fails:
             ok = None
     return found
+
+
+def _row(check: Check, ok: bool | None, text: str, meter: Meter | None) -> dict[str, Any]:
+    return {
+        "check": check.key,
+        "ok": ok,
+        "used": meter.used if meter else None,
+        "limit": meter.limit if meter else None,
+        "asked": meter.asked if meter else None,
+        "text": text,
+    }
+
+
+@cache
+def _row_without_meter(check: Check, ok: bool | None) -> dict[str, Any]:
+    return _row(check, ok, check.claim, None)

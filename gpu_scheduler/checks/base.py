@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from gpu_scheduler.draft import Supply
 from gpu_scheduler.model import Gang, WaitReason
+from gpu_scheduler.placement import CPUS
 
 
 class Remedy(StrEnum):
@@ -57,8 +58,10 @@ class Finding:
     def numbers(self) -> dict[str, Any]:
         """As they were when this was first read."""
         if self._numbers is None:
-            own = self.check.numbers(self.gang, self.supply)
-            self._numbers = self.supply.numbers(self.gang) | own
+            gang, supply, check = self.gang, self.supply, self.check
+            self._numbers = (
+                supply.numbers(gang) | check.numbers(gang, supply) | check.shortage_numbers(gang, supply)
+            )
         return self._numbers
 
 
@@ -89,13 +92,22 @@ class Check(ABC):
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
         """None if the gang passes. Must not change anything; runs for every waiting job in every plan."""
 
+    def applies(self, supply: Supply) -> bool:
+        """False if nothing is known of the supply's nodes that this check could compare: then it is neither tested nor
+        listed as passed. The same for every tenant."""
+        return True
+
     @abstractmethod
     def sentence(self, finding: Finding) -> str:
         """One sentence for the job's owner: what is missing, with the numbers. Names no other tenant, and jobs of
         the gang's own tenant only."""
 
     def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
-        """Numbers of this rule's own, in addition to those of the supply; plain JSON."""
+        """Numbers of this rule's own, in addition to those of the supply; plain JSON. Read for its meter, too."""
+        return {}
+
+    def shortage_numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
+        """More of them, for a job that fails this check: they may take longer to find."""
         return {}
 
     def nearness(self, finding: Finding) -> int:
@@ -113,6 +125,13 @@ class Check(ABC):
     def meter_text(self, *, used: int, limit: int, asked: int) -> str:
         """The meter in words."""
         return f"{used} of {limit} in use, this job adds {asked}"
+
+
+def amount(resource: int, count: int) -> str:
+    """So much of a resource (its place in a Room) beside the slots: "1.5 CPUs", "64 GiB of memory"."""
+    if resource == CPUS:
+        return f"{count / 1000:g} CPU{'' if count == 1000 else 's'}"
+    return f"{count / 1024:.4g} GiB of memory" if count >= 1024 else f"{count} MiB of memory"
 
 
 def shape(gang: Gang) -> str:

@@ -3,29 +3,31 @@ to use, and what is free on the nodes now and not reserved for jobs ahead in the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope, shape
+from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope, amount, shape
 from gpu_scheduler.draft import Supply
 from gpu_scheduler.model import Gang, WaitReason, unit
+from gpu_scheduler.placement import CPUS, MEMORY, Shortage
 
 
 class MatchingPool(Check):
-    """Nodes of the type exist, up or down, and would hold the gang if nothing else ran."""
+    """Nodes of the type exist, up or down, and would hold the gang's slots if nothing else ran."""
 
     code = WaitReason.NO_MATCHING_POOL
     key = "pool"
     title = "Device type"
-    claim = "The cluster has nodes of this type and size"
+    claim = "The cluster has enough devices of this type"
     label = "no such devices"
     remedy = Remedy.FIX
     scope = Scope.CLUSTER
     queues = False
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
-        if supply.pool is not None and supply.pool.could_hold(gang):
+        if supply.pool is not None and supply.pool.could_hold_slots(gang):
             return None
         return Finding(self, gang, supply, None)
 
@@ -48,6 +50,46 @@ class MatchingPool(Check):
         return (
             f"The cluster is too small: {shape(gang)} {unit(kind, gang.asked)}{of_one_type} do not fit even if"
             f" nothing else runs. Request fewer learners."
+        )
+
+
+class NodeSize(Check):
+    """A learner's CPUs and memory would fit beside its slots if nothing else ran, and so would the whole gang."""
+
+    code = WaitReason.NODE_TOO_SMALL
+    key = "node_size"
+    title = "Node size"
+    claim = "Nodes of this type have the CPUs and the memory"
+    label = "larger than any node"
+    remedy = Remedy.FIX
+    scope = Scope.CLUSTER
+    queues = False
+
+    def applies(self, supply: Supply) -> bool:
+        return supply.pool is not None and (supply.pool.counts_cpus or supply.pool.counts_memory)
+
+    def test(self, gang: Gang, supply: Supply) -> Finding | None:
+        assert supply.pool is not None
+        return None if supply.pool.could_hold(gang) else Finding(self, gang, supply, None)
+
+    def shortage_numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
+        found = _short_of(gang, supply)
+        return _numbers_of(*found) if found else {}
+
+    def sentence(self, finding: Finding) -> str:
+        gang, slot_type = finding.gang, finding.supply.slot_type
+        found = _short_of(gang, finding.supply)
+        assert found is not None
+        resource, short = found
+        needs = f"{amount(resource, short.need)} beside its {_devices(gang, slot_type)}"
+        if short.have < short.need:
+            return (
+                f"No node is large enough: a learner needs {needs} on one node, the most that a learner can have is"
+                f" {amount(resource, short.have)}. Request at most that per learner."
+            )
+        return (
+            f"The cluster is too small: only {short.fitting} of {gang.learners.min} learners, each with {needs}, fit"
+            f" even if nothing else runs. Request fewer learners, or less for each."
         )
 
 
@@ -192,7 +234,7 @@ class Unreserved(Check):
         if self._quota_reserved(gang, supply) or self._jobs_reserved(gang, supply):
             return Finding(self, gang, supply, Scope.TENANT)
         assert pool is not None
-        if pool.reserved_for is not None and pool.free.capacity(gang.slots) >= gang.learners.min:
+        if pool.reserved_for is not None and pool.learners_fitting(gang) >= gang.learners.min:
             return None if pool.fits(gang, supply.now) else Finding(self, gang, supply, Scope.CLUSTER)
         return None
 
@@ -283,14 +325,11 @@ class Capacity(Check):
 
     def sentence(self, finding: Finding) -> str:
         numbers = finding.numbers
-        text = (
+        return (
             f"Waiting for capacity: {numbers['free']} of {numbers['total']}"
             f" {unit(finding.supply.slot_type, numbers['total'])} free, this job needs {finding.gang.asked}"
+            f"{_down(numbers)}."
         )
-        down = numbers["nodes_down"]
-        if down:
-            text += f"; {down} {'node is' if down == 1 else 'nodes are'} down"
-        return text + "."
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
         if "total" not in numbers:
@@ -310,9 +349,7 @@ class WholeGang(Check):
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
         assert supply.pool is not None
-        if supply.pool.free.capacity(gang.slots) >= gang.learners.min:
-            return None
-        return Finding(self, gang, supply, self.scope)
+        return None if supply.pool.slots_fit(gang) else Finding(self, gang, supply, self.scope)
 
     def sentence(self, finding: Finding) -> str:
         gang, numbers = finding.gang, finding.numbers
@@ -342,12 +379,117 @@ def _moment(at: datetime, now: datetime) -> str:
     return f"{at.astimezone(UTC):{'%H:%M' if at.date() == now.date() else '%d %b %H:%M'}} UTC"
 
 
+class _BesideSlots(Check):
+    """The nodes with enough free slots have enough of another resource free, too."""
+
+    scope = Scope.CLUSTER
+    resource: ClassVar[int]
+
+    def applies(self, supply: Supply) -> bool:
+        pool = supply.pool
+        return pool is not None and (pool.counts_cpus if self.resource == CPUS else pool.counts_memory)
+
+    def test(self, gang: Gang, supply: Supply) -> Finding | None:
+        assert supply.pool is not None
+        if supply.pool.learners_fitting(gang) >= gang.learners.min:
+            return None
+        return Finding(self, gang, supply, self.scope) if supply.pool.shortage(gang, self.resource) else None
+
+    def shortage_numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
+        short = supply.pool.shortage(gang, self.resource) if supply.pool else None
+        return _numbers_of(self.resource, short) | {"held_by_others": short.by_others} if short else {}
+
+    def sentence(self, finding: Finding) -> str:
+        gang, resource, slot_type = finding.gang, self.resource, finding.supply.slot_type
+        assert finding.supply.pool is not None
+        short = finding.supply.pool.shortage(gang, resource)
+        assert short is not None
+        kind = "CPUs" if resource == CPUS else "memory"
+        text = (
+            f"Waiting for {kind} on nodes with free {unit(slot_type, 0)}: a learner needs"
+            f" {amount(resource, short.need)} beside its {_devices(gang, slot_type)}"
+        )
+        if short.have < short.need:
+            text += f"; at most {amount(resource, short.have)} {'is' if resource == MEMORY else 'are'} free on one node"
+        else:
+            text += f"; only {short.fitting} of {gang.learners.min} learners fit at the same time"
+        if short.by_others:
+            text += ". Programs outside Luthier hold too much of it: no end of a job frees enough"
+        return text + _down(finding.numbers) + "."
+
+    def remedy_for(self, numbers: Mapping[str, Any]) -> Remedy:
+        return Remedy.ASK if numbers.get("held_by_others") else self.remedy
+
+    def meter(self, numbers: dict[str, Any]) -> Meter | None:
+        if numbers.get("resource") != NAMES[self.resource] or numbers["have"] >= numbers["need"]:
+            return None
+        return Meter(0, math.floor(numbers["have"]), math.ceil(numbers["need"]))
+
+    def meter_text(self, *, used: int, limit: int, asked: int) -> str:
+        unit = "CPUs" if self.resource == CPUS else "MiB"
+        return f"needs {asked} {unit}, at most {limit} are free on one node"
+
+
+class NodeCpus(_BesideSlots):
+    """Where a GPU learner's slots are free, so are its CPUs."""
+
+    code = WaitReason.NODE_CPUS
+    key = "node_cpus"
+    title = "CPUs beside the devices"
+    claim = "Nodes with free devices have enough free CPUs"
+    label = "waiting for CPUs on nodes"
+    resource = CPUS
+
+
+class NodeMemory(_BesideSlots):
+    """Where a learner's slots and CPUs are free, so is its memory."""
+
+    code = WaitReason.NODE_MEMORY
+    key = "node_memory"
+    title = "Memory beside the devices"
+    claim = "Nodes with free devices have enough free memory"
+    label = "waiting for memory on nodes"
+    resource = MEMORY
+
+
+NAMES = {CPUS: "cpus", MEMORY: "memory_mib"}
+
+
+def _short_of(gang: Gang, supply: Supply) -> tuple[int, Shortage] | None:
+    """What the nodes have too little of, even if nothing else ran."""
+    for resource in (CPUS, MEMORY):
+        if supply.pool and (short := supply.pool.shortage(gang, resource, empty=True)):
+            return resource, short
+    return None
+
+
+def _numbers_of(resource: int, short: Shortage) -> dict[str, Any]:
+    """need: per learner; have: the most that a learner can have on one node; in CPUs, or in MiB."""
+    per = 1000 if resource == CPUS else 1
+    return {
+        "resource": NAMES[resource],
+        "need": short.need / per,
+        "have": short.have / per,
+    }
+
+
+def _devices(gang: Gang, slot_type: str) -> str:
+    return f"{gang.slots} {unit(slot_type, gang.slots)}"
+
+
+def _down(numbers: Mapping[str, Any]) -> str:
+    """The end of a sentence about nodes, if some are down."""
+    down = numbers["nodes_down"]
+    return f"; {down} {'node is' if down == 1 else 'nodes are'} down" if down else ""
+
+
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
 CHECKS: tuple[Check, ...] = (
     MatchingPool(),
+    NodeSize(),
     MaxQuota(),
     ActiveTenant(),
     QuotaRoom(),
@@ -355,4 +497,6 @@ CHECKS: tuple[Check, ...] = (
     Unreserved(),
     Capacity(),
     WholeGang(),
+    NodeCpus(),
+    NodeMemory(),
 )

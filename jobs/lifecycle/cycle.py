@@ -42,6 +42,7 @@ from jobs.lifecycle.plan_effects import (
 )
 from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
+from jobs.selectors.nodes import NODE_COLUMNS, node_row
 from jobs.selectors.snapshot import database_now, needs_plan, snapshot
 from jobs.states import Intent, State
 
@@ -200,29 +201,15 @@ def _write_start(start: Start, cluster: str, token: uuid.UUID) -> None:
 
 def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
     """Keep the nodes for the pages and REST; only what changed is written."""
-    known = {
-        node.name: (node.cluster, node.slot_type, node.slots, node.ready, node.memory_mib)
-        for node in ClusterNode.objects.all()
-    }
-    shown = {
-        node.name: (cluster, node.slot_type, node.slots, node.ready, node.allocatable.memory_mib)
-        for node in nodes
-    }
+    known = {row["name"]: row for row in ClusterNode.objects.values("cluster", *NODE_COLUMNS)}
+    shown = {node.name: {"cluster": cluster, **node_row(node)} for node in nodes}
     if known == shown:
         return
     with transaction.atomic():
         ClusterNode.objects.exclude(name__in=shown).delete()
-        for name, (of, slot_type, slots, ready, memory_mib) in shown.items():
-            if known.get(name) != shown[name]:
-                values = {
-                    "cluster": of,
-                    "slot_type": slot_type,
-                    "slots": slots,
-                    "ready": ready,
-                    "memory_mib": memory_mib,
-                    "changed_at": Now(),
-                }
-                ClusterNode.objects.update_or_create(name=name, defaults=values)
+        for name, row in shown.items():
+            if known.get(name) != row:
+                ClusterNode.objects.update_or_create(name=name, defaults=row | {"changed_at": Now()})
         transaction.on_commit(pubsub.cluster_changed, robust=True)
 
 

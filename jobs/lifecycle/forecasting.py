@@ -16,7 +16,8 @@ from django.db.models import Q
 from gpu_scheduler.forecast import FORECAST_JOBS, StartForecast, WhyNone, forecast
 from jobs import events
 from jobs.models import Estimate
-from jobs.selectors.snapshot import database_now, queued_rows, scheduler_nodes, snapshot
+from jobs.selectors.nodes import scheduler_nodes
+from jobs.selectors.snapshot import database_now, queued_rows, snapshot
 from jobs.selectors.throughput import run_times
 
 TASK = "forecast"

@@ -50,6 +50,16 @@ class ClusterNode(models.Model):
     memory_mib = models.PositiveIntegerField(
         null=True
     )  # the most for one learner; null: the cluster does not report it
+    cpus = models.FloatField(
+        null=True
+    )  # this and the next: divided among learners; null: not known, not counted
+    divided_mib = models.PositiveIntegerField(null=True)
+    learner_cpus = models.FloatField(default=0)  # taken by each learner beyond what it requests, as the next
+    learner_mib = models.PositiveIntegerField(default=0)
+    others_slots = models.PositiveIntegerField(default=0)  # held by programs outside Luthier, as the next two
+    others_cpus = models.FloatField(default=0)
+    others_mib = models.PositiveIntegerField(default=0)
+    cordoned = models.BooleanField(default=False)
     ready = models.BooleanField(default=True)
     changed_at = models.DateTimeField(db_default=Now())  # for operators, in SQL
 

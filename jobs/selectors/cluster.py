@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from jobs.models import Attempt
+from gpu_scheduler.model import Resources
+from jobs.models import Attempt, ClusterNode
 from jobs.selectors import installation
 from jobs.selectors.jobs import jobs_visible_to
+from jobs.selectors.snapshot import per_learner, requested
 from jobs.selectors.usage import gpus_first
 from tenants import access
 
@@ -23,29 +25,63 @@ class Occupant:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a node has of CPUs, or of memory in MiB. used: by learners, with their shippers; others: by programs
+    outside Luthier."""
+
+    total: float
+    used: float
+    others: float
+
+    @property
+    def free(self) -> float:
+        return max(0, self.total - self.used - self.others)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeUse:
-    """One node: its slots, those in use, and who uses them. A node that is not ready has none free."""
+    """One node: its slots, those in use, and who uses them. A node that takes no new learners has none free.
+
+    others: slots that programs outside Luthier hold. cpus: beside GPUs; slots of type ``cpu`` are CPUs. cpus and memory
+    are None where the cluster does not divide them among the learners, or does not say how much there is.
+    """
 
     name: str
     slot_type: str
     slots: int
     used: int
+    others: int
     ready: bool
+    cordoned: bool
+    cpus: Share | None
+    memory: Share | None
     occupants: tuple[Occupant, ...]
 
     @property
+    def takes_learners(self) -> bool:
+        return self.ready and not self.cordoned
+
+    @property
+    def unused(self) -> int:
+        return max(0, self.slots - self.used - self.others)
+
+    @property
     def free(self) -> int:
-        return max(0, self.slots - self.used) if self.ready else 0
+        return self.unused if self.takes_learners else 0
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """All nodes of one slot type; slots == free + used + down, unless a node lost devices under its jobs."""
+    """All nodes of one slot type; slots == free + used + others + down, unless a node lost devices under its jobs.
+
+    down: unused slots of nodes that are not ready or cordoned.
+    """
 
     slot_type: str
     nodes: int
     slots: int
     used: int
+    others: int
     free: int
     down: int
     largest_free: int
@@ -54,15 +90,17 @@ class PoolUse:
 def nodes(user: access.Person) -> list[NodeUse]:
     """Every node with its occupants, by name."""
     occupants: dict[str, list[Occupant]] = defaultdict(list)
+    learners: dict[str, list[Resources]] = defaultdict(list)
     held = list(
         Attempt.objects.filter(held=True)
-        .values_list("job_id", "job__name", "tenant__slug", "slots", "nodes")
+        .values_list("job_id", "job__name", "tenant__slug", "slots", "nodes", *requested("job__"))
         .order_by("job_id")
     )
     shown = set(jobs_visible_to(user).filter(pk__in=[row[0] for row in held]).values_list("pk", flat=True))
-    for job, name, tenant, slots, at in held:
+    for job, name, tenant, slots, at, cpus, memory in held:
         seen = job in shown
         for node, ranks in Counter(at).items():
+            learners[node] += [per_learner(None, slots, cpus, memory)] * ranks
             occupants[node].append(
                 Occupant(
                     job if seen else None, name if seen else None, tenant if seen else None, slots * ranks
@@ -74,11 +112,29 @@ def nodes(user: access.Person) -> list[NodeUse]:
             row.slot_type,
             row.slots,
             sum(each.slots for each in occupants[row.name]),
+            row.others_slots,
             row.ready,
+            row.cordoned,
+            _cpus(row, learners[row.name]),
+            _memory(row, learners[row.name]),
             tuple(occupants[row.name]),
         )
         for row in installation.nodes()
     ]
+
+
+def _cpus(row: ClusterNode, learners: list[Resources]) -> Share | None:
+    if row.cpus is None:
+        return None
+    used = sum((each.cpus or 0) + row.learner_cpus for each in learners)
+    return Share(row.cpus, round(used, 3), round(row.others_cpus, 3))
+
+
+def _memory(row: ClusterNode, learners: list[Resources]) -> Share | None:
+    if row.divided_mib is None:
+        return None
+    used = sum((each.memory_mib or 0) + row.learner_mib for each in learners)
+    return Share(row.divided_mib, used, row.others_mib)
 
 
 def pools(found: list[NodeUse]) -> list[PoolUse]:
@@ -92,8 +148,9 @@ def pools(found: list[NodeUse]) -> list[PoolUse]:
             len(group),
             sum(node.slots for node in group),
             sum(node.used for node in group),
+            sum(node.others for node in group),
             sum(node.free for node in group),
-            sum(max(0, node.slots - node.used) for node in group if not node.ready),
+            sum(node.unused for node in group if not node.takes_learners),
             max(node.free for node in group),
         )
         for slot_type, group in sorted(by_type.items(), key=lambda each: gpus_first(each[0]))

@@ -20,9 +20,10 @@ from tenants.services import secrets
 
 FACTS = """
 SELECT (SELECT coalesce(json_agg(slug), '[]') FROM jobs_runtime WHERE enabled),
-       (SELECT coalesce(json_agg(json_build_array(slot_type, slots, on_one, memory_mib)), '[]')
+       (SELECT coalesce(json_agg(json_build_array(slot_type, slots, on_one, memory_mib, cpus)), '[]')
         FROM (SELECT slot_type, sum(slots) AS slots, max(slots) AS on_one,
-              CASE WHEN bool_and(memory_mib IS NOT NULL) THEN max(memory_mib) END AS memory_mib
+              CASE WHEN bool_and(memory_mib IS NOT NULL) THEN max(memory_mib) END AS memory_mib,
+              CASE WHEN bool_and(cpus IS NOT NULL) THEN max(cpus - learner_cpus) END AS cpus
               FROM jobs_clusternode GROUP BY 1) sizes),
        (SELECT coalesce(json_agg(json_build_array(gpu_type, "limit")), '[]') FROM tenants_quota WHERE tenant_id = %s)
 """

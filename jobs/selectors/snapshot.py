@@ -30,7 +30,7 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
-from jobs.models import Attempt, Checkpoint, ClusterNode, Job, SchedulerState
+from jobs.models import Attempt, Checkpoint, Job, SchedulerState
 from jobs.spec.quantities import parse_memory
 from jobs.states import TAKES_ORDERS, Intent, State
 from tenants.models import Quota, Tenant
@@ -45,16 +45,13 @@ def _columns(job: str = "") -> list[Any]:
         "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
         "time_limit_s", "running_s", "owner__username",
     )  # fmt: skip
+    return [*(f"{job}{name}" for name in names), *requested(job)]
+
+
+def requested(job: str = "") -> list[Any]:
+    """CPUs and memory of one learner as the spec states them: per_learner's last arguments."""
     resources = KeyTransform("resources", f"{job}spec")
-    return [f"{job}{name}" for name in names] + [
-        KeyTextTransform(name, resources) for name in ("cpus", "memory")
-    ]
-
-
-def scheduler_nodes() -> list[Node]:
-    """The nodes as of the last scheduling cycle."""
-    rows = ClusterNode.objects.order_by("name").values_list("name", "slot_type", "slots", "ready")
-    return [Node.with_slots(*row) for row in rows]
+    return [KeyTextTransform(name, resources) for name in ("cpus", "memory")]
 
 
 def database_now() -> datetime:
@@ -179,7 +176,7 @@ def _gang(
         job,
         tenant,
         Range.fixed(learners),
-        _resources(slot_type, slots, cpus, memory),
+        per_learner(slot_type, slots, cpus, memory),
         slot_type,
         PlacementStrategy(strategy),
         rank,
@@ -190,7 +187,7 @@ def _gang(
 
 
 @lru_cache(1000)
-def _resources(slot_type: str | None, slots: int, cpus: str | None, memory: str | None) -> Resources:
+def per_learner(slot_type: str | None, slots: int, cpus: str | None, memory: str | None) -> Resources:
     """Per learner. cpus and memory as the spec states them; None: it does not."""
     memory_mib = None if memory is None else parse_memory(memory)
     return Resources.of_slots(

@@ -9,8 +9,9 @@ from typing import Any
 from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, suggest
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
 from jobs.models import Job
+from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.queue import forecast_view
-from jobs.selectors.snapshot import database_now, scheduler_nodes, snapshot
+from jobs.selectors.snapshot import database_now, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.selectors.what_if import NEW
 from jobs.states import State

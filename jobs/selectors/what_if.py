@@ -26,8 +26,9 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.world import apply
 from jobs.models import Job
+from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.queue import forecast_view
-from jobs.selectors.snapshot import database_now, gang_of_job, scheduler_nodes, snapshot
+from jobs.selectors.snapshot import database_now, gang_of_job, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
 from tenants.models import Tenant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,12 +28,14 @@ DATA_SHOWN = 10
 class TypeCapacity:
     """What the cluster has of one slot type, busy or not: slots in all, and on its largest node.
 
-    memory_mib: of the node with the most; None if any node's memory is unknown, so that nothing is rejected.
+    memory_mib, cpus: the most that one learner can have on a node; None if that of any node is unknown, so that nothing
+    is rejected. cpus is None for type ``cpu``, whose slots are CPUs.
     """
 
     slots: int
     slots_per_node: int
     memory_mib: int | None = None
+    cpus: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,21 @@ def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         )
         got = str(spec.resources.learners)
         yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")
+    yield from _beside_slots(spec, pools)
+
+
+def _beside_slots(spec: Spec, pools: list[TypeCapacity]) -> Iterator[Problem]:
+    """What no node has for one learner, whatever else runs."""
+    cpus = [pool.cpus for pool in pools if pool.cpus is not None]
+    if len(cpus) == len(pools) and spec.resources.cpus > (most_cpus := max(cpus)):
+        message = f"No node with such devices has that many: a learner can have at most {most_cpus:g}"
+        yield Problem(
+            "resources.cpus",
+            "exceeds_cluster",
+            message,
+            str(spec.resources.cpus),
+            f"at most {math.floor(most_cpus)}",
+        )
     known = [pool.memory_mib for pool in pools if pool.memory_mib is not None]
     if len(known) == len(pools) and spec.resources.memory_mib > max(DEFAULT_MIB, most := max(known)):
         message = f"No node has that much: the largest has {quantities.say_memory(most)}"

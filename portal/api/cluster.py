@@ -20,9 +20,10 @@ class PoolSerializer(ReadSerializer):
     slot_type = serializers.CharField()
     nodes = serializers.IntegerField()
     slots = serializers.IntegerField()
-    used = serializers.IntegerField()
+    used = serializers.IntegerField(help_text="by jobs of this installation")
+    others = serializers.IntegerField(help_text="held by programs outside Luthier")
     free = serializers.IntegerField()
-    down = serializers.IntegerField()
+    down = serializers.IntegerField(help_text="unused, on nodes that are not ready or cordoned")
     largest_free = serializers.IntegerField(
         help_text="most free slots on one node: the most a learner can have now"
     )
@@ -44,6 +45,7 @@ class ClusterSerializer(ReadSerializer):
                 "nodes": 4,
                 "slots": 32,
                 "used": 20,
+                "others": 0,
                 "free": 8,
                 "down": 4,
                 "largest_free": 4,
@@ -70,17 +72,49 @@ class OccupantSerializer(ReadSerializer):
     slots = serializers.IntegerField()
 
 
+class ResourceUseSerializer(ReadSerializer):
+    total = serializers.FloatField()
+    used = serializers.FloatField(help_text="by learners, each with its shipper")
+    others = serializers.FloatField(help_text="held by programs outside Luthier")
+    free = serializers.FloatField()
+
+
 class NodeSerializer(ReadSerializer):
     name = serializers.CharField()
     slot_type = serializers.CharField()
     slots = serializers.IntegerField()
     used = serializers.IntegerField()
+    others = serializers.IntegerField(help_text="slots held by programs outside Luthier")
     free = serializers.IntegerField()
+    cpus = ResourceUseSerializer(
+        allow_null=True, help_text="CPUs beside GPUs; null: not known, so not limited, or its slots are CPUs"
+    )
+    memory_mib = ResourceUseSerializer(
+        source="memory", allow_null=True, help_text="null: not known, or not divided among learners"
+    )
     ready = serializers.BooleanField()
+    cordoned = serializers.BooleanField(help_text="takes no new learners")
     jobs = OccupantSerializer(many=True, source="occupants")
 
 
-@operation(Out=NodeSerializer, Query=ShortListQuery, many=True)
+@operation(
+    Out=NodeSerializer,
+    Query=ShortListQuery,
+    many=True,
+    response_example={
+        "name": "node-7",
+        "slot_type": "a100",
+        "slots": 8,
+        "used": 4,
+        "others": 0,
+        "free": 4,
+        "cpus": {"total": 64, "used": 32, "others": 0.5, "free": 31.5},
+        "memory_mib": {"total": 515_000, "used": 262_400, "others": 900, "free": 251_700},
+        "ready": True,
+        "cordoned": False,
+        "jobs": [{"job": "3f9k2m7qx4ta", "name": "mnist", "tenant": "vision", "slots": 4}],
+    },
+)
 def node_list(call: Call) -> dict[str, Any]:
     """Every node and the jobs on it. Jobs that the caller cannot see are included without their names."""
     nodes = [NodeSerializer.render(node) for node in cluster.nodes(call.user)]

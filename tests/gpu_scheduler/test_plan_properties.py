@@ -18,6 +18,7 @@ from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.worlds import (
     NOON,
     TYPES,
+    fitting,
     free_after,
     gang,
     next_snapshot,
@@ -49,10 +50,13 @@ def test_every_waiting_job_is_started_or_explained_once(world: Snapshot) -> None
 
 @EVERYDAY
 @given(worlds())
-def test_no_node_gets_more_than_its_slots_and_only_ready_nodes_of_the_type_get_any(world: Snapshot) -> None:
+def test_no_node_gets_more_than_it_has_and_only_ready_nodes_of_the_type_get_any(world: Snapshot) -> None:
+    """Slots, CPUs and memory, less what others hold. What ran before may hold more than its node has; starts not."""
     made = plan(world)
     by_name = {node.name: node for node in world.nodes}
-    assert all(free >= 0 for free in free_after(world, made).values())
+    used = {name for start in made.starts for name in start.placement.nodes}
+    free = free_after(world, made)
+    assert all(min(free[name]) >= 0 for name in used)
     for start in made.starts:
         for name in start.placement.nodes:
             assert by_name[name].ready
@@ -135,10 +139,8 @@ def _could_start(job: Gang, world: Snapshot, free, used, live) -> bool:
     types = [job.slot_type] if job.slot_type else [one for one in TYPES if one != CPU_TYPE]
     for slot_type in types:
         key = (job.tenant, slot_type)
-        fitting = sum(
-            free[node.name] // job.slots for node in world.nodes if node.ready and node.slot_type == slot_type
-        )
-        if fitting >= job.learners.min and used[key] + job.learners.min * job.slots <= limits.get(key, 0):
+        fits = fitting(job, free, world, slot_type) >= job.learners.min
+        if fits and used[key] + job.learners.min * job.slots <= limits.get(key, 0):
             return True
     return False
 
@@ -154,10 +156,15 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
         job, numbers = jobs[wait.job], wait.numbers
         asked = job.learners.min * job.slots
         pool = [node for node in world.nodes if node.slot_type == numbers["slot_type"]]
-        free_now = sum(free[node.name] for node in pool if node.ready)
+        free_now = sum(max(0, free[node.name][0]) for node in pool if node.ready)
+        by_slots = sum(max(0, free[node.name][0]) // job.slots for node in pool if node.ready)
+        all_fit = fitting(job, free, world, numbers["slot_type"]) >= job.learners.min
         match wait.code:
             case WaitReason.NO_MATCHING_POOL:
                 assert sum(node.slots // job.slots for node in pool) < job.learners.min
+            case WaitReason.NODE_TOO_SMALL:
+                assert numbers["have"] < numbers["need"] or job.learners.min > 1
+                assert not all_fit
             case WaitReason.EXCEEDS_MAX_QUOTA:
                 assert asked > numbers["limit"]
             case WaitReason.TENANT_SUSPENDED:
@@ -171,7 +178,12 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
                 assert free_now == numbers["free"] < asked
             case WaitReason.GANG_FRAGMENTED:
                 assert free_now == numbers["free"] >= asked
-                assert numbers["learners_fitting"] < job.learners.min
+                assert by_slots < job.learners.min
+            case WaitReason.NODE_CPUS | WaitReason.NODE_MEMORY:
+                assert by_slots >= job.learners.min
+                assert not all_fit
+                assert numbers["have"] < numbers["need"] or job.learners.min > 1
+                assert numbers["learners_fitting"] == fitting(job, free, world, numbers["slot_type"])
             case WaitReason.FAIR_SHARE:
                 pass
             case other:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler import world
 from gpu_scheduler.model import (
+    CPU_TYPE,
     Gang,
     Node,
     PlacementStrategy,
@@ -19,6 +20,7 @@ from gpu_scheduler.model import (
     QuotaUse,
     Range,
     Resources,
+    Room,
     Running,
     Snapshot,
     TenantState,
@@ -34,7 +36,15 @@ def nodes(**slots: int) -> tuple[Node, ...]:
     return tuple(Node.with_slots(name, types[name[0]], count) for name, count in sorted(slots.items()))
 
 
-def gang(job: str, learners: int = 1, slots: int = 1, **changes: Any) -> Gang:
+def gang(
+    job: str,
+    learners: int = 1,
+    slots: int = 1,
+    *,
+    cpus: float | None = None,
+    memory_mib: int | None = None,
+    **changes: Any,
+) -> Gang:
     values: dict[str, Any] = {
         "tenant": "red",
         "slot_type": "a100",
@@ -48,14 +58,15 @@ def gang(job: str, learners: int = 1, slots: int = 1, **changes: Any) -> Gang:
     return Gang(
         job=job,
         learners=Range.fixed(learners),
-        resources=Resources.of_slots(values["slot_type"], slots),
+        resources=Resources.of_slots(values["slot_type"], slots, cpus=cpus, memory_mib=memory_mib),
         **values,
     )
 
 
 def running(job: str, *on: str, slots: int = 1, **changes: Any) -> Running:
     """One learner on each of these nodes."""
-    of_gang = {name: changes.pop(name) for name in ("tenant", "slot_type") if name in changes}
+    names = ("tenant", "slot_type", "cpus", "memory_mib")
+    of_gang = {name: changes.pop(name) for name in names if name in changes}
     whole = gang(job, len(on), slots, queued_at=NOON - timedelta(hours=2), **of_gang)
     assert whole.slot_type is not None
     return Running(whole, whole.slot_type, on, NOON - timedelta(hours=1), **changes)
@@ -96,16 +107,9 @@ TYPES = ("a100", "cpu", "h200")
 
 @st.composite
 def worlds(draw: st.DrawFn) -> Snapshot:
-    """Small clusters with everything that can go together: types, down nodes, heads, limits, suspension."""
-    machines = tuple(
-        Node.with_slots(
-            f"n{i}",
-            draw(st.sampled_from(TYPES)),
-            draw(st.integers(1, 8)),
-            draw(st.booleans() | st.just(True)),
-        )
-        for i in range(draw(st.integers(0, 5)))
-    )
+    """Small clusters with everything that can go together: types, down nodes, heads, limits, suspension; CPUs and
+    memory that some nodes report, and others hold parts of."""
+    machines = tuple(_machine(draw, f"n{i}") for i in range(draw(st.integers(0, 5))))
     busy = _busy(draw, machines)
     waiting = tuple(_waiting(draw, f"j{i}") for i in range(draw(st.integers(0, 9))))
     used: Counter[tuple[str, str]] = Counter()
@@ -131,6 +135,32 @@ def worlds(draw: st.DrawFn) -> Snapshot:
     return Snapshot(NOON, machines, waiting, busy, quotas, FairShare(300, 3600), states, heads)
 
 
+CPUS, MEMORIES = (0.25, 1, 2.5, 6), (256, 1000, 4096, 20_000)
+
+
+def _machine(draw: st.DrawFn, name: str) -> Node:
+    slot_type, slots = draw(st.sampled_from(TYPES)), draw(st.integers(1, 8))
+    node = Node.with_slots(
+        name,
+        slot_type,
+        slots,
+        draw(st.booleans() | st.just(True)),
+        cpus=draw(st.none() | st.sampled_from([1, 4, 7.5, 16])),
+        memory_mib=draw(st.none() | st.sampled_from([900, 4096, 16_384])),
+    )
+    if draw(st.booleans()):
+        return node
+    others = Resources.of_slots(
+        slot_type,
+        draw(st.integers(0, 2)),
+        cpus=draw(st.sampled_from([0, 0.1, 3])),
+        memory_mib=draw(st.integers(0, 1500)),
+    )
+    return replace(
+        node, used_by_others=others, per_learner=Resources(memory_mib=draw(st.sampled_from([0, 256])))
+    )
+
+
 def _busy(draw: st.DrawFn, machines: tuple[Node, ...]) -> tuple[Running, ...]:
     free = {node.name: node.slots for node in machines}
     found = []
@@ -151,6 +181,8 @@ def _busy(draw: st.DrawFn, machines: tuple[Node, ...]) -> tuple[Running, ...]:
                     slots=slots,
                     tenant=draw(st.sampled_from(TENANTS)),
                     slot_type=first.slot_type,
+                    cpus=draw(st.none() | st.sampled_from(CPUS)),
+                    memory_mib=draw(st.none() | st.sampled_from(MEMORIES)),
                     ends_by=None if ends is None else NOON + timedelta(seconds=ends),
                 )
             )
@@ -162,6 +194,8 @@ def _waiting(draw: st.DrawFn, name: str) -> Gang:
         name,
         draw(st.integers(1, 5)),
         draw(st.integers(1, 6)),
+        cpus=draw(st.none() | st.sampled_from(CPUS)),
+        memory_mib=draw(st.none() | st.sampled_from(MEMORIES)),
         tenant=draw(st.sampled_from(TENANTS)),
         slot_type=draw(st.sampled_from((*TYPES, "v100", None))),
         strategy=draw(st.sampled_from(PlacementStrategy)),
@@ -171,17 +205,59 @@ def _waiting(draw: st.DrawFn, name: str) -> Gang:
     )
 
 
-def free_after(world: Snapshot, plan: Plan) -> dict[str, int]:
-    """Free slots per node once the plan is carried out; negative would be over-committed."""
-    free = {node.name: node.slots for node in world.nodes}
-    slots = {job.job: job.slots for job in world.waiting}
+Free = dict[str, Room]
+"""Slots, thousandths of a CPU and MiB by node, as a Room; below zero where a node is over-committed."""
+
+
+def free_after(world: Snapshot, plan: Plan) -> Free:
+    """What every node has left once the plan is carried out. A node without a report of a resource has a lot of it."""
+    free = {node.name: _left_by_others(node) for node in world.nodes}
+    gangs = {job.job: job for job in world.waiting}
+    on = {node.name: node for node in world.nodes}
     for job in world.running:
         for name in job.nodes:
-            free[name] -= job.slots
+            free[name] = _less(free[name], taken(job.gang, on[name], world))
     for start in plan.starts:
         for name in start.placement.nodes:
-            free[name] -= slots[start.job]
+            free[name] = _less(free[name], taken(gangs[start.job], on[name], world))
     return free
+
+
+def taken(job: Gang, node: Node, world: Snapshot) -> Room:
+    """By one learner, with what comes on top of it on nodes of this type."""
+    pool = [other.per_learner.memory_mib or 0 for other in world.nodes if other.slot_type == node.slot_type]
+    cpus = 0 if node.slot_type == CPU_TYPE else round((job.resources.cpus or 0) * 1000)
+    return job.slots, cpus, (job.resources.memory_mib or 0) + max(pool)
+
+
+def fitting(job: Gang, free: Free, world: Snapshot, slot_type: str) -> int:
+    """How many of its learners fit on the nodes of the type that are ready."""
+    found = 0
+    for node in world.nodes:
+        if node.ready and node.slot_type == slot_type:
+            need = taken(job, node, world)
+            found += max(0, min(has // one for has, one in zip(free[node.name], need, strict=True) if one))
+    return found
+
+
+def _left_by_others(node: Node) -> Room:
+    others = node.used_by_others
+    has_cpus = node.slot_type != CPU_TYPE and node.allocatable.cpus is not None
+    cpus = round((node.allocatable.cpus or 0) * 1000) if has_cpus else PLENTY
+    memory = PLENTY if node.allocatable.memory_mib is None else node.allocatable.memory_mib
+    held = (
+        node.slots - others.slots(node.slot_type),
+        cpus - round((others.cpus or 0) * 1000),
+        memory - (others.memory_mib or 0),
+    )
+    return max(0, held[0]), max(0, held[1]), max(0, held[2])
+
+
+def _less(one: Room, other: Room) -> Room:
+    return one[0] - other[0], one[1] - other[1], one[2] - other[2]
+
+
+PLENTY = 10**12
 
 
 def usage_after(world: Snapshot, plan: Plan) -> tuple[Counter[tuple[str, str]], Counter[str]]:

@@ -19,6 +19,8 @@ SLOT_TYPE = "luthier.dev/slot-type"
 GPU_PRODUCT = "nvidia.com/gpu.product"
 ANY_GPU = "gpu"
 """Slot type of GPUs whose model no label names."""
+PER_LEARNER = Resources(memory_mib=SHIPPER_MIB)
+"""Of a pod, beyond what its learner requests. The launcher's container has ended when the learner's starts."""
 _SUFFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SUFFIXES |= {f"{each}i": 1024.0**power for power, each in enumerate("KMGTPE", 1)}
 _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
@@ -140,7 +142,7 @@ def is_ready(node: Object) -> bool:
 
 
 def to_node(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Node:
-    """The scheduler's view of a node. memory_mib leaves room for the shipper beside a learner."""
+    """The scheduler's view of a node: what the kubelet compares with the sum of all pods' requests."""
     found = amount_of(node["status"].get("allocatable", {}), gpu_resource)
     used = sum((each.amount for each in holdings if not each.ours), Amount())
     slot_type = slot_type_of(node, gpu_resource)
@@ -150,10 +152,11 @@ def to_node(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Nod
     return Node(
         node["metadata"]["name"],
         slot_type,
-        Resources(int(found.gpus), found.cpus, max(0, int(found.memory // MIB) - SHIPPER_MIB)),
+        Resources(int(found.gpus), found.cpus, int(found.memory // MIB)),
         ready=is_ready(node),
         used_by_others=others if used != Amount() else NOTHING,
         cordoned=_keeps_us_away(node, gpu_resource),
+        per_learner=PER_LEARNER,
     )
 
 

@@ -76,8 +76,8 @@ class Gangs:
     # Requests of drivers
 
     def nodes(self) -> list[Node]:
-        memory_mib = machine_mib()
-        return [self._nodes[name].with_memory(memory_mib) for name in sorted(self._nodes)]
+        whole_mib = machine_mib()
+        return [self._nodes[name].on_machine(whole_mib) for name in sorted(self._nodes)]
 
     def count(self) -> int:
         return len(self._gangs)

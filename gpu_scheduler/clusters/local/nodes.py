@@ -1,7 +1,8 @@
 """LOCAL_NODES: the nodes that this machine provides. ``node-a:cpu:4,node-b:cpu:4`` (name:type:slots), or ``auto``.
 
-Each node has the memory of the whole machine: nothing limits the learners of one node to a share of it, and a share
-would reject jobs that run well.
+An entry may end in ``:cpus=32`` (of a node with GPUs; the slots of type cpu are CPUs) and ``:memory=64Gi``, which its
+learners then divide among themselves. What is not given is not limited, and nothing is made up for it: how the nodes
+named here share one machine is not known. A learner gets no more memory than the machine has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_scheduler.clusters.local.labels import LABEL, LABEL_RULE
 from gpu_scheduler.model import CPU_TYPE, Node
@@ -18,6 +19,7 @@ from gpu_scheduler.model import CPU_TYPE, Node
 _MAX_SLOTS = 4096
 _MAKER = re.compile(r"\b(nvidia|geforce|tesla|quadro|graphics)\b", re.IGNORECASE)
 _VARIANT = re.compile(r"-(sxm\d*|pcie|nvl|hbm\d\w*|\d+gb)\b.*")
+_MEMORY = re.compile(r"([1-9][0-9]{0,8})(Mi|Gi)")
 EXAMPLE = "node-a:cpu:4,node-b:cpu:4"
 
 
@@ -33,10 +35,19 @@ class LocalNode:
     slot_type: str
     slots: int
     devices: tuple[str, ...] = ()
+    cpus: int | None = None
+    memory_mib: int | None = None
 
-    def with_memory(self, memory_mib: int | None) -> Node:
+    def on_machine(self, machine_mib: int) -> Node:
         """This node on a machine with this memory."""
-        return Node.with_slots(self.name, self.slot_type, self.slots, memory_mib=memory_mib)
+        return Node.with_slots(
+            self.name,
+            self.slot_type,
+            self.slots,
+            cpus=self.cpus,
+            memory_mib=self.memory_mib,
+            learner_mib=machine_mib if self.memory_mib is None else None,
+        )
 
 
 def read_nodes(text: str) -> tuple[LocalNode, ...]:
@@ -72,7 +83,7 @@ def _entries(text: str) -> tuple[list[LocalNode], list[str]]:
         else:
             if read.slot_type != CPU_TYPE:
                 numbers = range(devices, devices + read.slots)
-                read = LocalNode(read.name, read.slot_type, read.slots, tuple(map(str, numbers)))
+                read = replace(read, devices=tuple(map(str, numbers)))
                 devices += read.slots
             found[read.name] = read
     return list(found.values()), wrong
@@ -81,30 +92,50 @@ def _entries(text: str) -> tuple[list[LocalNode], list[str]]:
 def _entry(entry: str) -> LocalNode | str:
     """One node, or what is wrong with it."""
     parts = entry.split(":")
-    if len(parts) != 3:
+    if len(parts) < 3:
         return f"{entry!r} is not name:type:slots; write {EXAMPLE} or auto"
-    name, slot_type, slots = parts
+    name, slot_type, slots = parts[:3]
     for what, word in (("name", name), ("type", slot_type)):
         if not LABEL.fullmatch(word):
             return f"{entry!r}: the {what} {word!r} {LABEL_RULE}"
     if not slots.isascii() or not slots.isdigit() or not 1 <= int(slots) <= _MAX_SLOTS:
         return f"{entry!r}: {slots!r} is not a number of slots from 1 to {_MAX_SLOTS}"
-    return LocalNode(name, slot_type, int(slots))
+    return _with_options(LocalNode(name, slot_type, int(slots)), parts[3:], entry)
+
+
+def _with_options(node: LocalNode, options: list[str], entry: str) -> LocalNode | str:
+    """The node with its cpus=… and memory=…, or what is wrong with them."""
+    for option in options:
+        name, _, value = option.partition("=")
+        if name == "cpus" and node.slot_type == CPU_TYPE:
+            return f"{entry!r}: cpus is for nodes with GPUs; the slots of a node of type cpu are its CPUs"
+        if name == "cpus":
+            if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _MAX_SLOTS):
+                return f"{entry!r}: {value!r} is not a number of CPUs from 1 to {_MAX_SLOTS}"
+            node = replace(node, cpus=int(value))
+        elif name == "memory":
+            if not (found := _MEMORY.fullmatch(value)):
+                return f"{entry!r}: {value!r} is not an amount of memory; write it as 512Mi or 64Gi"
+            node = replace(node, memory_mib=int(found[1]) * (1024 if found[2] == "Gi" else 1))
+        else:
+            return f"{entry!r}: {option!r} is neither cpus=NUMBER nor memory=AMOUNT"
+    return node
 
 
 def detect() -> tuple[LocalNode, ...]:
     """This machine's NVIDIA GPUs, a node per model, and its cores as a node of cpu slots.
 
-    The cpu node is there beside GPUs too: a job with gpus: 0 must find a place on every installation.
+    The cpu node is there beside GPUs too: a job with gpus: 0 must find a place on every installation. Each node offers
+    all cores: which of them the others will need is not known.
     """
     by_type: dict[str, list[str]] = {}
     for index, model in _nvidia_gpus():
         by_type.setdefault(slug_of(model), []).append(index)
+    cores = len(os.sched_getaffinity(0))
     gpus = [
-        LocalNode(f"local-{slot_type}"[:63].rstrip("-"), slot_type, len(devices), tuple(devices))
+        LocalNode(f"local-{slot_type}"[:63].rstrip("-"), slot_type, len(devices), tuple(devices), cores)
         for slot_type, devices in by_type.items()
     ]
-    cores = len(os.sched_getaffinity(0))
     cpu = LocalNode("local-cpu" if gpus else "local", CPU_TYPE, cores)
     return tuple(sorted([*gpus, cpu], key=lambda node: node.name))
 

@@ -22,7 +22,7 @@ from gpu_scheduler.clusters.base import (
     LearnerSpec,
 )
 from gpu_scheduler.clusters.local.labels import LABEL, LABEL_RULE
-from gpu_scheduler.model import Node
+from gpu_scheduler.model import CPU_TYPE, Node
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """A gang of hundreds of learners with large environments still fits."""
@@ -65,12 +65,16 @@ def node_to_json(node: Node) -> dict[str, Any]:
         "slot_type": node.slot_type,
         "slots": node.slots,
         "ready": node.ready,
-        "memory_mib": node.allocatable.memory_mib,
+        "memory_mib": node.learner_mib,
+        "cpus": node.allocatable.cpus if node.slot_type != CPU_TYPE else None,
+        "divided_mib": node.allocatable.memory_mib,
     }
 
 
 def node_from_json(value: Mapping[str, Any]) -> Node:
-    return Node.with_slots(**value)
+    fields = dict(value)
+    learner_mib, divided_mib = fields.pop("memory_mib"), fields.pop("divided_mib", None)
+    return Node.with_slots(**fields, memory_mib=divided_mib, learner_mib=learner_mib)
 
 
 def report_to_json(report: GangReport) -> dict[str, Any]:

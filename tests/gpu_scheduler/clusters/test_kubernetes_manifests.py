@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 
 from gpu_scheduler.clusters.base import GangSpec
-from gpu_scheduler.clusters.kubernetes import manifests
+from gpu_scheduler.clusters.kubernetes import manifests, resources
 from gpu_scheduler.clusters.kubernetes.manifests import Manifest
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.model import CPU_TYPE, Resources
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.kubernetes_specs import OWNER, SETTINGS, gang_specs
 
@@ -49,6 +50,18 @@ def test_every_object_is_found_by_the_installation_and_by_its_gang(spec: GangSpe
         wanted = dict(each.split("=") for each in manifests.selector(SETTINGS, spec.name).split(","))
         assert labels.items() >= wanted.items()
         assert wanted[manifests.INSTALLATION] == "test"
+
+
+@given(gang_specs())
+def test_the_plan_counts_what_the_kubelet_admits(spec: GangSpec) -> None:
+    """A pod's request is its learner's, and what its node says that each learner takes beyond it."""
+    more, needed = resources.PER_LEARNER, resources.needed_by(pod(spec), SETTINGS.gpu_resource)
+    request = Resources.of_slots(spec.slot_type, spec.slots, cpus=spec.cpus, memory_mib=spec.memory_mib)
+    slots, cpus, memory_mib = request.needed(spec.slot_type)
+    assert (needed.cpus if spec.slot_type == CPU_TYPE else needed.gpus) == slots
+    assert needed.memory == (memory_mib + (more.memory_mib or 0)) * resources.MIB
+    if spec.slot_type != CPU_TYPE:
+        assert needed.cpus * 1000 <= cpus + (more.cpus or 0) * 1000 + 1e-6
 
 
 def test_the_service_owns_the_rest() -> None:

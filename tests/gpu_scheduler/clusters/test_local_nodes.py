@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from gpu_scheduler.clusters.local import nodes
 from gpu_scheduler.clusters.local.labels import LABEL_RULE
 from gpu_scheduler.clusters.local.memory_limits import machine_mib
 from gpu_scheduler.clusters.local.nodes import BadNodes, LocalNode, read_nodes, slug_of
+from gpu_scheduler.clusters.local.protocol import node_from_json, node_to_json
+from gpu_scheduler.model import Resources
 
 
 def test_nodes_are_read_in_order_of_their_names() -> None:
@@ -71,6 +74,35 @@ def test_auto_with_gpus_has_a_node_per_model_and_the_cores_beside(
     assert (cpu.name, cpu.slot_type) == ("local-cpu", "cpu")
     assert (h200.slot_type, h200.slots, h200.devices) == ("h200", 2, ("0", "2"))
     assert (t4.slot_type, t4.slots, t4.devices) == ("t4", 1, ("1",))
+    assert [node.cpus for node in (cpu, h200, t4)] == [None, cpu.slots, cpu.slots]
+
+
+def test_a_node_offers_the_cpus_and_memory_that_are_given_and_no_made_up_ones() -> None:
+    given, plain = read_nodes("gpu-a:a100:4:cpus=32:memory=64Gi,gpu-b:a100:4")
+    machine = 1000
+    known, unknown = given.on_machine(machine), plain.on_machine(machine)
+    assert (known.allocatable, known.most_memory_mib) == (Resources(4, 32, 65_536), 65_536)
+    assert (unknown.allocatable, unknown.most_memory_mib) == (Resources(4, None, None), machine)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("a:cpu:4:cpus=8", "the slots of a node of type cpu are its CPUs"),
+        ("a:a100:4:cpus=many", "'many' is not a number of CPUs"),
+        ("a:a100:4:memory=64", "'64' is not an amount of memory; write it as 512Mi or 64Gi"),
+        ("a:a100:4:gib=64", "'gib=64' is neither cpus=NUMBER nor memory=AMOUNT"),
+    ],
+)
+def test_an_option_of_a_node_that_cannot_be_read_is_named(entry: str, said: str) -> None:
+    with pytest.raises(BadNodes, match=re.escape(said)):
+        read_nodes(entry)
+
+
+def test_a_node_reaches_the_workers_as_the_daemon_has_it() -> None:
+    for node in read_nodes("a:a100:4:cpus=32:memory=64Gi,b:a100:4,c:cpu:2:memory=1Gi"):
+        shown = node.on_machine(1000)
+        assert node_from_json(node_to_json(shown)) == shown
 
 
 def run_daemon(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -97,7 +129,7 @@ def test_a_second_daemon_on_the_folder_says_so(daemon) -> None:
 
 
 def test_each_node_reports_the_whole_machines_memory(daemon) -> None:
-    reported = {node.name: node.allocatable.memory_mib for node in daemon.cluster.nodes()}
+    reported = {node.name: node.learner_mib for node in daemon.cluster.nodes()}
     assert reported == {"node-a": machine_mib(), "node-b": machine_mib()}
 
 

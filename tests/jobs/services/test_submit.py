@@ -126,6 +126,20 @@ def test_memory_is_compared_with_the_nodes_of_the_type_once_all_of_them_have_rep
     assert memory_errors() == {}
 
 
+def test_cpus_that_no_node_with_such_gpus_has_are_refused_with_the_most_that_one_has(people: People) -> None:
+    for name, cpus in (("node-a", 16.0), ("node-b", 32.0)):
+        ClusterNode.objects.create(
+            name=name, cluster="memory", slot_type="a100", slots=4, cpus=cpus, learner_cpus=0.5
+        )
+    source = factories.spec(resources={"gpus": 2, "gpu_type": "a100", "cpus": 32})
+    with pytest.raises(SpecInvalid) as refused:
+        job_check(user=people.alice, tenant=people.vision, source=source)
+    assert codes(refused.value) == {"resources.cpus": "exceeds_cluster"}
+    assert refused.value.details["errors"][0]["allowed"] == "at most 31"
+    ClusterNode.objects.filter(name="node-a").update(cpus=None)
+    assert job_check(user=people.alice, tenant=people.vision, source=source)
+
+
 def test_only_researchers_of_an_active_tenant_submit(people: People) -> None:
     for person in (people.bob, people.carol):
         with pytest.raises(JobForbidden):

@@ -15,7 +15,8 @@ from gpu_scheduler.checks import check_of
 from gpu_scheduler.cycle import plan
 from jobs import events
 from jobs.models import ClusterNode, Job
-from jobs.selectors.snapshot import scheduler_nodes, snapshot
+from jobs.selectors.nodes import scheduler_nodes
+from jobs.selectors.snapshot import snapshot
 from jobs.services.sharing import SharePermission, job_share
 from jobs.states import EventCode, Intent, State
 from tenants.models import Quota, Tenant, User

@@ -205,6 +205,40 @@ def test_the_clusters_numbers_add_up(signed_in: SignIn, lab: Tenant, alice: User
     assert "mine" in markup(page)
 
 
+def test_the_cluster_page_and_rest_show_cpus_and_memory_with_what_others_hold(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    ClusterNode.objects.create(
+        name="node-a",
+        cluster="memory",
+        slot_type="a100",
+        slots=8,
+        cpus=64,
+        divided_mib=512 * 1024,
+        learner_mib=256,
+        others_slots=1,
+        others_cpus=0.5,
+        others_mib=2048,
+    )
+    ClusterNode.objects.create(name="node-b", cluster="memory", slot_type="a100", slots=8, cordoned=True)
+    spec = factories.spec(resources={"gpus": 4, "gpu_type": "a100", "cpus": 12, "memory": "100Gi"})
+    fields = {"gpus": 4, "gpu_type": "a100", "slots": 4, "spec": spec}
+    factories.job(of=lab, owner=alice, state=State.PROCESSING, **fields)
+    first, second = signed_in(alice).get("/api/v1/cluster/nodes").json()["items"]
+    assert first["cpus"] == {"total": 64, "used": 12, "others": 0.5, "free": 51.5}
+    assert first["memory_mib"] == {"total": 524_288, "used": 102_656, "others": 2048, "free": 419_584}
+    assert (first["used"], first["others"], first["free"]) == (4, 1, 3)
+    assert (second["cpus"], second["memory_mib"], second["cordoned"], second["free"]) == (None, None, True, 0)
+    page = signed_in(alice).get("/cluster")
+    text = markup(page)
+    assert "CPUs used</th>" in text
+    assert '12<span class="tertiary">of 64</span><small class="tertiary">0.5 by others</small>' in text
+    assert '100.2<span class="tertiary">of 512.0</span><small class="tertiary">2.0 by others</small>' in text
+    assert "Cordoned" in text
+    pool = page.context["pools"][0]["pool"]
+    assert pool.used + pool.others + pool.free + pool.down == pool.slots == 16
+
+
 def test_a_foreign_job_has_no_name_on_the_cluster_page(signed_in: SignIn, lab: Tenant, alice: User) -> None:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=4)
     other = factories.tenant("nlp-research")

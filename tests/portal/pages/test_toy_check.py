@@ -15,7 +15,8 @@ from gpu_scheduler.model import Gang
 from gpu_scheduler.policies.base import Policy
 from jobs.lifecycle.plan_effects import explain
 from jobs.models import ClusterNode, Job
-from jobs.selectors.snapshot import scheduler_nodes, snapshot
+from jobs.selectors.nodes import scheduler_nodes
+from jobs.selectors.snapshot import snapshot
 from jobs.services.sharing import SharePermission, job_share
 from tenants.models import Tenant, User
 from tests import factories

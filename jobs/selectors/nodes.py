@@ -1,0 +1,73 @@
+"""A node of the scheduler as a row, and back: the one place that knows which column is which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_scheduler.model import CPU_TYPE, NOTHING, Node, Resources
+from jobs.models import ClusterNode
+
+NODE_COLUMNS = (
+    "name", "slot_type", "slots", "ready", "memory_mib", "cpus", "divided_mib", "learner_cpus", "learner_mib",
+    "others_slots", "others_cpus", "others_mib", "cordoned",
+)  # fmt: skip
+"""Of ClusterNode: what the cluster reports of a node."""
+
+
+def node_row(node: Node) -> dict[str, Any]:
+    """The values of NODE_COLUMNS. Slots of type ``cpu`` are CPUs: such a node has no CPUs beside its slots."""
+    has, others, more = node.allocatable, node.used_by_others, node.per_learner
+    cpu_slots = node.slot_type == CPU_TYPE
+    return {
+        "name": node.name,
+        "slot_type": node.slot_type,
+        "slots": node.slots,
+        "ready": node.ready,
+        "memory_mib": node.most_memory_mib,
+        "cpus": None if cpu_slots else has.cpus,
+        "divided_mib": has.memory_mib,
+        "learner_cpus": more.cpus or 0,
+        "learner_mib": more.memory_mib or 0,
+        "others_slots": others.slots(node.slot_type),
+        "others_cpus": 0 if cpu_slots else others.cpus or 0,
+        "others_mib": others.memory_mib or 0,
+        "cordoned": node.cordoned,
+    }
+
+
+def node_of_row(
+    name: str,
+    slot_type: str,
+    slots: int,
+    ready: bool,
+    memory_mib: int | None,
+    cpus: float | None,
+    divided_mib: int | None,
+    learner_cpus: float,
+    learner_mib: int,
+    others_slots: int,
+    others_cpus: float,
+    others_mib: int,
+    cordoned: bool,
+) -> Node:
+    """The node whose row has these values of NODE_COLUMNS."""
+    used_by_others = per_learner = NOTHING
+    if others_slots or others_cpus or others_mib:
+        used_by_others = Resources.of_slots(slot_type, others_slots, cpus=others_cpus, memory_mib=others_mib)
+    if learner_cpus or learner_mib:
+        per_learner = Resources(0, learner_cpus or None, learner_mib or None)
+    return Node(
+        name,
+        slot_type,
+        Resources.of_slots(slot_type, slots, cpus=cpus, memory_mib=divided_mib),
+        ready=ready,
+        used_by_others=used_by_others,
+        per_learner=per_learner,
+        cordoned=cordoned,
+        learner_mib=memory_mib if divided_mib is None else None,
+    )
+
+
+def scheduler_nodes() -> list[Node]:
+    """The nodes as of the last scheduling cycle, by name."""
+    return [node_of_row(*row) for row in ClusterNode.objects.order_by("name").values_list(*NODE_COLUMNS)]

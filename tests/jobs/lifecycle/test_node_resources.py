@@ -1,0 +1,98 @@
+"""CPUs and memory of nodes through the whole line: the cluster's report, rows, the plan, and the reason on the job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_scheduler.model import NOTHING, Node, Resources
+from jobs.lifecycle import cycle
+from jobs.models import ClusterNode, Job
+from jobs.selectors.nodes import NODE_COLUMNS, node_of_row, node_row, scheduler_nodes
+from jobs.selectors.what_if import preview_resume
+from jobs.states import Intent, State
+from tests import factories
+from tests.jobs.lifecycle.world import World, job_of, state
+
+GIB = 1024
+GPUS = replace(
+    Node.with_slots("gpu-a", "a100", 8, cpus=2, memory_mib=64 * GIB),
+    used_by_others=Resources(0, 0.25, GIB),
+    per_learner=Resources(memory_mib=256),
+)
+
+
+@pytest.fixture
+def gpus(world: World) -> World:
+    world.cluster.set_node(GPUS)
+    world.tenant.quotas.create(gpu_type="a100", limit=8)
+    return world
+
+
+def submit(world: World, *, cpus: float, memory: str, gpus: int = 1, learners: int = 1) -> Job:
+    resources = {"learners": learners, "gpus": gpus, "gpu_type": "a100", "cpus": cpus, "memory": memory}
+    spec = factories.spec(resources=resources)
+    return world.submit(gpus=gpus, slots=gpus, learners=learners, gpu_type="a100", spec=spec)
+
+
+_amounts = st.builds(
+    Resources, gpus=st.just(0), cpus=st.sampled_from([0, 0.5, 2]), memory_mib=st.sampled_from([0, 300])
+)
+
+
+@given(
+    st.sampled_from(["cpu", "a100"]),
+    st.none() | st.sampled_from([2, 7.5]),
+    st.none() | st.sampled_from([512, 4096]),
+    _amounts,
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_node_read_back_from_its_row_offers_the_same(
+    slot_type: str, cpus: float | None, memory: int | None, more: Resources, ready: bool, cordoned: bool
+) -> None:
+    node = replace(
+        Node.with_slots("n", slot_type, 4, ready, cpus=cpus, memory_mib=memory),
+        per_learner=more,
+        cordoned=cordoned,
+        used_by_others=NOTHING if slot_type == "cpu" else more,
+    )
+    back = node_of_row(*(node_row(node)[name] for name in NODE_COLUMNS))
+    assert back.room == node.room
+    assert back.most_memory_mib == node.most_memory_mib
+    assert back.per_learner.needed(slot_type) == node.per_learner.needed(slot_type)
+    assert back.used_by_others.needed(slot_type) == node.used_by_others.needed(slot_type)
+    assert (back.ready, back.cordoned) == (ready, cordoned)
+
+
+def test_a_gpu_job_with_more_cpus_than_a_node_has_never_starts_and_says_why(gpus: World) -> None:
+    job = submit(gpus, gpus=2, learners=2, cpus=64, memory="4Gi")
+    gpus.settle()
+    row = job_of(job)
+    assert (row.state, row.reason_code) == (State.QUEUED, "NODE_TOO_SMALL")
+    assert "needs 64 CPUs beside its 2 a100 GPUs" in row.reason_message
+
+
+def test_jobs_share_a_nodes_memory_and_the_next_one_starts_when_it_is_free(gpus: World) -> None:
+    first = submit(gpus, cpus=1, memory="40Gi")
+    gpus.settle()
+    second = submit(gpus, cpus=0.5, memory="40Gi")
+    gpus.settle()
+    assert state(first) == State.DEPLOYING
+    assert job_of(second).reason_code == "NODE_MEMORY"
+    assert job_of(second).reason_numbers["need"] == 40 * GIB
+    assert preview_resume(job_of(second)).code == "NODE_MEMORY", "previews read the stored nodes"
+    gpus.request(first, Intent.CANCEL)
+    gpus.settle()
+    gpus.elapse(60)
+    gpus.settle()
+    assert state(second) == State.DEPLOYING
+
+
+def test_the_stored_nodes_are_those_that_the_cluster_reports(gpus: World) -> None:
+    cycle.run()
+    assert [node for node in scheduler_nodes() if node.name == "gpu-a"] == [GPUS]
+    assert ClusterNode.objects.get(name="gpu-a").memory_mib == 64 * GIB - 256
