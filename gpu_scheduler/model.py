@@ -134,7 +134,7 @@ class Node:
     requests, such as the memory of its shipper's container. learner_mib: the most memory that one learner can have
     where the node's memory is known but not divided. topology: from the smallest domain to the largest, such as
     ("rack-1", "block-a"), for policies that place gangs by it; none does yet. A node takes new learners
-    only if it is ready, not cordoned, and not avoided because it failed a gang (avoid_until).
+    only if it is ready and not cordoned; until avoid_until, because it failed a gang, only if they fit on no others.
     """
 
     name: str
@@ -178,8 +178,12 @@ class Node:
             return self.learner_mib
         return max(0, whole - (self.per_learner.memory_mib or 0))
 
-    def takes_learners(self, now: datetime) -> bool:
-        return self.ready and not self.cordoned and (self.avoid_until is None or self.avoid_until <= now)
+    @property
+    def takes_learners(self) -> bool:
+        return self.ready and not self.cordoned
+
+    def is_avoided(self, now: datetime) -> bool:
+        return self.avoid_until is not None and self.avoid_until > now
 
 
 @dataclass(frozen=True, slots=True)

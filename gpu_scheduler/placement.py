@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
@@ -61,6 +61,10 @@ class Rooms:
         found.of, found._count, found._heaps = dict(self.of), self._count.copy(), None
         found._capacity, found._most = {}, {}
         return found
+
+    def without(self, names: Collection[str]) -> Rooms:
+        """The same without these nodes."""
+        return Rooms({name: room for name, room in self.of.items() if name not in names})
 
     def lower(self, name: str, to: Room) -> None:
         """Set what a node offers to less than before."""
@@ -136,7 +140,7 @@ class Pool:
     ) -> None:
         self.slot_type = slot_type
         nodes = list(nodes)
-        self._ready = {node.name: node.room for node in nodes if node.takes_learners(now)}
+        self._ready = {node.name: node.room for node in nodes if node.takes_learners}
         self._empty = Rooms({node.name: node.room for node in nodes})
         self._empty_ready = self._empty if len(self._ready) == len(nodes) else Rooms(self._ready)
         rooms = self._empty.distinct()
@@ -147,6 +151,7 @@ class Pool:
         self._counts_more = self.counts_cpus or self.counts_memory
         self._needs: dict[Room, Room] = {}
         self._most_learners: dict[int | Room, int] = {}  # by slots or need per learner, on the empty nodes
+        self._avoided = frozenset(node.name for node in nodes if node.avoid_until and node.is_avoided(now))
         self.total = self._empty_ready.total
         self.nodes_down = len(nodes) - len(self._ready)
         self.largest_node = self._empty.most(SLOTS)
@@ -240,11 +245,13 @@ class Pool:
         """Choose a node per rank and take the slots of a gang that ``fits``.
 
         PACK: fewest nodes, the last one the tightest that fits. SPREAD: as many nodes as possible, the freest
-        first. Ties go by name.
+        first. Ties go by name. Nodes that are avoided are used only if the gang does not fit on the others.
         """
         need, offer = self.need(gang), self.unreserved
         if offer.capacity(need) < gang.learners.min:
             offer = self.free.copy()
+        if self._avoided and (others := offer.without(self._avoided)).capacity(need) >= gang.learners.min:
+            offer = others
         choose = _pack if gang.strategy is PlacementStrategy.PACK else _spread
         chosen = choose(offer, gang.learners.min, need)
         for name, learners in chosen:
@@ -267,8 +274,9 @@ class Pool:
             fitting = _parts_of_learners(free[name], need)
             for nth in range(1, min(learners, learners_in(room, need)) + 1):
                 missing = nth - fitting
-                lacking.append((0.0 if missing < 0 else 1.0 if missing > 1 else missing, name, nth))
-        for _, name, _ in heapq.nsmallest(learners, lacking):
+                missing = 0.0 if missing < 0 else 1.0 if missing > 1 else missing
+                lacking.append((missing, name in self._avoided, name, nth))
+        for _, _, name, _ in heapq.nsmallest(learners, lacking):
             reserved = self._reserved.get(name, NO_ROOM)
             self._reserved[name] = (reserved[0] + need[0], reserved[1] + need[1], reserved[2] + need[2])
         for name, reserved in self._reserved.items():

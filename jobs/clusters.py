@@ -46,6 +46,14 @@ def capabilities() -> Capabilities:
     return registry.driver(settings.LUTHIER_CLUSTER).capabilities
 
 
+def has_deploy_deadline(name: str) -> bool:
+    """Whether gangs on that cluster must be complete in time. False for a cluster that the settings do not reach."""
+    try:
+        return named(name).capabilities.deploy_deadline
+    except registry.ClusterMisconfigured:
+        return False
+
+
 def use(cluster: Cluster | None) -> None:
     """Replace the current cluster, for tests; None forgets all connections."""
     with _lock:

@@ -45,6 +45,7 @@ class StopReason(StrEnum):
     LEARNER_LOST = "learner_lost"
     NODE_LOST = "node_lost"
     PLATFORM_STOPPED = "platform_stopped"
+    DEPLOY_TIMEOUT = "deploy_timeout"
     DEPLOY_FAILED = "deploy_failed"
     IMAGE_ERROR = "image_error"
     DATA_ERROR = "data_error"
@@ -104,6 +105,7 @@ AFTER_STOPPING: dict[StopReason, State] = {
     StopReason.LEARNER_LOST: State.QUEUED,
     StopReason.NODE_LOST: State.QUEUED,
     StopReason.PLATFORM_STOPPED: State.QUEUED,
+    StopReason.DEPLOY_TIMEOUT: State.QUEUED,
     StopReason.DEPLOY_FAILED: State.FAILED,
     StopReason.IMAGE_ERROR: State.FAILED,
     StopReason.DATA_ERROR: State.FAILED,
@@ -214,6 +216,7 @@ STOP_LABELS: dict[StopReason, str] = {
     StopReason.LEARNER_LOST: "Restarting",
     StopReason.NODE_LOST: "Restarting",
     StopReason.PLATFORM_STOPPED: "Stopping",
+    StopReason.DEPLOY_TIMEOUT: "Restarting",
     StopReason.DEPLOY_FAILED: "Stopping",
     StopReason.IMAGE_ERROR: "Stopping",
     StopReason.DATA_ERROR: "Stopping",

@@ -32,6 +32,15 @@ class ClusterBusy(ClusterError):
     """The cluster does not answer or asks callers to wait. Try again later; no job fails because of it."""
 
 
+class GangBlocked(ClusterBusy):
+    """The cluster answers, but this gang cannot be launched yet. node: the one that cannot take it; "": none is at
+    fault. A gang that is blocked for too long releases its slots."""
+
+    def __init__(self, message: str, *, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+
+
 class RefusalCode(StrEnum):
     """Why this attempt cannot be launched. Each is also the job's stop reason (jobs.states.StopReason)."""
 
@@ -150,8 +159,10 @@ class Capabilities:
     Both are for checks of specs that a cluster of containers needs; nothing reads them yet. slot_types: slot types that
     it can count; None means that its nodes report them. The tests of the cluster contract hold a driver to it.
     pythons: finds the versions of plain Python that a job may ask for; None: jobs have neither a plain Python nor
-    packages of their own. node_daemon: `manage.py up` runs a node daemon for it. required_settings: environment
-    variables without which no process of the platform starts. remedy: what an operator checks when it does not answer.
+    packages of their own. deploy_deadline: a gang that is not complete in time is stopped and placed again; False where
+    a node prepares runtimes for as long as that takes, and reports its failure itself. node_daemon: `manage.py up` runs
+    a node daemon for it. required_settings: environment variables without which no process of the platform starts.
+    remedy: what an operator checks when it does not answer.
     """
 
     images: bool = False
@@ -160,6 +171,7 @@ class Capabilities:
     multi_node: bool = False
     slot_types: frozenset[str] | None = None
     pythons: Callable[[], tuple[str, ...]] | None = None
+    deploy_deadline: bool = False
     node_daemon: bool = False
     required_settings: tuple[str, ...] = ()
     remedy: str = ""

@@ -30,8 +30,8 @@ from typing import Any, TypeVar
 from gpu_scheduler.clusters.base import (
     ENDED,
     Capabilities,
-    ClusterBusy,
     EndReason,
+    GangBlocked,
     GangReport,
     GangSpec,
     LaunchRefused,
@@ -51,7 +51,9 @@ from gpu_scheduler.model import CPU_TYPE, Node
 Hook = Callable[[str, str, str], None]
 Result = TypeVar("Result")
 _READS = frozenset({"nodes", "observe"})
-CAPABILITIES = Capabilities(images=True, multi_node=True, pythons=lambda: ("3.11", "3.12"))
+CAPABILITIES = Capabilities(
+    images=True, multi_node=True, deploy_deadline=True, pythons=lambda: ("3.11", "3.12")
+)
 SIGTERMED = 143
 SIGKILLED = 137
 
@@ -274,7 +276,8 @@ class MemoryCluster:
                 raise LaunchRefused(f"Node {node.name} has no {spec.slot_type}, it has {node.slot_type}.")
             used[node.name] += spec.slots
             if used[node.name] > node.slots:
-                raise ClusterBusy(f"Node {node.name} does not yet have enough free slots for {spec.name}.")
+                message = f"Node {node.name} does not yet have enough free slots for {spec.name}."
+                raise GangBlocked(message, node=node.name)
         learners = {}
         for learner in spec.learners:
             self._born += 1

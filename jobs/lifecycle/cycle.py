@@ -42,7 +42,7 @@ from jobs.lifecycle.plan_effects import (
 )
 from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
-from jobs.selectors.nodes import NODE_COLUMNS, node_row
+from jobs.selectors.nodes import NODE_COLUMNS, node_row, with_avoided
 from jobs.selectors.snapshot import database_now, needs_plan, snapshot
 from jobs.states import Intent, State
 
@@ -113,7 +113,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
         _note_done()
         return []
     broken: dict[str, Exception] = {}
-    seen = snapshot(nodes=nodes, now=database_now(), broken=broken)
+    seen = snapshot(nodes=with_avoided(nodes), now=database_now(), broken=broken)
     for job, unreadable in broken.items():
         quarantine(job, unreadable)
     decided = plan(seen)

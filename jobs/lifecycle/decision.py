@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from gpu_scheduler.clusters.base import EndReason
 from jobs.lifecycle import stopping
 from jobs.lifecycle.facts import (
     CLUSTER_UNAVAILABLE,
@@ -21,6 +22,7 @@ from jobs.lifecycle.facts import (
     Reason,
     failure,
     halt_reached,
+    incomplete,
     node_lost,
 )
 from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReason
@@ -53,6 +55,8 @@ class Move:
     agents_lost: bool = False
     learners: int | None = None
     """The size of later attempts, where it changes."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that failed the gang: for a while, learners go there only if they fit on no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +172,15 @@ def _deployed(job: JobObservation) -> Decision:
             return _halt(job, "Halting before it was deployed.")
         if job.pending_order is not None:
             return _carry_out(job.pending_order, job)
+        if late := incomplete(job):
+            return _stop(StopReason.DEPLOY_TIMEOUT, late.reason, avoid=late.nodes)
         return Decision(act=Act.LAUNCH)
     if job.all_succeeded:
         return Decision(move=_forward(job))
     if halt_reached(job):
         return _halt(job, "Halting: the halt had already reached the program.")
     if found := failure(job):
-        return _stop(*found)
+        return _stop(*found, avoid=_failed_nodes(job, found[1]))
     if job.intent == Intent.HALT:
         return _halt(job, _HALTING.message)
     if (
@@ -191,7 +197,15 @@ def _deployed(job: JobObservation) -> Decision:
     next_phase = _NEXT_PHASE.get(job.state)
     if next_phase is not None and all(learner.reached(next_phase) for learner in job.learners):
         return Decision(move=_forward(job))
+    if job.state == State.DEPLOYING and (late := incomplete(job)):
+        return _stop(StopReason.DEPLOY_TIMEOUT, late.reason, avoid=late.nodes)
     return Decision(requeue_after_s=_wait_s(job), note=_working_note(job))
+
+
+def _failed_nodes(job: JobObservation, reason: Reason) -> tuple[str, ...]:
+    """A node that could not prepare its learner, for example because the kubelet had no room for it."""
+    failed = job.state != State.PROCESSING and reason.code == EndReason.NOT_PREPARED
+    return (str(reason.numbers["node"]),) if failed else ()
 
 
 _NEXT_PHASE = {State.DEPLOYING: Phase.DOWNLOADING, State.DOWNLOADING: Phase.PROCESSING}
@@ -325,5 +339,5 @@ def _carry_out(order: Order, job: JobObservation) -> Decision:
     return _stop(order.reason, Reason(order.reason.value, stopping.ordered(order, job), order.numbers))
 
 
-def _stop(stop_reason: StopReason, reason: Reason) -> Decision:
-    return Decision(move=Move(State.STOPPING, reason, stop_reason))
+def _stop(stop_reason: StopReason, reason: Reason, *, avoid: tuple[str, ...] = ()) -> Decision:
+    return Decision(move=Move(State.STOPPING, reason, stop_reason, avoid=avoid))

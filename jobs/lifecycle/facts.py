@@ -150,6 +150,8 @@ class JobObservation:
     time_left_s: float | None = None
     wait_s: float = 0
     """Seconds until a restart that backs off may start."""
+    deploy_left_s: float | None = None
+    """Seconds until its gang must be complete. None: its cluster sets no deadline."""
     has_checkpoint: bool = False
     corrupt_checkpoints: int = 0
 
@@ -199,6 +201,62 @@ def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
         if found := _of_learner(learner):
             return found
     return None
+
+
+CLUSTER_BUSY = "cluster_busy"
+"""The reason's code while the cluster asks to wait. Its number ``node``: only this gang must wait; the node that cannot
+take it, or "" if none is at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """Why a gang is not complete in time. nodes: those that failed it."""
+
+    reason: Reason
+    nodes: tuple[str, ...]
+
+
+def incomplete(job: JobObservation) -> Incomplete | None:
+    """What a gang lacks whose deadline is over; None: nothing, or it still has time. A cluster that does not answer at
+    all is no fault of the gang's."""
+    if job.deploy_left_s is None or job.deploy_left_s > 0:
+        return None
+    if not job.launched:
+        node = job.reason.numbers.get("node") if job.reason.code == CLUSTER_BUSY else None
+        if node is None:
+            return None
+        return Incomplete(_late(job.reason.message, {"node": node}), (node,) if node else ())
+    missing = [learner for learner in job.learners if not learner.reached(Phase.DOWNLOADING)]
+    missing.sort(key=_starts_late)
+    first = missing[0]
+    numbers = {"learner": first.rank, "node": first.node, "missing": len(missing)}
+    words = f"Learner {first.rank} on {first.node} is not complete: {_lacks(first)}"
+    nodes = dict.fromkeys(each.node for each in missing if _starts_late(each) == _starts_late(first))
+    return Incomplete(_late(words, numbers), tuple(nodes))
+
+
+def _late(words: str, numbers: dict[str, Any]) -> Reason:
+    text = f"Its learners did not start in time, so its devices are released. {words.rstrip('.')}."
+    return Reason(StopReason.DEPLOY_TIMEOUT.value, text, numbers)
+
+
+def _starts_late(learner: LearnerObservation) -> int:
+    """0 for a learner of which the cluster says what it waits for; those that run come last."""
+    if learner.report is None or learner.report.phase is not LearnerPhase.PREPARING:
+        return 2
+    return 0 if learner.report.message else 1
+
+
+def _lacks(learner: LearnerObservation) -> str:
+    match _starts_late(learner):
+        case 0:
+            assert learner.report is not None
+            return learner.report.message
+        case 1:
+            return (
+                "the cluster has not started its containers and does not say why (often an image or a volume)"
+            )
+    return "it runs, but its agent has not reported"
 
 
 def halt_reached(job: JobObservation) -> bool:

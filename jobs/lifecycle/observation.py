@@ -9,10 +9,12 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Count, Q
 from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ENDED, EndReason, GangReport, LearnerPhase
+from jobs import clusters
 from jobs.accounting import is_recent, ran_s, time_left_s
 from jobs.diagnosis import FailureCause
 from jobs.humanize import saved_step
@@ -153,9 +155,19 @@ def _observation(
         ran_s=ran_s(attempt.processing_at, now) if attempt else 0,
         time_left_s=_time_left_s(job, attempt, _counts_until(job, known_at, now)),
         wait_s=max(0.0, (job.start_after - now).total_seconds()) if job.start_after else 0,
+        deploy_left_s=_deploy_left_s(job, attempt, now),
         has_checkpoint=valid > 0,
         corrupt_checkpoints=corrupt,
     )
+
+
+def _deploy_left_s(job: Job, attempt: Attempt | None, now: datetime) -> float | None:
+    """Counted from zero again once the cluster has accepted the gang: until then it may have been the platform that was off."""
+    if job.state != State.DEPLOYING or attempt is None or not clusters.has_deploy_deadline(attempt.cluster):
+        return None
+    since = attempt.launched_at or attempt.opened_at
+    left_s: float = settings.LUTHIER_DEPLOY_DEADLINE_S - (now - since).total_seconds()
+    return left_s
 
 
 def _order(job: Job) -> Order | None:

@@ -21,6 +21,7 @@ from gpu_scheduler.clusters.base import (
     Cluster,
     ClusterBusy,
     ClusterError,
+    GangBlocked,
     GangSpec,
     LaunchRefused,
     LearnerSpec,
@@ -31,7 +32,7 @@ from jobs import clusters, events, tokens
 from jobs.failpoints import fp
 from jobs.lifecycle import leases, transitions
 from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_cluster
-from jobs.lifecycle.facts import JobObservation, Reason
+from jobs.lifecycle.facts import CLUSTER_BUSY, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
 from jobs.models import Job, Runtime
@@ -265,7 +266,8 @@ def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
     """The cluster does not answer or asks to wait: no job fails for that, and people can read it."""
     if rows.observation.state not in KEEPS_REASON:
         message = f"Waiting for the cluster: {busy}"
-        transitions.note_reason(rows, lease, Reason("cluster_busy", message))
+        numbers = {"node": busy.node} if isinstance(busy, GangBlocked) else {}
+        transitions.note_reason(rows, lease, Reason(CLUSTER_BUSY, message, numbers))
     fp("busy.after_noted")
     leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=rows.job.intent_gen)
 

@@ -7,11 +7,12 @@ by state and intent, and voids any lease. note_alive and note_reports are not gu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
@@ -24,7 +25,7 @@ from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt, reported_step
-from jobs.models import Attempt, Job, JobEvent, Learner
+from jobs.models import Attempt, ClusterNode, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, PROGRAM_FINISHED, EventCode, Intent, State
 
@@ -57,7 +58,7 @@ def move(rows: JobRows, move: Move, lease: Lease) -> None:
 
 @retry_on_serialization_failure
 def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
-    """Rows are locked in one order: the job, its attempt, the quota, the tenant."""
+    """Rows are locked in one order: the job, its attempt, the quota, the tenant; then nodes."""
     source, job = rows.observation.state, rows.job
     with transaction.atomic():
         reason = _with_receipt(rows, move)
@@ -81,7 +82,17 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
             numbers=dict(reason.numbers),
             source="lifecycle",
         )
+        if move.avoid:
+            _avoid(move.avoid, reason)
         fp("move.before_commit")
+
+
+def _avoid(nodes: Collection[str], reason: Reason) -> None:
+    """Mark these nodes for the next plans. Rows of nodes are locked last of all, in the order of their names."""
+    until = Now() + timedelta(seconds=settings.LUTHIER_AVOID_NODE_S)
+    for name in sorted(nodes):
+        ClusterNode.objects.filter(name=name).update(avoid_until=until, avoid_reason=reason.message[:500])
+    transaction.on_commit(pubsub.cluster_changed, robust=True)
 
 
 def leave_queue(job_id: str) -> Job | None:

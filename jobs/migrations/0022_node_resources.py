@@ -1,4 +1,5 @@
-"""What a node has of CPUs and memory, and what others hold of it, so that learners are placed by all of them."""
+"""What a node has of CPUs and memory, and what others hold of it, so that learners are placed by all of them;
+and until when a node that failed a gang is avoided."""
 
 from django.db import migrations, models
 
@@ -15,4 +16,6 @@ class Migration(migrations.Migration):
         migrations.AddField("clusternode", "others_cpus", models.FloatField(default=0)),
         migrations.AddField("clusternode", "others_mib", models.PositiveIntegerField(default=0)),
         migrations.AddField("clusternode", "cordoned", models.BooleanField(default=False)),
+        migrations.AddField("clusternode", "avoid_until", models.DateTimeField(null=True)),
+        migrations.AddField("clusternode", "avoid_reason", models.CharField(max_length=500, blank=True)),
     ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from datetime import datetime
 
 from gpu_scheduler.model import Resources
 from jobs.models import Attempt, ClusterNode
 from jobs.selectors import installation
 from jobs.selectors.jobs import jobs_visible_to
-from jobs.selectors.snapshot import per_learner, requested
+from jobs.selectors.snapshot import database_now, per_learner, requested
 from jobs.selectors.usage import gpus_first
 from tenants import access
 
@@ -39,6 +40,14 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Avoid:
+    """A node that failed a gang: until then, learners go there only if they fit on no others."""
+
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeUse:
     """One node: its slots, those in use, and who uses them. A node that takes no new learners has none free.
 
@@ -53,6 +62,7 @@ class NodeUse:
     others: int
     ready: bool
     cordoned: bool
+    avoid: Avoid | None
     cpus: Share | None
     memory: Share | None
     occupants: tuple[Occupant, ...]
@@ -96,6 +106,7 @@ def nodes(user: access.Person) -> list[NodeUse]:
         .values_list("job_id", "job__name", "tenant__slug", "slots", "nodes", *requested("job__"))
         .order_by("job_id")
     )
+    now = database_now()
     shown = set(jobs_visible_to(user).filter(pk__in=[row[0] for row in held]).values_list("pk", flat=True))
     for job, name, tenant, slots, at, cpus, memory in held:
         seen = job in shown
@@ -115,6 +126,7 @@ def nodes(user: access.Person) -> list[NodeUse]:
             row.others_slots,
             row.ready,
             row.cordoned,
+            Avoid(row.avoid_until, row.avoid_reason) if row.avoid_until and row.avoid_until > now else None,
             _cpus(row, learners[row.name]),
             _memory(row, learners[row.name]),
             tuple(occupants[row.name]),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
+
+from django.db.models.functions import Now
 
 from gpu_scheduler.model import CPU_TYPE, NOTHING, Node, Resources
 from jobs.models import ClusterNode
@@ -49,8 +54,9 @@ def node_of_row(
     others_cpus: float,
     others_mib: int,
     cordoned: bool,
+    avoid_until: datetime | None = None,
 ) -> Node:
-    """The node whose row has these values of NODE_COLUMNS."""
+    """The node whose row has these values of NODE_COLUMNS, and avoid_until, which no cluster reports."""
     used_by_others = per_learner = NOTHING
     if others_slots or others_cpus or others_mib:
         used_by_others = Resources.of_slots(slot_type, others_slots, cpus=others_cpus, memory_mib=others_mib)
@@ -65,9 +71,18 @@ def node_of_row(
         per_learner=per_learner,
         cordoned=cordoned,
         learner_mib=memory_mib if divided_mib is None else None,
+        avoid_until=avoid_until,
     )
 
 
 def scheduler_nodes() -> list[Node]:
     """The nodes as of the last scheduling cycle, by name."""
-    return [node_of_row(*row) for row in ClusterNode.objects.order_by("name").values_list(*NODE_COLUMNS)]
+    rows = ClusterNode.objects.order_by("name").values_list(*NODE_COLUMNS, "avoid_until")
+    return [node_of_row(*row) for row in rows]
+
+
+def with_avoided(nodes: Sequence[Node]) -> list[Node]:
+    """Nodes as their cluster reports them, with what the platform knows of those that failed a gang."""
+    marked = ClusterNode.objects.filter(avoid_until__gt=Now())
+    avoid = dict(marked.values_list("name", "avoid_until"))
+    return [replace(node, avoid_until=avoid[node.name]) if node.name in avoid else node for node in nodes]

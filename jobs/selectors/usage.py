@@ -19,7 +19,7 @@ from tenants.models import Quota, Tenant, User
 
 LOSSES = (
     State.FAILED, StopReason.LEARNER_FAILED, StopReason.LEARNER_LOST, StopReason.NODE_LOST, StopReason.DEPLOY_FAILED,
-    StopReason.IMAGE_ERROR, StopReason.DATA_ERROR, StopReason.SECRET_MISSING,
+    StopReason.DEPLOY_TIMEOUT, StopReason.IMAGE_ERROR, StopReason.DATA_ERROR, StopReason.SECRET_MISSING,
 )  # fmt: skip
 """Outcomes of attempts whose work after the newest checkpoint is repeated or lost."""
 

@@ -79,6 +79,13 @@ class ResourceUseSerializer(ReadSerializer):
     free = serializers.FloatField()
 
 
+class AvoidSerializer(ReadSerializer):
+    until = serializers.DateTimeField(
+        help_text="before that, learners go there only if they fit on no others"
+    )
+    reason = serializers.CharField()
+
+
 class NodeSerializer(ReadSerializer):
     name = serializers.CharField()
     slot_type = serializers.CharField()
@@ -94,6 +101,7 @@ class NodeSerializer(ReadSerializer):
     )
     ready = serializers.BooleanField()
     cordoned = serializers.BooleanField(help_text="takes no new learners")
+    avoid = AvoidSerializer(allow_null=True, help_text="it failed a gang; null: it did not, or long ago")
     jobs = OccupantSerializer(many=True, source="occupants")
 
 
@@ -112,6 +120,7 @@ class NodeSerializer(ReadSerializer):
         "memory_mib": {"total": 515_000, "used": 262_400, "others": 900, "free": 251_700},
         "ready": True,
         "cordoned": False,
+        "avoid": None,
         "jobs": [{"job": "3f9k2m7qx4ta", "name": "mnist", "tenant": "vision", "slots": 4}],
     },
 )

@@ -82,6 +82,7 @@ def _node_view(node: cluster.NodeUse) -> dict[str, Any]:
         "node": node,
         "cells": cells,
         "state": state,
+        "avoid": node.avoid,
         "cpus": _share_view(node.cpus),
         "memory": _share_view(node.memory, 1024),
         "foreign": sum(o.job is None for o in node.occupants),

@@ -58,6 +58,10 @@ class Environment:
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"
     # seconds until a frozen worker's job may be taken over
     luthier_lease_s: Annotated[float, values.number(1, 600)] = 10
+    # seconds until a gang that is not complete on its cluster releases its slots and is placed again
+    luthier_deploy_deadline_s: Annotated[float, values.number(10, 86_400)] = 600
+    # seconds for which a node that failed a gang is used only if no others fit
+    luthier_avoid_node_s: Annotated[float, values.number(0, 86_400)] = 1800
     # seconds between two looks at due jobs
     luthier_tick_s: Annotated[float, values.number(0.02, 60)] = 1
     # days a deleted job is kept before its purge

@@ -146,3 +146,28 @@ def test_the_next_snapshot_and_the_forecast_count_memory_too() -> None:
     assert only_wait(after).code is WaitReason.NODE_MEMORY
     found = forecast(seen, {"j1": RunTime((600.0,), Basis.TIME_LIMIT)})
     assert found["j2"].p50 == NOON + timedelta(seconds=600)
+
+
+def avoided(made: Node, *, minutes: int = 10) -> Node:
+    return replace(made, avoid_until=NOON + timedelta(minutes=minutes))
+
+
+def test_a_node_that_failed_a_gang_is_used_only_if_the_gang_fits_on_no_others() -> None:
+    nodes = [avoided(node("a")), node("b", gpus=4)]
+    assert placed(plan(snapshot(nodes, [gang("j1", 2, 2)]))) == {"j1": ("b", "b")}
+    assert placed(plan(snapshot(nodes, [gang("j1", 1, 8)]))) == {"j1": ("a",)}
+    assert placed(plan(snapshot(nodes, [gang("j1", 3, 4)]))) == {"j1": ("a", "a", "b")}
+
+
+def test_a_node_is_avoided_no_longer_than_stated() -> None:
+    nodes = [avoided(node("a"), minutes=0), node("b")]
+    assert placed(plan(snapshot(nodes, [gang("j1")]))) == {"j1": ("a",)}
+
+
+def test_slots_of_an_avoided_node_count_as_free() -> None:
+    wait = only_wait(snapshot([avoided(node("a", gpus=4))], [gang("j1", 1, 4)], [running("r", "a")]))
+    assert (wait.code, wait.numbers["free"], wait.numbers["nodes_down"]) == (
+        WaitReason.INSUFFICIENT_CAPACITY,
+        3,
+        0,
+    )

@@ -150,6 +150,8 @@ def _machine(draw: st.DrawFn, name: str) -> Node:
     )
     if draw(st.booleans()):
         return node
+    if draw(st.booleans()):
+        node = replace(node, avoid_until=NOON + timedelta(seconds=draw(st.integers(-60, 60))))
     others = Resources.of_slots(
         slot_type,
         draw(st.integers(0, 2)),

@@ -15,6 +15,7 @@ from gpu_scheduler.clusters.base import (
     Capabilities,
     ClusterBusy,
     ClusterError,
+    GangBlocked,
     GangSpec,
     LaunchRefused,
     Observation,
@@ -35,6 +36,7 @@ CAPABILITIES = Capabilities(
     node_local_data=False,
     shared_memory=True,
     multi_node=True,
+    deploy_deadline=True,
     required_settings=settings.REQUIRED,
     remedy="Check KUBECONFIG, and `kubectl get --raw /readyz`.",
 )
@@ -214,7 +216,8 @@ class _Launch:
             before = free.get(learner.node) or view.free(learner.node)
             needed = resources.needed_by(self._pod(learner.rank, {}), gpu)
             if lacks := before.lacks(needed):
-                raise ClusterBusy(f"Node {learner.node} cannot take {spec.name} yet: {lacks}.")
+                message = f"Node {learner.node} cannot take {spec.name} yet: {lacks}."
+                raise GangBlocked(message, node=learner.node)
             free[learner.node] = before - needed
 
     def create_service(self) -> Object:
@@ -273,7 +276,7 @@ class _Launch:
 
 def _refused(error: RequestRejected) -> ClusterError:
     if any(each in str(error) for each in NOT_YET):
-        return ClusterBusy(str(error))
+        return GangBlocked(str(error))
     return LaunchRefused(str(error))
 
 

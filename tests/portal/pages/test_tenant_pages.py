@@ -239,6 +239,28 @@ def test_the_cluster_page_and_rest_show_cpus_and_memory_with_what_others_hold(
     assert pool.used + pool.others + pool.free + pool.down == pool.slots == 16
 
 
+def test_a_node_that_failed_a_gang_is_marked_on_the_page_and_in_rest_until_it_is_not_avoided_any_more(
+    signed_in: SignIn, alice: User
+) -> None:
+    now = timezone.now()
+    for name, minutes in (("node-a", 10), ("node-b", -10)):
+        ClusterNode.objects.create(
+            name=name,
+            cluster="memory",
+            slot_type="cpu",
+            slots=4,
+            avoid_until=now + timedelta(minutes=minutes),
+            avoid_reason=f"Learner 0 on {name} did not start.",
+        )
+    first, second = signed_in(alice).get("/api/v1/cluster/nodes").json()["items"]
+    assert first["avoid"]["reason"] == "Learner 0 on node-a did not start."
+    assert (first["free"], second["avoid"]) == (4, None)
+    page = markup(signed_in(alice).get("/cluster"))
+    assert "Learner 0 on node-a did not start." in page
+    assert "Learner 0 on node-b" not in page
+    assert page.count(">Avoided<") == 1
+
+
 def test_a_foreign_job_has_no_name_on_the_cluster_page(signed_in: SignIn, lab: Tenant, alice: User) -> None:
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=4)
     other = factories.tenant("nlp-research")
