@@ -14,7 +14,17 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpu_scheduler.model import NOTHING, UNCOUNTED, Gang, Node, PlacementStrategy, Room, Running
+from gpu_scheduler.model import (
+    NOTHING,
+    UNCOUNTED,
+    Gang,
+    Need,
+    Node,
+    PlacementStrategy,
+    Room,
+    Running,
+    need_of,
+)
 
 SLOTS, CPUS, MEMORY = 0, 1, 2
 """Places in a Room."""
@@ -132,7 +142,8 @@ class Pool:
 
     free: what nothing runs on. unreserved: what is free and no gang has reserved. reserved_for: the gang that has.
     reserved_until: when all of it will be free, so that it starts; None unless every run on it has a known end.
-    counts_cpus, counts_memory: a node reports them.
+    counts_cpus, counts_memory: a node reports them. only_slots: none does, so whether slots fit is whether learners do;
+    plans ask that a lot.
     """
 
     def __init__(
@@ -148,9 +159,9 @@ class Pool:
         self.counts_memory = any(room[2] != UNCOUNTED for room in rooms)
         self._per_learner = _largest([node for node in nodes if node.per_learner is not NOTHING], slot_type)
         self._adds_nothing = self._per_learner == NO_ROOM
-        self._counts_more = self.counts_cpus or self.counts_memory
-        self._needs: dict[Room, Room] = {}
-        self._most_learners: dict[int | Room, int] = {}  # by slots or need per learner, on the empty nodes
+        self.only_slots = self._adds_nothing and not (self.counts_cpus or self.counts_memory)
+        self._needs: dict[Need, Need] = {}
+        self._most_learners: dict[int | Need, int] = {}  # by slots or need per learner, on the empty nodes
         self._avoided = frozenset(node.name for node in nodes if node.avoid_until and node.is_avoided(now))
         self.total = self._empty_ready.total
         self.nodes_down = len(nodes) - len(self._ready)
@@ -172,14 +183,14 @@ class Pool:
         self.reserved_until: datetime | None = None
         self._reserved: dict[str, Room] = {}
 
-    def need(self, gang: Gang) -> Room:
+    def need(self, gang: Gang) -> Need:
         """What one of its learners takes of a node."""
         if self._adds_nothing:
             return gang.need
         found = self._needs.get(gang.need)
         if found is None:
             slots, cpus, memory = (one + more for one, more in zip(gang.need, self._per_learner, strict=True))
-            found = self._needs[gang.need] = (slots, cpus, memory)
+            found = self._needs[gang.need] = need_of(slots, cpus, memory)
         return found
 
     def could_hold_slots(self, gang: Gang) -> bool:
@@ -206,8 +217,7 @@ class Pool:
 
     def slots_fit(self, gang: Gang) -> bool:
         """Say whether the free slots lie on nodes so that each learner's fit whole, whatever else it needs."""
-        need = (gang.slots, 0, 0) if self._counts_more else gang.need
-        return self.free.capacity(need) >= gang.learners.min
+        return self.free.capacity((gang.slots, 0, 0)) >= gang.learners.min
 
     def shortage(self, gang: Gang, resource: int, *, empty: bool = False) -> Shortage | None:
         """What the gang lacks of CPUs or of memory beside what comes before that in a Room; None: nothing.
@@ -236,7 +246,7 @@ class Pool:
 
     def fits(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang can start now: on unreserved slots, or on reserved ones because it ends soon enough."""
-        need = self.need(gang)
+        need = gang.need if self._adds_nothing else self.need(gang)
         if self.unreserved.capacity(need) >= gang.learners.min:
             return True
         return self._ends_in_time(gang, now) and self.free.capacity(need) >= gang.learners.min
@@ -271,8 +281,11 @@ class Pool:
             return False
         learners, need, free, lacking = gang.learners.min, self.need(gang), self.free.of, []
         for name, room in self._ready.items():
-            fitting = _parts_of_learners(free[name], need)
-            for nth in range(1, min(learners, learners_in(room, need)) + 1):
+            if self.only_slots:
+                fitting, most = free[name][0] / need[0], room[0] // need[0]
+            else:
+                fitting, most = _parts_of_learners(free[name], need), learners_in(room, need)
+            for nth in range(1, min(learners, most) + 1):
                 missing = nth - fitting
                 missing = 0.0 if missing < 0 else 1.0 if missing > 1 else missing
                 lacking.append((missing, name in self._avoided, name, nth))

@@ -234,7 +234,8 @@ class Unreserved(Check):
         if self._quota_reserved(gang, supply) or self._jobs_reserved(gang, supply):
             return Finding(self, gang, supply, Scope.TENANT)
         assert pool is not None
-        if pool.reserved_for is not None and pool.learners_fitting(gang) >= gang.learners.min:
+        need = gang.need if pool.only_slots else pool.need(gang)
+        if pool.reserved_for is not None and pool.free.capacity(need) >= gang.learners.min:
             return None if pool.fits(gang, supply.now) else Finding(self, gang, supply, Scope.CLUSTER)
         return None
 
@@ -349,7 +350,9 @@ class WholeGang(Check):
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
         assert supply.pool is not None
-        return None if supply.pool.slots_fit(gang) else Finding(self, gang, supply, self.scope)
+        pool = supply.pool
+        fits = pool.free.capacity(gang.need) >= gang.learners.min if pool.only_slots else pool.slots_fit(gang)
+        return None if fits else Finding(self, gang, supply, self.scope)
 
     def sentence(self, finding: Finding) -> str:
         gang, numbers = finding.gang, finding.numbers

@@ -162,7 +162,7 @@ def _observation(
 
 
 def _deploy_left_s(job: Job, attempt: Attempt | None, now: datetime) -> float | None:
-    """Counted from zero again once the cluster has accepted the gang: until then it may have been the platform that was off."""
+    """Counted from zero again once the cluster has accepted the gang: before, the platform may have been off."""
     if job.state != State.DEPLOYING or attempt is None or not clusters.has_deploy_deadline(attempt.cluster):
         return None
     since = attempt.launched_at or attempt.opened_at
