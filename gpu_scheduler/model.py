@@ -147,8 +147,9 @@ class Node:
     allocatable counts healthy devices, and CPUs and memory as far as the cluster divides them among its learners.
     used_by_others: held by programs that are not ours. per_learner: what each learner takes there beyond what it
     requests, such as the memory of its shipper's container. learner_mib: the most memory that one learner can have
-    where the node's memory is known but not divided. topology: from the smallest domain to the largest, such as
-    ("rack-1", "block-a"), for policies that place gangs by it; none does yet. A node takes new learners
+    where the node's memory is known but not divided. unhealthy: devices beside the allocatable ones that it has but
+    cannot use. why: sentences for administrators about what keeps learners away, as far as the cluster says.
+    topology: from the smallest domain to the largest, such as ("rack-1", "block-a"), for policies that place gangs by it; none does yet. A node takes new learners
     only if it is ready and not cordoned; until avoid_until, because it failed a gang, only if they fit on no others.
     """
 
@@ -162,6 +163,8 @@ class Node:
     avoid_until: datetime | None = None
     per_learner: Resources = NOTHING
     learner_mib: int | None = None
+    unhealthy: int = 0
+    why: str = ""
     slots: int = field(init=False, repr=False, compare=False)  # derived, as is room; plan() reads them often
     room: Room = field(init=False, repr=False, compare=False)
 

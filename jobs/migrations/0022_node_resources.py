@@ -16,6 +16,8 @@ class Migration(migrations.Migration):
         migrations.AddField("clusternode", "others_cpus", models.FloatField(default=0)),
         migrations.AddField("clusternode", "others_mib", models.PositiveIntegerField(default=0)),
         migrations.AddField("clusternode", "cordoned", models.BooleanField(default=False)),
+        migrations.AddField("clusternode", "unhealthy", models.PositiveIntegerField(default=0)),
+        migrations.AddField("clusternode", "why", models.CharField(max_length=500, blank=True)),
         migrations.AddField("clusternode", "avoid_until", models.DateTimeField(null=True)),
         migrations.AddField("clusternode", "avoid_reason", models.CharField(max_length=500, blank=True)),
     ]

@@ -60,6 +60,8 @@ class ClusterNode(models.Model):
     others_cpus = models.FloatField(default=0)
     others_mib = models.PositiveIntegerField(default=0)
     cordoned = models.BooleanField(default=False)
+    unhealthy = models.PositiveIntegerField(default=0)  # devices that it has beside its slots but cannot use
+    why = models.CharField(max_length=500, blank=True)  # sentences about what keeps learners away
     avoid_until = models.DateTimeField(null=True)  # it failed a gang; written by jobs.lifecycle.transitions
     avoid_reason = models.CharField(max_length=500, blank=True)
     ready = models.BooleanField(default=True)

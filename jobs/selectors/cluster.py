@@ -51,8 +51,9 @@ class Avoid:
 class NodeUse:
     """One node: its slots, those in use, and who uses them. A node that takes no new learners has none free.
 
-    others: slots that programs outside Luthier hold. cpus: beside GPUs; slots of type ``cpu`` are CPUs. cpus and memory
-    are None where the cluster does not divide them among the learners, or does not say how much there is.
+    others: slots that programs outside Luthier hold. unhealthy: devices beside the slots that the node cannot use.
+    why: what keeps learners away, as far as the cluster says. cpus: beside GPUs; slots of type ``cpu`` are CPUs. cpus
+    and memory are None where the cluster does not divide them among the learners, or does not say how much there is.
     """
 
     name: str
@@ -62,6 +63,8 @@ class NodeUse:
     others: int
     ready: bool
     cordoned: bool
+    unhealthy: int
+    why: str
     avoid: Avoid | None
     cpus: Share | None
     memory: Share | None
@@ -126,6 +129,8 @@ def nodes(user: access.Person) -> list[NodeUse]:
             row.others_slots,
             row.ready,
             row.cordoned,
+            row.unhealthy,
+            row.why,
             Avoid(row.avoid_until, row.avoid_reason) if row.avoid_until and row.avoid_until > now else None,
             _cpus(row, learners[row.name]),
             _memory(row, learners[row.name]),

@@ -14,7 +14,7 @@ from jobs.models import ClusterNode
 
 NODE_COLUMNS = (
     "name", "slot_type", "slots", "ready", "memory_mib", "cpus", "divided_mib", "learner_cpus", "learner_mib",
-    "others_slots", "others_cpus", "others_mib", "cordoned",
+    "others_slots", "others_cpus", "others_mib", "cordoned", "unhealthy", "why",
 )  # fmt: skip
 """Of ClusterNode: what the cluster reports of a node."""
 
@@ -37,6 +37,8 @@ def node_row(node: Node) -> dict[str, Any]:
         "others_cpus": 0 if cpu_slots else others.cpus or 0,
         "others_mib": others.memory_mib or 0,
         "cordoned": node.cordoned,
+        "unhealthy": node.unhealthy,
+        "why": node.why[:500],
     }
 
 
@@ -54,6 +56,8 @@ def node_of_row(
     others_cpus: float,
     others_mib: int,
     cordoned: bool,
+    unhealthy: int,
+    why: str,
     avoid_until: datetime | None = None,
 ) -> Node:
     """The node whose row has these values of NODE_COLUMNS, and avoid_until, which no cluster reports."""
@@ -72,6 +76,8 @@ def node_of_row(
         cordoned=cordoned,
         learner_mib=memory_mib if divided_mib is None else None,
         avoid_until=avoid_until,
+        unhealthy=unhealthy,
+        why=why,
     )
 
 

@@ -101,6 +101,12 @@ class NodeSerializer(ReadSerializer):
     )
     ready = serializers.BooleanField()
     cordoned = serializers.BooleanField(help_text="takes no new learners")
+    unhealthy = serializers.IntegerField(
+        help_text="devices beside the slots that the node has but cannot use"
+    )
+    why = serializers.CharField(
+        allow_blank=True, help_text="what keeps learners away, as far as the cluster says"
+    )
     avoid = AvoidSerializer(allow_null=True, help_text="it failed a gang; null: it did not, or long ago")
     jobs = OccupantSerializer(many=True, source="occupants")
 
@@ -120,6 +126,8 @@ class NodeSerializer(ReadSerializer):
         "memory_mib": {"total": 515_000, "used": 262_400, "others": 900, "free": 251_700},
         "ready": True,
         "cordoned": False,
+        "unhealthy": 0,
+        "why": "",
         "avoid": None,
         "jobs": [{"job": "3f9k2m7qx4ta", "name": "mnist", "tenant": "vision", "slots": 4}],
     },

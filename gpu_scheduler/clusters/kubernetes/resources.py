@@ -155,18 +155,35 @@ def to_node(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Nod
         Resources(int(found.gpus), found.cpus, int(found.memory // MIB)),
         ready=is_ready(node),
         used_by_others=others if used != Amount() else NOTHING,
-        cordoned=_keeps_us_away(node, gpu_resource),
+        cordoned=bool(keeps_away := _keeps_us_away(node, gpu_resource)),
         per_learner=PER_LEARNER,
+        unhealthy=max(0, int(quantity(node["status"].get("capacity", {}).get(gpu_resource, 0)) - found.gpus)),
+        why=" ".join(filter(None, [_not_ready(node), keeps_away])),
     )
 
 
-def _keeps_us_away(node: Object, gpu_resource: str) -> bool:
-    """Cordoned, or tainted with what our pods do not tolerate."""
+def _keeps_us_away(node: Object, gpu_resource: str) -> str:
+    """A sentence about why our pods may not go there: cordoned, or tainted with what they do not tolerate. Empty:
+    they may."""
     spec = node.get("spec", {})
     if spec.get("unschedulable"):
-        return True
-    taints = [each for each in spec.get("taints", []) if each["effect"] in ("NoSchedule", "NoExecute")]
-    return any(not (each["key"] == gpu_resource and each["effect"] == "NoSchedule") for each in taints)
+        return "Cordoned (kubectl uncordon ends it)."
+    for taint in spec.get("taints", []):
+        if taint["effect"] not in ("NoSchedule", "NoExecute"):
+            continue
+        if not (taint["key"] == gpu_resource and taint["effect"] == "NoSchedule"):
+            value = f"={taint['value']}" if taint.get("value") else ""
+            return f"Tainted with {taint['key']}{value}:{taint['effect']}, which learners do not tolerate."
+    return ""
+
+
+def _not_ready(node: Object) -> str:
+    """What the cluster says of a node that is not ready; empty: it is ready."""
+    if is_ready(node):
+        return ""
+    conditions = node["status"].get("conditions", [])
+    said = next((each.get("message", "") for each in conditions if each["type"] == "Ready"), "")
+    return f"Not ready: {said.rstrip('.') or 'its kubelet has not reported'}."
 
 
 def _greater(one: Amount, other: Amount) -> Amount:

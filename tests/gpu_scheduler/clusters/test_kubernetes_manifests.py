@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,53 @@ def test_the_plan_counts_what_the_kubelet_admits(spec: GangSpec) -> None:
     assert needed.memory == (memory_mib + (more.memory_mib or 0)) * resources.MIB
     if spec.slot_type != CPU_TYPE:
         assert needed.cpus * 1000 <= cpus + (more.cpus or 0) * 1000 + 1e-6
+
+
+def kubernetes_node(*, taints: Sequence[dict[str, str]] = (), said: str = "", **spec: object) -> Manifest:
+    """Eight GPUs, of which six work."""
+    gpu = SETTINGS.gpu_resource
+    ready = {"type": "Ready", "status": "Unknown" if said else "True", "message": said}
+    return {
+        "metadata": {"name": "node-a"},
+        "spec": {"taints": list(taints), **spec},
+        "status": {
+            "capacity": {gpu: "8"},
+            "allocatable": {gpu: "6", "cpu": "63500m", "memory": "64Gi"},
+            "conditions": [ready],
+        },
+    }
+
+
+def test_a_node_offers_what_is_healthy_and_says_how_much_is_not() -> None:
+    holding = resources.Holding("node-a", resources.Amount(1, 0.25, 100 * resources.MIB, 1), ours=False)
+    node = resources.to_node(kubernetes_node(), [holding], SETTINGS.gpu_resource)
+    assert node.allocatable == Resources(6, 63.5, 65_536)
+    assert node.used_by_others == Resources(1, 0.25, 100)
+    assert (node.unhealthy, node.takes_learners, node.why) == (2, True, "")
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (kubernetes_node(unschedulable=True), "Cordoned (kubectl uncordon ends it)."),
+        (
+            kubernetes_node(taints=[{"key": "team", "value": "nlp", "effect": "NoSchedule"}]),
+            "Tainted with team=nlp:NoSchedule, which learners do not tolerate.",
+        ),
+        (
+            kubernetes_node(said="Kubelet stopped posting node status."),
+            "Not ready: Kubelet stopped posting node status.",
+        ),
+    ],
+)
+def test_a_node_that_takes_no_learners_says_why(node: Manifest, why: str) -> None:
+    seen = resources.to_node(node, [], SETTINGS.gpu_resource)
+    assert (seen.takes_learners, seen.why) == (False, why)
+
+
+def test_the_taint_of_gpu_nodes_is_tolerated() -> None:
+    taint = {"key": SETTINGS.gpu_resource, "value": "present", "effect": "NoSchedule"}
+    assert resources.to_node(kubernetes_node(taints=[taint]), [], SETTINGS.gpu_resource).takes_learners
 
 
 def test_the_service_owns_the_rest() -> None:

@@ -239,6 +239,22 @@ def test_the_cluster_page_and_rest_show_cpus_and_memory_with_what_others_hold(
     assert pool.used + pool.others + pool.free + pool.down == pool.slots == 16
 
 
+def test_what_keeps_learners_from_a_node_is_said_on_the_page_and_in_rest(
+    signed_in: SignIn, alice: User
+) -> None:
+    fields = {"cluster": "memory", "slot_type": "a100", "slots": 6}
+    ClusterNode.objects.create(name="node-a", unhealthy=2, **fields)
+    ClusterNode.objects.create(
+        name="node-b", cordoned=True, why="Tainted with team=nlp:NoSchedule.", **fields
+    )
+    first, second = signed_in(alice).get("/api/v1/cluster/nodes").json()["items"]
+    assert (first["unhealthy"], first["free"], first["why"]) == (2, 6, "")
+    assert (second["why"], second["free"]) == ("Tainted with team=nlp:NoSchedule.", 0)
+    page = markup(signed_in(alice).get("/cluster"))
+    assert "2 unhealthy" in page
+    assert "Tainted with team=nlp:NoSchedule." in page
+
+
 def test_a_node_that_failed_a_gang_is_marked_on_the_page_and_in_rest_until_it_is_not_avoided_any_more(
     signed_in: SignIn, alice: User
 ) -> None:
