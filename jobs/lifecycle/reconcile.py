@@ -221,7 +221,8 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
     # None for a runtime of the source tree: its requirements are a file, or its image a setting
     own = Q(requirements__isnull=False) | ~Q(image="")
     runtime = Runtime.objects.filter(own, pk=spec.get("framework")).first()
-    image = spec.get("image") or (runtime.image if runtime is not None else "")
+    runs_images = _cluster_of(rows).capabilities.images
+    image = spec.get("image") or (runtime.image if runtime is not None and runs_images else "")
     return GangSpec(
         name=rows.observation.gang_name,
         job=job.pk,

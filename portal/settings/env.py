@@ -80,6 +80,12 @@ class Environment:
     # image of a framework, with {runtime} for its name; none = jobs name their own image
     kube_runtime_image: Annotated[str | None, values.kube_runtime_image] = None
     kube_gpu_resource: Annotated[str, str] = "nvidia.com/gpu"
+    # taints that learners' pods tolerate, as `kubectl taint` writes them, with commas
+    kube_tolerations: Annotated[str, values.kube_tolerations] = ""
+    # of learners' pods; none = the cluster's default
+    kube_priority_class: Annotated[str, values.kube_object_name] = ""
+    # Secrets with registries' passwords in each tenant's namespace, with commas
+    kube_pull_secrets: Annotated[str, values.kube_object_names] = ""
     kube_namespace_prefix: Annotated[str, values.name_prefix] = "luthier-"
 
 

@@ -11,7 +11,12 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from gpu_scheduler.clusters import registry
-from gpu_scheduler.clusters.kubernetes.settings import require_name, require_runtime_image
+from gpu_scheduler.clusters.kubernetes.settings import (
+    parse_names,
+    parse_tolerations,
+    require_name,
+    require_runtime_image,
+)
 from gpu_scheduler.clusters.local.nodes import wrong_entries
 from gpu_scheduler.policies import names_in
 
@@ -146,6 +151,25 @@ def kube_name(text: str) -> str:
 def kube_runtime_image(text: str) -> str:
     """The images of the frameworks: one reference with {runtime} in it."""
     require_runtime_image(text)
+    return text
+
+
+def kube_tolerations(text: str) -> str:
+    """Taints that learners' pods tolerate."""
+    parse_tolerations(text)
+    return text
+
+
+def kube_object_name(text: str) -> str:
+    """The name of one Kubernetes object, or nothing."""
+    if len(parse_names(text)) > 1:
+        raise ValueError("must be one name")
+    return text
+
+
+def kube_object_names(text: str) -> str:
+    """Names of Kubernetes objects."""
+    parse_names(text)
     return text
 
 

@@ -131,6 +131,7 @@ def pod(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str, own
             "terminationGracePeriodSeconds": grace(spec.grace_s),
             "tolerations": _tolerations(spec, settings),
             "volumes": _volumes(spec),
+            **_of_the_installation(settings),
         },
     }
 
@@ -158,9 +159,23 @@ def _only_on(node: str) -> Manifest:
 
 def _tolerations(spec: GangSpec, settings: KubernetesSettings) -> list[Manifest]:
     """GPU nodes are often tainted with their resource's name, to keep other pods away."""
-    if spec.slot_type == CPU_TYPE:
-        return []
-    return [{"key": settings.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}]
+    found = []
+    for each in settings.tolerated():
+        how = {"operator": "Exists"} if each.value is None else {"operator": "Equal", "value": each.value}
+        found.append({"key": each.key, "effect": each.effect, **how})
+    if spec.slot_type != CPU_TYPE:
+        found.append({"key": settings.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
+    return found
+
+
+def _of_the_installation(settings: KubernetesSettings) -> Manifest:
+    """What its administrators chose for all pods, as far as they did."""
+    found: Manifest = {}
+    if settings.priority_class:
+        found["priorityClassName"] = settings.priority_class
+    if names := settings.pull_secret_names():
+        found["imagePullSecrets"] = [{"name": name} for name in names]
+    return found
 
 
 def _volumes(spec: GangSpec) -> list[Manifest]:

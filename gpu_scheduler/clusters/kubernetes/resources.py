@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_scheduler.clusters.kubernetes import manifests
 from gpu_scheduler.clusters.kubernetes.manifests import SHIPPER_MIB
+from gpu_scheduler.clusters.kubernetes.settings import Toleration
 from gpu_scheduler.model import CPU_TYPE, NOTHING, Node, Resources
 
 Object = dict[str, Any]
@@ -141,7 +142,9 @@ def is_ready(node: Object) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def to_node(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Node:
+def to_node(
+    node: Object, holdings: Iterable[Holding], gpu_resource: str, tolerated: Collection[Toleration] = ()
+) -> Node:
     """The scheduler's view of a node: what the kubelet compares with the sum of all pods' requests."""
     found = amount_of(node["status"].get("allocatable", {}), gpu_resource)
     used = sum((each.amount for each in holdings if not each.ours), Amount())
@@ -155,14 +158,14 @@ def to_node(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Nod
         Resources(int(found.gpus), found.cpus, int(found.memory // MIB)),
         ready=is_ready(node),
         used_by_others=others if used != Amount() else NOTHING,
-        cordoned=bool(keeps_away := _keeps_us_away(node, gpu_resource)),
+        cordoned=bool(keeps_away := _keeps_us_away(node, slot_type, gpu_resource, tolerated)),
         per_learner=PER_LEARNER,
         unhealthy=max(0, int(quantity(node["status"].get("capacity", {}).get(gpu_resource, 0)) - found.gpus)),
         why=" ".join(filter(None, [_not_ready(node), keeps_away])),
     )
 
 
-def _keeps_us_away(node: Object, gpu_resource: str) -> str:
+def _keeps_us_away(node: Object, slot_type: str, gpu_resource: str, tolerated: Collection[Toleration]) -> str:
     """A sentence about why our pods may not go there: cordoned, or tainted with what they do not tolerate. Empty:
     they may."""
     spec = node.get("spec", {})
@@ -171,10 +174,16 @@ def _keeps_us_away(node: Object, gpu_resource: str) -> str:
     for taint in spec.get("taints", []):
         if taint["effect"] not in ("NoSchedule", "NoExecute"):
             continue
-        if not (taint["key"] == gpu_resource and taint["effect"] == "NoSchedule"):
+        by_gpus = slot_type != CPU_TYPE and (taint["key"], taint["effect"]) == (gpu_resource, "NoSchedule")
+        if not by_gpus and not any(_tolerates(each, taint) for each in tolerated):
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"Tainted with {taint['key']}{value}:{taint['effect']}, which learners do not tolerate."
     return ""
+
+
+def _tolerates(toleration: Toleration, taint: Object) -> bool:
+    same = (toleration.key, toleration.effect) == (taint["key"], taint["effect"])
+    return same and toleration.value in (None, taint.get("value", ""))
 
 
 def _not_ready(node: Object) -> str:

@@ -8,7 +8,22 @@ from dataclasses import dataclass, fields
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """A DNS label: names of namespaces and of gangs, and the installation's id."""
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 RUNTIME = "{runtime}"
+
+
+_TOLERATION = re.compile(
+    r"([a-zA-Z0-9][-a-zA-Z0-9_./]*)(?:=([-a-zA-Z0-9_.]*))?:(NoSchedule|NoExecute|PreferNoSchedule)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A taint that learners' pods tolerate. value None: any."""
+
+    key: str
+    value: str | None
+    effect: str
 
 
 REQUIRED = ("KUBE_INSTALLATION", "KUBE_AGENT_IMAGE")
@@ -18,7 +33,10 @@ REQUIRED = ("KUBE_INSTALLATION", "KUBE_AGENT_IMAGE")
 class KubernetesSettings:
     """installation: marks every object of this installation; two on one cluster must differ. agent_image: has the
     learner agent in /agent. runtime_image: image of a framework, with {runtime} for its name; empty: no frameworks.
-    kubeconfig: None: the service account of the pod that this process runs in, or the user's own configuration.
+    tolerations: taints that learners' pods tolerate, as `kubectl taint` writes them, with commas. priority_class: of
+    learners' pods; empty: the cluster's default. pull_secrets: names of Secrets with registries' passwords, with
+    commas, in each tenant's namespace. kubeconfig: None: the service account of the pod that this process runs in, or
+    the user's own configuration.
     """
 
     installation: str
@@ -26,6 +44,9 @@ class KubernetesSettings:
     runtime_image: str = ""
     namespace_prefix: str = "luthier-"
     gpu_resource: str = "nvidia.com/gpu"
+    tolerations: str = ""
+    priority_class: str = ""
+    pull_secrets: str = ""
     kubeconfig: str | None = None
 
     @classmethod
@@ -41,6 +62,13 @@ class KubernetesSettings:
         """The namespace of a tenant's gangs."""
         return f"{self.namespace_prefix}{tenant}"
 
+    def tolerated(self) -> tuple[Toleration, ...]:
+        """Raises ValueError."""
+        return parse_tolerations(self.tolerations)
+
+    def pull_secret_names(self) -> list[str]:
+        return parse_names(self.pull_secrets)
+
     def image_of(self, runtime: str) -> str:
         """The image of a framework; empty: this installation has none."""
         return self.runtime_image.replace(RUNTIME, runtime)
@@ -53,6 +81,29 @@ def require_name(text: str) -> None:
             f"{text[:80]!r} is not a name that no other installation on the same Kubernetes cluster has: lowercase"
             " letters, digits and inner dashes, at most 63"
         )
+
+
+def parse_tolerations(text: str) -> tuple[Toleration, ...]:
+    """Raises ValueError: with the entry that cannot be read."""
+    found = []
+    for entry in filter(None, map(str.strip, text.split(","))):
+        parts = _TOLERATION.fullmatch(entry)
+        if parts is None:
+            raise ValueError(
+                f"{entry[:80]!r} is not key=value:Effect or key:Effect, with an effect NoSchedule, NoExecute or"
+                " PreferNoSchedule"
+            )
+        found.append(Toleration(parts[1], parts[2], parts[3]))
+    return tuple(found)
+
+
+def parse_names(text: str) -> list[str]:
+    """Names of Kubernetes objects, with commas between them. Raises ValueError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not OBJECT_NAME.fullmatch(name):
+            raise ValueError(f"{name[:80]!r} cannot be the name of a Kubernetes object")
+    return names
 
 
 def require_runtime_image(text: str) -> None:

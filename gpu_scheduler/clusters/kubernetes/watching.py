@@ -95,8 +95,11 @@ class View:
 
     def scheduler_nodes(self) -> list[Node]:
         on = self._by_node()
-        gpu = self.settings.gpu_resource
-        return [resources.to_node(node, on.get(name, []), gpu) for name, node in sorted(self.nodes.items())]
+        gpu, tolerated = self.settings.gpu_resource, self.settings.tolerated()
+        return [
+            resources.to_node(node, on.get(name, []), gpu, tolerated)
+            for name, node in sorted(self.nodes.items())
+        ]
 
     def free(self, node: str) -> Amount:
         return resources.free_of(self.nodes[node], self._by_node().get(node, []), self.settings.gpu_resource)

@@ -112,6 +112,47 @@ def test_the_taint_of_gpu_nodes_is_tolerated() -> None:
     assert resources.to_node(kubernetes_node(taints=[taint]), [], SETTINGS.gpu_resource).takes_learners
 
 
+CHOSEN = replace(
+    SETTINGS,
+    tolerations="team=nlp:NoSchedule,spot:NoExecute",
+    priority_class="training",
+    pull_secrets="registry-a,registry-b",
+)
+
+
+def test_pods_get_what_the_installations_administrators_chose() -> None:
+    made = manifests.pod(GPU_SPEC, 0, CHOSEN, "test.invalid/program:1", OWNER)["spec"]
+    assert made["priorityClassName"] == "training"
+    assert made["imagePullSecrets"] == [{"name": "registry-a"}, {"name": "registry-b"}]
+    assert made["tolerations"] == [
+        {"key": "team", "effect": "NoSchedule", "operator": "Equal", "value": "nlp"},
+        {"key": "spot", "effect": "NoExecute", "operator": "Exists"},
+        {"key": SETTINGS.gpu_resource, "operator": "Exists", "effect": "NoSchedule"},
+    ]
+    assert {"priorityClassName", "imagePullSecrets"}.isdisjoint(pod()["spec"])
+
+
+@pytest.mark.parametrize(
+    ("taint", "takes"),
+    [
+        ({"key": "team", "value": "nlp", "effect": "NoSchedule"}, True),
+        ({"key": "team", "value": "vision", "effect": "NoSchedule"}, False),
+        ({"key": "team", "value": "nlp", "effect": "NoExecute"}, False),
+        ({"key": "spot", "value": "yes", "effect": "NoExecute"}, True),
+    ],
+)
+def test_a_node_with_a_tolerated_taint_takes_learners(taint: dict[str, str], takes: bool) -> None:
+    node = kubernetes_node(taints=[taint])
+    seen = resources.to_node(node, [], SETTINGS.gpu_resource, CHOSEN.tolerated())
+    assert seen.takes_learners is takes
+
+
+@pytest.mark.parametrize("text", ["team", "team=nlp", "team:Never", "=x:NoSchedule"])
+def test_a_toleration_that_cannot_be_read_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not key=value:Effect or key:Effect"):
+        replace(SETTINGS, tolerations=text).tolerated()
+
+
 def test_the_service_owns_the_rest() -> None:
     created = manifests.service(SPEC, SETTINGS)
     created["metadata"]["uid"] = "0b7f"

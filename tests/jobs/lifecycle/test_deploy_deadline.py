@@ -11,7 +11,7 @@ from django.utils import timezone
 from gpu_scheduler.clusters.base import ClusterBusy, GangBlocked, GangReport, LearnerPhase, LearnerReport
 from jobs.lifecycle.decision import Act, decide
 from jobs.lifecycle.facts import CLUSTER_BUSY, JobObservation, LearnerObservation, Reason
-from jobs.models import ClusterNode, Job
+from jobs.models import ClusterNode, Job, Runtime
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.states import Intent, Phase, State, StopReason
 from tests.jobs.lifecycle.world import World, gang, job_of, state
@@ -145,3 +145,16 @@ def test_the_nodes_row_keeps_the_mark_while_the_cluster_reports_changes(world: W
     world.settle()
     row = ClusterNode.objects.get(name="node-a")
     assert (row.ready, row.avoid_until, row.avoid_reason) == (False, later, "It failed.")
+
+
+def test_a_framework_with_an_image_of_its_own_runs_that_image_where_images_run(world: World) -> None:
+    Runtime.objects.create(slug="sklearn", title="scikit-learn", image="example.org/sklearn:2")
+    job = world.submit()
+    world.settle()
+    spec = world.cluster.launched(gang(job))
+    assert (spec.image, spec.runtime) == ("example.org/sklearn:2", None)
+    Runtime.objects.update(image="")
+    other = world.submit()
+    world.settle()
+    spec = world.cluster.launched(gang(other))
+    assert (spec.image, spec.runtime) == (None, "sklearn")
