@@ -51,7 +51,7 @@ def quotas(tenant: str) -> list[dict[str, Any]]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Each node with its slots and those in use."""
+    """Each node with its slots, those in use, and what else the cluster page shows of it: a change must reach it."""
     used: dict[str, int] = defaultdict(int)
     for names, slots in Attempt.objects.filter(held=True).values_list("nodes", "slots"):
         for name in names:
@@ -63,6 +63,11 @@ def nodes() -> list[dict[str, Any]]:
             "slots": node.slots,
             "used": used[node.name],
             "ready": node.ready,
+            "cordoned": node.cordoned,
+            "unhealthy": node.unhealthy,
+            "why": node.why,
+            "avoid_until": node.avoid_until.isoformat() if node.avoid_until else None,
+            "others": {"slots": node.others_slots, "cpus": node.others_cpus, "memory_mib": node.others_mib},
         }
         for node in ClusterNode.objects.order_by("name")
     ]

@@ -393,6 +393,10 @@ async def test_the_rows_of_a_state_are_counted_without_a_hole(job: Job, alice: U
     assert (await take("tenant:vision-lab:quotas"))["items"][0]["limit"] == 5
     await sync_to_async(ClusterNode.objects.update)(ready=False)
     assert not (await take("cluster"))["items"][0]["ready"]
+    await sync_to_async(ClusterNode.objects.update)(
+        others_cpus=2.5
+    )  # a pod of others, on the cluster page only
+    assert (await take("cluster"))["items"][0]["others"]["cpus"] == 2.5
     for ch in channels:  # a lost connection continues from the last number
         await socket.sub(ch, after=last[ch])
         await take(ch)
