@@ -61,7 +61,9 @@ def test_signs_that_look_like_digits_cost_nothing(rig: MakeRig) -> None:
     assert learner.stored_log() == STEPS.replace("print('", "").replace("')", "").encode()
     assert (learner.row.phase, learner.row.exit_code) == ("DONE", 0)
     assert list(MetricPoint.objects.filter(job=learner.job).values_list("step", "value")) == [(1, 3.0)]
-    assert troubles(learner) == []
+    (reported,) = troubles(learner)
+    assert reported[0] == "points_not_stored"
+    assert "2 points were not stored, because the step in its line is no whole number" in reported[1]
 
 
 def test_a_source_that_fails_is_not_read_again_and_is_reported(tmp_path: Path) -> None:
