@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from gpu_scheduler.policies.fair_share import FairShare
 from jobs import invariants
-from jobs.models import Job, JobEvent, Learner, PeriodicTask, SchedulerState
+from jobs.models import Checkpoint, Job, JobEvent, Learner, PeriodicTask, SchedulerState
 from tests import factories
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("latest_again")]
@@ -119,3 +119,14 @@ def test_without_a_queue_head_no_policy_has_a_state() -> None:
     models_at("0011_orders")
     call_command("migrate", "jobs", "0012_scheduler_state", verbosity=0)
     assert not SchedulerState.objects.exists()
+
+
+def test_steps_that_were_guessed_for_a_programs_own_checkpoints_are_unknown_afterward() -> None:
+    made = factories.job()
+    before = models_at("0016_event_source")
+    job = {"job_id": made.pk, "tenant_id": made.tenant_id}
+    saved = before.get_model("jobs", "Checkpoint").objects
+    saved.create(**job, n=1, attempt=1, step=344, implicit=True)
+    saved.create(**job, n=2, attempt=2, step=10)
+    call_command("migrate", "jobs", verbosity=0)
+    assert dict(Checkpoint.objects.values_list("n", "step")) == {1: None, 2: 10}

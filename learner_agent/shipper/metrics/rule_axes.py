@@ -1,8 +1,8 @@
 """Where the points of metric rules lie: at the steps that a program prints, or in the order of its lines.
 
 Programs print counters that begin again with every epoch. A counter that falls back is no step of the training: from
-then on its axis only gives an order. It counts on where it was, so that no point takes another's place, and whoever
-shows it must not call it a step.
+then on its axis only gives an order. It counts on where it was, so that no point takes another's place, and pages
+must not call it a step.
 """
 
 from __future__ import annotations
