@@ -117,6 +117,9 @@ class PersonAdmin(UserAdmin, NeverDeleted):
         super().save_model(request, obj, form, change)
 
 
+CHECKED = ("requirements", "python")
+
+
 @admin.register(Runtime, site=site)
 class RuntimeAdmin(NeverDeleted):
     """What jobs may name as framework; disabled ones take no new job."""
@@ -125,7 +128,8 @@ class RuntimeAdmin(NeverDeleted):
     list_filter = ("enabled",)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return ("slug",) if obj else ()
+        # Packages are checked where they are changed: on the console's page of runtimes.
+        return ("slug", *CHECKED) if obj else CHECKED
 
 
 @admin.register(Job, site=site)

@@ -143,6 +143,7 @@ class Build:
             # Relocatable: its scripts still work under the name it gets at the end.
             self._call("venv", "--quiet", "--relocatable", "--python", self.python, str(building))
             self._install(building)
+            (building / READY).unlink(missing_ok=True)  # of a package: a link into the builder's cache
             (building / READY).write_text(self._note(building))
             building.rename(self.folder)
         except BaseException:

@@ -32,6 +32,9 @@ def put_on(top: Path, below: Path) -> None:
     site, lower = site_packages(top), site_packages(below)
     if site is None or lower is None:
         return
+    (site / PTH).unlink(
+        missing_ok=True
+    )  # a package's own file of that name is a link into the builder's cache
     (site / PTH).write_text(f"import site; site.addsitedir({str(lower)!r})\n")
     for script in (below / "bin").iterdir():
         place = top / "bin" / script.name

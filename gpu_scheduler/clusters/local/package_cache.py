@@ -54,7 +54,7 @@ def scan(home: Path) -> list[Cached]:
     """The finished environments of a folder."""
     found = []
     for ready in home.glob(f"*/{READY}"):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             note = _note(ready.read_text())
             used_at = ready.stat().st_mtime
             if BUILDING not in ready.parent.name:

@@ -160,6 +160,10 @@ class ChosenBuild(Build):
         super().__init__(name, home / f"{name}-{digest}")
         self.python = interpreter
         self._requirements = tuple(requirements)
+        self._version = python
+
+    def _title(self) -> str:
+        return super()._title() if self._requirements else f"Preparing Python {self._version}"
 
     def _install(self, building: Path) -> None:
         if not self._requirements:

@@ -34,6 +34,7 @@ _UNMAKEABLE = re.compile(r"no solution found|`--require-hashes` mode|couldn't pa
 _REFUSED = re.compile(
     r"No solution found|Because |error: (?!Failed to (fetch|download)|Request)|Hash mismatch|[Cc]ouldn't parse"
 )
+_BECAUSE = re.compile(r"\bBecause ")
 _NO_WHEEL = re.compile(
     r"no (usable )?wheels|no wheels with a matching|has no wheel|building from source is disabled",
     re.IGNORECASE,
@@ -82,11 +83,11 @@ def of_packages(lines: Sequence[str]) -> RuntimeFailed:
     if _AWAY.search(output):
         return RuntimeFailed(PACKAGES_UNREACHABLE, "", temporary=True, output=output)
     words = " ".join(_FRAME.sub(" ", " ".join(lines)).split())
-    refused = _REFUSED.search(words)
+    refused = _BECAUSE.search(words) or _REFUSED.search(words)
     if refused is None:
         return RuntimeFailed(PACKAGES_OTHER, "", temporary=True, output=output)
     hint = f" {NO_WHEEL}" if _NO_WHEEL.search(words) else ""
-    said = words[refused.start() :][:SAID_CHARS]
+    said = words[refused.start() :].partition(" hint: ")[0][:SAID_CHARS]
     return RuntimeFailed(
         literal(f"The job's packages cannot be installed. {said}{hint}"), "", temporary=False, output=output
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.base import EndReason, GangSpec
-from gpu_scheduler.clusters.local import interpreters, layers, package_cache, runtime_failure
+from gpu_scheduler.clusters.local import environment, interpreters, layers, package_cache, runtime_failure
 from gpu_scheduler.clusters.local.builder import READY, Preparing, builder_environment, exclusive_lock
 from gpu_scheduler.clusters.local.package_cache import Cached
 from gpu_scheduler.clusters.local.packages import Environments, PackagesBuild, Ready
@@ -296,12 +296,18 @@ def test_a_gang_whose_packages_cannot_be_had_ends_in_the_resolvers_words(daemon:
     assert learner.message.startswith("The job's packages cannot be installed. ")
 
 
-def test_messages_of_the_resolver_may_contain_anything() -> None:
-    failed = runtime_failure.of_packages(
-        ["  × No solution found when resolving {x}:", "  ╰─▶ Because {0} was"]
-    )
+def test_messages_of_the_resolver_may_contain_anything_and_come_without_its_hints() -> None:
+    said = [
+        "  × No solution found when resolving {x}:",
+        "  ╰─▶ Because {0} has no usable wheels",
+        "      and you require {0}.",
+        "",
+        "      hint: use --no-build",
+    ]
+    failed = runtime_failure.of_packages(said)
     assert failed.message("node a") == (
-        "The job's packages cannot be installed. No solution found when resolving {x}: Because {0} was"
+        "The job's packages cannot be installed. Because {0} has no usable wheels and you require {0}."
+        " Only wheels are installed for requirements; setup: [pip install …] can build a source package in the job."
     )
 
 
@@ -355,3 +361,21 @@ def test_an_unused_environment_goes_with_the_sweep_and_one_of_a_running_gang_sta
     assert folders(environments) == [running.top.name]
     assert unused.base.exists(), "a runtime of the source tree is kept"
     assert made(environments, wanted(requirements=("lower",))).top.exists()
+
+
+def test_a_package_that_brings_the_platforms_own_marks_changes_nothing_but_its_environment(
+    environments: Environments, index: Path
+) -> None:
+    planted = {"_luthier.pth": "import os\n", "sly-1.0.data/data/.luthier-ready": '{"bytes": "x"}'}
+    wheel(index, "sly", "1.0", files=planted)
+    ready = made(environments, with_base(requirements=("sly", "upper")))
+    assert says(ready.top, "import sly, upper, lower; print(lower.VERSION)") == "1.0"
+    (note,) = package_cache.scan(environments._home)
+    assert (note.base, note.bytes > 0) == (ready.base.name, True)
+    shutil.rmtree(ready.top)
+    assert says(made(environments, with_base(requirements=("sly", "upper"))).top, "import sly") == ""
+
+
+def test_addresses_of_package_sources_with_a_password_stay_with_the_platform() -> None:
+    given = {"PIP_INDEX_URL": "https://user:word@host/simple", "PIP_CERT": "/cert", "SECRET_KEY": "s"}
+    assert environment._package_sources(given) == {"PIP_CERT": "/cert"}
