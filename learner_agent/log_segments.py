@@ -194,6 +194,11 @@ class LogReader:
         self._file_at = 0  # position in the file of a record …
         self._off = 0  # … whose first byte has this stream offset
 
+    @property
+    def segment(self) -> int:
+        """Where the segment begins from which was read last; -1 before that."""
+        return self._start
+
     def close(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)

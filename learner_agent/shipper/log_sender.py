@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -17,6 +19,15 @@ READS_PER_FRAME = 1_000
 KEPT_BYTES = 64 * 1024 * 1024
 """Acknowledged log that the spool keeps, so that it can be sent again if the checksum of the whole disagrees."""
 TIDY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """The end of a frame that was sent, and the newlines before it in the segment that begins at start."""
+
+    end: int
+    start: int
+    lines: int
 
 
 class LogSender:
@@ -33,6 +44,7 @@ class LogSender:
         self._reader = LogReader(spool)
         self._sent = self.acked
         self._is_bulk = False
+        self._marks: deque[_Sent] = deque()  # of unacknowledged frames, and of the last acknowledged one
         self._window = self._max_data = 0
         self._final: Final | None = None
         self._is_final_sent = False
@@ -47,6 +59,7 @@ class LogSender:
         self.acked = self._sent = welcome.log
         self._window, self._max_data = welcome.window, welcome.max_data
         self._is_bulk = self._is_final_sent = False
+        self._forget_marks()
         self.sealed = self.sealed or welcome.sealed
 
     def frames(self) -> Iterator[Data]:
@@ -78,11 +91,13 @@ class LogSender:
     def take_ack(self, ack: Ack) -> None:
         self.acked = max(self.acked, ack.log)
         self._sent = max(self._sent, self.acked)
+        self._forget_marks()
         self.sealed = self.sealed or ack.sealed
 
     def take_nack(self, nack: Nack) -> None:
         self.sealed = self.sealed or nack.code == "SEALED"
         self.acked = self._sent = nack.next
+        self._forget_marks()
         self._is_bulk = self._is_final_sent = False
 
     def tidy_if_due(self, *, needed_from: int) -> None:
@@ -101,8 +116,37 @@ class LogSender:
             self._sent, limit=self._max_data, max_reads=READS_PER_FRAME
         )
         if isinstance(found, Piece):
+            self._mark(found)
             crc = zlib.crc32(found.data)
             return Data(found.off, payload=found.data, t0=found.t0, reads=found.reads, crc=crc)
         if found is None:
             return None
-        return Data(found.off, gone=found.to - found.off, lines=found.lines)
+        return Data(found.off, gone=found.to - found.off, lines=found.lines or self._lines_left(found))
+
+    def _mark(self, piece: Piece) -> None:
+        """Remember how many lines of its segment were sent with this frame, unless its segment was joined midway."""
+        before = self._marks[-1] if self._marks else None
+        if piece.off == self._reader.segment:
+            lines = 0
+        elif before is not None and before.end == piece.off and before.start == self._reader.segment:
+            lines = before.lines
+        else:
+            return
+        end = piece.off + len(piece.data)
+        self._marks.append(_Sent(end, self._reader.segment, lines + piece.data.count(b"\n")))
+
+    def _forget_marks(self) -> None:
+        """Forget frames before the last acknowledged one, and those that will be sent again."""
+        while self._marks and self._marks[-1].end > self._sent:
+            self._marks.pop()
+        while len(self._marks) > 1 and self._marks[1].end <= self.acked:
+            self._marks.popleft()
+
+    def _lines_left(self, hole: Gap) -> int:
+        """The lines of the rest of a segment that was dropped after the server had received its beginning; 0 if it is
+        not known how many of its lines were sent."""
+        sent = next((mark for mark in self._marks if mark.end == hole.off), None)
+        dropped = next((gap for gap in self._spool.gaps() if gap.off < hole.off and gap.to == hole.to), None)
+        if sent is None or dropped is None or sent.start != dropped.off:
+            return 0
+        return max(0, dropped.lines - sent.lines)
