@@ -154,8 +154,8 @@ def _within(limit_s: float | None, seconds: tuple[float, ...]) -> tuple[float, .
     return seconds if limit_s is None else tuple(min(limit_s, each) for each in seconds)
 
 
-PAST = """
-SELECT t.id, p.framework, p.code_id, p.spec->>'command', p.running_s FROM unnest(%s::bigint[]) AS t(id), LATERAL (
+PAST = """SELECT t.id, p.framework, p.code_id, p.spec->>'command', p.running_s
+FROM unnest(%s::bigint[]) AS t(id), LATERAL (
   SELECT framework, code_id, spec, running_s FROM jobs_job WHERE tenant_id = t.id AND state = 'COMPLETED'
   AND deleted_at IS NULL ORDER BY id DESC LIMIT %s) AS p WHERE p.running_s > 0
 """

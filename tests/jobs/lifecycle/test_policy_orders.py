@@ -105,7 +105,9 @@ def test_a_policy_can_stop_jobs_while_none_waits(world: World, monkeypatch: pyte
 @pytest.mark.usefixtures("preempting")
 def test_the_forecast_counts_on_a_stop_that_is_stored(world: World) -> None:
     """The victim would run for an hour; it was ordered to stop, then it is STOPPING; either way it leaves soon."""
-    victim = world.running(learners=2, slots=4, time_limit_s=3600)
+    for _ in range(2):
+        factories.job(owner=world.alice, of=world.tenant, state=State.COMPLETED, running_s=3600)
+    victim = world.running(learners=2, slots=4)
     job = urgent(world, learners=1, slots=4)
     one_pass()
     for _ in range(2):
