@@ -51,12 +51,12 @@ def page(request: HttpRequest, slug: str, job_id: str) -> HttpResponse:
 
 
 @login_required
-def act_or_show(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse:
+def act_or_show(request: HttpRequest, slug: str, job_id: str, manage_verb: str) -> HttpResponse:
     """POST shares the job, ends a share, or deletes the job; GET leads to the page that offers these."""
     job = _managed(request, slug, job_id)
     if request.method != "POST":
         return HttpResponseRedirect(f"/t/{slug}/jobs/{job.pk}/edit")
-    return ACTS[verb](request, job)
+    return ACTS[manage_verb](request, job)
 
 
 def _share(request: HttpRequest, job: Job) -> HttpResponse:

@@ -276,10 +276,10 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(JOB_DECIDE),
         form(JOB_DECIDE, name="renamed", tags="x", priority="normal"),
     ),
-    f"^{JOB_PAGE}/(?P<verb>share|unshare|delete)$": (
-        form(JOB_DECIDE, {"verb": "share_verb"}, username="bob", permission="view"),
-        form(JOB_DECIDE, {"verb": "unshare_verb"}, username="guest"),
-        form(JOB_DECIDE, {"verb": "delete_verb", "job_id": "done"}),
+    f"^{JOB_PAGE}/(?P<manage_verb>share|unshare|delete)$": (
+        form(JOB_DECIDE, {"manage_verb": "share_verb"}, username="bob", permission="view"),
+        form(JOB_DECIDE, {"manage_verb": "unshare_verb"}, username="guest"),
+        form(JOB_DECIDE, {"manage_verb": "delete_verb", "job_id": "done"}),
     ),
     f"^{JOB_PAGE}/(?P<tab>metrics|logs|learners|events|checkpoints|spec)$": tuple(
         Page(JOB_READ, things={"tab": f"{tab}_tab"}) for tab in TABS
