@@ -31,6 +31,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             binaries.build()
             nodes.install()
+            if any("test_network_policy" in item.nodeid for item in session.items) and not nodes.missing():
+                binaries.build_suite()
         except binaries.BuildFailed as error:
             pytest.exit(str(error), returncode=1)
 
@@ -47,10 +49,11 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def real_cluster() -> Iterator[Cluster]:
-    """With two real nodes of four GPUs each, started once per run. A test that kills a node starts it again."""
+    """With two real nodes of four GPUs each, which enforce NetworkPolicy. Started once per run: a test that kills one
+    starts it again."""
     if why := nodes.missing():
         pytest.skip(why)
-    cluster = Cluster(new_folder("real"), binaries.build(), tied=True, real_nodes=2, gpus=4)
+    cluster = Cluster(new_folder("real"), binaries.build(), tied=True, real_nodes=2, gpus=4, enforced=True)
     cluster.start()
     yield cluster
     cluster.stop()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.kube import binaries, nodes
+from tools.kube.__main__ import main
 from tools.kube.client import Api, ApiError, Object
 from tools.kube.cluster import Cluster
 from tools.kube.images import AGENT
@@ -110,7 +111,7 @@ def test_a_node_that_is_killed_comes_back_without_its_containers(api: Api, real_
     run(api, "lost", SERVES, "node-2")
     api.wait_for(PODS, "lost", lambda pod: pod is not None and pod["status"].get("phase") == "Running")
     [node] = [each for each in real_cluster.nodes if each.name == "node-2"]
-    node.kill()
+    assert main(["--folder", str(real_cluster.layout.folder), "kill-node", node.name]) == 0
     assert nodes._pids_below(node.cgroup) == set()
 
     def is_lost(found: Object | None) -> bool:
@@ -123,6 +124,13 @@ def test_a_node_that_is_killed_comes_back_without_its_containers(api: Api, real_
     with suppress(ApiError):  # evicted meanwhile
         api.delete(f"{PODS}/lost")
     api.wait_for(PODS, "lost", lambda pod: pod is None)
+
+
+def test_killing_a_node_that_is_not_there_names_those_that_are(
+    real_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--folder", str(real_cluster.layout.folder), "kill-node", "node-9"]) == 1
+    assert capsys.readouterr().err == "No real node node-9 is running. There are: node-1, node-2.\n"
 
 
 def test_nothing_is_left_of_nodes_whose_cluster_is_stopped(tmp_path: Path) -> None:

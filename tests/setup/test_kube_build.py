@@ -98,6 +98,30 @@ def test_another_module_version_is_another_build(tmp_path: Path, monkeypatch: py
     assert binaries.name().partition("-")[2] != before.partition("-")[2]
 
 
+def test_upstreams_tests_are_built_apart_from_the_cluster(
+    cache: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that does not need them does not wait for them, and a change to one builds the other not again."""
+    building(monkeypatch, lambda *_: pytest.fail("the cluster was built"))
+    monkeypatch.setattr(
+        binaries, "build_programs_of_suite", lambda _, built: (built / "e2e").write_text("program")
+    )
+    assert Path(binaries.build_suite()["e2e"]).read_text() == "program"
+    assert binaries.find() is None
+
+
+def test_netpol_without_real_nodes_is_refused(
+    cache: Path,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    building(monkeypatch, lambda *_: None)
+    assert main(["--folder", str(tmp_path / "none"), "up", "--netpol"]) == 1
+    assert capsys.readouterr().err == "--netpol needs real nodes: add --nodes 2.\n"
+
+
 def test_the_cache_is_below_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LUTHIER_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -121,7 +145,7 @@ def test_progress_is_reported_now_and_then(lines: list[str], monkeypatch: pytest
 
 
 def test_every_module_of_a_build_has_its_sum() -> None:
-    for folder in {program.module for program in binaries.programs()}:
+    for folder in {program.module for program in (*binaries.programs(), *binaries.suite_programs())}:
         module = binaries.MODULES / folder
         sums = (module / "go.sum").read_text()
         required = re.findall(

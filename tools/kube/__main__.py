@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     )  # so that a start that is ended removes what it made
     try:
         return int(given.run(given) or 0)
-    except (BuildFailed, ClusterError) as error:
+    except (BuildFailed, ClusterError, nodes.NoSuchNode) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -40,9 +40,13 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument("--nodes", type=int, default=0, help="real nodes (default: 0; needs root)")
     start.add_argument("--fake", type=int, default=2, help="fake nodes (default: 2)")
     start.add_argument("--gpus", type=int, default=8, help="GPUs of each (default: 8)")
+    start.add_argument("--netpol", action="store_true", help="enforce NetworkPolicy on the real nodes")
     start.set_defaults(run=up)
     commands.add_parser("down", help="stop the cluster and remove its folder").set_defaults(run=down)
     commands.add_parser("env", help="print the shell's variables for its clients").set_defaults(run=env)
+    kill = commands.add_parser("kill-node", help="end a real node at once, as if its power failed")
+    kill.add_argument("name", metavar="NAME")
+    kill.set_defaults(run=kill_node)
     client = commands.add_parser("kubectl", help="run kubectl as the cluster's administrator")
     client.add_argument("arguments", nargs=argparse.REMAINDER)
     client.set_defaults(run=kubectl)
@@ -57,7 +61,11 @@ def up(given: argparse.Namespace) -> None:
     built = binaries.build()
     if given.nodes:
         nodes.install()
-    cluster = Cluster(given.folder, built, tied=False, real_nodes=given.nodes, gpus=given.gpus)
+    if given.netpol and not given.nodes:
+        raise ClusterError("--netpol needs real nodes: add --nodes 2.")
+    cluster = Cluster(
+        given.folder, built, tied=False, real_nodes=given.nodes, gpus=given.gpus, enforced=given.netpol
+    )
     cluster.start()
     try:
         acted = (fake.node(f"gpu-{number}", gpus=given.gpus) for number in range(1, given.fake + 1))
@@ -84,6 +92,10 @@ def kubectl(given: argparse.Namespace) -> int:
     cluster = running(given)
     command = [cluster.binaries["kubectl"], *given.arguments]
     return subprocess.call(command, env=os.environ | client_environment(cluster))
+
+
+def kill_node(given: argparse.Namespace) -> None:
+    nodes.kill(running(given).layout, given.name)
 
 
 def client_environment(cluster: Cluster) -> dict[str, str]:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +82,14 @@ def programs() -> tuple[Program, ...]:
     )
 
 
+def suite_programs() -> tuple[Program, ...]:
+    """Upstream's end-to-end tests, and the program that they run in pods."""
+    return (
+        Program("e2e", "e2e", "."),
+        Program("agnhost", "e2e", "k8s.io/kubernetes/test/images/agnhost"),
+    )
+
+
 class BuildFailed(Exception):
     """The test cluster's programs could not be built."""
 
@@ -96,7 +104,29 @@ class Binaries:
 
 def find() -> Binaries | None:
     """The programs of this checkout's versions, if they have been built."""
-    folder = cache_root() / name()
+    return _find(name())
+
+
+def build() -> Binaries:
+    """The cluster's programs, from the cache or built now. Of several calls at once, one builds and the others wait."""
+    return _build(
+        name(),
+        build_all,
+        "Building the test cluster's programs (about 11 minutes on two cores the first time)",
+    )
+
+
+def build_suite() -> Binaries:
+    """Upstream's end-to-end tests, likewise. Apart from the rest: few runs need them."""
+    return _build(
+        suite_name(),
+        build_programs_of_suite,
+        "Building upstream's end-to-end tests (about 4 minutes on two cores the first time)",
+    )
+
+
+def _find(name: str) -> Binaries | None:
+    folder = cache_root() / name
     if not folder.is_dir():
         return None
     with contextlib.suppress(OSError):  # a cache that is shared read-only
@@ -104,28 +134,27 @@ def find() -> Binaries | None:
     return Binaries(folder)
 
 
-def build() -> Binaries:
-    """The programs, from the cache or built now. Of several calls at once, one builds and the others wait."""
-    found = find()
+def _build(name: str, build_into: Callable[[Path, Path], None], announcement: str) -> Binaries:
+    found = _find(name)
     if found:
         return found
     root = cache_root()
     root.mkdir(parents=True, exist_ok=True)
     with locked(root / "lock"):
-        found = find()  # another process may have built them while this one waited
+        found = _find(name)  # another process may have built them while this one waited
         if found:
             return found
         require_room(root)
         started = time.monotonic()
-        say("Building the test cluster's programs (about 11 minutes on two cores the first time) ...")
+        say(f"{announcement} ...")
         with tempfile.TemporaryDirectory(prefix=".build-", dir=root) as folder:
             built = Path(folder) / "programs"
             built.mkdir()
-            build_all(root, built)
-            built.rename(root / name())
+            build_into(root, built)
+            built.rename(root / name)
         remove_unused(root)
-        say(f"The test cluster's programs are ready in {elapsed(time.monotonic() - started)}")
-    return Binaries(root / name())
+        say(f"They are ready in {elapsed(time.monotonic() - started)}")
+    return Binaries(root / name)
 
 
 def cache_root() -> Path:
@@ -136,25 +165,43 @@ def cache_root() -> Path:
 
 
 def name() -> str:
-    """Of the folder in the cache: the version, and a hash of the sources, the sums of all modules, and the recipe."""
-    recipe = (platform.system(), platform.machine(), programs(), GO_SETTINGS, STAGES)
+    """Of the folder in the cache: the version, and a hash of the sources, the sums of the modules, and the recipe."""
+    return f"{kubernetes_version()}-{_digest(programs(), STAGES)}"
+
+
+def suite_name() -> str:
+    return f"{kubernetes_version()}-e2e-{_digest(suite_programs())}"
+
+
+def _digest(chosen: tuple[Program, ...], *more: object) -> str:
+    recipe = (platform.system(), platform.machine(), chosen, GO_SETTINGS, *more)
     digest = hashlib.sha256(repr(recipe).encode())
-    sources = sorted(path for path in MODULES.rglob("*") if path.is_file())
+    modules = {program.module for program in chosen}
+    sources = sorted(path for each in modules for path in (MODULES / each).rglob("*") if path.is_file())
     for path in (*sources, GO_LOCK):
         digest.update(b"\0" + path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    return f"{kubernetes_version()}-{digest.hexdigest()[:16]}"
+    return digest.hexdigest()[:16]
 
 
 def build_all(root: Path, built: Path) -> None:
-    go = Go(install_go(root), root)
-    for program in programs():
-        go.build(program, built / program.name)
-        # A build checks what it downloads against go.sum; this checks what an earlier one left in the cache.
-        go.run(program.module, "mod", "verify")
+    go = _build_programs(root, built, programs())
     for link in KUBE_NAMES:
         (built / link).symlink_to("kube")
     kwok = Path(go.run("kwok", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok").strip())
     (built / "kwok-stages.yaml").write_text(stages(kwok / "kustomize" / "stage"))
+
+
+def build_programs_of_suite(root: Path, built: Path) -> None:
+    _build_programs(root, built, suite_programs())
+
+
+def _build_programs(root: Path, built: Path, chosen: tuple[Program, ...]) -> Go:
+    go = Go(install_go(root), root)
+    for program in chosen:
+        go.build(program, built / program.name)
+        # A build checks what it downloads against go.sum; this checks what an earlier one left in the cache.
+        go.run(program.module, "mod", "verify")
+    return go
 
 
 def stages(folder: Path) -> str:

@@ -7,14 +7,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tools.kube import components, images, nodes, processes
-from tools.kube.binaries import Binaries
+from tools.kube import components, images, netpol, nodes, processes
+from tools.kube.binaries import ROOT, Binaries
 from tools.kube.client import Api, ApiError
 from tools.kube.components import Layout, Ports
 from tools.kube.network import Network, NetworkError
@@ -45,6 +46,10 @@ DNS_RULES = [
     {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
     {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
 ]
+NETPOL_RULES = [
+    {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["list"]},
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list"]},
+]
 
 
 class ClusterError(Exception):
@@ -63,17 +68,26 @@ class Cluster:
     """A control plane, and real nodes if they are asked for. folder: private, made if missing; `stop` removes it.
 
     tied: the programs are killed when this process dies; otherwise they run until `stop`, of any process. real_nodes,
-    gpus: how many, and how many GPUs each pretends to have; nodes.missing says what they need.
+    gpus: how many, and how many GPUs each pretends to have; nodes.missing says what they need. enforced: the real nodes
+    enforce NetworkPolicy.
     """
 
     def __init__(
-        self, folder: Path, binaries: Binaries, *, tied: bool, real_nodes: int = 0, gpus: int = 0
+        self,
+        folder: Path,
+        binaries: Binaries,
+        *,
+        tied: bool,
+        real_nodes: int = 0,
+        gpus: int = 0,
+        enforced: bool = False,
     ) -> None:
         self.layout = Layout(folder.resolve())
         self.nodes: list[Node] = []
         self.network: Network | None = None
         self._ports: Ports | None = None
         self._real_nodes, self._gpus = real_nodes, gpus
+        self._enforced = enforced
         self.binaries = binaries
         self._tied = tied
         self._started: dict[str, subprocess.Popen[bytes]] = {}
@@ -138,7 +152,7 @@ class Cluster:
         layout = self.layout
         layout.logs.mkdir(exist_ok=True)
         self._sign(components.certificates(layout.address))
-        for user in ("admin", "controllers", "scheduler", "kwok", "proxy", "dns"):
+        for user in ("admin", "controllers", "scheduler", "kwok", "proxy", "dns", "netpol"):
             layout.kubeconfig(user).write_text(components.kubeconfig(layout, user, ports.apiserver))
         layout.etcd_config.write_text(components.etcd_config(layout, ports))
         stages = [Path(self.binaries["kwok-stages.yaml"]).read_text(), STAGES.read_text()]
@@ -188,8 +202,19 @@ class Cluster:
             node.holder = self.network.add_node(number, self._real_nodes, self._start_program)
             self.start_node(node)
             self.nodes.append(node)
+        if self._enforced:
+            self._enforce(api)
         for node in self.nodes:
             self._await(node.name, lambda node=node: node.is_ready(api))
+
+    def _enforce(self, api: Api) -> None:
+        """Returns when every node has its table, so that no pod is reached before it is isolated."""
+        self._permit(api, "netpol", NETPOL_RULES)
+        of_nodes = [f"{node.name}={node.holder}" for node in self.nodes]
+        module = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", netpol.__name__]
+        self._start_program("netpol", [*module, str(self.layout.kubeconfig("netpol")), *of_nodes])
+        for node in self.nodes:
+            self._await(f"netpol on {node.name}", lambda node=node: netpol.is_enforced(node.holder))
 
     def stop_api(self) -> None:
         """Kill the API server; everything else runs on."""

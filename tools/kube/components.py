@@ -67,6 +67,7 @@ def certificates(address: str) -> list[dict[str, object]]:
         certificate("kwok", "kwok"),
         certificate("proxy", "system:kube-proxy"),
         certificate("dns", "coredns"),
+        certificate("netpol", "netpol"),
         certificate("admin", "admin", "system:masters"),
     ]
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,10 @@ OWN_NAMESPACES = (
     "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc",
 )  # fmt: skip
 """One for processes, too, so that whatever ends the first process ends every container."""
+
+
+class NoSuchNode(Exception):
+    """A real node that is not running was named."""
 
 
 def missing() -> str:
@@ -97,7 +102,7 @@ class Node:
 
     @property
     def cgroup(self) -> str:
-        return f"{cgroup_of(self.layout.folder)}/{self.name}"
+        return _cgroup(self.layout, self.name)
 
     def start(self, api: Api, binaries: Binaries, spawn: Spawn) -> None:
         """Returns at once; see is_ready."""
@@ -127,12 +132,8 @@ class Node:
     def kill(self) -> None:
         """As if its power failed: every process of it, its containers among them, ends at once."""
         assert self.process is not None
-        for pid in _pids_below(self.cgroup):
-            with suppress(ProcessLookupError):
-                os.kill(pid, 9)
-        self.process.kill()
+        kill(self.layout, self.name)
         self.process.wait()
-        _await_empty(self.cgroup)
 
     def _register(self, api: Api) -> None:
         """The kubelet finds its pods' range in its Node."""
@@ -267,6 +268,25 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
         for part in (cgroup_of(self.layout.folder), self.cgroup, f"{self.cgroup}/daemons"):
             for file in ("cpuset.cpus", "cpuset.mems"):  # a new group has none
                 (cpuset / part / file).write_text((cpuset / file).read_text())
+
+
+def kill(layout: Layout, name: str) -> None:
+    """End every process of a node, whichever process started it. Raises NoSuchNode."""
+    cgroup = _cgroup(layout, name)
+    pids = _pids_below(cgroup)
+    if "/" in name or not pids:
+        there = sorted(path.parent.name for path in layout.folder.glob("*/node.json"))
+        raise NoSuchNode(f"No real node {name} is running. There are: {', '.join(there) or 'none'}.")
+    while pids:  # a process that starts others meanwhile
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        pids = _pids_below(cgroup) - pids
+    _await_empty(cgroup)
+
+
+def _cgroup(layout: Layout, node: str) -> str:
+    return f"{cgroup_of(layout.folder)}/{node}"
 
 
 def cgroup_of(folder: Path) -> str:
