@@ -37,7 +37,7 @@ def named(name: str) -> Cluster:
     """The cluster of that name, for attempts that run there. Raises ClusterMisconfigured."""
     with _lock:
         if name not in _connected:
-            _connected[name] = registry.connect(name, _Settings())
+            _connected[name] = registry.connect(name, DriverSettings())
         return _connected[name]
 
 
@@ -62,7 +62,7 @@ def use(cluster: Cluster | None) -> None:
             _connected[settings.LUTHIER_CLUSTER] = _connected[cluster.name] = cluster
 
 
-class _Settings(Mapping[str, str]):
+class DriverSettings(Mapping[str, str]):
     """Django's settings as a driver reads them: environment names, text values, no unset ones."""
 
     def __getitem__(self, name: str) -> str:

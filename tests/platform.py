@@ -182,11 +182,11 @@ class Platform:
         except (URLError, OSError):
             return False
 
-    def manage(self, *arguments: str) -> str:
+    def manage(self, *arguments: str, **env: str) -> str:
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
             cwd=ROOT,
-            env=self.environment(),
+            env=self.environment() | env,
             capture_output=True,
             text=True,
             timeout=120,

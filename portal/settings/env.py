@@ -87,6 +87,14 @@ class Environment:
     # Secrets with registries' passwords in each tenant's namespace, with commas
     kube_pull_secrets: Annotated[str, values.kube_object_names] = ""
     kube_namespace_prefix: Annotated[str, values.name_prefix] = "luthier-"
+    # the platform's own account, which tenant_provision lets into the tenants' namespaces
+    kube_service_account: Annotated[str, values.kube_account] = "luthier/luthier"
+    # all that learners may connect to besides their gang; none = the address in LUTHIER_INGEST_URL
+    kube_ingest_peers: Annotated[str | None, values.kube_peers] = None
+    kube_dns_peers: Annotated[str, values.kube_peers] = "kube-system:53"
+    # of an administrator, for tenant_provision only
+    kube_provision_kubeconfig: Annotated[Path | None, values.file] = None
+    kube_provision_context: Annotated[str | None, str] = None
 
 
 def read_environment(options: Mapping[str, str] | None = None) -> Environment:

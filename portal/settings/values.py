@@ -11,7 +11,9 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from gpu_scheduler.clusters import registry
+from gpu_scheduler.clusters.kubernetes import peers
 from gpu_scheduler.clusters.kubernetes.settings import (
+    account,
     parse_names,
     parse_tolerations,
     require_name,
@@ -170,6 +172,18 @@ def kube_object_name(text: str) -> str:
 def kube_object_names(text: str) -> str:
     """Names of Kubernetes objects."""
     parse_names(text)
+    return text
+
+
+def kube_account(text: str) -> str:
+    """A service account on the Kubernetes cluster: NAMESPACE/NAME."""
+    account(text)
+    return text
+
+
+def kube_peers(text: str) -> str:
+    """Where learners may connect to."""
+    peers.parse(text)
     return text
 
 

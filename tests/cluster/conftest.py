@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -12,12 +13,17 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from tests.cluster.pods import platform_on_pods
+from tests.platform import Platform
 from tools.kube import binaries, fake, nodes
 from tools.kube.client import Api, Object
 from tools.kube.cluster import Cluster, stop
+from tools.kube.existing import ExistingCluster
 
 FOLDERS = "luthier-kube-"
+EXISTING = os.environ.get("LUTHIER_TEST_KUBECONFIG", "")
 
+AnyCluster = Cluster | ExistingCluster
 AddNodes = Callable[..., list[str]]
 
 
@@ -29,6 +35,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else nullcontext():
         try:
+            if EXISTING and shutil.which("kubectl"):
+                return
             binaries.build()
             nodes.install()
             if any("test_network_policy" in item.nodeid for item in session.items) and not nodes.missing():
@@ -40,6 +48,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Started once per run. Its programs die with this process, however it ends."""
+    require_own_cluster()
     remove_abandoned()
     cluster = Cluster(new_folder("suite"), binaries.build(), tied=True)
     cluster.start()
@@ -51,6 +60,7 @@ def cluster() -> Iterator[Cluster]:
 def real_cluster() -> Iterator[Cluster]:
     """With two real nodes of four GPUs each, which enforce NetworkPolicy. Started once per run: a test that kills one
     starts it again."""
+    require_own_cluster()
     if why := nodes.missing():
         pytest.skip(why)
     cluster = Cluster(new_folder("real"), binaries.build(), tied=True, real_nodes=2, gpus=4, enforced=True)
@@ -59,10 +69,33 @@ def real_cluster() -> Iterator[Cluster]:
     cluster.stop()
 
 
+@pytest.fixture(scope="session")
+def platform(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """A whole platform with its two tenants, whose learners are pods on the real nodes. Started once per run."""
+    with platform_on_pods(real_cluster, tmp_path_factory.mktemp("pods") / "data") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def any_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AnyCluster:
+    """The suite's own cluster, or the one that LUTHIER_TEST_KUBECONFIG names: for tests that need its API only."""
+    if not EXISTING:
+        own: Cluster = request.getfixturevalue("cluster")
+        return own
+    kubectl = shutil.which("kubectl") or binaries.build()["kubectl"]
+    return ExistingCluster(Path(EXISTING), tmp_path_factory.mktemp("existing"), kubectl)
+
+
+def require_own_cluster() -> None:
+    """Skips a test that needs fake nodes, killed nodes, audit logs or other powers over the cluster."""
+    if EXISTING:
+        pytest.skip(f"needs a cluster of the test's own: LUTHIER_TEST_KUBECONFIG={EXISTING} is set")
+
+
 @pytest.fixture
-def api(cluster: Cluster) -> Api:
+def api(any_cluster: AnyCluster) -> Api:
     """As the administrator."""
-    return cluster.admin
+    return any_cluster.admin
 
 
 @pytest.fixture
@@ -84,7 +117,7 @@ def pods(namespace: str) -> str:
 
 
 @pytest.fixture
-def add_nodes(api: Api) -> Iterator[AddNodes]:
+def add_nodes(api: Api, cluster: Cluster) -> Iterator[AddNodes]:
     """Add schedulable fake nodes; they are removed after the test. Returns their names."""
     names: list[str] = []
 

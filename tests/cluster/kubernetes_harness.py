@@ -12,7 +12,11 @@ from urllib.parse import urlsplit
 from gpu_scheduler.clusters.base import ClusterBusy, LearnerPhase
 from gpu_scheduler.clusters.kubernetes.client import Api, Object
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
-from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.clusters.kubernetes.peers import Peer
+from gpu_scheduler.clusters.kubernetes.provisioning import Provisioner
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, ProvisionSettings
+from gpu_scheduler.clusters.kubernetes.tenancy import TenantLimits
+from gpu_scheduler.model import CPU_TYPE
 from tests.cluster.proxy import Proxy
 from tests.gpu_scheduler.clusters.harness import all_in, eventually
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
@@ -46,11 +50,23 @@ def _annotations(behavior: str) -> dict[str, str]:
     return {fake.IGNORES_SIGTERM: "yes"} if word == "stubborn" else {}
 
 
+def provisioner(cluster: Cluster, settings: KubernetesSettings, *, dry_run: bool = False) -> Provisioner:
+    """As `manage.py tenant_provision` has it: the administrator's identity."""
+    provision = ProvisionSettings(
+        kubeconfig=str(cluster.kubeconfig),
+        service_account=("luthier", "luthier"),
+        ingest=(Peer(8000, cidr=f"{cluster.layout.address}/32"),),
+        dns=(Peer(53, namespace="kube-system"),),
+    )
+    return Provisioner(Api(provision.kubeconfig), settings, provision, dry_run=dry_run)
+
+
 class KubernetesHarness:
-    """One namespace of one installation, behind a proxy that can stop answering."""
+    """One namespace of one installation, behind a proxy that can stop answering. Its driver is the platform's service
+    account, which may do no more than tenant_provision lets it."""
 
     def __init__(self, cluster: Cluster, folder: Path, prefix: str) -> None:
-        content = json.loads(cluster.kubeconfig.read_text())
+        content = json.loads(cluster.service_account().read_text())
         server = content["clusters"][0]["cluster"]
         port = urlsplit(server["server"]).port
         assert port is not None
@@ -65,6 +81,9 @@ class KubernetesHarness:
             namespace_prefix=prefix,
             kubeconfig=str(kubeconfig),
         )
+        everything = provisioner(cluster, self.settings)
+        list(everything.installation())
+        list(everything.tenant(TenantLimits("red", {CPU_TYPE: 64, "h100": 64})))
         self.api = PlayedApi(str(kubeconfig))
         self.cluster = KubernetesCluster(self.settings, self.api)
 

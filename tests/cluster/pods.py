@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from tests.cluster.kubernetes_harness import provisioner
 from tests.cluster.proxy import Proxy
 from tests.examples.programs import runtime
 from tests.platform import Platform
@@ -20,31 +22,32 @@ TENANTS = ("vision-lab", "nlp-research")
 
 @contextmanager
 def platform_on_pods(cluster: Cluster, data: Path, **options: Any) -> Iterator[Platform]:
-    """Learners reach its web server, which listens on loopback only, through a port at the nodes' gateway."""
+    """It runs as the service account that tenant_provision has let in, on nodes that enforce NetworkPolicy. Learners
+    reach its web server, which listens on loopback only, through a port at the nodes' gateway."""
     assert cluster.network is not None
     name, gateway = f"test-{uuid4().hex[:8]}", cluster.network.gateway
     platform = Platform(
         data,
         LUTHIER_CLUSTER="kubernetes",
-        KUBECONFIG=str(cluster.kubeconfig),
+        KUBECONFIG=str(cluster.service_account()),
         KUBE_INSTALLATION=name,
         KUBE_AGENT_IMAGE=AGENT,
         KUBE_RUNTIME_IMAGE=RUNTIME,
         KUBE_NAMESPACE_PREFIX=f"{name}-",
+        KUBE_DNS_PEERS=f"{gateway}/32:53",
         **options,
     )
     platform.env |= {
         "LUTHIER_INGEST_URL": f"ws://{gateway}:{platform.port}",
         "ALLOWED_HOSTS": f"127.0.0.1,localhost,{gateway}",
     }
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    settings = KubernetesSettings(name, AGENT, namespace_prefix=f"{name}-")
+    list(provisioner(cluster, settings).installation())  # without it no platform is ready
     spaces = [f"{name}-{tenant}" for tenant in TENANTS]
-    for space in spaces:
-        cluster.admin.create("/api/v1/namespaces", {"metadata": {"name": space, "labels": labels}})
-        cluster.admin.wait_for(f"/api/v1/namespaces/{space}/serviceaccounts", "default", bool)
     ingest = Proxy(platform.port, gateway, platform.port)
     try:
         with platform:
+            platform.manage("tenant_provision", *TENANTS, KUBE_PROVISION_KUBECONFIG=str(cluster.kubeconfig))
             yield platform
     finally:
         ingest.refuse()

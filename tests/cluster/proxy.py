@@ -47,7 +47,7 @@ class Proxy:
                     self._start(self._forward, connection, stopped)
 
     def _forward(self, near: socket.socket, stopped: threading.Event) -> None:
-        with near, socket.create_connection(("127.0.0.1", self._target)) as far, suppress(OSError):
+        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._target)) as far:
             while not stopped.is_set():
                 for source in select.select([near, far], [], [], 0.05)[0]:
                     content = source.recv(65536)

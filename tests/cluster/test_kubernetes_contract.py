@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.cluster.kubernetes_harness import KubernetesHarness
+from tests.cluster.permissions import granted, used_permissions
 from tests.gpu_scheduler.clusters.harness import remove
 from tests.gpu_scheduler.clusters.test_cluster_contract import *  # noqa: F403 - all of it
 from tools.kube import fake
@@ -32,10 +33,6 @@ def harness(
     request: pytest.FixtureRequest, api: Api, cluster: Cluster, contract_nodes: None, tmp_path: Path
 ) -> Iterator[KubernetesHarness]:
     prefix = f"test-{uuid4().hex[:8]}-"
-    namespace = f"{prefix}red"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels}})
-    api.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts", "default", bool)
     harness = KubernetesHarness(cluster, tmp_path, prefix)
     watched = request.param.endswith("watched")
     watch = harness.cluster.watch(lambda names: None) if watched else None
@@ -45,4 +42,11 @@ def harness(
     if watch is not None:
         watch.close()
     harness.close()
-    api.delete(f"/api/v1/namespaces/{namespace}")
+    api.delete(f"/api/v1/namespaces/{harness.settings.namespace('red')}")
+
+
+def test_the_platforms_roles_are_what_these_tests_have_used(cluster: Cluster) -> None:
+    """After all of them: read from the API server's own record, equal to the Role and the ClusterRole, nothing more."""
+    used, refused = used_permissions(cluster.audited())
+    assert refused == set()
+    assert used == granted()

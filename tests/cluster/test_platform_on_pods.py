@@ -7,13 +7,12 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.browser.programs import TRAINER
-from tests.cluster.pods import load_runtime, platform_on_pods, spec
+from tests.cluster.pods import load_runtime, spec
 from tests.platform import Client, Platform, wait_for
 from tools.kube import nodes
 from tools.kube.client import Object
@@ -23,12 +22,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 GANG = Path(__file__).with_name("agreeing_program.py").read_text()
 BACK_S = 90
 """Within it a job of a lost node trains again on another one."""
-
-
-@pytest.fixture(scope="module")
-def platform(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with platform_on_pods(real_cluster, tmp_path_factory.mktemp("pods") / "data") as started:
-        yield started
 
 
 @pytest.fixture

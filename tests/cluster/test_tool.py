@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -120,6 +121,24 @@ def test_its_programs_die_with_a_starter_that_is_killed(tmp_path: Path) -> None:
         starter.kill()
     _, alive = psutil.wait_procs(running, timeout=30)
     assert alive == []
+
+
+def test_an_existing_cluster_serves_the_tests_that_need_its_api_only(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Named by a variable. Those that need power over the cluster are skipped and say so."""
+    kubectl = [cluster.binaries["kubectl"], "--kubeconfig", str(cluster.kubeconfig)]
+    flat = subprocess.run([*kubectl, "config", "view", "--raw", "--flatten"], capture_output=True, check=True)
+    (tmp_path / "kubeconfig").write_bytes(flat.stdout)  # in YAML, with the keys in it
+    tests = ("test_admission.py::test_the_admission_would_refuse_a_pod_that_is_less_confined",
+             "test_gpu_pods.py::test_a_gpu_pod_is_bound_by_the_scheduler_and_runs",
+             "test_real_nodes.py::test_a_restricted_pod_runs_confined")  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "cluster", "-p", "no:cacheprovider"]
+    command += [f"tests/cluster/{each}" for each in tests]
+    env = os.environ | {"LUTHIER_TEST_KUBECONFIG": str(tmp_path / "kubeconfig")}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=110)
+    assert "1 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
+    assert "needs a cluster of the test's own: LUTHIER_TEST_KUBECONFIG=" in done.stdout
 
 
 def test_a_module_that_differs_from_its_sum_is_refused(

@@ -44,6 +44,10 @@ WRONG = {
     "KUBE_NAMESPACE_PREFIX": "Über_",
     "KUBE_INSTALLATION": "Prod",
     "KUBE_RUNTIME_IMAGE": "registry.example/sklearn:1",
+    "KUBE_SERVICE_ACCOUNT": "luthier",
+    "KUBE_INGEST_PEERS": "web.example:443",
+    "KUBE_DNS_PEERS": "kube-system",
+    "KUBE_PROVISION_KUBECONFIG": "/nowhere/at/all",
     "DEBUG": "maybe",
     "ALLOWED_HOSTS": "a.example, https://b.example",
 }

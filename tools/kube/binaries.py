@@ -134,7 +134,7 @@ def _find(name: str) -> Binaries | None:
     return Binaries(folder)
 
 
-def _build(name: str, build_into: Callable[[Path, Path], None], announcement: str) -> Binaries:
+def _build(name: str, build_into: Callable[[Path, Path], None], first_line: str) -> Binaries:
     found = _find(name)
     if found:
         return found
@@ -146,7 +146,7 @@ def _build(name: str, build_into: Callable[[Path, Path], None], announcement: st
             return found
         require_room(root)
         started = time.monotonic()
-        say(f"{announcement} ...")
+        say(f"{first_line} ...")
         with tempfile.TemporaryDirectory(prefix=".build-", dir=root) as folder:
             built = Path(folder) / "programs"
             built.mkdir()

@@ -30,7 +30,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """The API server that a kubeconfig names, as the user whose certificate it names.
+    """The API server that a kubeconfig names, as the user whose certificate or token it names.
 
     port: of another server beside it, with a certificate of the same authority.
     """
@@ -43,7 +43,11 @@ class Api:
         assert address.hostname
         self._host, self._port = address.hostname, port or address.port
         self._tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
-        self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
+        self._headers = {}
+        if token := user.get("token"):
+            self._headers["Authorization"] = f"Bearer {token}"
+        else:
+            self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
 
     def get(self, path: str, **query: str) -> Object:
         return self.request("GET", path, query=query)
@@ -125,7 +129,7 @@ class Api:
         try:
             target = f"{path}?{urlencode(query)}" if query else path
             content = json.dumps(body) if body is not None else None
-            connection.request(method, target, content, {"Content-Type": content_type})
+            connection.request(method, target, content, {"Content-Type": content_type, **self._headers})
             response = connection.getresponse()
             if response.status >= 400:
                 raise _error(response)

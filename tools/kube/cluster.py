@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tools.kube import components, images, netpol, nodes, processes
+from tools.kube import components, existing, images, netpol, nodes, processes
 from tools.kube.binaries import ROOT, Binaries
-from tools.kube.client import Api, ApiError
+from tools.kube.client import Api, ApiError, Object
 from tools.kube.components import Layout, Ports
 from tools.kube.network import Network, NetworkError
 from tools.kube.nodes import Node
@@ -125,6 +125,20 @@ class Cluster:
         path.write_text(components.kubeconfig(self.layout, file, port))
         return Api(path)
 
+    def service_account(self) -> Path:
+        """The kubeconfig of components.PLATFORM, with a token as a pod of it has one. RBAC decides what it may do."""
+        path = self.layout.kubeconfig("platform")
+        if not path.exists():
+            port = json.loads((self.layout.folder / MARKER).read_text())["apiserver"]
+            token = existing.platform_token(self.admin)
+            path.write_text(components.kubeconfig(self.layout, "platform", port, token))
+        return path
+
+    def audited(self) -> list[Object]:
+        """What components.PLATFORM has done so far, as the API server records it."""
+        lines = self.layout.audit_log.read_text().splitlines() if self.layout.audit_log.exists() else []
+        return [json.loads(line) for line in lines]
+
     def _start(self) -> None:
         if self._real_nodes:
             self._connect()
@@ -154,6 +168,7 @@ class Cluster:
         self._sign(components.certificates(layout.address))
         for user in ("admin", "controllers", "scheduler", "kwok", "proxy", "dns", "netpol"):
             layout.kubeconfig(user).write_text(components.kubeconfig(layout, user, ports.apiserver))
+        layout.audit_policy.write_text(components.audit_policy())
         layout.etcd_config.write_text(components.etcd_config(layout, ports))
         stages = [Path(self.binaries["kwok-stages.yaml"]).read_text(), STAGES.read_text()]
         layout.kwok_stages.write_text("\n---\n".join(stages))

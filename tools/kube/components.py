@@ -10,6 +10,8 @@ LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
 DNS_SERVICE = "10.96.0.10"
 SERVICE_HOSTS = ("10.96.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+PLATFORM = "system:serviceaccount:luthier:luthier"
+"""The account that a platform under test runs as, see Cluster.service_account."""
 # 16 s would notice a dead node sooner, but evicts the pods of healthy ones where the machine is busy.
 NODE_GRACE_S = 40
 # An unreachable node's pods are evicted after 5 s instead of 5 minutes: tests wait for it.
@@ -48,6 +50,14 @@ class Layout:
     def kwok_stages(self) -> Path:
         return self.folder / "kwok-stages.yaml"
 
+    @property
+    def audit_policy(self) -> Path:
+        return self.folder / "audit-policy.json"
+
+    @property
+    def audit_log(self) -> Path:
+        return self.logs / "audit.log"
+
     def kubeconfig(self, user: str) -> Path:
         return self.folder / f"{user}.kubeconfig"
 
@@ -84,8 +94,9 @@ def certificate(name: str, user: str, *groups: str, hosts: list[str] | None = No
     return {"name": name, "common_name": user, "organizations": groups, "hosts": hosts or []}
 
 
-def kubeconfig(layout: Layout, user: str, port: int) -> str:
-    """In JSON, which is YAML as well. The keys stay in files of their own, where every client finds them."""
+def kubeconfig(layout: Layout, user: str, port: int, token: str = "") -> str:
+    """In JSON, which is YAML as well. token: of a service account; others have keys, which stay in files of their own,
+    where every client finds them."""
     cluster = {
         "server": f"https://{layout.address}:{port}",
         "certificate-authority": str(layout.keys / "ca.crt"),
@@ -94,6 +105,8 @@ def kubeconfig(layout: Layout, user: str, port: int) -> str:
         "client-certificate": str(layout.keys / f"{user}.crt"),
         "client-key": str(layout.keys / f"{user}.key"),
     }
+    if token:
+        keys = {"token": token}
     content = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -159,9 +172,18 @@ def apiserver(layout: Layout, ports: Ports) -> list[str]:
         f"--service-account-signing-key-file={keys / 'tokens.key'}",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
+        f"--audit-policy-file={layout.audit_policy}",
+        f"--audit-log-path={layout.audit_log}",
         f"--default-not-ready-toleration-seconds={EVICT_AFTER_S}",
         f"--default-unreachable-toleration-seconds={EVICT_AFTER_S}",
     ]
+
+
+def audit_policy() -> str:
+    """What PLATFORM does is recorded, and nothing else."""
+    recorded = {"level": "Metadata", "users": [PLATFORM], "omitStages": ["RequestReceived"]}
+    rules = [recorded, {"level": "None"}]
+    return json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules})
 
 
 def controllers(layout: Layout, ports: Ports) -> list[str]:

@@ -110,6 +110,8 @@ class Node:
         if not self.folder.exists():
             self._write_files(binaries)
         self._make_cgroups()
+        if self.process is not None:
+            self.process.wait()  # of the earlier start: it was killed, maybe by another process
         inside = [sys.executable, str(INIT), str(self.folder / "node.json")]
         self.process = spawn(self.name, [*network.enter(self.holder), *OWN_NAMESPACES, "--", *inside])
 

@@ -46,6 +46,10 @@ class NotFound(RequestRejected):
     """There is no such object."""
 
 
+class Forbidden(RequestRejected):
+    """This identity may not do it, or an admission rule (a quota, Pod Security) forbids it."""
+
+
 class Conflict(RequestRejected):
     """The object exists already, or it is another one than the request means (its uid)."""
 
@@ -54,17 +58,17 @@ class VersionExpired(RequestRejected):
     """A watch asks for changes that the API server has forgotten; list again."""
 
 
-_BY_STATUS = {404: NotFound, 409: Conflict, 410: VersionExpired}
+_BY_STATUS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: VersionExpired}
 
 
 class Api:
     """One API server. Safe to share between threads. Makes no connection before its first request."""
 
-    def __init__(self, kubeconfig: str | None) -> None:
-        """Raises ValueError if there is no usable configuration."""
+    def __init__(self, kubeconfig: str | None, context: str | None = None) -> None:
+        """context: of the kubeconfig; None: its current one. Raises ValueError if there is no usable configuration."""
         from kubernetes.client import ApiClient  # a second of imports that no other cluster needs
 
-        self._client = ApiClient(_configuration(kubeconfig))
+        self._client = ApiClient(_configuration(kubeconfig, context))
         self._lock = threading.Lock()
         self._not_before = 0.0
 
@@ -208,7 +212,7 @@ class Stream:
                     pass  # it has just ended by itself
 
 
-def _configuration(kubeconfig: str | None) -> Configuration:
+def _configuration(kubeconfig: str | None, context: str | None) -> Configuration:
     from kubernetes import config
     from kubernetes.client import Configuration
 
@@ -216,7 +220,10 @@ def _configuration(kubeconfig: str | None) -> Configuration:
     try:
         if kubeconfig:
             config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=kubeconfig, client_configuration=configuration, persist_config=False
+                config_file=kubeconfig,
+                context=context,
+                client_configuration=configuration,
+                persist_config=False,
             )
         else:
             config.load_config(client_configuration=configuration)  # type: ignore[no-untyped-call]

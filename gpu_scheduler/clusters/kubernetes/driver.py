@@ -25,12 +25,19 @@ from gpu_scheduler.clusters.base import (
     Watch,
 )
 from gpu_scheduler.clusters.kubernetes import manifests, reports, resources, settings
-from gpu_scheduler.clusters.kubernetes.client import Api, Conflict, NotFound, Object, RequestRejected
+from gpu_scheduler.clusters.kubernetes.client import (
+    Api,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Object,
+    RequestRejected,
+)
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS, View, Watcher
 from gpu_scheduler.model import Node
 
-SERVICES = "/api/v1/services"
+SERVICES, POLICIES = "/api/v1/services", "networkpolicies"
 CAPABILITIES = Capabilities(
     images=True,
     node_local_data=False,
@@ -38,7 +45,7 @@ CAPABILITIES = Capabilities(
     multi_node=True,
     deploy_deadline=True,
     required_settings=settings.REQUIRED,
-    remedy="Check KUBECONFIG, and `kubectl get --raw /readyz`.",
+    remedy="Check KUBECONFIG, and `kubectl get --raw /readyz`. Forbidden: `manage.py tenant_provision --all`.",
 )
 NOT_YET = ("exceeded quota", "is being terminated", "being deleted")
 """In the message of a rejected request: it may be accepted later."""
@@ -170,12 +177,11 @@ class KubernetesCluster:
                 self._api.patch(_path(service, "services"), change)
 
     def _remove_objects(self, service: Object) -> None:
-        """The Secret would follow its owner only a while later, and a new launch must not meet it."""
+        """What it owns would follow it only a while later, and a new launch must not meet that."""
         metadata = service["metadata"]
-        with suppress(NotFound):
-            self._api.request(
-                "DELETE", f"/api/v1/namespaces/{metadata['namespace']}/secrets/{metadata['name']}"
-            )
+        for kind in ("secrets", POLICIES):
+            with suppress(NotFound):
+                self._api.request("DELETE", f"{_collection(metadata['namespace'], kind)}/{metadata['name']}")
         with suppress(NotFound, Conflict):
             self._api.delete(_path(service, "services"), uid=metadata["uid"])
 
@@ -191,16 +197,18 @@ class _Launch:
 
     @property
     def _namespace(self) -> str:
-        return f"/api/v1/namespaces/{self.settings.namespace(self.spec.tenant)}"
+        return self.settings.namespace(self.spec.tenant)
 
     def existing(self) -> Object | None:
         """The Service of a gang that was launched before."""
         if not settings.LABEL.fullmatch(self.spec.name):
             raise LaunchRefused(f"{self.spec.name[:80]!r} cannot be the name of a Kubernetes object.")
         try:
-            return self.api.get(f"{self._namespace}/services/{self.spec.name}")
+            return self.api.get(f"{_collection(self._namespace, 'services')}/{self.spec.name}")
         except NotFound:
             return None
+        except Forbidden as error:  # the platform's Role is in the namespaces of provisioned tenants only
+            raise self._not_provisioned() from error
 
     def require_room(self, view: View) -> None:
         """Raises LaunchRefused and ClusterBusy: a pod that does not fit would wait and keep the rest of its gang."""
@@ -229,12 +237,16 @@ class _Launch:
                 raise ClusterBusy(f"Gang {self.spec.name} is being removed.") from None
             return service
         except NotFound as error:
-            name = self.settings.namespace(self.spec.tenant)
-            raise LaunchRefused(
-                f"The cluster has no namespace {name}. An operator must provision the tenant."
-            ) from error
+            raise self._not_provisioned() from error
         except RequestRejected as error:
             raise _refused(error) from error
+
+    def _not_provisioned(self) -> LaunchRefused:
+        tenant = self.spec.tenant
+        return LaunchRefused(
+            f"Tenant {tenant} is not provisioned on the cluster: namespace {self._namespace} is missing, or the"
+            f" platform may not use it. An administrator must run: manage.py tenant_provision {tenant}"
+        )
 
     def create_rest(self, service: Object) -> None:
         """Everything that the Service owns, as far as it is missing. Leaves nothing of a gang that is refused."""
@@ -243,6 +255,8 @@ class _Launch:
         owner = manifests.owner(service)
         try:
             self._create_once("secrets", manifests.secret(self.spec, self.settings, owner))
+            if len(self.spec.learners) > 1:
+                self._create_once(POLICIES, manifests.policy(self.spec, self.settings, owner))
             for learner in self.spec.learners:
                 self._create_once("pods", self._pod(learner.rank, owner))
         except RequestRejected as error:
@@ -254,7 +268,7 @@ class _Launch:
             self._create(kind, manifest)
 
     def _create(self, kind: str, manifest: Object) -> Object:
-        created = self.api.create(f"{self._namespace}/{kind}", manifest)
+        created = self.api.create(_collection(self._namespace, kind), manifest)
         if kind == "pods":
             self.watcher.require(created)
         return created
@@ -282,4 +296,9 @@ def _refused(error: RequestRejected) -> ClusterError:
 
 def _path(found: Object, kind: str) -> str:
     metadata = found["metadata"]
-    return f"/api/v1/namespaces/{metadata['namespace']}/{kind}/{metadata['name']}"
+    return f"{_collection(metadata['namespace'], kind)}/{metadata['name']}"
+
+
+def _collection(namespace: str, kind: str) -> str:
+    group = "/apis/networking.k8s.io/v1" if kind == POLICIES else "/api/v1"
+    return f"{group}/namespaces/{namespace}/{kind}"

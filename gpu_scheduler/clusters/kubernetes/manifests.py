@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_scheduler.clusters import environment
 from gpu_scheduler.clusters.base import GangSpec
-from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, label
 from gpu_scheduler.model import CPU_TYPE
 
 Manifest = dict[str, Any]
@@ -71,7 +71,7 @@ def service(spec: GangSpec, settings: KubernetesSettings) -> Manifest:
             "clusterIP": "None",
             # Learners find each other before they are ready.
             "publishNotReadyAddresses": True,
-            "selector": {INSTALLATION: settings.installation, GANG: spec.name},
+            "selector": _members(spec, settings),
         },
     }
 
@@ -96,6 +96,22 @@ def secret(spec: GangSpec, settings: KubernetesSettings, owned_by: Manifest) -> 
         "metadata": {"name": spec.name, "labels": _labels(spec, settings), "ownerReferences": [owned_by]},
         "immutable": True,
         "stringData": content,
+    }
+
+
+def policy(spec: GangSpec, settings: KubernetesSettings, owned_by: Manifest) -> Manifest:
+    """Lets the gang's pods reach each other, where the tenant's namespace denies everything (see tenancy)."""
+    members = {"podSelector": {"matchLabels": _members(spec, settings)}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": spec.name, "labels": _labels(spec, settings), "ownerReferences": [owned_by]},
+        "spec": {
+            **members,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [members]}],
+            "egress": [{"to": [members]}],
+        },
     }
 
 
@@ -141,13 +157,18 @@ def grace(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
+def _members(spec: GangSpec, settings: KubernetesSettings) -> dict[str, str]:
+    """Labels that select the gang's pods."""
+    return {INSTALLATION: settings.installation, GANG: spec.name}
+
+
 def _labels(spec: GangSpec, settings: KubernetesSettings) -> dict[str, str]:
     return {
         MANAGED_BY: "luthier",
         INSTALLATION: settings.installation,
         GANG: spec.name,
         JOB: spec.job,
-        TENANT: spec.tenant,
+        TENANT: label(spec.tenant),
     }
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from urllib.parse import urlsplit
+
+from gpu_scheduler.clusters.kubernetes import peers
+from gpu_scheduler.clusters.kubernetes.peers import Peer
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """A DNS label: names of namespaces and of gangs, and the installation's id."""
@@ -60,7 +66,7 @@ class KubernetesSettings:
 
     def namespace(self, tenant: str) -> str:
         """The namespace of a tenant's gangs."""
-        return f"{self.namespace_prefix}{tenant}"
+        return label(f"{self.namespace_prefix}{tenant}")
 
     def tolerated(self) -> tuple[Toleration, ...]:
         """Raises ValueError."""
@@ -72,6 +78,73 @@ class KubernetesSettings:
     def image_of(self, runtime: str) -> str:
         """The image of a framework; empty: this installation has none."""
         return self.runtime_image.replace(RUNTIME, runtime)
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionSettings:
+    """What `manage.py tenant_provision` needs besides KubernetesSettings.
+
+    kubeconfig, context: of an administrator, another identity than the platform's. service_account: namespace and name
+    of the platform's. ingest, dns: all that learners may connect to, besides their own gang.
+    """
+
+    kubeconfig: str
+    service_account: tuple[str, str]
+    ingest: tuple[Peer, ...]
+    dns: tuple[Peer, ...]
+    context: str | None = None
+
+    @classmethod
+    def read(cls, settings: Mapping[str, str]) -> ProvisionSettings:
+        """Raises ValueError with every problem, one per line."""
+        problems = []
+        if not settings.get("KUBE_PROVISION_KUBECONFIG"):
+            problems.append(
+                "KUBE_PROVISION_KUBECONFIG is not set: name the kubeconfig of an administrator of the cluster,"
+                " whose permissions the platform itself must not have"
+            )
+        ingest = settings.get("KUBE_INGEST_PEERS") or _peer_of(settings.get("LUTHIER_INGEST_URL", ""))
+        if not ingest:
+            problems.append(
+                "KUBE_INGEST_PEERS is not set: LUTHIER_INGEST_URL names a host, and a NetworkPolicy needs addresses"
+                f" or pods: {peers.SYNTAX}"
+            )
+        if problems:
+            raise ValueError("\n".join(problems))
+        return cls(
+            kubeconfig=settings["KUBE_PROVISION_KUBECONFIG"],
+            service_account=account(settings["KUBE_SERVICE_ACCOUNT"]),
+            ingest=peers.parse(ingest),
+            dns=peers.parse(settings["KUBE_DNS_PEERS"]),
+            context=settings.get("KUBE_PROVISION_CONTEXT") or None,
+        )
+
+
+def _peer_of(url: str) -> str:
+    """The peer at this address; empty: it names a host, whose address may change."""
+    parts = urlsplit(url)
+    try:
+        address = ipaddress.ip_address(parts.hostname or "")
+    except ValueError:
+        return ""
+    port = parts.port or (443 if parts.scheme == "wss" else 80)
+    return f"{address}/{address.max_prefixlen}:{port}"
+
+
+def account(text: str) -> tuple[str, str]:
+    """Namespace and name of a service account, from NAMESPACE/NAME. Raises ValueError."""
+    namespace, _, name = text.partition("/")
+    if not (LABEL.fullmatch(namespace) and LABEL.fullmatch(name)):
+        raise ValueError(f"{text[:200]!r} must be NAMESPACE/NAME of a service account")
+    return namespace, name
+
+
+def label(text: str) -> str:
+    """This text where it is a DNS label, else one made of it, with a hash so that no two texts share one."""
+    if LABEL.fullmatch(text):
+        return text
+    readable = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:52].rstrip("-")
+    return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:10]}".lstrip("-")
 
 
 def require_name(text: str) -> None:

@@ -1,0 +1,213 @@
+"""`manage.py tenant_provision` against a real API server: what it makes, repairs, and leaves alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from io import StringIO
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from pytest_django import Settings
+
+from gpu_scheduler.clusters.base import LaunchRefused
+from gpu_scheduler.clusters.kubernetes import driver, manifests
+from gpu_scheduler.clusters.kubernetes.provisioning import COLLECTIONS
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from jobs.clusters import DriverSettings
+from tenants.models import Quota
+from tests import factories
+from tests.cluster.conftest import AnyCluster
+from tests.gpu_scheduler.clusters.harness import launch
+from tools.kube.client import Api, ApiError, Object
+
+pytestmark = [pytest.mark.cluster, pytest.mark.django_db]
+MADE = {
+    "Namespace", "NetworkPolicy", "ServiceAccount", "ResourceQuota", "LimitRange", "Role", "RoleBinding",
+    "ClusterRole", "ClusterRoleBinding",
+}  # fmt: skip
+
+
+@pytest.fixture
+def prefix(settings: Settings, any_cluster: AnyCluster) -> Iterator[str]:
+    """An installation of its own; the platform is the service account of the test cluster."""
+    name = f"test-{uuid4().hex[:8]}"
+    settings.KUBECONFIG = any_cluster.service_account()
+    settings.KUBE_PROVISION_KUBECONFIG = any_cluster.kubeconfig
+    settings.KUBE_INSTALLATION = name
+    settings.KUBE_AGENT_IMAGE = "test.invalid/agent:1"
+    settings.KUBE_NAMESPACE_PREFIX = f"{name}-"
+    settings.KUBE_INGEST_PEERS = "luthier/app=web:8000,10.0.0.7/32:443"
+    yield f"{name}-"
+    for found in any_cluster.admin.get("/api/v1/namespaces")["items"]:
+        if found["metadata"]["name"].startswith(name):
+            any_cluster.admin.delete(f"/api/v1/namespaces/{found['metadata']['name']}")
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        with suppress(ApiError):  # not every test makes them
+            any_cluster.admin.delete(f"{COLLECTIONS[kind]}/luthier-{name}")
+
+
+@pytest.fixture
+def red(prefix: str) -> str:
+    """A tenant with 8 GPUs and 4 CPUs. Returns its namespace."""
+    factories.tenant("red", quotas={"h100": 6, "a100": 2, "cpu": 4})
+    return f"{prefix}red"
+
+
+def provision(*arguments: str) -> str:
+    out = StringIO()
+    call_command("tenant_provision", *arguments, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def path(kind: str, namespace: str, name: str) -> str:
+    return f"{COLLECTIONS[kind].format(namespace=namespace)}/{name}"
+
+
+def test_a_tenant_gets_everything_once(red: str, api: Api) -> None:
+    dry = provision("red", "--dry-run")
+    assert set(re.findall(r": created (\w+)", dry)) == MADE
+    with pytest.raises(ApiError, match="not found"):
+        api.get(f"/api/v1/namespaces/{red}")
+
+    wet = provision("red")
+    assert wet.splitlines()[-1].startswith("1 tenants provisioned, ")
+    assert set(re.findall(r": \w+ (\w+)", wet)) == MADE
+    labels = api.get(f"/api/v1/namespaces/{red}")["metadata"]["labels"]
+    modes = {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "warn", "audit")}
+    assert modes == {"restricted"}
+    assert api.get(path("ServiceAccount", red, "default"))["automountServiceAccountToken"] is False
+    assert api.get(path("ResourceQuota", red, "luthier"))["spec"]["hard"] == {
+        "pods": "12",
+        "requests.nvidia.com/gpu": "8",
+        "services.loadbalancers": "0",
+        "services.nodeports": "0",
+    }
+    assert provision("red") == "1 tenants provisioned, 0 changes.\n"
+    assert provision("--all", "--dry-run").endswith(" tenants would be provisioned, 0 changes.\n")
+
+
+def test_what_people_changed_by_hand_is_changed_back(red: str, api: Api) -> None:
+    provision("red")
+    api.delete(path("NetworkPolicy", red, "deny-all"))
+    opened = {"spec": {"egress": [{}]}}
+    api.patch(path("NetworkPolicy", red, "learners"), opened)
+    api.patch(path("ResourceQuota", red, "luthier"), {"spec": {"hard": {"pods": "1000"}}})
+    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    api.patch(path("Role", red, "luthier"), {"rules": [rule]})
+    label = {"pod-security.kubernetes.io/enforce": "privileged", "team": "vision"}
+    api.patch(f"/api/v1/namespaces/{red}", {"metadata": {"labels": label}})
+    api.patch(path("ServiceAccount", red, "default"), {"automountServiceAccountToken": True})
+    binding = api.get(path("RoleBinding", red, "luthier"))
+    api.delete(path("RoleBinding", red, "luthier"))
+    wrong = {"metadata": {"name": "luthier"}, "roleRef": {**binding["roleRef"], "name": "other"}}
+    api.create(COLLECTIONS["RoleBinding"].format(namespace=red), {**wrong, "subjects": []})
+
+    assert provision("red").splitlines() == [
+        f"red: changed Namespace {red}",
+        "red: created NetworkPolicy deny-all",
+        "red: changed NetworkPolicy learners",
+        "red: changed ServiceAccount default",
+        "red: changed ResourceQuota luthier",
+        "red: changed Role luthier",
+        "red: replaced RoleBinding luthier",
+        "1 tenants provisioned, 7 changes.",
+    ]
+    repaired = api.get(path("RoleBinding", red, "luthier"))
+    assert repaired["roleRef"] == binding["roleRef"]
+    assert repaired["subjects"] == binding["subjects"]
+    assert api.get(f"/api/v1/namespaces/{red}")["metadata"]["labels"]["team"] == "vision"
+    assert provision("red") == "1 tenants provisioned, 0 changes.\n"
+
+
+def test_changed_limits_change_the_quota(red: str, api: Api) -> None:
+    provision("red")
+    Quota.objects.filter(tenant__slug="red", gpu_type="h100").update(limit=0)
+    Quota.objects.filter(tenant__slug="red", gpu_type="a100").update(limit=0)
+    assert "red: changed ResourceQuota luthier" in provision("red")
+    hard = api.get(path("ResourceQuota", red, "luthier"))["spec"]["hard"]
+    assert (hard["pods"], hard["requests.nvidia.com/gpu"], hard["requests.cpu"]) == ("4", "0", "4")
+
+
+def test_a_namespace_of_others_is_not_touched_and_the_next_tenant_is_still_provisioned(
+    red: str, prefix: str, api: Api
+) -> None:
+    factories.tenant("violet")
+    before = api.create("/api/v1/namespaces", {"metadata": {"name": red}})
+    with pytest.raises(CommandError, match=r"Not provisioned: red\.$"):
+        provision("red", "violet")
+    assert api.get(f"/api/v1/namespaces/{red}")["metadata"]["labels"] == before["metadata"]["labels"]
+    assert api.get(COLLECTIONS["NetworkPolicy"].format(namespace=red))["items"] == []
+    assert api.get(path("NetworkPolicy", f"{prefix}violet", "deny-all"))
+
+    ours = {"luthier.dev/installation": prefix.rstrip("-")}  # as the message says
+    api.patch(f"/api/v1/namespaces/{red}", {"metadata": {"labels": ours}})
+    assert "red: created NetworkPolicy deny-all" in provision("red")
+
+
+def test_a_policy_of_others_is_reported_as_it_can_only_open(red: str, api: Api) -> None:
+    provision("red")
+    everything = {"metadata": {"name": "open"}, "spec": {"podSelector": {}, "ingress": [{}]}}
+    api.create(COLLECTIONS["NetworkPolicy"].format(namespace=red), everything)
+    assert "red: NetworkPolicy open is not from this command." in provision("red")
+    assert api.get(path("NetworkPolicy", red, "open"))
+
+
+def test_a_name_that_no_namespace_can_have_gets_one_of_its_own(prefix: str, api: Api) -> None:
+    factories.tenant("my_team-")
+    provision("my_team-")
+    space = KubernetesSettings.read(DriverSettings()).namespace("my_team-")
+    assert re.fullmatch(rf"{prefix}my-team-[0-9a-f]{{10}}", space)
+    found = api.get(f"/api/v1/namespaces/{space}")
+    assert found["metadata"]["annotations"]["luthier.dev/tenant-slug"] == "my_team-"
+
+
+def test_a_gang_of_a_tenant_that_is_not_provisioned_is_refused_with_the_remedy(red: str) -> None:
+    cluster = driver.KubernetesCluster.connect(DriverSettings())
+    try:
+        with pytest.raises(LaunchRefused, match=r"not provisioned .* manage.py tenant_provision red$"):
+            cluster.launch(launch("job-x-1", "runs"))
+    finally:
+        cluster.close()
+
+
+def test_the_platform_reaches_no_secret_and_no_other_namespace(red: str, any_cluster: AnyCluster) -> None:
+    """Asked of the API server itself, as the platform's account."""
+    provision("red")
+
+    def allowed(verb: str, resource: str, namespace: str) -> bool:
+        attributes = {"verb": verb, "resource": resource, "namespace": namespace}
+        user = {"user": "system:serviceaccount:luthier:luthier", "resourceAttributes": attributes}
+        review = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        return bool(any_cluster.admin.create(review, {"spec": user})["status"]["allowed"])
+
+    assert allowed("create", "pods", red)
+    assert not allowed("get", "secrets", red)
+    assert not allowed("list", "secrets", red)
+    assert not allowed("create", "pods", "kube-system")
+    assert not allowed("get", "secrets", "kube-system")
+    assert not allowed("create", "namespaces", "")
+
+
+def test_more_pods_than_the_limits_allow_are_refused_by_the_cluster(red: str, api: Api) -> None:
+    """Even those of an administrator: what holds if the platform counts wrong."""
+    Quota.objects.filter(tenant__slug="red").update(limit=0)
+    Quota.objects.filter(tenant__slug="red", gpu_type="h100").update(limit=1)
+    provision("red")
+    settings = KubernetesSettings.read(DriverSettings())
+    made: list[Object] = []
+    spec = launch("job-x-1", "runs")
+    owner: dict[str, Any] = api.create(
+        f"/api/v1/namespaces/{red}/services", manifests.service(spec, settings)
+    )
+    for number in range(2):
+        pod = manifests.pod(spec, 0, settings, "test.invalid/program:1", manifests.owner(owner))
+        pod["metadata"] |= {"name": f"p{number}", "finalizers": []}
+        made.append(pod)
+    api.create(f"/api/v1/namespaces/{red}/pods", made[0])
+    with pytest.raises(ApiError, match="exceeded quota: luthier"):
+        api.create(f"/api/v1/namespaces/{red}/pods", made[1])

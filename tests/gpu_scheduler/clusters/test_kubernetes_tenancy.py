@@ -1,0 +1,146 @@
+"""What a tenant gets on a Kubernetes cluster, as far as it takes no API server. The rest: tests/cluster."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import replace
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_scheduler.clusters.kubernetes import manifests, tenancy
+from gpu_scheduler.clusters.kubernetes.peers import Peer, parse
+from gpu_scheduler.clusters.kubernetes.settings import LABEL, KubernetesSettings, ProvisionSettings, label
+from tests import factories
+from tests.gpu_scheduler.clusters.harness import launch
+from tests.gpu_scheduler.clusters.kubernetes_specs import OWNER, SETTINGS
+
+PROVISION = ProvisionSettings(
+    kubeconfig="/k",
+    service_account=("luthier", "luthier"),
+    ingest=(Peer(443, cidr="10.0.0.7/32"), Peer(8000, namespace="luthier", labels=(("app", "web"),))),
+    dns=(Peer(53, namespace="kube-system"),),
+)
+GIVEN = {
+    "KUBE_PROVISION_KUBECONFIG": "/admin",
+    "KUBE_SERVICE_ACCOUNT": "platform/web",
+    "KUBE_DNS_PEERS": "kube-system:53",
+}
+
+
+def content(kind: str, name: str = "luthier", **slots: int) -> manifests.Manifest:
+    tenant = tenancy.TenantLimits("red", slots)
+    found = tenancy.content(tenant, SETTINGS, PROVISION)
+    return next(each for each in found if (each["kind"], each["metadata"]["name"]) == (kind, name))
+
+
+def test_learners_reach_the_platform_and_dns_and_nothing_else() -> None:
+    spec = content("NetworkPolicy", "learners")["spec"]
+    assert "ingress" not in spec
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    named = [(to, port["port"]) for rule in spec["egress"] for to in rule["to"] for port in rule["ports"]]
+    by_name = {"matchLabels": {"kubernetes.io/metadata.name": "luthier"}}
+    dns = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+    assert named == [
+        ({"ipBlock": {"cidr": "10.0.0.7/32"}}, 443),
+        ({"namespaceSelector": by_name, "podSelector": {"matchLabels": {"app": "web"}}}, 8000),
+        (dns, 53),
+        (dns, 53),
+    ]
+
+
+def test_what_denies_everything_comes_before_any_permission() -> None:
+    tenant = tenancy.TenantLimits("red", {})
+    kinds = [each["kind"] for each in tenancy.content(tenant, SETTINGS, PROVISION)]
+    assert kinds[0] == "NetworkPolicy"
+    assert kinds[-1] == "RoleBinding"
+
+
+def test_a_gangs_own_policy_selects_its_pods_only() -> None:
+    spec = launch("job-x-1", "runs")
+    made = manifests.policy(spec, SETTINGS, OWNER)["spec"]
+    members = {"matchLabels": {manifests.INSTALLATION: "test", manifests.GANG: "job-x-1"}}
+    assert made["podSelector"] == members
+    assert made["ingress"] == [{"from": [{"podSelector": members}]}]
+    assert made["egress"] == [{"to": [{"podSelector": members}]}]
+    labels = manifests.pod(spec, 0, SETTINGS, "image", OWNER)["metadata"]["labels"]
+    assert members["matchLabels"].items() <= labels.items()
+
+
+def test_cpus_are_bounded_where_no_gpu_brings_more() -> None:
+    assert content("ResourceQuota", cpu=4)["spec"]["hard"]["requests.cpu"] == "4"
+    assert "requests.cpu" not in content("ResourceQuota", cpu=4, h100=1)["spec"]["hard"]
+
+
+@given(st.text(string.ascii_lowercase + string.digits + "-_", min_size=1, max_size=40))
+def test_every_tenant_has_a_namespace_with_a_valid_name(slug: str) -> None:
+    assert LABEL.fullmatch(SETTINGS.namespace(slug))
+    pod = manifests.pod(replace(launch("job-x-1", "runs"), tenant=slug), 0, SETTINGS, "image", OWNER)
+    assert LABEL.fullmatch(pod["metadata"]["labels"][manifests.TENANT])
+
+
+def test_names_that_differ_in_what_a_namespace_cannot_have_stay_apart() -> None:
+    assert label("vision-lab") == "vision-lab"
+    assert len({label("vision_lab"), label("vision-lab"), label("vision-lab-"), label("vision__lab")}) == 4
+
+
+def test_peers_are_addresses_or_pods() -> None:
+    text = "10.0.0.0/8:443, luthier:8000,luthier/app.kubernetes.io/name=web:80,fd00::/8:443"
+    assert parse(text) == (
+        Peer(443, cidr="10.0.0.0/8"),
+        Peer(8000, namespace="luthier"),
+        Peer(80, namespace="luthier", labels=(("app.kubernetes.io/name", "web"),)),
+        Peer(443, cidr="fd00::/8"),
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", ["web.example:443", "10.0.0.7:443", "luthier", "luthier:0", "luthier:99999", ""]
+)
+def test_a_peer_that_is_neither_is_named(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"must be ADDRESS/BITS:PORT, NAMESPACE:PORT") as raised:
+        parse(f"{wrong},10.0.0.0/8:443" if wrong else "")
+    assert not wrong or str(raised.value).startswith(f"'{wrong}'")
+
+
+def test_an_ingest_address_is_a_peer_and_a_host_is_not() -> None:
+    def ingest(url: str) -> tuple[Peer, ...]:
+        return ProvisionSettings.read({**GIVEN, "LUTHIER_INGEST_URL": url}).ingest
+
+    assert ingest("ws://10.0.0.7:8000") == (Peer(8000, cidr="10.0.0.7/32"),)
+    assert ingest("wss://10.0.0.7") == (Peer(443, cidr="10.0.0.7/32"),)
+    with pytest.raises(ValueError, match="KUBE_INGEST_PEERS is not set"):
+        ingest("wss://web.example")
+
+
+def test_the_settings_name_every_problem_at_once() -> None:
+    with pytest.raises(
+        ValueError, match=r"^KUBE_PROVISION_KUBECONFIG is not set.*\nKUBE_INGEST_PEERS is not"
+    ):
+        ProvisionSettings.read({})
+
+
+def test_the_command_without_its_settings_names_them(db: None) -> None:
+    factories.tenant("red")
+    with pytest.raises(CommandError, match=r"KUBE_INSTALLATION is not set\nKUBE_PROVISION_KUBECONFIG is not"):
+        call_command("tenant_provision", "red")
+
+
+def test_the_command_names_every_tenant_that_does_not_exist(db: None) -> None:
+    with pytest.raises(CommandError, match=r"No such tenants: blue, green\."):
+        call_command("tenant_provision", "green", "blue")
+    with pytest.raises(CommandError, match="Name the tenants, or use --all"):
+        call_command("tenant_provision")
+    with pytest.raises(CommandError, match="Name the tenants, or use --all"):
+        call_command("tenant_provision", "red", "--all")
+
+
+def test_the_gang_is_where_its_tenants_namespace_is() -> None:
+    settings = KubernetesSettings("here", "agent", namespace_prefix="ml-")
+    tenant = tenancy.TenantLimits("vision_lab", {})
+    made = tenancy.namespace(tenant, settings)["metadata"]
+    assert made["name"] == settings.namespace("vision_lab")
+    assert made["annotations"] == {tenancy.SLUG: "vision_lab"}
