@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from django.db import connection, transaction
 
 from gpu_scheduler.clusters.base import GangReport, gang_name
 from jobs.models import Attempt
 from jobs.states import BY_ORDER, HOLDS_GPUS
+
+Seen = TypeVar("Seen")
 
 SHOWN = 20
 ORDERED = ", ".join(f"'{reason}'" for reason in sorted(BY_ORDER))
@@ -207,8 +210,8 @@ def violations() -> list[Violation]:
     ]
 
 
-def unowned(gangs: Mapping[str, GangReport]) -> dict[str, GangReport]:
-    """The gangs that no live attempt owns. gangs must have been observed before this call, not after."""
+def unowned(gangs: Mapping[str, Seen]) -> dict[str, Seen]:
+    """The gangs, by name, that no live attempt owns. gangs must have been observed before this call, not after."""
     owned = {gang_name(job, n) for job, n in Attempt.objects.filter(held=True).values_list("job_id", "n")}
     return {name: gang for name, gang in gangs.items() if name not in owned}
 

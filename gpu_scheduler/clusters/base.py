@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gpu_scheduler.model import Node
 
@@ -414,3 +414,12 @@ class Cluster(Protocol):
     def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal: ...
 
     def watch(self, on_change: OnChange) -> Watch: ...
+
+
+@runtime_checkable
+class LeavesTraces(Protocol):
+    """A cluster on which something of a gang may be left without a learner, so that observe() does not show it: a
+    launch or a removal was interrupted there."""
+
+    def traces(self) -> frozenset[str]:
+        """Names of such gangs, of this installation. ``remove`` removes what is left of them."""

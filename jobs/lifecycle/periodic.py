@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from gpu_scheduler.clusters.base import ClusterBusy, GangReport, gang_name, job_of_gang
+from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
 from jobs import blobs, clusters
 from jobs.failpoints import fp
 from jobs.invariants import unowned
@@ -86,12 +86,15 @@ def _claim(name: str, every_s: float) -> Result | None:
 
 def remove_orphans(before: Result) -> Result:
     """Remove gangs that no live attempt owns. The cluster is asked first and the rows after it: an attempt's row is
-    older than its gang, so a gang without one is an orphan. Only learners that the last run saw, too, are removed.
+    older than its gang, so a gang without one is an orphan. Only learners that the last run saw, too, are removed, and
+    traces without learners that it saw as such.
 
     A gang of an attempt that this database never had is left alone for UNKNOWN_S: the database may be an older copy, or
     another one than the gang's, which people must be able to notice (/readyz and doctor say so) and correct."""
     cluster = clusters.current()
-    orphans = {name: _uids(gang) for name, gang in unowned(cluster.observe().gangs).items()}
+    traces = cluster.traces() if isinstance(cluster, LeavesTraces) else ()
+    found = {name: _uids(gang) for name, gang in cluster.observe().gangs.items()}
+    orphans = unowned({**{name: [] for name in traces}, **found})
     seen_before = before.get("orphans", {})
     removed = int(before.get("removed", 0))
     now = database_now()
@@ -100,10 +103,10 @@ def remove_orphans(before: Result) -> Result:
         if name in since and now - datetime.fromisoformat(since[name]) < UNKNOWN:
             continue
         again = [uid for uid in uids if uid in seen_before.get(name, [])]
-        if again:
+        if again or (not uids and seen_before.get(name) == []):
             logger.warning("removing an orphaned gang", extra={"gang": name})
             fp("orphans.before_cluster")
-            cluster.remove(name, uids=again)
+            cluster.remove(name, uids=again or None)
             fp("orphans.after_cluster")
             removed += 1
     if since:

@@ -117,6 +117,12 @@ class KubernetesCluster:
     def watch(self, on_change: OnChange) -> Watch:
         return self._watcher.watch(on_change)
 
+    def traces(self) -> frozenset[str]:
+        """Of gangs that have a Service and no pod. The Services are read first: a launch makes its pods after them."""
+        services = self._api.get(SERVICES, labelSelector=manifests.selector(self._settings))["items"]
+        names = {str(service["metadata"]["labels"].get(manifests.GANG)) for service in services}
+        return frozenset(names - self.observe().gangs.keys())
+
     # How it works
 
     def _view(self) -> View:

@@ -75,6 +75,24 @@ def test_a_gang_that_the_database_does_not_know_is_left_alone_for_a_quarter_of_a
     assert set(world.cluster.listing()) == {gang(job)}
 
 
+def test_what_is_left_of_a_gang_without_learners_is_removed_likewise(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker was killed in the middle of a launch or a removal, and nothing came back for the rest."""
+    ended = world.running()
+    world.exit(ended)
+    world.done(ended)
+    world.settle()
+    live = gang(world.running())
+    left, removed = {gang(ended), live}, []
+    monkeypatch.setattr(world.cluster, "traces", lambda: frozenset(left), raising=False)
+    monkeypatch.setattr(world.cluster, "remove", lambda name, uids=None: removed.append((name, uids)))
+    be_due()
+    assert removed == []
+    be_due()
+    assert removed == [(gang(ended), None)]
+
+
 def test_a_live_gang_is_never_an_orphan(world: World) -> None:
     job = world.running()
     for _ in range(3):
