@@ -197,7 +197,7 @@ def _deployed(job: JobObservation) -> Decision:
     next_phase = _NEXT_PHASE.get(job.state)
     if next_phase is not None and all(learner.reached(next_phase) for learner in job.learners):
         return Decision(move=_forward(job))
-    if job.state == State.DEPLOYING and (late := incomplete(job)):
+    if late := incomplete(job):
         return _stop(StopReason.DEPLOY_TIMEOUT, late.reason, avoid=late.nodes)
     return Decision(requeue_after_s=_wait_s(job), note=_working_note(job))
 
@@ -311,7 +311,11 @@ def _working_note(job: JobObservation) -> Reason:
         if job.gang and job.gang.message:
             return Reason(PREPARING, job.gang.message)
         return Reason("deploying", "Its learners are being started.")
-    return _FORWARD[State.DEPLOYING].reason if job.state == State.DOWNLOADING else Reason("", "")
+    if job.state != State.DOWNLOADING:
+        return Reason("", "")
+    if job.gang and job.gang.message:  # of a learner whose shipper works while its image cannot be pulled
+        return Reason(PREPARING, job.gang.message)
+    return _FORWARD[State.DEPLOYING].reason
 
 
 def _wait_s(job: JobObservation) -> float:

@@ -226,13 +226,21 @@ def incomplete(job: JobObservation) -> Incomplete | None:
         if node is None:
             return None
         return Incomplete(_late(job.reason.message, {"node": node}), (node,) if node else ())
-    missing = [learner for learner in job.learners if not learner.reached(Phase.DOWNLOADING)]
+    missing = [learner for learner in job.learners if _is_missing(learner)]
+    if not missing:
+        return None
     missing.sort(key=_starts_late)
     first = missing[0]
     numbers = {"learner": first.rank, "node": first.node, "missing": len(missing)}
     words = f"Learner {first.rank} on {first.node} is not complete: {_lacks(first)}"
     nodes = dict.fromkeys(each.node for each in missing if _starts_late(each) == _starts_late(first))
     return Incomplete(_late(words, numbers), tuple(nodes))
+
+
+def _is_missing(learner: LearnerObservation) -> bool:
+    """A pod's shipper starts before the program's image is there, so its report alone completes nothing."""
+    shown = learner.report.phase if learner.report else None
+    return shown is LearnerPhase.PREPARING or not learner.reached(Phase.DOWNLOADING)
 
 
 def _late(words: str, numbers: dict[str, Any]) -> Reason:

@@ -163,7 +163,8 @@ def _observation(
 
 def _deploy_left_s(job: Job, attempt: Attempt | None, now: datetime) -> float | None:
     """Counted from zero again once the cluster has accepted the gang: before, the platform may have been off."""
-    if job.state != State.DEPLOYING or attempt is None or not clusters.has_deploy_deadline(attempt.cluster):
+    starts = job.state in (State.DEPLOYING, State.DOWNLOADING)
+    if not starts or attempt is None or not clusters.has_deploy_deadline(attempt.cluster):
         return None
     since = attempt.launched_at or attempt.opened_at
     left_s: float = settings.LUTHIER_DEPLOY_DEADLINE_S - (now - since).total_seconds()

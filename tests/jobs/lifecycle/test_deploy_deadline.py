@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangBlocked, GangReport, LearnerPhase, LearnerReport
 from jobs.lifecycle.decision import Act, decide
-from jobs.lifecycle.facts import CLUSTER_BUSY, JobObservation, LearnerObservation, Reason
+from jobs.lifecycle.facts import CLUSTER_BUSY, PREPARING, JobObservation, LearnerObservation, Reason
 from jobs.models import ClusterNode, Job, Runtime
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.states import Intent, Phase, State, StopReason
@@ -27,8 +28,14 @@ def waiting(rank: int, message: str = "", shown: LearnerPhase = LearnerPhase.PRE
 
 def deploying(*learners: LearnerObservation, left_s: float | None = -1, **fields: Any) -> JobObservation:
     reports = tuple(one.report for one in learners if one.report is not None)
-    fields = {"launched": True, "attempt": 1, "gang": GangReport("job-x-1", reports), **fields}
-    return JobObservation(id="x", state=State.DEPLOYING, learners=learners, deploy_left_s=left_s, **fields)
+    fields = {
+        "launched": True,
+        "attempt": 1,
+        "state": State.DEPLOYING,
+        "gang": GangReport("job-x-1", reports),
+        **fields,
+    }
+    return JobObservation(id="x", learners=learners, deploy_left_s=left_s, **fields)
 
 
 def test_a_late_gang_stops_with_the_reason_of_the_learner_of_which_the_cluster_says_one() -> None:
@@ -73,6 +80,21 @@ def test_a_gang_that_cannot_be_launched_in_time_stops_only_if_the_cluster_answer
     assert (move.stop_reason, move.avoid) == (StopReason.DEPLOY_TIMEOUT, ("node-a",))
     away = Reason(CLUSTER_BUSY, "Waiting for the cluster: it does not answer.")
     assert decide(deploying(launched=False, reason=away)).act is Act.LAUNCH
+
+
+def test_a_learner_whose_shipper_works_is_not_complete_while_its_image_cannot_be_pulled() -> None:
+    """A pod's sidecar starts first, and takes the job to DOWNLOADING."""
+    pull = "Cannot pull image example.org/a:1 yet: no answer"
+    stuck = replace(waiting(0, pull), phase=Phase.READY)
+    works = replace(waiting(1, shown=LearnerPhase.RUNNING), phase=Phase.DOWNLOADING)
+    gang = GangReport("job-x-1", (), message=f"Learner 0: {pull}")
+    early = decide(deploying(stuck, works, left_s=5, state=State.DOWNLOADING, gang=gang))
+    assert early.note == Reason(PREPARING, f"Learner 0: {pull}")
+    move = decide(deploying(stuck, works, state=State.DOWNLOADING, gang=gang)).move
+    assert move is not None
+    assert (move.stop_reason, move.avoid) == (StopReason.DEPLOY_TIMEOUT, ("node-0",))
+    downloads = decide(deploying(works, state=State.DOWNLOADING))
+    assert downloads.move is None, "a long download is no failure to start"
 
 
 def test_a_halt_wins_over_the_deadline() -> None:
