@@ -98,8 +98,8 @@ class S3Store:
         pages = self._s3.get_paginator("list_parts").paginate(
             Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
         )
-        moments = [part["LastModified"].timestamp() for page in pages for part in page.get("Parts", ())]
-        return max([upload["Initiated"].timestamp(), *moments])
+        changed_at = [part["LastModified"].timestamp() for page in pages for part in page.get("Parts", ())]
+        return max([upload["Initiated"].timestamp(), *changed_at])
 
     def older_than(self, moment: float) -> Iterator[tuple[str, int | None]]:
         start = f"{self.prefix}/" if self.prefix else ""

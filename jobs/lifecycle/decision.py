@@ -307,9 +307,10 @@ def _working_note(job: JobObservation) -> Reason:
             f"No heartbeat from learner {first.rank} for {first.silent_s:.0f} s;"
             " the cluster still shows its processes.",
         )
+    # A pod's program may not have its image yet while its agent downloads the code.
+    if job.state in (State.DEPLOYING, State.DOWNLOADING) and job.gang and job.gang.message:
+        return Reason(PREPARING, job.gang.message)
     if job.state == State.DEPLOYING:
-        if job.gang and job.gang.message:
-            return Reason(PREPARING, job.gang.message)
         return Reason("deploying", "Its learners are being started.")
     if job.state != State.DOWNLOADING:
         return Reason("", "")

@@ -1,7 +1,7 @@
 """Large files that the server's store takes itself: sent in parts to links that the server signs.
 
 Each part's SHA-256 and that of the whole file come from the same bytes, and the store accepts no others: a file that
-changes while it is sent is noticed before the server is told that it is complete.
+changes while it is sent is noticed before the server learns that it is complete.
 """
 
 from __future__ import annotations

@@ -47,13 +47,18 @@ def platform_on_pods(cluster: Cluster, data: Path, **options: Any) -> Iterator[P
     ingest = Proxy(platform.port, gateway, platform.port)
     try:
         with platform:
-            platform.manage("tenant_provision", *TENANTS, KUBE_PROVISION_KUBECONFIG=str(cluster.kubeconfig))
+            provision(platform, cluster)
             yield platform
     finally:
         ingest.refuse()
         for space in spaces:
             remove_pods(cluster, space)
             cluster.admin.delete(f"/api/v1/namespaces/{space}")
+
+
+def provision(platform: Platform, cluster: Cluster) -> None:
+    """Both tenants, as the administrator."""
+    platform.manage("tenant_provision", *TENANTS, KUBE_PROVISION_KUBECONFIG=str(cluster.kubeconfig))
 
 
 def remove_pods(cluster: Cluster, namespace: str) -> None:

@@ -605,3 +605,11 @@ def test_a_setup_command_that_failed_is_named_in_the_reason() -> None:
     assert move is not None
     assert (move.stop_reason, move.reason.code) == ("learner_failed", "setup_failed")
     assert said in move.reason.message
+
+
+def test_what_a_program_waits_for_is_shown_while_its_agent_downloads() -> None:
+    """On Kubernetes the agent runs before the program's image is there."""
+    job = seen(State.DOWNLOADING, learner(Phase.DOWNLOADING, LearnerPhase.PREPARING))
+    assert job.gang is not None
+    waits = "Learner 0: Cannot pull image a.test/b:1 yet: no such host"
+    assert decide(replace(job, gang=replace(job.gang, message=waits))).note == Reason("preparing", waits)
