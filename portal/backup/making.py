@@ -1,0 +1,114 @@
+"""Make a backup of a running installation.
+
+The dump shows one moment; the files that it refers to are copied after it. They are still there, because what is
+released meanwhile is kept for LUTHIER_BLOB_RETENTION_H (`jobs.blobs.removal`). Every file is checked against the same
+moment.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.utils import timezone
+
+from jobs.blobs.folder import FolderStore
+from jobs.blobs.store import Store, key_of, store
+from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_key, run_tool
+
+SAY_EVERY = 1024**3
+SHOWN = 3
+
+Say = Callable[[str], None]
+
+
+class Stored(NamedTuple):
+    key: str
+    size: int
+
+
+def make(target: Path, say: Say) -> Manifest:
+    """Write a backup into target, which must be empty or new. Raises BackupError."""
+    if target.exists() and any(target.iterdir()):
+        raise BackupError(f"{target} is not empty. Name a new folder.")
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    began = timezone.now()
+    say("Dumping the database ...")
+    files, jobs = _dump(target)
+    place = store()
+    copied = isinstance(place, FolderStore)
+    if isinstance(place, FolderStore):
+        _copy(place, files, target / BLOBS, say)
+    else:
+        _check(place, files, say)
+    if timezone.now() - began > timedelta(hours=settings.LUTHIER_BLOB_RETENTION_H):
+        say("Warning: this took longer than LUTHIER_BLOB_RETENTION_H; make that longer than a backup takes.")
+    for name in KEYS:
+        if (source := Path(settings.LUTHIER_DATA) / name).exists():
+            copy_key(source, target / name)
+    found = Manifest(
+        began.isoformat(timespec="milliseconds"), jobs, len(files), sum(file.size for file in files),
+        "" if copied else settings.LUTHIER_BLOBS or "",
+    )  # fmt: skip
+    found.write(target)
+    return found
+
+
+def _dump(target: Path) -> tuple[list[Stored], int]:
+    """Dump one moment of the database; returns the files that it refers to, and how many jobs it has."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        cursor.execute("SELECT pg_export_snapshot()")
+        (snapshot,) = cursor.fetchone()
+        cursor.execute("SELECT tenant_id, id, size FROM jobs_blob WHERE verified ORDER BY id")
+        files = [Stored(key_of(tenant, blob), size) for tenant, blob, size in cursor.fetchall()]
+        cursor.execute("SELECT count(*) FROM jobs_job")
+        (jobs,) = cursor.fetchone()
+        arguments = ["--format=custom", f"--snapshot={snapshot}", f"--file={target / DUMP}", "--no-owner"]
+        run_tool("pg_dump", arguments, connection.settings_dict)
+    (target / DUMP).chmod(0o600)
+    return files, jobs
+
+
+def _copy(place: FolderStore, files: list[Stored], target: Path, say: Say) -> None:
+    target.mkdir(mode=0o700)
+    total, done, next_said, missing = sum(file.size for file in files), 0, SAY_EVERY, []
+    say(f"Copying {len(files):,} files, {total / 1024**3:.1f} GiB ...")
+    for file in files:
+        copy = target / file.key
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(place.path(file.key), copy)
+        except FileNotFoundError:
+            missing.append(file.key)
+            continue
+        if copy.stat().st_size != file.size:
+            missing.append(file.key)
+        done += file.size
+        if done >= next_said:
+            say(f"  {done / 1024**3:.0f} of {total / 1024**3:.0f} GiB")
+            next_said = done + SAY_EVERY
+    _require_none(missing)
+
+
+def _check(place: Store, files: list[Stored], say: Say) -> None:
+    say(
+        f"{len(files):,} files are in {settings.LUTHIER_BLOBS} and are not copied: back the bucket up after this."
+    )
+    _require_none([file.key for file in files if not place.exists(file.key)])
+
+
+def _require_none(missing: list[str]) -> None:
+    """A checkpoint whose file is damaged is found by `verify`; here a whole copy is promised."""
+    if missing:
+        shown = ", ".join(missing[:SHOWN]) + (" …" if len(missing) > SHOWN else "")
+        raise BackupError(
+            f"{len(missing)} of the files that the dump refers to are missing or incomplete: {shown}. If they were"
+            " removed while this ran, set LUTHIER_BLOB_RETENTION_H to more hours than a backup takes."
+        )

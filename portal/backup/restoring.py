@@ -1,0 +1,113 @@
+"""Restore a backup: into a new data folder with the embedded database, or into an empty database of your own.
+
+Nothing of the platform may run meanwhile. Learners that still run on a cluster and that the restored database does not
+know are left alone for 15 minutes after the start (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_key, run_tool
+from portal.settings.embedded import DATABASE_NAME, DATABASE_USER, Layout
+from portal.settings.values import database_from_url
+from portal.supervisor import postgres
+
+START_S = 60.0
+
+Say = Callable[[str], None]
+
+
+def restore(
+    source: Path, where: Layout, *, database_url: str | None, blobs: Path | None, say: Say
+) -> Manifest:
+    """Restore source. blobs: the folder that gets the stored files; None: they are in a bucket.
+
+    Raises BackupError before anything was changed if the target is not empty, or if the backup is not whole.
+    """
+    found = Manifest.read(source)
+    if blobs is not None and not found.blobs_in and blobs.exists() and any(blobs.iterdir()):
+        raise BackupError(f"{blobs} is not empty. Move it away first.")
+    if database_url:
+        database = database_from_url(database_url)
+        _require_empty(database)
+        _load(source, database, say)
+    else:
+        if where.postgres_data.exists():
+            raise BackupError(
+                f"{where.postgres_data} exists. Restore into another folder, or move it away first."
+            )
+        with _embedded(where) as database:
+            _load(source, database, say)
+    if blobs is not None and not found.blobs_in:
+        say(f"Copying {found.blobs:,} files ...")
+        shutil.copytree(source / BLOBS, blobs, dirs_exist_ok=True)
+    for name in KEYS:
+        if (source / name).exists() and not (where.data / name).exists():
+            copy_key(source / name, where.data / name)
+    return found
+
+
+def _load(source: Path, database: Mapping[str, Any], say: Say) -> None:
+    say("Loading the database ...")
+    arguments = ["--no-owner", "--exit-on-error", f"--dbname={database['NAME']}", str(source / DUMP)]
+    run_tool("pg_restore", arguments, database)
+
+
+def _require_empty(database: Mapping[str, Any]) -> None:
+    with _connected(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'")
+        (tables,) = cursor.fetchone()
+    if tables:
+        raise BackupError(f"The database {database['NAME']} has {tables} tables. Name an empty one.")
+
+
+@contextmanager
+def _connected(database: Mapping[str, Any]) -> Iterator[Any]:
+    names = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD", "dbname": "NAME"}
+    given = {name: database[key] for name, key in names.items() if database.get(key)}
+    try:
+        connection = psycopg2.connect(**given, connect_timeout=5)
+    except psycopg2.OperationalError as error:
+        raise BackupError(f"The database cannot be reached: {error}") from None
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _embedded(where: Layout) -> Iterator[dict[str, Any]]:
+    """A new embedded server with an empty database, stopped at the end."""
+    postgres.prepare(where)
+    where.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (where.logs / "restore.log").open("ab") as log:
+        server = subprocess.Popen(
+            postgres.command(where), env=postgres.clean_environment(), stdout=log, stderr=log
+        )
+    try:
+        _wait_until_ready(where, server)
+        yield {"HOST": str(where.postgres_socket_dir), "USER": DATABASE_USER, "NAME": DATABASE_NAME}
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait_until_ready(where: Layout, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            postgres.ensure_database(where)
+            return
+        except psycopg2.OperationalError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise BackupError(f"PostgreSQL did not start; see {where.logs / 'restore.log'}.") from None
+            time.sleep(0.1)

@@ -1,0 +1,27 @@
+"""`manage.py backup DIR`: a copy of the running installation."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from portal.backup.contents import BackupError
+from portal.backup.making import make
+
+
+class Command(BaseCommand):
+    help = "Copy the running installation into a new folder: database, stored files, keys."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("folder", type=Path, help="a new or empty folder")
+
+    def handle(self, *args: Any, folder: Path, **options: Any) -> None:
+        try:
+            made = make(folder.resolve(), self.stdout.write)
+        except (BackupError, OSError) as error:
+            raise CommandError(str(error)) from error
+        size = f"{made.blob_bytes / 1024**3:.1f} GiB"
+        self.stdout.write(
+            f"{folder} has {made.jobs:,} jobs and {made.blobs:,} files ({size}), as of {made.made_at}."
+        )
+        self.stdout.write("It has the keys, too: keep it as safe as the installation.")

@@ -1,0 +1,37 @@
+"""`manage.py restore DIR`: start from a backup."""
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from portal.backup.contents import BackupError
+from portal.backup.restoring import restore
+from portal.settings.base import EMBEDDED, ENV
+from portal.supervisor.errors import CannotStart
+from portal.supervisor.lock import DataLock
+
+
+class Command(BaseCommand):
+    help = "Restore a backup into an empty data folder (LUTHIER_DATA) and database, while the platform is stopped."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("folder", type=Path, help="what `manage.py backup` made")
+
+    def handle(self, *args: Any, folder: Path, **options: Any) -> None:
+        place = settings.LUTHIER_BLOBS or str(EMBEDDED.data / "blobs")
+        EMBEDDED.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = DataLock(EMBEDDED.lock)
+        try:
+            lock.take()
+            restored = restore(
+                folder.resolve(), EMBEDDED, database_url=ENV.database_url,
+                blobs=None if place.startswith("s3://") else Path(place), say=self.stdout.write,
+            )  # fmt: skip
+        except (BackupError, CannotStart, OSError) as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(f"Restored {restored.jobs:,} jobs as of {restored.made_at}. Start the platform.")
+        if restored.blobs_in:
+            self.stdout.write(f"The stored files were in {restored.blobs_in}: set LUTHIER_BLOBS.")
