@@ -45,7 +45,7 @@ def insert(*rows: models.Model) -> None:
     """
     steps: list[str] = []
     values: list[Any] = []
-    decided: list[tuple[models.Model, str]] = []
+    decided: list[tuple[models.Model, Any]] = []
     for n, row in enumerate(rows):
         columns, places = [], []
         for name, field, column in _given(type(row)):
@@ -56,7 +56,7 @@ def insert(*rows: models.Model) -> None:
                 places.append(place)
                 values += sent
         returned = [row._meta.pk, *row._meta.db_returning_fields]
-        decided += [(row, field.attname) for field in returned]
+        decided += [(row, field) for field in returned]
         steps.append(
             f"new{n} AS (INSERT INTO {row._meta.db_table} ({', '.join(columns)}) VALUES ({', '.join(places)})"
             f" RETURNING {', '.join(_quoted(field) for field in returned)})"
@@ -66,8 +66,9 @@ def insert(*rows: models.Model) -> None:
             f"WITH {', '.join(steps)} SELECT * FROM {', '.join(f'new{n}' for n in range(len(rows)))}", values
         )
         found = cursor.fetchone()
-    for (row, name), value in zip(decided, found, strict=True):
-        setattr(row, name, value)
+    for (row, field), value in zip(decided, found, strict=True):
+        read = getattr(field, "from_db_value", None)
+        setattr(row, field.attname, read(value, None, connection) if read else value)
     for row in rows:
         row._state.adding, row._state.db = False, connection.alias
 

@@ -144,7 +144,7 @@ def test_the_next_snapshot_and_the_forecast_count_memory_too() -> None:
     )
     after = world.apply(seen, plan(seen))
     assert only_wait(after).code is WaitReason.NODE_MEMORY
-    found = forecast(seen, {"j1": RunTime((600.0,), Basis.TIME_LIMIT)})
+    found = forecast(seen, {"j1": RunTime((600.0,), Basis.HISTORY)})
     assert found["j2"].p50 == NOON + timedelta(seconds=600)
 
 

@@ -107,19 +107,31 @@ def _with_options(node: LocalNode, options: list[str], entry: str) -> LocalNode 
     """The node with its cpus=… and memory=…, or what is wrong with them."""
     for option in options:
         name, _, value = option.partition("=")
-        if name == "cpus" and node.slot_type == CPU_TYPE:
-            return f"{entry!r}: cpus is for nodes with GPUs; the slots of a node of type cpu are its CPUs"
-        if name == "cpus":
-            if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _MAX_SLOTS):
-                return f"{entry!r}: {value!r} is not a number of CPUs from 1 to {_MAX_SLOTS}"
-            node = replace(node, cpus=int(value))
-        elif name == "memory":
-            if not (found := _MEMORY.fullmatch(value)):
-                return f"{entry!r}: {value!r} is not an amount of memory; write it as 512Mi or 64Gi"
-            node = replace(node, memory_mib=int(found[1]) * (1024 if found[2] == "Gi" else 1))
-        else:
+        if name not in _OPTIONS:
             return f"{entry!r}: {option!r} is neither cpus=NUMBER nor memory=AMOUNT"
+        changed = _OPTIONS[name](node, value)
+        if isinstance(changed, str):
+            return f"{entry!r}: {changed}"
+        node = changed
     return node
+
+
+def _with_cpus(node: LocalNode, value: str) -> LocalNode | str:
+    if node.slot_type == CPU_TYPE:
+        return "cpus is for nodes with GPUs; the slots of a node of type cpu are its CPUs"
+    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _MAX_SLOTS):
+        return f"{value!r} is not a number of CPUs from 1 to {_MAX_SLOTS}"
+    return replace(node, cpus=int(value))
+
+
+def _with_memory(node: LocalNode, value: str) -> LocalNode | str:
+    found = _MEMORY.fullmatch(value)
+    if not found:
+        return f"{value!r} is not an amount of memory; write it as 512Mi or 64Gi"
+    return replace(node, memory_mib=int(found[1]) * (1024 if found[2] == "Gi" else 1))
+
+
+_OPTIONS = {"cpus": _with_cpus, "memory": _with_memory}
 
 
 def detect() -> tuple[LocalNode, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -59,6 +60,7 @@ def test_a_later_attempt_sends_only_what_changed_and_replaces_the_set() -> None:
 
     assert (response.state, sent) == ("COMMITTED", 1)
     assert paths(job) == {"same", "new"}
+    blobs.sweep(timedelta(days=1))
     assert set(Blob.objects.values_list("size", flat=True)) == {4, 3}
     assert Blob.objects.count() == 2  # the bytes of the one that is gone are released
 

@@ -20,7 +20,8 @@ OTHER_ROWS = {
     },
     "portal/demo.py": {"user.save()"},
     "portal/pages/me.py": {"form.save()"},
-    "tenants/rows.py": {"setattr(row, name, value)"},
+    "tenants/rows.py": {"setattr(row, field.attname, read(value, None, connection) if read else value)"},
+    "tenants/services/secrets.py": {"row.save()"},
 }
 """Writes of rows that are no jobs, by module: what looks like a write of a job's state and is none."""
 OTHER_MODELS = re.compile(

@@ -166,7 +166,7 @@ def test_an_upload_that_is_swept_while_it_is_used_is_not_found(people: People) -
     swept: list[str] = []
 
     def sweep(execute: Any, sql: str, *more: Any) -> Any:
-        if 'FROM "jobs_upload"' in sql and "FOR NO KEY UPDATE" in sql:
+        if 'FROM "jobs_upload"' in sql and "FOR NO KEY UPDATE" in sql and not swept:
             swept.append(sql)
             Upload.objects.all().delete()
             blobs.release([blob.pk])

@@ -404,7 +404,7 @@ def test_a_guest_sees_the_job_in_the_shell_of_their_own_tenants(
         links = set(re.findall(r'href="(/t/[^"?#]*)', page))
         own = {link for link in links if link.startswith(f"/t/vision-lab/jobs/{job.pk}")}
         assert links - own == {
-            f"/t/nlp-research/{place}" for place in ("", "jobs", "members", "usage", "tokens")
+            f"/t/nlp-research/{place}" for place in ("", "jobs", "members", "usage", "secrets", "tokens")
         }
         assert "Shared with you" in page
     page = open_page(carl, job)

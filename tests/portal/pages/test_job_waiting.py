@@ -199,6 +199,8 @@ def test_of_a_queue_too_long_to_see_only_a_start_at_once_is_offered(
     assert {way.kind for way in suggestions_for(job)} == {"learners", "cpus"}
     for name in ("node-a", "node-b"):
         other = factories.tenant(f"other-{name}")
+        for _ in range(3):
+            factories.job(of=other, state=State.COMPLETED, running_s=50)
         filler = factories.job(of=other, state=State.PROCESSING, slots=2 if name == "node-a" else 4)
         filler.attempts.update(nodes=[name])
     Job.objects.filter(state=State.PROCESSING).exclude(owner=alice).update(time_limit_s=60)
