@@ -289,7 +289,7 @@ def test_a_damaged_store_is_noticed_before_the_program_starts_and_the_next_attem
     broken.ship()
     until(lambda: broken.row.error_code, "it is refused")
     assert broken.row.error_code == "not_prepared", "not the job's fault"
-    assert not broken.stored_log(), "no program starts from another checkpoint than its peers"
+    assert b"step-" not in broken.stored_log(), "no program starts from another checkpoint than its peers"
     next_attempt(job, checkpoint_for(Job.objects.get(pk=job.pk)))
     again = rig(job)
     again.launch("echo $RESUME_FROM")
