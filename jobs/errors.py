@@ -68,6 +68,12 @@ class SecretNotFound(SpecInvalid):
     code = "secret_not_found"
 
 
+class CodeNotStored(JobError):
+    """The store of files is not responding. Nothing was changed; submit again in a moment."""
+
+    code = "store_unavailable"
+
+
 class CheckpointNotFound(JobError):
     """The job has no valid checkpoint of this number."""  # details: checkpoints, the numbers that exist
 

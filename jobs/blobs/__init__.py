@@ -14,6 +14,7 @@ from jobs.blobs.errors import (
     StoreUnavailable,
     WrongOffset,
 )
+from jobs.blobs.ownership import own_mark
 from jobs.blobs.reading import check, discard, is_sound, is_there, open, read
 from jobs.blobs.removal import release, sweep
 from jobs.blobs.store import BLOCK, key_of
@@ -21,5 +22,5 @@ from jobs.blobs.store import BLOCK, key_of
 __all__ = [
     "BLOCK", "MAX_PIECE", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge", "SendDirectly",
     "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check", "discard", "is_sound",
-    "is_there", "key_of", "open", "put", "read", "release", "sweep",
+    "is_there", "key_of", "open", "own_mark", "put", "read", "release", "sweep",
 ]  # fmt: skip

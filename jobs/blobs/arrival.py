@@ -151,10 +151,8 @@ def _add(blob: Blob, partial: Partial, offset: int, piece: bytes) -> Blob:
 
 def _take_whole(place: Store, blob: Blob, offset: int, piece: bytes) -> Blob:
     """A file that is one piece, for a store that cannot collect them."""
-    if blob.size > MAX_PIECE:
-        raise SendDirectly("Files of this size are sent to the store itself.")
     if offset or len(piece) < blob.size:
-        raise WrongOffset(0)
+        raise SendDirectly("This store collects no pieces: send the file to it, in parts.")
     if _sha256(piece) != blob.sha256:
         raise _mismatch()
     place.put(_key(blob), BytesIO(piece), blob.sha256)

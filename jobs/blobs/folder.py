@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from jobs.blobs.store import MARK, number_of
+
 PART = ".part"
+WRITING = "put-"
 
 
 class FolderStore:
@@ -44,7 +47,7 @@ class FolderStore:
     @contextmanager
     def scratch(self) -> Iterator[IO[bytes]]:
         self.root.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix="put-", dir=self.root, delete=False) as file:
+        with tempfile.NamedTemporaryFile(prefix=WRITING, dir=self.root, delete=False) as file:
             try:
                 yield file
             finally:
@@ -71,14 +74,20 @@ class FolderStore:
     def changed_since(self, key: str, moment: float) -> bool:
         return _was_written_since(self.path(key).with_suffix(PART), moment)
 
-    def older_than(self, moment: float) -> Iterator[tuple[str, int | None]]:
+    def older_than(self, moment: float) -> Iterator[tuple[str, int]]:
         for path in self.root.rglob("*"):
-            if path.is_file() and not _was_written_since(path, moment):
-                whole = path.with_suffix("") if path.suffix == PART else path
-                yield (
-                    whole.relative_to(self.root).as_posix(),
-                    int(whole.name) if whole.name.isdigit() else None,
-                )
+            whole = path.with_suffix("") if path.suffix == PART else path
+            key = whole.relative_to(self.root).as_posix()
+            number = 0 if path.parent == self.root and path.name.startswith(WRITING) else number_of(key)
+            if number is not None and path.is_file() and not _was_written_since(path, moment):
+                yield key, number
+
+    def mark(self, new: str = "") -> str:
+        path = self.root / MARK
+        if new:
+            self.root.mkdir(parents=True, exist_ok=True)
+            path.write_text(new)
+        return path.read_text() if path.exists() else ""
 
     def path(self, key: str) -> Path:
         return self.root / key

@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import islice
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
@@ -32,8 +32,10 @@ def release(blob_ids: Collection[int]) -> int:
         return Blob.objects.filter(pk__in=list(marked)).update(released_at=Now())
 
 
-def sweep(older_than: timedelta) -> int:
+def sweep(older_than: timedelta, *, keys: bool = True) -> int:
     """Remove what was released long enough ago, and what a process that died between a row and its bytes left behind.
+
+    keys: also bytes without a row, which only the database of this place may judge (`jobs.blobs.ownership`).
 
     Returns how many rows and keys were removed. What was never released goes only after older_than: a row is made
     before what refers to it, a file before its row is committed. Results are referred to when the last of their bytes
@@ -53,7 +55,7 @@ def sweep(older_than: timedelta) -> int:
         moment = blob.released_at.timestamp() if blob.released_at else since
         if not store().changed_since(key_of(blob.tenant_id, blob.pk), moment):  # its bytes still arrive
             swept += _remove(blob)
-    return swept + _sweep_keys(since)
+    return swept + (_sweep_keys(since) if keys else 0)
 
 
 def _remove(blob: Blob) -> int:
@@ -70,16 +72,25 @@ def _remove(blob: Blob) -> int:
 
 
 def _sweep_keys(since: float) -> int:
-    """Remove what has no row. A number is never used twice, so no row can come for it."""
-    swept, keys = 0, store().older_than(since)
+    """Remove bytes that have no row. A number is never used twice, so no row can come for them.
+
+    Numbers that the database has not reached are of a newer one: it was restored, and the right one may come back.
+    """
+    reached, swept, keys = _highest_number(), 0, store().older_than(since)
     while some := list(islice(keys, SWEPT_AT_ONCE)):
-        numbers = {number for _, number in some if number is not None}
+        numbers = {number for _, number in some}
         known = set(Blob.objects.filter(pk__in=numbers).values_list("pk", flat=True))
         for key, number in some:
-            if number not in known:
+            if number not in known and number <= reached:
                 store().remove(key)
                 swept += 1
     return swept
+
+
+def _highest_number() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT last_value FROM jobs_blob_id_seq")
+        return int(cursor.fetchone()[0])
 
 
 def _unused() -> QuerySet[Blob]:

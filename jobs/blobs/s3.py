@@ -11,6 +11,7 @@ import base64
 import io
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Any, BinaryIO, cast
@@ -21,7 +22,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from jobs.blobs.errors import StoreUnavailable
-from jobs.blobs.store import BLOCK, Link, Part, Partial
+from jobs.blobs.store import BLOCK, MARK, Link, Part, Partial, number_of
 
 SIGNED_FOR_S = 900
 """How long a URL is valid: long enough for one part on a slow network, short for one that leaks."""
@@ -95,27 +96,43 @@ class S3Store:
             return any(self._newest_part(one) >= moment for one in uploads)
 
     def _newest_part(self, upload: dict[str, Any]) -> float:
+        """When a part of it arrived last (Unix time); now, if it was finished or ended since it was listed."""
         pages = self._s3.get_paginator("list_parts").paginate(
             Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
         )
-        changed_at = [part["LastModified"].timestamp() for page in pages for part in page.get("Parts", ())]
+        try:
+            changed_at = [
+                part["LastModified"].timestamp() for page in pages for part in page.get("Parts", ())
+            ]
+        except ClientError as error:
+            if _code(error) not in MISSING:
+                raise
+            return time.time()
         return max([upload["Initiated"].timestamp(), *changed_at])
 
-    def older_than(self, moment: float) -> Iterator[tuple[str, int | None]]:
+    def older_than(self, moment: float) -> Iterator[tuple[str, int]]:
         start = f"{self.prefix}/" if self.prefix else ""
         with _translated():
             for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start):
                 for found in page.get("Contents", ()):
-                    if found["LastModified"].timestamp() < moment:
-                        yield self._key_and_number(found["Key"].removeprefix(start))
+                    key = found["Key"].removeprefix(start)
+                    if found["LastModified"].timestamp() < moment and (number := number_of(key)):
+                        yield key, number
             for upload in self._uploads(start):
-                if self._newest_part(upload) < moment:
-                    yield self._key_and_number(upload["Key"].removeprefix(start))
+                key = upload["Key"].removeprefix(start)
+                if (number := number_of(key)) and self._newest_part(upload) < moment:
+                    yield key, number
 
-    @staticmethod
-    def _key_and_number(key: str) -> tuple[str, int | None]:
-        last = key.rpartition("/")[2]
-        return key, int(last) if last.isdigit() else None
+    def mark(self, new: str = "") -> str:
+        with _translated():
+            if new:
+                self._s3.put_object(Body=new.encode(), **self._at(MARK))
+            try:
+                return str(self._s3.get_object(**self._at(MARK))["Body"].read().decode())
+            except ClientError as error:
+                if _code(error) in MISSING:
+                    return ""
+                raise
 
     def _uploads(self, start: str) -> list[dict[str, Any]]:
         pages = self._s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=start)

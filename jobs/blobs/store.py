@@ -6,6 +6,7 @@ can never meet those of a newer row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -85,8 +86,23 @@ class Store(Protocol):
     def changed_since(self, key: str, moment: float) -> bool:
         """Whether pieces of this key have arrived since (Unix time)."""
 
-    def older_than(self, moment: float) -> Iterator[tuple[str, int | None]]:
-        """What was last written before moment (Unix time): its key, and the row's number, None if it names none."""
+    def older_than(self, moment: float) -> Iterator[tuple[str, int]]:
+        """Keys last written before moment (Unix time), each with its row's number; 0 for what a dead process left while
+        it wrote. Nothing but what the platform itself writes."""
+
+    def mark(self, new: str = "") -> str:
+        """The mark of the installation that uses this place; empty if none does. new: set it."""
+
+
+MARK = ".luthier"
+"""Name of the mark, which no key has."""
+KEY = re.compile(r"\d+/\d{6,}/(\d+)")
+
+
+def number_of(key: str) -> int | None:
+    """The row's number in a key; None for anything else in this place."""
+    found = KEY.fullmatch(key)
+    return int(found[1]) if found else None
 
 
 def key_of(tenant_id: int, blob_id: int) -> str:

@@ -1,5 +1,5 @@
-"""Offers of checkpoints, part by part, and of results. The server requests what it lacks; only bytes that it has hashed
-itself count.
+"""Offers of checkpoints, part by part, and of results. The server requests what it lacks; only bytes count that it has
+hashed itself, or that its store has compared with their hashes (docs/adr/0039).
 """
 
 from __future__ import annotations

@@ -174,8 +174,8 @@ def _delete_in_parts(table: str, job_id: str) -> None:
                 return
 
 
-def tidy(_: Result) -> Result:
-    """Remove expired answers, uploads and workers."""
+def tidy(before: Result) -> Result:
+    """Remove expired answers, uploads and workers, and bytes that nothing refers to."""
     answers, _rows = IdempotentResponse.objects.filter(created_at__lt=Now() - KEEP).delete()
     expired = Upload.objects.filter(created_at__lt=Now() - Upload.KEPT_FOR)
     held = list(expired.values_list("blob_id", flat=True))
@@ -183,11 +183,16 @@ def tidy(_: Result) -> Result:
     fp("tidy.after_uploads")
     blobs.release(held)
     fp("tidy.after_bytes")
+    known = str(before.get("store", ""))
+    mark = blobs.own_mark(known)
+    if not mark:
+        logger.warning("the blob store is another database's: bytes without a row stay")
     return {
+        "store": mark or known,
         "answers": answers,
         "uploads": uploads,
         "workers": leases.remove_dead_workers(),
-        "swept": blobs.sweep(KEEP),
+        "swept": blobs.sweep(KEEP, keys=bool(mark)),
     }
 
 

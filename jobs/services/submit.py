@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.model import Priority, WaitReason
 from jobs import archives, blobs, events, wake
-from jobs.errors import CodeInvalid, JobForbidden, SpecInvalid, TenantSuspended, UploadNotFound
+from jobs.errors import CodeInvalid, CodeNotStored, JobForbidden, SpecInvalid, TenantSuspended, UploadNotFound
 from jobs.failpoints import fp
 from jobs.models import Blob, Job, JobEvent, Progress, Upload
 from jobs.retries import retry_on_serialization_failure
@@ -120,6 +120,8 @@ def store_code(spec: Spec, tenant: Tenant) -> Blob | None:
         return blobs.put(tenant.pk, archives.pack(list(spec.code.files)))
     except archives.ArchiveError as error:
         raise CodeInvalid(error.message, archive_code=error.code, entry=error.entry) from error
+    except blobs.StoreUnavailable as error:
+        raise CodeNotStored from error
 
 
 def _uploads(upload: str, tenant: Tenant) -> QuerySet[Upload]:

@@ -21,6 +21,8 @@ from learner_agent.untrusted_files import LARGE_BYTES
 logger = logging.getLogger(__name__)
 
 TRIES = 3
+OFFER_AGAIN = frozenset({"hash_mismatch", "not_found"})
+"""Damaged in transit or on this disk, which _upload_file checks; or what had arrived was removed as left behind."""
 KEEP_LOCAL = 2
 DONE = "shipper/kept.json"
 
@@ -85,8 +87,8 @@ class CheckpointUploader:
             try:
                 state = await self._upload_set(files, is_unchanged)
             except (Refused, NotWhole, OSError) as error:
-                if isinstance(error, Refused) and error.code == "hash_mismatch":
-                    continue  # damaged in transit or on this disk: try again, and _upload_file checks the disk
+                if isinstance(error, Refused) and error.code in OFFER_AGAIN:
+                    continue
                 if is_unchanged():
                     self._record(files.key, "REFUSED")
                     self.connection.report(
@@ -118,10 +120,21 @@ class CheckpointUploader:
             for index, upload, offset in response.need:
                 _, size, sha256 = files.offer.files[index]
                 place = files.place(index)
-                if size < self.direct_from:
-                    await self._upload_file(place, upload, offset, size, sha256, is_unchanged)
-                else:
-                    await direct.send(self.client, place, upload, size, sha256, is_unchanged)
+                await self._send_file(place, upload, offset, size, sha256, is_unchanged)
+
+    async def _send_file(
+        self, place: Path, upload: int, offset: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
+    ) -> None:
+        """Send one file to the server, or a large one to its store. Raises NotWhole, Refused or OSError."""
+        if size >= self.direct_from:
+            try:
+                return await direct.send(self.client, place, upload, size, sha256, is_unchanged)
+            except Refused as refusal:
+                if (
+                    refusal.code != "not_direct"
+                ):  # else the server was given a folder since this attempt began
+                    raise
+        return await self._upload_file(place, upload, offset, size, sha256, is_unchanged)
 
     async def _upload_file(
         self, place: Path, upload: int, offset: int, size: int, sha256: str, is_unchanged: Callable[[], bool]

@@ -13,13 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from learner_agent.shipper.http import Client, Refused, Unreachable, patiently
+from learner_agent.shipper.http import Client, Refused, Unreachable, Unreadable, patiently
 from learner_agent.shipper.outputs import NotWhole
 
 AT_ONCE = 3
 """Parts of one file on their way at the same time."""
 BLOCK = 1024 * 1024
 TRIES = 3
+BEGIN_AGAIN = frozenset({"parts_wrong", "NoSuchUpload"})
+"""Another learner has finished the same file meanwhile, or the store has ended the upload: ask what has arrived."""
+CHANGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})
+"""The store found other bytes than the hashed ones."""
 
 
 async def send(
@@ -45,16 +49,13 @@ async def _send(
             return
         try:
             hashes = await _send_parts(client, place, upload, size, sha256, state)
-        except ExceptionGroup as failed:  # of the parts, the first one says why
-            raise failed.exceptions[0] from failed
-        if not is_unchanged():
-            raise NotWhole(f"{place.name} was saved again")
-        try:
+            if not is_unchanged():
+                raise NotWhole(f"{place.name} was saved again")
             await patiently(lambda: _post(client, f"/agent/v1/uploads/{upload}/finish", {"parts": hashes}))  # noqa: B023
             return
         except Refused as refusal:
-            if refusal.code != "parts_wrong":
-                raise  # else another learner sends the same file, or the store has ended the upload: begin again
+            if refusal.code not in BEGIN_AGAIN:
+                raise
     raise NotWhole(f"{place.name} could not be stored in {TRIES} tries")
 
 
@@ -65,15 +66,18 @@ async def _send_parts(
     have = {int(number): (int(bytes_), str(digest)) for number, bytes_, digest in state.get("parts") or []}
     step, whole, hashes = int(state["part_bytes"]), hashlib.sha256(), []
     room = asyncio.Semaphore(AT_ONCE)
-    async with asyncio.TaskGroup() as tasks:
-        for number, start in enumerate(range(0, size, step), start=1):
-            length = min(step, size - start)
-            async with room:  # so that hashing is no more than a part ahead of sending
-                digest = await asyncio.to_thread(_hash, place, start, length, whole)
-            hashes.append(digest)
-            if have.get(number) != (length, digest):
-                part = {"number": number, "size": length, "sha256": digest}
-                tasks.create_task(_send_part(client, place, upload, start, part, room))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for number, start in enumerate(range(0, size, step), start=1):
+                length = min(step, size - start)
+                async with room:  # so that hashing is no more than a part ahead of sending
+                    digest = await asyncio.to_thread(_hash, place, start, length, whole)
+                hashes.append(digest)
+                if have.get(number) != (length, digest):
+                    part = {"number": number, "size": length, "sha256": digest}
+                    tasks.create_task(_send_part(client, place, upload, start, part, room))
+    except ExceptionGroup as failed:  # of the parts, the first one says why
+        raise failed.exceptions[0] from failed
     if whole.hexdigest() != sha256:
         raise NotWhole(f"{place.name} is not the file that its manifest lists")
     return hashes
@@ -102,14 +106,22 @@ async def _send_part(
 
 
 async def _send_once(client: Client, place: Path, upload: int, start: int, part: dict[str, Any]) -> None:
-    link = await _post(client, f"/agent/v1/uploads/{upload}/parts", part)
+    parts = f"/agent/v1/uploads/{upload}/parts"
+    link = await _post(client, parts, part)
     try:
         await client.put_file(str(link["url"]), dict(link["headers"]), place, start, int(part["size"]))
+    except Unreadable as error:
+        raise NotWhole(f"{place.name} cannot be read: {error}") from error
     except Refused as refusal:
-        if refusal.status == 403:  # the link has expired
-            raise Unreachable(str(refusal)) from refusal
-        if refusal.status == 400:  # the store found other bytes than the hashed ones
+        if refusal.code in CHANGED:
             raise NotWhole(f"{place.name} was changed while it was sent") from refusal
+        if refusal.status not in (400, 403):  # the link has expired, the connection was too slow …
+            raise
+        raise Unreachable(str(refusal)) from refusal
+    except Unreachable:
+        # A store may close the connection in the middle of a part of an upload that it has ended: asked for the parts,
+        # the server notices, and begins another one.
+        await client.json(parts)
         raise
 
 

@@ -11,6 +11,7 @@ import asyncio
 import http.client
 import json
 import random
+import re
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +24,8 @@ from urllib.parse import urlsplit
 TIMEOUT_S = 30.0
 GIVE_UP_S = 24 * 3600.0
 """A server or store that takes nothing for so long (it is full, say) will not: the job must end."""
+STORE_CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
+"""An S3-compatible store answers in XML."""
 T = TypeVar("T")
 BLOCK = 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
@@ -83,21 +86,23 @@ class Client:
         return content
 
     async def put_file(self, url: str, headers: dict[str, str], place: Path, start: int, size: int) -> None:
-        """Send bytes start … start+size-1 of a file to a link. Raises Unreachable, Refused or OSError of the file."""
+        """Send bytes start … start+size-1 of a file to a link. Raises Unreachable, Refused, Unreadable or OSError."""
         await asyncio.to_thread(_put_file, url, headers, place, start, size)
 
     def _piece(self, path: str, headers: dict[str, str]) -> bytes:
         link = self._links.get(path)
+        if link is None:
+            try:
+                return self._request(path, "GET", None, headers)
+            except Moved as moved:
+                link = self._links[path] = moved.location
         try:
-            return _send(link, "GET", None, headers) if link else self._request(path, "GET", None, headers)
-        except Moved as moved:
-            self._links[path] = moved.location
-            return _send(moved.location, "GET", None, headers)
-        except Refused as refusal:
-            if link and refusal.status in (400, 403):  # expired
-                del self._links[path]
-                raise Unreachable(f"{path}: the link has expired") from refusal
-            raise
+            return _send(link, "GET", None, headers)
+        except Refused as refusal:  # of the store, which knows nothing of attempts: never the learner's end
+            self._links.pop(path, None)
+            if refusal.status == 404:
+                raise Refused(410, "blob_gone", f"{path} is not in the store.", {}) from refusal
+            raise Unreachable(f"{path}: the store answered {refusal.status} {refusal.code}") from refusal
 
     def _request(self, path: str, method: str, body: bytes | None, headers: dict[str, str]) -> bytes:
         if body is not None:
@@ -158,26 +163,41 @@ def _put_file(url: str, headers: Mapping[str, str], place: Path, start: int, siz
             connection.close()
 
 
+class Unreadable(Exception):
+    """The file that is being sent ended early or cannot be read."""
+
+
 class _Section:
-    """At most size bytes of a file, for http.client to read."""
+    """size bytes of a file, for http.client to read. Raises Unreadable, which no error of the connection hides."""
 
     def __init__(self, source: IO[bytes], size: int) -> None:
         self._source = source
         self._left = size
 
     def read(self, most: int = -1) -> bytes:
-        block = self._source.read(self._left if most < 0 else min(most, self._left))
+        wanted = self._left if most < 0 else min(most, self._left)
+        try:
+            block = self._source.read(wanted)
+        except OSError as error:
+            raise Unreadable(str(error)) from error
+        if wanted and not block:
+            raise Unreadable("it became shorter")
         self._left -= len(block)
         return block
 
 
 def _as_refusal(status: int, response: Any) -> Exception:
     try:
-        body = json.loads(response.read(64 * 1024))
-    except (OSError, ValueError, http.client.HTTPException):
+        content = response.read(64 * 1024)
+        body = json.loads(content)
+    except (OSError, http.client.HTTPException):
+        content, body = b"", None
+    except ValueError:
         body = None
     body = body if isinstance(body, dict) else {}
     if status >= 500 or status in (401, 408, 429):
         return Unreachable(f"HTTP {status}")
-    message = str(body.get("detail") or body.get("title") or f"HTTP {status}")
-    return Refused(status, str(body.get("code", "")), message, body)
+    of_store = STORE_CODE.search(content)
+    code = str(body.get("code", "")) or (of_store[1].decode() if of_store else "")
+    message = str(body.get("detail") or body.get("title") or f"HTTP {status} {code}".strip())
+    return Refused(status, code, message, body)

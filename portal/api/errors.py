@@ -16,7 +16,7 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
-from jobs.blobs import StoreUnavailable
+from jobs.blobs import BlobGone, StoreUnavailable
 from jobs.retries import database_away
 from portal.api.fields import WrongFields, all_wrong
 from portal.problem_details import RETRY_AFTER_S, problem
@@ -40,6 +40,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.RuntimeOfTree: HTTPStatus.CONFLICT,
     jobs.CheckpointNotFound: HTTPStatus.BAD_REQUEST,
     jobs.CodeInvalid: HTTPStatus.BAD_REQUEST,
+    jobs.CodeNotStored: HTTPStatus.SERVICE_UNAVAILABLE,
     jobs.JobChanged: HTTPStatus.PRECONDITION_FAILED,
     jobs.IdempotencyKeyInvalid: HTTPStatus.BAD_REQUEST,
     jobs.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -159,6 +160,8 @@ def error_response(error: Exception) -> HttpResponse:
         logger.warning("request failed: no blob store", extra={"error": str(error)[:300]})
         text = "The store of files is not responding. Nothing was changed; send the request again."
         return _later("store_unavailable", text)
+    if isinstance(error, BlobGone):
+        return problem(HTTPStatus.GONE, "blob_gone", "The bytes of this file are missing in the store.")
     if isinstance(error, RequestDataTooBig):
         return error_response(BodyTooLarge())
     if isinstance(error, MultiPartParserError | UnreadablePostError):

@@ -26,7 +26,7 @@ from jobs.blobs import arrival, direct
 from jobs.blobs.folder import FolderStore
 from jobs.blobs.s3 import S3Store
 from jobs.blobs.store import Part, Store, store
-from jobs.models import Blob, Checkpoint, Job
+from jobs.models import Blob, Checkpoint, Job, ResultFile
 from tests import factories
 from tests.learner_agent.conftest import rig, server
 from tests.learner_agent.harness import Rig, make_job, until
@@ -149,7 +149,7 @@ def test_small_files_come_whole_and_large_ones_are_sent_elsewhere(s3: S3Server) 
     small = blobs.begin(tenant.pk, hashlib.sha256(b"abc").hexdigest(), 3)
     large = blobs.begin(tenant.pk, "0" * 64, 50_000_000)
 
-    with pytest.raises(blobs.WrongOffset):
+    with pytest.raises(blobs.SendDirectly):
         blobs.append(small.pk, 0, b"ab")
     with pytest.raises(blobs.HashMismatch):
         blobs.append(small.pk, 0, b"abX")
@@ -251,6 +251,55 @@ def test_a_shipper_that_is_killed_sends_only_what_the_store_lacks(
     assert saved(job).state == Checkpoint.State.COMMITTED
     assert set(asked_for) == {3, 4, 5, 6, 7, 8}
     assert blobs.is_sound(Blob.objects.get(size=WEIGHTS))
+
+
+def test_two_learners_that_send_the_same_large_file_both_store_it(
+    s3: S3Server, rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that finishes first ends the upload of the other, whose parts nothing expects any more."""
+    monkeypatch.setattr(direct, "PART_BYTES", 5 * 1024 * 1024)
+    program = """
+import os, pathlib, random
+(pathlib.Path(os.environ["RESULT_DIR"]) / "weights").write_bytes(random.Random(1).randbytes(25_000_000))
+"""
+    learners = [run(rig, make_job({"train.py": program}), "python3 train.py") for _ in range(2)]
+    jobs = [learner.job for learner in learners]
+    Job.objects.filter(pk=jobs[1].pk).update(tenant=jobs[0].tenant)
+    for learner in learners:
+        assert learner.wait() == (0, 0)
+        assert ResultFile.objects.filter(job=learner.job, path="weights").exists(), learner.row.message
+
+
+def test_a_sender_whose_upload_was_ended_asks_again_what_has_arrived(
+    s3: S3Server, rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, ended = direct.link, []
+
+    def end_it_first(place: S3Store, blob: Blob, part: Part) -> Any:
+        signed = link(place, blob, part)
+        if not ended:
+            ended.append(place.abort(blobs.key_of(blob.tenant_id, blob.pk), blob.upload_id))
+        return signed
+
+    monkeypatch.setattr(direct, "link", end_it_first)
+    job = make_job({"train.py": SAVER.format(size=WEIGHTS)})
+    assert run(rig, job, "python3 train.py").wait() == (0, 0)
+    assert ended
+    assert saved(job).state == Checkpoint.State.COMMITTED
+
+
+def test_an_object_that_is_gone_is_a_damaged_checkpoint_and_no_end_of_the_attempt(
+    s3: S3Server, rig: Callable[..., Rig]
+) -> None:
+    job = make_job({"train.py": SAVER.format(size=WEIGHTS)})
+    assert run(rig, job, "python3 train.py").wait() == (0, 0)
+    weights = Blob.objects.get(size=WEIGHTS)
+    store().remove(blobs.key_of(weights.tenant_id, weights.pk))
+    next_attempt(job, saved(job))
+    again = run(rig, job, READER)
+    until(lambda: again.row.error_code, "it is refused")
+    assert "no valid checkpoint" in again.row.message, "the only one"
+    assert saved(job).state == Checkpoint.State.CORRUPT
 
 
 def test_a_store_that_is_away_delays_a_checkpoint_and_loses_nothing(

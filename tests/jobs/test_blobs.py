@@ -16,6 +16,8 @@ from django.db.models.functions import Now
 
 from jobs import blobs
 from jobs.blobs import arrival, removal
+from jobs.blobs.folder import FolderStore
+from jobs.blobs.store import MARK, store
 from jobs.models import Blob, Upload
 from jobs.states import State
 from tests import factories
@@ -204,21 +206,42 @@ def test_a_sweep_takes_what_is_left_behind_and_spares_what_is_young(monkeypatch:
     day, tenant = timedelta(days=1), factories.tenant()
     old_blob, young_blob = blobs.put(tenant.pk, b"old"), blobs.put(tenant.pk, b"young")
     Blob.objects.filter(pk=old_blob.pk).update(created_at=Now() - 2 * day)
-    folder = factories.bytes_of(old_blob).parent
+    root, folder = factories.bytes_of(old_blob).parents[2], factories.bytes_of(old_blob).parent
+    unused = [blobs.begin(tenant.pk, str(n) * 64, 1) for n in range(4)]
+    Blob.objects.filter(pk__in=[blob.pk for blob in unused]).delete()
     old, young = (
-        [folder / f"put-{age}", folder / f"{number}", folder / f"{number + 1}.part"]
-        for age, number in (("old", 10**9), ("young", 2 * 10**9))
+        [root / f"put-{age}", folder / f"{whole.pk}", folder / f"{part.pk}.part"]
+        for age, whole, part in (("old", *unused[:2]), ("young", *unused[2:]))
     )
-    for path in (*old, *young):
+    others = [root / "notes.txt", root / MARK, folder / "7.json", folder / f"{10**9}"]
+    for path in (*old, *young, *others):
         path.write_bytes(b"half of it")
-    for path in (*old, factories.bytes_of(old_blob)):
+    for path in (*old, *others, factories.bytes_of(old_blob)):
         os.utime(path, (time.time() - 2 * day.total_seconds(),) * 2)
 
-    assert blobs.sweep(day) == 4
+    assert blobs.sweep(day, keys=False) == 1
+    assert all(path.exists() for path in old)
+    assert blobs.sweep(day) == 3
 
     assert [path for path in (*old, factories.bytes_of(old_blob)) if path.exists()] == []
-    assert [path for path in (*young, factories.bytes_of(young_blob)) if not path.exists()] == []
+    left = (*young, *others, factories.bytes_of(young_blob))
+    assert [path for path in left if not path.exists()] == []
     assert list(Blob.objects.all()) == [young_blob]
+    for path in others:
+        path.unlink()
+
+
+def test_a_place_belongs_to_the_database_that_has_its_mark() -> None:
+    place = store()
+    assert isinstance(place, FolderStore)
+    (place.root / MARK).unlink(missing_ok=True)
+    mark = blobs.own_mark("")
+    assert mark
+    assert blobs.own_mark(mark) == mark
+    assert blobs.own_mark("") == "", "a new database next to used bytes"
+    assert blobs.own_mark("another") == ""
+    (place.root / MARK).unlink()
+    assert blobs.own_mark(mark) == mark, "a copy of the bytes has no mark"
 
 
 def test_a_sweep_spares_an_old_row_whose_bytes_still_come() -> None:
@@ -253,8 +276,8 @@ def test_a_sweep_spares_what_an_open_attempt_may_still_name_as_its_result() -> N
 
 
 def test_a_file_that_goes_while_the_sweep_looks_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = factories.bytes_of(blobs.put(factories.tenant().pk, b"kept")).parent
-    goes, stays = folder / "put-goes", folder / "put-stays"
+    root = factories.bytes_of(blobs.put(factories.tenant().pk, b"kept")).parents[2]
+    goes, stays = root / "put-goes", root / "put-stays"
     for path in (goes, stays):
         path.write_bytes(b"half of it")
         os.utime(path, (0, 0))

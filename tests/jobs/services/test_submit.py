@@ -15,6 +15,7 @@ from django.utils import timezone
 from jobs import blobs, failpoints
 from jobs.errors import (
     CheckpointNotFound,
+    CodeNotStored,
     IllegalTransition,
     JobChanged,
     JobForbidden,
@@ -148,6 +149,18 @@ def test_only_researchers_of_an_active_tenant_submit(people: People) -> None:
     people.vision.refresh_from_db()
     with pytest.raises(TenantSuspended):
         job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+
+
+def test_a_store_that_is_away_refuses_a_submission_and_changes_nothing(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> Any:
+        raise blobs.StoreUnavailable("no answer")
+
+    monkeypatch.setattr(blobs, "put", away)
+    with pytest.raises(CodeNotStored, match="submit again in a moment"):
+        job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+    assert not Job.objects.exists()
 
 
 def test_an_upload_serves_its_own_tenant_only(people: People) -> None:

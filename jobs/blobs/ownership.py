@@ -1,0 +1,19 @@
+"""Whose bytes lie in the store: one place belongs to one installation, and only its own database may judge them.
+
+A mark in the place and in the database says so. A wrong DATABASE_URL, or a new database next to used bytes, then
+removes nothing: every byte would be without a row there.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from jobs.blobs.store import store
+
+
+def own_mark(known: str) -> str:
+    """The mark of this database's place; known: what it was. Marks a place that has none. Empty if it is another's."""
+    there = store().mark()
+    if there:
+        return known if there == known else ""
+    return store().mark(new=known or uuid.uuid4().hex)
