@@ -77,7 +77,7 @@ def _rule(
 
 CHECK_COMMAND = "Check its spelling, and that the job's environment has it."
 CHECK_PATH = "Check the path: the code is in the working folder, data under $DATA_DIR."
-CHECK_MODULE = "Add it to the code, or use an environment that has it."
+CHECK_MODULE = "List it in requirements, add it to the code, or use an environment that has it."
 LESS_GPU_MEMORY = "Use a smaller batch or model, or a GPU with more memory."
 MORE_MEMORY = "Request more memory."
 CHECK_PEERS = "Check the logs of the other learners and the network between their nodes."

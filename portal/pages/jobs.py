@@ -149,6 +149,10 @@ BULK = {
 }
 
 
+REPEATABLE = frozenset({"halt", "resume", "cancel"})
+"""What may be requested again without effect."""
+
+
 @require_POST
 @in_tenant
 def act_on_many(request: HttpRequest, tenant: Tenant, verb: str) -> HttpResponse:
@@ -160,17 +164,23 @@ def act_on_many(request: HttpRequest, tenant: Tenant, verb: str) -> HttpResponse
     if verb == "halt" and "confirmed" not in request.POST and (asked := _questions(request, tenant, ids)):
         context = frame(request, tenant, "jobs") | {"ids": ids, "questions": asked}
         return render(request, "jobs/halt_many.html", context | {"filters": Filters.read(request.POST)})
-    names = dict(_rows(request, tenant, Filters()).filter(pk__in=ids).values_list("pk", "name"))
-    results = []
+    chosen = _rows(request, tenant, Filters()).filter(pk__in=ids).values_list("pk", "name", "intent_gen")
+    names = {pk: name for pk, name, _ in chosen}
+    requested = {pk: generation for pk, _, generation in chosen}
+    results, done = [], 0
     for job_id in ids:
         try:
-            bulk.act(person(request), job_id, request.POST)
-            result = {"ok": True, "text": f"{bulk.done}."}
+            changed = bulk.act(person(request), job_id, request.POST)
+            asked_before = isinstance(changed, Job) and changed.intent_gen == requested.get(job_id)
+            if verb in REPEATABLE and asked_before:
+                result = {"ok": True, "text": "No change: it was requested before."}
+            else:
+                result = {"ok": True, "text": f"{bulk.done}."}
+                done += 1
         except JobError as error:
             result = {"ok": False, "text": " ".join(problems_of(error))}
         results.append({"id": job_id, "name": names.get(job_id, job_id)} | result)
     if results:
-        done = sum(1 for each in results if each["ok"])
         title = f"{bulk.done} {done} of {len(results)} job{pluralize(len(results))}."
         request.session[RESULTS] = {"title": title, "rows": results, "gone": verb == "delete"}
     else:

@@ -23,7 +23,7 @@ SLOTS = {"node-a": 4, "node-b": 4, "node-c": 4, "node-d": 4}
 
 MEETS_ITS_GANG = """\
 import os, pathlib, sys, time
-world, rank = int(os.environ["WORLD_SIZE"]), os.environ["RANK"]
+world, rank = int(os.environ["NUM_LEARNERS"]), os.environ["LUTHIER_RANK"]
 place = pathlib.Path(os.environ["MEETING"]) / (os.environ["TRAINING_ID"] + "-" + os.environ["LUTHIER_ATTEMPT"])
 place.mkdir(parents=True, exist_ok=True)
 (place / rank).touch()
@@ -150,7 +150,8 @@ def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platfor
 def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: Platform) -> None:
     client = platform.client()
     program = (
-        "import os, sys, time\ntime.sleep(1)\nsys.exit(7 if os.environ['RANK'] == '1' else time.sleep(300))\n"
+        "import os, sys, time\ntime.sleep(1)\n"
+        "sys.exit(7 if os.environ['LUTHIER_RANK'] == '1' else time.sleep(300))\n"
     )
     job = client.submit(spec("dies", program, 4, max_restarts=0))
     failed = client.wait_state(job["id"], "FAILED", within_s=90)

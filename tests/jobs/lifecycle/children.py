@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import connection
 
-from gpu_scheduler.clusters.memory import MemoryCluster
+from gpu_scheduler.clusters.memory import CAPABILITIES, MemoryCluster
 from jobs import clusters, failpoints
 from jobs.lifecycle import leases
 
@@ -77,6 +77,7 @@ class Remote:
     """The same cluster, from another process."""
 
     name = "memory"
+    capabilities = CAPABILITIES
 
     def __init__(self, address: str) -> None:
         self._server = Client(address, "AF_UNIX")

@@ -158,7 +158,7 @@ def test_a_store_that_is_away_refuses_a_submission_and_changes_nothing(
         raise blobs.StoreUnavailable("no answer")
 
     monkeypatch.setattr(blobs, "put", away)
-    with pytest.raises(CodeNotStored, match="submit again in a moment"):
+    with pytest.raises(CodeNotStored, match="submit again in a moment"), transaction.atomic():
         job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
     assert not Job.objects.exists()
 

@@ -88,8 +88,8 @@ def test_who_may_not_manage_a_job_is_offered_no_edit(carol: User, alice: User, s
 @pytest.mark.parametrize(
     ("verb", "form", "title", "words"),
     [
-        ("halt", {}, "Halting 2 of 3 jobs.", "Halting."),
-        ("resume", {}, "Resuming 2 of 3 jobs.", "Resuming."),
+        ("halt", {}, "Halting 1 of 3 jobs.", "Halting."),
+        ("resume", {}, "Resuming 1 of 3 jobs.", "Resuming."),
         ("cancel", {}, "Canceling 2 of 3 jobs.", "Canceling."),
         ("delete", {}, "Deleted 1 of 3 jobs.", "Deleted."),
         ("tag", {"new_tags": "sweep, b"}, "Tagged 3 of 3 jobs.", "Tagged."),

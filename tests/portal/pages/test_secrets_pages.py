@@ -92,3 +92,12 @@ def test_submitting_a_literal_key_by_the_page_warns(signed_in: SignIn, lab: Tena
     page = markup(signed_in(alice).post("/t/vision-lab/jobs/new", {"spec": text}, follow=True))
     assert Job.objects.count() == 1
     assert "env.WANDB_API_KEY looks like a key" in page
+
+
+def test_every_delete_button_opens_a_dialog_that_is_there(signed_in: SignIn, lab: Tenant, dave: User) -> None:
+    for name in ("one", "two"):
+        secret_set(user=dave, tenant=lab, name=name, value=VALUE)
+    page = markup(signed_in(dave).get(HERE))
+    opened = set(re.findall(r'popovertarget="([^"]+)"', page))
+    assert {"delete-1", "delete-2"} <= opened
+    assert opened <= set(re.findall(r'id="([^"]+)"', page))
