@@ -348,7 +348,11 @@ def _exit_reason(learner: LearnerObservation, numbers: dict[str, object]) -> Rea
         words = f"Learner {learner.rank}: {said} Request more memory."
         return Reason(EndReason.OUT_OF_MEMORY.value, words, numbers)
     if learner.error_code == SETUP_FAILED:
-        words = f"Learner {learner.rank} on {learner.node}: {learner.message}. See the log."
-        return Reason(SETUP_FAILED, words, numbers)
+        return Reason(SETUP_FAILED, setup_failure(learner.rank, learner.node, learner.message), numbers)
     words = f"Learner {learner.rank} on {learner.node} exited with code {code}."
     return Reason("learner_failed", words, numbers)
+
+
+def setup_failure(rank: int, node: str, message: str) -> str:
+    """A sentence about a setup command that failed. message: the learner's own, which names the command."""
+    return f"Learner {rank} on {node}: {message}. See the log."

@@ -18,11 +18,11 @@ from jobs import clusters
 from jobs.accounting import is_recent, ran_s, time_left_s
 from jobs.diagnosis import FailureCause
 from jobs.humanize import saved_step
-from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, setup_failure
 from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner, Progress
 from jobs.selectors.failures import first_failure
-from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
+from jobs.states import FINAL, HOLDS_GPUS, SETUP_FAILED, EventCode, Intent, Phase, State, StopReason
 
 LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST, StopReason.PLATFORM_STOPPED})
 
@@ -93,6 +93,9 @@ def _diagnosed(rows: JobRows, stop: Reason) -> Reason:
         "attempt": learner.attempt,
     }
     is_memory = why.cause is FailureCause.OUT_OF_MEMORY
+    measured = learner.failure_details.get("reason") == FailureCause.OUT_OF_MEMORY
+    if learner.error_code == SETUP_FAILED and not measured:  # what its log says names no command
+        return Reason(SETUP_FAILED, setup_failure(learner.rank, learner.node, learner.message), numbers)
     code = EndReason.OUT_OF_MEMORY.value if is_memory else StopReason.LEARNER_FAILED.value
     return Reason(code, why.sentence(learner.rank), numbers)
 

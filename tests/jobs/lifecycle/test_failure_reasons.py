@@ -76,6 +76,17 @@ def test_memory_used_is_stated_against_its_limit(world: World) -> None:
     assert (failed.reason_code, failed.reason_numbers["cause"]) == ("out_of_memory", "out_of_memory")
 
 
+def test_a_setup_command_that_failed_is_still_named_once_the_log_is_complete(world: World) -> None:
+    job = world.running(max_restarts=0)
+    said = "Setup command 2 of 2 exited with code 3: exit 3"
+    world.report(job, 0, error_code="setup_failed", message=said)
+    fail(world, job, {0: 3}, {0: b"luthier: setup command 2 of 2 exited with code 3: exit 3\n"})
+    failed = job_of(job)
+    assert (failed.state, failed.reason_code) == (State.FAILED, "setup_failed")
+    assert said in failed.reason_message
+    assert (failed.reason_numbers["learner"], failed.reason_numbers["line"]) == (0, 1)
+
+
 def test_a_job_that_fails_again_and_again_is_in_a_restart_loop_and_keeps_its_diagnosis(world: World) -> None:
     job = world.running(max_restarts=19)
     for _ in range(3):
