@@ -417,7 +417,7 @@ class Launcher:
         ending = {
             "code": code,
             "signal": os.WTERMSIG(self.status) if self.status and os.WIFSIGNALED(self.status) else None,
-            "started": self.status is not None or lost,
+            "started": self.status is not None or (lost and self.spool.has("ready")),
             "halted": self._was_halted(),
             "finished": self.spool.has("finished"),
             "setup": self.setup,

@@ -174,7 +174,7 @@ class Shipper:
         if self.spool.read("exit") is None:
             size = max(LogReader(self.spool).end(), self.connection.log.acked)
             end = {
-                "code": 137, "signal": None, "started": True, "halted": False, "lost": True,
+                "code": 137, "signal": None, "started": self._inputs_complete(), "halted": False, "lost": True,
                 "finished": self.spool.has("finished"), "size": size, "crc": None, "at_ms": now_ms(),
             }  # fmt: skip
             try:
@@ -182,6 +182,10 @@ class Shipper:
             except OSError:  # a full disk: what is in the spool is shipped anyway
                 self._take_end(end)
         return None
+
+    def _inputs_complete(self) -> bool:
+        """Whether the program may have run. Until then the folders are half restored, and nothing in them is stored."""
+        return "PROCESSING" in (self._phase, self.spool.phase()) or self.spool.has("ready")
 
     def _report_phase(self, phase: str) -> None:
         if self._phase != phase:

@@ -37,6 +37,7 @@ def test_a_dead_launcher_is_reported_although_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipper = shipper_of(tmp_path)
+    shipper.spool.write("ready", {})
     handle = shipper.spool.hold_lock()
     assert handle is not None
     assert shipper._notice_death(None) is None, "it lives"
@@ -53,6 +54,20 @@ def test_a_dead_launcher_is_reported_although_the_disk_is_full(
     (reported, phase) = shipper.connection._events.values()
     assert (reported.what, reported.data["lost"], reported.data["code"]) == ("exit", True, 137)
     assert phase.data == {"phase": "STORING"}
+
+
+def test_a_launcher_that_dies_while_the_inputs_are_restored_has_started_no_program(tmp_path: Path) -> None:
+    """What is in the folders then is half of what was stored: it must not replace the whole."""
+    shipper = shipper_of(tmp_path)
+    handle = shipper.spool.hold_lock()
+    assert handle is not None
+    os.close(handle)
+    died_at = shipper._notice_death(None)
+    assert died_at is not None
+    shipper._notice_death(died_at - DEATH_S - 1)
+    ending = shipper.spool.read("exit")
+    assert ending is not None
+    assert (ending["started"], ending["lost"]) == (False, True)
 
 
 class Fetches:
