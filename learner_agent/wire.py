@@ -41,6 +41,7 @@ from learner_agent.wire_fields import (
     LongText,
     Name,
     Offset,
+    Paths,
     Point,
     Points,
     Rank,
@@ -242,6 +243,9 @@ class Ckpt(WireFrame, frozen=True):
     """Of results: from this index on, files lie in the code folder (keep), those before it in RESULT_DIR."""
     archives: Annotated[list[Offset], Meta(max_length=2)] = []
     """Of results: the indices of files that are archives of what was too much to list."""
+    unrestored: Paths = []
+    """Of results: stored before, but not restored for this attempt, so that the program cannot have removed them. They
+    stay stored, unless files has the same path."""
     state: UploadState = ""
     message: LongText = ""
     need: Annotated[list[tuple[Offset, Offset, Offset]], Meta(max_length=MAX_FILES)] = []

@@ -65,6 +65,7 @@ Points = Annotated[
     Meta(max_length=MAX_POINTS),
 ]
 _Path = Annotated[str, Meta(max_length=PATH_CHARS, pattern=_PATH.pattern)]
+Paths = Annotated[list[_Path], Meta(max_length=MAX_FILES)]
 Files = Annotated[
     list[tuple[_Path, Offset, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]]], Meta(max_length=MAX_FILES)
 ]

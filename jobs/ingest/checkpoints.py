@@ -93,8 +93,10 @@ def _offer_results(grant: Grant, offered: Ckpt) -> Ckpt:
 
 
 def _replace_results(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> list[int]:
-    """Put a learner's results in the place of those that it had. Returns the blobs that may be unused now."""
-    before = ResultFile.objects.filter(job_id=grant.job_id, rank=grant.rank)
+    """Put a learner's results in the place of those that it had, except those that it could not restore. Returns the
+    blobs that may be unused now."""
+    stays = set(offered.unrestored) - {path for path, _, _ in offered.files}
+    before = ResultFile.objects.filter(job_id=grant.job_id, rank=grant.rank).exclude(path__in=stays)
     held = set(before.values_list("blob_id", flat=True))
     before.delete()
     in_code_from = len(found) if offered.in_code_from is None else offered.in_code_from

@@ -20,6 +20,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from msgspec import structs
+
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.http import Client
 from learner_agent.shipper.inputs import NODE_ERRORS, CorruptDownload, InputError, below, download, sha256_of
@@ -63,19 +65,27 @@ class _Group:
 
 
 def collect(
-    result_dir: Path, code_dir: Path, *, keep: Sequence[str], into: Path, world: int, stored_before: bool
+    result_dir: Path,
+    code_dir: Path,
+    *,
+    keep: Sequence[str],
+    into: Path,
+    world: int,
+    stored_before: bool,
+    unrestored: Sequence[str] = (),
 ) -> Found:
     """Describe all results. Too many to list become archives, made below into. Raises OSError, or TooMany.
 
     stored_before: the job has results, so that an empty RESULT_DIR means that the program removed them. One that is
-    missing means nothing.
+    missing means nothing. unrestored: paths of stored results that are missing only because they were not restored.
     """
     found = Found()
     own = _Group(result_dir, list(entries(result_dir)), "results.tar")
     kept = _Group(code_dir, list(_kept(code_dir, keep, found)), "kept.tar")
     _drop_clashes(own, kept, found)
     _remove_archives(into)
-    offer = _listed(own, kept, into, world, found)
+    empty = Ckpt("results", what="results", world=world, unrestored=list(unrestored)[:MAX_FILES])
+    offer = _listed(own, kept, into, empty, found)
     left_out = []
     for group in (own, kept):
         if group.listing is not None and group.listing.left_out:
@@ -143,7 +153,7 @@ def _drop_clashes(own: _Group, kept: _Group, found: Found) -> None:
         found.notes.append(("keep_clash", message))
 
 
-def _listed(own: _Group, kept: _Group, into: Path, world: int, found: Found) -> Ckpt:
+def _listed(own: _Group, kept: _Group, into: Path, empty: Ckpt, found: Found) -> Ckpt:
     """The offer: each file by itself as far as one message can list them, otherwise the larger group as an archive."""
     for group in (own, kept):
         try:
@@ -152,7 +162,7 @@ def _listed(own: _Group, kept: _Group, into: Path, world: int, found: Found) -> 
             _archive(group, into, str(error), found)
     while True:
         try:
-            return _offer(own, kept, world)
+            return _offer(own, kept, empty)
         except TooMany as error:
             unpacked = [group for group in (own, kept) if group.archive is None]
             if not unpacked:
@@ -160,15 +170,13 @@ def _listed(own: _Group, kept: _Group, into: Path, world: int, found: Found) -> 
             _archive(max(unpacked, key=lambda group: len(group.places)), into, str(error), found)
 
 
-def _offer(own: _Group, kept: _Group, world: int) -> Ckpt:
+def _offer(own: _Group, kept: _Group, empty: Ckpt) -> Ckpt:
     files = own.files + kept.files
     if len(files) > MAX_FILES:
         raise TooMany(f"RESULT_DIR and keep hold more than {MAX_FILES:,} files.")
     archives = [at for at, group in ((0, own), (len(own.files), kept)) if group.archive is not None]
     try:
-        return checked(
-            Ckpt("results", what="results", world=world, files=files, in_code_from=len(own.files), archives=archives)
-        )  # fmt: skip
+        return checked(structs.replace(empty, files=files, in_code_from=len(own.files), archives=archives))
     except WireError as error:
         raise TooMany(f"The results cannot be listed in one message: {error}.") from error
 
@@ -215,7 +223,9 @@ async def restore(client: Client, settings: ShipperSettings, files: Sequence[Map
     Returns the paths of those that cannot be restored: the job goes on without them. Raises Unreachable, Refused, or
     OSError if the node is at fault.
     """
-    return [str(file["path"]) for file in files if not await _restore_file(client, settings, file)]
+    # Archives first: one that could not be restored for an attempt is older than the files stored beside it since.
+    ordered = sorted(files, key=lambda file: not file.get("archive"))
+    return [str(file["path"]) for file in ordered if not await _restore_file(client, settings, file)]
 
 
 async def _restore_file(client: Client, settings: ShipperSettings, file: Mapping[str, Any]) -> bool:

@@ -44,6 +44,8 @@ POLL_S = 0.5
 DEATH_S = 1.0
 """A launcher whose lock has been free this long without an ``exit`` has died."""
 JOB = "shipper/job.json"
+UNRESTORED = "unrestored"
+"""Added to the server's description of the job: paths of results that could not be restored."""
 SETUP_FAILED = "setup_failed"
 SHOWN_CHARS = 200
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
@@ -258,7 +260,7 @@ class Shipper:
                 await inputs.fetch_code(self.client, self.settings, job.get("code"))
                 inputs.link_data(self.settings, list(job.get("data") or []))
                 resume_from = await self._restore(job)
-                await self._restore_results(job)
+                job[UNRESTORED] = await self._restore_results(job)
                 self._fetched = job
                 self.spool.write(JOB, job)
                 return resume_from
@@ -294,7 +296,8 @@ class Shipper:
             await self.client.json(f"/agent/v1/checkpoints/{saved['n']}/verify", method="POST", body=b"")  # type: ignore[index]
             raise
 
-    async def _restore_results(self, job: dict[str, Any]) -> None:
+    async def _restore_results(self, job: dict[str, Any]) -> list[str]:
+        """Put the job's results back. Returns the paths of those that stay in the store only."""
         files = objects(job.get("results"))
         lost = await results.restore(self.client, self.settings, files)
         if lost:
@@ -303,6 +306,7 @@ class Shipper:
             self.connection.report("error", code="results_not_restored", message=message)
         if files:  # an earlier attempt's points must not be sent as those of this one
             await asyncio.to_thread(tensorboard.skip_present, self.spool, self._tensorboard_roots())
+        return lost
 
     def _tensorboard_roots(self) -> list[Path]:
         return [self.settings.log_dir, self.settings.result_dir]
@@ -416,7 +420,7 @@ class Shipper:
     def _results(self, world: int) -> Found:
         """RESULT_DIR and the files that the spec keeps. Raises TooMany or OSError."""
         job = self._job()
-        keep = job.get("keep")
+        keep, unrestored = job.get("keep"), job.get(UNRESTORED)
         return results.collect(
             self.settings.result_dir,
             self.settings.model_dir,
@@ -424,6 +428,9 @@ class Shipper:
             into=self.spool.root / "shipper",
             world=world,
             stored_before=bool(job.get("results")),
+            unrestored=[path for path in unrestored if isinstance(path, str)]
+            if isinstance(unrestored, list)
+            else [],
         )
 
     def _was_restored(self, files: FileSet) -> bool:

@@ -110,6 +110,11 @@ def test_a_result_that_cannot_be_read_back_costs_no_restart(rig: MakeRig) -> Non
     assert again.stored_log().startswith(b"found ['plots/loss.txt']\n")
     reported = JobEvent.objects.get(job=job, code=EventCode.CONDITION, reason="results_not_restored")
     assert reported.message.startswith("Learner 0: Not restored")
+    assert set(ResultFile.objects.filter(job=job).values_list("path", flat=True)) == {
+        "1",  # the program never had it, so it did not remove it
+        "2",
+        "plots/loss.txt",
+    }
 
 
 def test_files_that_the_spec_keeps_and_those_of_tensorboard_are_results_and_come_back(rig: MakeRig) -> None:

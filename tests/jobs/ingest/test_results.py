@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -26,9 +27,9 @@ def grant(job: Job, rank: int = 0) -> Grant:
     return found
 
 
-def offer_of(contents: dict[str, bytes]) -> Ckpt:
+def offer_of(contents: dict[str, bytes], unrestored: Sequence[str] = ()) -> Ckpt:
     files = [(path, len(content), hashlib.sha256(content).hexdigest()) for path, content in contents.items()]
-    return Ckpt("results", what="results", files=files)
+    return Ckpt("results", what="results", files=files, unrestored=list(unrestored))
 
 
 def send(who: Grant, contents: dict[str, bytes]) -> tuple[Ckpt, int]:
@@ -96,3 +97,18 @@ def test_an_offer_may_be_repeated() -> None:
     for _ in range(2):
         assert send(grant(job), {"a": b"one"})[0].state == "COMMITTED"
     assert paths(job) == {"a"}
+
+
+def test_what_was_not_restored_stays_unless_the_program_wrote_it_again() -> None:
+    job = factories.job(state=State.PROCESSING)
+    send(grant(job), {"unread": b"first", "rewritten": b"old", "removed": b"gone"})
+    next_attempt(job)
+
+    contents = {"rewritten": b"new", "more": b"first"}
+    offered = offer_of(contents, unrestored=["unread", "rewritten"])
+    for index, blob_id, start in checkpoints.offer(grant(job), offered).need:
+        blobs.append(blob_id, start, contents[offered.files[index][0]][start:])
+    assert checkpoints.offer(grant(job), offered).state == "COMMITTED"
+
+    stored = {file.path: blobs.read(file.blob, 0, 9) for file in ResultFile.objects.select_related("blob")}
+    assert stored == {"unread": b"first", "rewritten": b"new", "more": b"first"}
