@@ -23,7 +23,11 @@ def masks(env: Mapping[str, str]) -> List[bytes]:
     found = []
     for name in env.get("LUTHIER_SECRET_NAMES", "").split():
         value = os.fsencode(env.get(name, ""))
-        found += [value, value.strip(), *(line.strip() for line in value.splitlines())]
+        whole = value.strip()  # the newline at its end is the output's: the next line must stay one
+        found += [
+            whole if len(whole) >= LEAST_BYTES else value,
+            *(line.strip() for line in value.splitlines()),
+        ]
     return sorted({mask for mask in found if len(mask) >= LEAST_BYTES})
 
 

@@ -92,7 +92,13 @@ def test_what_cannot_be_a_value_is_shown_at_once() -> None:
 def test_each_line_of_a_value_with_several_lines_is_masked() -> None:
     env = {"LUTHIER_SECRET_NAMES": "PEM", "PEM": "-----BEGIN-----\nMIIEvQ==x\n--\n"}
     text = b"> MIIEvQ==x\r\n-----BEGIN-----\nMIIEvQ==x\n--\nend\n"
-    assert masked(masks(env), text) == b"> ***\r\n***end\n"
+    assert masked(masks(env), text) == b"> ***\r\n***\nend\n"
+
+
+def test_the_newline_at_a_values_end_is_not_masked() -> None:
+    env = {"LUTHIER_SECRET_NAMES": "A B", "A": "line1\nline22\n", "B": " abc\n \n"}
+    assert masked(masks(env), b"x line1\nline22\ny\n") == b"x ***\ny\n"
+    assert masked(masks(env), b"x abc\n \ny\n") == b"x***y\n", "too short without its spaces"
 
 
 def test_only_the_listed_variables_are_masked() -> None:
