@@ -137,7 +137,11 @@ class Launcher:
             shown = " ".join(command.split())[:SHOWN_CHARS]
             self._say("=== luthier: setup %d of %d: %s ===" % (n, len(commands), shown))
             self.setup = {"n": n, "of": len(commands), "command": shown}
-            self._run_one(["/bin/sh", "-e", "-c", command], env)
+            try:
+                self._run_one(["/bin/sh", "-e", "-c", command], env)
+            except OSError as error:  # an earlier one may have removed the code folder
+                self._say("luthier: cannot start the setup command: %s" % error)
+                self.status = EXIT_NOT_FOUND << 8  # as waitpid returns it
             if self.status != 0 and self.halting is None:
                 code = EXIT_LOST if self.status is None else processes.exit_code(self.status)
                 self._say(

@@ -44,6 +44,13 @@ def test_a_setup_command_that_fails_ends_the_attempt_with_its_code_and_is_named(
     assert (ending["started"], ending["halted"]) == (True, False)
 
 
+def test_a_setup_command_that_cannot_be_started_has_failed(launched: Launched) -> None:
+    start(launched, ["rm -r $PWD", "echo never"])
+    assert launched.wait() == 127
+    assert b"luthier: cannot start the setup command: " in launched.log()
+    assert setup_failure(launched.ending) == "Setup command 2 of 2 exited with code 127: echo never"
+
+
 def test_a_program_that_fails_after_its_setup_is_no_failure_of_the_setup(launched: Launched) -> None:
     start(launched, ["true"], command="exit 4")
     assert launched.wait() == 4
