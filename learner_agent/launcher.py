@@ -44,6 +44,8 @@ ORPHANS_MAX_S = 10.0
 """How long they may keep it open at all."""
 SHOWN_CHARS = 200
 """Of a setup command, in headings and messages."""
+MARKS = ("imported", "checks_halt", "halt_noticed", "finished")
+"""What a program leaves in the spool by calls of learner_agent.training."""
 HIDDEN = frozenset({"LUTHIER_SECRET", "LUTHIER_SETUP"})
 """Variables that no program gets."""
 EXIT_NOT_STARTED = 128 + signal.SIGTERM
@@ -138,7 +140,7 @@ class Launcher:
             self._say("=== luthier: setup %d of %d: %s ===" % (n, len(commands), shown))
             self.setup = {"n": n, "of": len(commands), "command": shown}
             try:
-                self._run_one(["/bin/sh", "-e", "-c", command], env)
+                self._run_one(["/bin/sh", "-e", "-c", command], env, phase=b"SETUP")
             except OSError as error:  # an earlier one may have removed the code folder
                 self._say("luthier: cannot start the setup command: %s" % error)
                 self.status = EXIT_NOT_FOUND << 8  # as waitpid returns it
@@ -151,13 +153,13 @@ class Launcher:
             if self.status != 0 or self.halting is not None:
                 return False
             self.status = self.ended_at = self.setup = None
-            for mark in ("imported", "finished"):  # of the command, which is not the program
+            for mark in MARKS:  # of the command, which is not the program
                 unlink(str(self.spool.root / mark))
         if commands:
             self._say("=== luthier: setup done; the program starts ===")
         return True
 
-    def _run_one(self, argv: List[str], env: Mapping[str, str]) -> None:
+    def _run_one(self, argv: List[str], env: Mapping[str, str], phase: bytes = b"PROCESSING") -> None:
         """Run a command to its end, with a pipe of its own. Raises OSError if it cannot start."""
         read_end, write_end = os.pipe()
         processes.widen(read_end, PIPE_BYTES)
@@ -166,7 +168,7 @@ class Launcher:
                 self._start(argv, env, write_end)
             finally:
                 os.close(write_end)
-            self._write("phase", b"PROCESSING")
+            self._write("phase", phase)
             self._watch(read_end)
         finally:
             os.close(read_end)

@@ -5,7 +5,7 @@
     log/acked          how many bytes the server has committed (shipper)
     metrics.jsonl      one object per line: {"step", "time", "total"?, name: value …} (program)
     ready | refused    code and data are in place, or why they cannot be (shipper)
-    phase              PROCESSING once the program was started (launcher)
+    phase              SETUP while setup commands run, PROCESSING once the program was started (launcher)
     imported           the program imported learner_agent.training, so it checks for "halt" itself
     checks_halt        the program called halt_requested() at least once
     halt, halt_seen    the request to halt (shipper), and that the launcher acted on it

@@ -128,9 +128,13 @@ class Shipper:
     def _notice(self) -> None:
         if self.exited.is_set():
             return
-        if self._phase != "PROCESSING" and self.spool.phase() == "PROCESSING":
+        phase = (
+            self.spool.phase()
+        )  # before the mark is read: one of a setup command is removed before SETUP ends
+        if self._phase != "PROCESSING" and phase in ("SETUP", "PROCESSING"):
             self._report_phase("PROCESSING")
-        if not self._checks_halt and self._phase == "PROCESSING" and self.spool.has("checks_halt"):
+        is_program = self._phase == "PROCESSING" and phase != "SETUP"
+        if not self._checks_halt and is_program and self.spool.has("checks_halt"):
             self._checks_halt = True
             self.connection.report("phase", phase=self._phase, checks_halt=True)
         if self.spool.has("halt_seen"):
@@ -187,7 +191,7 @@ class Shipper:
 
     def _inputs_complete(self) -> bool:
         """Whether the program may have run. Until then the folders are half restored, and nothing in them is stored."""
-        return "PROCESSING" in (self._phase, self.spool.phase()) or self.spool.has("ready")
+        return self._phase == "PROCESSING" or bool(self.spool.phase()) or self.spool.has("ready")
 
     def _report_phase(self, phase: str) -> None:
         if self._phase != phase:

@@ -72,10 +72,10 @@ def test_a_halt_during_the_setup_ends_it_and_starts_no_program(launched: Launche
 
 def test_the_marks_of_a_setup_command_are_not_the_programs(launched: Launched) -> None:
     """A command that imports training must not make the platform believe that the program looks for a halt."""
-    script = "python3 -c 'from learner_agent import training; training.finish()'"
+    script = "python3 -c 'from learner_agent import training; training.halt_requested(); training.finish()'"
     start(launched, [script], command="ls $JOB_STATE_DIR; echo waits; sleep 60")
     until(lambda: b"waits\n" in launched.log(), "the program has begun")
-    assert {"imported", "finished"}.isdisjoint(launched.log().decode().split())
+    assert {"imported", "checks_halt", "finished"}.isdisjoint(launched.log().decode().split())
     launched.halt()
     launched.wait()
 

@@ -70,6 +70,20 @@ def test_a_launcher_that_dies_while_the_inputs_are_restored_has_started_no_progr
     assert (ending["started"], ending["lost"]) == (False, True)
 
 
+def test_a_setup_command_that_checks_for_a_halt_is_not_the_program(tmp_path: Path) -> None:
+    shipper = shipper_of(tmp_path)
+    (shipper.spool.root / "phase").write_text("SETUP")
+    (shipper.spool.root / "checks_halt").touch()
+    shipper._notice()
+    (shipper.spool.root / "phase").write_text("PROCESSING")
+    (shipper.spool.root / "checks_halt").unlink()
+    shipper._notice()
+    assert [event.data for event in shipper.connection._events.values()] == [{"phase": "PROCESSING"}]
+    (shipper.spool.root / "checks_halt").touch()
+    shipper._notice()
+    assert shipper.connection._events[2].data == {"phase": "PROCESSING", "checks_halt": True}
+
+
 class Fetches:
     """Stands in for the fetch of a job's code: raises each error in turn, then succeeds."""
 
