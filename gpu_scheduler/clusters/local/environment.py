@@ -1,7 +1,6 @@
 """What this machine adds to the environments of a learner's two processes: folders, loopback addresses, devices.
 
-Of the daemon's own environment a training program gets only a few variables of the machine; only the shipper gets the
-secret.
+Of the daemon's own environment both get only a few variables of the machine; only the shipper gets the secret.
 """
 
 from __future__ import annotations
@@ -19,6 +18,10 @@ PASSED_ON = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 PACKAGE_SOURCES = (
     "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_DEFAULT_TIMEOUT",
     "PIP_DISABLE_PIP_VERSION_CHECK", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+TO_SHIPPER = (
+    "PATH", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LOOPBACK = "127.0.0.1"
@@ -116,25 +119,14 @@ def _package_sources(env: Mapping[str, str]) -> dict[str, str]:
 def of_shipper(
     spec: GangSpec, rank: int, *, folders: Folders, data_root: Path, import_from: Path, mark: str
 ) -> dict[str, str]:
-    """The shipper's environment: the daemon's own, because it is a process of the platform, and its secret."""
+    """The shipper's environment: what it needs to reach the server and the store, and its secret.
+
+    Programs of the same user can read it in /proc, so none of the platform's own secrets are in it.
+    """
     return {
-        **_platform(os.environ),
+        **{name: os.environ[name] for name in (*PASSED_ON, *TO_SHIPPER) if name in os.environ},
         **environment.of_shipper(spec, rank, folders=folders.named()),
         "PYTHONPATH": str(import_from),
         "LUTHIER_DATA_ROOT": str(data_root),
         MARK: mark,
     }
-
-
-def _platform(env: Mapping[str, str]) -> dict[str, str]:
-    """The daemon's environment without what belongs to other parts of the platform: no database, no keys."""
-    secret = (
-        "SECRET_KEY",
-        "LUTHIER_SECRETS_KEYS",
-        "DATABASE_URL",
-        "REDIS_URL",
-        "EMAIL_URL",
-        "SENTRY_DSN",
-        "PYTHONPATH",
-    )
-    return {name: value for name, value in env.items() if not name.startswith(secret)}

@@ -55,6 +55,16 @@ def test_the_program_gets_no_secret_and_nothing_of_the_platforms_environment(
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://somewhere")
     monkeypatch.setenv("SECRET_KEY", "hush")
+    others = {
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "LUTHIER_SECRETS_KEYS",
+        "SENTRY_DSN",
+        "VENDOR_TOKEN",
+    }
+    for name in others:
+        monkeypatch.setenv(name, "hush")
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/own.pem")
     with running_daemon() as daemon:
         daemon.cluster.launch(launch("job-x-1", "runs"))
         running(daemon)
@@ -64,8 +74,9 @@ def test_the_program_gets_no_secret_and_nothing_of_the_platforms_environment(
         assert "secret-0" not in json.dumps(env)
         shipper = json.loads((daemon.learner("job-x-1") / "state" / "shipper_env.json").read_text())
         assert shipper["LUTHIER_SECRET"] == "secret-0"
+        assert shipper["SSL_CERT_FILE"] == "/etc/own.pem"
+        assert not {"DATABASE_URL", "SECRET_KEY", *others} & shipper.keys()
         assert shipper["LUTHIER_DATA_ROOT"] == str(daemon.data / "datasets")
-        assert not {"DATABASE_URL", "SECRET_KEY"} & shipper.keys()
         assert "secret-0" not in str(daemon.commands())
 
 
