@@ -199,12 +199,18 @@ def is_complete(folder: Path) -> bool:
 
 
 def works(folder: Path) -> bool:
-    """Say whether a runtime is complete and its Python runs."""
+    """Say whether a runtime is complete and its Python runs.
+
+    Without `site`, and with a builder's environment: its packages' .pth files run code.
+    """
     if not is_complete(folder):
         return False
     with processes.spawning:
         child = subprocess.Popen(
-            [str(folder / "bin" / "python"), "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [str(folder / "bin" / "python"), "-I", "-S", "-c", ""],
+            env=builder_environment(os.environ),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         processes.note_child(child.pid)
     return child.wait() == 0

@@ -69,6 +69,31 @@ def test_a_changed_requirements_file_is_another_runtime(runtimes: Runtimes, tmp_
     assert runtimes.folder("plain") != before
 
 
+def test_looking_whether_a_runtime_works_runs_no_code_of_its_packages(
+    runtimes: Runtimes, tmp_path: Path
+) -> None:
+    folder = await_runtime(runtimes, "plain")
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "own.pth").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    assert builder.works(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_runtimes_python_is_tried_without_the_platforms_secrets(
+    runtimes: Runtimes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = await_runtime(runtimes, "plain")
+    python = folder / "bin" / "python"
+    python.unlink()
+    python.write_text(f"#!/bin/sh\nenv > {tmp_path / 'env'}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("SECRET_KEY", "hush")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    assert builder.works(folder)
+    assert "PATH=" in (tmp_path / "env").read_text()
+    assert "hush" not in (tmp_path / "env").read_text()
+
+
 def test_a_broken_runtime_is_made_again(runtimes: Runtimes) -> None:
     folder = await_runtime(runtimes, "plain")
     (folder / "bin" / "python").unlink()
