@@ -115,24 +115,25 @@ class _Cycle:
         for gang in waits:
             shape = self._shape(gang)
             # What is reserved for the job itself is no obstacle to it.
-            key = (shape, gang.job in self._draft.ledger.with_reservation)
+            own = gang.job if gang.job in self._draft.ledger.with_reservation else ""
+            key = (shape, own)
             shared = by_shape.get(key)
             if shared is None:
-                known = None if key[1] else self._draft.failed.get(shape)
+                known = None if own else self._draft.failed.get(shape)
                 shared = by_shape[key] = self._explain(gang, known)
             finding, sentence, common = shared
             numbers = dict(common)
             if finding.check.queues:
                 # A job that its own tenant's limits hold back is not ahead of other tenants.
                 slot_type = finding.supply.slot_type
-                own = (gang.tenant, slot_type)
+                queue = (gang.tenant, slot_type)
                 numbers["nodes_ahead"] = for_nodes[slot_type]
-                numbers["position"] = for_nodes[slot_type] + held_back[own] + 1
+                numbers["position"] = for_nodes[slot_type] + held_back[queue] + 1
                 numbers["scope"] = finding.scope
                 if finding.scope is Scope.CLUSTER:
                     for_nodes[slot_type] += 1
                 else:
-                    held_back[own] += 1
+                    held_back[queue] += 1
             if gang.job in notes:
                 numbers |= notes[gang.job]
             explanations.append(Explanation(gang.job, finding.check.code, sentence, numbers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -35,13 +35,17 @@ class Account:
 
 @dataclass(slots=True)
 class JobCount:
-    """One tenant's live jobs; limit None means no limit. reserved_for: the first job that some are reserved for."""
+    """One tenant's live jobs; limit None means no limit. reserved_for: the jobs that one is reserved for, the first
+    first."""
 
     suspended: bool = False
     limit: int | None = None
     used: int = 0
-    reserved: int = 0
-    reserved_for: str = ""
+    reserved_for: list[str] = field(default_factory=list)
+
+    def reserved_ahead_of(self, job: str) -> int:
+        """How many are reserved for others before this job."""
+        return self.reserved_for.index(job) if job in self.reserved_for else len(self.reserved_for)
 
 
 class Ledger:
@@ -93,9 +97,9 @@ class Ledger:
             return False
         account.reserved, account.reserved_for = slots, job
         self.with_reservation.add(job)
-        jobs = self.jobs(tenant)
-        jobs.reserved += 1
-        jobs.reserved_for = jobs.reserved_for or job
+        reserved_for = self.jobs(tenant).reserved_for
+        if job not in reserved_for:
+            reserved_for.append(job)
         return True
 
     def dominant_share(self, tenant: str) -> float:

@@ -245,7 +245,7 @@ class Unreserved(Check):
         if self._quota_reserved(gang, supply):
             return {"holder": supply.account.reserved_for, "until": None}
         if self._jobs_reserved(gang, supply):
-            return {"holder": supply.jobs.reserved_for, "until": None}
+            return {"holder": supply.jobs.reserved_for[0], "until": None}
         pool = supply.pool
         if pool is None or pool.reserved_for is None:
             return {"holder": None, "until": None}
@@ -257,9 +257,10 @@ class Unreserved(Check):
         holder = finding.numbers["holder"]
         needs = f"this job needs {gang.asked} {unit(supply.slot_type, gang.asked)}"
         if finding.scope is Scope.TENANT:
-            taken = self._of_quota if self._quota_reserved(gang, supply) else self._of_jobs
+            by_quota = self._quota_reserved(gang, supply)
+            taken = self._of_quota(supply) if by_quota else self._of_jobs(gang, supply)
             return (
-                f"Waiting its turn: {taken(supply)} for job {holder} ahead in the queue; {needs}."
+                f"Waiting its turn: {taken} for job {holder} ahead in the queue; {needs}."
                 " The reservation holds until that job starts."
             )
         free, reserved = finding.numbers["free"], finding.numbers["reserved"]
@@ -287,11 +288,10 @@ class Unreserved(Check):
 
     @staticmethod
     def _jobs_reserved(gang: Gang, supply: Supply) -> bool:
-        """The same of its limit of concurrent jobs."""
-        jobs, own = supply.jobs, supply.account.reserved_for == gang.job
-        if not jobs.reserved or jobs.limit is None:
-            return False
-        return jobs.used + jobs.reserved + (not own) > jobs.limit
+        """The same of its limit of concurrent jobs. A place of the job itself, or of one after it, is no obstacle."""
+        jobs = supply.jobs
+        ahead = jobs.reserved_ahead_of(gang.job)
+        return jobs.limit is not None and ahead > 0 and jobs.used + ahead + 1 > jobs.limit
 
     @staticmethod
     def _of_quota(supply: Supply) -> str:
@@ -302,12 +302,10 @@ class Unreserved(Check):
         )
 
     @staticmethod
-    def _of_jobs(supply: Supply) -> str:
+    def _of_jobs(gang: Gang, supply: Supply) -> str:
         jobs = supply.jobs
-        return (
-            f"the tenant runs {jobs.used} of at most {jobs.limit} jobs at once and {jobs.reserved}"
-            f" {_are(jobs.reserved)} reserved"
-        )
+        ahead = jobs.reserved_ahead_of(gang.job)
+        return f"the tenant runs {jobs.used} of at most {jobs.limit} jobs at once and {ahead} {_are(ahead)} reserved"
 
 
 class Capacity(Check):

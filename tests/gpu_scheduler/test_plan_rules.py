@@ -235,6 +235,40 @@ def test_a_limit_of_concurrent_jobs_that_is_reserved_names_who_for() -> None:
     assert "the tenant runs 1 of at most 2 jobs at once and 1 is reserved for job j1" in message
 
 
+def _two_heads_and_one_job_left(h1: int, second: str | None = "a100"):
+    """Two overdue queue heads, j1 that needs 8 h200 and j2 that needs 8 GPUs, of a tenant that may run one more job."""
+    since = NOON - timedelta(seconds=900)
+    world = snapshot(
+        nodes(a1=4, a2=4, h1=h1, h2=8),
+        [gang("j1", 1, 8, slot_type="h200"), gang("j2", 2, 4, slot_type=second), gang("j3")],
+        [running("r1", "a1", slots=1, tenant="green"), running("r2", "h2", slot_type="h200", tenant="green")],
+        policy_state={"j1": since, "j2": since + timedelta(seconds=1)},
+    )
+    return replace(world, tenants=(TenantState("red", jobs_limit=3, jobs_used=2),))
+
+
+def test_no_job_waits_for_what_is_reserved_for_itself_or_a_later_one() -> None:
+    made = plan(_two_heads_and_one_job_left(h1=4))
+    assert started(made) == []
+    assert why(made, "j1").code is WaitReason.GANG_FRAGMENTED
+    second, third = why(made, "j2"), why(made, "j3")
+    assert (second.numbers["holder"], third.numbers["holder"]) == ("j1", "j1")
+    assert "and 1 is reserved for job j1 ahead in the queue" in second.message
+    assert "and 2 are reserved for job j1 ahead in the queue" in third.message
+
+
+def test_the_first_of_two_heads_takes_the_last_job_that_the_limit_allows() -> None:
+    made = plan(_two_heads_and_one_job_left(h1=8))
+    assert started(made) == ["j1"]
+    assert why(made, "j2").code is WaitReason.QUOTA_JOBS
+
+
+def test_a_job_of_any_type_does_not_wait_for_its_own_reservation_on_another_type() -> None:
+    for job in ("j1", "j2"):
+        made = plan(_two_heads_and_one_job_left(h1=4, second=None))
+        assert why(made, job).numbers.get("holder") != job
+
+
 def test_a_head_that_waited_an_aging_time_climbs_over_the_next_class() -> None:
     urgent = gang("j2", 1, 8, tenant="green", priority=Priority.HIGH)
     world = snapshot(nodes(a1=8), [gang("j1", 1, 8), urgent])
