@@ -114,6 +114,10 @@ class Connection:
         self.log.finish(final)
         self.changed.set()
 
+    def is_up(self) -> bool:
+        """Say whether a message of the server arrived within the last HEARTBEAT_TIMEOUT_S."""
+        return 0 < self._received_at > time.monotonic() - HEARTBEAT_TIMEOUT_S
+
     def use(self, sources: list[PointSource]) -> None:
         """Take metrics from these sources from now on."""
         self.metrics.use(sources)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from learner_agent.settings import ShipperSettings
-from learner_agent.shipper.http import PIECE_BYTES, Client, Refused
+from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
 
 MAX_CODE_BYTES = 1024**3
 MAX_CODE_FILES = 20_000
@@ -33,6 +33,15 @@ class InputError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Interrupted(Unreachable):
+    """A download stopped where the other side was unavailable: at the file of this path, with so many bytes of it."""
+
+    def __init__(self, message: str, path: str, place: tuple[str, int]) -> None:
+        super().__init__(message)
+        self.path = path
+        self.place = place
 
 
 class CorruptDownload(Exception):
@@ -58,7 +67,7 @@ async def fetch_code(client: Client, settings: ShipperSettings, code: Mapping[st
 async def download(client: Client, path: str, target: Path, *, size: int, sha256: str) -> None:
     """Fetch a file of size bytes in pieces, continuing an earlier try.
 
-    Raises CorruptDownload, Unreachable, Refused or OSError.
+    Raises CorruptDownload, Interrupted, Refused or OSError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
@@ -71,6 +80,8 @@ async def download(client: Client, path: str, target: Path, *, size: int, sha256
                 if refusal.code == "blob_gone":
                     raise CorruptDownload(str(refusal)) from refusal
                 raise
+            except Unreachable as error:
+                raise Interrupted(str(error), path, (str(target), have)) from error
             sink.write(piece)
             have += len(piece)
     if sha256_of(part) != sha256:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import structs
 
@@ -25,7 +26,7 @@ from learner_agent.shipper.checkpoint_steps import step_in_names
 from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
 from learner_agent.shipper.connection import Connection, Fenced, WrongVersion
 from learner_agent.shipper.http import Client, Refused, Unreachable
-from learner_agent.shipper.inputs import NODE_ERRORS, CorruptDownload, InputError
+from learner_agent.shipper.inputs import NODE_ERRORS, CorruptDownload, InputError, Interrupted
 from learner_agent.shipper.metrics import tensorboard
 from learner_agent.shipper.metrics.log_rules import LogRules, TooSlow
 from learner_agent.shipper.metrics.reported import ReportedMetrics
@@ -49,6 +50,10 @@ UNRESTORED = "unrestored"
 SETUP_FAILED = "setup_failed"
 SHOWN_CHARS = 200
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
+UNREACHABLE_S = 60.0
+"""Seconds without a byte of the inputs after which an event names what this learner cannot reach."""
+UNREACHABLE_MAX_S = 1800.0
+"""After so many, another attempt, maybe on another node, is the better try: this one holds devices."""
 DAMAGED_TRIES = 5
 """Damaged downloads in one attempt after which another attempt, maybe on another node, is the better try."""
 NOT_RANK_0 = (
@@ -256,7 +261,8 @@ class Shipper:
             raise InputError("not_prepared", f"The learner's folder cannot be written: {error}") from error
 
     async def _fetch(self) -> str | None:
-        """Fetch the inputs, however long the server is unavailable. Returns the value for RESUME_FROM."""
+        """Fetch the inputs, however long the server is away altogether. Returns the value for RESUME_FROM."""
+        outage = _Outage()
         unreachable = damaged = 0
         while True:
             try:
@@ -271,6 +277,7 @@ class Shipper:
             except Unreachable as error:
                 unreachable += 1
                 logger.info("server unavailable", extra={"error": str(error)[:200], "tries": unreachable})
+                self._note_outage(outage, error)
                 await asyncio.sleep(random.uniform(0, min(30.0, 0.2 * 2 ** min(unreachable, 10))))
             except Refused as error:
                 if error.status in (403, 409):
@@ -290,6 +297,26 @@ class Shipper:
                 damaged += 1
                 if damaged >= DAMAGED_TRIES:
                     raise InputError("not_prepared", str(error)) from error
+
+    def _note_outage(self, outage: _Outage, error: Unreachable) -> None:
+        """Report inputs that cannot be reached although the server can. Raises InputError after UNREACHABLE_MAX_S."""
+        place = error.place if isinstance(error, Interrupted) else ("", 0)
+        outage.note(place, time.monotonic(), counts=self.connection.is_up())
+        if outage.length_s < UNREACHABLE_S:
+            return
+        link = self.client._links.get(error.path) if isinstance(error, Interrupted) else None
+        host = urlsplit(link or self.settings.base).netloc.rpartition("@")[2]
+        # Without a link's query: it is the permission to read the file.
+        message = (
+            f"The inputs are not fetched: no bytes for {outage.length_s / 60:.0f} min from"
+            f" {'the store' if link else 'the server'} at {host} ({str(error).partition('?')[0][:500]})."
+        )
+        if outage.length_s >= UNREACHABLE_MAX_S:
+            raise InputError("not_prepared", message) from error
+        if not outage.is_reported:
+            outage.is_reported = True
+            remedy = "Check that this learner's node can reach it; the learner tries again."
+            self.connection.report("error", code="inputs_unreachable", message=f"{message} {remedy}")
 
     async def _restore(self, job: dict[str, Any]) -> str | None:
         saved = job.get("restore")
@@ -443,6 +470,25 @@ class Shipper:
         entries = objects(saved.get("files")) if isinstance(saved, dict) else []
         began = [(entry.get("path"), entry.get("size"), entry.get("sha256")) for entry in entries]
         return bool(began) and sorted(map(repr, began)) == sorted(map(repr, files.offer.files))
+
+
+class _Outage:
+    """How long no byte of the inputs arrived, counted only while the server itself is connected."""
+
+    def __init__(self) -> None:
+        self.length_s = 0.0
+        self.is_reported = False
+        self._places: set[tuple[str, int]] = set()
+        self._noted_at: float | None = None
+
+    def note(self, place: tuple[str, int], now: float, *, counts: bool) -> None:
+        """Note one more failure, at this place of this file: at a new one, bytes have arrived since the last."""
+        if place not in self._places:
+            self._places.add(place)
+            self.length_s = 0.0
+        elif counts and self._noted_at is not None:
+            self.length_s += now - self._noted_at
+        self._noted_at = now
 
 
 def setup_failure(ending: Mapping[str, Any]) -> str | None:

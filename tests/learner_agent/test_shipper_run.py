@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from learner_agent.settings import shipper_settings
 from learner_agent.shipper import inputs
 from learner_agent.shipper.connection import Fenced
-from learner_agent.shipper.http import Client, Refused, Unreachable
-from learner_agent.shipper.inputs import CorruptDownload, InputError
+from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
+from learner_agent.shipper.inputs import CorruptDownload, InputError, Interrupted
 from learner_agent.shipper.run import DAMAGED_TRIES, DEATH_S, EXIT_WRONG_VERSION, Shipper
 from learner_agent.spool import Spool
-from learner_agent.wire import PROTO, CloseCode, Hello, JobIntent, decode
+from learner_agent.wire import HEARTBEAT_TIMEOUT_S, PROTO, CloseCode, Hello, JobIntent, decode
 
 
 def shipper_of(tmp_path: Path, url: str = "http://127.0.0.1:9") -> Shipper:
@@ -114,6 +115,96 @@ def test_a_long_outage_does_not_use_up_the_tries_of_a_damaged_download(
     outage = [Unreachable("restarting")] * 50
     damaged = [CorruptDownload("damaged")] * (DAMAGED_TRIES - 1)
     assert fetch(shipper_of(tmp_path), monkeypatch, *outage, *damaged) is None
+
+
+class Clock:
+    """Time, which a minute passes at each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 60.0
+        return self.now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def without_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *errors: Exception, is_up: bool = True
+) -> Shipper:
+    """A shipper with a link to a store, whose fetch is to meet these errors, a minute apart."""
+    shipper = shipper_of(tmp_path)
+    shipper.client._links["/agent/v1/code"] = "https://me:pass@store:9000/bucket/code?X-Amz-Signature=hush"
+    monkeypatch.setattr(shipper.connection, "is_up", lambda: is_up)
+    monkeypatch.setattr("learner_agent.shipper.run.time", Clock())
+    return shipper
+
+
+def interrupted(have: int = 0) -> Interrupted:
+    return Interrupted("/bucket/code?X-Amz-Signature=hush: timed out", "/agent/v1/code", ("code", have))
+
+
+def test_a_store_that_a_learner_cannot_reach_is_reported_once_without_the_links_signature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipper = without_the_store(tmp_path, monkeypatch)
+    assert fetch(shipper, monkeypatch, *[interrupted()] * 5) is None
+    (reported,) = shipper.connection._events.values()
+    assert (reported.what, reported.data["code"]) == ("error", "inputs_unreachable")
+    assert "no bytes for 1 min from the store at store:9000 (/bucket/code)" in reported.data["message"]
+
+
+def test_a_learner_that_reaches_no_input_for_half_an_hour_gives_its_devices_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipper = without_the_store(tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=r"30 min from the store at store:9000 \(/bucket/code\)") as gave_up:
+        fetch(shipper, monkeypatch, *[interrupted()] * 40)
+    assert gave_up.value.code == "not_prepared"
+
+
+def test_while_the_server_itself_is_away_or_bytes_arrive_a_learner_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = without_the_store(tmp_path, monkeypatch, is_up=False)
+    assert fetch(away, monkeypatch, *[Unreachable("/agent/v1/job: refused")] * 90) is None
+    slow = without_the_store(tmp_path / "slow", monkeypatch)
+    assert fetch(slow, monkeypatch, *[interrupted(have) for have in range(90)]) is None
+    assert not {**away.connection._events, **slow.connection._events}
+
+
+def test_a_server_that_serves_no_inputs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipper = without_the_store(tmp_path, monkeypatch)
+    assert fetch(shipper, monkeypatch, *[Unreachable("HTTP 503")] * 5) is None
+    (reported,) = shipper.connection._events.values()
+    assert "from the server at 127.0.0.1:9 (HTTP 503)" in reported.data["message"]
+
+
+def test_a_download_that_stops_says_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = [b"x" * PIECE_BYTES]
+
+    async def piece(*_: Any) -> bytes:
+        if pieces:
+            return pieces.pop()
+        raise Unreachable("/bucket/code: timed out")
+
+    monkeypatch.setattr(Client, "piece", piece)
+    client, target = Client("http://127.0.0.1:9", "lsec_x"), tmp_path / "code"
+    for _ in range(2):
+        with pytest.raises(Interrupted) as stopped:
+            asyncio.run(inputs.download(client, "/code", target, size=PIECE_BYTES + 1, sha256=""))
+        assert stopped.value.place == (str(target), PIECE_BYTES)
+
+
+def test_a_connection_is_up_from_its_first_message_until_a_heartbeat_is_missed(tmp_path: Path) -> None:
+    connection = shipper_of(tmp_path).connection
+    assert not connection.is_up()
+    connection._received_at = time.monotonic()
+    assert connection.is_up()
+    connection._received_at -= HEARTBEAT_TIMEOUT_S
+    assert not connection.is_up()
 
 
 @pytest.mark.parametrize(
