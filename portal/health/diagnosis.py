@@ -12,7 +12,9 @@ import redis
 from django.conf import settings
 from django.db import DatabaseError
 
+from gpu_scheduler.clusters.kubernetes.settings import without_store
 from jobs import blobs
+from jobs.clusters import DriverSettings
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, ineffective_variables
 from tenants import keyring
@@ -88,6 +90,9 @@ def blob_store() -> HealthCheck:
     except (blobs.StoreUnavailable, OSError) as error:
         remedy = "Correct LUTHIER_BLOBS and AWS_…, or make room: code, checkpoints and results go there."
         return HealthCheck("blobs", "", f"{place}: {first_line(error)}", remedy)
+    if settings.LUTHIER_CLUSTER == "kubernetes" and (missing := without_store(DriverSettings())):
+        remedy = "Set KUBE_INGEST_PEERS, then run `manage.py tenant_provision --all`."
+        return HealthCheck("blobs", "", missing, remedy)
     return HealthCheck("blobs", place)
 
 

@@ -104,7 +104,9 @@ class ProvisionSettings:
                 " whose permissions the platform itself must not have"
             )
         ingest = settings.get("KUBE_INGEST_PEERS") or _peer_of(settings.get("LUTHIER_INGEST_URL", ""))
-        if not ingest:
+        if missing := without_store(settings):
+            problems.append(missing)
+        elif not ingest:
             problems.append(
                 "KUBE_INGEST_PEERS is not set: LUTHIER_INGEST_URL names a host, and a NetworkPolicy needs addresses"
                 f" or pods: {peers.SYNTAX}"
@@ -118,6 +120,16 @@ class ProvisionSettings:
             dns=peers.parse(settings["KUBE_DNS_PEERS"]),
             context=settings.get("KUBE_PROVISION_CONTEXT") or None,
         )
+
+
+def without_store(settings: Mapping[str, str]) -> str:
+    """Say that learners would not reach the S3 store, which KUBE_INGEST_PEERS has to name; empty if it is set."""
+    if settings.get("KUBE_INGEST_PEERS") or not settings.get("LUTHIER_BLOBS", "").startswith("s3://"):
+        return ""
+    return (
+        "KUBE_INGEST_PEERS is not set: with LUTHIER_BLOBS=s3://… learners also connect to the store, so name the peers"
+        f" of the web servers and of the store: {peers.SYNTAX}"
+    )
 
 
 def _peer_of(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.clusters.kubernetes import manifests, tenancy
 from gpu_scheduler.clusters.kubernetes.peers import Peer, parse
 from gpu_scheduler.clusters.kubernetes.settings import LABEL, KubernetesSettings, ProvisionSettings, label
+from portal.health import diagnosis
 from tests import factories
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.kubernetes_specs import OWNER, SETTINGS
@@ -114,6 +116,31 @@ def test_an_ingest_address_is_a_peer_and_a_host_is_not() -> None:
     assert ingest("wss://10.0.0.7") == (Peer(443, cidr="10.0.0.7/32"),)
     with pytest.raises(ValueError, match="KUBE_INGEST_PEERS is not set"):
         ingest("wss://web.example")
+
+
+def test_with_an_s3_store_the_peers_must_be_named() -> None:
+    given = {**GIVEN, "LUTHIER_INGEST_URL": "ws://10.0.0.7:8000", "LUTHIER_BLOBS": "s3://bucket/prefix"}
+    with pytest.raises(
+        ValueError, match=r"^KUBE_INGEST_PEERS is not set: with LUTHIER_BLOBS=s3://… learners also"
+    ):
+        ProvisionSettings.read(given)
+    named = ProvisionSettings.read({**given, "KUBE_INGEST_PEERS": "10.0.0.7/32:8000,10.0.0.9/32:9000"})
+    assert named.ingest == (Peer(8000, cidr="10.0.0.7/32"), Peer(9000, cidr="10.0.0.9/32"))
+    folder = ProvisionSettings.read({**given, "LUTHIER_BLOBS": "/data/blobs"})
+    assert folder.ingest == (Peer(8000, cidr="10.0.0.7/32"),)
+
+
+def test_the_doctor_names_the_peers_that_an_s3_store_needs(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis.blobs, "check", lambda: None)
+    settings.LUTHIER_BLOBS, settings.KUBE_INGEST_PEERS = "s3://bucket/prefix", ""
+    settings.LUTHIER_CLUSTER = "local"
+    assert diagnosis.blob_store().ready
+    settings.LUTHIER_CLUSTER = "kubernetes"
+    assert "KUBE_INGEST_PEERS is not set" in diagnosis.blob_store().reason
+    settings.KUBE_INGEST_PEERS = "10.0.0.9/32:9000"
+    assert diagnosis.blob_store().ready
 
 
 def test_the_settings_name_every_problem_at_once() -> None:
