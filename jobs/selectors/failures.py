@@ -9,12 +9,18 @@ from datetime import UTC, datetime
 from jobs.diagnosis import LOOK, MORE_MEMORY, Diagnosis, FailureCause, diagnose
 from jobs.models import Job, JobEvent, Learner
 from jobs.selectors import logs
-from jobs.states import State
+from jobs.states import BY_ORDER, State, StopReason
 
 READ = 16
 """Most learners of which the log is read; those that failed first."""
 STOPPED_CODES = (137, 143)
 """How a program ends that the platform stops because another learner failed."""
+NO_FAILURES = BY_ORDER | {
+    StopReason.PLATFORM_STOPPED,
+    StopReason.HALT_REQUESTED,
+    StopReason.CANCEL_REQUESTED,
+}
+"""Reasons to stop an attempt that nothing went wrong in."""
 LATEST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -69,10 +75,10 @@ def _follows(failure: Failure, first: datetime | None) -> bool:
 
 
 def last_failures(jobs: Iterable[Job]) -> dict[str, JobEvent]:
-    """Of each job that restarted after a failure, the event that says why its last attempt failed. One query."""
+    """Of each job that restarted after a failure, the event that says why an attempt failed last. One query."""
     events = JobEvent.objects.filter(
         job__in=[job.pk for job in jobs], from_state=State.STOPPING, to_state__in=[State.QUEUED, State.FAILED]
-    )
+    ).exclude(reason__in=NO_FAILURES)
     return {event.job_id: event for event in events.order_by("job", "-n").distinct("job")}
 
 

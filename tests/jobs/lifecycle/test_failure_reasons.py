@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_scheduler.clusters.base import EndReason
 from jobs.selectors.failures import last_failures
 from jobs.selectors.jobs import job_get
 from jobs.selectors.serializers import JobSerializer
@@ -99,4 +100,20 @@ def test_a_job_that_fails_again_and_again_is_in_a_restart_loop_and_keeps_its_dia
     assert (shown["state"], shown["phase"]) == ("QUEUED", "Restart loop")
     assert shown["reason"]["message"].startswith("Learner 0 could not import the module timm (log line 4).")
     assert "Restart 3 of 19 after 10 s." in shown["reason"]["message"]
+    assert last_failures([job])[job.pk].numbers["line"] == 4
+
+
+def test_a_stop_of_the_platform_is_not_the_failure_of_a_job_in_a_restart_loop(world: World) -> None:
+    job = world.running(max_restarts=19)
+    fail(world, job, {0: 1}, {0: NO_MODULE})
+    world.elapse(400)
+    world.settle()
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    world.cluster.die(gang(job), 0, reason=EndReason.PLATFORM_STOPPED)
+    world.settle()
+    world.elapse(10)
+    world.settle()
+    moves = job.events.filter(from_state=State.STOPPING, to_state=State.QUEUED).order_by("n")
+    assert [move.reason for move in moves] == ["learner_failed", "platform_stopped"]
     assert last_failures([job])[job.pk].numbers["line"] == 4
