@@ -90,7 +90,7 @@ def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     return blob_download(call, blob, path)
 
 
-@operation(Out=BYTES)
+@operation(Out=BYTES, fails=(429,))
 def result_zip(call: Call, job_id: str) -> HttpResponseBase:
     """All results as one zip, under the paths that the list shows; those that are damaged are left out."""
     job = permissions.job(call, job_id, "result.download")
@@ -100,7 +100,7 @@ def result_zip(call: Call, job_id: str) -> HttpResponseBase:
     return zip_download(call, files, f"{_file_name(job)}-results.zip")
 
 
-@operation(Out=BYTES, fails=(416,))
+@operation(Out=BYTES, fails=(416, 429))
 def code_archive(call: Call, job_id: str) -> HttpResponseBase:
     """The job's code as the archive that its learners unpack, zip or tar.gz; supports Range."""
     job, code = _code(call, job_id)
@@ -109,7 +109,7 @@ def code_archive(call: Call, job_id: str) -> HttpResponseBase:
     return blob_download(call, code, f"{_file_name(job)}-code.{kind}")
 
 
-@operation(Out=BYTES, fails=(416,))
+@operation(Out=BYTES, fails=(416, 429))
 def code_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     """One file of the job's code, as an attachment; supports Range."""
     _, code = _code(call, job_id)

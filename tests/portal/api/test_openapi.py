@@ -37,6 +37,17 @@ def test_every_operation_has_a_summary_and_no_two_share_a_name() -> None:
     assert len(names) == len(set(names)) >= 55
 
 
+def test_every_download_says_that_a_user_may_have_too_many() -> None:
+    downloads = {
+        each["operationId"]: set(each["responses"])
+        for methods in document()["paths"].values()
+        for each in methods.values()
+        if "application/octet-stream" in each["responses"].get("200", {}).get("content", {})
+    }
+    assert len(downloads) >= 5
+    assert [name for name, statuses in downloads.items() if "429" not in statuses] == []
+
+
 def test_every_list_is_read_in_pages() -> None:
     lists = []
     for methods in document()["paths"].values():
