@@ -153,7 +153,7 @@ class Ticker(threading.Thread):
             if self._worker_id is not None:
                 leases.deregister_worker(self._worker_id)
         except DatabaseFault:
-            pass  # the lock ends with the connection, the row is tidied up later
+            pass  # its row expires, and is deleted later
         finally:
             connection.close()
 
