@@ -132,8 +132,6 @@ def ends_failed(state: State, stop_reason: str, restarts_used: int, max_restarts
     return spent or AFTER_STOPPING[reason] == State.FAILED
 
 
-SETUP_FAILED = "setup_failed"
-"""Error that a learner reports before its end if a setup command ended it; its message names the command."""
 RESULTS_NOT_KEPT = "results_not_kept"
 """A learner's error code that fails a job whose program finished successfully."""
 

@@ -26,7 +26,7 @@ from learner_agent import halting, processes
 from learner_agent.halting import Halting
 from learner_agent.log_segments import LogWriter
 from learner_agent.masking import Mask, masks
-from learner_agent.settings import LauncherSettings, launcher_settings
+from learner_agent.settings import SHOWN_CHARS, LauncherSettings, launcher_settings
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import now_ms, number_or, put_aside, replace_file, unlink
 
@@ -42,8 +42,6 @@ ORPHANS_S = 0.5
 """How long leftover children of a finished program may keep the pipe open and silent."""
 ORPHANS_MAX_S = 10.0
 """How long they may keep it open at all."""
-SHOWN_CHARS = 200
-"""Of a setup command, in headings and messages."""
 MARKS = ("imported", "checks_halt", "halt_noticed", "finished")
 """What a program leaves in the spool by calls of learner_agent.training."""
 HIDDEN = frozenset({"LUTHIER_SECRET", "LUTHIER_SETUP"})

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 CAP_BYTES = 1024**3
 """Bytes of log that a spool holds at most, unless LUTHIER_SPOOL_BYTES is set."""
+SHOWN_CHARS = 200
+"""Of a setup command, in the log's headings and in messages."""
 
 
 class BadSettings(Exception):

@@ -20,6 +20,8 @@ MAX_OFFSET = 2**62
 MAX_RANK = 10**6
 NAME_CHARS = 120
 PATH_CHARS = 1_024
+SETUP_FAILED = "setup_failed"
+"""Error that a learner reports before its end if a setup command ended it; its message names the command."""
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Floats that JSON does not have, by the string that is sent instead."""
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from gpu_scheduler.clusters.base import SHIPPER_REFUSALS
 from jobs.humanize import filesize
-from jobs.states import PHASE_ORDER, RESULTS_NOT_KEPT, SETUP_FAILED, Phase
+from jobs.states import PHASE_ORDER, RESULTS_NOT_KEPT, Phase
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack, StreamFrame
+from learner_agent.wire_fields import SETUP_FAILED
 
 MAX_CHUNK = 256 * 1024
 """Bytes of one stored chunk; consecutive frames of one commit share chunks up to this size."""

@@ -21,7 +21,8 @@ from gpu_scheduler.clusters.base import (
     LearnerReport,
     gang_name,
 )
-from jobs.states import PHASE_ORDER, SETUP_FAILED, Intent, Phase, State, StopReason
+from jobs.states import PHASE_ORDER, Intent, Phase, State, StopReason
+from learner_agent.wire_fields import SETUP_FAILED
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""

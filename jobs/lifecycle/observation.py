@@ -22,7 +22,8 @@ from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reas
 from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner, Progress
 from jobs.selectors.failures import first_failure
-from jobs.states import FINAL, HOLDS_GPUS, SETUP_FAILED, EventCode, Intent, Phase, State, StopReason
+from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
+from learner_agent.wire_fields import SETUP_FAILED
 
 LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST, StopReason.PLATFORM_STOPPED})
 

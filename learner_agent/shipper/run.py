@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from learner_agent.log_segments import LogReader, log_span
-from learner_agent.settings import ShipperSettings, shipper_settings
+from learner_agent.settings import SHOWN_CHARS, ShipperSettings, shipper_settings
 from learner_agent.shipper import inputs, results
 from learner_agent.shipper.checkpoint_steps import step_in_names
 from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
@@ -36,7 +36,7 @@ from learner_agent.shipper.results import Found
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, now_ms, number_or, objects
 from learner_agent.wire import Final, JobIntent
-from learner_agent.wire_fields import MAX_RANK
+from learner_agent.wire_fields import MAX_RANK, SETUP_FAILED
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,6 @@ DEATH_S = 1.0
 JOB = "shipper/job.json"
 UNRESTORED = "unrestored"
 """Added to the server's description of the job: paths of results that could not be restored."""
-SETUP_FAILED = "setup_failed"
-SHOWN_CHARS = 200
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
 UNREACHABLE_S = 60.0
 """Seconds without a byte of the inputs after which an event names what this learner cannot reach."""

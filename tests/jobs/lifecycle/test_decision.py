@@ -15,13 +15,13 @@ from jobs.states import (
     FINAL,
     HOLDS_GPUS,
     RESULTS_NOT_KEPT,
-    SETUP_FAILED,
     TRANSITIONS,
     Intent,
     Phase,
     State,
     StopReason,
 )
+from learner_agent.wire_fields import SETUP_FAILED
 
 RUNNING, ENDED_OK, FAILED, UNKNOWN = (
     LearnerPhase.RUNNING,
