@@ -21,6 +21,7 @@ SCHEMA_ID = "https://luthier.invalid/schema/job/v1"
 PLACEMENTS = ("pack", "spread")
 PRIORITIES = tuple(level.name.lower() for level in Priority)
 
+MAX_NAME_CHARS = 100
 MAX_LEARNERS = 1024
 MAX_GPUS = 64
 MAX_CPUS = 512
@@ -90,7 +91,7 @@ def _identity() -> dict[str, Any]:
             "type": "string",
             "description": "What people call the job; it need not be unique.",
             "minLength": 1,
-            "maxLength": 100,
+            "maxLength": MAX_NAME_CHARS,
             "pattern": ONE_LINE,
             "x-help": "one line of visible characters, no leading or trailing space",
         },

@@ -15,6 +15,7 @@ from jobs.errors import JobError
 from jobs.models import Job
 from jobs.selectors.jobs import may_manage
 from jobs.services.sharing import SharePermission, job_share, job_unshare, shares_of
+from jobs.spec.definition import MAX_NAME_CHARS
 from jobs.states import FINAL, State
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import person
@@ -105,6 +106,7 @@ def _managed(request: HttpRequest, slug: str, job_id: str) -> Job:
 def _form(request: HttpRequest, job: Job, typed: dict[str, Any], problems: list[str]) -> HttpResponse:
     context = job_frame(request, job, "") | {
         "typed": typed,
+        "max_name_chars": MAX_NAME_CHARS,
         "problems": problems,
         "priorities": job.tenant.priorities,
         "ended": State(job.state) in FINAL,

@@ -7,6 +7,7 @@ from django.test import Client
 
 from jobs.models import Job
 from jobs.services.sharing import shares_of
+from jobs.spec.definition import MAX_NAME_CHARS
 from jobs.states import Intent, State
 from tenants.models import User
 from tests import factories
@@ -31,6 +32,7 @@ def test_a_job_is_renamed_tagged_and_given_another_priority_on_its_page(browser:
     form = markup(browser.get(address(job, "/edit")))
     assert 'value="train"' in form
     assert 'value="old"' in form
+    assert f'maxlength="{MAX_NAME_CHARS}"' in form
     typed = {"name": "mnist", "tags": "sweep, old, sweep", "priority": "low"}
     answer = browser.post(address(job, "/edit"), typed, follow=True)
     assert answer.redirect_chain[-1][0] == address(job)
