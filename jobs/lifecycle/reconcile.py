@@ -49,6 +49,7 @@ MAX_STEPS = 12
 CALL_S = 2.0  # begin a call to the cluster only while the lease lasts that much longer
 BUSY_S = 2.0  # a cluster that asks to wait
 KEYS_RETRY_S = 15.0  # keys that only an operator can put back
+KEYS_WAIT_S = 60.0  # as long as it takes to put a key back at a restart; longer, others use the GPUs
 BACK_OFF_MAX_S = 60.0
 PERSISTENT_AFTER, PERSISTENT_RETRY_S = 8, 3600.0
 
@@ -105,8 +106,9 @@ def _walk(lease: Lease) -> bool:
             _wait_for_cluster(rows, lease, busy)
             return wants_cycle
         except SecretsUnavailable as error:
-            _wait_for_keys(rows, lease, error)
-            return wants_cycle
+            if not _wait_for_keys(rows, lease, error):
+                return wants_cycle
+            continue
         except ClusterMisconfigured as error:
             if not _without_cluster(rows, lease, error):
                 return wants_cycle
@@ -273,12 +275,18 @@ def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
     leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=rows.job.intent_gen)
 
 
-def _wait_for_keys(rows: JobRows, lease: Lease, error: SecretsUnavailable) -> None:
+def _wait_for_keys(rows: JobRows, lease: Lease, error: SecretsUnavailable) -> bool:
     """Its secrets cannot be decrypted: it is never launched without them, and waits until an operator has put it
-    right."""
+    right; after KEYS_WAIT_S in the queue, without slots. True if the job moved; otherwise its lease is released."""
     logger.error("secrets unavailable", extra={"job": lease.job_id, "error": str(error)})
+    assert rows.attempt is not None
+    if (rows.now - rows.attempt.opened_at).total_seconds() >= KEYS_WAIT_S:
+        reason = Reason(error.code, f"Not started without its secrets: {error}")
+        transitions.move(rows, Move(State.STOPPING, reason, StopReason.DEPLOY_TIMEOUT), lease)
+        return True
     transitions.note_reason(rows, lease, Reason(error.code, f"Waiting for its secrets: {error}"))
     leases.release(lease, requeue_after_s=KEYS_RETRY_S, intent_gen=rows.job.intent_gen)
+    return False
 
 
 def _without_cluster(rows: JobRows, lease: Lease, error: ClusterMisconfigured) -> bool:

@@ -97,6 +97,35 @@ def test_a_job_whose_key_is_missing_waits_and_starts_once_it_is_back(
     assert set(world.cluster.listing()) == {gang(job)}
 
 
+def test_a_job_whose_key_stays_missing_releases_its_slots_and_starts_from_the_queue(
+    world: World, launched: list[GangSpec], settings: Any, tmp_path: Path
+) -> None:
+    keys = tmp_path / "secrets_keys"
+    settings.LUTHIER_SECRETS_KEYS = SecretsKeys((), keys)
+    secret_set(user=world.alice, name="wandb", value=VALUE)
+    lost = keys.read_text()
+    keys.write_text(new_secrets_key())
+    job = grant(world, WANDB_API_KEY="wandb")
+    world.settle()
+    held = 0
+    for _ in range(120):
+        world.elapse(15)
+        world.settle()
+        held += state(job) == State.DEPLOYING
+    assert 4 <= held < 60, "it holds its slots for a minute at a time, with growing pauses"
+    moved = JobEvent.objects.filter(job=job, from_state=State.STOPPING, to_state=State.QUEUED)
+    assert moved.count() >= 2
+    assert set(moved.values_list("reason", flat=True)) == {"secrets_unavailable"}
+    assert "doesn't count against max_restarts" in moved.latest("n").message
+    assert job_of(job).restarts_used == 0
+    assert not launched
+    keys.write_text(lost)
+    world.elapse(600)
+    world.settle()
+    assert state(job) == State.DEPLOYING
+    assert set(world.cluster.listing()) == {gang(job)}
+
+
 def test_a_job_that_another_user_resumes_gets_its_owners_secrets(
     world: World, launched: list[GangSpec]
 ) -> None:
