@@ -10,6 +10,7 @@
     checks_halt        the program called halt_requested() at least once
     halt, halt_seen    the request to halt (shipper), and that the launcher acted on it
     halt_noticed       halt_requested() returned True to the program
+    saves-<part>       "step count" per save of this part by learner_agent.training (program)
     finished           training is complete (program)
     exit               how the program ended (launcher); written whole, and final once the lock is free
     lock               held by the launcher while it lives

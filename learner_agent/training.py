@@ -119,10 +119,11 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
         if of > 1:
             final.mkdir(exist_ok=True)
             final = final / ("part-%d" % part)
-        ordinal = max(_saves.get((step, part), 0), _saved_before(final))
+        ordinal = max(_saves.get((step, part), 0), _noted_saves(step, part), _saved_before(final))
         _write_manifest(fresh, step, part, of, ordinal)
         _put_in_place(fresh, final)
         _saves[(step, part)] = ordinal + 1
+        _note_save(step, part, ordinal + 1)
     except BaseException:
         shutil.rmtree(str(fresh), ignore_errors=True)
         raise
@@ -250,6 +251,30 @@ def _put_in_place(fresh: Path, final: Path) -> None:
         shutil.rmtree(str(old), ignore_errors=True)
     else:
         os.replace(str(fresh), str(final))
+
+
+def _noted_saves(step: int, part: int) -> int:
+    """How often this attempt saved this part of the step, in any of its processes: the folder may be gone since."""
+    home = _inside()
+    if home is None:
+        return 0
+    try:
+        lines = (home.root / ("saves-%d" % part)).read_bytes().splitlines()
+    except OSError:
+        return 0
+    noted = [line.split() for line in lines]  # a full disk may have cut off any of them
+    counts = [each[1] for each in noted if len(each) == 2 and each[0] == b"%d" % step]
+    return max([int(count) for count in counts if count.isdigit()], default=0)
+
+
+def _note_save(step: int, part: int, count: int) -> None:
+    home = _inside()
+    if home is not None:
+        try:
+            with (home.root / ("saves-%d" % part)).open("ab") as sink:
+                sink.write(b"%d %d\n" % (step, count))
+        except OSError:
+            pass  # a full disk: this process remembers it
 
 
 def _saved_before(final: Path) -> int:

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -166,6 +167,30 @@ def test_saving_the_same_step_again_replaces_it(inside: ModuleType, tmp_path: Pa
     assert (place / "a").read_bytes() == b"second"
     assert json.loads((place / "manifest.json").read_text())["ordinal"] == 1
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-7"]
+
+
+def test_a_second_process_counts_on_although_the_folder_of_the_save_is_gone(
+    inside: ModuleType, tmp_path: Path
+) -> None:
+    for part in (0, 1, 0):
+        with inside.checkpoint(7, part=part, of=2) as folder:
+            (folder / "shard").write_bytes(b"first")
+    shutil.rmtree(tmp_path / "checkpoints")
+    again = importlib.reload(inside)  # torchrun starts the program again inside the attempt
+    ordinals = []
+    for step, part in ((7, 0), (7, 1), (17, 0)):
+        with again.checkpoint(step, part=part, of=2) as folder:
+            (folder / "shard").write_bytes(b"second")
+        manifest = tmp_path / "checkpoints" / f"step-{step}" / f"part-{part}" / "manifest.json"
+        ordinals.append(json.loads(manifest.read_text())["ordinal"])
+    assert ordinals == [2, 1, 0]
+
+
+def test_a_damaged_note_of_saves_is_no_obstacle_to_a_save(inside: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "saves-0").write_bytes(b"7 3\n7 \n7 x\n\xff\n7 8 1\n")
+    with inside.checkpoint(7) as folder:
+        (folder / "a").write_bytes(b"x")
+    assert json.loads((tmp_path / "checkpoints" / "step-7" / "manifest.json").read_text())["ordinal"] == 3
 
 
 def test_parts_of_a_gang_have_places_of_their_own(inside: ModuleType, tmp_path: Path) -> None:
