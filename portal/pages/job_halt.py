@@ -38,7 +38,11 @@ def _known(job: Job, saved: Checkpoint | None, *, checks: bool) -> str:
 
 def _at_stake(job: Job, saved: Checkpoint | None, now: datetime) -> str:
     start = "starts from scratch" if saved is None else f"starts from checkpoint {saved.n}{_step(saved)}"
-    return f"If it saves nothing, a resume {start}, and {_repeated(job, saved, now)} is repeated."
+    nothing = "nothing" if saved is None else "nothing new"
+    return (
+        f"What it has saved in CHECKPOINT_DIR by then is kept. If that is {nothing}, a resume {start}, and"
+        f" {_repeated(job, saved, now)} is repeated."
+    )
 
 
 def _step(saved: Checkpoint) -> str:

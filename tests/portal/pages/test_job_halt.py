@@ -51,8 +51,9 @@ def test_the_question_says_what_may_be_lost_and_no_more_than_is_known(alice: Use
     unaware = "the program has not checked for a halt so far: " + signal
     job = running(alice, step=344)
     assert asked(job) == (
-        f"No checkpoint has been stored so far, and {unaware} If it saves nothing, a resume starts from scratch, and"
-        " everything up to step 344, the last one reported, is repeated."
+        f"No checkpoint has been stored so far, and {unaware} What it has saved in CHECKPOINT_DIR by then is kept."
+        " If that is nothing, a resume starts from scratch, and everything up to step 344, the last one reported,"
+        " is repeated."
     )
     silent = running(alice)
     assert asked(silent).endswith(
@@ -60,12 +61,13 @@ def test_the_question_says_what_may_be_lost_and_no_more_than_is_known(alice: Use
     )
     aware = running(alice, checks=True, step=1_200)
     assert asked(aware).startswith(
-        "No checkpoint has been stored so far. The program checks for a halt and may save before it ends. If"
+        "No checkpoint has been stored so far. The program checks for a halt and may save before it ends. What"
     )
     saves = running(alice, step=344)
     factories.checkpoint(saves, step=300)
     assert asked(saves) == (
-        f"The{unaware[3:]} If it saves nothing, a resume starts from checkpoint 1 (step 300), and everything from step"
+        f"The{unaware[3:]} What it has saved in CHECKPOINT_DIR by then is kept. If that is nothing new, a resume"
+        " starts from checkpoint 1 (step 300), and everything from step"
         " 300 to step 344, the last one reported, is repeated."
     )
     unknown = running(alice, step=344)
