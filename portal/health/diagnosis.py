@@ -17,6 +17,7 @@ from jobs import blobs
 from jobs.clusters import DriverSettings
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, ineffective_variables
+from portal.settings.values import required_settings
 from tenants import keyring
 from tenants.errors import SecretsUnavailable
 from tenants.services import secrets
@@ -90,7 +91,8 @@ def blob_store() -> HealthCheck:
     except (blobs.StoreUnavailable, OSError) as error:
         remedy = "Correct LUTHIER_BLOBS and AWS_…, or make room: code, checkpoints and results go there."
         return HealthCheck("blobs", "", f"{place}: {first_line(error)}", remedy)
-    if settings.LUTHIER_CLUSTER == "kubernetes" and (missing := without_store(DriverSettings())):
+    has_peers = "KUBE_INSTALLATION" in required_settings(settings.LUTHIER_CLUSTER)
+    if has_peers and (missing := without_store(DriverSettings())):
         remedy = "Set KUBE_INGEST_PEERS, then run `manage.py tenant_provision --all`."
         return HealthCheck("blobs", "", missing, remedy)
     return HealthCheck("blobs", place)

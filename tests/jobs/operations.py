@@ -20,6 +20,7 @@ from django.conf import settings
 from django.db.models.functions import Now
 
 from jobs import archives, blobs
+from jobs.blobs.store import MARK
 from jobs.errors import JobNotFound
 from jobs.ingest import checkpoints
 from jobs.ingest.writer import Item, Writer
@@ -317,7 +318,9 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def left_on_disk() -> list[Path]:
-    return [path for path in (Path(settings.LUTHIER_DATA) / "blobs").rglob("*") if path.is_file()]
+    """Bytes of blobs: all but the mark of the place."""
+    files = (path for path in (Path(settings.LUTHIER_DATA) / "blobs").rglob("*") if path.is_file())
+    return [path for path in files if path.name != MARK]
 
 
 def store_agrees() -> bool:

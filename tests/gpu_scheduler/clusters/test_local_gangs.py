@@ -302,7 +302,7 @@ def test_what_a_program_says_of_its_end_is_text_that_every_store_takes(gangs: Ga
 def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_path: Path) -> None:
     python = next((tmp_path / "data" / "runtimes").glob("fake-*")) / "bin" / "python"
     python.unlink()
-    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "libgone.so: cannot open" >&2\nexit 127\n')
+    python.write_text('#!/bin/sh\n[ "$1" = -I ] && exit 0\necho "libgone.so: cannot open" >&2\nexit 127\n')
     python.chmod(0o755)
     gangs.launch(launch("job-x-1", "runs"))
 

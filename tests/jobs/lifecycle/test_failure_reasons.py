@@ -18,8 +18,8 @@ PEER = (
     b"Traceback (most recent call last):\n  File 'x'\nRuntimeError: Connection closed by peer [10.0.0.7]:1\n"
 )
 WHY = (
-    "Learner 1 could not import the module timm (log line 4). Add it to the code, or use an environment that"
-    " has it."
+    "Learner 1 could not import the module timm (log line 4). List it in requirements, add it to the code, or use an"
+    " environment that has it."
 )
 
 
