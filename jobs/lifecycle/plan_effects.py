@@ -271,7 +271,7 @@ RETURNING tenant_id, event_seq, attempt
 @retry_on_serialization_failure
 def quarantine(job_id: str, error: Exception) -> None:
     """Leave this waiting job out of the next passes, because the platform failed on it: for QUARANTINE_S, twice as long
-    after each further failure, and say so. The scheduler goes on with the others."""
+    after each further failure, and say so. The scheduler continues with the others."""
     logger.error("start failed", extra={"job": job_id}, exc_info=error)
     before = Job.objects.filter(pk=job_id, reason_code=WaitReason.START_FAILED).values_list(
         "reason_numbers__failures", flat=True

@@ -48,7 +48,7 @@ def requirements_of(text: str) -> Requirements:
         if not line:
             continue
         if "--hash" in line or line.endswith("\\"):
-            fault: str | None = "has a hash or goes on in the next line; write a name with versions only"
+            fault: str | None = "has a hash or continues in the next line; write a name with versions only"
         else:
             fault = requirement_fault(line)
         if fault:

@@ -48,7 +48,7 @@ def harness(
 def test_the_platforms_roles_are_what_these_tests_have_used(cluster: Cluster) -> None:
     """After all of them: read from the API server's own record, equal to the Role and the ClusterRole, nothing more.
 
-    In a namespace that is being deleted, its Role may go before the last call.
+    Of what they grant, a call may be refused in a namespace that has no Role; which one that was is not checked.
     """
     used, refused = used_permissions(cluster.audited())
     assert refused <= granted()

@@ -61,7 +61,7 @@ class Provisioner:
             yield from self._apply(wanted)
 
     def tenant(self, tenant: TenantLimits) -> Iterator[Change]:
-        """Raises NotProvisioned and other ClusterErrors; what was done before is kept, and a repeated call goes on."""
+        """Raises NotProvisioned and other ClusterErrors; what was done is kept, and a repeated call continues."""
         wanted = tenancy.namespace(tenant, self._settings)
         found = self._get(_path(wanted))
         if found is not None:

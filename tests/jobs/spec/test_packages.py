@@ -40,8 +40,8 @@ def test_every_bad_line_of_a_file_is_named() -> None:
     assert found.lines == ("tqdm",)
     assert [fault.split(":")[0] for fault in found.faults] == [
         "line 2 is an option of pip; only requirements are supported here",
-        "line 3 has a hash or goes on in the next line; write a name with versions only",
-        "line 4 has a hash or goes on in the next line; write a name with versions only",
+        "line 3 has a hash or continues in the next line; write a name with versions only",
+        "line 4 has a hash or continues in the next line; write a name with versions only",
         "line 5 is a path or an address; install it in setup",
     ]
 
