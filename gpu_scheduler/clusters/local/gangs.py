@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 from gpu_scheduler.clusters.base import (
     ClusterBusy,
@@ -388,9 +389,14 @@ class Gangs:
     def _empty_trash(self) -> None:
         """Delete removed learners' files in the background, because checkpoints may be large."""
         for trash in (self._trash, *self._trash.parent.glob(f"*/{self._trash.name}")):
-            threading.Thread(
-                target=shutil.rmtree, args=(trash,), kwargs={"ignore_errors": True}, daemon=True
-            ).start()
+            threading.Thread(target=_delete_all_in, args=(trash,), daemon=True).start()
+
+
+def _delete_all_in(trash: Path) -> None:
+    """Delete what lies in the trash, never the trash itself: the next learner may be on its way into it."""
+    with suppress(FileNotFoundError):
+        for thrown in list(trash.iterdir()):
+            shutil.rmtree(thrown, ignore_errors=True)
 
 
 @contextmanager

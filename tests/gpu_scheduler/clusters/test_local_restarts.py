@@ -256,6 +256,7 @@ def test_removing_forty_gangs_at_once_leaves_nothing(daemon: NodeDaemon) -> None
             many.cluster.remove(f"job-x{index}-1")
         assert many.cluster.observe().gangs == {}
         wait_for(lambda: many.processes() == [many.pid])
+        wait_for(lambda: not list((many.data / "nodes").glob("*/*")), what=lambda: "all files are deleted")
 
 
 def test_the_daemons_files_hold_no_secret_of_a_program(daemon: NodeDaemon) -> None:
