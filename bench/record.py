@@ -29,10 +29,11 @@ def record(
     command: str,
     baseline: str = "",
     aims: Mapping[str, float] | None = None,
+    details: Mapping[str, object] | None = None,
 ) -> None:
     """Keep figures by name with what is needed to judge and repeat them; units live in the names.
 
-    baseline says in words what a ratio is taken against, measured in the same run.
+    baseline says in words what a ratio is taken against, measured in the same run. details are kept in the file only.
     """
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
@@ -50,6 +51,7 @@ def record(
         "commit": commit,
         "cores": os.cpu_count(),
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **(details or {}),
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
