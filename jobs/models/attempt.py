@@ -11,15 +11,15 @@ from django.db.models.functions import Now
 
 from jobs.models.choices import event_choices, phase_choices
 from jobs.models.job import Job
-from jobs.states import EVENT_MESSAGES, EventCode, Phase
+from jobs.states import EVENT_MESSAGES, EventCode, Phase, State
 from tenants.models import Tenant
 
 
 class Attempt(models.Model):
     """One deployment of a job, from the placement to the last pod's end. held: its slots count as used."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts", db_index=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)
     n = models.PositiveIntegerField()
     cluster = models.CharField(max_length=40)
     slot_type = models.CharField(max_length=40)
@@ -51,6 +51,9 @@ class Attempt(models.Model):
         ]
         indexes = [
             models.Index(fields=["tenant", "opened_at"], name="attempt_usage"),
+            # Use since a time reads what was closed after it, and the live ones: the same index has them as nulls.
+            models.Index(fields=["tenant", "closed_at"], name="attempt_ended"),
+            models.Index(fields=["tenant"], condition=Q(held=True), name="attempt_held"),
             models.Index(fields=["closed_at"], condition=~Q(freed_for=""), name="attempt_freed_for"),
         ]
 
@@ -58,8 +61,8 @@ class Attempt(models.Model):
 class Learner(models.Model):
     """One rank of one attempt: what it reported (ingest) and what the cluster showed (lifecycle, cluster_*)."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="learner_rows")
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="learner_rows", db_index=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)
     attempt = models.PositiveIntegerField()
     rank = models.PositiveIntegerField()
     node = models.CharField(max_length=120)
@@ -126,7 +129,14 @@ class JobEvent(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "n"], name="event_once")]
-        indexes = [models.Index(fields=["tenant", "id"], name="event_by_tenant")]
+        indexes = [
+            models.Index(fields=["tenant", "id"], name="event_by_tenant"),
+            models.Index(
+                fields=["tenant", "at"],
+                condition=Q(from_state=State.QUEUED) & ~Q(to_state=""),
+                name="event_left_queue",
+            ),
+        ]
 
     @property
     def words(self) -> str:

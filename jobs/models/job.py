@@ -135,6 +135,9 @@ class Job(models.Model):
             ),
             _listed(F("owner"), F("id").desc(), name="job_by_owner"),
             models.Index(
+                fields=["tenant", "created_at"], include=["owner", "state"], name="job_by_creation"
+            ),  # deleted ones, too: usage counts them
+            models.Index(
                 fields=["cloned_from"], condition=Q(cloned_from__isnull=False), name="job_cloned_from"
             ),
             models.Index(

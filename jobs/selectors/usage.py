@@ -218,6 +218,10 @@ SPANS_BY_DAY = """
 
 USAGE = """
 WITH span AS ({spans}),
+ended AS (
+  SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND closed_at > %(start)s AND opened_at < %(end)s
+  UNION ALL SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND held AND opened_at < %(end)s
+),
 held AS (
   SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
          {counts_until} AS b,
@@ -226,23 +230,26 @@ held AS (
                              WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
                                AND saved.committed_at <= attempt.closed_at), attempt.opened_at)
          END AS lost_from
-  FROM jobs_attempt AS attempt
-  WHERE attempt.tenant_id = %(tenant)s AND attempt.opened_at < %(end)s
-    AND coalesce(attempt.closed_at, now()) > %(start)s
+  FROM ended AS attempt
 ),
-moves AS (
-  SELECT event.job_id, event.to_state, event.at,
-         lead(event.at) OVER (PARTITION BY event.job_id ORDER BY event.n) AS until
-  FROM jobs_jobevent AS event
-  WHERE event.tenant_id = %(tenant)s AND event.to_state <> ''
+waits AS (
+  SELECT move.job_id, entry.at AS a, move.at AS b
+  FROM jobs_jobevent AS move CROSS JOIN LATERAL (
+    SELECT at FROM jobs_jobevent WHERE job_id = move.job_id AND n < move.n AND to_state = 'QUEUED'
+    ORDER BY n DESC LIMIT 1) AS entry
+  WHERE move.tenant_id = %(tenant)s AND move.from_state = 'QUEUED' AND move.to_state <> '' AND move.at > %(start)s
+  UNION ALL
+  SELECT job.id, entry.at, now()
+  FROM jobs_job AS job CROSS JOIN LATERAL (
+    SELECT at FROM jobs_jobevent WHERE job_id = job.id AND to_state = 'QUEUED' ORDER BY n DESC LIMIT 1) AS entry
+  WHERE job.tenant_id = %(tenant)s AND job.state = 'QUEUED' AND job.deleted_at IS NULL
 ),
 queued AS (
-  SELECT move.job_id,
+  SELECT wait.job_id,
          CASE WHEN job.gpus = 0 THEN 'cpu' WHEN job.gpu_type = '' THEN 'any' ELSE job.gpu_type END AS slot_type,
-         job.slots * job.learners AS size, move.at AS a,
-         coalesce(move.until, CASE WHEN job.state = 'QUEUED' THEN now() ELSE move.at END) AS b
-  FROM moves AS move JOIN jobs_job AS job ON job.id = move.job_id
-  WHERE move.to_state = 'QUEUED'
+         job.slots * job.learners AS size, wait.a, wait.b
+  FROM waits AS wait JOIN jobs_job AS job ON job.id = wait.job_id
+  WHERE wait.a < %(end)s
 ),
 part AS (
   SELECT job_id, slot_type, size, a, b, lost_from, TRUE AS holds FROM held
