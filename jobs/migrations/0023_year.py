@@ -1,4 +1,4 @@
-"""Indexes for a year of jobs: use since a time, waits that ended, jobs by creation. Room in pages for heartbeats."""
+"""Indexes for a year of jobs: use since a time, ended waits, jobs by creation, live jobs. Room for heartbeats."""
 
 import django.db.models.deletion
 from django.db import migrations, models
@@ -55,6 +55,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='jobevent',
             index=models.Index(condition=models.Q(('from_state', 'QUEUED'), models.Q(('to_state', ''), _negated=True)), fields=['tenant', 'at'], name='event_left_queue'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(models.F('tenant'), models.F('state'), condition=models.Q(('deleted_at', None), ('state__in', ['DEPLOYING', 'DOWNLOADING', 'HALTED', 'PROCESSING', 'QUEUED', 'STOPPING', 'STORING'])), name='job_live'),
         ),
         migrations.RunSQL(ROOM, NO_ROOM),
     ]

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from jobs.ids import new_id
 from jobs.models.blobs import Blob
 from jobs.models.choices import intent_choices, state_choices
-from jobs.states import FINAL, Intent, State
+from jobs.states import ACTIVE, FINAL, Intent, State
 from tenants.models import Tenant
 
 
@@ -134,6 +134,7 @@ class Job(models.Model):
                 F("tenant"), F("finished_at").desc(), name="job_by_end", also=Q(finished_at__isnull=False)
             ),
             _listed(F("owner"), F("id").desc(), name="job_by_owner"),
+            _listed(F("tenant"), F("state"), name="job_live", also=Q(state__in=sorted(ACTIVE))),
             models.Index(
                 fields=["tenant", "created_at"], include=["owner", "state"], name="job_by_creation"
             ),  # deleted ones, too: usage counts them

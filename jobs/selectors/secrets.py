@@ -9,7 +9,7 @@ from typing import NamedTuple
 from django.db.models import F, QuerySet
 
 from jobs.models import Job
-from jobs.states import FINAL
+from jobs.states import ACTIVE
 from tenants.models import Secret, Tenant, User
 
 
@@ -40,7 +40,7 @@ def users_of_tenant(tenant: Tenant) -> Users:
 
 
 def _using() -> QuerySet[Job]:
-    return Job.objects.filter(deleted_at=None, spec__has_key="secrets").exclude(state__in=FINAL)
+    return Job.objects.filter(deleted_at=None, state__in=ACTIVE, spec__has_key="secrets")
 
 
 def _by_name(jobs: QuerySet[Job], won: Collection[tuple[str, int]] = ()) -> Users:

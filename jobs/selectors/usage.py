@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -14,7 +14,7 @@ from django.db.models import Count, F, Q, Sum
 from gpu_scheduler.model import CPU_TYPE as CPU_TYPE
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
-from jobs.states import FINAL, HOLDS_GPUS, Intent, State, StopReason
+from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State, StopReason
 from tenants.models import Quota, Tenant, User
 
 LOSSES = (
@@ -146,7 +146,7 @@ def held_by(user: User, tenant: Tenant) -> dict[str, int]:
 
 def live_jobs(tenant: Tenant) -> int:
     """The number of jobs that are not final."""
-    return Job.objects.filter(tenant=tenant, deleted_at=None).exclude(state__in=FINAL).count()
+    return Job.objects.filter(tenant=tenant, deleted_at=None, state__in=ACTIVE).count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,15 @@ def usage_of(tenant: Tenant, *, start: datetime, end: datetime, by: By) -> list[
 def usage_by_day_and_user(tenant: Tenant, *, start: datetime, end: datetime) -> list[Usage]:
     """As usage_of, keyed by "2026-11-21 alice", for charts that stack users on days."""
     return _usage(tenant, start, end, key=f"{KEYS[By.DAY]} || ' ' || {KEYS[By.USER]}", by_day=True)
+
+
+def by_user(rows: Iterable[Usage]) -> list[Usage]:
+    """Rows of usage_by_day_and_user summed over their days, keyed by username."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        total = sums.setdefault((row.key.split(" ", 1)[1], row.gpu_type), [0.0, 0.0, 0.0])
+        total[:] = [old + new for old, new in zip(total, (row.used, row.waited, row.lost), strict=True)]
+    return [Usage(*key, *total) for key, total in sorted(sums.items())]
 
 
 def usage_by_job(tenant: Tenant, *, start: datetime, end: datetime) -> list[Usage]:
@@ -213,12 +222,12 @@ SPANS_BY_DAY = """
   SELECT day AT TIME ZONE 'UTC' AS day,
          greatest(day AT TIME ZONE 'UTC', %(start)s::timestamptz) AS a,
          least((day + interval '1 day') AT TIME ZONE 'UTC', %(end)s::timestamptz) AS b
-  FROM generate_series(date_trunc('day', %(start)s::timestamptz AT TIME ZONE 'UTC'),
-                       %(end)s::timestamptz AT TIME ZONE 'UTC', interval '1 day') AS day"""
+  FROM generate_series(date_trunc('day', greatest(part.a, %(start)s::timestamptz) AT TIME ZONE 'UTC'),
+                       least(part.b, %(end)s::timestamptz) AT TIME ZONE 'UTC', interval '1 day') AS day"""
+"""The days of one part: joined with all days of a year, each part would be compared with each of them."""
 
 USAGE = """
-WITH span AS ({spans}),
-ended AS (
+WITH ended AS (
   SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND closed_at > %(start)s AND opened_at < %(end)s
   UNION ALL SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND held AND opened_at < %(end)s
 ),
@@ -262,7 +271,7 @@ SELECT {key} AS key, part.slot_type,
     least(part.b, span.b) - greatest(part.lost_from, span.a)))) FILTER (WHERE lost_from IS NOT NULL), 0)::numeric, 3
   )::float8 AS lost
 FROM part
-JOIN span ON part.a < span.b AND part.b > span.a
+JOIN LATERAL ({spans}) AS span ON part.a < span.b AND part.b > span.a
 JOIN jobs_job AS job ON job.id = part.job_id
 JOIN tenants_user AS owner ON owner.id = job.owner_id
 CROSS JOIN LATERAL (SELECT extract(epoch FROM least(part.b, span.b) - greatest(part.a, span.a)) AS seconds) AS overlap

@@ -17,7 +17,7 @@ from jobs.errors import RuntimeInUse, RuntimeOfTree
 from jobs.models import Job, Runtime
 from jobs.spec.definition import MAX_REQUIREMENTS, PYTHONS
 from jobs.spec.requirement import REQUIREMENT_HELP, requirement_fault
-from jobs.states import FINAL
+from jobs.states import ACTIVE
 from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NameTaken, NotFound, problem
 
@@ -82,7 +82,7 @@ def remove(actor: access.Person | None, slug: str) -> None:
     runtime = _locked(slug)
     if _is_of_tree(runtime):
         raise RuntimeOfTree
-    users = Job.objects.filter(framework=slug, deleted_at=None).exclude(state__in=FINAL).count()
+    users = Job.objects.filter(framework=slug, deleted_at=None, state__in=ACTIVE).count()
     if users:
         raise RuntimeInUse(
             f"{users} unfinished job{' uses' if users == 1 else 's use'} the runtime {slug}. Disable it, so that no new"

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from jobs.models import Job
 from jobs.selectors import usage
-from jobs.states import FINAL
+from jobs.states import ACTIVE
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
@@ -121,7 +121,7 @@ def gpu_hours(rows: list[usage.Usage]) -> dict[str, float]:
 
 def _rows(tenant: Tenant) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     hours = gpu_hours(usage.usage_of(tenant, start=month_start(), end=timezone.now(), by=usage.By.USER))
-    live = Q(deleted_at=None) & ~Q(state__in=FINAL)
+    live = Q(deleted_at=None, state__in=ACTIVE)
     running = dict(
         Job.objects.filter(live, tenant=tenant).values_list("owner").annotate(n=Count("pk")).order_by()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import csv
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from statistics import median
@@ -91,7 +92,8 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     resource = "cpu" if request.GET.get("of") == "cpu" else "gpu"
     if request.GET.get("of") is None and not tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists():
         resource = "cpu"
-    rows = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
+    daily = usage.usage_by_day_and_user(tenant, start=month.start, end=month.end)
+    rows = usage.by_user(daily)
     starts = usage.starts_of(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
@@ -103,7 +105,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "by": by,
         "of": resource,
         "cards": [_card(tenant, use) for use in quotas],
-        "chart": _chart(tenant, month, by, resource, quotas),
+        "chart": _chart(daily, month, by, resource, quotas),
         "people": _people(rows, kinds, starts, by_owner),
         "kinds": kinds,
         "on_gpus": resource == "gpu"
@@ -154,10 +156,10 @@ def _card(tenant: Tenant, use: usage.QuotaStatus) -> dict[str, Any]:
 
 
 def _chart(
-    tenant: Tenant, month: Month, by: str, resource: str, quotas: list[usage.QuotaStatus]
+    daily: list[usage.Usage], month: Month, by: str, resource: str, quotas: list[usage.QuotaStatus]
 ) -> charts.Bars:
     values: dict[tuple[date, str], float] = {}
-    for row in usage.usage_by_day_and_user(tenant, start=month.start, end=month.end):
+    for row in daily:
         if (row.gpu_type == usage.CPU_TYPE) == (resource == "cpu"):
             day, user = row.key.split(" ", 1)
             key = (date.fromisoformat(day), user if by == "user" else row.gpu_type)
@@ -197,11 +199,15 @@ def _totals(rows: list[usage.Usage], kinds: list[str], starts: list[usage.FirstS
 def _people(
     rows: list[usage.Usage], kinds: list[str], starts: list[usage.FirstStart], submitted: dict[str, int]
 ) -> list[dict[str, Any]]:
-    names = {row.key for row in rows} | set(submitted)
+    used: defaultdict[str, list[usage.Usage]] = defaultdict(list)
+    started: defaultdict[str, list[usage.FirstStart]] = defaultdict(list)
+    for row in rows:
+        used[row.key].append(row)
+    for start in starts:
+        started[start.owner].append(start)
     found = [
-        _totals([row for row in rows if row.key == name], kinds, [s for s in starts if s.owner == name])
-        | {"name": name, "jobs": submitted.get(name, 0)}
-        for name in names
+        _totals(used[name], kinds, started[name]) | {"name": name, "jobs": submitted.get(name, 0)}
+        for name in used.keys() | submitted.keys()
     ]
     found.sort(key=lambda one: (-one["gpu"]["used"], -one["cpu"]["used"], one["name"]))
     resource = "gpu" if any(one["gpu"]["used"] for one in found) else "cpu"

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from jobs import clusters
 from jobs.models import Job, Runtime
 from jobs.services import runtimes as services
-from jobs.states import FINAL
+from jobs.states import ACTIVE
 from portal.pages.admin.shell import frame
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import admins_only, person
@@ -37,7 +37,7 @@ def page(request: HttpRequest) -> HttpResponse:
             messages.success(request, f"Runtime {typed['slug']} added. Jobs can use it now.")
             return HttpResponseRedirect(PAGE)
     find = clusters.capabilities().pythons
-    users = Job.objects.filter(deleted_at=None).exclude(state__in=FINAL).values_list("framework", flat=True)
+    users = Job.objects.filter(deleted_at=None, state__in=ACTIVE).values_list("framework", flat=True)
     used = list(users)
     rows = [{"runtime": row, "jobs": used.count(row.slug)} for row in Runtime.objects.order_by("slug")]
     context = frame(request, "runtimes") | {
