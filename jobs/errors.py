@@ -106,6 +106,12 @@ class JobChanged(JobError):
     code = "version_changed"
 
 
+class RemovedByRetention(JobError):
+    """A retention rule removed this data."""  # details: kind, removed_at, rule
+
+    code = "removed_by_retention"
+
+
 class IdempotencyKeyInvalid(JobError):
     """An Idempotency-Key must have 1 to 128 printable ASCII characters without spaces."""
 

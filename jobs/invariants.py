@@ -16,6 +16,7 @@ from django.db import connection, transaction
 from gpu_scheduler.clusters.base import GangReport, gang_name
 from jobs.models import Attempt
 from jobs.states import BY_ORDER, HOLDS_GPUS
+from tenants.retention import Kind
 
 Seen = TypeVar("Seen")
 
@@ -40,6 +41,11 @@ class Violation:
     name: str
     rule: str
     found: tuple[str, ...]
+
+
+def _removed(job: str, kind: Kind) -> str:
+    """SQL: whether retention removed this kind of a job's data, or is at it."""
+    return f"EXISTS (SELECT 1 FROM jobs_removal r WHERE r.job_id = {job} AND r.kind = '{kind}')"
 
 
 RULES = (
@@ -92,17 +98,18 @@ RULES = (
     ),
     Invariant(
         "SeqDense",
-        "Events of a job are numbered without a gap.",
-        """SELECT format('job %s: %s events up to %s, counter %s', j.id, count(e.id), max(e.n), j.event_seq)
+        "Events of a job are numbered without a gap, until retention removes some.",
+        f"""SELECT format('job %s: %s events up to %s, counter %s', j.id, count(e.id), max(e.n), j.event_seq)
            FROM jobs_job j LEFT JOIN jobs_jobevent e ON e.job_id = j.id GROUP BY j.id
-           HAVING count(e.id) <> j.event_seq OR coalesce(max(e.n), 0) <> j.event_seq""",
+           HAVING (count(e.id) <> j.event_seq AND NOT {_removed("j.id", Kind.EVENTS)})
+             OR coalesce(max(e.n), 0) <> j.event_seq""",
     ),
     Invariant(
         "Legal",
         "Every move in the history starts where the last one ended, and is a legal one; nothing leaves a final state.",
-        """SELECT format('job %s, event %s: %s to %s after %s', job_id, n, from_state, to_state, before) FROM (
+        f"""SELECT format('job %s, event %s: %s to %s after %s', job_id, n, from_state, to_state, before) FROM (
              SELECT job_id, n, from_state, to_state, lag(to_state) OVER (PARTITION BY job_id ORDER BY n) AS before
-             FROM jobs_jobevent WHERE to_state <> '') moves
+             FROM jobs_jobevent e WHERE to_state <> '' AND NOT {_removed("e.job_id", Kind.EVENTS)}) moves
            WHERE before IS NOT NULL AND (before <> from_state OR NOT EXISTS (SELECT 1 FROM jobs_transition t
              WHERE t.from_state = moves.from_state AND t.to_state = moves.to_state))""",
     ),
@@ -160,10 +167,11 @@ RULES = (
     ),
     Invariant(
         "GapFree",
-        "The chunks of a log follow each other without gap or overlap up to the learner's cursor, until it is purged.",
-        """SELECT format('job %s, attempt %s, learner %s: %s chunks end at %s, cursor %s', l.job_id, l.attempt, l.rank,
+        "The chunks of a log follow each other without gap or overlap up to the learner's cursor, until it is removed.",
+        f"""SELECT format('job %s, attempt %s, learner %s: %s chunks end at %s, cursor %s', l.job_id, l.attempt, l.rank,
              count(c.offset), max(c.offset + c.len), l.log_bytes)
            FROM jobs_learner l JOIN jobs_job j ON j.id = l.job_id AND j.deleted_at IS NULL
+             AND NOT {_removed("j.id", Kind.LOGS)}
            LEFT JOIN jobs_logchunk c ON (c.job_id, c.attempt, c.rank) = (l.job_id, l.attempt, l.rank)
            GROUP BY l.id HAVING coalesce(sum(c.len), 0) <> l.log_bytes
              OR coalesce(max(c.offset + c.len), 0) <> l.log_bytes OR coalesce(min(c.offset), 0) <> 0""",

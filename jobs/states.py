@@ -163,6 +163,7 @@ class EventCode(StrEnum):
     DELETED = "DELETED"
     CLONED = "CLONED"
     CONDITION = "CONDITION"
+    DATA_REMOVED = "DATA_REMOVED"
 
 
 EVENT_MESSAGES: dict[EventCode, str] = {
@@ -179,6 +180,7 @@ EVENT_MESSAGES: dict[EventCode, str] = {
     EventCode.DELETED: "The job was deleted.",
     EventCode.CLONED: "The job was cloned.",
     EventCode.CONDITION: "Something about the job changed.",
+    EventCode.DATA_REMOVED: "Data was removed by retention.",
 }
 """What people read of an event that carries no message of its own."""
 

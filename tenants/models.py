@@ -169,6 +169,21 @@ class Secret(models.Model):
         return f"{owner}:{self.name}"
 
 
+class RetentionRule(models.Model):
+    """How long, or how much of, one kind of a tenant's data is kept. No row: as the installation's default says.
+
+    Both null: it is kept forever, whatever the default. Written by tenants.services.retention only.
+    """
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="retention_rules")
+    kind = models.CharField(max_length=12)  # tenants.retention.Kind
+    days = models.PositiveIntegerField(null=True)
+    bytes = models.BigIntegerField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["tenant", "kind"], name="retention_rule_once")]
+
+
 class AuditEntry(models.Model):
     """Who did or read what in whose tenant. Append-only, like QuotaChange; tenant is null for the installation."""
 

@@ -3,6 +3,7 @@
 forecast  updates when each waiting job is expected to start
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
 purge     removes bytes and rows of deleted jobs whose retention time is over
+retention removes what the retention rules of tenants no longer keep
 tidy      removes old idempotency answers and uploads, dead workers' rows, bytes that a crash left behind
 """
 
@@ -19,7 +20,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
-from jobs import blobs, clusters
+from jobs import blobs, clusters, retention
 from jobs.failpoints import fp
 from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases
@@ -39,7 +40,7 @@ from jobs.selectors.snapshot import database_now
 
 logger = logging.getLogger(__name__)
 
-PURGE_BATCH, ROWS_BATCH = 20, 5000
+PURGE_BATCH = 20
 KEEP = timedelta(hours=24)
 UNKNOWN = timedelta(minutes=15)
 
@@ -142,9 +143,9 @@ def purge(job_id: str) -> None:
     """Remove every row and byte of a deleted job. May be interrupted anywhere and repeated."""
     if not Job.objects.filter(pk=job_id, deleted_at__isnull=False).exists():
         return
-    _delete_in_parts(LogChunk._meta.db_table, job_id)
+    retention.delete_in_parts(LogChunk._meta.db_table, job_id)
     fp("purge.after_logs")
-    _delete_in_parts(MetricPoint._meta.db_table, job_id)
+    retention.delete_in_parts(MetricPoint._meta.db_table, job_id)
     fp("purge.after_points")
     held = [
         *CheckpointFile.objects.filter(checkpoint__job=job_id).values_list("blob_id", flat=True),
@@ -165,13 +166,12 @@ def _delete_rows(job_id: str) -> None:
         fp("purge.before_commit")
 
 
-def _delete_in_parts(table: str, job_id: str) -> None:
-    statement = f"DELETE FROM {table} WHERE ctid IN (SELECT ctid FROM {table} WHERE job_id = %s LIMIT %s)"
-    while True:
-        with connection.cursor() as cursor:
-            cursor.execute(statement, [job_id, ROWS_BATCH])
-            if cursor.rowcount < ROWS_BATCH:
-                return
+def enforce_retention(_: Result) -> Result:
+    """Remove what retention rules no longer keep. With more to do than one run may, the next one is due at once."""
+    done = retention.enforce()
+    if done["more"]:
+        PeriodicTask.objects.filter(name="retention").update(next_at=Now())
+    return done
 
 
 def tidy(before: Result) -> Result:
@@ -200,6 +200,7 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),
+    "retention": (600.0, enforce_retention),
     "tidy": (3600.0, tidy),
 }
 """Name -> seconds between two runs, and the function from the last run's result to the new one."""

@@ -20,9 +20,11 @@ from jobs.models.installation import (
 )
 from jobs.models.job import Estimate, Job, Progress
 from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
+from jobs.models.retention import UNIT, Removal
 from jobs.models.telemetry import LogChunk, MetricPoint
 
 __all__ = [
+    "UNIT",
     "WORKER_ALIVE",
     "WORKER_SILENT_S",
     "Attempt",
@@ -39,6 +41,7 @@ __all__ = [
     "MetricPoint",
     "PeriodicTask",
     "Progress",
+    "Removal",
     "ResultFile",
     "Runtime",
     "SchedulerState",

@@ -39,6 +39,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.RuntimeInUse: HTTPStatus.CONFLICT,
     jobs.RuntimeOfTree: HTTPStatus.CONFLICT,
     jobs.CheckpointNotFound: HTTPStatus.BAD_REQUEST,
+    jobs.RemovedByRetention: HTTPStatus.GONE,
     jobs.CodeInvalid: HTTPStatus.BAD_REQUEST,
     jobs.CodeNotStored: HTTPStatus.SERVICE_UNAVAILABLE,
     jobs.JobChanged: HTTPStatus.PRECONDITION_FAILED,

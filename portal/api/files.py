@@ -12,6 +12,7 @@ from jobs import blobs
 from jobs.archives import kind_of
 from jobs.models import Blob, Checkpoint, Job, Upload
 from jobs.selectors import checkpoints, results
+from jobs.selectors.retention import refuse_removed
 from jobs.selectors.serializers import CheckpointManifestSerializer, CheckpointSerializer, FileSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.uploads import upload_store
@@ -21,6 +22,7 @@ from portal.api.errors import NotFoundError
 from portal.api.fields import PagedQuery, ShortListQuery, StrictSerializer, checked
 from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
+from tenants.retention import Kind
 from tenants.roles import Permission
 
 
@@ -37,12 +39,13 @@ def checkpoint_manifest(call: Call, job_id: str, n: int) -> dict[str, Any]:
     return CheckpointManifestSerializer.render(_checkpoint(call, job_id, n))
 
 
-@operation(Out=BYTES, fails=(416, 429))
+@operation(Out=BYTES, fails=(410, 416, 429))
 def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseBase:
     """One file of a checkpoint, as an attachment; supports Range."""
     saved = _checkpoint(call, job_id, n, "checkpoint.download")
     blob = checkpoints.checkpoint_file(saved, path) if len(path) <= MAX_PATH_CHARS else None
     if blob is None:
+        refuse_removed(saved.job_id, Kind.CHECKPOINTS)
         raise NotFoundError
     return blob_download(call, blob, path)
 
@@ -73,27 +76,32 @@ class ResultSerializer(FileSerializer):
         "sha256": "9f86d081…",
         "etag": '"9f86d081…"',
     },
+    fails=(410,),
 )
 def result_list(call: Call, job_id: str) -> dict[str, Any]:
     """The job's results: RESULT_DIR and what the spec keeps, from the most recent end, however that was."""
-    found = [ResultSerializer.render(file) for file in results.result_list(permissions.job(call, job_id).pk)]
+    job = permissions.job(call, job_id)
+    refuse_removed(job.pk, Kind.RESULTS)
+    found = [ResultSerializer.render(file) for file in results.result_list(job.pk)]
     return paging.whole(call, found, keys=("path", "rank"))
 
 
-@operation(Out=BYTES, fails=(416, 429))
+@operation(Out=BYTES, fails=(410, 416, 429))
 def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     """One result, as an attachment; supports Range."""
     job = permissions.job(call, job_id, "result.download")
+    refuse_removed(job.pk, Kind.RESULTS)
     blob = results.result_file(job.pk, path) if len(path) <= MAX_PATH_CHARS else None
     if blob is None:
         raise NotFoundError
     return blob_download(call, blob, path)
 
 
-@operation(Out=BYTES, fails=(429,))
+@operation(Out=BYTES, fails=(410, 429))
 def result_zip(call: Call, job_id: str) -> HttpResponseBase:
     """All results as one zip, under the paths that the list shows; those that are damaged are left out."""
     job = permissions.job(call, job_id, "result.download")
+    refuse_removed(job.pk, Kind.RESULTS)
     files = [(path, blob) for path, blob in results.result_blobs(job.pk) if blobs.is_there(blob)]
     if not files:
         raise NotFoundError

@@ -11,6 +11,7 @@ from rest_framework import serializers
 from jobs.models import Job
 from jobs.selectors import logs
 from jobs.selectors.log_lines import Hole, LogLine
+from jobs.selectors.retention import refuse_removed
 from jobs.serialization import ReadSerializer
 from portal.api import permissions
 from portal.api.downloads import download
@@ -18,6 +19,7 @@ from portal.api.errors import NoSuchAttempt, NoSuchLearner
 from portal.api.fields import StrictSerializer
 from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
+from tenants.retention import Kind
 
 MAX_LINES = 5_000
 FULL_LINES_MAX = 10
@@ -128,6 +130,7 @@ class LogPageSerializer(ReadSerializer):
         "sealed": False,
         "total": 1,
     },
+    fails=(410,),
 )
 def log_page(call: Call, job_id: str) -> dict[str, Any]:
     """Lines of one learner's output: after a line, before a line, the last ones, or those that contain a text.
@@ -135,6 +138,7 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
     Lines are counted from 1 per attempt and learner. By default the page begins at the first line.
     """
     job, query = permissions.job(call, job_id), call.query
+    refuse_removed(job.pk, Kind.LOGS)
     stream = _stream(job, query)
     if query["q"]:
         page = logs.search(stream, query["q"], after=query.get("after", 0), limit=query["limit"])
@@ -161,10 +165,11 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
     )
 
 
-@operation(Out=BYTES, Query=StreamQuery, fails=(416, 429))
+@operation(Out=BYTES, Query=StreamQuery, fails=(410, 416, 429))
 def log_raw(call: Call, job_id: str) -> HttpResponseBase:
     """One learner's output exactly as printed, as an attachment; supports Range."""
     job = permissions.job(call, job_id)
+    refuse_removed(job.pk, Kind.LOGS)
     stream = _stream(job, call.query)
     head = logs.heads([stream]).get(stream)
     if head is None:

@@ -7,10 +7,12 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors import metrics
+from jobs.selectors.retention import refuse_removed
 from jobs.serialization import ReadSerializer
 from portal.api import paging, permissions
 from portal.api.fields import PagedQuery
 from portal.api.operations import Call, operation
+from tenants.retention import Kind
 
 
 class MetricsQuery(PagedQuery):
@@ -89,10 +91,12 @@ class MetricsSerializer(ReadSerializer):
         "total": 1,
         "next": None,
     },
+    fails=(410,),
 )
 def metric_series(call: Call, job_id: str) -> dict[str, Any]:
     """A job's series by name and learner, in pages; each in at most `buckets` buckets of [x, min, max, last]."""
     job, query = permissions.job(call, job_id), call.query
+    refuse_removed(job.pk, Kind.METRICS)
     x, seq = query["x"], metrics.newest(job.pk)
     spans = metrics.spans(job.pk, names=query.get("names"), q=query["q"], x=x, upto=seq)
     known = dict.fromkeys((span.name, span.rank) for span in spans)

@@ -24,6 +24,7 @@ MEANING = {
     403: "Your role does not allow this.",
     404: "It does not exist, or you cannot see it.",
     409: "Not possible in the current state.",
+    410: "A retention rule removed it; `detail` says which and `removed_at` when.",
     412: "If-Match is stale; the response has the current ETag.",
     413: "The body is too large.",
     415: "The body has an unsupported media type.",

@@ -16,6 +16,7 @@ from portal.api import (
     members,
     metrics,
     quotas,
+    retention,
     runtimes,
     schema,
     secrets,
@@ -64,6 +65,8 @@ urlpatterns = [
     path("tenants/<str:t>/quotas/<str:gpu_type>", resource(put=quotas.quota_set)),
     path("tenants/<str:t>/quota-changes", resource(get=quotas.quota_change_list)),
     path("quota-changes", resource(post=quotas.quota_changes)),
+    path("tenants/<str:t>/retention", resource(get=retention.retention_get, put=retention.retention_set)),
+    path("tenants/<str:t>/retention:preview", resource(post=retention.retention_preview)),
     path("tenants/<str:t>/secrets", resource(get=secrets.secret_list)),
     path(
         "tenants/<str:t>/secrets/<str:name>", resource(put=secrets.secret_set, delete=secrets.secret_delete)

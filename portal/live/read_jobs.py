@@ -143,12 +143,25 @@ def _job_batch(request: ReadRequest, job: Job, events: list[JobEvent]) -> FrameB
     ch, events = request.channel.name, events[:PAGE_EVENTS]
     stamp = _fingerprint(job)
     items = _items(job, events)
-    runs = cut_items(request.after + 1, items, [400 + len(item["message"]) for item in items])
+    runs = _numbered_runs(request.after + 1, events, items)
     frames = [_event_frame(ch, first, last, run) for first, last, run in runs[:-1]]
     frames += [_event_frame(ch, first, last, run, job=job_state(job)) for first, last, run in runs[-1:]]
     if not frames and request.stamp != stamp:
         frames = [_event_frame(ch, request.after + 1, request.after, [], job=job_state(job))]
-    return FrameBatch(frames, request.after + len(items), stamp, len(events) == PAGE_EVENTS)
+    newest = events[-1].n if events else request.after
+    return FrameBatch(frames, newest, stamp, len(events) == PAGE_EVENTS)
+
+
+def _numbered_runs(
+    first: int, events: Sequence[JobEvent], items: Sequence[dict[str, Any]]
+) -> list[tuple[int, int, Sequence[Any]]]:
+    """Runs of events from `first` on. A run also covers the numbers before it of events that retention removed."""
+    runs = []
+    for _, place, run in cut_items(0, items, [400 + len(item["message"]) for item in items]):
+        last = events[place].n
+        runs.append((first, last, run))
+        first = last + 1
+    return runs
 
 
 def _event_frame(

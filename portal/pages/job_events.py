@@ -36,6 +36,7 @@ TITLES = {
     EventCode.DELETED: "Deleted",
     EventCode.CLONED: "Cloned",
     EventCode.CONDITION: "Condition",
+    EventCode.DATA_REMOVED: "Data removed",
 }
 SOURCES = {"lifecycle": "platform", "system": "platform", "admin": "platform admin"}
 ICONS: dict[str, str] = {
@@ -47,6 +48,7 @@ ICONS: dict[str, str] = {
     EventCode.GPUS_RETURNED: "undo-2",
     EventCode.SUBMITTED: "send",
     EventCode.EDITED: "pencil",
+    EventCode.DATA_REMOVED: "trash-2",
     State.HALTED: phase_badge("Halted").icon,
     State.COMPLETED: phase_badge("Completed").icon,
     State.FAILED: phase_badge("Failed").icon,

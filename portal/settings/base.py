@@ -45,6 +45,7 @@ LUTHIER_DEPLOY_DEADLINE_S = ENV.luthier_deploy_deadline_s
 LUTHIER_AVOID_NODE_S = ENV.luthier_avoid_node_s
 LUTHIER_TICK_S = ENV.luthier_tick_s
 LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days
+LUTHIER_RETENTION_RULES = ENV.luthier_retention_rules
 LUTHIER_LOG_JOB_MAX_BYTES = ENV.luthier_log_job_max_bytes
 SENTRY_DSN = ENV.sentry_dsn
 LUTHIER_OVERCOMMIT_MAX = ENV.luthier_overcommit_max

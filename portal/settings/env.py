@@ -4,6 +4,7 @@ A wrong value ends the process with exit code 78 (EX_CONFIG of sysexits.h) befor
 docs/adr/0019-quick-imports.md says why no library does this.
 """
 
+import dataclasses
 import os
 import re
 import sys
@@ -66,6 +67,11 @@ class Environment:
     luthier_tick_s: Annotated[float, values.number(0.02, 60)] = 1
     # days a deleted job is kept before its purge
     luthier_retention_days: Annotated[float, values.number(0, 36_500)] = 90
+    # kind:days, kind:size or kind:days:size, with commas, such as logs:90d,checkpoints:30d:500Gi; what tenants
+    # without a rule of their own follow; none = everything is kept
+    luthier_retention_rules: Annotated[values.Rules, values.retention_rules] = dataclasses.field(
+        default_factory=dict
+    )
     # bytes of log kept per job
     luthier_log_job_max_bytes: Annotated[int, values.whole_number(1024)] = 2 * 1024**3
     # sum of limits over a type's capacity

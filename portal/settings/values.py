@@ -21,6 +21,7 @@ from gpu_scheduler.clusters.kubernetes.settings import (
 )
 from gpu_scheduler.clusters.local.nodes import wrong_entries
 from gpu_scheduler.policies import names_in
+from tenants.retention import Rules, read_rules
 
 SECRET_KEY_MIN_CHARS = 50
 SECRETS_KEY_BYTES = 32
@@ -114,6 +115,11 @@ def secrets_keys(text: str) -> tuple[str, ...]:
                 " `manage.py secrets new-key` prints one"
             )
     return keys
+
+
+def retention_rules(text: str) -> Rules:
+    """The defaults for how long data is kept."""
+    return read_rules(text)
 
 
 def hosts(text: str) -> tuple[str, ...]:

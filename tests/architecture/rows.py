@@ -135,6 +135,9 @@ API: dict[str, Row] = {
     ),
     f"GET {T}/queue": Row(TENANT_READ),
     f"GET {T}/quotas": Row(TENANT_READ),
+    f"GET {T}/retention": Row(TENANT_READ),
+    f"PUT {T}/retention": Row(TENANT_ADMIN, body={"rules": {"logs": {"days": 90}}, **REASON}),
+    f"POST {T}/retention:preview": Row(TENANT_ADMIN, body={}),
     f"PUT {T}/quotas/<str:gpu_type>": Row(TENANT_ADMIN, body={"limit": 9, **REASON}),
     f"GET {T}/quota-changes": Row(TENANT_READ),
     "POST quota-changes": Row(

@@ -18,8 +18,9 @@ from typing import Any
 
 from django.conf import settings
 from django.db.models.functions import Now
+from django.utils import timezone
 
-from jobs import archives, blobs
+from jobs import archives, blobs, retention
 from jobs.blobs.store import MARK
 from jobs.errors import JobNotFound
 from jobs.ingest import checkpoints
@@ -46,9 +47,11 @@ from jobs.services import (
     job_submit,
 )
 from jobs.services.uploads import upload_store
-from jobs.states import Intent, State
+from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ckpt, Data, Event, Metric
+from tenants.models import AuditEntry, RetentionRule
+from tenants.retention import OF_JOBS, OF_TENANTS
 from tests import factories
 from tests.jobs.ingest.test_commit import log_of
 from tests.jobs.lifecycle.world import World, gang
@@ -292,6 +295,45 @@ def periodical(world: World) -> tuple[Do, Do]:
     return do, check
 
 
+def retain(world: World) -> tuple[Do, Do]:
+    """A job that ended long ago, of which each kind of data is removed by age, and an old entry of the audit log."""
+    job, grant = learner_of(world)
+    for what, step in (("checkpoint", 1), ("results", None)):
+        contents = {"w": what.encode()}
+        send_files(grant, offer_of(what, step, contents), contents)
+    writer = Writer()
+    for frame in (
+        Data(0, b"x\n", 1, [(2, 0)], zlib.crc32(b"x\n")),
+        Metric("jsonl", 0, 10, [("loss", 1, 5000, 0.5)]),
+    ):
+        writer._settle([Item(grant, frame, lambda *_: None)])
+    writer.stop()
+    job_cancel(user=world.alice, job_id=job.pk)
+    world.settle()
+    Job.objects.filter(pk=job.pk).update(finished_at=Now() - timedelta(days=40))
+    for kind in OF_TENANTS:
+        RetentionRule.objects.create(tenant=world.tenant, kind=kind, days=30)
+    AuditEntry.objects.create(tenant=world.tenant, action="job.read", at=timezone.now() - timedelta(days=40))
+
+    def check() -> None:
+        said = job.events.filter(code=EventCode.DATA_REMOVED)
+        assert sorted(said.values_list("reason", flat=True)) == sorted(
+            f"retention_{kind}" for kind in OF_JOBS
+        )
+        for model in (LogChunk, MetricPoint, CheckpointFile, ResultFile):
+            assert not model.objects.exists(), model.__name__
+        assert not Blob.objects.exists()
+        assert job.events.filter(to_state=State.CANCELED).exists()
+        noted = [
+            entry.details for entry in world.tenant.audit.filter(action="retention.remove").order_by("pk")
+        ]
+        assert sum(kind["jobs"] for details in noted for kind in details.values()) == len(OF_JOBS)
+        removed = world.tenant.audit.get(action="retention.audit")
+        assert removed.details["entries"] == 1
+
+    return lambda: retention.enforce(float("inf")), check
+
+
 OPERATIONS: tuple[Operation, ...] = (
     submit,
     request(job_halt, Intent.HALT),
@@ -313,6 +355,7 @@ OPERATIONS: tuple[Operation, ...] = (
     damaged_checkpoint,
     frames,
     purge,
+    retain,
     periodical,
 )
 

@@ -37,6 +37,7 @@ WRONG = {
     "LUTHIER_LEASE_S": "soon",
     "LUTHIER_TICK_S": "0",
     "LUTHIER_RETENTION_DAYS": "-1",
+    "LUTHIER_RETENTION_RULES": "log:90d",
     "LUTHIER_LOG_JOB_MAX_BYTES": "1.5",
     "LUTHIER_OVERCOMMIT_MAX": "0.5",
     "LOCAL_NODES": "node-a:cpu",
