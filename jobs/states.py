@@ -132,6 +132,9 @@ def ends_failed(state: State, stop_reason: str, restarts_used: int, max_restarts
     return spent or AFTER_STOPPING[reason] == State.FAILED
 
 
+SILENT_S = 45.0
+"""A learner without a heartbeat for this long is silent. A node that does not answer is lost only if its learner is
+silent, too."""
 RESULTS_NOT_KEPT = "results_not_kept"
 """A learner's error code that fails a job whose program finished successfully."""
 

@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 from jobs import blobs, events, wake
 from jobs.failpoints import fp
 from jobs.humanize import saved_step
+from jobs.ingest.intents import note_stored
 from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Progress, ResultFile
 from jobs.states import EventCode
 from jobs.tokens import Grant
@@ -31,9 +32,10 @@ def offer(grant: Grant, offered: Ckpt) -> Ckpt:
         try:
             if not _is_live(grant):
                 return _refuse(offered, OVER)
-            if offered.what == "results":
-                return _offer_results(grant, offered)
-            return _offer_checkpoint(grant, offered)
+            answer = (_offer_results if offered.what == "results" else _offer_checkpoint)(grant, offered)
+            if answer.state == "COMMITTED":
+                note_stored(grant.learner_id)
+            return answer
         except IntegrityError as error:  # a blob was released, or another learner made the row, in between
             logger.info("offer repeated", extra={"job": grant.job_id, "error": str(error)[:200]})
     return _response(offered, "UPLOADING", [])

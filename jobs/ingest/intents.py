@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db import connection, transaction
 
-from jobs.states import PHASE_ORDER, Phase
+from jobs.states import PHASE_ORDER, SILENT_S, Phase
 from jobs.tokens import ADMITTED, LIVE
 from learner_agent.wire import JobIntent
 
@@ -32,10 +32,18 @@ JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
 WHERE l.id = ANY(%s)
 """
 SEEN_SQL = """
-UPDATE jobs_learner SET last_seen_at = now()
+UPDATE jobs_learner SET last_seen_at = now(),
+  stored_at = CASE WHEN last_seen_at < now() - make_interval(secs => %s) THEN now() ELSE stored_at END
 WHERE id IN (SELECT id FROM jobs_learner WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE)
 """
-"""Locked by id first, as the writer does: both update many learners at once."""
+"""Locked by id first, as the writer does: both update many learners at once. After a silence, such as an outage
+of the platform, the time in which nothing was stored counts from its end."""
+
+
+STORED_SQL = """
+UPDATE jobs_learner SET stored_at = now()
+WHERE id = %s AND (stored_at IS NULL OR stored_at < now() - interval '5 seconds')
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,13 @@ def note_seen(learner_ids: Collection[int]) -> None:
     """
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL synchronous_commit TO off")
-        cursor.execute(SEEN_SQL, [sorted(learner_ids)])
+        cursor.execute(SEEN_SQL, [SILENT_S, sorted(learner_ids)])
+
+
+def note_stored(learner_id: int) -> None:
+    """Record that bytes of this learner's files have arrived; every few seconds is enough."""
+    with connection.cursor() as cursor:
+        cursor.execute(STORED_SQL, [learner_id])
 
 
 def resumption(learner_id: int) -> Resumption | None:

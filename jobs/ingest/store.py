@@ -63,6 +63,8 @@ FROM jobs_progress WHERE job_id = ANY(%s) ORDER BY job_id FOR NO KEY UPDATE
 UPDATE_LEARNERS = """
 UPDATE jobs_learner l
 SET log_bytes = v.log_bytes, log_lines = v.log_lines, log_crc = v.log_crc, log_sealed = v.log_sealed,
+    stored_at = CASE WHEN (l.log_bytes, l.log_sealed, l.metric_cursor)
+      IS DISTINCT FROM (v.log_bytes, v.log_sealed, v.metric_cursor) THEN now() ELSE l.stored_at END,
     metric_cursor = v.metric_cursor, first_step = v.first_step, last_step = v.last_step,
     steps_by_rule = v.steps_by_rule
 FROM (VALUES %s) AS v
@@ -313,6 +315,8 @@ def _write_report(cursor: Any, row: LearnerUpdate) -> None:
         if phase in row.reached:
             times.append(f"{column} = coalesce({column}, now() - make_interval(secs => %s))")
             values.append(row.reached[phase])
+    if "phase" in columns:
+        times.append("stored_at = now()")
     if columns.get("phase") == Phase.DONE:
         times.append("done_at = coalesce(done_at, now())")
     assignments = ", ".join([f"{name} = %s" for name in columns] + times)

@@ -11,11 +11,11 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpu_scheduler.clusters.base import EndReason
+from jobs.humanize import duration
 from jobs.lifecycle import stopping
 from jobs.lifecycle.facts import (
     CLUSTER_UNAVAILABLE,
     PREPARING,
-    SILENT_S,
     JobObservation,
     LearnerObservation,
     Order,
@@ -25,7 +25,7 @@ from jobs.lifecycle.facts import (
     incomplete,
     node_lost,
 )
-from jobs.states import FINAL, RESULTS_NOT_KEPT, Intent, Phase, State, StopReason
+from jobs.states import FINAL, RESULTS_NOT_KEPT, SILENT_S, Intent, Phase, State, StopReason
 
 WAIT_MOVING_S, WAIT_PROCESSING_S = 1.0, 5.0
 UNAVAILABLE_S = 60.0  # between two attempts to reach a cluster that is not configured
@@ -241,7 +241,7 @@ def _storing(job: JobObservation) -> Decision:
         # and so is a node that does not answer.
         hopeless = unkept is not None or all(learner.unknown for learner in job.active)
         lost = stopping.cannot_deliver(job) or (hopeless and stopping.fell_silent(job))
-        removable = job.none_active or lost
+        removable = job.none_active or lost or stopping.stopped_storing(job)
         return (
             Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
             if removable
@@ -254,6 +254,11 @@ def _storing(job: JobObservation) -> Decision:
     missing = next(learner for learner in job.learners if not learner.delivered)
     if (missing.silent_s or 0) > stopping.DELIVERY_S:
         return _not_stored(missing, "it has not reported for a day")
+    if (missing.stalled_s or 0) > job.stall_limit_s:
+        why = (
+            f"nothing of them arrived for {duration(missing.stalled_s or 0)}, although its agent was running"
+        )
+        return _not_stored(missing, why)
     return _not_stored(
         missing, missing.cluster_message or "its processes ended before everything was uploaded"
     )

@@ -21,16 +21,13 @@ from gpu_scheduler.clusters.base import (
     LearnerReport,
     gang_name,
 )
-from jobs.states import PHASE_ORDER, Intent, Phase, State, StopReason
+from jobs.states import PHASE_ORDER, SILENT_S, Intent, Phase, State, StopReason
 from learner_agent.wire_fields import SETUP_FAILED
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
 CLUSTER_UNAVAILABLE = "cluster_unavailable"
 """The reason's code while the attempt's own cluster cannot be reached with the settings of this installation."""
-SILENT_S = 45.0
-"""A learner without a heartbeat for this long is silent. A node that does not answer is lost only if its learner is
-silent, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +57,8 @@ class LearnerObservation:
     message: str = ""
     gen_seen: int = 0
     silent_s: float | None = None
+    stalled_s: float | None = None
+    """Seconds since something that it sent was last stored or acknowledged, or since its program ended."""
     cluster_message: str = ""
     """What the cluster last reported of it before its gang was removed."""
     report: LearnerReport | None = None
@@ -153,6 +152,8 @@ class JobObservation:
     """Seconds until a restart that backs off may start."""
     deploy_left_s: float | None = None
     """Seconds until its gang must be complete. None: its cluster sets no deadline."""
+    stall_limit_s: float = 1800.0
+    """For how long an upload may make no progress."""
     has_checkpoint: bool = False
     corrupt_checkpoints: int = 0
 

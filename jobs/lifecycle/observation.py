@@ -160,6 +160,7 @@ def _observation(
         time_left_s=_time_left_s(job, attempt, _counts_until(job, known_at, now)),
         wait_s=max(0.0, (job.start_after - now).total_seconds()) if job.start_after else 0,
         deploy_left_s=_deploy_left_s(job, attempt, now),
+        stall_limit_s=settings.LUTHIER_STORING_STALL_S,
         has_checkpoint=valid > 0,
         corrupt_checkpoints=corrupt,
     )
@@ -199,6 +200,7 @@ def _learner(row: Learner, now: datetime) -> LearnerObservation:
         message=row.message,
         gen_seen=row.gen_seen,
         silent_s=_since(row.last_seen_at, now),
+        stalled_s=_since(_last((row.stored_at, row.exited_at)), now),
         cluster_message=row.cluster_message,
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpu_scheduler.clusters.base import EndReason
 from jobs.humanize import duration
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, ended_without_code
-from jobs.states import AFTER_STOPPING, BY_ORDER, OWN_FAILURES, Intent, Phase, State, StopReason
+from jobs.states import AFTER_STOPPING, BY_ORDER, OWN_FAILURES, SILENT_S, Intent, Phase, State, StopReason
 
 GRACEFUL = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT, StopReason.PLATFORM_STOPPED}
 ACKNOWLEDGED_S = 10.0  # a learner that has not acknowledged by then is stopped through the cluster
@@ -125,7 +125,7 @@ def _waited_too_long(job: JobObservation) -> bool:
         return job.stop_s > _forced_grace_s(job) + (STORING_S if _still_stores(job) else SHIPPING_S)
     if job.stop_s <= 3 * job.grace_s + SHIPPING_S:
         return False
-    return not all(learner.exited for learner in active) or fell_silent(job)
+    return not all(learner.exited for learner in active) or fell_silent(job) or stopped_storing(job)
 
 
 def _still_stores(job: JobObservation) -> bool:
@@ -137,6 +137,18 @@ def _still_stores(job: JobObservation) -> bool:
 def fell_silent(job: JobObservation) -> bool:
     """No learner that still has something to upload has sent a heartbeat for long."""
     return all(learner.silent_s is None or learner.silent_s > UPLOAD_SILENCE_S for learner in job.active)
+
+
+def stopped_storing(job: JobObservation) -> bool:
+    """Every learner that still has something to upload sends heartbeats, and nothing else that could be stored, for
+    longer than allowed. One that advances, however slowly, keeps all of them: some wait for the parts of others."""
+    waiting = [learner for learner in job.active if not learner.delivered]
+    return bool(waiting) and all(_stalls(learner, job.stall_limit_s) for learner in waiting)
+
+
+def _stalls(learner: LearnerObservation, limit_s: float) -> bool:
+    is_heard = learner.silent_s is not None and learner.silent_s <= SILENT_S
+    return learner.exited and is_heard and learner.stalled_s is not None and learner.stalled_s > limit_s
 
 
 def cannot_deliver(job: JobObservation) -> bool:

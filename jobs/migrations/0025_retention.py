@@ -1,4 +1,5 @@
-"""What retention removed from jobs, so that it is said instead of an empty log, and no removal is done twice."""
+"""What retention removed from jobs, so that it is said instead of an empty log, and no removal is done twice; and when
+something that a learner sent was last stored, so that an upload that stopped is told from a slow one."""
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
@@ -10,6 +11,7 @@ class Migration(migrations.Migration):
     dependencies = [("jobs", "0022_node_resources"), ("tenants", "0007_retention")]
 
     operations = [
+        migrations.AddField("learner", "stored_at", models.DateTimeField(null=True)),
         migrations.CreateModel(
             name="Removal",
             fields=[

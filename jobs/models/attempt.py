@@ -85,6 +85,7 @@ class Learner(models.Model):
     error_code = models.CharField(max_length=24, blank=True)  # data_error … as the shipper names it
     done_at = models.DateTimeField(null=True)  # everything shipped and confirmed
     last_seen_at = models.DateTimeField(null=True)
+    stored_at = models.DateTimeField(null=True)  # when something that it sent was last stored or acknowledged
     first_step = models.BigIntegerField(null=True)  # the program's own; null: it has reported none
     last_step = models.BigIntegerField(null=True)
     steps_by_rule = models.BooleanField(default=False, db_default=False)  # both only read from its log

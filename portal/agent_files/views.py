@@ -21,6 +21,7 @@ from django.views.decorators.http import require_http_methods
 from jobs import blobs, tokens
 from jobs.blobs import direct
 from jobs.ingest import checkpoints
+from jobs.ingest.intents import note_stored
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job, ResultFile
 from jobs.retries import database_away
 from jobs.selectors.metrics import ends_in_order
@@ -242,6 +243,7 @@ def upload(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
     length = int(request.headers.get("Content-Length") or 0)
     if length > blobs.MAX_PIECE:
         return problem(413, "piece_too_large", f"A piece can have at most {blobs.MAX_PIECE} bytes.")
+    before, was_verified = blob.received, blob.verified
     try:
         blob = blobs.append(blob.pk, int(match[1] or match[3]), request.read(blobs.MAX_PIECE))
     except blobs.WrongOffset as error:
@@ -255,6 +257,8 @@ def upload(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
         return problem(422, "hash_mismatch", str(error), received=0)
     except OSError as error:
         return problem(503, "store_full", f"The blob store cannot store this now: {error.strerror}")
+    if blob.received > before or blob.verified > was_verified or match[1] is None:
+        note_stored(grant.learner_id)
     return _progress(blob)
 
 
@@ -288,6 +292,7 @@ def upload_parts(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse
         link = direct.link(place, blob, direct.Part(number, size, sha256))
     except blobs.PartsWrong as error:
         return problem(409, "parts_wrong", str(error))
+    note_stored(grant.learner_id)
     return JsonResponse({"url": link.url, "headers": link.headers})
 
 

@@ -25,7 +25,7 @@ class LimitsSerializer(ReadSerializer):
 
 class AppliedRuleSerializer(LimitsSerializer):
     kind = serializers.ChoiceField([kind.value for kind in OF_TENANTS])
-    source = serializers.ChoiceField(
+    source = serializers.ChoiceField(  # type: ignore[assignment]  # a field; the metaclass takes it off the class
         ["tenant", "installation"], help_text="whose rule it is; a kind without either is kept forever"
     )
 

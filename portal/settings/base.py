@@ -42,6 +42,7 @@ KUBE_PROVISION_CONTEXT = ENV.kube_provision_context
 LUTHIER_SCHEDULER_POLICY = ENV.luthier_scheduler_policy
 LUTHIER_LEASE_S = ENV.luthier_lease_s
 LUTHIER_DEPLOY_DEADLINE_S = ENV.luthier_deploy_deadline_s
+LUTHIER_STORING_STALL_S = ENV.luthier_storing_stall_s
 LUTHIER_AVOID_NODE_S = ENV.luthier_avoid_node_s
 LUTHIER_TICK_S = ENV.luthier_tick_s
 LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days

@@ -61,6 +61,8 @@ class Environment:
     luthier_lease_s: Annotated[float, values.number(1, 600)] = 10
     # seconds until a gang that is not complete on its cluster releases its slots and is placed again
     luthier_deploy_deadline_s: Annotated[float, values.number(10, 86_400)] = 600
+    # seconds for which nothing of a learner's uploads may arrive, although it sends heartbeats
+    luthier_storing_stall_s: Annotated[float, values.number(60, 86_400)] = 1800
     # seconds for which a node that failed a gang is used only if no others fit
     luthier_avoid_node_s: Annotated[float, values.number(0, 86_400)] = 1800
     # seconds between two looks at due jobs

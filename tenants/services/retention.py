@@ -18,8 +18,7 @@ from tenants.retention import FOREVER, OF_TENANTS, Kind, Rule, Rules, wrong_rule
 
 def default_rules() -> dict[Kind, Rule]:
     """The installation's rules (LUTHIER_RETENTION_RULES), by kind."""
-    found: dict[Kind, Rule] = settings.LUTHIER_RETENTION_RULES
-    return found
+    return dict(settings.LUTHIER_RETENTION_RULES)
 
 
 def own_rules(tenant: Tenant) -> dict[Kind, Rule]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import zlib
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import zstandard
 from django.db.models import F
 from django.db.models.functions import Now
+from django.utils import timezone
 
-from jobs.ingest.intents import resumption, session_states
+from jobs.ingest.intents import note_seen, resumption, session_states
 from jobs.ingest.store import MAX_ERRORS, commit
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
 from jobs.states import EventCode, Intent, Phase, State
@@ -271,3 +273,35 @@ def test_each_error_is_in_the_history_once_and_their_number_is_bounded(job: Job)
 
     assert reported.count() == MAX_ERRORS
     assert Learner.objects.get(job=job, rank=0).message == f"step-{3 + MAX_ERRORS}"
+
+
+def test_output_that_is_stored_is_progress_and_a_repeat_or_a_heartbeat_is_none(job: Job) -> None:
+    learner = Learner.objects.filter(job=job, rank=0)
+
+    def noted() -> bool:
+        found = learner.get().stored_at is not None
+        learner.update(stored_at=None)
+        return found
+
+    submit(job, data(0, b"once\n"))
+    assert noted()
+    submit(job, data(0, b"once\n"))
+    assert not noted()
+    note_seen([learner.get().pk])
+    note_seen([learner.get().pk])
+    assert not noted()
+    submit(job, Event(1, "phase", 0, {"phase": "STORING"}))
+    assert noted()
+
+
+def test_the_time_without_progress_counts_from_the_end_of_a_silence(job: Job) -> None:
+    """The platform was away for a day; its agents were not at fault."""
+    learner = Learner.objects.filter(job=job, rank=0)
+    learner.update(last_seen_at=Now() - timedelta(days=1), stored_at=Now() - timedelta(days=1))
+    note_seen([learner.get().pk])
+    again = learner.get().stored_at
+    assert again is not None
+    assert again > timezone.now() - timedelta(hours=1)
+    learner.update(last_seen_at=Now() - timedelta(seconds=9), stored_at=Now() - timedelta(days=1))
+    note_seen([learner.get().pk])
+    assert learner.get().stored_at < timezone.now() - timedelta(hours=1)

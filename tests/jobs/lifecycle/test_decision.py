@@ -71,6 +71,7 @@ def outcome(decision: Decision) -> str:
 
 EXITED = {"phase": Phase.EXITED, "exited": True}
 STORES = {"phase": Phase.STORING, "exited": True, "exit_code": 1}
+HUNG = {**EXITED, "phase": Phase.STORING, "exit_code": 0, "stalled_s": 1801.0}
 REFUSED = {**EXITED, "error_code": RESULTS_NOT_KEPT}
 P, S = State.PROCESSING, State.STOPPING
 HALT, CANCEL = {"intent": Intent.HALT}, {"intent": Intent.CANCEL}
@@ -267,6 +268,20 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ),
     ("results refused, shipper given up", seen(State.STORING, learner(shown=FAILED, **REFUSED)), "remove"),
     ("results refused, log shipped", seen(State.STORING, learner(**REFUSED, delivered=True)), "remove"),
+    ("hangs while storing, heartbeats go on", seen(State.STORING, learner(**HUNG)), "remove"),
+    ("hangs, then removed", seen(State.STORING, learner(shown=None, **HUNG), gone=True), "FAILED"),
+    ("slow, but it advances", seen(State.STORING, learner(**EXITED, stalled_s=1799)), "wait"),
+    (
+        "one has stored all it can, another one still sends",
+        seen(State.STORING, learner(**HUNG), learner(**EXITED, rank=1, stalled_s=5)),
+        "wait",
+    ),
+    (
+        "one hangs, the others have delivered",
+        seen(State.STORING, learner(**HUNG), learner(**EXITED, rank=1, delivered=True)),
+        "remove",
+    ),
+    ("nothing arrives, for the server was away", seen(State.STORING, learner(**HUNG, silent_s=50)), "wait"),
     ("silence alone loses no results", seen(State.STORING, learner(**EXITED, silent_s=9999)), "wait"),
     ("silent for a day while storing", seen(State.STORING, learner(**EXITED, silent_s=86401)), "remove"),
     (
@@ -316,6 +331,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("asked and acknowledged, far too long", seen(S, learner(gen_seen=2), stop_s=136, **HALTING), "stop"),
     ("never began", seen(S, learner(Phase.DOWNLOADING), stop_s=0, **HALTING), "stop"),
     ("exited, ships", seen(S, learner(**EXITED, halted=True), stop_s=20, **HALTING), "wait"),
+    ("exited, hangs while it ships", seen(S, learner(**HUNG, halted=True), stop_s=400, **HALTING), "remove"),
     (
         "exited, ships for long",
         seen(S, learner(**EXITED, halted=True, silent_s=1), stop_s=9000, **HALTING),

@@ -34,7 +34,7 @@ TIMESTAMPS = {
         "next_reconcile_at",
     ),
     "jobs_attempt": ("opened_at", "launched_at", "processing_at", "known_at"),
-    "jobs_learner": ("halt_seen_at", "exited_at", "done_at", "last_seen_at"),
+    "jobs_learner": ("halt_seen_at", "exited_at", "done_at", "last_seen_at", "stored_at"),
     "jobs_checkpoint": ("created_at", "committed_at"),
     "jobs_periodictask": ("next_at",),
     "jobs_schedulinglease": ("until",),

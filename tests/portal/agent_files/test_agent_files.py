@@ -152,6 +152,27 @@ def test_a_file_is_taken_in_pieces(client: Client, job: Job) -> None:
     assert last == {"received": 6, "verified": True}
 
 
+def test_only_bytes_that_arrive_count_as_progress_of_an_upload(client: Client, job: Job) -> None:
+    secret = factories.secret(job, 1, 0)
+    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abcdef").hexdigest(), 6)
+
+    def stored() -> bool:
+        noted = job.learner_rows.get().stored_at is not None
+        job.learner_rows.update(stored_at=None)
+        return noted
+
+    put(client, secret, blob, b"f", "bytes 5-5/6")
+    assert not stored(), "a piece that is not expected"
+    put(client, secret, blob, b"abc", "bytes 0-2/6")
+    assert stored()
+    put(client, secret, blob, b"abc", "bytes 0-2/6")
+    assert not stored(), "a repeated piece"
+    put(client, secret, blob, b"def", "bytes 3-5/6")
+    assert stored()
+    put(client, secret, blob, b"def", "bytes 3-5/6")
+    assert not stored(), "it is whole already"
+
+
 def test_another_tenants_upload_does_not_exist(client: Client, job: Job) -> None:
     foreign = blobs.begin(factories.tenant().pk, hashlib.sha256(b"abc").hexdigest(), 3)
 
