@@ -74,8 +74,15 @@ def download(call: Call, *, size: int, read: Read, name: str, etag: str = "") ->
     return response
 
 
-def _attachment(call: Call, blocks: Blocks, name: str) -> HttpResponseBase:
-    response = _streamed(call, blocks, content_type="application/octet-stream")
+def csv_download(call: Call, blocks: Blocks, name: str) -> HttpResponseBase:
+    """Lines of CSV, made while they are sent."""
+    return _attachment(call, blocks, name, "text/csv; charset=utf-8")
+
+
+def _attachment(
+    call: Call, blocks: Blocks, name: str, content_type: str = "application/octet-stream"
+) -> HttpResponseBase:
+    response = _streamed(call, blocks, content_type=content_type)
     response["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
     response["Content-Security-Policy"] = "sandbox; default-src 'none'"
     return response

@@ -1,28 +1,27 @@
-"""A job's metric series, downsampled for charts."""
+"""A job's metrics: series downsampled for charts, and every point as CSV."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from django.http import HttpResponseBase
 from rest_framework import serializers
 
-from jobs.selectors import metrics
+from jobs.selectors import metric_csv, metrics
 from jobs.selectors.retention import refuse_removed
 from jobs.serialization import ReadSerializer
 from portal.api import paging, permissions
-from portal.api.fields import PagedQuery
+from portal.api.downloads import csv_download
+from portal.api.fields import PagedQuery, StrictSerializer
+from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
 from tenants.retention import Kind
 
+UNFIT_FOR_A_FILE = re.compile(r"[^\w.-]+")
 
-class MetricsQuery(PagedQuery):
-    page_size = serializers.IntegerField(
-        required=False,
-        default=metrics.MAX_SERIES,
-        min_value=1,
-        max_value=metrics.MAX_SERIES,
-        help_text=f"series at once, 1 to {metrics.MAX_SERIES}",
-    )
+
+class NamesQuery(StrictSerializer):
     names = serializers.ListField(
         child=serializers.CharField(max_length=120),
         required=False,
@@ -30,6 +29,16 @@ class MetricsQuery(PagedQuery):
     )
     q = serializers.CharField(
         required=False, default="", allow_blank=True, max_length=120, help_text="in the name"
+    )
+
+
+class MetricsQuery(NamesQuery, PagedQuery):
+    page_size = serializers.IntegerField(
+        required=False,
+        default=metrics.MAX_SERIES,
+        min_value=1,
+        max_value=metrics.MAX_SERIES,
+        help_text=f"series at once, 1 to {metrics.MAX_SERIES}",
     )
     from_ = serializers.FloatField(required=False, help_text="minimum x")
     to = serializers.FloatField(required=False, help_text="maximum x")
@@ -114,3 +123,17 @@ def metric_series(call: Call, job_id: str) -> dict[str, Any]:
     return MetricsSerializer.render(
         {"x": x, "seq": seq, "series": found, "total": len(known), "next": page["next"]}
     )
+
+
+@operation(Out=BYTES, Query=NamesQuery, also=("text/csv",), fails=(410, 429))
+def metric_csv_file(call: Call, job_id: str) -> HttpResponseBase:
+    """Every point as CSV, in the order of arrival: name, learner, attempt, step, time, value.
+
+    Nothing is downsampled. A name that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    job, query = permissions.job(call, job_id), call.query
+    refuse_removed(job.pk, Kind.METRICS)
+    names = query.get("names")
+    of = UNFIT_FOR_A_FILE.sub("-", names[0]).strip("-.") if names and len(names) == 1 else ""
+    blocks = metric_csv.csv_blocks(job.pk, names=names, q=query["q"])
+    return csv_download(call, blocks, f"{job.pk}-{of or 'metrics'}.csv")

@@ -136,7 +136,8 @@ def _responses(each: Operation, method: str) -> dict[Any, Any]:
         for code in sorted(fails)
     }
     if each.Out is BYTES:
-        return {(each.status, "application/octet-stream"): OpenApiTypes.BINARY} | found
+        kinds = each.also or ("application/octet-stream",)
+        return {(each.status, kind): OpenApiTypes.BINARY for kind in kinds} | found
     for kind in each.also:
         found[(each.status, kind)] = OpenApiTypes.OBJECT
     return {(each.status, "application/json") if each.also else each.status: _out(each)} | found

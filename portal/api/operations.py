@@ -100,7 +100,7 @@ class Operation:
     request_example: Example | str | None
     response_example: Example | None
     fails: tuple[int, ...]
-    also: tuple[str, ...]  # further media types of the response, chosen by Accept
+    also: tuple[str, ...]  # further media types of the response, chosen by Accept; of a file, its own
     hidden: bool  # left out of the OpenAPI document
 
     def __call__(self, request: Request, **path: str) -> HttpResponseBase:

@@ -89,6 +89,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/logs", resource(get=logs.log_page)),
     path("jobs/<str:job_id>/logs/raw", resource(get=logs.log_raw)),
     path("jobs/<str:job_id>/metrics", resource(get=metrics.metric_series)),
+    path("jobs/<str:job_id>/metrics.csv", resource(get=metrics.metric_csv_file)),
     path("jobs/<str:job_id>/checkpoints", resource(get=files.checkpoint_list)),
     path("jobs/<str:job_id>/checkpoints/<int:n>", resource(get=files.checkpoint_manifest)),
     path("jobs/<str:job_id>/checkpoints/<int:n>/files/<path:path>", resource(get=files.checkpoint_file)),

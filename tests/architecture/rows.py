@@ -169,6 +169,7 @@ API: dict[str, Row] = {
     f"GET {J}/logs": Row(JOB_READ),
     f"GET {J}/logs/raw": Row(JOB_READ),
     f"GET {J}/metrics": Row(JOB_READ),
+    f"GET {J}/metrics.csv": Row(JOB_READ),
     f"GET {J}/checkpoints": Row(JOB_READ),
     f"GET {J}/checkpoints/<int:n>": Row(JOB_READ),
     f"GET {J}/checkpoints/<int:n>/files/<path:path>": Row(JOB_READ),

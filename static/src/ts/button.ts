@@ -5,6 +5,10 @@ import { icon } from "./icon";
 export function button(name: string, label: string, text = ""): HTMLButtonElement {
   const made = document.createElement("button");
   made.type = "button";
+  return dressed(made, name, label, text);
+}
+
+function dressed<Made extends HTMLElement>(made: Made, name: string, label: string, text: string): Made {
   made.className = text ? "button small" : "button ghost small icon-only";
   made.append(icon(name));
   if (text) {
@@ -16,6 +20,14 @@ export function button(name: string, label: string, text = ""): HTMLButtonElemen
   made.setAttribute("aria-label", label);
   made.title = label;
   return made;
+}
+
+/** A link that looks like a button and downloads what it leads to. */
+export function downloadLink(href: string, label: string, text = ""): HTMLAnchorElement {
+  const made = document.createElement("a");
+  made.href = href;
+  made.download = "";
+  return dressed(made, "download", label, text);
 }
 
 /** The word that a phone shows under an icon. */

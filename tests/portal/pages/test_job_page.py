@@ -541,6 +541,18 @@ def test_short_use_is_use_too(alice: User, open_page: Callable[..., str], second
     assert f'<span data-value="hours">{said}</span>' in page
 
 
+def test_step_numbers_are_said_to_continue_only_where_there_are_steps(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    said = "step numbers continue across attempts"
+    page = open_page(alice, job)
+    assert "Attempts table" in page
+    assert said not in page
+    Progress.objects.filter(job=job).update(step=0)
+    assert said in open_page(alice, job)
+
+
 def test_the_header_has_room_for_three_attempts(alice: User, open_page: Callable[..., str]) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=5)
     for n in range(1, 6):

@@ -27,6 +27,12 @@ export interface Point {
   rank: number;
 }
 
+/** Where every point of a metric, or of all, is as CSV. A comma would separate names. */
+export function csvAddress(job: string, name?: string): string {
+  const query = name === undefined ? "" : `?${new URLSearchParams(name.includes(",") ? { q: name } : { names: name })}`;
+  return `/api/v1/jobs/${job}/metrics.csv${query}`;
+}
+
 /** Steps, or milliseconds since the epoch. */
 export const xOf = (point: Point, axis: Axis): number => (axis === "step" ? point.step : Date.parse(point.at));
 

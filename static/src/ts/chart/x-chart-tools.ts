@@ -1,6 +1,8 @@
 // <x-chart-tools>: one bar for all charts of the page.
 import { texts } from "../texts";
+import { downloadLink } from "../button";
 import { change, settings } from "./page-settings";
+import { csvAddress } from "./series";
 
 class ChartTools extends HTMLElement {
   private readonly log = toggle(texts.chart.logScale, settings.log);
@@ -10,6 +12,7 @@ class ChartTools extends HTMLElement {
     document.addEventListener("chartsettings", this.showLog); // a chart changes it, too
     if (this.childElementCount) return;
     this.append(this.axis(), this.smoothing(), this.logarithmic());
+    this.append(downloadLink(csvAddress(this.dataset.job ?? ""), texts.chart.downloadAll, texts.chart.csv));
     if (!("serverSearch" in this.dataset)) this.append(this.find()); // where there are more than the page shows, the server finds them
   }
 

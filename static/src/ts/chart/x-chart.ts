@@ -1,10 +1,10 @@
 // <x-chart>: one metric over steps or time. Drawn only while visible, at most twice a second; new data keeps the zoom.
 import uPlot from "uplot";
-import { button, named } from "../button";
+import { button, downloadLink, named } from "../button";
 import { texts } from "../texts";
 import { BUCKETS, Metrics } from "./metrics";
 import { drawMarks, options } from "./plot";
-import { addPoint, type Axis, type Point, type Series } from "./series";
+import { addPoint, csvAddress, type Axis, type Point, type Series } from "./series";
 import { columns, isBare, short, tabulate, type Table } from "./table";
 import { valuesTable } from "./values";
 import { change, settings } from "./page-settings";
@@ -304,7 +304,8 @@ class Chart extends HTMLElement {
     this.reset.hidden = true;
     this.reset.addEventListener("click", () => change({ zoom: null }));
     tools.before(this.reset);
-    tools.append(table, big);
+    const csv = named(downloadLink(csvAddress(this.dataset.job ?? "", this.name), texts.chart.of(texts.chart.downloadCsv, this.name)), texts.chart.csv);
+    tools.append(table, csv, big);
   }
 
   private onKey(event: KeyboardEvent): void {
