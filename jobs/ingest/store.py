@@ -181,6 +181,7 @@ def _write_logs(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Pro
                 "DELETE FROM jobs_logchunk WHERE job_id = %s AND attempt = %s AND rank = %s",
                 [grant.job_id, grant.attempt, grant.rank],
             )
+            cursor.execute("UPDATE jobs_learner SET log_merged = 0 WHERE id = %s", [grant.learner_id])
         for place, chunk in enumerate(row.chunks):
             if (
                 place == 0

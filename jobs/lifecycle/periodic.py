@@ -1,5 +1,6 @@
 """The installation's periodic tasks: each is a row with the time when it is due; one worker at a time runs it.
 
+compact   merges the many small chunks of quiet logs
 forecast  updates when each waiting job is expected to start
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
 purge     removes bytes and rows of deleted jobs whose retention time is over
@@ -23,7 +24,7 @@ from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, g
 from jobs import blobs, clusters, retention
 from jobs.failpoints import fp
 from jobs.invariants import unowned
-from jobs.lifecycle import forecasting, leases
+from jobs.lifecycle import forecasting, leases, log_compaction
 from jobs.models import (
     Attempt,
     CheckpointFile,
@@ -197,6 +198,7 @@ def tidy(before: Result) -> Result:
 
 
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
+    "compact": (60.0, log_compaction.compact),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),

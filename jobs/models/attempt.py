@@ -96,6 +96,9 @@ class Learner(models.Model):
         default=0
     )  # zlib.crc32 of the whole stream; -1 once it contains a tombstone
     log_sealed = models.BooleanField(default=False)
+    log_merged = models.BigIntegerField(
+        default=0, db_default=0, null=True
+    )  # bytes whose chunks are merged; null: all, for good
     metric_cursor = models.BigIntegerField(default=0)  # bytes of metrics.jsonl taken in
     # Shown by the cluster (lifecycle).
     # cluster_uid and failure_details: for operators, in SQL, to compare with the cluster's own records.
@@ -107,6 +110,9 @@ class Learner(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank"], name="learner_once")]
+        indexes = [
+            models.Index("id", condition=models.Q(log_merged__isnull=False), name="learner_log_unmerged")
+        ]
 
 
 class JobEvent(models.Model):

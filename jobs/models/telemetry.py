@@ -14,7 +14,8 @@ from tenants.models import Tenant
 class LogChunk(models.Model):
     """A run of one learner's output. data is zstd; offsets count uncompressed bytes; a repeat changes nothing.
 
-    times: [[byte offset within the chunk, milliseconds since the epoch], …], one per read of the launcher.
+    times: [[byte offset within the chunk, milliseconds since the epoch], …], one per read of the launcher; of a chunk
+    merged from smaller ones (jobs.lifecycle.log_compaction) they are in packed_times (jobs.selectors.chunk_times).
     lines counts the newlines inside; first_line is the number of the line in which the chunk begins (from 1).
     tombstone: the bytes were not kept; data is empty and len and lines say how much is missing.
     No foreign-key constraint: the writer holds the learner's row, and a bulk insert must not queue behind a lock
@@ -36,6 +37,7 @@ class LogChunk(models.Model):
     seq = models.BigIntegerField()  # per job, over all learners
     data = models.BinaryField()
     times: models.JSONField[Any, Any] = models.JSONField(default=list)
+    packed_times = models.BinaryField(null=True)
     tombstone = models.BooleanField(default=False)
     at = models.DateTimeField(db_default=Now())
 
@@ -43,10 +45,7 @@ class LogChunk(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job", "attempt", "rank", "offset"], name="chunk_once")
         ]
-        indexes = [
-            models.Index(fields=["job", "attempt", "rank", "first_line"], name="chunk_by_line"),
-            models.Index(fields=["job", "seq"], name="chunk_by_seq"),
-        ]
+        indexes = [models.Index(fields=["job", "attempt", "rank", "first_line"], name="chunk_by_line")]
 
 
 class MetricPoint(models.Model):

@@ -40,6 +40,23 @@ class StoredChunk:
     lost: bool = False
 
 
+def from_offset(chunk: StoredChunk, offset: int) -> StoredChunk:
+    """The part of a chunk from this byte of the stream on. Of a chunk that was not stored: all of it."""
+    at = offset - chunk.offset
+    if at <= 0 or chunk.lost:
+        return chunk
+    before = chunk.data[:at].count(b"\n")
+    read = max(0, bisect_right([start for start, _ in chunk.times], at) - 1)
+    return StoredChunk(
+        offset,
+        chunk.length - at,
+        chunk.first_line + before,
+        chunk.lines - before,
+        chunk.data[at:],
+        [(max(0, start - at), ms) for start, ms in chunk.times[read:]],
+    )
+
+
 class LogLine(NamedTuple):
     """One line. t: time (RFC 3339) of the launcher's read with its first byte, "" if unknown. cut: omitted characters.
 

@@ -15,7 +15,17 @@ from dataclasses import dataclass, field, replace
 import zstandard
 from django.db import connection
 
-from jobs.selectors.log_lines import LINE_BYTES, TEXT_MAX, Hole, LineCutter, LogLine, StoredChunk, size_of
+from jobs.selectors import chunk_times
+from jobs.selectors.log_lines import (
+    LINE_BYTES,
+    TEXT_MAX,
+    Hole,
+    LineCutter,
+    LogLine,
+    StoredChunk,
+    from_offset,
+    size_of,
+)
 
 Stream = tuple[str, int, int]
 """Job id, attempt, rank."""
@@ -167,7 +177,7 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> LogPa
     holes = cutter.holes
     deadline = time.monotonic() + SEARCH_S
     last = after
-    for chunk in _all_chunks(stream, after + 1):
+    for chunk in chunks_from_line(stream, after + 1):
         for line in cutter.feed(chunk):
             last = line.n
             if needle in _as_read(line.text):
@@ -289,7 +299,7 @@ def _newest(stream: Stream) -> list[StoredChunk]:
                 ORDER BY c."offset" DESC LIMIT 2""",
             stream,
         )
-        return [_chunk(row) for row in reversed(cursor.fetchall())]
+        return [chunk_of(row) for row in reversed(cursor.fetchall())]
 
 
 def _contain_the_line(newest: list[StoredChunk]) -> bool:
@@ -314,15 +324,17 @@ def _beginning(
 
 
 def _following(stream: Stream, chunks: list[StoredChunk]) -> Iterator[StoredChunk]:
-    """These chunks and all after them, page by page."""
+    """These chunks and all after them, page by page; chunks may be merged between two pages."""
     while chunks:
         yield from chunks
         if len(chunks) < CHUNKS_PER_QUERY:
             return
-        chunks = _chunks_from(stream, chunks[-1].offset + chunks[-1].length)
+        end = chunks[-1].offset + chunks[-1].length
+        chunks = [from_offset(chunk, end) for chunk in _chunks_from(stream, end)]
 
 
-COLUMNS = 'c."offset", c.len, c.first_line, c.lines, c.data, c.times, c.tombstone'
+COLUMNS = 'c."offset", c.len, c.first_line, c.lines, c.data, c.times, c.packed_times, c.tombstone'
+"""What chunk_of reads."""
 
 
 def _chunks_for(wants: Sequence[LogCursor]) -> dict[Stream, list[StoredChunk]]:
@@ -347,7 +359,7 @@ def _chunks_for(wants: Sequence[LogCursor]) -> dict[Stream, list[StoredChunk]]:
     with connection.cursor() as cursor:
         cursor.execute(query, [*columns, [want.after + 1 for want in wants]])
         for job, attempt, rank, *row in cursor.fetchall():
-            found.setdefault((job, attempt, rank), []).append(_chunk(row))
+            found.setdefault((job, attempt, rank), []).append(chunk_of(row))
     return found
 
 
@@ -363,17 +375,20 @@ def _chunks_from(stream: Stream, offset: int) -> list[StoredChunk]:
                 ORDER BY c."offset" LIMIT {CHUNKS_PER_QUERY}""",
             [*stream, *stream, offset, offset],
         )
-        return [_chunk(row) for row in cursor.fetchall()]
+        return [chunk_of(row) for row in cursor.fetchall()]
 
 
-def _all_chunks(stream: Stream, line: int) -> Iterator[StoredChunk]:
+def chunks_from_line(stream: Stream, line: int) -> Iterator[StoredChunk]:
     chunks = _chunks_for([LogCursor(stream, line - 1)]).get(stream, [])
     yield from _following(stream, chunks)
 
 
-def _chunk(row: Sequence[object]) -> StoredChunk:
-    offset, length, first_line, lines, data, times, lost = row
-    if isinstance(times, str):  # a raw cursor leaves JSON as text
+def chunk_of(row: Sequence[object]) -> StoredChunk:
+    """A chunk from its COLUMNS."""
+    offset, length, first_line, lines, data, times, packed, lost = row
+    if packed is not None:
+        times = chunk_times.unpack(bytes(packed))  # type: ignore[call-overload]
+    elif isinstance(times, str):  # a raw cursor leaves JSON as text
         times = json.loads(times)
     return StoredChunk(
         offset=int(offset),  # type: ignore[call-overload]
