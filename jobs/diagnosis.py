@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from jobs.log_levels import RANK, After, Kind, classify
+
 LOOK = 200
 """Lines at the end of a log that are searched."""
 WORDS = 200
@@ -209,8 +211,6 @@ CRASHED = re.compile(r"^(?:terminate called|Fatal Python error|Segmentation faul
 """What native code prints when it dies."""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-RANK = re.compile(r"^\[(?:rank)?\d+\]:\s?")
-"""What PyTorch puts before each line of a rank's traceback."""
 WRAPPERS = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "SystemExit")
 """Exceptions that only say that something else failed before."""
 
@@ -249,14 +249,11 @@ def _by_log(code: int, lines: Sequence[Line]) -> Diagnosis | None:
 
 def _ends_of_tracebacks(lines: Sequence[Line]) -> Iterator[int]:
     """The line of each traceback that names its exception."""
-    inside = False
+    after = After.NOTHING
     for n, text in lines:
-        if text.startswith("Traceback (most recent call last)"):
-            inside = True
-        elif inside and text and not text.startswith((" ", "\t")):
-            inside = False
-            if not text.startswith(WRAPPERS):
-                yield n
+        kind, after = classify(text, after)
+        if kind is Kind.RAISED and not text.startswith(WRAPPERS):
+            yield n
 
 
 def _by_signal(signal: int, code: int, lines: Sequence[Line], last: int | None) -> Diagnosis:

@@ -189,6 +189,7 @@ RULES = (
                 "jobs_checkpoint",
                 "jobs_resultfile",
                 "jobs_logchunk",
+                "jobs_logindex",
                 "jobs_metricpoint",
             )
         ),

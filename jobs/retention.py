@@ -20,7 +20,17 @@ from django.db.models.functions import Now, Random
 
 from jobs import blobs, events
 from jobs.failpoints import fp
-from jobs.models import Attempt, Checkpoint, CheckpointFile, Job, LogChunk, MetricPoint, Removal, ResultFile
+from jobs.models import (
+    Attempt,
+    Checkpoint,
+    CheckpointFile,
+    Job,
+    LogChunk,
+    LogIndex,
+    MetricPoint,
+    Removal,
+    ResultFile,
+)
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.retention import KEPT_EVENT, Chosen, chosen, old_entries
 from jobs.states import FINAL, EventCode
@@ -174,6 +184,12 @@ def delete_in_parts(table: str, job_id: str, condition: str = "true") -> None:
                 return
 
 
+def delete_logs(job_id: str) -> None:
+    """Delete a job's lines and what is known about them."""
+    delete_in_parts(LogChunk._meta.db_table, job_id)
+    delete_in_parts(LogIndex._meta.db_table, job_id)
+
+
 def _remove_files(files: QuerySet[Any]) -> None:
     """Delete rows that refer to blobs, and release these. After a crash in between the sweep finds them."""
     held = list(files.values_list("blob_id", flat=True))
@@ -183,7 +199,7 @@ def _remove_files(files: QuerySet[Any]) -> None:
 
 
 REMOVERS: dict[Kind, Callable[[str], None]] = {
-    Kind.LOGS: lambda job_id: delete_in_parts(LogChunk._meta.db_table, job_id),
+    Kind.LOGS: delete_logs,
     Kind.METRICS: lambda job_id: delete_in_parts(MetricPoint._meta.db_table, job_id),
     Kind.CHECKPOINTS: lambda job_id: _remove_files(CheckpointFile.objects.filter(checkpoint__job=job_id)),
     Kind.RESULTS: lambda job_id: _remove_files(ResultFile.objects.filter(job=job_id)),

@@ -177,10 +177,11 @@ def _write_logs(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Pro
     for row in rows:
         job, grant = progress[row.grant.job_id], row.grant
         if row.restart:
-            cursor.execute(
-                "DELETE FROM jobs_logchunk WHERE job_id = %s AND attempt = %s AND rank = %s",
-                [grant.job_id, grant.attempt, grant.rank],
-            )
+            for table in ("jobs_logchunk", "jobs_logindex"):
+                cursor.execute(
+                    f"DELETE FROM {table} WHERE job_id = %s AND attempt = %s AND rank = %s",
+                    [grant.job_id, grant.attempt, grant.rank],
+                )
             cursor.execute("UPDATE jobs_learner SET log_merged = 0 WHERE id = %s", [grant.learner_id])
         for place, chunk in enumerate(row.chunks):
             if (

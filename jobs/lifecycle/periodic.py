@@ -30,7 +30,6 @@ from jobs.models import (
     CheckpointFile,
     IdempotentResponse,
     Job,
-    LogChunk,
     MetricPoint,
     PeriodicTask,
     ResultFile,
@@ -144,7 +143,7 @@ def purge(job_id: str) -> None:
     """Remove every row and byte of a deleted job. May be interrupted anywhere and repeated."""
     if not Job.objects.filter(pk=job_id, deleted_at__isnull=False).exists():
         return
-    retention.delete_in_parts(LogChunk._meta.db_table, job_id)
+    retention.delete_logs(job_id)
     fp("purge.after_logs")
     retention.delete_in_parts(MetricPoint._meta.db_table, job_id)
     fp("purge.after_points")

@@ -16,4 +16,32 @@ class Migration(migrations.Migration):
             "learner",
             models.Index("id", condition=models.Q(log_merged__isnull=False), name="learner_log_unmerged"),
         ),
+        migrations.CreateModel(
+            "LogIndex",
+            [
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("attempt", models.PositiveIntegerField()),
+                ("rank", models.PositiveIntegerField()),
+                ("first_line", models.BigIntegerField()),
+                ("next_line", models.BigIntegerField()),
+                ("end", models.BigIntegerField()),
+                ("after", models.PositiveSmallIntegerField()),
+                ("warnings", models.PositiveIntegerField()),
+                ("errors", models.PositiveIntegerField()),
+                ("marks", models.BinaryField()),
+                ("job", models.ForeignKey(
+                    db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE,
+                    related_name="+", to="jobs.job",
+                )),
+                ("tenant", models.ForeignKey(
+                    db_constraint=False, db_index=False, on_delete=django.db.models.deletion.PROTECT,
+                    related_name="+", to="tenants.tenant",
+                )),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("job", "attempt", "rank", "first_line"), name="log_index_once")
+                ],
+            },
+        ),
     ]

@@ -21,7 +21,7 @@ from jobs.models.installation import (
 from jobs.models.job import Estimate, Job, Progress
 from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
 from jobs.models.retention import UNIT, Removal
-from jobs.models.telemetry import LogChunk, MetricPoint
+from jobs.models.telemetry import LogChunk, LogIndex, MetricPoint
 
 __all__ = [
     "UNIT",
@@ -38,6 +38,7 @@ __all__ = [
     "JobEvent",
     "Learner",
     "LogChunk",
+    "LogIndex",
     "MetricPoint",
     "PeriodicTask",
     "Progress",

@@ -1,4 +1,4 @@
-"""What programs print and report: log chunks and metric points."""
+"""What programs print and report: log chunks with their index, and metric points."""
 
 from __future__ import annotations
 
@@ -46,6 +46,36 @@ class LogChunk(models.Model):
             models.UniqueConstraint(fields=["job", "attempt", "rank", "offset"], name="chunk_once")
         ]
         indexes = [models.Index(fields=["job", "attempt", "rank", "first_line"], name="chunk_by_line")]
+
+
+class LogIndex(models.Model):
+    """Where the warnings and errors of a stretch of a learner's log are. Derived from LogChunk, filled by readers.
+
+    A stretch is the lines first_line to next_line - 1; end is the offset of the byte after it. after: a
+    jobs.log_levels.After, the state behind it. marks: the lines that are more than plain text, packed by
+    jobs.selectors.log_index. warnings, errors: how many begin in it. Constraints: as LogChunk.
+    """
+
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
+    attempt = models.PositiveIntegerField()
+    rank = models.PositiveIntegerField()
+    first_line = models.BigIntegerField()
+    next_line = models.BigIntegerField()
+    end = models.BigIntegerField()
+    after = models.PositiveSmallIntegerField()
+    warnings = models.PositiveIntegerField()
+    errors = models.PositiveIntegerField()
+    marks = models.BinaryField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "attempt", "rank", "first_line"], name="log_index_once")
+        ]
 
 
 class MetricPoint(models.Model):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from jobs.diagnosis import LOOK, MORE_MEMORY, Diagnosis, FailureCause, diagnose
+from jobs.log_levels import ESCAPES
 from jobs.models import Job, JobEvent, Learner
 from jobs.selectors import logs
 from jobs.states import BY_ORDER, State, StopReason
@@ -86,8 +87,7 @@ def _failure(row: Learner, ends: dict[logs.Stream, list[logs.LogLine]]) -> Failu
     code = exit_code_of(row)
     assert code
     lines = [
-        (line.n, logs.ESCAPES.sub("", line.text))
-        for line in ends.get((row.job_id, row.attempt, row.rank), [])
+        (line.n, ESCAPES.sub("", line.text)) for line in ends.get((row.job_id, row.attempt, row.rank), [])
     ]
     diagnosis = diagnose(code, lines)
     if row.failure_details.get("reason") == FailureCause.OUT_OF_MEMORY:

@@ -7,7 +7,6 @@ Lines count from 1 per (job, attempt, rank). A line exists once it is complete, 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import zstandard
 from django.db import connection
 
+from jobs.log_levels import ESCAPES
 from jobs.selectors import chunk_times
 from jobs.selectors.log_lines import (
     LINE_BYTES,
@@ -37,8 +37,6 @@ CHUNKS_PER_QUERY = 16
 TAIL_CHUNKS = 64  # of an unfinished line; a program that prints dot by dot leaves one chunk per dot
 TAIL_BYTES = 256 * 1024
 SEARCH_S = 2.0  # a search returns within this time and says how far it got
-ESCAPES = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|\[[0-9;:?]*[A-Za-z]|[=>()][A-Z0-9]?)")
-"""Terminal escape codes (colors, cursor moves, titles): not part of the visible text (static/src/ts/log/ansi.ts)."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ def read_many(
         if want.stream not in known or not _has_more(known[want.stream], want.after)
     }
     rest = [want for want in wants if want.stream not in pages]
-    first = _chunks_for(rest)
+    first = chunks_for(rest)
     for want in rest:
         pages[want.stream] = _read(
             want,
@@ -180,19 +178,20 @@ def search(stream: Stream, q: str, *, after: int = 0, limit: int = 200) -> LogPa
     for chunk in chunks_from_line(stream, after + 1):
         for line in cutter.feed(chunk):
             last = line.n
-            if needle in _as_read(line.text):
+            if needle in as_read(line.text):
                 found.append(line)
                 if len(found) == limit:
                     return LogPage(found, last, head, more=last < head.lines, holes=holes)
         if time.monotonic() > deadline:
             return LogPage(found, last, head, more=True, holes=holes)
     end = cutter.rest() if head.sealed else None
-    if end and needle in _as_read(end.text):
+    if end and needle in as_read(end.text):
         found.append(end)
     return LogPage(found, max(last, end.n if end else head.lines), head, holes=holes)
 
 
-def _as_read(text: str) -> str:
+def as_read(text: str) -> str:
+    """What a search compares: without escape codes, in one case."""
     return (ESCAPES.sub("", text) if "\x1b" in text else text).casefold()
 
 
@@ -200,7 +199,7 @@ def raw_bytes(stream: Stream, start: int, stop: int) -> Generator[bytes, None, N
     """The bytes start…stop-1 as printed; bytes that were not stored are replaced by a note of the same length."""
     at = start
     while at < stop:
-        chunks = _chunks_from(stream, at)
+        chunks = chunks_from(stream, at)
         if not chunks:
             return
         for chunk in chunks:
@@ -314,7 +313,7 @@ def _beginning(
     """The first chunks of the line after `done`, up to `newest`, and how many bytes of it were not read."""
     found: list[StoredChunk] = []
     size = 0
-    for chunk in _following(stream, _chunks_for([LogCursor(stream, done)]).get(stream, [])):
+    for chunk in _following(stream, chunks_for([LogCursor(stream, done)]).get(stream, [])):
         found.append(chunk)
         size += 0 if chunk.lines else chunk.length
         if chunk.offset >= newest.offset or size >= size_max or len(found) == TAIL_CHUNKS:
@@ -330,14 +329,14 @@ def _following(stream: Stream, chunks: list[StoredChunk]) -> Iterator[StoredChun
         if len(chunks) < CHUNKS_PER_QUERY:
             return
         end = chunks[-1].offset + chunks[-1].length
-        chunks = [from_offset(chunk, end) for chunk in _chunks_from(stream, end)]
+        chunks = [from_offset(chunk, end) for chunk in chunks_from(stream, end)]
 
 
 COLUMNS = 'c."offset", c.len, c.first_line, c.lines, c.data, c.times, c.packed_times, c.tombstone'
 """What chunk_of reads."""
 
 
-def _chunks_for(wants: Sequence[LogCursor]) -> dict[Stream, list[StoredChunk]]:
+def chunks_for(wants: Sequence[LogCursor], count: int = CHUNKS_PER_QUERY) -> dict[Stream, list[StoredChunk]]:
     """The first chunks of each stream from the one in which line after + 1 begins."""
     if not wants:
         return {}
@@ -353,7 +352,7 @@ def _chunks_for(wants: Sequence[LogCursor]) -> dict[Stream, list[StoredChunk]]:
         CROSS JOIN LATERAL (
             SELECT * FROM jobs_logchunk x
             WHERE x.job_id = w.job_id AND x.attempt = w.attempt AND x.rank = w.rank AND x."offset" >= s.start
-            ORDER BY x."offset" LIMIT {CHUNKS_PER_QUERY}) c
+            ORDER BY x."offset" LIMIT {count}) c
         ORDER BY w.job_id, w.attempt, w.rank, c."offset" """
     found: dict[Stream, list[StoredChunk]] = {}
     with connection.cursor() as cursor:
@@ -363,7 +362,7 @@ def _chunks_for(wants: Sequence[LogCursor]) -> dict[Stream, list[StoredChunk]]:
     return found
 
 
-def _chunks_from(stream: Stream, offset: int) -> list[StoredChunk]:
+def chunks_from(stream: Stream, offset: int) -> list[StoredChunk]:
     """The next chunks of a stream, from the one that contains this byte."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -379,7 +378,7 @@ def _chunks_from(stream: Stream, offset: int) -> list[StoredChunk]:
 
 
 def chunks_from_line(stream: Stream, line: int) -> Iterator[StoredChunk]:
-    chunks = _chunks_for([LogCursor(stream, line - 1)]).get(stream, [])
+    chunks = chunks_for([LogCursor(stream, line - 1)]).get(stream, [])
     yield from _following(stream, chunks)
 
 

@@ -9,7 +9,8 @@ from django.http import HttpResponseBase
 from rest_framework import serializers
 
 from jobs.models import Job
-from jobs.selectors import logs
+from jobs.selectors import log_index, logs
+from jobs.selectors.log_index import Level, LevelLine
 from jobs.selectors.log_lines import Hole, LogLine
 from jobs.selectors.retention import refuse_removed
 from jobs.serialization import ReadSerializer
@@ -55,7 +56,11 @@ class LogsQuery(StreamQuery):
         trim_whitespace=False,
         help_text="only lines that contain it",
     )
-
+    level = serializers.ChoiceField(
+        required=False,
+        choices=[level.value for level in Level],
+        help_text="only warnings, or only errors with their tracebacks",
+    )
     full = serializers.BooleanField(
         required=False,
         default=False,
@@ -72,8 +77,15 @@ class LogsQuery(StreamQuery):
         places = [name for name in ("after", "before", "tail") if name in attrs]
         if len(places) > 1:
             raise serializers.ValidationError({places[1]: "Give only one of after, before and tail."})
-        if attrs["q"] and places and places != ["after"]:
-            raise serializers.ValidationError({"q": "A search continues from `after`."})
+        chosen = {
+            "q": "A search continues from `after`." if attrs["q"] else "",
+            "level": "Lines of a level continue from `after`." if "level" in attrs else "",
+        }
+        wrong = {name: text for name, text in chosen.items() if text and places and places != ["after"]}
+        if "level" in attrs and attrs["full"]:
+            wrong["full"] = "Whole lines are returned by number: leave out level, set after and limit."
+        if wrong:
+            raise serializers.ValidationError(wrong)
         return attrs
 
 
@@ -84,10 +96,25 @@ class LogLineSerializer(ReadSerializer):
     cut = serializers.IntegerField(
         required=False, help_text="characters omitted from a very long line; absent if none"
     )
+    level = serializers.ChoiceField(
+        required=False, choices=[level.value for level in Level], help_text="of a request by level"
+    )
+    part = serializers.BooleanField(
+        required=False,
+        help_text="true if the line belongs to the error that began above it, as in a traceback",
+    )
 
     @staticmethod
     def get_cut(line: LogLine, context: object) -> int | None:
         return line.cut or None
+
+    @staticmethod
+    def get_level(line: LogLine | LevelLine, context: object) -> str | None:
+        return getattr(line, "level", None)
+
+    @staticmethod
+    def get_part(line: LogLine | LevelLine, context: object) -> bool | None:
+        return getattr(line, "part", None)
 
 
 class LogGapSerializer(ReadSerializer):
@@ -133,14 +160,20 @@ class LogPageSerializer(ReadSerializer):
     fails=(410,),
 )
 def log_page(call: Call, job_id: str) -> dict[str, Any]:
-    """Lines of one learner's output: after a line, before a line, the last ones, or those that contain a text.
+    """Lines of one learner's output: after a line, before a line, the last ones, those that contain a text, or those of
+    a level.
 
-    Lines are counted from 1 per attempt and learner. By default the page begins at the first line.
+    Lines are counted from 1 per attempt and learner. By default the page begins at the first line. A search by text,
+    level or both returns what it found within two seconds; `more` says whether to continue from `next`.
     """
     job, query = permissions.job(call, job_id), call.query
     refuse_removed(job.pk, Kind.LOGS)
     stream = _stream(job, query)
-    if query["q"]:
+    if "level" in query:
+        page = log_index.lines_of(
+            stream, Level(query["level"]), q=query["q"], after=query.get("after", 0), limit=query["limit"]
+        )
+    elif query["q"]:
         page = logs.search(stream, query["q"], after=query.get("after", 0), limit=query["limit"])
     else:
         places = {name: query[name] for name in ("after", "before", "tail") if name in query} or {"after": 0}
@@ -161,6 +194,64 @@ def log_page(call: Call, job_id: str) -> dict[str, Any]:
             "more": page.more,
             "sealed": page.head.sealed if page.head else False,
             "total": logs.line_count(stream, page.head) if page.head else 0,
+        }
+    )
+
+
+class LogLevelsSerializer(ReadSerializer):
+    attempt = serializers.IntegerField()
+    learner = serializers.IntegerField()
+    warnings = serializers.IntegerField(help_text="lines that are warnings; errors are not among them")
+    errors = serializers.IntegerField(  # type: ignore[assignment]  # a field, as in portal.api.jobs
+        help_text="errors; a traceback is one"
+    )
+    first_error = serializers.IntegerField(allow_null=True, help_text="number of the line in which it begins")
+    errors_at = serializers.ListField(
+        child=serializers.IntegerField(),
+        help_text="numbers of the lines in which errors begin: all, or an even choice of very many",
+    )
+    counted = serializers.IntegerField(help_text="number of the last line that is counted")
+    complete = serializers.BooleanField(help_text="all lines so far are counted; if not, ask again")
+    total = serializers.IntegerField(help_text="as in the page of lines")
+
+
+@operation(
+    Out=LogLevelsSerializer,
+    Query=StreamQuery,
+    response_example={
+        "attempt": 1,
+        "learner": 0,
+        "warnings": 2,
+        "errors": 1,
+        "first_error": 1204,
+        "errors_at": [1204],
+        "counted": 1210,
+        "complete": True,
+        "total": 1210,
+    },
+    fails=(410,),
+)
+def log_levels(call: Call, job_id: str) -> dict[str, Any]:
+    """How many warnings and errors one learner's output has so far, and where the errors begin."""
+    job = permissions.job(call, job_id)
+    refuse_removed(job.pk, Kind.LOGS)
+    stream = _stream(job, call.query)
+    head = logs.heads([stream]).get(stream)
+    if head is None:
+        _refuse_unknown(job, stream)
+    found = log_index.levels(stream, head) if head else log_index.NO_LEVELS
+    total = logs.line_count(stream, head) if head else 0
+    return LogLevelsSerializer.render(
+        {
+            "attempt": stream[1],
+            "learner": stream[2],
+            "warnings": found.warnings,
+            "errors": found.errors,
+            "first_error": found.first_error,
+            "errors_at": found.errors_at,
+            "counted": found.counted,
+            "complete": found.counted >= total,
+            "total": total,
         }
     )
 

@@ -87,6 +87,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/suggestions", resource(get=waiting.suggestion_list)),
     path("jobs/<str:job_id>/spec", resource(get=events.spec_read)),
     path("jobs/<str:job_id>/logs", resource(get=logs.log_page)),
+    path("jobs/<str:job_id>/logs/levels", resource(get=logs.log_levels)),
     path("jobs/<str:job_id>/logs/raw", resource(get=logs.log_raw)),
     path("jobs/<str:job_id>/metrics", resource(get=metrics.metric_series)),
     path("jobs/<str:job_id>/metrics.csv", resource(get=metrics.metric_csv_file)),

@@ -167,6 +167,7 @@ API: dict[str, Row] = {
     f"GET {J}/suggestions": Row(JOB_READ),
     f"GET {J}/spec": Row(JOB_READ),
     f"GET {J}/logs": Row(JOB_READ),
+    f"GET {J}/logs/levels": Row(JOB_READ),
     f"GET {J}/logs/raw": Row(JOB_READ),
     f"GET {J}/metrics": Row(JOB_READ),
     f"GET {J}/metrics.csv": Row(JOB_READ),

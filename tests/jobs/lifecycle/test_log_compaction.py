@@ -1,4 +1,4 @@
-"""Quiet logs take little room, and nobody who writes or reads them notices that chunks were merged."""
+"""Quiet logs take little room, and neither writers nor readers notice that chunks were merged."""
 
 from __future__ import annotations
 

@@ -134,3 +134,55 @@ def test_a_job_that_waits_has_printed_nothing_yet(carol: Api, people: People) ->
 def test_a_range_beyond_the_end_reports_the_size(carol: Api, job: Job) -> None:
     answer = carol.get(f"/jobs/{job.pk}/logs/raw", Range="bytes=100-")
     assert (answer.status_code, answer["Content-Range"]) == (416, "bytes */25")
+
+
+@pytest.fixture
+def failed(people: People) -> Job:
+    made = factories.job(owner=people.alice, state=State.FAILED, learners=2)
+    text = (
+        b"ok\nWARNING: slow\nTraceback (most recent call last):\n  File \"a.py\"\nKeyError: 'x'\nERROR: y\n"
+    )
+    store(made, [text], sealed=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("level=error", [3, 4, 5, 6]),
+        ("level=warn", [2]),
+        ("level=error&after=4", [5, 6]),
+        ("level=error&limit=1", [3]),
+        ("level=error&q=key", [5]),
+        ("level=error&learner=1", []),
+    ],
+)
+def test_lines_are_found_by_level(carol: Api, failed: Job, query: str, expected: list[int]) -> None:
+    assert numbers(carol.get(f"/jobs/{failed.pk}/logs?{query}")) == expected
+
+
+def test_a_line_of_a_level_says_which_and_whether_it_is_part_of_an_error(carol: Api, failed: Job) -> None:
+    lines = carol.get(f"/jobs/{failed.pk}/logs?level=error").json()["lines"]
+    assert [(line["level"], line["part"]) for line in lines] == [
+        ("error", False), ("error", True), ("error", True), ("error", False),
+    ]  # fmt: skip
+    assert "level" not in carol.get(f"/jobs/{failed.pk}/logs").json()["lines"][0]
+
+
+def test_levels_are_counted(carol: Api, failed: Job) -> None:
+    counts = carol.get(f"/jobs/{failed.pk}/logs/levels").json()
+    assert counts == {
+        "attempt": 1, "learner": 0, "warnings": 1, "errors": 2, "first_error": 3, "errors_at": [3, 6],
+        "counted": 6, "complete": True, "total": 6,
+    }  # fmt: skip
+    none = carol.get(f"/jobs/{failed.pk}/logs/levels?learner=1").json()
+    assert (none["errors"], none["first_error"], none["complete"]) == (0, None, True)
+    assert carol.get(f"/jobs/{failed.pk}/logs/levels?learner=2").status_code == 404
+
+
+def test_all_that_is_wrong_with_a_request_by_level_is_said_at_once(carol: Api, failed: Job) -> None:
+    answer = carol.get(f"/jobs/{failed.pk}/logs?level=error&q=x&tail=3")
+    assert answer.status_code == 400
+    assert {error["path"] for error in answer.json()["errors"]} == {"q", "level"}
+    assert carol.get(f"/jobs/{failed.pk}/logs?level=fatal").status_code == 400
+    assert carol.get(f"/jobs/{failed.pk}/logs?level=error&full=true&limit=5").status_code == 400
